@@ -1,0 +1,130 @@
+"""Makes fairseq 0.12.2 run on Python >= 3.11, torch >= 2.6 and numpy >= 1.24.
+
+An installed nartk carries a copy of this file at the top level of site-packages, as `_nartk_fairseq`,
+and a `.pth` file that calls :func:`install` when Python starts; so `fairseq-train`, `torchrun` and
+spawned workers run unchanged. The copy must not import the package `nartk`: fairseq's `--user-dir nartk`
+registers nothing once `nartk` is in `sys.modules`. And it imports nothing before fairseq is.
+"""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False  # not from typing: every start of Python would pay for its import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from importlib.machinery import ModuleSpec
+    from typing import Any
+
+_HOSTS = ("fairseq", "fairseq_cli")
+_FAMILY = (*_HOSTS, "hydra", "omegaconf")
+
+# torch._transformer_encoder_layer_fwd as fairseq calls it: 19 positional arguments, the last one the mask.
+_FAIRSEQ_FAST_PATH_ARGS = 19
+_KEY_PADDING_MASK = 1
+
+
+class _Hook:
+    """Cures the interpreter when fairseq is first imported; costs nothing until then."""
+
+    cured = False
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if name in _HOSTS and not self.cured:
+            self.cured = True
+            cure()
+        return None
+
+
+def install() -> None:
+    """Arranges for :func:`cure` to run before fairseq is imported. Calling it twice does no harm."""
+    # Compared by name: the copy in site-packages and the module of the package are different classes.
+    if not any(type(finder).__qualname__ == _Hook.__qualname__ for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Hook())
+
+
+def cure() -> None:
+    """Applies every cure to the running interpreter."""
+    import dataclasses
+
+    if not hasattr(dataclasses.dataclass, "_nartk"):
+        dataclasses.dataclass = _lenient(dataclasses.dataclass)
+    _cure_torch()
+    _cure_numpy()
+
+
+def _lenient(dataclass: Callable[..., Any]) -> Callable[..., Any]:
+    """`dataclass` that lets fairseq's configs use one another as defaults, as it could before Python 3.11.
+
+    Python refuses a default whose class has no hash. Not `default_factory`: fairseq reads `Field.default`.
+    """
+    import dataclasses
+    import functools
+    import inspect
+
+    @functools.wraps(dataclass)
+    def wrapped(cls: type | None = None, /, **options: Any) -> Any:
+        if cls is None:
+            return lambda cls: wrapped(cls, **options)
+        if _root(cls) in _FAMILY:
+            for name in inspect.get_annotations(cls):
+                default = cls.__dict__.get(name)
+                if isinstance(default, dataclasses.Field):
+                    default = default.default
+                kind = type(default)
+                if kind.__hash__ is None and _root(kind) in _FAMILY:
+                    kind.__hash__ = object.__hash__
+        return dataclass(cls, **options)
+
+    wrapped._nartk = True  # type: ignore[attr-defined]
+    return wrapped
+
+
+def _root(cls: type) -> str:
+    return cls.__module__.partition(".")[0]
+
+
+def safe_globals() -> list[Any]:
+    """What a fairseq checkpoint holds beside tensors and plain values; none of it can run code.
+
+    Options are a Namespace, and logged BLEU statistics are numpy arrays of numbers.
+    """
+    import argparse
+
+    import numpy
+
+    rebuilders = [value.__reduce__()[0] for value in (numpy.zeros(1), numpy.float64(0))]
+    kinds = {type(numpy.dtype(name)) for name in ("float32", "float64", "int32", "int64")}
+    return [argparse.Namespace, numpy.ndarray, numpy.dtype, *rebuilders, *kinds]
+
+
+def _cure_torch() -> None:
+    import functools
+
+    import torch
+
+    # torch.load refuses what it does not know since 2.6.
+    if hasattr(torch.serialization, "add_safe_globals"):
+        torch.serialization.add_safe_globals(safe_globals())
+
+    fast_path: Callable[..., Any] = torch._transformer_encoder_layer_fwd
+    if hasattr(fast_path, "_nartk"):
+        return
+
+    @functools.wraps(fast_path)
+    def with_mask_type(*args: Any, **kwargs: Any) -> Any:
+        # fairseq does not say what kind of mask it passes, and torch now insists.
+        if len(args) == _FAIRSEQ_FAST_PATH_ARGS and args[-1] is not None and not kwargs:
+            return fast_path(*args, _KEY_PADDING_MASK)
+        return fast_path(*args, **kwargs)
+
+    with_mask_type._nartk = True  # type: ignore[attr-defined]
+    torch._transformer_encoder_layer_fwd = with_mask_type
+
+
+def _cure_numpy() -> None:
+    import numpy
+
+    for name, kind in (("float", float), ("int", int), ("bool", bool)):
+        if name not in vars(numpy):
+            setattr(numpy, name, kind)

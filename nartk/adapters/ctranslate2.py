@@ -1,0 +1,124 @@
+"""Puts a Transformer's weights into a CTranslate2 model folder (OpenNMT's inference engine)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nartk.adapters.names import position_table
+from nartk.errors import MissingDependencyError
+from nartk.models.transformer import Embedding, Transformer
+from nartk.vocab import Vocab
+
+
+def import_ctranslate2() -> Any:
+    """Imports `ctranslate2`; a MissingDependencyError if it is not installed."""
+    try:
+        import ctranslate2
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            f"the module {error.name!r} is not installed", fix="pip install 'nartk[peers]'"
+        ) from error
+    return ctranslate2
+
+
+def to_ctranslate2(
+    model: Transformer,
+    vocab: Vocab,
+    folder: Path,
+    *,
+    source_vocab: Vocab | None = None,
+    quantization: str | None = None,
+) -> None:
+    """Writes a model that `ctranslate2.Translator` loads; its sources are words that end with eos.
+
+    Args:
+        vocab: Of the target.
+        folder: Must not exist.
+        source_vocab: Where it differs from `vocab`.
+        quantization: As CTranslate2 names it, such as ``int8``; None: the weights' own type.
+
+    Raises:
+        MissingDependencyError: ctranslate2 is not installed.
+    """
+    ctranslate2 = import_ctranslate2()
+    spec = _spec(model, ctranslate2.specs)
+    spec.register_source_vocabulary(list((vocab if source_vocab is None else source_vocab).words))
+    spec.register_target_vocabulary(list(vocab.words))
+    for name in ("bos", "eos", "unk"):
+        setattr(spec.config, f"{name}_token", vocab.words[getattr(vocab, name)])
+    spec.config.decoder_start_token = vocab.words[vocab.eos]
+
+    class Converter(ctranslate2.converters.Converter):  # type: ignore[name-defined]
+        def _load(self) -> Any:
+            return spec
+
+    Converter().convert(str(folder), quantization=quantization)
+
+
+def _spec(model: Transformer, specs: Any) -> Any:
+    config = model.config
+    activation = {"relu": specs.Activation.RELU, "gelu": specs.Activation.GELU}[config.activation]
+    encoder = specs.TransformerEncoderSpec(
+        config.encoder_layers,
+        config.encoder_heads,
+        pre_norm=config.encoder_norm_first,
+        activation=activation,
+        layernorm_embedding=config.norm_embedding,
+    )
+    decoder = specs.TransformerDecoderSpec(
+        config.decoder_layers,
+        config.decoder_heads,
+        pre_norm=config.decoder_norm_first,
+        activation=activation,
+        layernorm_embedding=config.norm_embedding,
+    )
+    for spec, embedding, layers, norm in (
+        (encoder, model.encoder_embedding, model.encoder_layers, model.encoder_norm),
+        (decoder, model.decoder_embedding, model.decoder_layers, model.decoder_norm),
+    ):
+        longest = config.max_source_len if spec is encoder else config.max_target_len
+        _set_embedding(spec, embedding, longest)
+        _set_norm(spec, "layer_norm", norm)
+        for to, layer in zip(spec.layer, layers, strict=True):
+            _set_linears(to.self_attention, layer.self_attention.qkv, layer.self_attention.out)
+            _set_norm(to.self_attention, "layer_norm", layer.self_norm)
+            if spec is decoder:
+                cross = layer.cross_attention
+                _set_linears(to.attention, cross.q, cross.kv, cross.out)
+                _set_norm(to.attention, "layer_norm", layer.cross_norm)
+            _set_linear(to.ffn.linear_0, layer.ffn.up)
+            _set_linear(to.ffn.linear_1, layer.ffn.down)
+            _set_norm(to.ffn, "layer_norm", layer.ffn_norm)
+    decoder.projection.weight = _own(model.output.weight)
+    return specs.TransformerSpec(encoder, decoder)
+
+
+def _set_embedding(spec: Any, embedding: Embedding, longest: int) -> None:
+    words = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
+    words.weight = _own(embedding.words.weight)
+    spec.scale_embeddings = embedding.scale
+    spec.position_encodings.encodings = _own(position_table(embedding, longest))
+    _set_norm(spec, "layernorm_embedding", embedding.norm)
+
+
+def _set_linears(spec: Any, *linears: nn.Linear) -> None:
+    for to, linear in zip(spec.linear, linears, strict=True):
+        _set_linear(to, linear)
+
+
+def _set_linear(spec: Any, linear: nn.Linear) -> None:
+    spec.weight, spec.bias = _own(linear.weight), _own(linear.bias)
+
+
+def _set_norm(spec: Any, name: str, norm: nn.LayerNorm | None) -> None:
+    if norm is not None:
+        to = getattr(spec, name)
+        to.gamma, to.beta = _own(norm.weight), _own(norm.bias)
+
+
+def _own(tensor: Tensor) -> Tensor:
+    return tensor.detach().to(torch.float32).cpu().contiguous()

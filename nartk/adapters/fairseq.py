@@ -1,0 +1,520 @@
+"""Checkpoints of fairseq: reads them safely, converts them to the native format, averages them.
+
+Needs no fairseq: a checkpoint is a pickled dictionary of settings and tensors. It is loaded with
+``weights_only=True`` and a short allow-list, so that a file cannot run code; there is no other way in.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nartk import __version__
+from nartk._fairseq_compat import safe_globals
+from nartk.checkpoint import require_shapes, save_checkpoint
+from nartk.errors import (
+    CheckpointError,
+    InputFileError,
+    UnsupportedCheckpointError,
+    UsageError,
+    VocabMismatchError,
+)
+from nartk.files import writing
+from nartk.models.transformer import Transformer, TransformerConfig
+from nartk.vocab import SPECIALS, Vocab
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+PAD = SPECIALS.index("<pad>")
+
+# Of fairseq's position tables: the first position stands after the padding id.
+_FIRST_POSITION = PAD + 1
+# The decoder of older checkpoints had no norm after its last layer, whatever its settings say.
+_FINAL_NORM_SINCE = {"encoder": 2.0, "decoder": 3.0}
+# Version marks, position tables that can be computed, and the second copy of each encoder layer's weights
+# that fairseq 0.12 keeps for torch's fast path and overwrites when it loads.
+_IGNORED = re.compile(
+    r"(en|de)coder\.(version|embed_positions\.(_float_tensor|weights))"
+    r"|encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)"
+)
+_LEGACY_NORMS = {
+    "encoder": ("self_attn_layer_norm", "final_layer_norm"),
+    "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
+}
+# fairseq's settings that change the computation to one nartk's Transformer does not have.
+_UNSUPPORTED: dict[str, Callable[[Any], bool]] = {
+    "adaptive_softmax_cutoff": lambda value: value is not None,
+    "adaptive_input": bool,
+    "char_inputs": bool,
+    "cross_self_attention": bool,
+    "no_cross_attention": bool,
+    "quant_noise_pq": lambda value: value > 0,
+    "quant_noise_scalar": lambda value: value > 0,
+    "encoder_layers_to_keep": lambda value: value is not None,
+    "decoder_layers_to_keep": lambda value: value is not None,
+    "encoder_xformers_att_config": lambda value: value is not None,
+    "decoder_xformers_att_config": lambda value: value is not None,
+    "base_layers": lambda value: value > 0,
+}
+# Names that fairseq gives to what it saves.
+_SAVED = re.compile(r"checkpoint(\d+|_\d+_\d+|_last|_best|\.best_.+)\.pt")
+_ACTIVATIONS = ("relu", "gelu")
+
+
+@dataclass(frozen=True)
+class FairseqCheckpoint:
+    """A checkpoint that has been read, and checked to hold settings and tensors.
+
+    Attributes:
+        settings: The model's options by name, such as ``encoder_layers``.
+        tensors: Weights by fairseq's names.
+        state: Everything in the file.
+    """
+
+    path: Path
+    settings: dict[str, Any]
+    tensors: dict[str, Tensor]
+    state: dict[str, Any]
+
+    @property
+    def updates(self) -> int:
+        """Training steps so far; 0 where the file does not say."""
+        history = self.state.get("optimizer_history") or [{}]
+        return int(history[-1].get("num_updates", 0))
+
+    @property
+    def validation(self) -> float | None:
+        """The validation score at which it was saved, or None if it was saved without validating."""
+        value = (self.state.get("extra_state") or {}).get("val_loss")
+        return None if value is None else float(value)
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether :attr:`validation` is a quality rather than a loss."""
+        options = _section(self.state, "checkpoint")
+        return bool(options.get("maximize_best_checkpoint_metric", False))
+
+
+def read_checkpoint(path: Path) -> FairseqCheckpoint:
+    """Reads a fairseq ``.pt`` file without running anything in it.
+
+    Raises:
+        InputFileError: There is no such file.
+        CheckpointError: It is truncated, corrupt, no checkpoint of fairseq, or asks for code to be run.
+    """
+    where = str(path)
+    if not path.is_file():
+        raise InputFileError("no such file", where=where)
+    try:
+        with torch.serialization.safe_globals(safe_globals()):
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        refused = re.search(r"GLOBAL (\S+)|class (\S+) was not an allowed", str(error))
+        if refused is None:
+            raise CheckpointError("corrupt, or not a checkpoint", where=where) from error
+        raise CheckpointError(
+            f"asks for {next(filter(None, refused.groups()))!r}, which a checkpoint has no need of",
+            fix="do not load it elsewhere either, unless you trust its origin",
+            where=where,
+        ) from error
+    except Exception as error:  # a corrupt pickle may raise anything
+        raise CheckpointError("truncated, corrupt, or not a checkpoint", where=where) from error
+    tensors = state.get("model") if isinstance(state, dict) else None
+    if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
+        raise CheckpointError("not a checkpoint of fairseq: it holds no weights under 'model'", where=where)
+    settings = _section(state, "model") or _options(state.get("args"))
+    if not settings:
+        raise CheckpointError("not a checkpoint of fairseq: it holds no settings", where=where)
+    return FairseqCheckpoint(path, settings, dict(tensors), state)
+
+
+def to_transformer(checkpoint: FairseqCheckpoint) -> Transformer:
+    """The model of a checkpoint of `nartk_transformer` or of fairseq's own `transformer`, in fp32.
+
+    Raises:
+        UnsupportedCheckpointError: A setting has no counterpart in nartk's Transformer; it is named.
+        CheckpointError: Tensors are missing, of a wrong shape, or not finite.
+    """
+    where = str(checkpoint.path)
+    name = str(checkpoint.settings.get("arch", checkpoint.settings.get("_name", "")))
+    if name.startswith("nartk_transformer"):
+        wanted, tensors = _from_core(checkpoint)
+    elif re.match(r"(transformer|m?bart)(_(?!lm)|$)", name):
+        wanted, tensors = _from_fairseq(checkpoint)
+    else:
+        raise UnsupportedCheckpointError(
+            f"architecture {name!r}", fix="nartk_transformer and fairseq's transformer convert", where=where
+        )
+    for key, tensor in tensors.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise CheckpointError(f"tensor {key!r} holds NaN or infinity", where=where)
+    try:
+        config = TransformerConfig.from_dict(wanted)
+    except (UsageError, CheckpointError) as error:
+        raise CheckpointError(error.message, where=where) from error
+    # Shapes are compared before memory is taken: a wrong size must not allocate.
+    with torch.device("meta"):
+        model = Transformer(config)
+    require_shapes(model.state_dict(keep_vars=True), tensors, where)
+    model = Transformer(config)
+    model.load_state_dict({key: tensor.float() for key, tensor in tensors.items()})
+    return model.eval()
+
+
+def convert(
+    path: Path,
+    output: Path,
+    *,
+    source_dict: Path | None = None,
+    target_dict: Path | None = None,
+    tokenizer: Path | None = None,
+    target_tokenizer: Path | None = None,
+    card: str | None = None,
+    dtype: str = "fp32",
+) -> TransformerConfig:
+    """Writes a fairseq checkpoint as a native model folder.
+
+    Args:
+        source_dict: fairseq's ``dict.txt``; by default the one in the folder the model was trained from.
+        target_dict: The same for the target; by default `source_dict` where that is given.
+        tokenizer: sentencepiece model; without it words are what stands between spaces.
+        target_tokenizer: The target's, where it differs.
+        card: Text of ``card.md``; by default what the checkpoint says about itself.
+        dtype: Type of the stored weights: fp32, bf16 or fp16.
+
+    Raises:
+        UnsupportedCheckpointError: A setting has no counterpart in nartk's Transformer.
+        CheckpointError: The checkpoint is corrupt, incomplete or unsafe, or a dictionary is not found.
+        VocabMismatchError: A dictionary has another number of words than the model.
+    """
+    checkpoint = read_checkpoint(path)
+    model = to_transformer(checkpoint)
+    config = model.config
+    source = Vocab.read(_dictionary(checkpoint, source_dict, "source"))
+    target = Vocab.read(
+        _dictionary(checkpoint, source_dict if target_dict is None else target_dict, "target")
+    )
+    for side, size, vocab in (("source", config.src_vocab, source), ("target", config.tgt_vocab, target)):
+        if size != len(vocab):
+            raise VocabMismatchError(
+                f"the model has {size} {side} words, its dictionary {len(vocab)}",
+                fix=f"give the dictionary it was trained with (--dict or --{side}-dict)",
+                where=str(path),
+            )
+    save_checkpoint(
+        output,
+        kind="transformer",
+        settings=asdict(config),
+        tensors=model.to(DTYPES[dtype]).state_dict(),
+        source_vocab=source,
+        target_vocab=target,
+        tokenizer=tokenizer,
+        target_tokenizer=target_tokenizer,
+        card=_card(checkpoint, config, dtype) if card is None else card,
+    )
+    return config
+
+
+def average(checkpoints: Sequence[FairseqCheckpoint]) -> dict[str, Any]:
+    """The mean of several checkpoints' weights, as the contents of a new one without optimizer state.
+
+    Sums are kept in fp64; the mean has the type of the weights. What is no floating point number, and all
+    settings, come from the last checkpoint.
+
+    Raises:
+        CheckpointError: Names or shapes of the weights differ.
+    """
+    last = checkpoints[-1]
+    sums = {key: tensor.double() for key, tensor in last.tensors.items() if tensor.is_floating_point()}
+    for other in checkpoints[:-1]:
+        require_shapes(
+            {key: last.tensors[key] for key in sums},
+            {key: tensor for key, tensor in other.tensors.items() if tensor.is_floating_point()},
+            str(other.path),
+        )
+        for key in sums:
+            sums[key] = sums[key] + other.tensors[key].double()
+    model = dict(last.tensors)
+    for key, total in sums.items():
+        model[key] = (total / len(checkpoints)).to(last.tensors[key].dtype)
+    state = {key: value for key, value in last.state.items() if key != "last_optimizer_state"}
+    return {**state, "model": model}
+
+
+def last_checkpoints(folder: Path, count: int) -> list[FairseqCheckpoint]:
+    """The `count` checkpoints of `folder` with the most updates, the oldest first.
+
+    Raises:
+        UsageError: There are fewer.
+    """
+    return _pick(_saved(folder), count, folder, "checkpoints")
+
+
+def best_checkpoints(folder: Path, count: int) -> list[FairseqCheckpoint]:
+    """The `count` checkpoints of `folder` with the best validation score, the best last.
+
+    Raises:
+        UsageError: There are fewer that were validated when they were saved.
+    """
+
+    def quality(checkpoint: FairseqCheckpoint) -> float:
+        value = float(checkpoint.state["extra_state"]["val_loss"])
+        return value if checkpoint.higher_is_better else -value
+
+    validated = [checkpoint for checkpoint in _saved(folder) if checkpoint.validation is not None]
+    return _pick(sorted(validated, key=quality), count, folder, "validated checkpoints")
+
+
+def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
+    """Writes what :func:`average` gives as a fairseq checkpoint."""
+    with writing(path, binary=True) as file:
+        torch.save(dict(state), file)
+
+
+def _saved(folder: Path) -> list[FairseqCheckpoint]:
+    """The checkpoints that a training run keeps in a folder, one an update, in the order of training.
+
+    ``checkpoint_last.pt`` and ``checkpoint_best.pt`` are copies of others, and as good as they.
+    """
+    if not folder.is_dir():
+        raise InputFileError("no such folder", where=str(folder))
+    found = {}
+    for path in sorted(folder.iterdir()):
+        if _SAVED.fullmatch(path.name):
+            checkpoint = read_checkpoint(path)
+            found[checkpoint.updates] = checkpoint
+    return [found[updates] for updates in sorted(found)]
+
+
+def _pick(
+    checkpoints: list[FairseqCheckpoint], count: int, folder: Path, what: str
+) -> list[FairseqCheckpoint]:
+    if not 1 <= count <= len(checkpoints):
+        raise UsageError(f"{count} {what} asked for, {len(checkpoints)} in {str(folder)!r}")
+    return checkpoints[-count:]
+
+
+def _section(state: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """One part of fairseq's settings: of the whole training run, or (older files) of its command line."""
+    cfg = state.get("cfg")
+    return _options(cfg.get(name)) if isinstance(cfg, dict) else _options(state.get("args"))
+
+
+def _options(value: Any) -> dict[str, Any]:
+    if isinstance(value, Namespace):
+        return dict(vars(value))
+    return dict(value) if isinstance(value, dict) else {}
+
+
+def _from_core(checkpoint: FairseqCheckpoint) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Settings and weights of a model that nartk trained: the fairseq model holds the core as `core`."""
+    tensors = {key.removeprefix("core."): tensor for key, tensor in checkpoint.tensors.items()}
+    known = {item.name for item in fields(TransformerConfig)}
+    settings = {key: value for key, value in checkpoint.settings.items() if key in known}
+    settings["src_vocab"] = _require(tensors, "encoder_embedding.words.weight", checkpoint).shape[0]
+    settings["tgt_vocab"] = _require(tensors, "output.weight", checkpoint).shape[0]
+    settings["pad"] = PAD
+    return settings, tensors
+
+
+def _from_fairseq(checkpoint: FairseqCheckpoint) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Settings and weights of fairseq's own Transformer."""
+    options = _Settings(checkpoint)
+    options.refuse_unsupported()
+    left = dict(checkpoint.tensors)
+    made: dict[str, Tensor] = {}
+
+    def take(name: str) -> Tensor:
+        tensor = _require(left, name, checkpoint)
+        del left[name]
+        return tensor
+
+    def move(old: str, new: str) -> None:
+        for part in ("weight", "bias"):
+            made[f"{new}.{part}"] = take(f"{old}.{part}")
+
+    def fuse(old: str, new: str, parts: str) -> None:
+        for kind in ("weight", "bias"):
+            if parts == "qkv" and f"{old}.in_proj_{kind}" in left:  # before fairseq 0.8
+                made[f"{new}.{kind}"] = take(f"{old}.in_proj_{kind}")
+            elif f"{old}.in_proj_{kind}" in left:
+                q, kv = take(f"{old}.in_proj_{kind}").tensor_split([options.width], 0)
+                left[f"{old}.q_proj.{kind}"] = q
+                made[f"{new}.{kind}"] = kv
+            else:
+                made[f"{new}.{kind}"] = torch.cat([take(f"{old}.{part}_proj.{kind}") for part in parts])
+
+    for key in [key for key in left if _IGNORED.fullmatch(key)]:
+        del left[key]
+    for side in ("encoder", "decoder"):
+        if options.positions(side) == "learned":
+            table = take(f"{side}.embed_positions.weight")
+            made[f"{side}_embedding.positions.weight"] = table[_FIRST_POSITION:]
+        if options.get("layernorm_embedding", False):
+            move(f"{side}.layernorm_embedding", f"{side}_embedding.norm")
+        if options.norm_first(side):
+            move(f"{side}.layer_norm", f"{side}_norm")
+        for i in range(options.layers(side)):
+            old, new = f"{side}.layers.{i}", f"{side}_layers.{i}"
+            for number, norm in enumerate(_LEGACY_NORMS[side]):
+                for part in ("weight", "bias"):
+                    if f"{old}.layer_norms.{number}.{part}" in left:
+                        left[f"{old}.{norm}.{part}"] = left.pop(f"{old}.layer_norms.{number}.{part}")
+            fuse(f"{old}.self_attn", f"{new}.self_attention.qkv", "qkv")
+            move(f"{old}.self_attn.out_proj", f"{new}.self_attention.out")
+            move(f"{old}.self_attn_layer_norm", f"{new}.self_norm")
+            if side == "decoder":
+                fuse(f"{old}.encoder_attn", f"{new}.cross_attention.kv", "kv")
+                move(f"{old}.encoder_attn.q_proj", f"{new}.cross_attention.q")
+                move(f"{old}.encoder_attn.out_proj", f"{new}.cross_attention.out")
+                move(f"{old}.encoder_attn_layer_norm", f"{new}.cross_norm")
+            move(f"{old}.fc1", f"{new}.ffn.up")
+            move(f"{old}.fc2", f"{new}.ffn.down")
+            move(f"{old}.final_layer_norm", f"{new}.ffn_norm")
+    for side in ("encoder", "decoder"):
+        made[f"{side}_embedding.words.weight"] = take(f"{side}.embed_tokens.weight")
+    words = made["decoder_embedding.words.weight"]
+    made["output.weight"] = words
+    for name in ("decoder.output_projection.weight", "decoder.embed_out"):
+        if name in left:
+            made["output.weight"] = take(name)
+    shared = options.share_embeddings
+    for other, when in (("output", ("all", "decoder")), ("encoder_embedding.words", ("all",))):
+        if shared in when and not torch.equal(made[f"{other}.weight"], words):
+            raise CheckpointError(f"{other} and target words are tied, but differ", where=options.where)
+    if left:
+        raise UnsupportedCheckpointError(f"a model with the tensor {min(left)!r}", where=options.where)
+    return options.config(made), made
+
+
+def _require(tensors: Mapping[str, Tensor], name: str, checkpoint: FairseqCheckpoint) -> Tensor:
+    if name not in tensors:
+        raise CheckpointError(f"tensor {name!r} is missing", where=str(checkpoint.path))
+    return tensors[name]
+
+
+class _Settings:
+    """fairseq's model options in nartk's terms; the defaults are those of fairseq's `transformer`."""
+
+    def __init__(self, checkpoint: FairseqCheckpoint) -> None:
+        self.values = checkpoint.settings
+        self.tensors = checkpoint.tensors
+        self.where = str(checkpoint.path)
+
+    def get(self, name: str, default: Any) -> Any:
+        value = self.values.get(name, default)
+        if default is not None and type(value) is not type(default) and type(value) is not int:
+            raise CheckpointError(f"setting {name!r} is {value!r}", where=self.where)
+        return value
+
+    @property
+    def width(self) -> int:
+        return self.get("encoder_embed_dim", 512)
+
+    def layers(self, side: str) -> int:
+        return self.get(f"{side}_layers", 6)
+
+    def norm_first(self, side: str) -> bool:
+        return self.get(f"{side}_normalize_before", False)
+
+    def positions(self, side: str) -> str:
+        if self.get("no_token_positional_embeddings", False):
+            return "none"
+        return "learned" if self.get(f"{side}_learned_pos", False) else "sinusoidal"
+
+    @property
+    def share_embeddings(self) -> str:
+        if self.get("share_all_embeddings", False):
+            return "all"
+        return "decoder" if self.get("share_decoder_input_output_embed", False) else "none"
+
+    def refuse_unsupported(self) -> None:
+        for name, is_set in _UNSUPPORTED.items():
+            value = self.values.get(name)
+            if value is not None and is_set(value):
+                self._refuse(name, value)
+        for name in ("decoder_embed_dim", "decoder_input_dim", "decoder_output_dim"):
+            if self.values.get(name, self.width) != self.width:
+                self._refuse(name, self.values[name], f"other than encoder_embed_dim {self.width}")
+        activation = self.values.get("activation_fn", _ACTIVATIONS[0])
+        if activation not in _ACTIVATIONS:
+            self._refuse("activation_fn", activation)
+        if self.norm_first("decoder") and self.get("no_decoder_final_norm", False):
+            self._refuse("no_decoder_final_norm", True, "in a pre-norm decoder")
+        for side, since in _FINAL_NORM_SINCE.items():
+            version = self.tensors.get(f"{side}.version", torch.ones(1))
+            if self.norm_first(side) and float(version[0]) < since:
+                self._refuse(f"{side}.version", float(version[0]), f"without the final norm of {since:g}")
+
+    def _refuse(self, name: str, value: Any, why: str = "") -> None:
+        raise UnsupportedCheckpointError(f"setting {name!r} is {value!r} {why}".rstrip(), where=self.where)
+
+    def config(self, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+        """What TransformerConfig stores, for weights already under nartk's names."""
+        values: dict[str, Any] = {
+            "src_vocab": tensors["encoder_embedding.words.weight"].shape[0],
+            "tgt_vocab": tensors["output.weight"].shape[0],
+            "pad": PAD,
+            "d_model": self.width,
+            "activation": self.get("activation_fn", "relu"),
+            "share_embeddings": self.share_embeddings,
+            "scale_embedding": not self.get("no_scale_embedding", False),
+            "norm_embedding": self.get("layernorm_embedding", False),
+        }
+        for name, default in (("dropout", 0.1), ("attention_dropout", 0.0), ("activation_dropout", 0.0)):
+            values[name] = float(self.get(name, default))
+        for side, longest in (("encoder", "source"), ("decoder", "target")):
+            ffn = self.get("encoder_ffn_embed_dim", 2048)
+            values[f"{side}_layers"] = self.layers(side)
+            values[f"{side}_ffn"] = self.get(f"{side}_ffn_embed_dim", ffn)
+            values[f"{side}_heads"] = self.get(f"{side}_attention_heads", 8)
+            values[f"{side}_norm_first"] = self.norm_first(side)
+            values[f"{side}_positions"] = self.positions(side)
+            table = tensors.get(f"{side}_embedding.positions.weight")
+            limit = self.get(f"max_{longest}_positions", 1024) if table is None else table.shape[0]
+            values[f"max_{longest}_len"] = limit
+        return values
+
+
+def _dictionary(checkpoint: FairseqCheckpoint, given: Path | None, side: str) -> Path:
+    """The dictionary that is given, or else the one in the data folder that the checkpoint names."""
+    if given is not None:
+        return given
+    task = _section(checkpoint.state, "task")
+    for name in str(task.get("data", "")).split(":"):
+        folder = Path(name)
+        # fairseq infers the languages it was not told from names such as train.src-trg.src.idx
+        pairs = {tuple(path.name.split(".")[1].split("-")) for path in folder.glob("*.*-*.*.idx")}
+        inferred = dict(zip(("source", "target"), pairs.pop(), strict=False)) if len(pairs) == 1 else {}
+        language = task.get(f"{side}_lang") or inferred.get(side)
+        path = folder / f"dict.{language}.txt"
+        if path.is_file():
+            return path
+    raise CheckpointError(
+        f"the {side} dictionary of its training data is not found",
+        fix=f"give it with --dict or --{side}-dict",
+        where=str(checkpoint.path),
+    )
+
+
+def _card(checkpoint: FairseqCheckpoint, config: TransformerConfig, dtype: str) -> str:
+    validation = checkpoint.validation
+    facts: Iterable[tuple[str, object]] = (
+        ("Architecture", checkpoint.settings.get("arch", "transformer")),
+        ("Layers", f"{config.encoder_layers} encoder, {config.decoder_layers} decoder"),
+        ("Vocabulary", f"{config.src_vocab} source, {config.tgt_vocab} target"),
+        ("Stored as", dtype),
+        ("Updates", checkpoint.updates),
+        ("Validation score when saved", "not validated" if validation is None else validation),
+        ("Converted from", checkpoint.path.name),
+        ("Converted by", f"nartk {__version__}"),
+        ("Training data and licence", "not stated"),
+    )
+    return "# Model card\n\n" + "".join(f"- {name}: {value}\n" for name, value in facts)

@@ -1,0 +1,129 @@
+"""Puts a Transformer's weights into the Hugging Face model that computes the same function."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+
+from nartk.adapters.names import fairseq_names, position_table
+from nartk.errors import MissingDependencyError, UnsupportedCheckpointError
+from nartk.models.transformer import Transformer
+from nartk.vocab import Vocab
+
+
+class _Kin(NamedTuple):
+    """A Hugging Face architecture: its classes begin with `name`, its position tables with `offset` rows."""
+
+    name: str
+    model: str
+    offset: int
+
+
+# By pre-norm and by norm after the embeddings. All four add a table of positions to the embeddings.
+_KIN = {
+    (True, False): _Kin("Pegasus", "PegasusForConditionalGeneration", 0),
+    (True, True): _Kin("MBart", "MBartForConditionalGeneration", 2),
+    (False, True): _Kin("Bart", "BartForConditionalGeneration", 2),
+    (False, False): _Kin("Marian", "MarianMTModel", 0),
+}
+
+
+def import_transformers() -> ModuleType:
+    """Imports `transformers`.
+
+    Raises:
+        MissingDependencyError: It is not installed.
+    """
+    # It imports torchaudio wherever that is installed, and a torchaudio built for CUDA fails to import on
+    # a machine without it. No text model needs it.
+    hidden = "transformers" not in sys.modules and "torchaudio" not in sys.modules
+    if hidden:
+        sys.modules["torchaudio"] = None  # type: ignore[assignment]
+    try:
+        import transformers
+        import transformers.audio_utils
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            f"the module {error.name!r} is not installed", fix="pip install 'nartk[peers]'"
+        ) from error
+    finally:
+        if hidden:
+            del sys.modules["torchaudio"]
+    return transformers
+
+
+def to_hugging_face(model: Transformer, vocab: Vocab) -> Any:
+    """A Hugging Face model, in evaluation mode, that gives `model`'s logits.
+
+    Its `generate` begins with eos, as our models do; `save_pretrained` writes all it needs.
+
+    Args:
+        vocab: Of the target.
+
+    Raises:
+        MissingDependencyError: transformers is not installed.
+        UnsupportedCheckpointError: No architecture there expresses the model.
+    """
+    transformers = import_transformers()
+    config = model.config
+    if config.encoder_norm_first != config.decoder_norm_first:
+        raise UnsupportedCheckpointError("pre-norm on one side and post-norm on the other")
+    kin = _KIN[config.encoder_norm_first, config.norm_embedding]
+    if kin.name != "Marian" and config.src_vocab != config.tgt_vocab:
+        raise UnsupportedCheckpointError(
+            f"{config.src_vocab} source and {config.tgt_vocab} target words; a {kin.name} has as many of each"
+        )
+    settings: dict[str, Any] = {
+        "vocab_size": config.src_vocab,
+        "d_model": config.d_model,
+        "encoder_layers": config.encoder_layers,
+        "decoder_layers": config.decoder_layers,
+        "encoder_ffn_dim": config.encoder_ffn,
+        "decoder_ffn_dim": config.decoder_ffn,
+        "encoder_attention_heads": config.encoder_heads,
+        "decoder_attention_heads": config.decoder_heads,
+        "activation_function": config.activation,
+        "scale_embedding": config.scale_embedding,
+        "max_position_embeddings": max(config.max_source_len, config.max_target_len),
+        "tie_word_embeddings": config.share_embeddings == "all",
+        "dropout": 0.0,
+        "pad_token_id": vocab.pad,
+        "bos_token_id": vocab.bos,
+        "eos_token_id": vocab.eos,
+        "decoder_start_token_id": vocab.eos,
+        "forced_eos_token_id": None,
+    }
+    if kin.name == "Marian":
+        settings |= {
+            "decoder_vocab_size": config.tgt_vocab,
+            "share_encoder_decoder_embeddings": config.share_embeddings == "all",
+        }
+    theirs = getattr(transformers, kin.model)(getattr(transformers, f"{kin.name}Config")(**settings)).eval()
+    weights = {f"model.{name}": tensor for name, tensor in fairseq_names(model).items()}
+    weights["lm_head.weight"] = model.output.weight.detach()
+    for side, embedding, longest in (
+        ("encoder", model.encoder_embedding, config.max_source_len),
+        ("decoder", model.decoder_embedding, config.max_target_len),
+    ):
+        name = f"model.{side}.embed_positions.weight"
+        weights[name] = torch.zeros_like(theirs.get_parameter(name))
+        weights[name][kin.offset : kin.offset + longest] = position_table(embedding, longest)
+    with torch.no_grad():
+        for name, parameter in theirs.named_parameters(remove_duplicate=False):
+            if name == "model.shared.weight":
+                # Where it is not tied to the embeddings, nothing reads it.
+                parameter.copy_(weights["model.encoder.embed_tokens.weight"])
+            else:
+                parameter.copy_(weights[name])
+    # Marian's own positions are computed, so it would not save these.
+    theirs._keys_to_ignore_on_save = None
+    theirs.generation_config = transformers.GenerationConfig(
+        bos_token_id=vocab.bos,
+        eos_token_id=vocab.eos,
+        pad_token_id=vocab.pad,
+        decoder_start_token_id=vocab.eos,
+    )
+    return theirs

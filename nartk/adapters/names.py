@@ -1,0 +1,66 @@
+"""The names that fairseq gave a Transformer's weights, and that Hugging Face kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from nartk.models.transformer import Attention, DecoderLayer, Embedding, EncoderLayer, Transformer
+
+
+def fairseq_names(model: Transformer) -> dict[str, Tensor]:
+    """The weights of a model as fairseq and Hugging Face name and cut them.
+
+    Without positions and output layer, which each library keeps in its own way. Tensors share memory with
+    the model's.
+    """
+    found: dict[str, Tensor] = {}
+    for side, embedding, layers, norm in (
+        ("encoder", model.encoder_embedding, model.encoder_layers, model.encoder_norm),
+        ("decoder", model.decoder_embedding, model.decoder_layers, model.decoder_norm),
+    ):
+        found[f"{side}.embed_tokens.weight"] = embedding.words.weight
+        found |= _norm(f"{side}.layernorm_embedding", embedding.norm)
+        found |= _norm(f"{side}.layer_norm", norm)
+        for i, layer in enumerate(layers):
+            found.update(_layer(f"{side}.layers.{i}", cast("EncoderLayer | DecoderLayer", layer)))
+    return {name: tensor.detach() for name, tensor in found.items()}
+
+
+def position_table(embedding: Embedding, length: int) -> Tensor:
+    """What is added to the words at positions 0 to length-1, [length, d_model]; zeros if nothing is."""
+    if embedding.positions is not None:
+        return embedding.positions.weight.detach()[:length]
+    if embedding.kind == "sinusoidal":
+        return embedding.table[:length]
+    return torch.zeros(length, embedding.words.embedding_dim)
+
+
+def _norm(name: str, norm: nn.LayerNorm | None) -> dict[str, Tensor]:
+    return {} if norm is None else {f"{name}.weight": norm.weight, f"{name}.bias": norm.bias}
+
+
+def _layer(prefix: str, layer: EncoderLayer | DecoderLayer) -> Iterator[tuple[str, Tensor]]:
+    yield from _attention(f"{prefix}.self_attn", layer.self_attention)
+    yield from _norm(f"{prefix}.self_attn_layer_norm", layer.self_norm).items()
+    if isinstance(layer, DecoderLayer):
+        yield from _attention(f"{prefix}.encoder_attn", layer.cross_attention)
+        yield from _norm(f"{prefix}.encoder_attn_layer_norm", layer.cross_norm).items()
+    for name, linear in (("fc1", layer.ffn.up), ("fc2", layer.ffn.down)):
+        yield f"{prefix}.{name}.weight", linear.weight
+        yield f"{prefix}.{name}.bias", linear.bias
+    yield from _norm(f"{prefix}.final_layer_norm", layer.ffn_norm).items()
+
+
+def _attention(prefix: str, attention: Attention) -> Iterator[tuple[str, Tensor]]:
+    fused = {"qkv": attention.qkv} if hasattr(attention, "qkv") else {"q": attention.q, "kv": attention.kv}
+    for letters, linear in fused.items():
+        for part in ("weight", "bias"):
+            pieces = getattr(linear, part).chunk(len(letters))
+            for letter, piece in zip(letters, pieces, strict=True):
+                yield f"{prefix}.{letter}_proj.{part}", piece
+    yield f"{prefix}.out_proj.weight", attention.out.weight
+    yield f"{prefix}.out_proj.bias", attention.out.bias

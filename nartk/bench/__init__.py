@@ -1,0 +1,1 @@
+"""Measures strategies and other libraries against each other: each engine in a process of its own."""

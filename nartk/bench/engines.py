@@ -1,0 +1,326 @@
+"""The engines that a benchmark compares: nartk's strategies, and other libraries with the same weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, ClassVar, get_type_hints
+
+import torch
+
+from nartk.bench.work import Job
+from nartk.checkpoint import load_checkpoint
+from nartk.errors import MissingDependencyError, UsageError
+from nartk.pipeline import DTYPES, load, load_transformer, model_folder
+from nartk.registry import option, options_of
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One engine as the user names it.
+
+    Attributes:
+        label: As written on the command line, such as ``iad:anchor=unique``.
+        name: A strategy, or a peer of `PEERS`.
+        options: Its options that were given.
+        dtype: fp32, bf16 or fp16.
+    """
+
+    label: str
+    name: str
+    options: dict[str, Any]
+    dtype: str
+
+    @property
+    def peer(self) -> bool:
+        """Whether it is another library."""
+        return self.name in PEERS
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Where an engine runs: the model's name or folder, the device, and CPU threads."""
+
+    model: str
+    device: str
+    threads: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an engine said.
+
+    Attributes:
+        tokens: Ids of each sentence, with eos unless its limit cut it off.
+        passes, drafted, accepted: Summed over sentences; None where the engine does not tell.
+    """
+
+    tokens: list[list[int]]
+    passes: int | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+
+
+class NartkEngine:
+    """A strategy of nartk."""
+
+    def __init__(self, spec: Spec, setup: Setup) -> None:
+        self.spec = spec
+        self.model = load(setup.model, device=setup.device, dtype=spec.dtype)
+        self.signature = self.model.signature(self.model.strategy(spec.name, spec.options))
+
+    def decode(self, job: Job, batch_size: int) -> Outcome:
+        """Decodes from text to text."""
+        run = self.model.run(
+            job.lines, self.spec.name, self.spec.options, batch_size=batch_size, prefixes=job.forced
+        )
+        for error in run.errors.values():
+            raise error
+        tokens = [list(hypotheses[0].tokens) for hypotheses in run.hypotheses]
+        return Outcome(tokens, run.stats.passes, run.stats.drafted, run.stats.accepted)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Sentences for a peer, and how long it may go on: exactly so long where outputs are forced.
+
+    A peer's scores are not forced, only its number of steps: the cost is the same whatever it says.
+    """
+
+    sources: list[list[int]]
+    limit: int
+    forced: bool
+
+
+@dataclass(kw_only=True)
+class Peer:
+    """Base of other libraries. Batches are sentences of like length; tokenization is ours, and counted."""
+
+    package: ClassVar[str]
+
+    beam: int = option(1, "hypotheses kept", low=1)
+
+    def start(self, spec: Spec, setup: Setup) -> None:
+        """Loads the model."""
+        self.checkpoint = load_checkpoint(model_folder(setup.model))
+        self.eos = self.checkpoint.target_vocab.eos
+        self.device = torch.device(setup.device)
+        self.dtype, self.threads = spec.dtype, setup.threads
+        options = ":".join(f"{item.name}={getattr(self, item.name)}" for item in dataclasses.fields(self))
+        self.signature = f"{self.package}:{version(self.package)}|{options}|dtype:{spec.dtype}"
+        self.build()
+
+    def build(self) -> None:
+        """Builds the library's model from `checkpoint`."""
+        raise NotImplementedError
+
+    def generate(self, batches: Sequence[_Batch]) -> Iterator[list[list[int]]]:
+        """The outputs of each batch; what follows eos does not matter."""
+        raise NotImplementedError
+
+    def decode(self, job: Job, batch_size: int) -> Outcome:
+        """Decodes from text to text."""
+        sources = [self._encode(line) for line in job.lines]
+        order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))
+        groups = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+        batches = [
+            _Batch([sources[i] for i in group], max(job.limits[i] for i in group), job.forced is not None)
+            for group in groups
+        ]
+        tokens: list[list[int]] = [[]] * len(sources)
+        for group, rows in zip(groups, self.generate(batches), strict=True):
+            for i, row in zip(group, rows, strict=True):
+                tokens[i] = self._cut(row, job.limits[i])
+                self.checkpoint.target_tokenizer.decode(tokens[i])
+        return Outcome(tokens)
+
+    def _encode(self, line: str) -> list[int]:
+        return [*self.checkpoint.source_tokenizer.encode(line), self.checkpoint.source_vocab.eos]
+
+    def _cut(self, row: list[int], limit: int) -> list[int]:
+        row = row[:limit]
+        return row[: row.index(self.eos) + 1] if self.eos in row else row
+
+    def pad(self, batch: _Batch) -> torch.Tensor:
+        """The sources [B,S] int64, padded on the right."""
+        pad = self.checkpoint.source_vocab.pad
+        width = max(map(len, batch.sources))
+        rows = [[*source, *[pad] * (width - len(source))] for source in batch.sources]
+        return torch.tensor(rows, device=self.device)
+
+
+@dataclass(kw_only=True)
+class HuggingFace(Peer):
+    """transformers' `generate`, eager, with its dynamic cache."""
+
+    package: ClassVar[str] = "transformers"
+
+    lookup: int = option(0, "tokens of a prompt-lookup draft, batch 1 alone; 0: none", low=0)
+    int8: bool = option(False, "torch's dynamic int8 linear layers")
+
+    def build(self) -> None:
+        from nartk.adapters.hf import to_hugging_face
+
+        model = to_hugging_face(load_transformer(self.checkpoint), self.checkpoint.target_vocab)
+        model = model.to(self.device, DTYPES[self.dtype])
+        if self.int8:
+            model = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, torch.qint8)
+        self.model = model
+
+    def generate(self, batches: Sequence[_Batch]) -> Iterator[list[list[int]]]:
+        for batch in batches:
+            tokens = self.pad(batch)
+            settings: dict[str, Any] = {"max_new_tokens": batch.limit}
+            if batch.forced:
+                settings["min_new_tokens"] = batch.limit
+            if self.beam > 1:
+                settings |= {"num_beams": self.beam, "early_stopping": True}
+            if self.lookup:
+                settings["prompt_lookup_num_tokens"] = self.lookup
+            mask = tokens.ne(self.checkpoint.source_vocab.pad).long()
+            with torch.inference_mode():
+                found = self.model.generate(tokens, attention_mask=mask, do_sample=False, **settings)
+            yield found[:, 1:].tolist()
+
+
+@dataclass(kw_only=True)
+class CTranslate2(Peer):
+    """CTranslate2's `Translator`."""
+
+    package: ClassVar[str] = "ctranslate2"
+
+    int8: bool = option(False, "int8 weights")
+    replicas: int = option(1, "batches at a time, which share the threads", low=1)
+
+    def build(self) -> None:
+        from nartk.adapters.ctranslate2 import import_ctranslate2, to_ctranslate2
+
+        ctranslate2 = import_ctranslate2()
+        compute = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}[self.dtype]
+        checkpoint = self.checkpoint
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = Path(scratch) / "model"
+            to_ctranslate2(
+                load_transformer(checkpoint),
+                checkpoint.target_vocab,
+                folder,
+                source_vocab=checkpoint.source_vocab,
+                quantization="int8" if self.int8 else None,
+            )
+            self.translator = ctranslate2.Translator(
+                str(folder),
+                device=self.device.type,
+                compute_type="int8" if self.int8 else compute,
+                inter_threads=self.replicas,
+                intra_threads=max(1, self.threads // self.replicas),
+            )
+
+    def generate(self, batches: Sequence[_Batch]) -> Iterator[list[list[int]]]:
+        source, target = self.checkpoint.source_vocab, self.checkpoint.target_vocab
+        started = [
+            self.translator.translate_batch(
+                [source.to_words(ids) for ids in batch.sources],
+                beam_size=self.beam,
+                max_decoding_length=batch.limit,
+                min_decoding_length=batch.limit if batch.forced else 0,
+                return_end_token=True,
+                asynchronous=True,
+            )
+            for batch in batches
+        ]
+        for results in started:
+            yield [target.ids(each.result().hypotheses[0]) for each in results]
+
+
+@dataclass(kw_only=True)
+class Fairseq(Peer):
+    """fairseq's own Transformer and SequenceGenerator, which fairseq-generate runs."""
+
+    package: ClassVar[str] = "fairseq"
+
+    def build(self) -> None:
+        from nartk import _fairseq_compat
+
+        _fairseq_compat.install()
+        try:
+            from nartk.tasks.peer import to_generator
+        except ModuleNotFoundError as error:
+            raise MissingDependencyError(
+                f"the module {error.name!r} is not installed",
+                fix="pip install 'nartk[train]' && pip install --no-deps fairseq==0.12.2",
+            ) from error
+        if self.dtype != "fp32":
+            raise UsageError(f"fairseq runs in fp32 here, not in {self.dtype}")
+        checkpoint = self.checkpoint
+        self.generator = to_generator(
+            load_transformer(checkpoint),
+            checkpoint.source_vocab,
+            checkpoint.target_vocab,
+            beam_size=self.beam,
+        ).to(self.device)
+
+    def generate(self, batches: Sequence[_Batch]) -> Iterator[list[list[int]]]:
+        for batch in batches:
+            # It puts eos after the last token that the length allows: one more, where outputs are free.
+            self.generator.max_len_a = 0
+            self.generator.max_len_b = batch.limit - 1 if batch.forced else batch.limit
+            self.generator.min_len = batch.limit - 1 if batch.forced else 0
+            tokens = self.pad(batch)
+            lengths = torch.tensor([len(source) for source in batch.sources], device=self.device)
+            sample = {"net_input": {"src_tokens": tokens, "src_lengths": lengths}}
+            with torch.inference_mode():
+                found = self.generator.generate([], sample)
+            yield [each[0]["tokens"].tolist() for each in found]
+
+
+PEERS: dict[str, type[Peer]] = {"hf": HuggingFace, "ctranslate2": CTranslate2, "fairseq": Fairseq}
+
+
+def parse_spec(text: str, dtype: str) -> Spec:
+    """Reads ``NAME`` or ``NAME:OPTION=VALUE:OPTION=VALUE``.
+
+    Raises:
+        UnknownStrategyError: There is no such strategy.
+        UsageError: It does not know an option, or a value is none of the option's type.
+    """
+    name, *given = text.split(":")
+    if name in PEERS:
+        known = {item.name: item for item in dataclasses.fields(PEERS[name])}
+        types = get_type_hints(PEERS[name])
+    else:
+        known = options_of(name)
+        types = {key: type(item.default) for key, item in known.items()}
+    options = {}
+    for part in given:
+        key, equals, value = part.partition("=")
+        if not equals or key not in known:
+            raise UsageError(
+                f"{text!r} sets {part!r}", fix=f"{name} knows {', '.join(known)}, as OPTION=VALUE"
+            )
+        options[key] = _value(value, types[key], text)
+    return Spec(text, name, options, dtype)
+
+
+def _value(text: str, wanted: type, where: str) -> Any:
+    if wanted is bool and text in ("0", "1"):
+        return text == "1"
+    try:
+        if wanted is not bool:
+            return wanted(text)
+    except ValueError:
+        pass
+    shown = "0 or 1" if wanted is bool else f"of type {wanted.__name__}"
+    raise UsageError(f"{where!r} has the value {text!r}", fix=f"give one that is {shown}")
+
+
+def open_engine(spec: Spec, setup: Setup) -> NartkEngine | Peer:
+    """Loads an engine; raises what says why it cannot run."""
+    if not spec.peer:
+        return NartkEngine(spec, setup)
+    peer = PEERS[spec.name](**spec.options)
+    peer.start(spec, setup)
+    return peer

@@ -1,0 +1,231 @@
+"""Runs engines against each other: rounds interleaved and rotated, one engine active at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import IO, Any
+
+import nartk
+from nartk.bench.engines import Setup, Spec
+from nartk.bench.work import Job
+
+_SETTLE = 0.25  # seconds between two engines: thread pools wait that long for more work before they sleep
+
+
+class EngineError(Exception):
+    """An engine could not do what it was asked; the message says why."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One run of a job by one engine.
+
+    Attributes:
+        seconds: Wall time of all sentences, from text to text.
+        latencies: Seconds of each sentence; only at batch 1.
+        tokens: Ids of each output.
+        passes, drafted, accepted: Of nartk's strategies; None for others.
+        peak_mb: Peak memory, MB of 10^6 bytes: resident on a CPU, torch's own on a GPU.
+    """
+
+    seconds: float
+    latencies: list[float]
+    tokens: list[list[int]]
+    passes: int | None
+    drafted: int | None
+    accepted: int | None
+    peak_mb: float
+
+
+@dataclass
+class Series:
+    """What one engine did in one cell: a sample a round, or why there are none."""
+
+    spec: Spec
+    signature: str = ""
+    samples: list[Sample] = field(default_factory=list)
+    not_run: str = ""
+
+
+@dataclass
+class Cell:
+    """One job at one batch size.
+
+    Attributes:
+        edits: Words that the forced outputs replace; None: outputs are free.
+    """
+
+    job: Job
+    batch_size: int
+    edits: int | None
+    series: list[Series] = field(default_factory=list)
+
+
+class Worker:
+    """An engine in a process of its own."""
+
+    def __init__(self, process: subprocess.Popen[str], log: IO[str]) -> None:
+        self.process, self.log = process, log
+
+    def ask(self, name: str, **arguments: Any) -> dict[str, Any]:
+        """One request; raises EngineError with the reason where it fails."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            self.process.stdin.write(json.dumps({name: arguments}) + "\n")
+            self.process.stdin.flush()
+            line = self.process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            raise EngineError(self._last_words())
+        reply: dict[str, Any] = json.loads(line)
+        if "error" in reply:
+            raise EngineError(reply["error"])
+        return reply
+
+    def _last_words(self) -> str:
+        status = self.process.wait()
+        self.log.seek(0)
+        lines = self.log.read().split("\n")
+        said = [line for line in lines if line.strip()]
+        return f"the process ended with status {status}" + (f": {said[-1]}" if said else "")
+
+
+@contextmanager
+def worker(threads: int) -> Iterator[Worker]:
+    """A process that waits for an engine to load; it ends with the block."""
+    root = str(Path(nartk.__file__).parents[1])  # a bare checkout is found wherever the user stands
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "OMP_NUM_THREADS": str(threads),
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",
+    }
+    with tempfile.TemporaryFile("w+", errors="replace") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", "nartk.bench.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=environment,
+        )
+        with process:
+            try:
+                yield Worker(process, log)
+            finally:
+                process.kill()
+
+
+def measure(
+    cells: Sequence[Cell],
+    specs: Sequence[Spec],
+    setup: Setup,
+    *,
+    rounds: int,
+    tell: Callable[[str], None],
+) -> None:
+    """Fills in the series of all cells.
+
+    Engines are loaded once. In each cell every engine runs a few sentences unmeasured, then the whole job
+    once a round; each round begins with another engine.
+
+    Args:
+        tell: Is told what was done, a line each.
+    """
+    with ExitStack() as stack:
+        workers: dict[int, Worker] = {}
+        loaded = [Series(spec) for spec in specs]
+        for i, series in enumerate(loaded):
+            workers[i] = stack.enter_context(worker(setup.threads))
+            try:
+                asked = {"spec": dataclasses.asdict(series.spec), "setup": dataclasses.asdict(setup)}
+                series.signature = workers[i].ask("load", **asked)["signature"]
+            except EngineError as error:
+                series.not_run = str(error)
+            tell(f"{_name(series)}: {series.not_run or 'loaded'}")
+        for cell in cells:
+            cell.series = [dataclasses.replace(series, samples=[]) for series in loaded]
+            _measure_cell(cell, workers, rounds, tell)
+
+
+def _measure_cell(cell: Cell, workers: dict[int, Worker], rounds: int, tell: Callable[[str], None]) -> None:
+    where = f"batch {cell.batch_size}" + ("" if cell.edits is None else f", {cell.edits} edits")
+    few = cell.job.part(0, max(2, cell.batch_size))
+    for turn in range(-1, rounds):  # turn -1 warms up
+        for step in range(len(cell.series)):
+            i = (step + max(turn, 0)) % len(cell.series)
+            series = cell.series[i]
+            if series.not_run:
+                continue
+            job = few if turn < 0 else cell.job
+            time.sleep(_SETTLE)
+            try:
+                reply = workers[i].ask("run", job=dataclasses.asdict(job), batch_size=cell.batch_size)
+            except EngineError as error:
+                series.not_run, series.samples = str(error), []
+                tell(f"{where}: {_name(series)}: {error}")
+                continue
+            if turn >= 0:
+                sample = Sample(**reply)
+                series.samples.append(sample)
+                speed = sum(map(len, sample.tokens)) / sample.seconds
+                tell(f"{where}, round {turn + 1} of {rounds}: {_name(series)}: {speed:.0f} tokens/s")
+
+
+def _name(series: Series) -> str:
+    return f"{series.spec.label} {series.spec.dtype}"
+
+
+def environment(setup: Setup) -> dict[str, Any]:
+    """What a figure depends on besides the code: hardware, threads, versions, and how busy the machine is."""
+    import torch
+
+    gpu = torch.cuda.get_device_name() if setup.device.startswith("cuda") else None
+    return {
+        "cpu": _cpu_name(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "gpu": gpu,
+        "device": setup.device,
+        "threads": setup.threads,
+        "load_average": os.getloadavg()[0],
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "versions": _versions("nartk", "torch", "transformers", "ctranslate2", "fairseq"),
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor()
+
+
+def _versions(*packages: str) -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    for package in packages:
+        try:
+            found[package] = nartk.__version__ if package == "nartk" else version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found

@@ -1,0 +1,112 @@
+"""What a benchmark decodes: sentences with their limits, and random models with scripted outputs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nartk.checkpoint import save_checkpoint
+from nartk.models.transformer import Transformer, TransformerConfig
+from nartk.vocab import SPECIALS, Vocab
+
+_BASE = {"d_model": 512, "encoder_ffn": 2048, "decoder_ffn": 2048}
+_SMALL = {
+    "d_model": 256,
+    "encoder_layers": 3,
+    "decoder_layers": 3,
+    "encoder_ffn": 1024,
+    "decoder_ffn": 1024,
+    "encoder_heads": 4,
+    "decoder_heads": 4,
+}
+_TINY = {
+    "d_model": 32,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_ffn": 64,
+    "decoder_ffn": 64,
+    "encoder_heads": 2,
+    "decoder_heads": 2,
+}
+RANDOM: dict[str, tuple[int, dict[str, Any]]] = {  # words, and what differs from the default shape
+    "base": (32_000, _BASE),
+    "small": (8_000, _SMALL),
+    "tiny": (200, _TINY),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """Sentences to decode.
+
+    Attributes:
+        limits: Longest output of each, tokens with eos.
+        forced: The output that each gets whatever the model says, eos included; None: the model decides.
+    """
+
+    lines: tuple[str, ...]
+    limits: tuple[int, ...]
+    forced: tuple[str, ...] | None = None
+
+    def part(self, start: int, end: int) -> Job:
+        """The sentences from `start` up to `end`."""
+        forced = None if self.forced is None else self.forced[start:end]
+        return Job(self.lines[start:end], self.limits[start:end], forced)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Job:
+        """Reads what `dataclasses.asdict` and JSON made of a job."""
+        forced = values["forced"]
+        return cls(tuple(values["lines"]), tuple(values["limits"]), None if forced is None else tuple(forced))
+
+
+def save_random_model(folder: Path, size: str, *, seed: int) -> None:
+    """Writes a model of a size of `RANDOM` with random weights; its words are w0, w1 and so on."""
+    words, shape = RANDOM[size]
+    vocab = Vocab.from_words([f"w{i}" for i in range(words - len(SPECIALS))])
+    config = TransformerConfig(src_vocab=words, tgt_vocab=words, dropout=0.0, **shape)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Transformer(config)
+    save_checkpoint(
+        folder,
+        kind="transformer",
+        settings=asdict(config),
+        tensors=model.state_dict(),
+        source_vocab=vocab,
+        target_vocab=vocab,
+        card=f"# A random {size} Transformer, for measurements of speed\n",
+    )
+
+
+def random_job(
+    size: str, *, sentences: int, source_len: int, edits: int | None, seed: int, limit: int
+) -> Job:
+    """Random sentences of `source_len` words for a model of `save_random_model`.
+
+    Args:
+        edits: Forces as output the source with so many words replaced: every engine makes as many tokens, and
+            a drafter meets a known number of rejections. None: the model decides, up to `limit` tokens.
+    """
+    rng = random.Random(f"{seed}.{source_len}")
+    words = RANDOM[size][0] - len(SPECIALS)
+    sources = [[rng.randrange(words) for _ in range(source_len)] for _ in range(sentences)]
+    lines = tuple(_text(source) for source in sources)
+    if edits is None:
+        return Job(lines, (limit,) * sentences)
+    forced = []
+    for source in sources:
+        output = list(source)
+        for place in rng.sample(range(source_len), edits):
+            output[place] = (output[place] + rng.randrange(1, words)) % words
+        forced.append(f"{_text(output)} {SPECIALS[2]}")
+    return Job(lines, (source_len + 1,) * sentences, tuple(forced))
+
+
+def _text(words: Sequence[int]) -> str:
+    return " ".join(f"w{word}" for word in words)

@@ -1,0 +1,108 @@
+"""One engine in a process of its own: ``python -m nartk.bench.worker`` answers requests, a JSON line each.
+
+Requests are ``{"load": {"spec": ..., "setup": ...}}`` and ``{"run": {"job": ..., "batch_size": ...}}``. The
+answer is ``{"error": ...}`` where the engine cannot do it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import IO, Any
+
+_MB = 1_000_000  # bytes
+
+
+def main() -> None:
+    """Serves requests until stdin ends."""
+    # What libraries print goes to stderr; the answers alone to stdout.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    worker = _Worker()
+    for line in sys.stdin:
+        _answer(worker, json.loads(line), answers)
+
+
+def _answer(worker: _Worker, request: dict[str, Any], answers: IO[str]) -> None:
+    ((name, arguments),) = request.items()
+    try:
+        reply = getattr(worker, name)(**arguments)
+    except Exception as error:  # whatever another library raises: the benchmark goes on without it
+        traceback.print_exc()
+        reply = {"error": f"{type(error).__name__}: {error}".split("\n")[0]}
+    print(json.dumps(reply), file=answers, flush=True)
+
+
+class _Worker:
+    """Holds the engine; its methods are the requests."""
+
+    engine: Any
+
+    def load(self, spec: dict[str, Any], setup: dict[str, Any]) -> dict[str, Any]:
+        """Loads the engine; gives its signature."""
+        import torch
+
+        from nartk.bench.engines import Setup, Spec, open_engine
+
+        torch.set_num_threads(setup["threads"])
+        self.cuda = setup["device"].startswith("cuda")
+        self.engine = open_engine(Spec(**spec), Setup(**setup))
+        return {"signature": self.engine.signature}
+
+    def run(self, job: dict[str, Any], batch_size: int) -> dict[str, Any]:
+        """Decodes a job; gives times, outputs and what they took. At batch 1 each sentence is timed."""
+        from nartk.bench.work import Job
+
+        work = Job.from_dict(job)
+        parts = [work] if batch_size > 1 else [work.part(i, i + 1) for i in range(len(work.lines))]
+        self._reset_peak()
+        seconds, outcomes = [], []
+        for part in parts:
+            start = time.perf_counter()
+            outcomes.append(self.engine.decode(part, batch_size))
+            seconds.append(time.perf_counter() - start)
+        counts = {}
+        for name in ("passes", "drafted", "accepted"):
+            told = [getattr(outcome, name) for outcome in outcomes]
+            counts[name] = None if None in told else sum(told)
+        return {
+            "seconds": sum(seconds),
+            "latencies": seconds if batch_size == 1 else [],
+            "tokens": [row for outcome in outcomes for row in outcome.tokens],
+            "peak_mb": self._peak(),
+            **counts,
+        }
+
+    def _reset_peak(self) -> None:
+        if self.cuda:
+            import torch
+
+            torch.cuda.reset_peak_memory_stats()
+        else:
+            # Linux alone has this; elsewhere the peak is that of the whole process.
+            with contextlib.suppress(OSError):
+                Path("/proc/self/clear_refs").write_text("5")
+
+    def _peak(self) -> float:
+        """The peak of resident memory, or of what torch took on the GPU, in MB."""
+        if self.cuda:
+            import torch
+
+            return torch.cuda.max_memory_allocated() / _MB
+        try:
+            for line in Path("/proc/self/status").read_text().splitlines():
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024 / _MB
+        except OSError:
+            pass
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / _MB
+
+
+if __name__ == "__main__":
+    main()

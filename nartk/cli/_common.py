@@ -1,0 +1,73 @@
+"""What every command shares: the error line, exit codes and the shape of `--help`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NoReturn
+
+from nartk import __version__
+from nartk.errors import EXIT_OUTPUT, EXIT_SIGINT, EXIT_SIGTERM, EXIT_USAGE, NartkError, UsageError
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are nartk's: one line, exit code 2, and the choices."""
+
+    def __init__(self, *, prog: str, description: str, examples: str = "") -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            epilog=f"examples:\n{examples}" if examples else None,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        self.add_argument("--version", action="version", version=f"nartk {__version__}")
+        self.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        raise UsageError(message, fix=f"see {self.prog} --help")
+
+
+def run(command: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> int:
+    """Runs a command and turns what it raises into one line on stderr and an exit code."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    try:
+        with _sigterm_unwinds():
+            return command(args)
+    except NartkError as error:
+        if "--debug" in args:
+            traceback.print_exc()
+        print(f"nartk: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("nartk: interrupted", file=sys.stderr)
+        return EXIT_SIGINT
+    except BrokenPipeError:
+        # The reader is gone; give the interpreter a stdout it can flush at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OUTPUT
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else EXIT_USAGE
+
+
+@contextmanager
+def _sigterm_unwinds() -> Iterator[None]:
+    """Lets SIGTERM end the command as an exception does, so that half-written files are removed."""
+
+    def stop(number: int, frame: object) -> NoReturn:
+        raise SystemExit(EXIT_SIGTERM)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)

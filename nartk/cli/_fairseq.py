@@ -1,0 +1,43 @@
+"""How nartk's commands start fairseq's: the cure first, then nartk's architectures, logs on stderr."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+
+from nartk import _fairseq_compat
+from nartk.errors import MissingDependencyError
+
+# When this module is imported, so that processes which torch spawns are cured as well.
+_fairseq_compat.install()
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
+    """Keeps the examples as they are written, and tells the defaults of fairseq's many options."""
+
+
+def start() -> None:
+    """Makes fairseq importable and registers nartk's tasks, models and criterions with it.
+
+    Raises:
+        MissingDependencyError: fairseq is not installed.
+    """
+    # fairseq logs to stdout unless logging is configured already.
+    logging.basicConfig(
+        format="%(asctime)s | %(levelname)s | %(name)s | %(message)s",
+        datefmt="%Y-%m-%d %H:%M:%S",
+        level=logging.INFO,
+        stream=sys.stderr,
+    )
+    try:
+        import fairseq  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            f"training runs on fairseq 0.12.2, and the module {error.name!r} is not installed",
+            fix="pip install 'nartk[train]' && pip install --no-deps fairseq==0.12.2",
+        ) from error
+    # Not by fairseq's own --user-dir: it registers nothing once the package nartk has been imported.
+    import nartk.tasks
+
+    nartk.tasks.register()

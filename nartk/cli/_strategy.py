@@ -1,0 +1,123 @@
+"""The flags of a strategy: they derive from the options it declares."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import difflib
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from nartk.cli._common import Parser
+from nartk.errors import UsageError
+
+DEFAULT = "iad"
+
+
+def parse(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
+    """Parses a command line with ``--strategy NAME`` and that strategy's own flags.
+
+    Returns:
+        The arguments of `parser` and `strategy`, and those options of the strategy that were given.
+
+    Raises:
+        UsageError: The strategy does not know a flag; the error names those it knows.
+        UnknownStrategyError: There is no such strategy.
+    """
+    parser.add_argument(
+        "--strategy", metavar="NAME", default=DEFAULT, help="how to decode (default: %(default)s)"
+    )
+    name = _named(argv)
+    if name is None and ("-h" in argv or "--help" in argv):
+        # Importing the strategies takes a second, for torch: their options are shown only where one is named.
+        parser.epilog = f"{_summaries(parser.prog)}\n\n{parser.epilog}"
+        parser.parse_args(["--help"])
+    name = DEFAULT if name is None else name
+    options = _add_options(parser, name)
+    args, unknown = parser.parse_known_intermixed_args(argv)
+    for flag in unknown:
+        if flag.startswith("-"):
+            raise _unknown_flag(parser, name, flag.split("=")[0], options)
+    return args, {key: getattr(args, key) for key in options.values() if hasattr(args, key)}
+
+
+def _named(argv: Sequence[str]) -> str | None:
+    """The value of the last ``--strategy``."""
+    name = None
+    for i, argument in enumerate(argv):
+        if argument == "--":
+            break
+        if argument == "--strategy" and i + 1 < len(argv):
+            name = argv[i + 1]
+        elif argument.startswith("--strategy="):
+            name = argument.partition("=")[2]
+    return name
+
+
+def _add_options(parser: Parser, name: str) -> dict[str, str]:
+    """Adds the flags of a strategy; returns its options' names by flag."""
+    from nartk.registry import options_of, strategies
+
+    options = options_of(name)
+    group = parser.add_argument_group(f"options of the strategy {name} ({strategies()[name]})")
+    flags = {}
+    for key, item in options.items():
+        flag = "--" + key.replace("_", "-")
+        flags[flag] = key
+        keywords: dict[str, Any] = {"default": argparse.SUPPRESS, "dest": key}
+        shown: Any = item.default
+        if isinstance(item.default, bool):
+            keywords["action"] = argparse.BooleanOptionalAction
+            shown = flag if item.default else "--no-" + flag[2:]
+        else:
+            keywords["type"] = type(item.default)
+            keywords["choices"] = item.metadata["choices"]
+            if item.metadata["choices"] is None:
+                keywords["metavar"] = {int: "N", float: "X"}.get(type(item.default), "TEXT")
+        text = f"{item.metadata['help']} (default: {shown})".replace("%", "%%")
+        try:
+            group.add_argument(flag, help=text, **keywords)
+        except argparse.ArgumentError:
+            raise UsageError(
+                f"{flag} is an option of strategy {name!r} and of {parser.prog} itself",
+                fix="rename it in the strategy",
+            ) from None
+    return flags
+
+
+def _unknown_flag(parser: Parser, name: str, flag: str, options: dict[str, str]) -> UsageError:
+    known = [text for action in parser._actions for text in action.option_strings if text.startswith("--")]
+    near = difflib.get_close_matches(flag, known, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return UsageError(
+        f"{parser.prog} with strategy {name!r} has no option {flag}",
+        fix=f"{hint}it knows {', '.join(options) or 'no options'}; see {parser.prog} --help for the others",
+    )
+
+
+def _summaries(prog: str) -> str:
+    """All strategies with the first line of their documentation, read from the source."""
+    room = import_module("nartk.decoders")  # which imports no strategy
+    found = {point.name: "" for point in entry_points(group="nartk.decoders")}
+    for file in Path(room.__path__[0]).glob("*.py"):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if not isinstance(node, ast.ClassDef):
+                continue
+            for decorator in node.decorator_list:
+                match decorator:
+                    case ast.Call(ast.Name("register_decoder"), [ast.Constant(str(name))]):
+                        found[name] = (ast.get_docstring(node) or "").partition("\n")[0]
+    lines = [f"  {name:<14}{found[name]}" for name in sorted(found)]
+    return "\n".join([f"strategies ({prog} --strategy NAME --help lists the options of one):", *lines])
+
+
+def shared_options(strategy: Any, other: str) -> dict[str, Any]:
+    """The values of those options of a strategy that another one has as well."""
+    from nartk.registry import options_of
+
+    mine = {item.name for item in dataclasses.fields(strategy)}
+    return {key: getattr(strategy, key) for key in options_of(other) if key in mine}

@@ -1,0 +1,299 @@
+"""`nartk-decode`: turns lines into lines with a model and any strategy; one line out for every line in."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from nartk.cli import _strategy
+from nartk.cli._common import Parser, run
+from nartk.cli._input import (
+    add_input,
+    add_model,
+    count_sentences,
+    fields_of,
+    load_model,
+    read_files,
+    split_inputs,
+)
+from nartk.cli._output import line_writer, progress
+from nartk.errors import EXIT_OK, EXIT_SOME_FAILED, NartkError, UsageError
+
+if TYPE_CHECKING:
+    from nartk.data.readers import Record
+    from nartk.hypothesis import DecodeStats, Hypothesis, Result
+    from nartk.pipeline import Model
+
+DESCRIPTION = """Decodes sentences from files or stdin and prints one line for each, in their order.
+A line that cannot be decoded gives an empty line, an error on stderr, and exit code 3 at the end."""
+EXAMPLES = """  echo 'She go to school yesterday .' | nartk-decode
+  nartk-decode gec-en in.txt --output out.txt --stats stats.json
+  nartk-decode MODEL in.tsv --column 2 --strategy greedy --max-len 100
+  nartk-decode MODEL in.jsonl --output-format jsonl     with scores and tokens
+  nartk-decode MODEL in.txt --trace trace.jsonl         where every token came from"""
+WINDOW = 4096  # sentences read ahead and sorted by length: memory does not grow with the input
+WARM_UP = ("Warm up .", "The first sentences take longer .")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit code."""
+    return run(_command, argv)
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="nartk-decode", description=DESCRIPTION, examples=EXAMPLES)
+    parser.usage = "%(prog)s [MODEL] [FILE ...] [--strategy NAME] [options]"
+    add_input(parser)
+    add_model(parser)
+    parser.add_argument(
+        "--dtype", default="fp32", help="fp32, bf16 or fp16, of the computation (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--batch-size", type=int, default=32, metavar="N", help="most sentences at a time (default: 32)"
+    )
+    parser.add_argument("--output", metavar="FILE", help="where to, written whole or not at all")
+    parser.add_argument(
+        "--output-format",
+        choices=("text", "jsonl"),
+        default="text",
+        help="text: the best output, or with n-best lists lines of number, score and text in columns; "
+        "jsonl: all there is (default: %(default)s)",
+    )
+    parser.add_argument("--stats", metavar="FILE", help="write counts, speed and latency as JSON")
+    parser.add_argument("--trace", metavar="FILE", help="write where each token came from as JSONL")
+    parser.add_argument("--stream", action="store_true", help="answer each line before the next is read")
+    parser.add_argument(
+        "--assert-lossless",
+        action="store_true",
+        help="refuse approximate strategies and --no-exact",
+    )
+    parser.add_argument("--quiet", action="store_true", help="errors alone on stderr")
+    return parser
+
+
+def _command(argv: Sequence[str]) -> int:
+    args, options = _strategy.parse(_parser(), argv)
+    fields = fields_of(args)
+    name, files = split_inputs(args.inputs, "nartk-decode")
+
+    from nartk.registry import make_strategy
+
+    if args.assert_lossless:
+        _require_lossless(make_strategy(args.strategy, options))
+    with ExitStack() as outputs:
+        # Opened before the model is: a place that cannot be written to is found out before the work.
+        write = outputs.enter_context(line_writer(args.output))
+        write_trace, write_stats = (
+            None if path is None else outputs.enter_context(line_writer(path))
+            for path in (args.trace, args.stats)
+        )
+        model = load_model(name, args, args.dtype)
+        strategy = model.strategy(args.strategy, options)
+        job = _Job(args, model, strategy, write, write_trace)
+        if write_stats is not None:
+            model.run(WARM_UP, args.strategy, options, truncate=True)
+        drawn = (
+            not args.quiet and sys.stderr.isatty() and (args.output is not None or not sys.stdout.isatty())
+        )
+        with progress(
+            "decoding", count_sentences(files, args.format) if drawn else None, drawn=drawn
+        ) as done:
+            job.decode(read_files(files, args.format, fields), done)
+        if write_stats is not None:
+            write_stats(json.dumps(job.report(), indent=2))
+    if not args.quiet:
+        print(f"nartk: {job.summary()}\nnartk: {model.signature(strategy)}", file=sys.stderr)
+    return EXIT_SOME_FAILED if job.failed else EXIT_OK
+
+
+def _require_lossless(strategy: Any) -> None:
+    if "approximate" in strategy.promise:
+        raise UsageError(
+            f"--assert-lossless, but the promise of {strategy.name!r} is {strategy.promise!r}",
+            fix="choose a strategy that is identical to greedy",
+        )
+    if not getattr(strategy, "exact", True):
+        raise UsageError(
+            "--assert-lossless, but --no-exact lets near ties fall either way", fix="leave one of them out"
+        )
+
+
+class _Job:
+    """Decodes records and writes what comes out in their order.
+
+    Attributes:
+        lines: Sentences written, blank and failed ones included.
+        failed: Sentences that had an error.
+        windows: What the others took, in parts.
+    """
+
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        model: Model,
+        strategy: Any,
+        write: Callable[[str], None],
+        write_trace: Callable[[str], None] | None,
+    ) -> None:
+        self.args, self.model, self.strategy = args, model, strategy
+        self.write, self.write_trace = write, write_trace
+        self.nbest: int = getattr(strategy, "nbest", 1)  # strategies that can find several have this option
+        self.lines = self.failed = 0
+        self.windows: list[DecodeStats] = []
+
+    def decode(self, records: Iterator[Record], done: Callable[[int], None]) -> None:
+        """Decodes all records; tells `done` how many sentences are written."""
+        size = 1 if self.args.stream else WINDOW
+        while window := list(islice(records, size)):
+            self._decode_window(window, done)
+
+    def _decode_window(self, window: Sequence[Record], done: Callable[[int], None]) -> None:
+        from nartk.pipeline import summarize
+
+        start = time.perf_counter()
+        finished: list[Result] = []
+        early: dict[int, Result | NartkError] = {}  # finished before a sentence that stands before it
+        written = 0
+        for index, outcome in self._outcomes(window):
+            early[index] = outcome
+            if not isinstance(outcome, NartkError):
+                finished.append(outcome)
+            while written in early:
+                self._write(window[written], early.pop(written))
+                written += 1
+                done(self.lines)
+        self.windows.append(summarize(finished, time.perf_counter() - start))
+
+    def _outcomes(self, window: Sequence[Record]) -> Iterator[tuple[int, Result | NartkError]]:
+        """The place in the window and the outcome of each record, in any order."""
+        yield from ((i, record.error) for i, record in enumerate(window) if record.error is not None)
+        places = [i for i, record in enumerate(window) if record.error is None]
+        for index, outcome in self.model.stream(
+            [window[i].text for i in places],
+            self.strategy,
+            batch_size=self.args.batch_size,
+            max_tokens=self.args.max_tokens,
+            prefixes=[window[i].prefix for i in places],
+            truncate=self.args.truncate,
+            trace=self.write_trace is not None,
+        ):
+            yield places[index], outcome
+
+    def _write(self, record: Record, outcome: Result | NartkError) -> None:
+        self.lines += 1
+        name = {"id": self.lines if record.id is None else record.id}
+        hypotheses: Sequence[Hypothesis] = ()
+        if isinstance(outcome, NartkError):
+            self.failed += 1
+            outcome.where = record.where
+            print(f"nartk: {outcome}", file=sys.stderr)
+            failure = {"error": _describe_error(outcome)}
+        else:
+            hypotheses = outcome.hypotheses[: self.nbest]
+        if self.args.output_format == "jsonl":
+            found = {"source": record.text, "hypotheses": [self._describe(each) for each in hypotheses]}
+            self.write(_to_json(name | (found if hypotheses else failure)))
+        elif self.nbest == 1:
+            self.write(hypotheses[0].text if hypotheses else "")
+        else:
+            columns = [f"{self.lines}\t{_score(each.score)}\t{each.text}" for each in hypotheses]
+            self.write("\n".join(columns) if columns else f"{self.lines}\t\t")
+        if self.write_trace is not None:
+            traced = self._describe_trace(record, hypotheses[0]) if hypotheses else failure
+            self.write_trace(_to_json(name | traced))
+
+    def _describe(self, hypothesis: Hypothesis) -> dict[str, Any]:
+        scores = hypothesis.positional_scores
+        described = {
+            "text": hypothesis.text,
+            "tokens": self.model.checkpoint.target_vocab.to_words(hypothesis.tokens),
+            "score": _finite(hypothesis.score),
+            "positional_scores": None if scores is None else [*map(_finite, scores)],
+        }
+        return described | _provenance(hypothesis)
+
+    def _describe_trace(self, record: Record, hypothesis: Hypothesis) -> dict[str, Any]:
+        source = self.model.encode(record.text, truncate=self.args.truncate)
+        pieces = {
+            "source": self.model.checkpoint.source_vocab.to_words(source),
+            "output": self.model.checkpoint.target_vocab.to_words(hypothesis.tokens),
+        }
+        return pieces | _provenance(hypothesis)
+
+    def stats(self) -> DecodeStats:
+        """What all sentences took."""
+        from nartk.hypothesis import DecodeStats
+
+        return DecodeStats.total(self.windows)
+
+    def report(self) -> dict[str, Any]:
+        """What `--stats` writes, without loading and warm-up; blank and failed lines are no sentences."""
+        import torch
+
+        stats, args = self.stats(), self.args
+        return {
+            "seconds": stats.seconds,
+            "lines": self.lines,
+            "failed": self.failed,
+            "sentences": stats.sentences,
+            "tokens": stats.tokens,
+            "passes": stats.passes,
+            "drafted": stats.drafted,
+            "accepted": stats.accepted,
+            "accepted_per_pass": stats.accepted / stats.passes if stats.passes else 0.0,
+            "tokens_per_second": stats.tokens_per_second,
+            "latency_ms": stats.latency_ms,
+            "strategy": args.strategy,
+            "batch_size": args.batch_size,
+            "max_tokens": args.max_tokens,
+            "device": args.device,
+            "dtype": args.dtype,
+            "threads": torch.get_num_threads(),
+            "signature": self.model.signature(self.strategy),
+        }
+
+    def summary(self) -> str:
+        """The run in a line."""
+        stats = self.stats()
+        drafted = f", {stats.accepted} of {stats.drafted} drafted tokens accepted" if stats.drafted else ""
+        failed = f", {self.failed} lines failed" if self.failed else ""
+        return (
+            f"{stats.sentences} sentences, {stats.tokens} tokens in {stats.seconds:.2f} s "
+            f"({stats.tokens_per_second:.0f} tokens/s), {stats.passes} passes{drafted}{failed}"
+        )
+
+
+def _provenance(hypothesis: Hypothesis) -> dict[str, Any]:
+    """Per token where it came from, in which pass, and the margin in nats; nothing without a trace."""
+    if hypothesis.trace is None:
+        return {}
+    return {
+        "origin": [token.origin for token in hypothesis.trace],
+        "pass": [token.verifier_pass for token in hypothesis.trace],
+        "margin": [_finite(token.margin) for token in hypothesis.trace],
+    }
+
+
+def _describe_error(error: NartkError) -> dict[str, str]:
+    names = ("code", "name", "where", "message", "fix")
+    return {name: getattr(error, name) for name in names}
+
+
+def _finite(number: float | None) -> float | None:
+    """The number, or None where JSON has no word for it."""
+    return number if number is not None and math.isfinite(number) else None
+
+
+def _score(score: float | None) -> str:
+    return "" if score is None else f"{score:.6f}"
+
+
+def _to_json(values: dict[str, Any]) -> str:
+    return json.dumps(values, ensure_ascii=False)

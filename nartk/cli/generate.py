@@ -1,0 +1,30 @@
+"""`nartk-generate`: fairseq-generate with nartk's architectures, on the Python at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nartk.cli import _fairseq
+from nartk.cli._common import run
+
+EXAMPLES = """examples:
+  nartk-generate data-bin --path checkpoints/checkpoint_best.pt --beam 4 --gen-subset valid
+  nartk-convert checkpoints/checkpoint_best.pt --output model      nartk-decode is many times faster
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit code."""
+    return run(_command, argv)
+
+
+def _command(argv: Sequence[str]) -> int:
+    _fairseq.start()
+    from fairseq import options
+    from fairseq_cli import generate
+
+    parser = options.get_generation_parser()
+    parser.prog, parser.epilog = "nartk-generate", EXAMPLES
+    parser.formatter_class = _fairseq.HelpFormatter
+    generate.main(options.parse_args_and_arch(parser, list(argv)))
+    return 0

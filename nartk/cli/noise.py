@@ -1,0 +1,168 @@
+"""`nartk-noise`: turns clean English into learners' English, and measures how learners err."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import lzma
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, cast
+
+from nartk.cli._common import Parser, run
+from nartk.data.m2 import M2Sentence, read_m2
+from nartk.errors import (
+    EXIT_OK,
+    InputEncodingError,
+    InputFileError,
+    InputFormatError,
+    LengthMismatchError,
+    NartkError,
+    UsageError,
+)
+
+DESCRIPTION = """Adds learners' errors to clean tokenised English, one sentence a line, from files or stdin.
+With --fit or --fit-parallel it measures such errors instead and prints a table for --rates."""
+EXAMPLES = """  echo 'She goes to school every day .' | nartk-noise --seed 3
+  nartk-noise clean.txt --copies 6 --pairs > pairs.tsv     noised TAB clean, six of each
+  echo "She doesn't know." | nartk-noise --tokenize
+  nartk-noise --fit corpus.m2 > rates.json
+  nartk-noise --fit-parallel learners.txt ref0.txt ref1.txt > rates.json
+  nartk-noise clean.txt --rates rates.json"""
+PROGRESS_EVERY = 10000  # lines
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit code."""
+    return run(_command, argv)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="nartk-noise", description=DESCRIPTION, examples=EXAMPLES)
+    parser.add_argument(
+        "files", nargs="*", metavar="FILE", help="clean text, .gz and .xz too; default: stdin"
+    )
+    parser.add_argument("--rates", metavar="NAME", help="gec-en (default), jfleg, cweb or a JSON file")
+    parser.add_argument("--seed", type=int, default=1, help="same seed and line: same noise (default: 1)")
+    parser.add_argument("--copies", type=int, default=1, help="noised lines for each clean one (default: 1)")
+    parser.add_argument("--pairs", action="store_true", help="print noised TAB clean")
+    parser.add_argument("--tokenize", action="store_true", help="the input is plain text, not tokens")
+    measure = parser.add_mutually_exclusive_group()
+    measure.add_argument("--fit", metavar="M2FILE", help="measure the edits of an M2 file; print JSON")
+    measure.add_argument(
+        "--fit-parallel", nargs="+", metavar="FILE", help="the same for a source and its corrected versions"
+    )
+    return parser
+
+
+def _command(argv: Sequence[str]) -> int:
+    args = _parser().parse_args(argv)
+    if args.fit is not None or args.fit_parallel is not None:
+        if args.files or args.rates is not None or args.pairs or args.tokenize:
+            raise UsageError("measuring takes no text and no option of noising", fix="leave the rest out")
+        return _fit(args)
+    if args.copies < 1:
+        raise UsageError(f"--copies is {args.copies}, below 1", fix="give 1 or more")
+    if args.seed < 0:
+        raise UsageError(f"--seed is {args.seed}, below 0", fix="give 0 or more")
+    return _noise(args)
+
+
+def _fit(args: argparse.Namespace) -> int:
+    from nartk.data.rates import align, fit_rates
+
+    if args.fit is not None:
+        name = args.fit
+        sentences: Iterator[M2Sentence] = read_m2(_strict(name), name=name)
+    else:
+        if len(args.fit_parallel) < 2:
+            raise UsageError("--fit-parallel has one file", fix="give the source and its corrected versions")
+        name, *references = args.fit_parallel
+        sides = [[line.split() for line in _strict(file)] for file in args.fit_parallel]
+        for file, side in zip(references, sides[1:], strict=True):
+            if len(side) != len(sides[0]):
+                raise LengthMismatchError(
+                    f"{file} has {len(side)} lines, {name} has {len(sides[0])}", fix="give parallel files"
+                )
+        sentences = (
+            M2Sentence(wrong, [edit for who, right in enumerate(rights) for edit in align(wrong, right, who)])
+            for wrong, *rights in zip(*sides, strict=True)
+        )
+    rates = fit_rates(sentences, origin=f"measured on {Path(name).name}")
+    print(json.dumps(rates.to_dict(), indent=2, ensure_ascii=False))
+    return EXIT_OK
+
+
+def _noise(args: argparse.Namespace) -> int:
+    from nartk.data.noise import Noiser, annotate
+    from nartk.data.rates import DEFAULT_RATES, load_rates
+    from nartk.data.text import tokenize
+
+    rates = load_rates(DEFAULT_RATES if args.rates is None else args.rates)
+    noiser = Noiser(rates, seed=args.seed)
+    status = EXIT_OK
+    number = 0
+    for name, row, line in _rows(args.files):
+        number += 1
+        try:
+            text = _decode(line, f"{name}:{row}")
+            if args.pairs and "\t" in text:
+                raise InputFormatError(
+                    "the line has a tab, which separates pairs", fix="take tabs out", where=f"{name}:{row}"
+                )
+        except NartkError as error:
+            print(f"nartk: {error}", file=sys.stderr)
+            status = error.exit_code
+            text = ""
+        sentence = annotate(tokenize(text) if args.tokenize else text.split())
+        clean = " ".join(sentence.tokens)
+        for copy in range(args.copies):
+            noised = " ".join(noiser.noise_line(sentence, number - 1, copy))
+            print(f"{noised}\t{clean}" if args.pairs else noised)
+        if sys.stderr.isatty() and number % PROGRESS_EVERY == 0:
+            print(f"\r{number} lines", end="", file=sys.stderr, flush=True)
+    if sys.stderr.isatty() and number >= PROGRESS_EVERY:
+        print(f"\r{number} lines, done", file=sys.stderr)
+    return status
+
+
+def _open(name: str) -> IO[bytes]:
+    if name.endswith(".xz"):
+        return cast("IO[bytes]", lzma.open(name, "rb"))
+    return cast("IO[bytes]", gzip.open(name, "rb") if name.endswith(".gz") else open(name, "rb"))
+
+
+def _rows(files: Sequence[str]) -> Iterator[tuple[str, int, bytes]]:
+    """Name, line number and raw line of each line; stdin where there is no file or it is `-`."""
+    for name in files or ["-"]:
+        if name == "-":
+            for row, line in enumerate(sys.stdin.buffer, start=1):
+                yield "stdin", row, line
+            continue
+        try:
+            with _open(name) as lines:
+                for row, line in enumerate(lines, start=1):
+                    yield name, row, line
+        except (OSError, EOFError, lzma.LZMAError) as error:
+            raise InputFileError(f"cannot read {name!r}: {error}", fix="give a readable file") from None
+
+
+def _decode(line: bytes, where: str) -> str:
+    line = line.rstrip(b"\r\n")
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputEncodingError(
+            f"byte {error.start} is not UTF-8", fix="convert the text to UTF-8", where=where
+        ) from None
+    if "\0" in text:
+        raise InputEncodingError("the line holds a NUL byte", fix="take it out", where=where)
+    return text
+
+
+def _strict(name: str) -> Iterator[str]:
+    """Lines of a file whose every line must be readable."""
+    for source, row, line in _rows([name]):
+        yield _decode(line, f"{source}:{row}")

@@ -1,0 +1,30 @@
+"""`nartk-preprocess`: fairseq-preprocess on the Python at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nartk.cli import _fairseq
+from nartk.cli._common import run
+
+EXAMPLES = """examples:
+  nartk-preprocess --source-lang src --target-lang trg --trainpref train.sp --validpref dev.sp \\
+      --joined-dictionary --srcdict dict.txt --destdir data-bin --workers 2
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit code."""
+    return run(_command, argv)
+
+
+def _command(argv: Sequence[str]) -> int:
+    _fairseq.start()
+    from fairseq import options
+    from fairseq_cli import preprocess
+
+    parser = options.get_preprocessing_parser()
+    parser.prog, parser.epilog = "nartk-preprocess", EXAMPLES
+    parser.formatter_class = _fairseq.HelpFormatter
+    preprocess.main(parser.parse_args(list(argv)))
+    return 0

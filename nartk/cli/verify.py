@@ -1,0 +1,232 @@
+"""`nartk-verify`: is a strategy's output greedy search's, token for token?"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nartk.cli import _strategy
+from nartk.cli._common import Parser, run
+from nartk.cli._input import add_input, add_model, fields_of, load_model, read_files, split_inputs
+from nartk.cli._output import progress
+from nartk.errors import EXIT_FAILED, EXIT_OK, EXIT_SOME_FAILED, NartkError, UsageError
+
+if TYPE_CHECKING:
+    from nartk.pipeline import Model
+    from nartk.verification import Difference, Trial, Verifier
+
+DESCRIPTION = """Decodes with greedy search and with a strategy and compares the tokens; in exact mode, every
+bit of their log-probabilities too. Exits with 0 if they are identical, with 1 if not. Of each sentence that
+differs it says where, and whether that is a tie (the two words' logits lie within twice the numerical noise,
+measured there) or a bug. With --no-exact ties are listed and allowed."""
+EXAMPLES = """  nartk-verify gec-en in.txt
+  nartk-verify MODEL in.m2 --strategy iad --dtype fp32,bf16,fp16 --batch-size 1,8,32
+  nartk-verify MODEL in.txt --batch-sweep --adversarial --fuzz 200
+  nartk-verify MODEL --fuzz 1000 --no-exact              how often near ties fall otherwise in fast mode"""
+REFERENCE = "greedy"
+SWEEP = (1, 2, 4, 8, 32)  # batch sizes of --batch-sweep
+NEAR = 16  # sentences that --adversarial takes apart: those with the closest runners-up
+NEAR_SWEEP = (1, 2, 3, 5, 8)  # batch sizes they are decoded with
+
+
+class _Case(NamedTuple):
+    """A sentence, and what reports call it."""
+
+    where: str
+    text: str
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit code."""
+    return run(_command, argv)
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="nartk-verify", description=DESCRIPTION, examples=EXAMPLES)
+    parser.usage = "%(prog)s [MODEL] [FILE ...] [--strategy NAME] [options]"
+    add_input(parser)
+    add_model(parser)
+    parser.add_argument(
+        "--dtype", default="fp32", metavar="LIST", help="types to try, of fp32,bf16,fp16 (default: fp32)"
+    )
+    parser.add_argument(
+        "--batch-size", type=_sizes, default=(32,), metavar="LIST", help="such as 1,8,32 (default: 32)"
+    )
+    sweep = ",".join(map(str, SWEEP))
+    parser.add_argument(
+        "--batch-sweep", action="store_true", help=f"batch sizes {sweep}, and the sentences in another order"
+    )
+    parser.add_argument("--fuzz", type=int, default=0, metavar="N", help="add N random sentences")
+    parser.add_argument("--fuzz-seed", type=int, default=1, metavar="N", help="of --fuzz (default: 1)")
+    parser.add_argument(
+        "--adversarial",
+        action="store_true",
+        help="add sentences that are empty, repetitive, unknown, as long as can be, or outputs themselves; "
+        "decode the nearest ties in many batches",
+    )
+    parser.add_argument("--quiet", action="store_true", help="errors alone on stderr")
+    return parser
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    sizes = text.split(",")
+    if not all(size.isdecimal() and int(size) >= 1 for size in sizes):
+        raise argparse.ArgumentTypeError(f"must be numbers from 1 on with commas between, but is {text!r}")
+    return tuple(map(int, sizes))
+
+
+def _command(argv: Sequence[str]) -> int:
+    args, options = _strategy.parse(_parser(), argv)
+    fields = fields_of(args)
+    for flag, number in (("--fuzz", args.fuzz), ("--fuzz-seed", args.fuzz_seed)):
+        if number < 0:
+            raise UsageError(f"{flag} is {number}", fix="give 0 or more")
+    name, files = split_inputs(args.inputs, "nartk-verify")
+    generates = args.fuzz > 0 or args.adversarial
+    records = [*read_files(files, args.format, fields)] if files or not generates else []
+    cases = [_Case(record.where, record.text) for record in records if record.error is None]
+    errors = [record.error for record in records if record.error is not None]
+    passed = True
+    for i, dtype in enumerate(args.dtype.split(",")):
+        model = load_model(name, args, dtype)
+        strategy = model.strategy(args.strategy, options)
+        if i == 0:
+            cases += _generate(model, strategy, args, [case.text for case in cases])
+        verifier, trials = _verify(model, strategy, args, cases)
+        print("\n".join(_report(model, strategy, cases, verifier, trials)), flush=True)
+        passed &= all(trial.passed for trial in trials)
+        if i == 0:
+            errors += _located(verifier.errors, cases)
+            for error in errors:
+                print(f"nartk: {error}", file=sys.stderr)
+    if not passed:
+        return EXIT_FAILED
+    return EXIT_SOME_FAILED if errors else EXIT_OK
+
+
+def _located(errors: dict[int, NartkError], cases: Sequence[_Case]) -> list[NartkError]:
+    for line, error in errors.items():
+        error.where = cases[line].where
+    return [errors[line] for line in sorted(errors)]
+
+
+def _generate(model: Model, strategy: Any, args: argparse.Namespace, lines: Sequence[str]) -> list[_Case]:
+    """The sentences of --fuzz and --adversarial."""
+    from nartk.verification import adversarial_lines, fuzz_lines
+
+    made = {"fuzz": fuzz_lines(model, lines, args.fuzz, args.fuzz_seed)}
+    if args.adversarial:
+        made["adversarial"] = adversarial_lines(model, lines, _reference(strategy))
+    return [
+        _Case(f"{kind}:{number}", text)
+        for kind, texts in made.items()
+        for number, text in enumerate(texts, start=1)
+    ]
+
+
+def _reference(strategy: Any) -> Any:
+    """Greedy search with the options that it shares with the strategy."""
+    from nartk.registry import make_strategy
+
+    return make_strategy(REFERENCE, _strategy.shared_options(strategy, REFERENCE))
+
+
+def _verify(
+    model: Model, strategy: Any, args: argparse.Namespace, cases: Sequence[_Case]
+) -> tuple[Verifier, list[Trial]]:
+    """Runs all trials that the flags ask for."""
+    from nartk.verification import Verifier
+
+    reference = _reference(strategy)
+    sizes = [*dict.fromkeys(args.batch_size + (SWEEP if args.batch_sweep else ()))]
+    everything = range(len(cases))
+    plan: list[tuple[Any, int, Sequence[int]]] = [(strategy, size, everything) for size in sizes]
+    if args.batch_sweep:
+        shuffled = random.Random(args.fuzz_seed).sample(everything, len(cases))
+        plan += [(reference, size, everything) for size in sizes[1:]]
+        plan += [(each, max(sizes), shuffled) for each in (reference, strategy)]
+    near = min(NEAR, len(cases)) * len(NEAR_SWEEP) if args.adversarial else 0
+    total = len(cases) * (1 + len(plan)) + near
+    drawn = not args.quiet and sys.stderr.isatty()
+    with progress(f"verifying in {model.dtype}", total, drawn=drawn) as show:
+        done = itertools.count(1)
+        verifier = Verifier(
+            model,
+            [case.text for case in cases],
+            reference,
+            batch_size=sizes[0],
+            max_tokens=args.max_tokens,
+            truncate=args.truncate,
+            trace=args.adversarial,
+            tick=lambda: show(next(done)),
+        )
+        if verifier.stats.sentences == 0:
+            raise UsageError(
+                "no sentence to verify with", fix="give a file that has some, or --fuzz, or --adversarial"
+            )
+        if args.adversarial:
+            closest = verifier.closest(NEAR)
+            plan += [(strategy, size, closest) for size in NEAR_SWEEP]
+        trials = []
+        for each, size, order in plan:
+            trial = verifier.compare(each, batch_size=size, order=order)
+            trials.append(trial)
+            if not args.quiet:
+                differ = len(trial.differences)
+                print(
+                    f"nartk: {_label(model, trial)}: {trial.lines} sentences, {differ} differ",
+                    file=sys.stderr,
+                )
+    return verifier, trials
+
+
+def _label(model: Model, trial: Trial) -> str:
+    return f"{model.dtype}, {trial.strategy}, batch {trial.batch_size}{', reordered' * trial.reordered}"
+
+
+def _report(
+    model: Model, strategy: Any, cases: Sequence[_Case], verifier: Verifier, trials: Sequence[Trial]
+) -> list[str]:
+    """A line for each difference, the verdict, and what drafting saved."""
+    found = [(trial, difference) for trial in trials for difference in trial.differences]
+    lines = [_describe(model, cases, *each) for each in found]
+    kinds = Counter(difference.kind for _, difference in found)
+    if not all(trial.passed for trial in trials):
+        verdict = f"NOT identical to {REFERENCE}"
+    else:
+        verdict = f"identical to {REFERENCE}" + (" up to ties" if found else "")
+    counts = [
+        f"{verifier.stats.sentences} sentences",
+        f"{verifier.stats.tokens} tokens",
+        model.dtype,
+        f"batch {' '.join(map(str, sorted({trial.batch_size for trial in trials})))}",
+        *(f"{count} x {kind}" for kind, count in sorted(kinds.items())),
+    ]
+    lines.append(f"{verdict}: {', '.join(counts)} | {model.signature(strategy)}")
+    stats = trials[0].stats
+    lines.append(
+        f"{verifier.stats.passes} passes of {REFERENCE}, {stats.passes} of {strategy.name}, "
+        f"which accepted {stats.accepted} of {stats.drafted} drafted tokens"
+    )
+    return lines
+
+
+def _describe(model: Model, cases: Sequence[_Case], trial: Trial, difference: Difference) -> str:
+    where = f"{difference.kind} {cases[difference.line].where} [{_label(model, trial)}]"
+    words = [
+        "the end" if token is None else repr(model.checkpoint.target_vocab.to_words([token])[0])
+        for token in (difference.expected, difference.found)
+    ]
+    token = f"token {difference.position + 1}"
+    if difference.kind == "scores":
+        return f"{where}: {token}, {words[0]}, is the same, its log-probability is not"
+    margin = "none" if difference.margin is None else f"{difference.margin:.3g}"
+    return (
+        f"{where}: {token} is {words[1]}, {REFERENCE}'s is {words[0]}, "
+        f"margin {margin}, noise {difference.noise:.3g}"
+    )

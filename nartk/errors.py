@@ -1,0 +1,137 @@
+"""Every error a user can meet: a code, a message with the value and its bound, and the remedy.
+
+A command prints one line, ``nartk: error[E203 InputTooLong] in.txt:17: ... Fix: ...``, and ends with
+the exit code of the error's family.
+"""
+
+from __future__ import annotations
+
+EXIT_OK = 0
+EXIT_FAILED = 1  # a comparison or verification failed
+EXIT_USAGE = 2  # usage, or an impossible combination of options
+EXIT_SOME_FAILED = 3  # finished, some lines failed
+EXIT_MISFIT = 4  # model and data do not fit
+EXIT_CHECKPOINT = 5  # unsafe or corrupt checkpoint
+EXIT_OUTPUT = 6  # output cannot be written
+EXIT_MEMORY = 7  # out of memory even at batch 1
+EXIT_SIGINT = 130
+EXIT_SIGTERM = 143
+
+
+class NartkError(Exception):
+    """Base of all errors that speak to the user.
+
+    Args:
+        message: What is wrong, with the value received and the bound it breaks.
+        fix: The remedy, in the imperative, without a final full stop.
+        where: The place in the input, such as ``in.txt:17``.
+    """
+
+    code = "E000"
+    exit_code = EXIT_USAGE
+
+    def __init__(self, message: str, *, fix: str = "", where: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.fix = fix
+        self.where = where
+
+    @property
+    def name(self) -> str:
+        """The error's name without the suffix, as it is printed: ``InputTooLong``."""
+        return type(self).__name__.removesuffix("Error")
+
+    def __str__(self) -> str:
+        where = f" {self.where}:" if self.where else ""
+        fix = f". Fix: {self.fix}." if self.fix else ""
+        return f"error[{self.code} {self.name}]{where} {self.message}{fix}"
+
+
+class UsageError(NartkError):
+    """A flag is missing, unknown, or holds a value out of its bounds."""
+
+    code, exit_code = "E101", EXIT_USAGE
+
+
+class UnknownStrategyError(NartkError):
+    """No strategy, metric or architecture has this name."""
+
+    code, exit_code = "E102", EXIT_USAGE
+
+
+class StrategyMismatchError(NartkError):
+    """The strategy asks a protocol of the model that the model does not speak."""
+
+    code, exit_code = "E103", EXIT_USAGE
+
+
+class MissingDependencyError(NartkError):
+    """An optional package or resource is not installed."""
+
+    code, exit_code = "E104", EXIT_USAGE
+
+
+class InputFileError(NartkError):
+    """An input file cannot be opened or is not what its format says."""
+
+    code, exit_code = "E201", EXIT_USAGE
+
+
+class InputEncodingError(NartkError):
+    """A line is not UTF-8, or holds a NUL byte."""
+
+    code, exit_code = "E202", EXIT_SOME_FAILED
+
+
+class InputTooLongError(NartkError):
+    """A line has more tokens than the model or ``--max-source-len`` allows."""
+
+    code, exit_code = "E203", EXIT_SOME_FAILED
+
+
+class InputFormatError(NartkError):
+    """A line does not follow its format (columns of a TSV, keys of a JSONL)."""
+
+    code, exit_code = "E204", EXIT_SOME_FAILED
+
+
+class LengthMismatchError(NartkError):
+    """Two parallel files have different numbers of lines."""
+
+    code, exit_code = "E301", EXIT_MISFIT
+
+
+class VocabMismatchError(NartkError):
+    """Two models, or a model and a data set, disagree about the vocabulary."""
+
+    code, exit_code = "E302", EXIT_MISFIT
+
+
+class ModelNotFoundError(NartkError):
+    """The model is neither a shipped name nor a folder in the native format."""
+
+    code, exit_code = "E401", EXIT_USAGE
+
+
+class CheckpointError(NartkError):
+    """A checkpoint is corrupt, incomplete, of a wrong shape, or unsafe to load."""
+
+    code, exit_code = "E402", EXIT_CHECKPOINT
+
+
+class UnsupportedCheckpointError(NartkError):
+    """A checkpoint holds a model that nartk cannot express."""
+
+    code, exit_code = "E403", EXIT_CHECKPOINT
+
+
+class OutputError(NartkError):
+    """Output cannot be written: disk full, no permission, closed pipe."""
+
+    code, exit_code = "E501", EXIT_OUTPUT
+
+
+class OutOfMemoryError(NartkError):
+    """Memory ran out even with a single sentence in the batch."""
+
+    code, exit_code = "E601", EXIT_MEMORY

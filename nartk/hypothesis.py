@@ -1,0 +1,118 @@
+"""What goes into a decoder and what comes out: requests, hypotheses, traces and statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+
+
+@dataclass(frozen=True)
+class Request:
+    """One sentence to decode.
+
+    Attributes:
+        index: Its place in the input; results carry it back.
+        source: Source ids, with eos.
+        max_len: Longest output, tokens with eos.
+        prefix: Target ids that the output must begin with.
+    """
+
+    index: int
+    source: tuple[int, ...]
+    max_len: int
+    prefix: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class TokenTrace:
+    """Where one output token came from.
+
+    Attributes:
+        origin: ``draft`` (proposed and accepted), ``verifier`` (the verifier's own), or ``prefix`` (forced).
+        verifier_pass: The pass that settled it, from 1; 0 for a forced token.
+        margin: How far the verifier's best logit lay above its second best, in nats.
+    """
+
+    origin: str
+    verifier_pass: int
+    margin: float | None
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One decoded output.
+
+    Attributes:
+        tokens: Target ids; the last is eos unless `max_len` cut it off.
+        score: Sum of `positional_scores` (beam search: divided by its length penalty), natural logarithm;
+            None where the strategy computes none.
+        positional_scores: The verifier's log-probability of each token, natural logarithm.
+        trace: A TokenTrace for each token, where a trace was asked for.
+        text: The tokens as a line of text; the pipeline fills it in.
+    """
+
+    tokens: tuple[int, ...]
+    score: float | None = None
+    positional_scores: tuple[float, ...] | None = None
+    trace: tuple[TokenTrace, ...] | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Result:
+    """All hypotheses of one request, best first, and what they took.
+
+    Attributes:
+        passes: Verifier passes this sentence took part in.
+        drafted, accepted: Tokens proposed, and those of them that stood.
+        seconds: Wall time from the sentence's entry into the batch to its end.
+    """
+
+    index: int
+    hypotheses: tuple[Hypothesis, ...]
+    seconds: float = 0.0
+    passes: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+
+@dataclass(frozen=True)
+class DecodeStats:
+    """What a decoding run took.
+
+    Attributes:
+        seconds: Wall time, model loading excluded.
+        tokens: Output tokens with eos, of the best hypotheses.
+        passes: Verifier passes, summed over sentences.
+        latencies: Seconds of each sentence, from its entry into the batch to its end.
+    """
+
+    seconds: float = 0.0
+    sentences: int = 0
+    tokens: int = 0
+    passes: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    latencies: Sequence[float] = field(default=(), repr=False)
+
+    @classmethod
+    def total(cls, parts: Sequence[DecodeStats]) -> DecodeStats:
+        """The statistics of several runs, one after the other."""
+        counts = [item.name for item in fields(cls) if item.name != "latencies"]
+        sums = {name: sum(getattr(part, name) for part in parts) for name in counts}
+        return cls(**sums, latencies=[seconds for part in parts for seconds in part.latencies])
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def latency_ms(self) -> dict[str, float]:
+        """Percentiles p50, p90 and p99 in milliseconds, by the nearest rank."""
+        ordered = sorted(self.latencies)
+        if not ordered:
+            return {"p50": 0.0, "p90": 0.0, "p99": 0.0}
+        return {
+            f"p{p}": 1000 * ordered[min(len(ordered) - 1, -(-len(ordered) * p // 100) - 1)]
+            for p in (50, 90, 99)
+        }

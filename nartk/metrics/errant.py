@@ -1,0 +1,282 @@
+"""ERRANT: precision, recall and F0.5 of corrections, with error types.
+
+Edits come from the errant package, which needs a spaCy pipeline with tags, lemmas and dependencies; two M2
+files are compared without either. The counting follows `errant_compare`. Source: Bryant et al. 2017,
+"Automatic Annotation and Evaluation of Error Types for Grammatical Error Correction",
+https://aclanthology.org/P17-1074.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nartk import __version__
+from nartk.errors import InputFileError, InputTooLongError, MissingDependencyError
+from nartk.metrics.result import MetricResult, check_lengths, f_measure
+
+if TYPE_CHECKING:
+    from nartk.data.m2 import M2Edit, M2Sentence
+
+OFFICIAL = "en_core_web_sm"
+TRAINED = Path("~/.cache/nartk/spacy-ewt")  # where recipes/gec/train_spacy.sh puts its pipeline
+ENVIRONMENT = "NARTK_SPACY"
+UNKNOWN_TYPE = "UNK"  # an error that was found and not corrected: no correction to score
+MAX_CELLS = 4_000_000  # of ERRANT's alignment matrix, which it fills in Python: 2,000 tokens against 2,000
+DIGITS = 4  # errant_compare ranks annotators by F rounded to so many
+
+Edits = dict[tuple[int, int, str], list[str]]  # (start, end, correction) -> types
+Counts = tuple[int, int, int]  # true positives, false positives, false negatives
+
+
+def find_pipeline(name: str | None = None) -> str:
+    """Name or folder of the spaCy pipeline to use.
+
+    Without a name: the one that `NARTK_SPACY` names, else the official small model where it is installed,
+    else the one that recipes/gec/train_spacy.sh trained.
+
+    Raises:
+        MissingDependencyError: There is none.
+    """
+    if name is not None:
+        return name
+    if ENVIRONMENT in os.environ:
+        return os.environ[ENVIRONMENT]
+    if find_spec(OFFICIAL) is not None:
+        return OFFICIAL
+    trained = TRAINED.expanduser()
+    if trained.is_dir():
+        return str(trained)
+    raise MissingDependencyError(
+        f"ERRANT needs a spaCy pipeline; neither {OFFICIAL} nor {TRAINED} is there",
+        fix=f"run recipes/gec/train_spacy.sh or `python -m spacy download {OFFICIAL}`, or give --spacy",
+    )
+
+
+class ErrantAnnotator:
+    """Cuts corrections into typed edits.
+
+    Args:
+        pipeline: Name or folder of a spaCy pipeline; `find_pipeline` chooses without it.
+
+    Attributes:
+        signature: Versions of errant and the pipeline, for reports.
+
+    Raises:
+        MissingDependencyError: errant is not installed, or there is no such pipeline.
+    """
+
+    def __init__(self, pipeline: str | None = None) -> None:
+        try:
+            import errant
+            import spacy
+        except ImportError as error:
+            raise MissingDependencyError(
+                "errant needs the packages errant and spacy", fix="pip install 'nartk[score]'"
+            ) from error
+        name = find_pipeline(pipeline)
+        try:
+            self._nlp = spacy.load(str(Path(name).expanduser()), disable=["ner"])
+        except (OSError, ValueError) as error:
+            raise MissingDependencyError(
+                f"spaCy cannot load the pipeline {name!r}: {' '.join(str(error).split())[:200]}",
+                fix="name an installed pipeline or its folder, or run recipes/gec/train_spacy.sh",
+            ) from error
+        self._annotator = errant.load("en", nlp=self._nlp)
+        meta = self._nlp.meta
+        self.signature = f"errant:{version('errant')}|spacy:{meta['lang']}_{meta['name']}-{meta['version']}"
+
+    def annotate(
+        self, sources: Sequence[Sequence[str]], targets: Sequence[Sequence[str]]
+    ) -> list[M2Sentence]:
+        """The edits that turn each source into its target, as annotator 0.
+
+        Args:
+            sources: Tokens of N sentences.
+            targets: Tokens of the N corrected ones.
+
+        Raises:
+            LengthMismatchError: There are not as many corrections as sources.
+            InputTooLongError: A sentence is too long to align; the error names it.
+        """
+        return self.annotate_all(sources, [targets])
+
+    def annotate_all(
+        self, sources: Sequence[Sequence[str]], targets: Sequence[Sequence[Sequence[str]]]
+    ) -> list[M2Sentence]:
+        """As `annotate` with several corrections of each source; the number of one is its annotator's."""
+        from nartk.data.m2 import NOOP, M2Edit, M2Sentence
+
+        lengths = {f"correction {number}": len(corpus) for number, corpus in enumerate(targets, start=1)}
+        check_lengths(len(sources), "source", lengths)
+        changed = {
+            tuple(side)
+            for corpus in targets
+            for source, target in zip(sources, corpus, strict=True)
+            if list(source) != list(target)
+            for side in (source, target)
+        }
+        for number, source in enumerate(sources):
+            size = len(source) * max(len(corpus[number]) for corpus in targets)
+            if size > MAX_CELLS:
+                raise InputTooLongError(
+                    f"{len(source)} source tokens against their correction need {size} cells > {MAX_CELLS}",
+                    fix="split the line into sentences",
+                    where=f"sentence {number + 1}",
+                )
+        parsed = self._parse(changed)
+        sentences = []
+        for number, source in enumerate(sources):
+            edits: list[M2Edit] = []
+            for annotator, corpus in enumerate(targets):
+                target = corpus[number]
+                found = []
+                if list(source) != list(target):
+                    found = self._annotator.annotate(parsed[tuple(source)], parsed[tuple(target)])
+                for edit in found:
+                    # Its c_str keeps spaCy's spacing; the tokens are what M2 holds.
+                    correction = " ".join(target[edit.c_start : edit.c_end])
+                    edits.append(M2Edit(edit.o_start, edit.o_end, edit.type, correction, annotator=annotator))
+                if not found:
+                    edits.append(M2Edit(-1, -1, NOOP, "", annotator=annotator))
+            sentences.append(M2Sentence(list(source), edits))
+        return sentences
+
+    def _parse(self, sentences: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], Any]:
+        """spaCy documents of tokenised sentences."""
+        from spacy.tokens import Doc
+
+        unparsed = [Doc(self._nlp.vocab, list(words)) for words in sorted(sentences)]
+        return {tuple(token.text for token in doc): doc for doc in self._nlp.pipe(unparsed)}
+
+
+def _edits_by_annotator(sentence: M2Sentence) -> dict[int, Edits]:
+    """Each annotator's edits in the order of the file; annotators who only wrote `noop` have none."""
+    edits: dict[int, Edits] = {}
+    for edit in sentence.edits:
+        mine = edits.setdefault(edit.annotator, {})
+        if not edit.is_noop and edit.type != UNKNOWN_TYPE:
+            mine.setdefault((edit.start, edit.end, edit.correction), []).append(edit.type)
+    return edits or {0: {}}
+
+
+def _compare(hypothesis: Edits, reference: Edits) -> dict[str, list[int]]:
+    """True positives, false positives and false negatives of each error type."""
+    types: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for edit, names in hypothesis.items():
+        # A match counts under the reference's types.
+        for name in reference.get(edit, names):
+            types[name][0 if edit in reference else 1] += 1
+    for edit, names in reference.items():
+        if edit not in hypothesis:
+            for name in names:
+                types[name][2] += 1
+    return types
+
+
+def _report(counts: Sequence[int], beta: float) -> dict[str, float]:
+    tp, fp, fn = (int(count) for count in counts)
+    precision, recall, f = f_measure(tp, tp + fp, tp + fn, beta)
+    return {
+        "tp": tp,
+        "fp": fp,
+        "fn": fn,
+        "precision": float(precision),
+        "recall": float(recall),
+        "f": float(f),
+    }
+
+
+def _grouped(types: Mapping[str, Sequence[int]], names: Mapping[str, str], beta: float) -> dict[str, Any]:
+    """Scores of the error types that share a name."""
+    groups: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(3, dtype=np.int64))
+    for name, counts in types.items():
+        groups[names[name]] += counts
+    return {name: _report(groups[name].tolist(), beta) for name in sorted(groups)}
+
+
+def errant_score(
+    references: Sequence[M2Sentence],
+    hypotheses: Sequence[M2Sentence],
+    *,
+    beta: float = 0.5,
+    annotation: str = "",
+) -> MetricResult:
+    """Span-based correction F of a corpus: an edit is right when its span and its correction are.
+
+    Sentence by sentence it takes the annotators whose counts, added to the totals so far, give the highest
+    F; at a tie the pair with more true positives, then fewer false positives, then fewer false negatives.
+
+    Args:
+        references: Sentences with the edits of one or more annotators.
+        hypotheses: The same sentences with the edits of the system.
+        annotation: Signature of the annotator that made the edits, where one did.
+
+    Raises:
+        LengthMismatchError: There are not as many hypotheses as references.
+        InputFileError: A source differs between the two.
+    """
+    check_lengths(len(references), "gold", {"hypothesis": len(hypotheses)})
+    totals = np.zeros(3, dtype=np.int64)
+    rows: list[Counts] = []
+    types: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for number, (reference, hypothesis) in enumerate(zip(references, hypotheses, strict=True), start=1):
+        if reference.source != hypothesis.source:
+            raise InputFileError(
+                f"the sources of sentence {number} differ: {' '.join(reference.source)[:60]!r} in gold, "
+                f"{' '.join(hypothesis.source)[:60]!r} in the hypothesis",
+                fix="give annotations of the same sentences in the same order",
+            )
+        best: tuple[float, int, int, int] | None = None
+        golds = _edits_by_annotator(reference).values()
+        for mine in _edits_by_annotator(hypothesis).values():
+            for gold in golds:
+                compared = _compare(mine, gold)
+                tp, fp, fn = np.array([*compared.values(), (0, 0, 0)]).sum(axis=0).tolist()
+                a, b, c = (totals + np.array((tp, fp, fn))).tolist()
+                f = round(float(f_measure(a, a + b, a + c, beta)[2]), DIGITS)
+                rank = (f, tp, -fp, -fn)
+                if best is None or rank > best:
+                    best, row, row_types = rank, (tp, fp, fn), compared
+        totals += row
+        rows.append(row)
+        for name, found in row_types.items():
+            types[name] = [a + b for a, b in zip(types[name], found, strict=True)]
+
+    counts = np.array(rows, dtype=np.float64)  # [N, 3]
+
+    def resample(weights: np.ndarray) -> np.ndarray:
+        tp, fp, fn = (weights @ counts).T
+        return f_measure(tp, tp + fp, tp + fn, beta)[2]
+
+    corpus = _report(totals.tolist(), beta)
+    operations = {name: name.split(":")[0] for name in types}
+    categories = {name: name.split(":", 1)[-1] for name in types}
+    settings = [
+        "metric:errant",
+        f"beta:{beta:g}",
+        "level:span-correction",
+        annotation,
+        f"nartk:{__version__}",
+    ]
+    return MetricResult(
+        metric="errant",
+        score=corpus.pop("f"),
+        parts={
+            **corpus,
+            "beta": beta,
+            "operations": _grouped(types, operations, beta),
+            "categories": _grouped(types, categories, beta),
+            "types": _grouped(types, {name: name for name in types}, beta),
+        },
+        signature="|".join(setting for setting in settings if setting),
+        sentences=len(rows),
+        resample=resample,
+    )

@@ -1,0 +1,143 @@
+"""GLEU for grammatical error correction: BLEU that punishes n-grams the source should have lost.
+
+Sources: Napoles et al. 2015, "Ground Truth for Grammatical Error Correction Metrics",
+https://aclanthology.org/P15-2097; Napoles et al. 2016, "GLEU Without Tuning",
+https://arxiv.org/abs/1605.02592, which draws one reference a sentence, many times over, and averages.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from nartk import __version__
+from nartk.errors import InputFileError
+from nartk.metrics.result import MetricResult, check_lengths
+
+ORDER = 4  # longest n-gram, tokens
+ITERATIONS = 500
+SEED_STEP = 101  # iteration k draws its references with the seed 101 k
+BLOCK = 5_000_000  # numbers held at once while iterations are summed
+
+Grams = list[Counter[tuple[bytes, ...]]]
+
+
+def _ngrams(tokens: Sequence[bytes]) -> Grams:
+    return [
+        Counter(tuple(tokens[i : i + n]) for i in range(len(tokens) + 1 - n)) for n in range(1, ORDER + 1)
+    ]
+
+
+def _split(line: str) -> list[bytes]:
+    # The original reads bytes: a no-break space, for one, does not separate its tokens.
+    return line.encode().split()
+
+
+def gleu_statistics(
+    sources: Sequence[str], references: Sequence[Sequence[str]], hypotheses: Sequence[str]
+) -> np.ndarray:
+    """Sufficient statistics of each sentence against each of its references, [N, R, 2 + 2 ORDER] float64.
+
+    The columns are hypothesis length and reference length, tokens; then for each n the matches less the
+    penalty (at least 0) and the n-grams of the hypothesis. The penalty counts hypothesis n-grams that the
+    source has and the reference has not at all.
+
+    Args:
+        references: R reference corpora of N sentences each.
+    """
+    table = np.zeros((len(hypotheses), len(references), 2 + 2 * ORDER))
+    for row, line in enumerate(hypotheses):
+        hypothesis = _split(line)
+        hypothesis_grams, source_grams = _ngrams(hypothesis), _ngrams(_split(sources[row]))
+        done: dict[str, np.ndarray] = {}
+        for column, reference_line in enumerate(reference[row] for reference in references):
+            if reference_line not in done:
+                reference = _split(reference_line)
+                numbers = [len(hypothesis), len(reference)]
+                for n, grams in enumerate(_ngrams(reference)):
+                    counts = hypothesis_grams[n]
+                    lost = Counter({g: c for g, c in source_grams[n].items() if g not in grams})
+                    numbers += [max((counts & grams).total() - (counts & lost).total(), 0), counts.total()]
+                done[reference_line] = np.array(numbers, dtype=np.float64)
+            table[row, column] = done[reference_line]
+    return table
+
+
+def gleu_of(statistics: np.ndarray) -> np.ndarray:
+    """GLEU of summed statistics [..., 2 + 2 ORDER] -> [...]; 0 where any of them is 0."""
+    usable = np.asarray((statistics > 0).all(axis=-1))
+    safe = np.where(usable[..., None], statistics, 1.0)
+    precision = np.log(safe[..., 2::2] / safe[..., 3::2]).sum(axis=-1) / ORDER
+    brevity = np.minimum(0.0, 1.0 - safe[..., 1] / safe[..., 0])
+    return np.where(usable, np.exp(brevity + precision), 0.0)
+
+
+def draw_references(sentences: int, references: int, iterations: int) -> np.ndarray:
+    """Which reference each iteration takes for each sentence, [iterations, N] int64.
+
+    Python 2 drew a number from a range as `int(random() * width)`; its generator is that of Python 3.
+    """
+    drawn = np.empty((iterations, sentences), dtype=np.int64)
+    for k in range(iterations):
+        draw = random.Random(SEED_STEP * k).random
+        drawn[k] = [int(draw() * references) for _ in range(sentences)]
+    return drawn
+
+
+def gleu_score(
+    sources: Sequence[str],
+    references: Sequence[Sequence[str]],
+    hypotheses: Sequence[str],
+    *,
+    iterations: int = ITERATIONS,
+) -> MetricResult:
+    """GLEU of a corpus, the mean over `iterations` draws of one reference a sentence.
+
+    With a single reference there is nothing to draw and one iteration says it all.
+
+    Args:
+        sources: N uncorrected sentences, tokens separated by white space.
+        references: R corpora of N corrected sentences.
+        hypotheses: N sentences of the system.
+
+    Raises:
+        InputFileError: There is no reference, or no sentence.
+        LengthMismatchError: The corpora differ in length.
+    """
+    if not references:
+        raise InputFileError("GLEU needs a reference", fix="give one or more files with --ref")
+    lengths = {f"reference {number}": len(lines) for number, lines in enumerate(references, start=1)}
+    check_lengths(len(sources), "source", {**lengths, "hypothesis": len(hypotheses)})
+    statistics = gleu_statistics(sources, references, hypotheses)
+    sentences, width, columns = statistics.shape
+    iterations = 1 if width == 1 else iterations
+    drawn = draw_references(sentences, width, iterations)
+    rows = np.arange(sentences)
+    block = max(1, BLOCK // (sentences * columns))
+
+    def samples() -> Iterator[np.ndarray]:
+        """Statistics of some iterations at a time, [k, N, columns]."""
+        for start in range(0, iterations, block):
+            yield statistics[rows, drawn[start : start + block]]
+
+    scores = np.concatenate([gleu_of(sample.sum(axis=1)) for sample in samples()])
+
+    def resample(weights: np.ndarray) -> np.ndarray:
+        total = np.zeros(len(weights))
+        for sample in samples():
+            # [K, N] @ [N, k * columns] -> [K, k, columns]
+            flat = sample.transpose(1, 0, 2).reshape(sentences, -1)
+            total += gleu_of((weights @ flat).reshape(len(weights), -1, columns)).sum(axis=1)
+        return total / iterations
+
+    return MetricResult(
+        metric="gleu",
+        score=float(scores.mean()),
+        parts={"std": float(scores.std()), "references": width, "iterations": iterations, "order": ORDER},
+        signature=f"metric:gleu|refs:{width}|iterations:{iterations}|order:{ORDER}|nartk:{__version__}",
+        sentences=sentences,
+        resample=resample,
+    )

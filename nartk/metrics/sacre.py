@@ -1,0 +1,110 @@
+"""BLEU and chrF as sacrebleu computes them, with its signature. Source: https://aclanthology.org/W18-6319."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nartk.errors import InputFileError, MissingDependencyError, UsageError
+from nartk.metrics.result import MetricResult, check_lengths
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.base import Metric
+
+
+def bleu_score(
+    references: Sequence[Sequence[str]],
+    hypotheses: Sequence[str],
+    *,
+    tokenize: str = "13a",
+    lowercase: bool = False,
+) -> MetricResult:
+    """Corpus BLEU, 0 to 100.
+
+    Args:
+        references: R corpora of N sentences.
+        tokenize: sacrebleu's tokeniser; `none` for text that is tokenised already.
+
+    Raises:
+        MissingDependencyError: sacrebleu, or what its tokeniser needs, is not installed.
+        UsageError: There is no such tokeniser.
+        LengthMismatchError: The corpora differ in length.
+    """
+    sacrebleu = _import_sacrebleu()
+    if tokenize not in sacrebleu.BLEU.TOKENIZERS:
+        names = ", ".join(sorted(sacrebleu.BLEU.TOKENIZERS))
+        raise UsageError(f"sacrebleu has no tokeniser {tokenize!r}", fix=f"choose one of {names}")
+    try:
+        metric = sacrebleu.BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
+    except (ImportError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise MissingDependencyError(f"the tokeniser {tokenize!r} cannot start: {reason}") from error
+    return _score("bleu", metric, references, hypotheses)
+
+
+def chrf_score(
+    references: Sequence[Sequence[str]],
+    hypotheses: Sequence[str],
+    *,
+    word_order: int = 0,
+    lowercase: bool = False,
+) -> MetricResult:
+    """Corpus chrF2, 0 to 100; with `word_order` 2 it is chrF2++.
+
+    Raises:
+        MissingDependencyError: sacrebleu is not installed.
+        LengthMismatchError: The corpora differ in length.
+    """
+    metric = _import_sacrebleu().CHRF(word_order=word_order, lowercase=lowercase)
+    return _score("chrf", metric, references, hypotheses)
+
+
+def _import_sacrebleu() -> Any:
+    try:
+        import sacrebleu
+    except ImportError as error:
+        raise MissingDependencyError(
+            "bleu and chrf need the package sacrebleu", fix="pip install 'nartk[score]'"
+        ) from error
+    return sacrebleu
+
+
+def _score(
+    name: str, metric: Metric, references: Sequence[Sequence[str]], hypotheses: Sequence[str]
+) -> MetricResult:
+    if not references:
+        raise InputFileError(f"{name} needs a reference", fix="give one or more files with --ref")
+    lengths = {f"reference {number}": len(lines) for number, lines in enumerate(references, start=1)}
+    check_lengths(len(hypotheses), "hypothesis", lengths)
+    # sacrebleu's own significance tests stand on these two methods; it has no public way to resample.
+    rows = metric._extract_corpus_statistics(hypotheses, references)
+    result = metric._aggregate_and_compute(rows)
+    statistics = np.array(rows, dtype=np.float64)  # [N, columns]
+
+    def resample(weights: np.ndarray) -> np.ndarray:
+        return np.array(
+            [metric._compute_score_from_stats(row).score for row in (weights @ statistics).tolist()]
+        )
+
+    parts: dict[str, Any] = {"references": len(references)}
+    if name == "bleu":
+        parts |= {
+            "precisions": list(result.precisions),
+            "brevity_penalty": result.bp,
+            "hypothesis_length": result.sys_len,
+            "reference_length": result.ref_len,
+            "counts": list(result.counts),
+            "totals": list(result.totals),
+        }
+    else:
+        parts |= {"char_order": result.char_order, "word_order": result.word_order, "beta": result.beta}
+    return MetricResult(
+        metric=name,
+        score=float(result.score),
+        parts=parts,
+        signature=metric.get_signature().format(),
+        sentences=len(hypotheses),
+        resample=resample,
+    )

@@ -1,0 +1,343 @@
+"""From lines of text to hypotheses: loading a model and decoding with it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nartk import __version__
+from nartk.checkpoint import Checkpoint, load_checkpoint, require_shapes
+from nartk.errors import (
+    CheckpointError,
+    InputTooLongError,
+    ModelNotFoundError,
+    NartkError,
+    OutOfMemoryError,
+    UnsupportedCheckpointError,
+    UsageError,
+)
+from nartk.hypothesis import DecodeStats, Hypothesis, Request, Result
+from nartk.registry import make_strategy, require_protocol, signature
+
+if TYPE_CHECKING:
+    from nartk.models.transformer import Transformer
+    from nartk.models.transformer_scorer import TransformerScorer
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+SHIPPED = ("gec-en",)  # models inside the package, the default first
+
+
+@dataclass(frozen=True)
+class Run:
+    """What decoding some lines gave, in the order of the lines.
+
+    Attributes:
+        hypotheses: Per line, best first; empty where the line failed.
+        errors: What was wrong with the lines that failed, by line index from 0.
+        stats: What it took.
+        signature: What reproduces it.
+    """
+
+    hypotheses: list[tuple[Hypothesis, ...]]
+    errors: dict[int, NartkError]
+    stats: DecodeStats
+    signature: str
+
+
+class Model:
+    """A loaded model: decodes text with any strategy that fits it.
+
+    Attributes:
+        checkpoint: Where it came from, with dictionaries and tokenizers.
+        scorer: What decoders see of it.
+        dtype: Of its computation: fp32, bf16 or fp16.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, scorer: TransformerScorer, dtype: str) -> None:
+        self.checkpoint = checkpoint
+        self.scorer = scorer
+        self.dtype = dtype
+
+    @property
+    def max_source_len(self) -> int:
+        """Longest source, tokens without eos."""
+        return self.scorer.config.max_source_len - 1
+
+    def strategy(self, name: str, options: Mapping[str, Any]) -> Any:
+        """The strategy `name`, checked against this model."""
+        made = make_strategy(name, options)
+        require_protocol(made, self.scorer)
+        return made
+
+    def signature(self, strategy: Any) -> str:
+        """What reproduces a result of this model with a strategy."""
+        model = f"{self.checkpoint.fingerprint}|floors:{self.scorer.floors}|torch:{torch.__version__}"
+        return signature(strategy, dtype=self.dtype, model=model, version=__version__)
+
+    def encode(self, line: str, *, truncate: bool = False) -> tuple[int, ...]:
+        """Source ids of a line, with eos; `truncate` cuts what is too long instead of refusing it.
+
+        Raises:
+            InputTooLongError: The line has more tokens than the model has positions.
+        """
+        ids = self.checkpoint.source_tokenizer.encode(line)
+        if len(ids) > self.max_source_len:
+            if not truncate:
+                raise InputTooLongError(
+                    f"{len(ids)} tokens > {self.max_source_len}", fix="split the line, or use --truncate"
+                )
+            ids = ids[: self.max_source_len]
+        return (*ids, self.checkpoint.source_vocab.eos)
+
+    def request(
+        self, index: int, line: str, strategy: Any, *, prefix: str = "", truncate: bool = False
+    ) -> Request:
+        """What a decoder is asked for a line; raises as `encode` does."""
+        source = self.encode(line, truncate=truncate)
+        longest = min(strategy.limit(len(source)), self.scorer.config.max_target_len)
+        forced = self.checkpoint.target_tokenizer.encode(prefix)[:longest] if prefix else ()
+        return Request(index, source, longest, tuple(forced))
+
+    def decode(
+        self,
+        lines: Sequence[str],
+        strategy: str = "greedy",
+        *,
+        batch_size: int = 32,
+        trace: bool = False,
+        **options: Any,
+    ) -> list[Hypothesis]:
+        """The best hypothesis of each line.
+
+        Args:
+            lines: Any text, one sentence each; an empty line gives an empty hypothesis.
+            strategy: A name of `nartk.strategies()`.
+            batch_size: Most sentences at a time.
+            trace: Whether hypotheses say where each token came from.
+            options: Of the strategy, such as ``exact=False``.
+
+        Raises:
+            NartkError: An option is unknown or out of bounds, or a line cannot be decoded.
+        """
+        run = self.run(lines, strategy, options, batch_size=batch_size, trace=trace)
+        for index in sorted(run.errors):
+            error = run.errors[index]
+            error.where = f"line {index + 1}"
+            raise error
+        return [hypotheses[0] for hypotheses in run.hypotheses]
+
+    def run(
+        self,
+        lines: Sequence[str],
+        strategy: str = "greedy",
+        options: Mapping[str, Any] | None = None,
+        *,
+        batch_size: int = 32,
+        max_tokens: int | None = None,
+        prefixes: Sequence[str] | None = None,
+        truncate: bool = False,
+        trace: bool = False,
+    ) -> Run:
+        """As `decode`, with n-best lists, statistics and per-line errors instead of raising them."""
+        made = self.strategy(strategy, {} if options is None else options)
+        found: list[tuple[Hypothesis, ...]] = [()] * len(lines)
+        errors: dict[int, NartkError] = {}
+        finished: list[Result] = []
+        start = time.perf_counter()
+        for index, outcome in self.stream(
+            lines,
+            made,
+            batch_size=batch_size,
+            max_tokens=max_tokens,
+            prefixes=prefixes,
+            truncate=truncate,
+            trace=trace,
+        ):
+            if isinstance(outcome, NartkError):
+                errors[index] = outcome
+            else:
+                found[index] = outcome.hypotheses
+                finished.append(outcome)
+        stats = summarize(finished, time.perf_counter() - start)
+        return Run(found, errors, stats, self.signature(made))
+
+    def stream(
+        self,
+        lines: Sequence[str],
+        strategy: Any,
+        *,
+        batch_size: int = 32,
+        max_tokens: int | None = None,
+        prefixes: Sequence[str] | None = None,
+        truncate: bool = False,
+        trace: bool = False,
+    ) -> Iterator[tuple[int, Result | NartkError]]:
+        """Yields (line index, result or error) as sentences finish, hypotheses with their text.
+
+        Where memory runs out, the batch is halved and the unfinished sentences start again.
+
+        Raises:
+            OutOfMemoryError: Memory runs out with a single sentence.
+        """
+        if batch_size < 1:
+            raise UsageError(f"--batch-size is {batch_size}", fix="give at least 1")
+        if max_tokens is not None and max_tokens < 1:
+            raise UsageError(f"--max-tokens is {max_tokens}", fix="give at least 1")
+        requests: dict[int, Request] = {}
+        for index, line in enumerate(lines):
+            if not line.strip():
+                yield index, Result(index, (Hypothesis(tokens=(), score=None),))
+                continue
+            prefix = "" if prefixes is None else prefixes[index]
+            try:
+                requests[index] = self.request(index, line, strategy, prefix=prefix, truncate=truncate)
+            except InputTooLongError as error:
+                yield index, error
+        while requests:
+            try:
+                for result in strategy.run(
+                    self.scorer,
+                    list(requests.values()),
+                    batch_size=batch_size,
+                    max_tokens=max_tokens,
+                    trace=trace,
+                ):
+                    del requests[result.index]
+                    yield result.index, self._with_text(result)
+            except (MemoryError, RuntimeError) as error:
+                if not _out_of_memory(error):
+                    raise
+                if batch_size == 1:
+                    raise OutOfMemoryError(
+                        "memory ran out with one sentence in the batch", fix="lower --max-len"
+                    ) from error
+                batch_size = max(1, batch_size // 2)
+
+    def _with_text(self, result: Result) -> Result:
+        tokenizer = self.checkpoint.target_tokenizer
+        texts = (replace(each, text=tokenizer.decode(each.tokens)) for each in result.hypotheses)
+        return replace(result, hypotheses=tuple(texts))
+
+
+def summarize(results: Sequence[Result], seconds: float) -> DecodeStats:
+    """The statistics of a run that took `seconds`. Empty lines, which are not decoded, do not count."""
+    decoded = [result for result in results if result.passes]
+    return DecodeStats(
+        seconds=seconds,
+        sentences=len(decoded),
+        tokens=sum(len(result.hypotheses[0].tokens) for result in decoded),
+        passes=sum(result.passes for result in decoded),
+        drafted=sum(result.drafted for result in decoded),
+        accepted=sum(result.accepted for result in decoded),
+        latencies=tuple(result.seconds for result in decoded),
+    )
+
+
+def load(name: str | os.PathLike[str] = SHIPPED[0], *, device: str = "cpu", dtype: str = "fp32") -> Model:
+    """Loads a model.
+
+    Args:
+        name: A shipped model's name, or a folder as `nartk-convert` writes it.
+        device: ``cpu``, ``cuda`` or ``cuda:1``.
+        dtype: Type of weights and activations: fp32, bf16 or fp16.
+
+    Raises:
+        ModelNotFoundError: There is no such model.
+        CheckpointError: It is corrupt or does not fit its configuration.
+        UsageError: The device or the type is not to be had.
+    """
+    if dtype not in DTYPES:
+        raise UsageError(f"--dtype is {dtype!r}", fix=f"choose from {', '.join(DTYPES)}")
+    place = _device(device)
+    checkpoint = load_checkpoint(model_folder(name))
+    builders = {"transformer": _transformer}
+    if checkpoint.kind not in builders:
+        raise UnsupportedCheckpointError(
+            f"a model of kind {checkpoint.kind!r}", fix=f"this version knows {', '.join(builders)}"
+        )
+    return Model(checkpoint, builders[checkpoint.kind](checkpoint, place, DTYPES[dtype]), dtype)
+
+
+def model_folder(name: str | os.PathLike[str]) -> Path:
+    """The folder of a shipped model; any other name is a folder itself.
+
+    Raises:
+        ModelNotFoundError: The shipped model is not in this installation.
+    """
+    if str(name) not in SHIPPED:
+        return Path(name)
+    folder = Path(import_module("nartk.data").__path__[0]) / str(name)
+    if not folder.is_dir():
+        raise ModelNotFoundError(f"the shipped model {str(name)!r} is not in this installation")
+    return folder
+
+
+def load_transformer(checkpoint: Checkpoint) -> Transformer:
+    """The network of a checkpoint, in fp32 on the CPU.
+
+    Raises:
+        CheckpointError: The weights do not fit the configuration, or it the dictionaries.
+    """
+    from nartk.models.transformer import Transformer, TransformerConfig
+
+    where = str(checkpoint.folder)
+    try:
+        config = TransformerConfig.from_dict(checkpoint.settings)
+    except UsageError as error:
+        raise CheckpointError(error.message, where=where) from error
+    for size, vocab in (
+        (config.src_vocab, checkpoint.source_vocab),
+        (config.tgt_vocab, checkpoint.target_vocab),
+    ):
+        if size != len(vocab):
+            raise CheckpointError(f"the model has {size} words, its dictionary {len(vocab)}", where=where)
+        if config.pad != vocab.pad:
+            raise CheckpointError(
+                f"the model pads with {config.pad}, its dictionary with {vocab.pad}", where=where
+            )
+    for side, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
+        stored = {name.split(".")[1] for name in checkpoint.tensors if name.startswith(f"{side}_layers.")}
+        if len(stored) != layers:
+            raise CheckpointError(
+                f"the {side} has {len(stored)} layers, the configuration says {layers}", where=where
+            )
+    # Shapes are compared before memory is taken: a wrong size must not allocate.
+    with torch.device("meta"):
+        model = Transformer(config)
+    require_shapes(model.state_dict(keep_vars=True), checkpoint.tensors, where)
+    model = Transformer(config)
+    model.load_state_dict({name: tensor.float() for name, tensor in checkpoint.tensors.items()})
+    return model
+
+
+def _transformer(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> TransformerScorer:
+    from nartk.models.transformer_scorer import TransformerScorer
+
+    return TransformerScorer(
+        load_transformer(checkpoint),
+        checkpoint.target_vocab,
+        source_vocab=checkpoint.source_vocab,
+        dtype=dtype,
+        device=device,
+    )
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UsageError(f"--device is {name!r}", fix="choose cpu, cuda or cuda:N") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError("--device is 'cuda', but torch sees no GPU here", fix="use --device cpu")
+    return device
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)

@@ -1,0 +1,145 @@
+"""The decoder registry: one declaration gives a strategy its flags, help, defaults, API and signature."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import entry_points
+from typing import Any, TypeVar, get_type_hints
+
+from nartk.errors import StrategyMismatchError, UnknownStrategyError, UsageError
+
+T = TypeVar("T", bound=type)
+_STRATEGIES: dict[str, type] = {}
+_loaded = False
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    choices: Sequence[Any] | None = None,
+    low: float | None = None,
+    high: float | None = None,
+) -> Any:
+    """Declares an option of a strategy.
+
+    Args:
+        default: Its value where the user gives none; its type is the option's type.
+        help: One line for ``--help``, with the unit.
+        choices: The values it may take.
+        low, high: Its bounds, included.
+    """
+    metadata = {"help": help, "choices": choices, "low": low, "high": high}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def register_decoder(name: str) -> Callable[[T], T]:
+    """Makes a class a frozen dataclass of options and registers it as the strategy `name`.
+
+    The class states its ``promise`` and the protocol it ``needs``, and has a method ``run``.
+    """
+
+    def register(cls: T) -> T:
+        if name in _STRATEGIES:
+            raise UsageError(f"two strategies are named {name!r}")
+        dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+        cls.name = name  # type: ignore[attr-defined]
+        _STRATEGIES[name] = cls
+        return cls
+
+    return register
+
+
+def strategies() -> dict[str, str]:
+    """The names of all strategies, each with its promise."""
+    _load()
+    return {name: _STRATEGIES[name].promise for name in sorted(_STRATEGIES)}  # type: ignore[attr-defined]
+
+
+def strategy_class(name: str) -> type:
+    """The class registered as `name`; an UnknownStrategyError names the nearest ones."""
+    _load()
+    if name not in _STRATEGIES:
+        near = difflib.get_close_matches(name, _STRATEGIES, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise UnknownStrategyError(
+            f"no strategy {name!r}", fix=f"{hint}choose from {', '.join(sorted(_STRATEGIES))}"
+        )
+    return _STRATEGIES[name]
+
+
+def options_of(name: str) -> dict[str, dataclasses.Field]:
+    """The options of a strategy by name, each with its default, type and help."""
+    return {item.name: item for item in dataclasses.fields(strategy_class(name))}
+
+
+def make_strategy(name: str, options: Mapping[str, Any]) -> Any:
+    """A strategy with its options checked: unknown names, types, choices and bounds are UsageErrors."""
+    cls = strategy_class(name)
+    known = options_of(name)
+    types = get_type_hints(cls)
+    for key, value in options.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {_flag(near[0])}? " if near else ""
+            raise UsageError(
+                f"strategy {name!r} has no option {_flag(key)}",
+                fix=f"{hint}it knows {', '.join(map(_flag, known)) or 'no options'}",
+            )
+        _check(name, key, value, types[key], known[key].metadata)
+    return cls(**options)
+
+
+def require_protocol(strategy: Any, scorer: object) -> None:
+    """Refuses a model that does not speak the strategy's protocol, naming the strategies that fit it."""
+    if isinstance(scorer, strategy.needs):
+        return
+    fitting = [name for name, cls in sorted(_STRATEGIES.items()) if isinstance(scorer, cls.needs)]  # type: ignore[attr-defined]
+    raise StrategyMismatchError(
+        f"strategy {strategy.name!r} needs a {strategy.needs.__name__}, this model is none",
+        fix=f"choose from {', '.join(fitting)}" if fitting else "",
+    )
+
+
+def signature(strategy: Any, *, dtype: str, model: str, version: str) -> str:
+    """What reproduces a result: ``strategy:iad|exact:1|dtype:fp32|nartk:0.1.0|model:ab12cd``."""
+    parts = [f"strategy:{strategy.name}"]
+    for item in dataclasses.fields(strategy):
+        value = getattr(strategy, item.name)
+        parts.append(f"{item.name}:{int(value) if isinstance(value, bool) else value}")
+    return "|".join([*parts, f"dtype:{dtype}", f"nartk:{version}", f"model:{model}"])
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _check(strategy: str, name: str, value: Any, wanted: type, rules: Mapping[str, Any]) -> None:
+    flag = f"{_flag(name)} of {strategy!r}"
+    if wanted is float and type(value) is int:
+        value = float(value)
+    if type(value) is not wanted:
+        raise UsageError(f"{flag} is {value!r}, not of type {wanted.__name__}")
+    if rules["choices"] is not None and value not in rules["choices"]:
+        raise UsageError(f"{flag} is {value!r}", fix=f"choose from {', '.join(map(str, rules['choices']))}")
+    low, high = rules["low"], rules["high"]
+    if (low is not None and not value >= low) or (high is not None and not value <= high):
+        bounds = f"at least {low}" if high is None else f"between {low} and {high}"
+        raise UsageError(f"{flag} is {value}", fix=f"give a value {bounds}")
+
+
+def _load() -> None:
+    """Imports every strategy of the room `decoders`, and those that other packages declare."""
+    global _loaded
+    if _loaded:
+        return
+    _loaded = True
+    room = importlib.import_module("nartk.decoders")
+    for module in pkgutil.iter_modules(room.__path__):
+        importlib.import_module(f"nartk.decoders.{module.name}")
+    for point in entry_points(group="nartk.decoders"):
+        point.load()

@@ -1,0 +1,68 @@
+"""`--criterion nartk_cross_entropy`: the core's label-smoothed cross-entropy, of fairseq's definition."""
+
+# No `from __future__ import annotations` here: fairseq reads the options' types from the class.
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairseq.criterions import register_criterion
+from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
+from fairseq.dataclass import FairseqDataclass
+from omegaconf import II
+from torch import Tensor
+
+from nartk.errors import VocabMismatchError
+from nartk.models.transformer import edited, label_smoothed_cross_entropy
+
+
+@dataclass
+class CrossEntropyConfig(FairseqDataclass):
+    """Options of the criterion."""
+
+    label_smoothing: float = field(
+        default=0.1, metadata={"help": "probability mass spread over all words, in [0, 1)"}
+    )
+    edit_weight: float = field(
+        default=1.0,
+        metadata={
+            "help": "weight of the target's tokens that do not copy the source, for tasks that mostly copy "
+            "(Junczys-Dowmunt et al. 2018, section 4.4); needs one dictionary"
+        },
+    )
+    report_accuracy: bool = field(default=False, metadata={"help": "log the share of words predicted right"})
+    sentence_avg: bool = II("optimization.sentence_avg")
+
+
+@register_criterion("nartk_cross_entropy", dataclass=CrossEntropyConfig)
+class CrossEntropy(LabelSmoothedCrossEntropyCriterion):
+    """Sums over the target's tokens in fp32, whatever type the logits have."""
+
+    def __init__(
+        self,
+        task: Any,
+        sentence_avg: bool,
+        label_smoothing: float,
+        edit_weight: float = 1.0,
+        report_accuracy: bool = False,
+    ) -> None:
+        super().__init__(task, sentence_avg, label_smoothing, report_accuracy=report_accuracy)
+        if edit_weight != 1.0 and task.source_dictionary != task.target_dictionary:
+            raise VocabMismatchError(
+                f"--edit-weight {edit_weight} compares source and target, but their dictionaries differ",
+                fix="preprocess with --joined-dictionary",
+            )
+        self.edit_weight = edit_weight
+
+    def compute_loss(
+        self, model: Any, net_output: tuple[Tensor, None], sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """Smoothed loss and plain negative log-likelihood, both summed, nats."""
+        target = model.get_targets(sample, net_output)
+        weights = None
+        if self.edit_weight != 1.0:
+            fed = sample["net_input"]
+            changed = edited(fed["src_tokens"], fed["prev_output_tokens"], target, pad=self.padding_idx)
+            weights = 1.0 + (self.edit_weight - 1.0) * changed
+        loss, nll, _ = label_smoothed_cross_entropy(
+            net_output[0], target, epsilon=self.eps, pad=self.padding_idx, weights=weights
+        )
+        return loss, nll

@@ -1,0 +1,85 @@
+"""fairseq's own Transformer with the weights of ours: the peer that comparisons run against.
+
+Unlike nartk_transformer it has fairseq's layers and its incremental decoding.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.models.transformer import TransformerModel, base_architecture
+from fairseq.sequence_generator import SequenceGenerator
+
+from nartk.adapters.names import fairseq_names, position_table
+from nartk.errors import UnsupportedCheckpointError
+from nartk.models.transformer import Transformer
+from nartk.vocab import SPECIALS, Vocab
+
+
+def to_dictionary(vocab: Vocab) -> Dictionary:
+    """fairseq's dictionary of the same words and ids."""
+    dictionary = Dictionary()
+    for word in vocab.words[len(SPECIALS) :]:
+        dictionary.add_symbol(word, overwrite=True)
+    return dictionary
+
+
+def to_generator(model: Transformer, source: Vocab, target: Vocab, *, beam_size: int) -> SequenceGenerator:
+    """fairseq's search over `to_fairseq`'s model; outputs may be empty, as ours may."""
+    theirs = to_fairseq(model, source, target)
+    return SequenceGenerator([theirs], to_dictionary(target), beam_size=beam_size, min_len=0)
+
+
+def to_fairseq(model: Transformer, source: Vocab, target: Vocab) -> Any:
+    """fairseq's `transformer`, in evaluation mode, that gives `model`'s logits.
+
+    Raises:
+        UnsupportedCheckpointError: fairseq's has no such settings.
+    """
+    config = model.config
+    kinds = (config.encoder_positions, config.decoder_positions)
+    if kinds.count("none") == 1:
+        raise UnsupportedCheckpointError("positions on one side alone, which fairseq has not")
+    args = Namespace(
+        encoder_embed_dim=config.d_model,
+        decoder_embed_dim=config.d_model,
+        encoder_layers=config.encoder_layers,
+        decoder_layers=config.decoder_layers,
+        encoder_ffn_embed_dim=config.encoder_ffn,
+        decoder_ffn_embed_dim=config.decoder_ffn,
+        encoder_attention_heads=config.encoder_heads,
+        decoder_attention_heads=config.decoder_heads,
+        encoder_normalize_before=config.encoder_norm_first,
+        decoder_normalize_before=config.decoder_norm_first,
+        encoder_learned_pos=config.encoder_positions == "learned",
+        decoder_learned_pos=config.decoder_positions == "learned",
+        no_token_positional_embeddings=kinds == ("none", "none"),
+        activation_fn=config.activation,
+        layernorm_embedding=config.norm_embedding,
+        no_scale_embedding=not config.scale_embedding,
+        share_all_embeddings=config.share_embeddings == "all",
+        share_decoder_input_output_embed=config.share_embeddings != "none",
+        max_source_positions=config.max_source_len,
+        max_target_positions=config.max_target_len,
+    )
+    base_architecture(args)
+    dictionary = to_dictionary(source)
+    other = dictionary if source == target else to_dictionary(target)
+    task = Namespace(source_dictionary=dictionary, target_dictionary=other)
+    theirs = TransformerModel.build_model(args, task).eval()
+    weights = theirs.state_dict() | fairseq_names(model)
+    weights["decoder.output_projection.weight"] = model.output.weight.detach()
+    for side, embedding, longest in (
+        ("encoder", model.encoder_embedding, config.max_source_len),
+        ("decoder", model.decoder_embedding, config.max_target_len),
+    ):
+        if embedding.kind == "learned":
+            # fairseq's tables have unused rows up to the padding id.
+            table = torch.zeros_like(weights[f"{side}.embed_positions.weight"])
+            table[config.pad + 1 :] = position_table(embedding, longest)
+            weights[f"{side}.embed_positions.weight"] = table
+    theirs.load_state_dict(weights)
+    return theirs.requires_grad_(False)

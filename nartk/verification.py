@@ -1,0 +1,292 @@
+"""Is a strategy's output greedy search's? Compares them, and tells a numerical tie from a bug.
+
+Two ways of computing the same logits differ in their last bits, so two words whose logits nearly agree may
+change places. That is a tie; every other difference is a bug.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from nartk.errors import NartkError
+from nartk.hypothesis import DecodeStats, Hypothesis, Request, Result
+from nartk.pipeline import summarize
+from nartk.scorer import Seq2SeqScorer, Source
+
+if TYPE_CHECKING:
+    from nartk.pipeline import Model
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where an output leaves the reference.
+
+    Attributes:
+        line: Index of the sentence.
+        position: Of the first token that differs, or whose log-probability does, from 0.
+        expected, found: The tokens there; None where the output had ended before.
+        margin: How far the worse of the two lies below the best word's logit, in nats; None where an output
+            had ended without eos, which no tie explains.
+        noise: How far the logits of the sentence up to there differ at most between ways of computing them.
+    """
+
+    line: int
+    position: int
+    expected: int | None
+    found: int | None
+    margin: float | None
+    noise: float
+
+    @property
+    def kind(self) -> str:
+        """``tie`` or ``bug``; ``scores`` where the tokens agree and their log-probabilities do not."""
+        if self.expected == self.found:
+            return "scores"
+        # Each of the two logits may be off by the noise.
+        return "tie" if self.margin is not None and self.margin <= 2 * self.noise else "bug"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One way of decoding, compared with the reference.
+
+    Attributes:
+        exact: Whether it promised the reference's bits; else ties are allowed.
+        lines: How many lines were compared.
+        reordered: Whether they were decoded in an order of their own.
+    """
+
+    strategy: str
+    exact: bool
+    batch_size: int
+    lines: int
+    reordered: bool
+    stats: DecodeStats
+    differences: tuple[Difference, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether the promise was kept: no difference, or in fast mode none but ties."""
+        return all(each.kind == "tie" and not self.exact for each in self.differences)
+
+
+class Verifier:
+    """Decodes lines greedily once, and then compares other ways of decoding them.
+
+    Args:
+        reference: The greedy strategy, with the options it shares with those it is compared with.
+        trace: Whether to keep margins, which `closest` needs.
+        tick: Called for each decoded sentence.
+
+    Attributes:
+        hypotheses: The reference by line index; lines that cannot be decoded are left out.
+        errors: What is wrong with the others.
+        stats: What the reference took.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        lines: Sequence[str],
+        reference: Any,
+        *,
+        batch_size: int,
+        max_tokens: int | None = None,
+        truncate: bool = False,
+        trace: bool = False,
+        tick: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.model, self.lines, self.reference = model, lines, reference
+        self.max_tokens, self.truncate, self.tick = max_tokens, truncate, tick
+        self.errors: dict[int, NartkError] = {}
+        self.hypotheses, self.stats = self._decode(reference, batch_size, range(len(lines)), trace=trace)
+        self._requests = {
+            line: model.request(line, lines[line], reference, truncate=truncate) for line in self.hypotheses
+        }
+
+    def compare(self, strategy: Any, *, batch_size: int, order: Sequence[int] | None = None) -> Trial:
+        """Decodes with a strategy and compares tokens and, in exact mode, the bits of log-probabilities.
+
+        Args:
+            order: Indices of the lines to decode, in the order they are given to the strategy; None: all.
+        """
+        chosen = range(len(self.lines)) if order is None else order
+        found, stats = self._decode(strategy, batch_size, chosen)
+        differences = []
+        for line in sorted(found):
+            position = _first_difference(self.hypotheses[line], found[line], scores=_exact(strategy))
+            if position is not None:
+                differences.append(self._explain(line, position, found[line], strategy, batch_size))
+        return Trial(
+            strategy=strategy.name,
+            exact=_exact(strategy),
+            batch_size=batch_size,
+            lines=len(found),
+            reordered=chosen != range(len(self.lines)),
+            stats=stats,
+            differences=tuple(differences),
+        )
+
+    def closest(self, count: int) -> list[int]:
+        """The lines in which a second word came nearest to the best one, nearest first; needs the trace."""
+        margins = {
+            line: min(token.margin for token in hypothesis.trace if token.margin is not None)
+            for line, hypothesis in self.hypotheses.items()
+            if hypothesis.trace
+        }
+        return sorted(margins, key=margins.__getitem__)[:count]
+
+    def _decode(
+        self, strategy: Any, batch_size: int, chosen: Sequence[int], *, trace: bool = False
+    ) -> tuple[dict[int, Hypothesis], DecodeStats]:
+        found: dict[int, Hypothesis] = {}
+        finished: list[Result] = []
+        start = time.perf_counter()
+        for index, outcome in self.model.stream(
+            [self.lines[line] for line in chosen],
+            strategy,
+            batch_size=batch_size,
+            max_tokens=self.max_tokens,
+            truncate=self.truncate,
+            trace=trace,
+        ):
+            self.tick()
+            if isinstance(outcome, NartkError):
+                self.errors[chosen[index]] = outcome
+            else:
+                found[chosen[index]] = outcome.hypotheses[0]
+                finished.append(outcome)
+        return found, summarize(finished, time.perf_counter() - start)
+
+    def _explain(
+        self, line: int, position: int, found: Hypothesis, strategy: Any, batch_size: int
+    ) -> Difference:
+        request = self._requests[line]
+        exact = _exact(strategy)
+        # In fast mode the neighbours decide how long a row's source and cache are.
+        peers = [request] if exact else [*self._requests.values()]
+        expected = self.hypotheses[line].tokens
+        logits, noise = measure(
+            self.model.scorer.mode(exact=exact), request, expected[:position], rows=batch_size, peers=peers
+        )
+        words, margin = [], None
+        for tokens in (expected, found.tokens):
+            words.append(tokens[position] if position < len(tokens) else None)
+        known = [word for word in words if word is not None]
+        if len(known) == 2:
+            margin = float((logits.max() - logits[known]).max())
+        return Difference(line, position, words[0], words[1], margin, noise)
+
+
+def measure(
+    scorer: Seq2SeqScorer, request: Request, tokens: Sequence[int], *, rows: int, peers: Sequence[Request]
+) -> tuple[Tensor, float]:
+    """The logits [V] of the token after `tokens`, and how much the way of computing logits moves any.
+
+    The ways: token by token or all in one pass, alone or in a batch of `rows`, with just the room that
+    `request` needs or as much as the longest of its `peers` do.
+    """
+    source_len, room = (max(map(size, peers)) for size in (lambda r: len(r.source), lambda r: r.max_len))
+    alone = _logits(scorer, request, tokens, 1, width=1, source_len=len(request.source), room=request.max_len)
+    noise = 0.0
+    for count, width in ((rows, 1), (1, len(tokens) + 1), (rows, 4)):
+        for size in {(len(request.source), request.max_len), (source_len, room)}:
+            other = _logits(scorer, request, tokens, count, width=width, source_len=size[0], room=size[1])
+            noise = max(noise, float((other - alone).abs().max()))
+    return alone[-1], noise
+
+
+@torch.inference_mode()
+def _logits(
+    scorer: Seq2SeqScorer,
+    request: Request,
+    tokens: Sequence[int],
+    rows: int,
+    *,
+    width: int,
+    source_len: int,
+    room: int,
+) -> Tensor:
+    """Logits [len(tokens)+1,V] fp32 after bos and each token, fed `width` at a time to `rows` equal rows."""
+    padding = [scorer.vocab.pad] * (source_len - len(request.source))
+    source = torch.tensor([[*request.source, *padding]] * rows, device=scorer.device)
+    lengths = torch.full((rows,), len(request.source), device=scorer.device)
+    state = scorer.encode(Source(source, lengths), room)
+    fed = torch.tensor([[scorer.vocab.eos, *tokens]] * rows, device=scorer.device)  # begins with eos
+    found = []
+    for piece in fed.split(width, 1):
+        logits, state = scorer.verify(piece, state)  # [rows,width,V]
+        found.append(logits[0].float())
+    return torch.cat(found)
+
+
+def _exact(strategy: Any) -> bool:
+    return getattr(strategy, "exact", False)
+
+
+def _first_difference(expected: Hypothesis, found: Hypothesis, *, scores: bool) -> int | None:
+    """The first position where tokens differ, else where `scores` do in any bit."""
+    for i, (a, b) in enumerate(zip(expected.tokens, found.tokens, strict=False)):
+        if a != b:
+            return i
+    if len(expected.tokens) != len(found.tokens):
+        return min(len(expected.tokens), len(found.tokens))
+    if scores and expected.positional_scores is not None and found.positional_scores is not None:
+        for i, pair in enumerate(zip(expected.positional_scores, found.positional_scores, strict=True)):
+            bits = [struct.pack("<d", score) for score in pair]
+            if bits[0] != bits[1]:
+                return i
+    return None
+
+
+def fuzz_lines(model: Model, lines: Sequence[str], count: int, seed: int) -> list[str]:
+    """Random sentences that the model can read: mixed words of `lines` and of the vocabulary."""
+    draw = random.Random(seed)
+    vocab, tokenizer = model.checkpoint.source_vocab, model.checkpoint.source_tokenizer
+    words = [line.split() for line in lines if line.strip()]
+    made: list[str] = []
+    while len(made) < count:
+        if words and draw.random() < 0.5:
+            mixed = [*draw.choice(words), *draw.choice(words)]
+            line = " ".join(draw.sample(mixed, draw.randint(1, len(mixed))))
+        else:
+            size = draw.randint(1, min(40, model.max_source_len))
+            line = tokenizer.decode([draw.randrange(4, len(vocab)) for _ in range(size)])
+        if len(tokenizer.encode(line)) <= model.max_source_len:
+            made.append(line)
+    return made
+
+
+def adversarial_lines(model: Model, lines: Sequence[str], reference: Any) -> list[str]:
+    """Sentences on which drafters stumble: empty, endless, repetitive, unknown, said twice, and outputs."""
+    vocab, tokenizer = model.checkpoint.source_vocab, model.checkpoint.source_tokenizer
+    draw = random.Random(0)
+
+    def words(count: int) -> list[str]:
+        return [tokenizer.decode([draw.randrange(4, len(vocab))]) for _ in range(count)]
+
+    a, b, c = words(3)
+    made = ["", " ", a, b, c, "\u2603", "\u2603 \U00010348 \u05d0", f"{a} \u2603 {b}"]
+    for count in (2, 3, 8, 40, model.max_source_len):
+        made += [
+            " ".join([a] * count),
+            " ".join([a, b] * (count // 2)),
+            " ".join([a, b, c, a, b] * (count // 5)),
+        ]
+    longest = words(model.max_source_len)
+    while len(tokenizer.encode(" ".join(longest))) > model.max_source_len:
+        longest.pop()
+    made.append(" ".join(longest))
+    for line in lines[:8]:
+        made += [f"{line} {line}", " ".join(line.split()[::-1]), line + line[-1:] * 20]
+    run = model.stream([*made, *lines[:8]], reference, truncate=True)
+    made += [result.hypotheses[0].text for _, result in run if isinstance(result, Result)]
+    return [line for line in dict.fromkeys(made) if len(tokenizer.encode(line)) <= model.max_source_len]

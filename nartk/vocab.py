@@ -1,0 +1,106 @@
+"""Vocabularies: words and their ids, with a fingerprint that tells two of them apart."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from nartk.errors import CheckpointError, VocabMismatchError
+
+SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3, in fairseq's order
+
+
+@dataclass(frozen=True)
+class Vocab:
+    """Words by id. The first four are bos, pad, eos and unk."""
+
+    words: tuple[str, ...]
+    bos: int = 0
+    pad: int = 1
+    eos: int = 2
+    unk: int = 3
+    _ids: dict[str, int] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # Of a word listed twice the first id stands, as in fairseq.
+        for i in range(len(self.words) - 1, -1, -1):
+            self._ids[self.words[i]] = i
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @property
+    def size(self) -> int:
+        return len(self.words)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """12 hexadecimal digits that change when any word or id does."""
+        return hashlib.sha256("\n".join(self.words).encode("utf-8", "surrogatepass")).hexdigest()[:12]
+
+    def ids(self, words: Iterable[str]) -> list[int]:
+        """The ids of words; unknown ones become unk."""
+        return [self._ids.get(word, self.unk) for word in words]
+
+    def to_words(self, ids: Iterable[int]) -> list[str]:
+        """The words of ids; out of range is unk."""
+        return [self.words[i] if 0 <= i < len(self.words) else self.words[self.unk] for i in ids]
+
+    @classmethod
+    def from_words(cls, words: Sequence[str]) -> Vocab:
+        """A vocabulary of `words` after the four specials."""
+        return cls((*SPECIALS, *words))
+
+    @classmethod
+    def read(cls, path: Path) -> Vocab:
+        """Reads fairseq's ``dict.txt``: a word and its count a line.
+
+        Raises:
+            CheckpointError: The file is missing, not UTF-8, or a line has no count.
+        """
+        words = list(SPECIALS)
+        try:
+            lines = path.read_text(encoding="utf-8").split("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise CheckpointError(f"cannot read the dictionary: {error}", where=str(path)) from error
+        for number, line in enumerate(lines, 1):
+            if not line:
+                continue
+            line = line.removesuffix(" #fairseq:overwrite")
+            word, _, count = line.rpartition(" ")
+            if not count.isdigit():
+                raise CheckpointError(
+                    f"expected 'WORD COUNT', found {line[:40]!r}", where=f"{path.name}:{number}"
+                )
+            if word in SPECIALS:
+                continue  # written by hand or with overwrite: the specials stand first already
+            words.append(word)
+        return cls(tuple(words))
+
+    def write(self, path: Path) -> None:
+        """Writes ``dict.txt``; counts, which only training uses, are set to 1."""
+        path.write_text("".join(f"{word} 1\n" for word in self.words[len(SPECIALS) :]), encoding="utf-8")
+
+    def map_to(self, other: Vocab) -> list[int]:
+        """For each id of this vocabulary the id of the same word in `other`, or -1."""
+        known = {word: i for i, word in enumerate(other.words)}
+        mapped = [known.get(word, -1) for word in self.words]
+        mapped[self.unk] = -1  # an unknown word is not the same word elsewhere
+        return mapped
+
+    def require_equal(self, other: Vocab, mine: str, theirs: str) -> None:
+        """Raises VocabMismatchError, naming the first differing id, unless both are the same."""
+        for i, (a, b) in enumerate(zip(self.words, other.words, strict=False)):
+            if a != b:
+                raise VocabMismatchError(
+                    f"{mine} and {theirs} differ at id {i}: {a!r} and {b!r}",
+                    fix="use models trained with the same dictionary",
+                )
+        if len(self) != len(other):
+            raise VocabMismatchError(
+                f"{mine} has {len(self)} words and {theirs} has {len(other)}",
+                fix="use models trained with the same dictionary",
+            )
