@@ -1,0 +1,439 @@
+"""The encoder-decoder Transformer (Vaswani et al. 2017), for training and for serving.
+
+Symbols: B rows, S source positions, T target positions, K target tokens fed at once, H heads, D features
+a head, V words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nartk.errors import CheckpointError, UsageError
+from nartk.models import training
+from nartk.models.training import Dropout
+
+_LARGEST = 10_000_000  # of any size in a configuration: a larger one is a corrupt file
+_MOST_LAYERS = 1000
+_MOST_POSITIONS = 100_000  # tokens
+
+
+def _setting(default: Any, help: str, *, choices: Sequence[str] | None = None) -> Any:
+    return field(default=default, metadata={"help": help, "choices": choices})
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """The shape of a Transformer. The training options derive from these fields.
+
+    Raises:
+        UsageError: A value is out of its bounds, or two settings exclude each other.
+    """
+
+    src_vocab: int = _setting(0, "source words, specials included")
+    tgt_vocab: int = _setting(0, "target words, specials included")
+    pad: int = _setting(1, "id of the padding symbol")
+    d_model: int = _setting(512, "features of a token")
+    encoder_layers: int = _setting(6, "layers of the encoder")
+    decoder_layers: int = _setting(6, "layers of the decoder")
+    encoder_ffn: int = _setting(2048, "inner features of the encoder's feed-forward networks")
+    decoder_ffn: int = _setting(2048, "inner features of the decoder's feed-forward networks")
+    encoder_heads: int = _setting(8, "attention heads of the encoder")
+    decoder_heads: int = _setting(8, "attention heads of the decoder")
+    encoder_norm_first: bool = _setting(True, "pre-norm encoder, with a norm after its last layer")
+    decoder_norm_first: bool = _setting(True, "pre-norm decoder, with a norm after its last layer")
+    activation: str = _setting("relu", "of the feed-forward networks", choices=("relu", "gelu"))
+    encoder_positions: str = _setting(
+        "sinusoidal", "source positions", choices=("sinusoidal", "learned", "none")
+    )
+    decoder_positions: str = _setting(
+        "sinusoidal", "target positions", choices=("sinusoidal", "learned", "none")
+    )
+    max_source_len: int = _setting(1024, "longest source, tokens")
+    max_target_len: int = _setting(1024, "longest target, tokens")
+    share_embeddings: str = _setting(
+        "all",
+        "one matrix for source, target and output words (all), for target and output (decoder), or none",
+        choices=("all", "decoder", "none"),
+    )
+    scale_embedding: bool = _setting(True, "multiply embeddings by the square root of d_model")
+    norm_embedding: bool = _setting(False, "layer norm after the embeddings")
+    dropout: float = _setting(0.1, "on embeddings and on each sublayer's output")
+    attention_dropout: float = _setting(0.0, "on attention weights")
+    activation_dropout: float = _setting(0.0, "inside the feed-forward networks")
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            choices = item.metadata["choices"]
+            if choices is not None and value not in choices:
+                raise UsageError(f"`{item.name}` is {value!r}", fix=f"choose from {', '.join(choices)}")
+            if isinstance(item.default, float) and not 0.0 <= value < 1.0:
+                raise UsageError(f"`{item.name}` is {value}, not in [0, 1)")
+            if isinstance(item.default, int) and not 0 <= value <= _LARGEST:
+                raise UsageError(f"`{item.name}` is {value}, not between 0 and {_LARGEST}")
+        for names, most in (
+            (("encoder_layers", "decoder_layers"), _MOST_LAYERS),
+            (("max_source_len", "max_target_len"), _MOST_POSITIONS),
+        ):
+            for name in names:
+                if getattr(self, name) > most:
+                    raise UsageError(f"`{name}` is {getattr(self, name)}, more than {most}")
+        for heads in ("encoder_heads", "decoder_heads"):
+            if getattr(self, heads) < 1 or self.d_model % getattr(self, heads):
+                raise UsageError(
+                    f"`d_model` {self.d_model} is no multiple of `{heads}` {getattr(self, heads)}"
+                )
+        if self.share_embeddings == "all" and self.src_vocab != self.tgt_vocab:
+            raise UsageError(
+                f"source and target share embeddings, but have {self.src_vocab} and {self.tgt_vocab} words",
+                fix="use one joint dictionary, or share_embeddings='decoder'",
+            )
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> TransformerConfig:
+        """Reads a stored configuration; an unknown key or a value of a wrong type is a CheckpointError."""
+        known = {item.name: item for item in fields(cls)}
+        for name, value in values.items():
+            if name not in known:
+                raise CheckpointError(f"unknown model setting {name!r}", fix=f"known are {', '.join(known)}")
+            wanted = type(known[name].default)
+            if type(value) is not wanted and not (wanted is float and type(value) is int):
+                raise CheckpointError(f"model setting {name!r} is {value!r}, not a {wanted.__name__}")
+        return cls(**values)
+
+
+class Layout(Protocol):
+    """How tokens of rows of different lengths lie in one row of N, so that no padding is computed."""
+
+    def unpack(self, x: Tensor) -> Tensor:
+        """[1,H,N,D] -> [B,H,K,D]."""
+
+    def pack(self, x: Tensor) -> Tensor:
+        """[B,H,K,D] -> [1,N,H*D]."""
+
+
+class Cache(Protocol):
+    """Where one decoder layer keeps the keys and values of the tokens it has seen."""
+
+    layout: Layout
+
+    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Stores [1,H,N,D] of the new tokens; returns all, [B,H,T,D]."""
+
+
+def _positions(tokens: Tensor, pad: int) -> Tensor:
+    """Counts the tokens of each row that are no padding, from 0: [B,S], on whichever side it is padded."""
+    return (tokens.ne(pad).cumsum(1) - 1).clamp(min=0)
+
+
+class Embedding(nn.Module):
+    """Words plus positions: tokens [B,S] and positions [B,S] -> [B,S,d_model]."""
+
+    def __init__(self, config: TransformerConfig, words: nn.Embedding, positions: str, max_len: int) -> None:
+        super().__init__()
+        self.words = words
+        self.scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
+        self.positions: nn.Embedding | None = None
+        if positions == "learned":
+            self.positions = nn.Embedding(max_len, config.d_model)
+            nn.init.normal_(self.positions.weight, std=config.d_model**-0.5)
+        elif positions == "sinusoidal":
+            table = _sinusoids(max_len, config.d_model)
+            self.register_buffer("table", table, persistent=False)
+        self.kind = positions
+        self.norm = nn.LayerNorm(config.d_model) if config.norm_embedding else None
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        x = self.words(tokens) * self.scale
+        if self.positions is not None:
+            x = x + self.positions(positions)
+        elif self.kind == "sinusoidal":
+            x = x + self.table[positions].to(x.dtype)
+        if self.norm is not None:
+            x = self.norm(x)
+        return self.dropout(x)
+
+
+def _sinusoids(length: int, features: int) -> Tensor:
+    """Sines then cosines, [length, features], as tensor2tensor and fairseq lay them out.
+
+    Row 0 is position 2: fairseq counts positions from the padding id (1) plus 1, and its models are ours.
+    """
+    half = features // 2
+    frequencies = torch.exp(torch.arange(half, dtype=torch.float32) * -(math.log(10000) / max(half - 1, 1)))
+    angles = torch.arange(2, length + 2, dtype=torch.float32)[:, None] * frequencies
+    table = torch.zeros(length, features)
+    table[:, :half], table[:, half : 2 * half] = angles.sin(), angles.cos()
+    return table
+
+
+class Attention(nn.Module):
+    """Multi-head attention whose projections are fused: one matrix for q, k, v, or q apart from k, v."""
+
+    def __init__(self, d_model: int, heads: int, dropout: float, *, over_source: bool) -> None:
+        super().__init__()
+        self.heads = heads
+        self.scale = (d_model // heads) ** -0.5
+        self.dropout = dropout
+        if over_source:
+            self.q = nn.Linear(d_model, d_model)
+            self.kv = nn.Linear(d_model, 2 * d_model)
+        else:
+            self.qkv = nn.Linear(d_model, 3 * d_model)
+        self.out = nn.Linear(d_model, d_model)
+
+    def split(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
+        """[B,K,parts*H*D] -> `parts` times [B,H,K,D]."""
+        b, k, width = x.shape
+        x = x.view(b, k, parts, self.heads, width // parts // self.heads)
+        return x.permute(2, 0, 3, 1, 4).unbind(0)
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        *,
+        causal: bool = False,
+        layout: Layout | None = None,
+    ) -> Tensor:
+        """Attends and projects: q [B,H,K,D], k and v [B,H,T,D] -> [B,K,d_model].
+
+        A mask [B,1,K or 1,T] may have more rows than there are queries: q is then padded to it, which
+        lets a caller fix the shape of the computation.
+        """
+        if layout is not None:
+            q = layout.unpack(q)
+        count = q.shape[2]
+        if mask is not None and mask.shape[2] > count:
+            q = F.pad(q, (0, 0, 0, mask.shape[2] - count))
+        if self.training:
+            y = training.attention(q, k, v, mask, dropout=self.dropout, causal=causal)
+        else:
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=self.scale)
+        y = y[:, :, :count]
+        y = layout.pack(y) if layout is not None else y.transpose(1, 2).flatten(2)  # [B,H,K,D] -> [B,K,H*D]
+        return self.out(y)
+
+
+def _gelu(x: Tensor) -> Tensor:
+    # In fp16 on a CPU the last few values of a tensor are computed by other code, and may get other bits.
+    if x.dtype == torch.float16 and x.device.type == "cpu":
+        return F.gelu(x.float()).to(x.dtype)
+    return F.gelu(x)
+
+
+class FeedForward(nn.Module):
+    def __init__(self, config: TransformerConfig, inner: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.d_model, inner)
+        self.down = nn.Linear(inner, config.d_model)
+        self.activation = F.relu if config.activation == "relu" else _gelu
+        self.dropout = Dropout(config.activation_dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.dropout(self.activation(self.up(x))))
+
+
+class EncoderLayer(nn.Module):
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        d = config.d_model
+        self.norm_first = config.encoder_norm_first
+        self.self_attention = Attention(d, config.encoder_heads, config.attention_dropout, over_source=False)
+        self.self_norm = nn.LayerNorm(d)
+        self.ffn = FeedForward(config, config.encoder_ffn)
+        self.ffn_norm = nn.LayerNorm(d)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, x: Tensor, mask: Tensor | None, layout: Layout | None = None) -> Tensor:
+        """x [B,S,d_model], or packed with a layout [1,N,d_model] -> the same shape."""
+
+        def attend(y: Tensor) -> Tensor:
+            q, k, v = self.self_attention.split(self.self_attention.qkv(y), 3)
+            if layout is not None:
+                k, v = layout.unpack(k), layout.unpack(v)
+            return self.self_attention.attend(q, k, v, mask, layout=layout)
+
+        x = _sublayer(x, attend, self.self_norm, self.dropout, self.norm_first)
+        return _sublayer(x, self.ffn, self.ffn_norm, self.dropout, self.norm_first)
+
+
+class DecoderLayer(nn.Module):
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        d, heads, dropout = config.d_model, config.decoder_heads, config.attention_dropout
+        self.norm_first = config.decoder_norm_first
+        self.self_attention = Attention(d, heads, dropout, over_source=False)
+        self.self_norm = nn.LayerNorm(d)
+        self.cross_attention = Attention(d, heads, dropout, over_source=True)
+        self.cross_norm = nn.LayerNorm(d)
+        self.ffn = FeedForward(config, config.decoder_ffn)
+        self.ffn_norm = nn.LayerNorm(d)
+        self.dropout = Dropout(config.dropout)
+
+    def source_kv(self, memory: Tensor, layout: Layout | None = None) -> tuple[Tensor, Tensor]:
+        """Keys and values of the encoded source: memory [B,S,d_model], or packed -> two of [B,H,S,D]."""
+        k, v = self.cross_attention.split(self.cross_attention.kv(memory), 2)
+        return (k, v) if layout is None else (layout.unpack(k), layout.unpack(v))
+
+    def forward(
+        self,
+        x: Tensor,
+        source_kv: tuple[Tensor, Tensor],
+        source_mask: Tensor | None,
+        mask: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """x [B,K,d_model], or packed with a cache [1,N,d_model] -> the same shape.
+
+        Without a cache, x is a whole target and attention is causal.
+        """
+        layout = None if cache is None else cache.layout
+
+        def attend(y: Tensor) -> Tensor:
+            q, k, v = self.self_attention.split(self.self_attention.qkv(y), 3)
+            if cache is None:
+                return self.self_attention.attend(q, k, v, None, causal=True)
+            k, v = cache.append(k, v)
+            return self.self_attention.attend(q, k, v, mask, layout=layout)
+
+        def attend_source(y: Tensor) -> Tensor:
+            (q,) = self.cross_attention.split(self.cross_attention.q(y), 1)
+            return self.cross_attention.attend(q, *source_kv, source_mask, layout=layout)
+
+        x = _sublayer(x, attend, self.self_norm, self.dropout, self.norm_first)
+        x = _sublayer(x, attend_source, self.cross_norm, self.dropout, self.norm_first)
+        return _sublayer(x, self.ffn, self.ffn_norm, self.dropout, self.norm_first)
+
+
+def _sublayer(x: Tensor, f: Any, norm: nn.LayerNorm, dropout: Dropout, norm_first: bool) -> Tensor:
+    if norm_first:
+        return x + dropout(f(norm(x)))
+    return norm(x + dropout(f(x)))
+
+
+class Transformer(nn.Module):
+    """Maps a source and the target so far to the next words' logits."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        source_words = _words(config.src_vocab, config)
+        target_words = source_words if config.share_embeddings == "all" else _words(config.tgt_vocab, config)
+        self.encoder_embedding = Embedding(
+            config, source_words, config.encoder_positions, config.max_source_len
+        )
+        self.decoder_embedding = Embedding(
+            config, target_words, config.decoder_positions, config.max_target_len
+        )
+        self.encoder_layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
+        self.decoder_layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
+        self.encoder_norm = nn.LayerNorm(config.d_model) if config.encoder_norm_first else None
+        self.decoder_norm = nn.LayerNorm(config.d_model) if config.decoder_norm_first else None
+        self.output = nn.Linear(config.d_model, config.tgt_vocab, bias=False)
+        nn.init.normal_(self.output.weight, std=config.d_model**-0.5)
+        for name, module in self.named_modules():
+            if isinstance(module, nn.Linear) and name != "output":
+                nn.init.xavier_uniform_(module.weight)
+                nn.init.zeros_(module.bias)
+        if config.share_embeddings != "none":
+            self.output.weight = target_words.weight
+
+    def encode(self, src_tokens: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Encodes src_tokens [B,S]: memory [B,S,d_model] and its mask [B,1,1,S], None if none is padded."""
+        pad = self.config.pad
+        kept = src_tokens.ne(pad)
+        mask = None if bool(kept.all()) else kept[:, None, None, :]
+        return self.encode_masked(src_tokens, _positions(src_tokens, pad), mask), mask
+
+    def encode_masked(
+        self, src_tokens: Tensor, positions: Tensor, mask: Tensor | None, layout: Layout | None = None
+    ) -> Tensor:
+        """Encodes src_tokens [B,S] at the given positions and mask [B,1,1,S] -> memory [B,S,d_model].
+
+        With a layout, tokens and positions are packed, [1,N], and so is the memory, [1,N,d_model].
+        """
+        x = self.encoder_embedding(src_tokens, positions)
+        for layer in self.encoder_layers:
+            x = layer(x, mask, layout)
+        return x if self.encoder_norm is None else self.encoder_norm(x)
+
+    def forward(self, src_tokens: Tensor, prev_output_tokens: Tensor) -> Tensor:
+        """Teacher forcing: src_tokens [B,S], prev_output_tokens [B,T] padded right -> logits [B,T,V]."""
+        return self.output(self.features(src_tokens, prev_output_tokens))
+
+    def features(self, src_tokens: Tensor, prev_output_tokens: Tensor) -> Tensor:
+        """As `forward`, before the output layer: [B,T,d_model]."""
+        memory, mask = self.encode(src_tokens)
+        return self.decode(prev_output_tokens, memory, mask)
+
+    def decode(self, prev_output_tokens: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
+        """The decoder over a whole target [B,T], memory [B,S,d_model] and its mask -> [B,T,d_model]."""
+        x = self.decoder_embedding(prev_output_tokens, _positions(prev_output_tokens, self.config.pad))
+        for layer in self.decoder_layers:
+            x = layer(x, layer.source_kv(memory), mask)
+        return x if self.decoder_norm is None else self.decoder_norm(x)
+
+
+def _words(count: int, config: TransformerConfig) -> nn.Embedding:
+    words = nn.Embedding(count, config.d_model, padding_idx=config.pad)
+    nn.init.normal_(words.weight, std=config.d_model**-0.5)
+    nn.init.zeros_(words.weight[config.pad])
+    return words
+
+
+def label_smoothed_cross_entropy(
+    logits: Tensor, target: Tensor, *, epsilon: float, pad: int, weights: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums the training loss over the target's tokens (Szegedy et al. 2016, in fairseq's form).
+
+    A share `epsilon` of the probability mass is spread evenly over all words but the right one, which keeps
+    1 - epsilon + epsilon / V of it in fairseq's count; this is the same arithmetic.
+
+    Args:
+        logits: [B,T,V], any float type; the loss is computed in fp32 or wider.
+        target: [B,T] int64.
+        epsilon: Mass that is spread, in [0, 1).
+        pad: Target id that does not count.
+        weights: [B,T], what each token's loss counts; None: 1.
+
+    Returns:
+        The smoothed and weighted loss, the plain negative log-likelihood (both summed, nats) and the number
+        of tokens.
+    """
+    kept = target.ne(pad).flatten()
+    logits = logits.flatten(0, 1)[kept]  # [B,T,V] -> [N,V]
+    wide = torch.float32 if logits.dtype in (torch.float16, torch.bfloat16) else logits.dtype
+    lprobs = F.log_softmax(logits, -1, dtype=wide)
+    losses = F.nll_loss(lprobs, target.flatten()[kept], reduction="none")
+    nll = losses.sum()
+    if epsilon > 0.0:
+        spread = epsilon / (logits.shape[-1] - 1)
+        losses = (1.0 - epsilon - spread) * losses - spread * lprobs.sum(-1)
+    if weights is not None:
+        losses = losses * weights.flatten()[kept]
+    return losses.sum(), nll, kept.sum()
+
+
+def edited(src_tokens: Tensor, prev_output_tokens: Tensor, target: Tensor, *, pad: int) -> Tensor:
+    """Which target tokens [B,T] do not copy the source: their pair with the token before is not in it.
+
+    Args:
+        src_tokens: [B,S], padded on either side.
+        prev_output_tokens: [B,T], the target behind one eos, which stands for the source's beginning too.
+    """
+    first = prev_output_tokens[:, :1]
+    before = torch.cat([first, src_tokens[:, :-1]], 1)
+    before = torch.where(before == pad, first, before)
+    pairs = (target[:, :, None] == src_tokens[:, None]) & (prev_output_tokens[:, :, None] == before[:, None])
+    return ~pairs.any(2)  # [B,T,S] -> [B,T]
