@@ -1,0 +1,13 @@
+"""Greedy search: the reference that lossless strategies equal."""
+
+from __future__ import annotations
+
+from nartk.decoders.loop import DraftAndVerify
+from nartk.registry import register_decoder
+
+
+@register_decoder("greedy")
+class Greedy(DraftAndVerify):
+    """Takes the best word, one a pass."""
+
+    promise = "the reference"

@@ -1,0 +1,439 @@
+"""The one loop of all accelerated decoders: draft, verify, accept.
+
+Every row of the batch advances at its own pace; finished rows leave, waiting sentences take their place.
+Symbols: B rows, K tokens fed at once, N tokens fed in all, T output positions, V words.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nartk.hypothesis import Hypothesis, Request, Result, TokenTrace
+from nartk.registry import option
+from nartk.scorer import Seq2SeqScorer, Source
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Proposed tokens [B,K] int64; lengths [B] says how many of each row count.
+
+    What is no word of the target, such as -1, ends a row's draft.
+    """
+
+    tokens: Tensor
+    lengths: Tensor
+
+
+class Drafter(Protocol):
+    """Proposes what may follow, never decides.
+
+    Its state is a dataclass of tensors whose first dimension is the row, so that the loop can move rows.
+    """
+
+    def start(self, source: Tensor, lengths: Tensor) -> Any:
+        """The state of new rows.
+
+        Args:
+            source: [B,S] the source's words as target ids; -1 where there is none, and for padding.
+            lengths: [B] source words, without eos.
+        """
+
+    def draft(self, state: Any, outputs: Tensor, lengths: Tensor) -> tuple[Draft, Any]:
+        """Proposes after outputs [B,T], of which lengths [B] tokens count."""
+
+
+@dataclass(frozen=True)
+class Fed:
+    """Which output positions N logits belong to: `rows` and `positions` [N], and the draft there or -1.
+
+    `requests` [N] is the index of each row's Request, which unlike its row does not depend on the batch.
+    """
+
+    rows: Tensor
+    positions: Tensor
+    drafted: Tensor
+    requests: Tensor
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The verdict on N positions.
+
+    Attributes:
+        tokens: [N] the verifier's token, which follows where the draft falls.
+        stands: [N] whether the drafted token is accepted; None: where it equals the verifier's.
+        scores: [N] fp32 log-probability of the token that is output there.
+    """
+
+    tokens: Tensor
+    scores: Tensor
+    stands: Tensor | None = None
+
+
+class Acceptance(Protocol):
+    """Decides which drafted tokens stand and which token follows."""
+
+    def __call__(self, logits: Tensor, fed: Fed) -> Judged:
+        """Judges logits [N,V]."""
+
+
+def argmax_acceptance(logits: Tensor, fed: Fed) -> Judged:
+    """A drafted token stands if it is the verifier's best word: the output is greedy search's."""
+    logits = logits.float()
+    tokens = logits.max(-1).indices  # three times faster than argmax on a CPU; the first of equals as well
+    return Judged(tokens, log_probs(logits, tokens))
+
+
+def log_probs(logits: Tensor, tokens: Tensor) -> Tensor:
+    """The log-probability [N] of each token [N] under its logits [N,V], fp32.
+
+    Not by `logsumexp`: a lone long row is then summed in pieces, and gets other bits than in a batch.
+    """
+    return logits.float().log_softmax(-1).gather(1, tokens[:, None]).squeeze(1)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The sentences in the batch. All tensors have a row each.
+
+    Attributes:
+        requests: [B] index of the Request.
+        last: [B] the token that is output but not yet fed.
+        outputs: [B,T+1] int64; the last column takes what belongs nowhere.
+        scores: [B,T+1] fp32.
+        passes_at: [B,T+1] int64, the pass that settled each token, negative where the draft stood.
+        margins: [B,T+1] fp32; like passes_at, filled only when a trace is wanted.
+        lengths, limits, passes, drafted, accepted: [B] int64.
+        forced, forced_lengths: [B,P] and [B], tokens that the output must begin with.
+    """
+
+    requests: Tensor
+    last: Tensor
+    outputs: Tensor
+    scores: Tensor
+    passes_at: Tensor
+    margins: Tensor
+    lengths: Tensor
+    limits: Tensor
+    passes: Tensor
+    drafted: Tensor
+    accepted: Tensor
+    forced: Tensor
+    forced_lengths: Tensor
+
+
+def select_rows(state: Any, rows: Tensor) -> Any:
+    """The given rows of a dataclass of tensors."""
+    return replace(state, **{item.name: getattr(state, item.name)[rows] for item in fields(state)})
+
+
+def join_rows(first: Any, second: Any, *, fill: int = -1) -> Any:
+    """The rows of both; where last dimensions differ, the narrower one is filled up on the right."""
+
+    def cat(a: Tensor, b: Tensor) -> Tensor:
+        if a.dim() > 1:
+            width = max(a.shape[-1], b.shape[-1])
+            a, b = (F.pad(x, (0, width - x.shape[-1]), value=fill) for x in (a, b))
+        return torch.cat([a, b])
+
+    names = [item.name for item in fields(first)]
+    return replace(first, **{name: cat(getattr(first, name), getattr(second, name)) for name in names})
+
+
+def pad_rows(rows: Sequence[Sequence[int]], value: int) -> Tensor:
+    """[B,S] of rows of different lengths, filled up on the right."""
+    width = max(map(len, rows))
+    return torch.tensor([[*row, *[value] * (width - len(row))] for row in rows], dtype=torch.int64)
+
+
+def encode(scorer: Seq2SeqScorer, requests: Sequence[Request], room: int) -> tuple[Source, Any]:
+    """The sources of requests, and the scorer's state that has read them, with room for so many tokens."""
+    tokens = pad_rows([request.source for request in requests], scorer.vocab.pad).to(scorer.device)
+    source = Source(tokens, torch.tensor([len(request.source) for request in requests], device=scorer.device))
+    return source, scorer.encode(source, room)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Autoregressive:
+    """Base of the strategies that ask an autoregressive model for the next word.
+
+    `run` yields results as sentences finish; the order is not the input's.
+    """
+
+    needs: ClassVar[type] = Seq2SeqScorer
+    promise: ClassVar[str]
+    name: ClassVar[str]
+
+    max_len: int = option(256, "longest output, tokens", low=1)
+    max_ratio: float = option(2.0, "longest output per source token; ten tokens are added to it", low=0.0)
+    exact: bool = option(True, "the same bits whatever the batch and the draft")
+
+    def limit(self, source_len: int) -> int:
+        """Longest output of a source of that many tokens (eos included in both)."""
+        return min(self.max_len, int(min(self.max_ratio * source_len, self.max_len)) + 10)
+
+    @torch.inference_mode()
+    def run(
+        self,
+        scorer: Seq2SeqScorer,
+        requests: Sequence[Request],
+        *,
+        batch_size: int,
+        max_tokens: int | None = None,
+        trace: bool = False,
+    ) -> Iterator[Result]:
+        """Decodes all requests, long sentences first.
+
+        Args:
+            batch_size: Most rows at a time.
+            max_tokens: Most source tokens at a time, padding included; one row is always allowed.
+            trace: Whether hypotheses carry one.
+        """
+        scorer = scorer.mode(exact=self.exact)
+        groups: dict[Hashable, list[Request]] = {}
+        for request in sorted(requests, key=lambda r: (-len(r.source), r.index)):
+            groups.setdefault(scorer.bucket(len(request.source), request.max_len), []).append(request)
+        for group in groups.values():
+            rows = batch_size
+            if max_tokens is not None:
+                rows = max(1, min(rows, max_tokens // len(group[0].source)))
+            yield from self.decode(scorer, group, rows, trace=trace)
+
+    def decode(
+        self, scorer: Seq2SeqScorer, requests: list[Request], batch_size: int, *, trace: bool
+    ) -> Iterator[Result]:
+        """Decodes requests of one bucket, at most `batch_size` at a time."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftAndVerify(Autoregressive):
+    """Base of the strategies that verify drafts. Subclasses say how to draft and what to accept."""
+
+    def drafter(self, scorer: Seq2SeqScorer) -> Drafter | None:
+        """What proposes tokens to this verifier; None: nothing does, one token a pass."""
+        return None
+
+    def acceptance(self) -> Acceptance:
+        """What judges them."""
+        return argmax_acceptance
+
+    def decode(
+        self, scorer: Seq2SeqScorer, requests: list[Request], batch_size: int, *, trace: bool
+    ) -> Iterator[Result]:
+        batch = _Batch(scorer, self.drafter(scorer), self.acceptance(), trace=trace)
+        yield from batch.run(requests, batch_size)
+
+
+class _Batch:
+    """Runs requests of one bucket through a batch whose rows come and go."""
+
+    def __init__(
+        self, scorer: Seq2SeqScorer, drafter: Drafter | None, accept: Acceptance, *, trace: bool
+    ) -> None:
+        self.scorer, self.drafter, self.accept, self.trace = scorer, drafter, accept, trace
+        self.device = torch.device(scorer.device)
+        self.requests: list[Request] = []
+        self.started: list[float] = []
+        self.counts: list[int] = []  # tokens each row feeds next: 1 + its draft; 0: the row is done
+        self.rows: Any = None
+        self.state: Any = None
+        self.draft_state: Any = None
+        self.draft = torch.empty(0, 0, dtype=torch.int64, device=self.device)  # [B,K-1]
+
+    def run(self, waiting: list[Request], batch_size: int) -> Iterator[Result]:
+        room = max(request.max_len for request in waiting)
+        taken = 0
+        while taken < len(waiting) or self.requests:
+            done = self.counts.count(0)
+            # Moving rows copies their cache, so they move when a quarter of them is done.
+            if done and 4 * done >= len(self.requests):
+                yield from self._leave()
+            free = batch_size - len(self.requests)
+            if free and taken < len(waiting):
+                self._enter(waiting[taken : taken + free], room)
+                taken += free
+            if self.requests:
+                self._advance()
+
+    def _leave(self) -> Iterator[Result]:
+        gone = [i for i, count in enumerate(self.counts) if count == 0]
+        kept = [i for i, count in enumerate(self.counts) if count > 0]
+        index = torch.tensor(gone, device=self.device)
+        yield from self._results(select_rows(self.rows, index), gone)
+        self.requests = [self.requests[i] for i in kept]
+        self.started = [self.started[i] for i in kept]
+        self.counts = [self.counts[i] for i in kept]
+        if not kept:
+            self.rows = self.state = self.draft_state = None
+            return
+        index = torch.tensor(kept, device=self.device)
+        self.rows = select_rows(self.rows, index)
+        self.state = self.scorer.select(self.state, index)
+        self.draft = self.draft[index]
+        if self.draft_state is not None:
+            self.draft_state = select_rows(self.draft_state, index)
+
+    def _enter(self, new: list[Request], room: int) -> None:
+        now = time.perf_counter()
+        vocab = self.scorer.vocab
+        source, state = encode(self.scorer, new, room)
+        count = len(new)
+        zeros = torch.zeros(count, dtype=torch.int64, device=self.device)
+        width = room + 1
+        rows = _Rows(
+            requests=torch.tensor([request.index for request in new], device=self.device),
+            last=torch.full_like(zeros, vocab.eos),  # fairseq's models begin with eos
+            outputs=torch.full((count, width), vocab.pad, device=self.device),
+            scores=torch.zeros(count, width, device=self.device),
+            passes_at=torch.zeros(count, width, dtype=torch.int64, device=self.device),
+            margins=torch.zeros(count, width, device=self.device),
+            lengths=zeros,
+            limits=torch.tensor([request.max_len for request in new], device=self.device),
+            passes=zeros,
+            drafted=zeros,
+            accepted=zeros,
+            forced=pad_rows([request.prefix for request in new], vocab.pad).to(self.device),
+            forced_lengths=torch.tensor([len(request.prefix) for request in new], device=self.device),
+        )
+        draft_state, draft, counts = None, self.draft.new_empty(count, 0), [1] * count
+        if self.drafter is not None:
+            mapped = F.pad(self.scorer.source_to_target, (0, 1), value=-1)
+            words = source.lengths - 1
+            inside = torch.arange(source.tokens.shape[1], device=self.device) < words[:, None]
+            draft_state = self.drafter.start(torch.where(inside, mapped[source.tokens], -1), words)
+            draft, lens, draft_state = self._propose(draft_state, rows)
+            counts = [1 + n for n in lens.tolist()]
+        if not self.requests:
+            self.rows, self.state, self.draft_state, self.draft = rows, state, draft_state, draft
+        else:
+            self.rows, self.state = join_rows(self.rows, rows), self.scorer.join(self.state, state)
+            width = max(self.draft.shape[1], draft.shape[1])
+            self.draft = torch.cat([F.pad(d, (0, width - d.shape[1])) for d in (self.draft, draft)])
+            if draft_state is not None:
+                self.draft_state = join_rows(self.draft_state, draft_state)
+        self.requests += new
+        self.started += [now] * count
+        self.counts += counts
+
+    def _propose(self, draft_state: Any, rows: _Rows) -> tuple[Tensor, Tensor, Any]:
+        """The next draft [B,K], the length of each, and the drafter's new state."""
+        assert self.drafter is not None
+        draft, draft_state = self.drafter.draft(draft_state, rows.outputs, rows.lengths)
+        # A drafter is not trusted: whatever it proposes, words are fed.
+        words = (draft.tokens >= 0) & (draft.tokens < len(self.scorer.vocab))
+        lens = words.long().cumprod(1).sum(1).minimum(draft.lengths)
+        # One place stays free for the verifier's own token.
+        return draft.tokens, lens.minimum(rows.limits - rows.lengths - 1).clamp(min=0), draft_state
+
+    def _advance(self) -> None:
+        """One pass: feed each row's last token and draft, judge, append what stands and one token more."""
+        rows, counts = self.rows, self.counts
+        width, batch = max(counts), len(counts)
+        fed_tokens = torch.cat([rows.last[:, None], self.draft[:, : width - 1]], 1)  # [B,K]
+        logits, self.state = self.scorer.verify(fed_tokens, self.state, counts)  # [N,V]
+        columns = torch.arange(width, device=self.device)
+        count = torch.tensor(counts, device=self.device)
+        fed = columns < count[:, None]  # [B,K]
+        drafted = torch.where(columns + 1 < count[:, None], fed_tokens.roll(-1, 1), -1)
+        positions = rows.lengths[:, None] + columns
+        owner = torch.arange(batch, device=self.device)[:, None].expand(-1, width)
+        at = Fed(owner[fed], positions[fed], drafted[fed], rows.requests[owner[fed]])
+        judged = self.accept(logits, at)
+        stands = judged.stands if judged.stands is not None else judged.tokens == at.drafted
+        tokens = torch.where(stands, at.drafted, judged.tokens)
+        scores = judged.scores
+        if rows.forced.shape[1]:
+            tokens, scores, stands = _force(rows, logits, at, tokens, scores, stands)
+
+        def unpack(values: Tensor) -> Tensor:  # [N] -> [B,K]
+            return values.new_zeros(batch, width).masked_scatter_(fed, values)
+
+        tokens, scores = unpack(tokens), unpack(scores)
+        accepted = unpack(stands).cumprod(1).sum(1)
+        emitted = (accepted + 1).minimum(rows.limits - rows.lengths) * (count > 0)
+        ends = (tokens == self.scorer.vocab.eos) & (columns < emitted[:, None])
+        ended = ends.any(1)
+        emitted = torch.where(ended, ends.long().argmax(1) + 1, emitted)
+        kept = columns < emitted[:, None]
+        target = torch.where(kept, positions, rows.outputs.shape[1] - 1)
+        rows.outputs.scatter_(1, target, tokens)
+        rows.scores.scatter_(1, target, scores)
+        if self.trace:
+            best = logits.float().topk(2, -1).values
+            origin = torch.where(columns < accepted[:, None], -1, 1)  # negative: the draft's
+            rows.passes_at.scatter_(1, target, origin * (rows.passes + 1)[:, None])
+            rows.margins.scatter_(1, target, unpack(best[:, 0] - best[:, 1]))
+        last = tokens.gather(1, (emitted - 1).clamp(min=0)[:, None]).squeeze(1)
+        lengths = rows.lengths + emitted
+        self.rows = rows = replace(
+            rows,
+            last=torch.where(count > 0, last, rows.last),
+            lengths=lengths,
+            passes=rows.passes + (count > 0),
+            drafted=rows.drafted + (count - 1).clamp(min=0),
+            accepted=rows.accepted + accepted.minimum(emitted),
+        )
+        self.state = self.scorer.truncate(self.state, lengths)
+        done = ended | (lengths >= rows.limits) | (count == 0)
+        feeds = torch.ones_like(count)
+        if self.drafter is not None:
+            self.draft, lens, self.draft_state = self._propose(self.draft_state, rows)
+            feeds = 1 + lens
+        self.counts = torch.where(done, 0, feeds).tolist()  # the pass's one wait for the device
+
+    def _results(self, rows: _Rows, places: list[int]) -> Iterator[Result]:
+        now = time.perf_counter()
+        outputs, scores = rows.outputs.tolist(), rows.scores.tolist()
+        numbers = torch.stack([rows.lengths, rows.passes, rows.drafted, rows.accepted], 1).tolist()
+        passes_at, margins = (rows.passes_at.tolist(), rows.margins.tolist()) if self.trace else ([], [])
+        for i, place in enumerate(places):
+            length, passes, drafted, accepted = numbers[i]
+            trace = None
+            if self.trace:
+                trace = tuple(
+                    TokenTrace(_origin(at, j < len(self.requests[place].prefix)), abs(at), margin)
+                    for j, (at, margin) in enumerate(zip(passes_at[i][:length], margins[i], strict=False))
+                )
+            hypothesis = Hypothesis(
+                tokens=tuple(outputs[i][:length]),
+                score=math.fsum(scores[i][:length]),
+                positional_scores=tuple(scores[i][:length]),
+                trace=trace,
+            )
+            yield Result(
+                index=self.requests[place].index,
+                hypotheses=(hypothesis,),
+                seconds=now - self.started[place],
+                passes=passes,
+                drafted=drafted,
+                accepted=accepted,
+            )
+
+
+def _origin(at: int, forced: bool) -> str:
+    if forced:
+        return "prefix"
+    return "draft" if at < 0 else "verifier"
+
+
+def _force(
+    rows: _Rows, logits: Tensor, at: Fed, tokens: Tensor, scores: Tensor, stands: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Puts the wanted token wherever a position [N] lies inside its row's prefix."""
+    inside = at.positions < rows.forced_lengths[at.rows]
+    place = at.positions.clamp(max=rows.forced.shape[1] - 1)
+    wanted = torch.where(inside, rows.forced[at.rows, place], 0)
+    return (
+        torch.where(inside, wanted, tokens),
+        torch.where(inside, log_probs(logits, wanted), scores),
+        torch.where(inside, wanted == at.drafted, stands),
+    )
