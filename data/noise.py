@@ -1,0 +1,506 @@
+"""Turns clean English into learners' English, to train grammatical error correction on synthetic pairs.
+
+Every edit belongs to one of `nartk.data.rates.KINDS`; how often each occurs comes from a table of rates, such
+as one fitted to a corpus of real errors. The same seed, line and copy give the same noise on every machine,
+in any order of the lines.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from nartk.data.confusions import (
+    AGREEMENT,
+    ARTICLES,
+    BY_EAR_OF,
+    DROPPED,
+    EXTRAS,
+    INSERTED_AFTER_VERB,
+    JOINED,
+    NEIGHBOURS,
+    PARTS,
+    PREPOSITIONS,
+    PRONOUNS,
+    confusions,
+)
+from nartk.data.lexicon import NOUNS, VERBS, lexicon, misspellings, regular_form
+from nartk.data.rates import KINDS, NoiseRates, load_rates
+
+
+def _like(word: str, model: str) -> str:
+    """Gives `word` the capitals of `model`."""
+    if model[:1].isupper():
+        if len(model) > 1 and model.isupper():
+            return word.upper()
+        return word[:1].upper() + word[1:]
+    return word
+
+
+def misspell(word: str, rng: Random) -> str:
+    """A plausible misspelling of a word of at least two letters, in its case; differs from the word."""
+    lower = word.lower()
+    known = misspellings().get(lower)
+    if known is not None and rng.random() < 0.6:
+        return _like(rng.choice(known), word)
+    for _ in range(8):
+        wrong = _mistype(lower, rng) if rng.random() < 0.4 else _write_by_ear(lower, rng)
+        if wrong != lower and wrong:
+            return _like(wrong, word)
+    return _like(lower[0] + lower, word)
+
+
+def _mistype(word: str, rng: Random) -> str:
+    """A slip of the fingers: letters swapped, dropped, doubled, replaced or added."""
+    length = len(word)
+    # The first letter is seldom wrong.
+    at = rng.randrange(1, length) if length > 2 or rng.random() < 0.9 else 0
+    slip = rng.random()
+    if slip < 0.32:
+        at = min(at, length - 2)
+        at = max(at, 1) if length > 2 else at
+        return word[:at] + word[at + 1] + word[at] + word[at + 2 :]
+    if slip < 0.62:
+        return word[:at] + word[at + 1 :]
+    if slip < 0.74:
+        return word[:at] + word[at] + word[at:]
+    near = NEIGHBOURS.get(word[at], "e")
+    if slip < 0.88:
+        return word[:at] + rng.choice(near) + word[at + 1 :]
+    return word[:at] + rng.choice(near) + word[at:]
+
+
+def _write_by_ear(word: str, rng: Random) -> str:
+    """A word spelt as it sounds, or with a double letter too few or too many."""
+    start = rng.randrange(len(word))
+    for at in itertools.chain(range(start, len(word)), range(start)):
+        pairs = [pair for pair in BY_EAR_OF.get(word[at], ()) if word.startswith(pair[0], at)]
+        if pairs and (at > 0 or rng.random() < 0.2):
+            # Long patterns are the typical ones: "tion" before "t".
+            right, written = max(pairs, key=lambda pair: (len(pair[0]) + 1) * rng.random())
+            if right in ("c", "g", "s", "h") and rng.random() < 0.5:
+                continue
+            return word[:at] + written + word[at + len(right) :]
+    return word
+
+
+@dataclass(frozen=True)
+class Annotated:
+    """A clean sentence, tagged, with the places for each kind of error; serves any number of copies.
+
+    Attributes:
+        tokens: The clean tokens.
+        tags: Their guessed Penn tags.
+        places: For each kind, the indices where it may be tried.
+    """
+
+    tokens: list[str]
+    tags: list[str]
+    places: dict[str, list[int]]
+
+
+_NOUN_PHRASE = frozenset(["NN", "NNS", "JJ", "JJS"])
+_BEFORE_NOUN = frozenset(
+    "DT PRP$ JJ NN NNS NNP NNPS POS CD WP$ JJR JJS WDT PDT HYPH VBG VBN RBS".split(" ")  # noqa: SIM905
+)
+
+
+def annotate(tokens: Sequence[str]) -> Annotated:
+    """Tags a clean sentence, tokens neither empty nor with white space, and finds where it can go wrong."""
+    words = list(tokens)
+    tags = lexicon().tag(words)
+    places: dict[str, list[int]] = {kind: [] for kind in KINDS}
+    mixed_up = confusions()
+    family = lexicon().family
+    last = len(words) - 1
+    previous_tag, previous = "^", ""
+    for i, (word, tag) in enumerate(zip(words, tags, strict=True)):
+        lower = word.lower()
+        is_word = word.isalpha()
+        if is_word:
+            size = len(word)
+            if size > 3 and (tag[:3] != "NNP" or i == 0):
+                # Long words and rare ones go wrong more often.
+                places["spelling"] += [i] * (1 if size < 5 else 2 if size < 7 else 4 if size < 9 else 5)
+                if size > 4 and not lexicon().is_known(word):
+                    places["spelling"].append(i)
+            elif size > 1 and size < 4 and tag[:3] != "NNP" and i % 3 == 0:
+                places["spelling"].append(i)
+            if lower in ARTICLES:
+                places["article"] += [i] * 3
+            elif tag in _NOUN_PHRASE and previous_tag not in _BEFORE_NOUN:
+                places["article"].append(i)
+            if lower in PREPOSITIONS and tag in ("IN", "TO", "RP"):
+                next_tag = tags[i + 1] if i < last else "."
+                if not (lower == "to" and next_tag == "VB"):
+                    places["preposition"] += [i] * 2
+            elif previous_tag in VERBS and tag in ("DT", "PRP", "PRP$") and previous not in AGREEMENT:
+                places["preposition"].append(i)
+            if tag in NOUNS and size > 2:
+                places["noun_number"] += [i] * (3 if tag == "NNS" else 1)
+            if (tag in ("VBZ", "VBP") and word != "'s") or lower in ("was", "were"):
+                places["agreement"].append(i)
+            if tag in VERBS and lower not in AGREEMENT:
+                places["verb_form"].append(i)
+            if lower in PRONOUNS:
+                places["pronoun"].append(i)
+            if lower in mixed_up:
+                places["confusion"].append(i)
+            if family(lower) or (tag == "RB" and lower.endswith("ly")):
+                places["derivation"].append(i)
+            if lower in DROPPED:
+                places["missing"].append(i)
+            if 0 < i < last:
+                places["extra"].append(i)
+            if word[0].isupper() and (i == 0 or tag[:3] == "NNP" or word == "I"):
+                places["casing"] += [i] * (4 if i == 0 else 2 if word == "I" else 1)
+            elif tag in ("NN", "NNS") and i % 4 == 0:
+                places["casing"].append(i)
+            if 0 < i < last and words[i + 1].isalpha():
+                places["order"].append(i)
+            if i < last and (f"{lower} {words[i + 1].lower()}" in JOINED):
+                places["spacing"] += [i] * 4
+            elif i < last and words[i + 1].isalpha() and i % 6 == 1:
+                places["spacing"].append(i)
+            if size > 4 and _compound(lower) is not None:
+                places["spacing"] += [i] * 2
+            if i < last and lower in ("and", "but", "because", "that", "so", "if", "when", "or"):
+                places["punctuation"].append(i)
+        else:
+            if "'" in word and len(word) > 1 and i > 0:
+                places["punctuation"] += [i] * 2
+            elif word == ",":
+                places["punctuation"] += [i] * 4
+            elif word in ".?!;:" or word in ('"', "-", "--"):
+                places["punctuation"] += [i] * (1 if i < last else 2)
+            if word in ("'m", "'re", "n't", "'ll", "'ve"):
+                places["missing"].append(i)
+        if is_word and i == 0 and last > 6:
+            places["punctuation"].append(0)
+        previous_tag, previous = tag, lower
+    return Annotated(words, tags, places)
+
+
+def _compound(word: str) -> tuple[str, str] | None:
+    """The two words that a compound joins, or None."""
+    for cut in range(2, len(word) - 1):
+        if word[:cut] in PARTS and word[cut:] in PARTS:
+            return word[:cut], word[cut:]
+    return None
+
+
+class _Draft:
+    """A sentence under edit: one cell of text for each clean token, and which cells an edit has used."""
+
+    __slots__ = ("cells", "rng", "tags", "used", "words")
+
+    def __init__(self, sentence: Annotated, rng: Random) -> None:
+        self.words = sentence.tokens
+        self.tags = sentence.tags
+        self.cells = list(sentence.tokens)
+        self.used = bytearray(len(self.cells))
+        self.rng = rng
+
+    def put(self, i: int, text: str | None) -> bool:
+        """Writes a cell; False where there is nothing to write or it would change nothing."""
+        if text is None or text == self.cells[i]:
+            return False
+        self.cells[i] = text
+        self.used[i] = 1
+        return True
+
+    def free(self, i: int) -> bool:
+        return 0 <= i < len(self.cells) and not self.used[i]
+
+    def tag(self, i: int) -> str:
+        return self.tags[i] if 0 <= i < len(self.tags) else "."
+
+    def word(self, i: int) -> str:
+        return self.words[i].lower() if 0 <= i < len(self.words) else ""
+
+    def drop(self, i: int) -> bool:
+        """Deletes a token; the next one keeps or takes the capital of a sentence's start."""
+        if i == 0 and self.free(1) and self.rng.random() < 0.7:
+            self.cells[1] = self.cells[1][:1].upper() + self.cells[1][1:]
+            self.used[1] = 1
+        return self.put(i, "")
+
+    def insert_before(self, i: int, word: str) -> bool:
+        """Puts a word before a token, with the capital of a sentence's start where it falls there."""
+        here = self.words[i]
+        if i == 0:
+            starts = here if self.tag(0)[:3] == "NNP" or here == "I" else here[:1].lower() + here[1:]
+            return self.put(0, f"{word[:1].upper()}{word[1:]} {starts}")
+        return self.put(i, f"{word} {here}")
+
+
+def _spelling(draft: _Draft, i: int) -> bool:
+    return draft.put(i, misspell(draft.words[i], draft.rng))
+
+
+def _casing(draft: _Draft, i: int) -> bool:
+    word = draft.words[i]
+    if word[0].isupper():
+        return draft.put(i, word.lower())
+    return draft.put(i, word.capitalize())
+
+
+def _punctuation(draft: _Draft, i: int) -> bool:
+    word, rng = draft.words[i], draft.rng
+    roll = rng.random()
+    if word.isalpha():
+        if i == 0:
+            # A comma where none belongs.
+            choices = [
+                k for k in range(2, len(draft.cells) - 1) if draft.words[k].isalpha() and draft.free(k)
+            ]
+            if not choices:
+                return False
+            at = rng.choice(choices)
+            return draft.put(at, f", {draft.words[at]}")
+        before = draft.words[i - 1]
+        return before.isalpha() and draft.insert_before(i, ",")
+    if "'" in word:
+        bare = word.replace("'", "")
+        if not draft.free(i - 1):
+            return False
+        before = draft.words[i - 1]
+        if roll < 0.45:
+            draft.used[i - 1] = 1
+            draft.cells[i - 1] = before + bare
+            return draft.put(i, "")
+        if roll < 0.6:
+            return draft.put(i, bare) if word != "n't" else draft.put(i, rng.choice(["nt", "not"]))
+        if roll < 0.75 and word != "'s":
+            draft.used[i - 1] = 1
+            draft.cells[i - 1] = before + word
+            return draft.put(i, "")
+        return word == "'s" and draft.put(i, "")
+    if word == ",":
+        return draft.put(i, "") if roll < 0.85 else draft.put(i, rng.choice([".", ";"]))
+    if i == len(draft.words) - 1:
+        if roll < 0.6:
+            return draft.put(i, "")
+        other = rng.choice(["..", ",", "!", "?"])
+        return draft.put(i, "." if word in ("?", "!") else other)
+    if word in (".", ";", ":"):
+        return draft.put(i, ",") if roll < 0.6 else draft.put(i, "")
+    return draft.put(i, "")
+
+
+_OTHER_ARTICLES = {
+    "a": ("the", "an", "the", "one"),
+    "an": ("a", "the", "a"),
+    "the": ("a", "a", "this", "an"),
+}
+
+
+def _article(draft: _Draft, i: int) -> bool:
+    word, rng = draft.words[i], draft.rng
+    lower = word.lower()
+    if lower in ARTICLES:
+        if rng.random() < 0.68:
+            return draft.drop(i)
+        return draft.put(i, _like(rng.choice(_OTHER_ARTICLES[lower]), word))
+    if rng.random() < 0.85:
+        return draft.insert_before(i, "the")
+    return draft.insert_before(i, "an" if lower[0] in "aeiou" else "a")
+
+
+def _preposition(draft: _Draft, i: int) -> bool:
+    word, rng = draft.words[i], draft.rng
+    others = PREPOSITIONS.get(word.lower())
+    if others is None:
+        return draft.insert_before(i, rng.choice(INSERTED_AFTER_VERB))
+    if rng.random() < 0.35:
+        return draft.drop(i)
+    return draft.put(i, _like(rng.choice(others), word))
+
+
+def _noun_number(draft: _Draft, i: int) -> bool:
+    word, tag = draft.words[i], draft.tags[i]
+    form = lexicon().reinflect(word.lower(), tag, "NN" if tag == "NNS" else "NNS")
+    if tag == "NNS" and form is not None and draft.rng.random() < 0.06:
+        form = regular_form(form, "NNS")  # "childs"
+    return draft.put(i, None if form is None else _like(form, word))
+
+
+def _agreement(draft: _Draft, i: int) -> bool:
+    word, tag = draft.words[i], draft.tags[i]
+    lower = word.lower()
+    if lower in AGREEMENT:
+        return draft.put(i, _like(draft.rng.choice(AGREEMENT[lower]), word))
+    form = lexicon().reinflect(lower, tag, "VBP" if tag == "VBZ" else "VBZ")
+    return draft.put(i, None if form is None else _like(form, word))
+
+
+_NEW_TAGS = {
+    "VB": ("VBG", "VBD", "VBZ", "VBN", "to"),
+    "VBP": ("VBD", "VBG", "VBN", "be", "VBD"),
+    "VBZ": ("VBD", "VBG", "VB", "be"),
+    "VBD": ("VB", "VBZ", "VBN", "VB", "regular", "have"),
+    "VBN": ("VB", "VBD", "VBG", "VB", "regular"),
+    "VBG": ("VB", "to", "VBN", "VB", "VBZ"),
+}
+
+
+def _verb_form(draft: _Draft, i: int) -> bool:
+    word, tag, rng = draft.words[i], draft.tags[i], draft.rng
+    lower, book = word.lower(), lexicon()
+    before = draft.word(i - 1)
+    if tag == "VB" and before == "to" and draft.free(i - 1) and rng.random() < 0.35:
+        return draft.drop(i - 1)
+    new = rng.choice(_NEW_TAGS[tag])
+    lemma = book.lemma(lower, tag)
+    if lemma is None or not lemma.isalpha():
+        return False
+    if new == "to":
+        if before == "to":
+            return False
+        return draft.put(i, _like(f"to {lemma}", word))
+    if new == "be":
+        main = book.inflect(lemma, "VBG") if rng.random() < 0.5 else lower
+        return draft.put(i, f"{'is' if tag == 'VBZ' else 'are'} {main}")
+    if new == "have":
+        helper = rng.choice(("has", "have", "had", "was", "did"))
+        return draft.put(i, f"{helper} {lower if rng.random() < 0.5 else lemma}")
+    form = regular_form(lemma, "VBD") if new == "regular" else book.inflect(lemma, new)
+    return draft.put(i, None if form == lower else _like(form, word))
+
+
+def _pronoun(draft: _Draft, i: int) -> bool:
+    word = draft.words[i]
+    new = draft.rng.choice(PRONOUNS[word.lower()])
+    # "I" has its capital anywhere, so it says nothing about the word in its place.
+    return draft.put(i, new if new == "I" or (word == "I" and i > 0) else _like(new, word))
+
+
+def _confusion(draft: _Draft, i: int) -> bool:
+    word = draft.words[i]
+    return draft.put(i, _like(draft.rng.choice(confusions()[word.lower()]), word))
+
+
+def _derivation(draft: _Draft, i: int) -> bool:
+    word, rng = draft.words[i], draft.rng
+    lower = word.lower()
+    others = list(lexicon().family(lower))
+    if lower.endswith("ly") and draft.tags[i] == "RB":
+        others += [lower[:-2]] * (1 + len(others))
+    return bool(others) and draft.put(i, _like(rng.choice(others), word))
+
+
+def _spacing(draft: _Draft, i: int) -> bool:
+    word, rng = draft.words[i], draft.rng
+    parts = _compound(word.lower())
+    if parts is not None and rng.random() < 0.8:
+        return draft.put(i, _like(" ".join(parts), word))
+    if not draft.free(i + 1) or not draft.words[i + 1].isalpha():
+        return False
+    draft.used[i + 1] = 1
+    draft.cells[i + 1] = ""
+    return draft.put(i, word + draft.words[i + 1])
+
+
+def _order(draft: _Draft, i: int) -> bool:
+    if not draft.free(i + 1) or not draft.words[i + 1].isalpha() or draft.word(i) == draft.word(i + 1):
+        return False
+    # Adverbs, pronouns and auxiliaries move about; articles stay before their nouns.
+    if draft.tags[i] in ("DT", "PRP$", "IN", "TO", "CC") or draft.tags[i + 1] in ("DT", "IN", "TO", "CC"):
+        return False
+    if "NNP" in (draft.tags[i], draft.tags[i + 1]):
+        return False
+    draft.used[i + 1] = 1
+    draft.cells[i + 1] = draft.words[i]
+    return draft.put(i, draft.words[i + 1])
+
+
+def _missing(draft: _Draft, i: int) -> bool:
+    return len(draft.words) > 3 and draft.drop(i)
+
+
+def _extra(draft: _Draft, i: int) -> bool:
+    rng = draft.rng
+    if rng.random() < 0.35:
+        return draft.put(i, f"{draft.words[i]} {draft.words[i]}")
+    word = rng.choice(EXTRAS)
+    return word not in (draft.word(i), draft.word(i - 1)) and draft.insert_before(i, word)
+
+
+_EDITS: dict[str, Callable[[_Draft, int], bool]] = {
+    "spelling": _spelling,
+    "casing": _casing,
+    "punctuation": _punctuation,
+    "article": _article,
+    "preposition": _preposition,
+    "noun_number": _noun_number,
+    "agreement": _agreement,
+    "verb_form": _verb_form,
+    "pronoun": _pronoun,
+    "confusion": _confusion,
+    "derivation": _derivation,
+    "spacing": _spacing,
+    "order": _order,
+    "missing": _missing,
+    "extra": _extra,
+}
+_TRIES = 4  # places of one kind that an edit tries before it gives up
+
+
+class Noiser:
+    """Makes learners' errors at given rates.
+
+    Args:
+        rates: How often and where; those of the shipped model unless given.
+        seed: What `noise_line` draws from, together with the line and the copy.
+    """
+
+    def __init__(self, rates: NoiseRates | None = None, seed: int = 1) -> None:
+        self.rates = load_rates() if rates is None else rates
+        self.seed = seed
+        weights = [(kind, weight) for kind, weight in self.rates.weights if weight > 0]
+        self._kinds = [kind for kind, _ in weights]
+        self._cumulative = list(itertools.accumulate(weight for _, weight in weights))
+
+    def noise(self, tokens: Sequence[str] | Annotated, rng: Random) -> list[str]:
+        """A noised copy of the tokens; never empty unless they are."""
+        return self.noise_with_kinds(tokens, rng)[0]
+
+    def noise_line(self, tokens: Sequence[str] | Annotated, line: int, copy: int = 0) -> list[str]:
+        """Copy number `copy` of line number `line`: the same for one seed, whatever came before."""
+        return self.noise(tokens, Random((self.seed << 80) ^ (line << 32) ^ copy))
+
+    def noise_with_kinds(self, tokens: Sequence[str] | Annotated, rng: Random) -> tuple[list[str], list[str]]:
+        """A noised copy, and the kinds of the edits made in the order of their making."""
+        sentence = tokens if isinstance(tokens, Annotated) else annotate(tokens)
+        rates = self.rates
+        size = len(sentence.tokens)
+        if size == 0 or rng.random() < rates.unchanged:
+            return list(sentence.tokens), []
+        mean = rates.edits_per_token * size * rng.gammavariate(rates.dispersion, 1 / rates.dispersion)
+        count = max(1, _poisson(min(mean, size * 0.6), rng))
+        draft = _Draft(sentence, rng)
+        made = []
+        for _ in range(count):
+            roll = rng.random() * self._cumulative[-1]
+            kind = self._kinds[bisect.bisect(self._cumulative, roll, hi=len(self._kinds) - 1)]
+            places = sentence.places[kind]
+            for _try in range(_TRIES if places else 0):
+                i = places[int(rng.random() * len(places))]
+                if not draft.used[i] and _EDITS[kind](draft, i):
+                    made.append(kind)
+                    break
+        noised = " ".join(draft.cells).split()
+        return (noised, made) if noised else (list(sentence.tokens), [])
+
+
+def _poisson(mean: float, rng: Random) -> int:
+    """A draw from a Poisson distribution, by Knuth's product of uniforms; a mean above 700 counts as that."""
+    bound, product, count = math.exp(-mean), rng.random(), 0
+    while product > bound:
+        product *= rng.random()
+        count += 1
+    return count

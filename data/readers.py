@@ -1,0 +1,180 @@
+"""Reads sentences from text, TSV, JSONL and M2, line by line: none is lost, and none stops a run.
+
+A line ends at a line feed and nowhere else; a carriage return before it goes with it, other separators
+(form feed, U+0085, U+2028) are text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from nartk.errors import InputEncodingError, InputFormatError, InputTooLongError, NartkError
+
+SUFFIXES = {".txt": "txt", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".m2": "m2"}
+FORMATS = ("txt", "tsv", "jsonl", "m2")
+SOURCE_KEYS = ("source", "text")  # keys of a JSON object that may hold the sentence, the first one wins
+MOST_BYTES = 1 << 24  # of a line; the rest of a longer one, which is no sentence, is skipped unread
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One sentence to decode, or what is wrong with it.
+
+    Attributes:
+        text: The sentence; empty where there is an error.
+        line: Number of its line in the file, from 1.
+        where: The place as errors name it, such as ``in.txt:17``.
+        id: What the input calls it, any JSON value; None where it has no name.
+        prefix: What the output must begin with.
+        error: Why there is no text.
+    """
+
+    text: str
+    line: int
+    where: str
+    id: Any = None
+    prefix: str = ""
+    error: NartkError | None = None
+
+
+@dataclass(frozen=True)
+class Fields:
+    """Which part of a structured line is what.
+
+    Attributes:
+        column: Column of a TSV line that holds the sentence, from 1.
+        prefix_column: The one that holds the beginning of the output; None: none does.
+        key: Key of a JSON object that holds the sentence; None: ``source``, else ``text``.
+    """
+
+    column: int = 1
+    prefix_column: int | None = None
+    key: str | None = None
+
+
+def format_of(name: str) -> str:
+    """The format that a file name's suffix stands for; ``txt`` where it stands for none."""
+    return SUFFIXES.get(Path(name).suffix.lower(), "txt")
+
+
+def read_records(file: IO[bytes], name: str, form: str, fields: Fields) -> Iterator[Record]:
+    """Yields a record for every sentence, each as soon as its line is there.
+
+    In txt, TSV and JSONL every line is a sentence. In M2 every ``S`` line is one, and so, with an error, is
+    every line that M2 does not know.
+
+    Args:
+        file: Opened in binary mode.
+        name: What errors call it.
+        form: One of `FORMATS`.
+    """
+    for number, (raw, whole) in enumerate(_lines(file), start=1):
+        if form == "m2" and (not raw.strip() or raw.startswith(b"A ")):
+            continue
+        where, id = f"{name}:{number}", None
+        try:
+            if not whole:
+                raise InputTooLongError(f"a line of more than {MOST_BYTES} bytes", fix="split the line")
+            line, prefix = _decode(raw), ""
+            if form == "jsonl":
+                values = _parse_json(line, fields)
+                id = values.get("id")
+                line, prefix = _pick(values, fields)
+            elif form == "tsv":
+                line, prefix = _parse_tsv(line, fields)
+            elif form == "m2":
+                line = _parse_m2(line)
+            yield Record(line, number, where, id, prefix)
+        except NartkError as error:
+            error.where = where
+            yield Record("", number, where, id, error=error)
+
+
+def _lines(file: IO[bytes]) -> Iterator[tuple[bytes, bool]]:
+    """Lines without their ends, and whether each is whole."""
+    start = _BOM
+    while raw := file.readline(MOST_BYTES + 1):
+        whole = len(raw) <= MOST_BYTES or raw.endswith(b"\n")
+        rest = raw
+        while not rest.endswith(b"\n") and (rest := file.readline(MOST_BYTES)):
+            pass
+        yield raw.removeprefix(start).removesuffix(b"\n").removesuffix(b"\r"), whole
+        start = b""
+
+
+def _decode(raw: bytes) -> str:
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputEncodingError(
+            f"byte {error.start + 1} of the line, {raw[error.start]:#x}, is not UTF-8",
+            fix="convert the input to UTF-8",
+        ) from None
+    _refuse_nul(text)
+    return text
+
+
+def _refuse_nul(text: str) -> None:
+    if "\0" in text:
+        raise InputEncodingError("the line holds a NUL character", fix="take it out")
+
+
+def _parse_m2(line: str) -> str:
+    if line != "S" and not line.startswith("S "):
+        raise InputFormatError(
+            f"a line starts with 'S ' or 'A ' or is empty, but this one is {line[:40]!r}",
+            fix="give a file in M2 format, or name another --format",
+        )
+    return line[2:]
+
+
+def _parse_tsv(line: str, fields: Fields) -> tuple[str, str]:
+    cells = line.split("\t")
+    wanted = max(fields.column, 0 if fields.prefix_column is None else fields.prefix_column)
+    if len(cells) < wanted:
+        raise InputFormatError(f"{len(cells)} columns, but column {wanted} is asked for", fix="fill it in")
+    return cells[fields.column - 1], "" if fields.prefix_column is None else cells[fields.prefix_column - 1]
+
+
+def _example(fields: Fields) -> str:
+    return f'write {{"{SOURCE_KEYS[0] if fields.key is None else fields.key}": "..."}}'
+
+
+def _parse_json(line: str, fields: Fields) -> dict[str, Any]:
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} is not JSON")
+
+    try:
+        values = json.loads(line, parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise InputFormatError(f"cannot be parsed: {error}", fix=_example(fields)) from None
+    if not isinstance(values, dict):
+        raise InputFormatError("not a JSON object", fix=_example(fields))
+    return values
+
+
+def _pick(values: dict[str, Any], fields: Fields) -> tuple[str, str]:
+    """The sentence and the prefix in a JSON object."""
+    keys = SOURCE_KEYS if fields.key is None else (fields.key,)
+    key = next((key for key in keys if key in values), None)
+    if key is None:
+        raise InputFormatError(
+            f"no key {' or '.join(map(repr, keys))}", fix="add it, or name the key that holds it with --key"
+        )
+    for name in (key, "prefix"):
+        text = values.get(name, "")
+        if not isinstance(text, str):
+            raise InputFormatError(f"{name!r} is {str(text)[:40]!r}, not a string", fix=_example(fields))
+        _refuse_nul(text)
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise InputEncodingError(
+                f"{name!r} holds half of a surrogate pair", fix="write both halves"
+            ) from None
+    return values[key], values.get("prefix", "")
