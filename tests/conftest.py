@@ -1,0 +1,42 @@
+"""Fixtures of the suite: the device under test and the developers' data."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+
+# The same examples everywhere: a failure in one place is a failure in all.
+settings.register_profile("nartk", derandomize=True, deadline=None)
+settings.load_profile("nartk")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--device", default="cpu", help="device the tests run on: cpu (default) or cuda")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    wants_slow = "slow" in (config.getoption("-m") or "")
+    for item in items:
+        if "cuda" in item.keywords and config.getoption("--device") != "cuda":
+            item.add_marker(pytest.mark.skip(reason="needs a GPU: run with --device cuda"))
+        if "slow" in item.keywords and not wants_slow:
+            item.add_marker(pytest.mark.skip(reason="long sweep: run with -m slow"))
+
+
+@pytest.fixture(scope="session")
+def device(request: pytest.FixtureRequest) -> torch.device:
+    return torch.device(request.config.getoption("--device"))
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The developers' data folder: real corpora and oracles that may not ship."""
+    named = os.environ.get("NARTK_SHARED_DATA")
+    folder = Path(named) if named else Path(__file__).resolve().parents[2] / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("the developers' data folder is not here (NARTK_SHARED_DATA names it)")
+    return folder

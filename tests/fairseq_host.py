@@ -1,0 +1,115 @@
+"""fairseq as an oracle: the cure applied, its import warnings silenced, small random models of its own."""
+
+from __future__ import annotations
+
+import warnings
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from nartk import _fairseq_compat
+
+PAD, EOS = 1, 2
+
+
+def require_fairseq() -> None:
+    """Imports fairseq and registers nartk with it, or skips the test."""
+    _fairseq_compat.install()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pytest.importorskip("fairseq", reason="fairseq is not installed: pip install 'nartk[train]'")
+        import nartk.tasks
+
+        nartk.tasks.register()
+
+
+def task(source_words: int, target_words: int | None = None) -> Any:
+    """What fairseq's models ask of a task: two dictionaries, one object where only one size is given."""
+    source = _dictionary(source_words)
+    target = source if target_words is None else _dictionary(target_words)
+    return Namespace(source_dictionary=source, target_dictionary=target)
+
+
+def _dictionary(words: int) -> Any:
+    from fairseq.data import Dictionary
+
+    dictionary = Dictionary()
+    for i in range(words - len(dictionary)):
+        dictionary.add_symbol(f"w{i}")
+    return dictionary
+
+
+def settings(**changes: Any) -> Namespace:
+    """Options of a small `transformer` of fairseq."""
+    from fairseq.models.transformer import base_architecture
+
+    args = Namespace(
+        arch="transformer",
+        encoder_embed_dim=32,
+        encoder_ffn_embed_dim=48,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=4,
+        decoder_attention_heads=2,
+        max_source_positions=40,
+        max_target_positions=50,
+    )
+    vars(args).update(changes)
+    base_architecture(args)
+    return args
+
+
+def random_model(args: Namespace, task: Any, seed: int = 0) -> Any:
+    """A fairseq Transformer in which no two weights are alike, norms and biases included.
+
+    It has been loaded, as for inference: only then does its encoder take torch's fast path where it can.
+    """
+    from fairseq.models.transformer import TransformerModel
+
+    torch.manual_seed(seed)
+    model, loaded = (TransformerModel.build_model(args, task) for _ in range(2))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    loaded.load_state_dict(model.state_dict())
+    return loaded.eval()
+
+
+def logits(model: Any, source: Tensor, target: Tensor) -> Tensor:
+    """fairseq's logits [B,T,V], without what torch thinks of its age."""
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        return model(source, source.ne(PAD).sum(1), target)[0]
+
+
+def save(path: Path, options: Namespace, tensors: dict[str, Tensor], **extra: Any) -> Path:
+    """Writes a checkpoint laid out as fairseq 0.12.2 does."""
+    state = {
+        "args": None,
+        "cfg": {"model": options, "task": {"_name": "translation"}, "checkpoint": {}},
+        "model": tensors,
+        "optimizer_history": [{"num_updates": 7}],
+        "extra_state": {"val_loss": 1.5},
+    }
+    torch.save({**state, **extra}, path)
+    return path
+
+
+def padded_batch(words: int, *, left: bool) -> tuple[Tensor, Tensor]:
+    """Source rows of 9, 4 and 1 tokens and targets of 6, 7 and 2, as fairseq pads them: [3,S], [3,T]."""
+    generator = torch.Generator().manual_seed(3)
+
+    def rows(lengths: tuple[int, ...], left: bool) -> Tensor:
+        batch = torch.full((len(lengths), max(lengths)), PAD)
+        for row, length in zip(batch, lengths, strict=True):
+            place = row[len(row) - length :] if left else row[:length]
+            place.copy_(torch.randint(4, words, (length,), generator=generator))
+        return batch
+
+    source, target = rows((9, 4, 1), left), rows((6, 7, 2), False)
+    target[:, 0] = EOS  # fairseq starts a target with the end of the sentence before
+    return source, target

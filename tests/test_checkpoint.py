@@ -1,0 +1,304 @@
+"""The native model folder: what is written is read back, and what is corrupt is refused, quickly."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import resource
+import shutil
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny import random_model
+
+import nartk
+from nartk.checkpoint import CONFIG, DICTIONARY, WEIGHTS, load_checkpoint, require_shapes, save_checkpoint
+from nartk.errors import CheckpointError, ModelNotFoundError, UnsupportedCheckpointError
+from nartk.vocab import Vocab
+
+WORDS = ["a", "b", "c", "d"]
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_model(tmp_path_factory.mktemp("model") / "sound", words=WORDS)
+
+
+@pytest.fixture
+def folder(sound: Path, tmp_path: Path) -> Path:
+    """A copy of a sound model, to be spoilt."""
+    return shutil.copytree(sound, tmp_path / "model")
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    source, target = Vocab.from_words(["x", "y"]), Vocab.from_words(["y", "z", "ü"])
+    tensors = {"w": torch.randn(3, 4), "half": torch.randn(5).half(), "brain": torch.randn(2).bfloat16()}
+    save_checkpoint(
+        tmp_path / "m",
+        kind="transformer",
+        settings={"d_model": 4, "dropout": 0.1},
+        tensors=tensors,
+        source_vocab=source,
+        target_vocab=target,
+        card="# card\n",
+    )
+    read = load_checkpoint(tmp_path / "m")
+    assert (read.kind, read.settings) == ("transformer", {"d_model": 4, "dropout": 0.1})
+    assert read.source_vocab == source
+    assert read.target_vocab == target
+    assert read.tensors.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert read.tensors[name].dtype == tensor.dtype
+        assert torch.equal(read.tensors[name], tensor)
+    assert (tmp_path / "m" / "card.md").read_text(encoding="utf-8") == "# card\n"
+    # safetensors' own reader, and nothing beside the four files of the format and the second dictionary
+    assert torch.equal(load_file(tmp_path / "m" / WEIGHTS)["w"], tensors["w"])
+    assert {p.name for p in (tmp_path / "m").iterdir()} == {
+        "model.safetensors",
+        "config.json",
+        "card.md",
+        "dict.txt",
+        "dict.target.txt",
+    }
+
+
+def test_tensors_that_share_memory_are_stored_once(tmp_path: Path) -> None:
+    shared, vocab = torch.randn(4, 4), Vocab.from_words(WORDS)
+    tensors = {"embedding": shared, "output": shared, "transposed": shared.t(), "first": shared[0]}
+    save_checkpoint(
+        tmp_path, kind="x", settings={}, tensors=tensors, source_vocab=vocab, target_vocab=vocab, card=""
+    )
+    assert load_file(tmp_path / WEIGHTS).keys() == {"embedding", "transposed", "first"}
+    read = load_checkpoint(tmp_path)
+    assert read.tensors["output"] is read.tensors["embedding"]
+    for name, tensor in tensors.items():
+        assert torch.equal(read.tensors[name], tensor)
+    assert read.target_vocab is read.source_vocab
+
+
+def test_the_fingerprint_tells_models_apart(folder: Path, sound: Path) -> None:
+    before = load_checkpoint(sound).fingerprint
+    assert load_checkpoint(folder).fingerprint == before
+    tensors = load_file(folder / WEIGHTS)
+    next(iter(tensors.values())).view(-1)[0] += 1
+    save_file(tensors, folder / WEIGHTS)
+    assert load_checkpoint(folder).fingerprint != before
+
+
+def load_in_a_second(folder: Path) -> None:
+    """Loads the model; whatever is wrong, in under a second and in under 200 MB more than before."""
+    start, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    try:
+        nartk.load(folder)
+    finally:
+        assert time.process_time() - start < 1.0
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB
+
+
+def config_with(**values: Any) -> Callable[[Path], object]:
+    def spoil(folder: Path) -> None:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        config.update(values)
+        (folder / CONFIG).write_text(json.dumps(config), encoding="utf-8")
+
+    return spoil
+
+
+def setting(**values: Any) -> Callable[[Path], object]:
+    def spoil(folder: Path) -> None:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        config["model"].update(values)
+        (folder / CONFIG).write_text(json.dumps(config), encoding="utf-8")
+
+    return spoil
+
+
+def text(name: str, content: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_text(content, encoding="utf-8")
+
+
+def raw(name: str, content: bytes) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+def missing(name: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).unlink()
+
+
+def tensors_with(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], object]:
+    def spoil(folder: Path) -> None:
+        tensors = load_file(folder / WEIGHTS)
+        change(tensors)
+        save_file(tensors, folder / WEIGHTS)
+
+    return spoil
+
+
+def header(entries: object, *, body: bytes = b"", length: int | None = None) -> Callable[[Path], object]:
+    """A safetensors file by hand: the header's length, the header, the weights."""
+    encoded = entries if isinstance(entries, bytes) else json.dumps(entries).encode()
+    size = len(encoded) if length is None else length
+    return raw(WEIGHTS, struct.pack("<Q", size) + encoded + body)
+
+
+def first(tensors: dict[str, torch.Tensor]) -> str:
+    return "decoder_layers.0.ffn.up.weight"
+
+
+def entry(**values: Any) -> dict[str, Any]:
+    return {"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8], **values}}
+
+
+SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
+    "config is empty": (text(CONFIG, ""), "not JSON"),
+    "config is no JSON": (text(CONFIG, "{"), "not JSON"),
+    "config is a list": (text(CONFIG, "[]"), "not a JSON object"),
+    "config is not UTF-8": (raw(CONFIG, b'{"\xff": 1}'), "not JSON"),
+    "config is nested without end": (text(CONFIG, "[" * 100_000), "not JSON"),
+    "config says NaN": (text(CONFIG, '{"format": NaN}'), "NaN is no number"),
+    "config says Infinity": (text(CONFIG, '{"model": {"dropout": Infinity}}'), "Infinity is no number"),
+    "config is huge": (text(CONFIG, " " * 1_100_000), "larger than 1000000 bytes"),
+    "format of tomorrow": (config_with(format=2), "format 2, this version reads 1"),
+    "format missing": (text(CONFIG, "{}"), "format None, this version reads 1"),
+    "no settings": (config_with(model=None), "'kind', 'model' or 'aliases' is missing"),
+    "kind is a number": (config_with(kind=7), "'kind', 'model' or 'aliases' is missing"),
+    "alias of nothing": (config_with(aliases={"x": "y"}), "'x' stands for 'y', which is missing"),
+    "alias is a list": (config_with(aliases={"x": ["y"]}), "'x' stands for ['y'], which is missing"),
+    "unknown setting": (setting(d_mode=32), "unknown model setting 'd_mode'"),
+    "setting is text": (setting(d_model="32"), "model setting 'd_model' is '32', not a int"),
+    "setting is a fraction": (setting(d_model=32.0), "model setting 'd_model' is 32.0, not a int"),
+    "setting is huge": (setting(d_model=10**9), "`d_model` is 1000000000"),
+    "setting has 400 digits": (setting(encoder_ffn=10**400), "`encoder_ffn` is 1000"),
+    "setting is negative": (setting(decoder_ffn=-1), "`decoder_ffn` is -1"),
+    "positions are huge": (setting(max_target_len=10_000_000), "`max_target_len` is 10000000"),
+    "a million layers": (setting(encoder_layers=10**6), "`encoder_layers` is 1000000, more than 1000"),
+    "a thousand layers": (
+        setting(encoder_layers=1000),
+        "the encoder has 1 layers, the configuration says 1000",
+    ),
+    "no heads": (setting(encoder_heads=0), "`encoder_heads`"),
+    "unequal heads": (setting(encoder_heads=3), "`d_model` 32 is no multiple of `encoder_heads` 3"),
+    "dropout above 1": (setting(dropout=1.5), "`dropout` is 1.5"),
+    "activation unknown": (setting(activation="eval"), "`activation` is 'eval'"),
+    "another padding": (setting(pad=0), "pads with 0"),
+    "padding outside": (setting(pad=10_000), "pads with 10000"),
+    "wider than its weights": (setting(d_model=64), "the configuration says"),
+    "more words than its dictionary": (setting(src_vocab=9, tgt_vocab=9), "9 words, its dictionary 8"),
+    "no dictionary": (missing(DICTIONARY), "cannot read the dictionary"),
+    "dictionary without counts": (text(DICTIONARY, "a\nb\n"), "expected 'WORD COUNT', found 'a'"),
+    "dictionary not UTF-8": (raw(DICTIONARY, b"\xff\xfe 1\n"), "cannot read the dictionary"),
+    "dictionary too short": (text(DICTIONARY, "a 1\n"), "8 words, its dictionary 5"),
+    "tokenizer is none": (raw("spm.model", b"not a model"), "not a sentencepiece model"),
+    "no weights": (missing(WEIGHTS), "cannot read"),
+    "weights empty": (raw(WEIGHTS, b""), "truncated, or not a safetensors file"),
+    "weights are a pickle": (raw(WEIGHTS, b"\x80\x04cos\nsystem\n(S'true'\ntR."), "not a safetensors file"),
+    "header longer than the file": (header(b"{}", length=10**6), "truncated"),
+    "header of 2^63 bytes": (header(b"{}", length=2**63), "truncated"),
+    "header of 100 MB": (header(b"{" + b" " * 100_000_000 + b"}"), "not a safetensors file"),
+    "header of no bytes": (header(b""), "truncated"),
+    "header is no JSON": (header(b"{]"), "not JSON"),
+    "header nested without end": (header(b"[" * 100_000), "not JSON"),
+    "header is a list": (header([]), "not a JSON object"),
+    "shape of 2^62": (header(entry(shape=[2**62, 4]), body=b"\0" * 8), "its header says"),
+    "shape is negative": (header(entry(shape=[-2]), body=b"\0" * 8), "has no shape"),
+    "shape is true": (header(entry(shape=[True, 2]), body=b"\0" * 8), ""),
+    "shape is a fraction": (header(entry(shape=[2.0]), body=b"\0" * 8), "has no shape"),
+    "shape missing": (header(entry(shape=None), body=b"\0" * 8), "has no shape"),
+    "type unknown": (header(entry(dtype="F1"), body=b"\0" * 8), "has no known type"),
+    "type is a list": (header(entry(dtype=["F32"]), body=b"\0" * 8), "has no known type"),
+    "entry is a number": (header({"w": 3}, body=b"\0" * 8), "has no known type"),
+    "offsets outside": (header(entry(data_offsets=[0, 80]), body=b"\0" * 8), "corrupt"),
+    "offsets backwards": (header(entry(data_offsets=[8, 0]), body=b"\0" * 8), "corrupt"),
+    "bytes too many": (header(entry(), body=b"\0" * 9), "holds 9 bytes of weights, its header says 8"),
+    "tensor missing": (tensors_with(lambda t: t.pop(first(t))), "is missing"),
+    "tensor added": (
+        tensors_with(lambda t: t.update(new=torch.ones(1))),
+        "'new' is not in the configuration",
+    ),
+    "tensor of another shape": (
+        tensors_with(lambda t: t.update({first(t): torch.ones(3, 32)})),
+        "has shape [3, 32], the configuration says [32, 32]",
+    ),
+    "tensor of whole numbers": (
+        tensors_with(lambda t: t.update({first(t): torch.ones(32, 32, dtype=torch.int64)})),
+        "has type torch.int64",
+    ),
+    "tensor with NaN": (
+        tensors_with(lambda t: t[first(t)].view(-1)[5].fill_(float("nan"))),
+        "holds NaN or infinity",
+    ),
+    "tensor with infinity": (
+        tensors_with(lambda t: t[first(t)].view(-1)[5].fill_(float("-inf"))),
+        "holds NaN or infinity",
+    ),
+    "infinities that cancel": (
+        tensors_with(lambda t: t[first(t)].view(-1)[:2].copy_(torch.tensor([1, -1]) * torch.inf)),
+        "holds NaN or infinity",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SPOILT)
+def test_what_is_corrupt_is_refused_in_a_second(folder: Path, kind: str) -> None:
+    spoil, message = SPOILT[kind]
+    spoil(folder)
+    with pytest.raises(CheckpointError) as caught:
+        load_in_a_second(folder)
+    assert caught.value.exit_code == 5
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1000
+
+
+def test_the_sound_model_loads(folder: Path) -> None:
+    load_in_a_second(folder)
+
+
+def test_a_file_cut_anywhere_is_refused(folder: Path) -> None:
+    whole = (folder / WEIGHTS).read_bytes()
+    for i in range(100):
+        (folder / WEIGHTS).write_bytes(whole[: len(whole) * i // 100])
+        with pytest.raises(CheckpointError):
+            load_in_a_second(folder)
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, CONFIG, DICTIONARY])
+def test_a_flipped_bit_is_refused_or_harmless(folder: Path, name: str) -> None:
+    """No crash, no hang, no foreign exception; half of the bits lie in the header."""
+    whole = (folder / name).read_bytes()
+    rng = random.Random(0)
+    for i in range(150):
+        at = rng.randrange(min(len(whole), 4096) if i % 2 else len(whole))
+        spoilt = bytearray(whole)
+        spoilt[at] ^= 1 << rng.randrange(8)
+        (folder / name).write_bytes(bytes(spoilt))
+        with contextlib.suppress(CheckpointError, UnsupportedCheckpointError):
+            load_in_a_second(folder)
+
+
+def test_no_model_there(tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "absent", tmp_path / "a\0b"):
+        with pytest.raises(ModelNotFoundError) as caught:
+            nartk.load(place)
+        assert "name a shipped model or a folder with config.json" in str(caught.value)
+
+
+def test_a_kind_of_model_that_is_not_known(folder: Path) -> None:
+    config_with(kind="paraformer")(folder)
+    with pytest.raises(UnsupportedCheckpointError) as caught:
+        nartk.load(folder)
+    assert str(caught.value).endswith("a model of kind 'paraformer'. Fix: this version knows transformer.")
+
+
+def test_shapes_are_compared_name_by_name() -> None:
+    wanted = {"a": torch.ones(2, 3), "b": torch.ones(1)}
+    require_shapes(wanted, {"b": torch.zeros(1), "a": torch.zeros(2, 3).half()}, "here")
+    with pytest.raises(CheckpointError, match="here: tensor 'b' is missing"):
+        require_shapes(wanted, {"a": torch.ones(2, 3)}, "here")

@@ -1,0 +1,601 @@
+"""`nartk-decode`: one line out for every line in, in order, and a named error for every one that fails."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import tiny
+
+import nartk.pipeline
+from nartk.cli import decode
+from nartk.cli.decode import main
+from nartk.hypothesis import Hypothesis, Result
+from nartk.registry import strategies
+
+COMMAND = [sys.executable, "-c", "import sys; from nartk.cli.decode import main; sys.exit(main())"]
+LINES = ("she go to school yesterday .", "", "the big cat sees it .", "he go home !")
+OUTPUTS = ("she goes to school yesterday .", "", "the big cat sees it .", "he goes home !")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Copies its source, with `goes` for `go`."""
+    return str(tiny.corrector(tmp_path_factory.mktemp("corrector")))
+
+
+@pytest.fixture(scope="module")
+def pieces_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Random, with a sentencepiece model."""
+    return str(tiny.random_model(tmp_path_factory.mktemp("pieces")))
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    path = tmp_path / "in.txt"
+    path.write_text("".join(f"{line}\n" for line in LINES))
+    return str(path)
+
+
+def outputs_of(capture: pytest.CaptureFixture[bytes]) -> list[str]:
+    out = capture.readouterr().out.decode()
+    assert out.endswith("\n")
+    return out.split("\n")[:-1]
+
+
+def run_command(args: Sequence[str], stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [*COMMAND, *args], input=stdin, capture_output=True, env=env, timeout=60, check=False
+    )
+
+
+def give_stdin(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def test_the_model_in_use_copies_and_corrects(model: str) -> None:
+    """The other tests compare outputs: they must have some."""
+    found = nartk.pipeline.load(model).decode([*LINES], strategy="greedy")
+    assert tuple(hypothesis.text for hypothesis in found) == OUTPUTS
+
+
+def test_filter_writes_data_alone_on_stdout(model: str) -> None:
+    done = run_command([model], b"she go to school yesterday .\n")
+    assert (done.returncode, done.stdout) == (0, b"she goes to school yesterday .\n")
+    summary, signature = done.stderr.decode().splitlines()
+    assert re.fullmatch(
+        r"nartk: 1 sentences, 7 tokens in \d+\.\d\d s \(\d+ tokens/s\), \d+ passes, "
+        r"\d+ of \d+ drafted tokens accepted",
+        summary,
+    )
+    assert signature.startswith("nartk: strategy:iad|")
+
+
+def test_help_comes_without_torch(model: str) -> None:
+    code = "import sys; from nartk.cli.decode import main; main(['--help']); sys.exit('torch' in sys.modules)"
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+        seconds.append(time.perf_counter() - start)
+    assert done.returncode == 0
+    assert min(seconds) < 1.0
+    text = done.stdout.decode()
+    assert all(re.search(rf"^  {name} +\w", text, re.MULTILINE) for name in strategies())
+
+
+def test_help_of_a_strategy_lists_its_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--strategy", "iad", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "options of the strategy iad (identical to greedy):" in out
+    assert "--exact, --no-exact" in out
+    assert "--anchor {aligned,unique}" in out
+    assert "longest output, tokens (default: 256)" in out
+
+
+def test_every_strategy_fits_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in strategies():
+        assert main(["--strategy", name, "--help"]) == 0, name
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("strategy", ["iad", "greedy"])
+@pytest.mark.parametrize(
+    "extra", [[], ["--stream"], ["--batch-size", "1"], ["--max-tokens", "9"], ["--no-exact"]]
+)
+def test_lines_come_in_order(
+    model: str, source: str, strategy: str, extra: list[str], capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert main([model, source, "--strategy", strategy, *extra]) == 0
+    assert outputs_of(capsysbinary) == [*OUTPUTS]
+
+
+def test_windows_and_files_join_seamlessly(
+    model: str, source: str, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode, "WINDOW", 3)
+    give_stdin(monkeypatch, "\n".join(LINES).encode())  # without a last line feed
+    assert main([model, source, "-", source]) == 0
+    assert outputs_of(capsysbinary) == [*OUTPUTS, *OUTPUTS, *OUTPUTS]
+
+
+def test_results_are_written_as_soon_as_their_turn_comes(
+    model: str, source: str, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def stream(self: object, lines: Sequence[str], *args: object, **options: object) -> object:
+        for index in (3, 0, 2, 1):
+            yield index, Result(index, (Hypothesis(tokens=(), text=f"line {index}"),))
+            seen.append(capsysbinary.readouterr().out)
+
+    monkeypatch.setattr(nartk.pipeline.Model, "stream", stream)
+    assert main([model, source, "--quiet"]) == 0
+    assert seen == [b"", b"line 0\n", b"", b"line 1\nline 2\nline 3\n"]
+
+
+def test_model_is_the_shipped_one_by_default(
+    model: str, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def load(name: str, **options: object) -> nartk.pipeline.Model:
+        asked.append((name, options))
+        return original(model)
+
+    original = nartk.pipeline.load
+    monkeypatch.setattr(nartk.pipeline, "load", load)
+    give_stdin(monkeypatch, b"he go\n")
+    assert main(["--dtype", "bf16"]) == 0
+    assert asked == [("gec-en", {"device": "cpu", "dtype": "bf16"})]
+    assert outputs_of(capsysbinary) == ["he goes"]
+
+
+def test_formats(model: str, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    (tmp_path / "a.tsv").write_text("7\the go\n8\tthe cat\n")
+    (tmp_path / "b.jsonl").write_text('{"text": "she go"}\n')
+    (tmp_path / "c.m2").write_text("S they go home\nA 1 2|||R|||went|||REQUIRED|||-NONE-|||0\n\n")
+    (tmp_path / "d.unknown").write_text("x\ta cat\n")
+    files = [str(path) for path in sorted(tmp_path.iterdir())]
+    assert main([model, "--column", "2", *files[:3]]) == 0
+    assert outputs_of(capsysbinary) == ["he goes", "the cat", "she goes", "they goes home"]
+    assert main([model, "--format", "tsv", "--column", "2", files[3]]) == 0
+    assert outputs_of(capsysbinary) == ["a cat"]
+
+
+def test_prefixes_begin_the_output(
+    model: str, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_stdin(monkeypatch, b"she go home\tshe went\nshe go home\t\n")
+    assert main([model, "--format", "tsv", "--prefix-column", "2"]) == 0
+    assert outputs_of(capsysbinary) == ["she went home", "she goes home"]
+
+
+def test_jsonl_output_holds_all_there_is(
+    model: str, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_stdin(monkeypatch, b'{"source": "he go", "id": "x"}\n{"source": ""}\n[]\n')
+    trace = tmp_path / "trace.jsonl"
+    args = [model, "--format", "jsonl", "--output-format", "jsonl", "--trace", str(trace), "--no-exact"]
+    assert main(args) == 3
+    first, blank, failed = map(json.loads, outputs_of(capsysbinary))
+    assert (first["id"], first["source"]) == ("x", "he go")
+    (found,) = first["hypotheses"]
+    assert (found["text"], found["tokens"]) == ("he goes", ["he", "goes", "</s>"])
+    assert found["score"] == pytest.approx(sum(found["positional_scores"]))
+    assert all(score <= 0 for score in found["positional_scores"])
+    assert found["origin"] == ["draft", "verifier", "verifier"]
+    assert found["pass"] == [1, 1, 2]
+    assert blank == {
+        "id": 2,
+        "source": "",
+        "hypotheses": [{"text": "", "tokens": [], "score": None, "positional_scores": None}],
+    }
+    error = {"code": "E204", "name": "InputFormat", "where": "stdin:3", "message": "not a JSON object"}
+    assert failed == {"id": 3, "error": {**error, "fix": 'write {"source": "..."}'}}
+
+    traced = [json.loads(line) for line in trace.read_text().splitlines()]
+    assert traced[0] == {
+        "id": "x",
+        "source": ["he", "go", "</s>"],
+        "output": ["he", "goes", "</s>"],
+        **{key: found[key] for key in ("origin", "pass", "margin")},
+    }
+    assert traced[1] == {"id": 2, "source": ["</s>"], "output": []}
+    assert traced[2] == failed
+
+
+def test_nbest_gives_columns(
+    model: str, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_stdin(monkeypatch, b"he go\n\n\xff\n")
+    assert main([model, "--strategy", "beam", "--nbest", "2", "--quiet"]) == 3
+    lines = [line.split("\t") for line in outputs_of(capsysbinary)]
+    assert [line[0] for line in lines] == ["1", "1", "2", "3"]
+    assert lines[0][2] == "he goes"
+    assert float(lines[0][1]) > float(lines[1][1])
+    assert lines[2:] == [["2", "", ""], ["3", "", ""]]
+
+
+def test_stats(model: str, source: str, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    path = tmp_path / "stats.json"
+    assert main([model, source, "--stats", str(path), "--batch-size", "2"]) == 0
+    stats = json.loads(path.read_text())
+    assert (stats["lines"], stats["sentences"], stats["failed"]) == (4, 3, 0)
+    assert stats["tokens"] == sum(len(line.split()) + 1 for line in OUTPUTS if line)  # warm-up excluded
+    assert stats["passes"] < stats["tokens"]
+    assert 0 < stats["accepted"] <= stats["drafted"]
+    assert stats["accepted_per_pass"] == pytest.approx(stats["accepted"] / stats["passes"])
+    assert stats["tokens_per_second"] == pytest.approx(stats["tokens"] / stats["seconds"])
+    latency = stats["latency_ms"]
+    assert 0 < latency["p50"] <= latency["p90"] <= latency["p99"] <= 1000 * stats["seconds"]
+    assert (stats["strategy"], stats["batch_size"], stats["dtype"]) == ("iad", 2, "fp32")
+    assert stats["signature"].startswith("strategy:iad|max_len:256|")
+    assert stats["signature"].encode() in capsysbinary.readouterr().err
+
+
+def test_output_file_is_whole_or_untouched(
+    model: str,
+    source: str,
+    tmp_path: Path,
+    capsysbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "out.txt"
+    path.write_text("before")
+    path.chmod(0o644)
+    monkeypatch.setattr(nartk.pipeline.Model, "stream", interrupt)
+    assert main([model, source, "--output", str(path)]) == 130
+    assert path.read_text() == "before"
+    monkeypatch.undo()
+    assert main([model, source, "--output", str(path)]) == 0
+    assert path.read_text().split("\n") == [*OUTPUTS, ""]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["in.txt", "out.txt"]
+    captured = capsysbinary.readouterr()
+    assert captured.out == b""
+    assert captured.err.startswith(b"nartk: interrupted\n")
+
+
+def interrupt(*args: object, **options: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_device_as_output_is_written_to_and_kept(model: str, source: str, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to("/dev/null")
+    assert main([model, source, "--output", str(link), "--quiet"]) == 0
+    assert link.is_symlink()
+    assert link.is_char_device()
+
+
+# What goes wrong
+
+FULL = Path("/dev/full")
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (
+            ["MODEL", "--strategy", "greedy", "--max-draft", "3"],
+            2,
+            r"E101 Usage\] nartk-decode with strategy 'greedy' has no option --max-draft.* "
+            r"it knows --max-len, --max-ratio, --exact;",
+        ),
+        (
+            ["MODEL", "--max-lem=3"],
+            2,
+            r"E101 Usage\] .* has no option --max-lem\b.* did you mean --max-len\?",
+        ),
+        (["MODEL", "--strategy", "gredy"], 2, r"E102 UnknownStrategy\] no strategy 'gredy'.* 'greedy'\?"),
+        (["MODEL", "--max-len", "0"], 2, r"E101 Usage\] --max-len of 'iad' is 0"),
+        (["MODEL", "--max-len", "x"], 2, r"E101 Usage\] argument --max-len: invalid int value: 'x'"),
+        (["MODEL", "--anchor", "x"], 2, r"E101 Usage\] argument --anchor: invalid choice: 'x'"),
+        (["MODEL", "--batch-size", "0", "SOURCE"], 2, r"E101 Usage\] --batch-size is 0"),
+        (["MODEL", "--max-tokens", "0", "SOURCE"], 2, r"E101 Usage\] --max-tokens is 0"),
+        (["MODEL", "--threads", "0", "SOURCE"], 2, r"E101 Usage\] --threads is 0"),
+        (["MODEL", "--dtype", "int8"], 2, r"E101 Usage\] --dtype is 'int8'"),
+        (["MODEL", "--device", "tpu9"], 2, r"E101 Usage\] --device is 'tpu9'"),
+        (["MODEL", "--column", "0"], 2, r"E101 Usage\] --column is 0"),
+        (
+            ["MODEL", "--strategy", "clashing"],
+            2,
+            r"--device is an option of strategy 'clashing' and of nartk-decode",
+        ),
+        (["MODEL", "--assert-lossless", "--no-exact"], 2, r"E101 Usage\] --assert-lossless, but --no-exact"),
+        (
+            ["MODEL", "--assert-lossless", "--strategy", "sloppy"],
+            2,
+            r"the promise of 'sloppy' is 'approximate'",
+        ),
+        (["MODEL", "nowhere.txt"], 2, r"E201 InputFile\] nowhere.txt: no such file"),
+        (["MODEL", "MODEL"], 2, r"E201 InputFile\] .*: a folder, not a file"),
+        (
+            ["SOURCE"],
+            2,
+            r"E401 ModelNotFound\] '.*in.txt' is neither a shipped model \(gec-en\) nor a folder",
+        ),
+        (["EMPTY", "SOURCE"], 2, r"E401 ModelNotFound\] no model at '"),
+        (
+            ["MODEL", "SOURCE", "--output", "nowhere/out"],
+            6,
+            r"E501 Output\] nowhere/out: cannot write: No such file",
+        ),
+        (["MODEL", "SOURCE", "--stats", "EMPTY"], 6, r"E501 Output\] .*: cannot write: Is a directory"),
+        pytest.param(
+            ["MODEL", "SOURCE", "--output", str(FULL)],
+            6,
+            r"E501 Output\] /dev/full: cannot write: No space left on device",
+            marks=pytest.mark.skipif(not FULL.exists(), reason="no /dev/full on this system"),
+        ),
+    ],
+)
+def test_errors_are_one_line_with_their_exit_code(
+    model: str,
+    source: str,
+    tmp_path: Path,
+    args: list[str],
+    code: int,
+    message: str,
+    odd_strategies: None,
+    capsysbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "empty").mkdir()
+    places = {"MODEL": model, "SOURCE": source, "EMPTY": str(tmp_path / "empty")}
+    give_stdin(monkeypatch, b"")
+    assert main([places.get(arg, arg) for arg in args]) == code
+    captured = capsysbinary.readouterr()
+    assert captured.out == b""
+    (line,) = captured.err.decode().splitlines()
+    assert line.startswith("nartk: error[")
+    assert re.search(message, line), line
+
+
+@pytest.fixture
+def odd_strategies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A strategy that promises little, and one whose option is a flag of the command."""
+    from nartk import registry
+    from nartk.decoders.greedy import Greedy
+
+    strategies()
+    monkeypatch.setattr(registry, "_STRATEGIES", dict(registry._STRATEGIES))
+    registry.register_decoder("sloppy")(type("Sloppy", (Greedy,), {"promise": "approximate"}))
+
+    @registry.register_decoder("clashing")
+    class Clashing(Greedy):
+        device: int = registry.option(1, "taken")
+
+
+def test_debug_shows_the_traceback(model: str, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert main([model, "--max-len", "0", "--debug"]) == 2
+    err = capsysbinary.readouterr().err.decode()
+    assert err.startswith("Traceback")
+    assert err.splitlines()[-1].startswith("nartk: error[E101 Usage]")
+
+
+BAD = {  # kind -> the line, and the error it has in txt
+    "empty": (b"", ""),
+    "blank": (b"   ", ""),
+    "nul": (b"she go\0home", "E202"),
+    "invalid utf-8": (b"caf\xe9 home .", "E202"),
+    "surrogate": (b"she \xed\xa0\x80 go", "E202"),
+    "bom": (b"\xef\xbb\xbfshe go", ""),
+    "carriage return": (b"she\rgo", ""),
+    "line separator": ("she\u2028go".encode(), ""),
+    "paragraph separator": ("she\u2029go".encode(), ""),
+    "next line": ("she\x85go".encode(), ""),
+    "100k tokens": (b"she " * 100_000, "E203"),
+    "rtl": ("שלום עולם".encode(), ""),
+    "emoji": ("she 👩‍👩‍👧 go 🇪🇺".encode(), ""),
+    "unknown words": (b"qwx zxq vvv", ""),
+    "last": (b"she go", ""),
+}
+WRAP = {"txt": b"%b", "tsv": b"%b\tother", "jsonl": b'{"source": "%b"}', "m2": b"S %b"}
+
+
+@pytest.mark.parametrize("strategy", ["greedy", "iad"])
+@pytest.mark.parametrize("form", WRAP)
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_line_costs_itself_alone(
+    kind: str,
+    form: str,
+    strategy: str,
+    model: str,
+    tmp_path: Path,
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    """I1: N lines in, N lines out, exit 0 or 3, the other lines as in a clean run."""
+    bad, code = BAD[kind]
+    if form == "jsonl" and kind == "carriage return":
+        code = "E204"  # JSON allows no control character in a string
+    lines = [b"he go home !", bad, b"the big cat sees it ."]
+    if kind == "last":
+        lines.reverse()
+    path = tmp_path / f"in.{form}"
+    path.write_bytes(b"\n".join(WRAP[form] % line for line in lines))
+    assert main([model, str(path), "--strategy", strategy, "--quiet"]) == (3 if code else 0)
+    captured = capsysbinary.readouterr()
+    found = captured.out.split(b"\n")
+    assert len(found) == 4
+    clean = [b"he goes home !", b"the big cat sees it ."]
+    assert [found[0], found[2]] == (clean if kind != "last" else [clean[1], clean[0]])
+    errors = captured.err.decode().splitlines()
+    assert [re.match(r"nartk: error\[(\w+) \w+\] .*:2: ", error)[1] for error in errors] == [code] * bool(
+        code
+    )
+    if code:
+        assert found[1] == b""
+
+
+def test_ten_megabytes_in_a_line(
+    pieces_model: str, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    path = tmp_path / "in.txt"
+    path.write_bytes(b"the cat\n" + b"She go " * 1_500_000 + b"\nthe cat")
+    start = time.perf_counter()
+    assert main([pieces_model, str(path), "--quiet"]) == 3
+    assert time.perf_counter() - start < 30
+    captured = capsysbinary.readouterr()
+    first, long, last = captured.out.decode().split("\n")[:-1]
+    assert (first, long) == (last, "")
+    assert re.match(rf"nartk: error\[E203 InputTooLong\] {path}:2: \d+ tokens > 63", captured.err.decode())
+
+
+def test_truncate_cuts_what_is_too_long(
+    model: str, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_stdin(monkeypatch, b"she " * 100 + b"\n" + b"she " * 63)
+    assert main([model, "--truncate"]) == 0
+    cut, whole = outputs_of(capsysbinary)
+    assert cut == whole != ""
+
+
+def damaged(model: str, folder: Path, name: str, data: bytes) -> str:
+    shutil.copytree(model, folder)
+    (folder / name).write_bytes(data)
+    return str(folder)
+
+
+def refused(folder: str, source: str, capture: pytest.CaptureFixture[bytes]) -> bool:
+    """Whether the model is refused in the documented way; else it must decode as the sound one does."""
+    code = main([folder, source, "--quiet"])
+    captured = capture.readouterr()
+    if code == 0:
+        assert captured.out.decode().split("\n") == [*OUTPUTS, ""]
+        return False
+    assert code == 5
+    assert captured.out == b""
+    assert re.fullmatch(r"nartk: error\[E40[23] \w+\] [^\n]*\n", captured.err.decode())
+    return True
+
+
+def test_truncated_checkpoints_are_refused(
+    model: str, source: str, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    weights = (Path(model) / "model.safetensors").read_bytes()
+    header = int.from_bytes(weights[:8], "little")
+    for size in (0, 4, 8, 9, header // 2, 8 + header - 1, 8 + header, len(weights) // 2, len(weights) - 1):
+        folder = damaged(model, tmp_path / str(size), "model.safetensors", weights[:size])
+        assert refused(folder, source, capsysbinary), size
+
+
+def test_bit_flips_in_the_header_are_refused_or_harmless(
+    model: str, source: str, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    weights = (Path(model) / "model.safetensors").read_bytes()
+    header = int.from_bytes(weights[:8], "little")
+    draw = random.Random(0)
+    count = 0
+    for place in [*range(8), *(draw.randrange(8, 8 + header) for _ in range(52))]:
+        flipped = bytearray(weights)
+        flipped[place] ^= 1 << draw.randrange(8)
+        folder = damaged(model, tmp_path / f"{place}.{count}", "model.safetensors", bytes(flipped))
+        count += refused(folder, source, capsysbinary)
+    assert count >= 50
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("config.json", b""),
+        ("config.json", b"[]"),
+        ("config.json", b'{"format": 9}'),
+        ("config.json", b'{"format": 1, "kind": "transformer", "model": {"d_model": 1e9}, "aliases": {}}'),
+        ("config.json", b'{"format": 1, "kind": "transformer", "model": {"d_model": NaN}, "aliases": {}}'),
+        ("config.json", b'{"format": 1, "kind": "other", "model": {}, "aliases": {}}'),
+        ("dict.txt", b"she 1\n"),
+        ("dict.txt", b"she\n"),
+        ("dict.txt", b"\xff 1\n"),
+        ("spm.model", b"no model"),
+        ("spm.model", b""),
+    ],
+)
+def test_damaged_files_are_refused(
+    model: str,
+    source: str,
+    tmp_path: Path,
+    name: str,
+    data: bytes,
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    assert refused(damaged(model, tmp_path / "model", name, data), source, capsysbinary)
+
+
+# What only a process of its own can show
+
+
+def test_stream_answers_before_the_next_line_and_sigint_ends_it(model: str) -> None:
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [*COMMAND, model, "--stream"], stdin=pipe, stdout=pipe, stderr=pipe, env=env, bufsize=0
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        for line, output in ((b"he go\n", b"he goes\n"), (b"\n", b"\n"), (b"the cat\n", b"the cat\n")):
+            process.stdin.write(line)
+            assert process.stdout.readline() == output
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+        assert process.stderr.read() == b"nartk: interrupted\n"
+
+
+def test_sigterm_leaves_no_half_file(model: str, tmp_path: Path) -> None:
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    output = tmp_path / "out"
+    args = [*COMMAND, model, "--output", str(output)]
+    with subprocess.Popen(args, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=env) as process:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.iterdir()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert list(tmp_path.iterdir()) != [output]  # the temporary file
+        process.terminate()
+        assert process.wait(timeout=60) == 143
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no /dev/full on this system")
+def test_full_disk_behind_stdout(model: str, source: str) -> None:
+    with FULL.open("wb") as full:
+        done = subprocess.run([*COMMAND, model, source], stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 6
+    (line,) = done.stderr.decode().splitlines()
+    assert line.startswith("nartk: error[E501 Output] stdout: cannot write: No space left on device")
+
+
+def test_progress_is_drawn_on_a_terminal_alone(model: str, source: str) -> None:
+    pty = pytest.importorskip("pty", reason="terminals need a Unix")
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "TERM": "xterm", "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([*COMMAND, model, source], stdout=subprocess.PIPE, stderr=theirs, env=env)
+    os.close(theirs)
+    drawn = b""
+    while True:
+        try:
+            piece = os.read(ours, 4096)
+        except OSError:  # Linux tells the end of a terminal so
+            break
+        if not piece:
+            break
+        drawn += piece
+    out, _ = process.communicate(timeout=60)
+    os.close(ours)
+    assert process.returncode == 0
+    assert out.decode().split("\n") == [*OUTPUTS, ""]
+    assert b"decoding" in drawn
+    assert b"\x1b[" in drawn
+    assert b"decoding" not in run_command([model, source]).stderr

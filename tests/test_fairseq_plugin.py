@@ -1,0 +1,264 @@
+"""nartk's models, criterion and optimizer compute the same inside fairseq as outside."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import warnings
+from argparse import Namespace
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import fairseq_host
+import pytest
+import torch
+from torch import Tensor
+
+import nartk
+from nartk.errors import VocabMismatchError
+from nartk.models.transformer import Transformer, TransformerConfig, label_smoothed_cross_entropy
+
+WORDS = 21
+
+
+@pytest.fixture(autouse=True)
+def _fairseq() -> None:
+    fairseq_host.require_fairseq()
+
+
+def build(*flags: str, arch: str = "nartk_transformer_tiny", task: Any = None) -> Any:
+    """A model built as `fairseq-train` does it: the command line, then the architecture."""
+    from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+
+    parser = argparse.ArgumentParser()
+    group = parser.add_argument_group(argument_default=argparse.SUPPRESS)
+    ARCH_MODEL_REGISTRY[arch].add_args(group)
+    args = parser.parse_args(flags)
+    ARCH_CONFIG_REGISTRY[arch](args)
+    return ARCH_MODEL_REGISTRY[arch].build_model(args, fairseq_host.task(WORDS) if task is None else task)
+
+
+def criterion(name: str, epsilon: float) -> Any:
+    from fairseq.criterions import CRITERION_REGISTRY
+
+    return CRITERION_REGISTRY[name](fairseq_host.task(WORDS), sentence_avg=False, label_smoothing=epsilon)
+
+
+def sample(source: Tensor, prev_output: Tensor) -> dict[str, Any]:
+    """A batch as fairseq's translation task gives it to a criterion."""
+    target = torch.full_like(prev_output, fairseq_host.PAD)
+    target[:, :-1] = prev_output[:, 1:]
+    lengths = prev_output.ne(fairseq_host.PAD).sum(1)
+    target[torch.arange(len(target)), lengths - 1] = fairseq_host.EOS
+    net_input = {
+        "src_tokens": source,
+        "src_lengths": source.ne(fairseq_host.PAD).sum(1),
+        "prev_output_tokens": prev_output,
+    }
+    return {"net_input": net_input, "target": target, "ntokens": int(lengths.sum())}
+
+
+def gradients(model: torch.nn.Module) -> dict[str, Tensor]:
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        (),
+        ("--no-encoder-norm-first", "--no-decoder-norm-first", "--activation", "gelu"),
+        ("--encoder-positions", "learned", "--decoder-positions", "learned", "--norm-embedding"),
+        ("--share-embeddings", "none", "--no-scale-embedding"),
+    ],
+    ids=["default", "post-norm", "learned positions", "untied"],
+)
+@pytest.mark.parametrize("epsilon", [0.0, 0.1])
+def test_loss_and_gradients_are_the_cores(flags: tuple[str, ...], epsilon: float) -> None:
+    plugin = build(*flags, "--dropout", "0").double()
+    core = Transformer(plugin.core.config).double()
+    core.load_state_dict(plugin.core.state_dict())
+    left, prev_output = fairseq_host.padded_batch(WORDS, left=True)
+    right, _ = fairseq_host.padded_batch(WORDS, left=False)
+    batch = sample(left, prev_output)
+
+    found, size, log = criterion("nartk_cross_entropy", epsilon)(plugin, batch)
+    found.backward()
+    wanted, nll, count = label_smoothed_cross_entropy(
+        core(right, prev_output), batch["target"], epsilon=epsilon, pad=fairseq_host.PAD
+    )
+    wanted.backward()
+
+    assert size == log["ntokens"] == int(count) == 6 + 7 + 2
+    assert abs(found - wanted) <= 1e-10 * abs(wanted)
+    assert abs(log["nll_loss"] - nll) <= 1e-10 * abs(nll)
+    plugin_gradients, core_gradients = gradients(plugin.core), gradients(core)
+    assert plugin_gradients.keys() == core_gradients.keys() != set()
+    for name, gradient in core_gradients.items():
+        torch.testing.assert_close(plugin_gradients[name], gradient, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.3])
+def test_criterion_equals_fairseqs(epsilon: float) -> None:
+    model = build("--dropout", "0").double()
+    batch = sample(*fairseq_host.padded_batch(WORDS, left=True))
+    results = []
+    for name in ("nartk_cross_entropy", "label_smoothed_cross_entropy"):
+        model.zero_grad()
+        loss, size, log = criterion(name, epsilon)(model, batch)
+        loss.backward()
+        # fairseq takes log-softmax in fp32, so its own loss is exact to 1e-6 only.
+        results.append((loss.item(), log["nll_loss"].item(), size, gradients(model)))
+    ours, theirs = results
+    assert ours[:2] == pytest.approx(theirs[:2], rel=1e-6)
+    assert ours[2] == theirs[2]
+    for name, gradient in theirs[3].items():
+        torch.testing.assert_close(ours[3][name], gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_optimizer_steps_as_fairseqs_adam() -> None:
+    from fairseq.optim import OPTIMIZER_REGISTRY
+
+    cfg = Namespace(
+        lr=[1e-2], adam_betas="(0.9, 0.98)", adam_eps=1e-8, weight_decay=0.1, fp16_adam_stats=False
+    )
+    results = []
+    for name in ("nartk_adamw", "adam"):
+        torch.manual_seed(0)
+        weights = [torch.nn.Parameter(torch.randn(5, 3)), torch.nn.Parameter(torch.randn(7))]
+        optimizer = OPTIMIZER_REGISTRY[name](cfg, weights)
+        for _ in range(4):
+            for weight in weights:
+                weight.grad = torch.randn_like(weight)
+            optimizer.step()
+        assert optimizer.supports_flat_params  # which --fp16 asks for
+        results.append(weights)
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_options_are_the_fields_of_the_config() -> None:
+    parser = argparse.ArgumentParser()
+    from nartk.tasks.transformer import FROM_TASK, FairseqTransformer
+
+    FairseqTransformer.add_args(parser)
+    flags = {action.dest: action for action in parser._actions}
+    names = {item.name for item in fields(TransformerConfig)}
+    assert names - set(FROM_TASK) == set(flags) - {"help", "autocast"}
+    assert flags["d_model"].help == "features of a token"
+    assert build("--d-model", "32", "--encoder-heads", "2", "--no-scale-embedding").core.config == (
+        TransformerConfig(
+            src_vocab=WORDS,
+            tgt_vocab=WORDS,
+            d_model=32,
+            encoder_layers=2,
+            decoder_layers=2,
+            encoder_ffn=256,
+            decoder_ffn=256,
+            encoder_heads=2,
+            decoder_heads=4,
+            scale_embedding=False,
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("arch", "shape"),
+    [
+        ("nartk_transformer", (6, 6, 512)),
+        ("nartk_transformer_base", (6, 6, 512)),
+        ("nartk_transformer_tiny", (2, 2, 64)),
+        ("nartk_transformer_big", (6, 6, 1024)),
+        ("nartk_transformer_9_3", (9, 3, 512)),
+        ("nartk_transformer_12_2", (12, 2, 512)),
+    ],
+)
+def test_architectures(arch: str, shape: tuple[int, int, int]) -> None:
+    with torch.device("meta"):
+        config = build(arch=arch).core.config
+    assert (config.encoder_layers, config.decoder_layers, config.d_model) == shape
+
+
+def test_differing_dictionaries_are_refused_unless_nothing_is_shared() -> None:
+    task = fairseq_host.task(WORDS, WORDS + 1)
+    with pytest.raises(VocabMismatchError, match="their dictionaries differ"):
+        build(task=task)
+    assert build("--share-embeddings", "decoder", task=task).core.config.tgt_vocab == WORDS + 1
+
+
+def test_autocast_keeps_weights_and_loss_in_fp32() -> None:
+    model = build("--autocast", "bf16", "--dropout", "0")
+    exact = build("--dropout", "0")
+    exact.load_state_dict(model.state_dict())
+    batch = sample(*fairseq_host.padded_batch(WORDS, left=True))
+    loss, _, _ = criterion("nartk_cross_entropy", 0.1)(model, batch)
+    wanted, _, _ = criterion("nartk_cross_entropy", 0.1)(exact, batch)
+    loss.backward()
+    assert model(**batch["net_input"])[0].dtype == torch.bfloat16
+    assert loss.dtype == torch.float32
+    assert {p.grad.dtype for p in model.parameters()} == {torch.float32}
+    assert loss.item() != wanted.item()
+    assert loss.item() == pytest.approx(wanted.item(), rel=0.02)
+
+
+def test_beam_search_on_padded_batches_says_what_single_rows_say() -> None:
+    from fairseq.sequence_generator import SequenceGenerator
+
+    task = fairseq_host.task(WORDS)
+    torch.manual_seed(0)
+    model = build(task=task)
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.mul_(3.0)  # outputs then vary with the input
+    model.eval()
+    generator = SequenceGenerator([model], task.target_dictionary, beam_size=3, max_len_b=12)
+    source, _ = fairseq_host.padded_batch(WORDS, left=True)
+
+    def search(rows: Tensor) -> list[list[int]]:
+        net_input = {"src_tokens": rows, "src_lengths": rows.ne(fairseq_host.PAD).sum(1)}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            hypotheses = generator.generate([model], {"net_input": net_input})
+        return [best[0]["tokens"].tolist() for best in hypotheses]
+
+    alone = [search(row[row.ne(fairseq_host.PAD)][None])[0] for row in source]
+    assert search(source) == alone
+    assert len({tuple(tokens) for tokens in alone}) == 3
+
+
+def test_without_the_cure_fairseq_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = fairseq_host.random_model(fairseq_host.settings(), fairseq_host.task(WORDS))
+    batch = fairseq_host.padded_batch(WORDS, left=True)
+    fairseq_host.logits(model, *batch)
+    monkeypatch.setattr(
+        torch, "_transformer_encoder_layer_fwd", torch._transformer_encoder_layer_fwd.__wrapped__
+    )
+    with pytest.raises(RuntimeError, match="Mask Type should be defined"):
+        fairseq_host.logits(model, *batch)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 accepts fairseq's dataclasses")
+@pytest.mark.parametrize("cured", [True, False])
+def test_fairseq_imports_only_with_the_hook(cured: bool) -> None:
+    # An installed nartk brings the hook by itself: the uncured case takes it out again.
+    kept = "[finder for finder in sys.meta_path if type(finder).__name__ != '_Hook']"
+    unhook = f"import sys; sys.meta_path[:] = {kept}"
+    hook = "from nartk._fairseq_compat import install; install(); install()"
+    code = f"{hook if cured else unhook}; import fairseq"
+    root = Path(nartk.__file__).parents[1]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) == cured
+    assert ("ValueError: mutable default" in done.stderr) != cured
+
+
+def test_hook_imports_nothing_before_fairseq() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import _fairseq_compat; _fairseq_compat.install();"
+        "print(sorted(set(sys.modules) - before - {'__future__'}))"
+    )
+    folder = Path(nartk.__file__).parent
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "['_fairseq_compat']\n"

@@ -1,0 +1,159 @@
+"""preprocess → train → resume → generate → convert, by fairseq's own commands and by nartk's.
+
+fairseq's own commands run on an installed nartk: a build of it, whose `.pth` file Python reads at start.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import SENTENCES
+
+import nartk
+from nartk.cli.convert import main as convert
+
+ROOT = Path(nartk.__file__).parents[1]
+SMALL = (
+    "--arch nartk_transformer_tiny --d-model 32 --encoder-heads 2 --decoder-heads 2 --encoder-layers 1"
+    " --decoder-layers 1 --criterion nartk_cross_entropy --optimizer nartk_adamw"
+)
+TRAINING = "--lr 0.01 --max-tokens 200 --cpu --seed 7 --no-epoch-checkpoints --log-format simple"
+GENERATION = "--gen-subset valid --cpu --beam 1 --batch-size 8 --max-len-a 0 --max-len-b 20"
+
+
+def run(command: list[str], folder: Path = ROOT, **environment: str) -> str:
+    """Runs a command in a folder and returns what it printed."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    done = subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def own(command: str, *arguments: str) -> str:
+    """One of nartk's commands, from the checkout."""
+    code = f"import sys; from nartk.cli.{command} import main; sys.exit(main())"
+    return run([sys.executable, "-c", code, *arguments])
+
+
+class Installed:
+    """fairseq's own commands beside an installed nartk."""
+
+    def __init__(self, folder: Path) -> None:
+        self.site = folder / "site"
+        setup = [sys.executable, "-W", "ignore", "setup.py", "-q", "build", "-b", str(folder / "build")]
+        run([*setup, "build_py", "-d", str(self.site)])
+        (folder / "sitecustomize.py").write_text(f"import site; site.addsitedir({str(self.site)!r})\n")
+        self.folder = folder
+
+    def __call__(self, name: str, *arguments: str) -> str:
+        # Not from the checkout, whose folder `nartk` would be found first.
+        return run(
+            [sys.executable, "-m", f"fairseq_cli.{name}", *arguments],
+            self.folder,
+            PYTHONPATH=str(self.folder),
+        )
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    pytest.importorskip("omegaconf", reason="fairseq is not installed: pip install 'nartk[train]'")
+    if not any((Path(entry) / "fairseq" / "__init__.py").is_file() for entry in sys.path):
+        pytest.skip("fairseq is not installed: pip install 'nartk[train]'")
+    return Installed(tmp_path_factory.mktemp("installed"))
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Real sentences with a word left out in every other source."""
+    folder = tmp_path_factory.mktemp("corpus")
+    draw = random.Random(0)
+    for name, copies in (("train", 8), ("dev", 1)):
+        targets = list(SENTENCES) * copies
+        sources = []
+        for i, words in enumerate(line.split() for line in targets):
+            if i % 2:
+                words.pop(draw.randrange(len(words)))
+            sources.append(" ".join(words))
+        (folder / f"{name}.src").write_text("\n".join(sources) + "\n")
+        (folder / f"{name}.trg").write_text("\n".join(targets) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(corpus: Path, installed: Installed) -> Path:
+    """The corpus made binary, which fairseq's command and nartk's do alike."""
+    flags = f"--source-lang src --target-lang trg --trainpref {corpus}/train --validpref {corpus}/dev"
+    flags += " --joined-dictionary --destdir"
+    own("preprocess", *flags.split(), str(corpus / "ours"))
+    installed("preprocess", *flags.split(), str(corpus / "theirs"))
+    for file in ("dict.src.txt", "train.src-trg.src.bin", "valid.src-trg.trg.idx"):
+        assert (corpus / "ours" / file).read_bytes() == (corpus / "theirs" / file).read_bytes()
+    return corpus / "ours"
+
+
+def updates(checkpoint: Path) -> int:
+    return torch.load(checkpoint, weights_only=False)["optimizer_history"][-1]["num_updates"]
+
+
+def hypotheses(printed: str) -> dict[int, str]:
+    return {int(i): words for i, words in re.findall(r"^H-(\d+)\t[^\t]*\t(.*)$", printed, re.MULTILINE)}
+
+
+def test_train_resume_generate_convert(
+    corpus: Path, data: Path, installed: Installed, tmp_path: Path
+) -> None:
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    # Sixty updates in one go, and thirty that are resumed: the same weights, bit for bit, by either command.
+    flags = [str(data), *SMALL.split(), *TRAINING.split()]
+    user_dir = ["--user-dir", str(installed.site / "nartk")]
+    installed("train", *flags, *user_dir, "--save-dir", str(theirs), "--max-update", "60")
+    own("train", *flags, "--save-dir", str(ours), "--max-update", "30")
+    assert updates(ours / "checkpoint_last.pt") == 30
+    own("train", *flags, "--save-dir", str(ours), "--max-update", "60")
+    assert updates(ours / "checkpoint_last.pt") == updates(theirs / "checkpoint_last.pt") == 60
+    first, second = (
+        torch.load(folder / "checkpoint_last.pt", weights_only=False)["model"] for folder in (theirs, ours)
+    )
+    assert first.keys() == second.keys()
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+
+    # Rows of 7 to 12 words in one padded batch.
+    generate = [str(data), "--path", str(ours / "checkpoint_last.pt"), *GENERATION.split()]
+    printed = own("generate", *generate)
+    assert all(line[:2] in ("S-", "T-", "H-", "D-", "P-") for line in printed.splitlines()[:-1])
+    said = hypotheses(printed)
+    assert said == hypotheses(installed("generate", *generate, *user_dir))
+    assert sorted(said) == list(range(len(SENTENCES)))
+
+    # The converted model says the same, and not always the same.
+    assert len(set(said.values())) > 4
+    assert convert([str(ours / "checkpoint_last.pt"), "--output", str(tmp_path / "model")]) == 0
+    sources = (corpus / "dev.src").read_text().splitlines()
+    decoded = nartk.load(tmp_path / "model").decode(sources, strategy="greedy", max_len=20)
+    assert [h.text for h in decoded] == [said[i] for i in range(len(sources))]
+
+
+def test_fairseqs_own_transformer_generates_on_padded_batches(
+    corpus: Path, data: Path, installed: Installed, tmp_path: Path
+) -> None:
+    saved = tmp_path / "saved"
+    flags = f"--arch transformer_tiny --share-all-embeddings --optimizer adam --max-update 30 {TRAINING}"
+    installed("train", str(data), "--save-dir", str(saved), *flags.split())
+    # A post-norm encoder: fairseq takes torch's fast path, which needs the cure once rows are padded.
+    checkpoint = saved / "checkpoint_last.pt"
+    said = hypotheses(installed("generate", str(data), "--path", str(checkpoint), *GENERATION.split()))
+
+    assert convert([str(checkpoint), "--output", str(tmp_path / "model")]) == 0
+    sources = (corpus / "dev.src").read_text().splitlines()
+    decoded = nartk.load(tmp_path / "model").decode(sources, strategy="greedy", max_len=20)
+    assert [h.text for h in decoded] == [said[i] for i in range(len(sources))]

@@ -1,0 +1,283 @@
+"""Input-guided aggressive decoding: what it drafts, and how many passes it takes.
+
+The oracles are plain Python twins of the two rules, and cases worked by hand. Texts are lists of ids; the
+scripted scorer says the output whatever is drafted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from scripted import ScriptScorer, decode, outputs_of
+from torch import Tensor
+
+from nartk.decoders.loop import Draft, DraftAndVerify, Drafter
+from nartk.hypothesis import Request, Result
+from nartk.registry import make_strategy
+from nartk.scorer import Seq2SeqScorer
+from nartk.vocab import Vocab
+
+EOS = 2
+Pair = tuple[list[int], list[int]]  # source words, and output words without eos
+Rule = Callable[[list[int], list[int], dict[str, int]], int | None]
+
+
+def edited(rng: random.Random, words: Sequence[int]) -> list[int]:
+    """`words` with some of them replaced, dropped, repeated, swapped, or new ones put in."""
+    rate = rng.choice([0.02, 0.1, 0.3])
+    out: list[int] = []
+    vocabulary = [*sorted(set(words)), 4]
+    for i, word in enumerate(words):
+        kind = rng.random() / rate
+        if kind >= 1:
+            out.append(word)
+        elif kind < 0.3:
+            out.append(rng.choice(vocabulary))
+        elif kind < 0.5:
+            out += [rng.choice(vocabulary), word]
+        elif kind < 0.7:
+            continue
+        elif kind < 0.8:
+            out += words[max(0, i - rng.randint(0, 4)) : i + 1]  # says an n-gram again
+        elif kind < 0.9 and i + 1 < len(words):
+            out += [words[i + 1], word]
+        else:
+            out += rng.choices(vocabulary, k=rng.randint(1, 4))
+    return out[:60]
+
+
+def repetitive_pair(rng: random.Random, words: int) -> Pair:
+    """A text in which n-grams recur, and its edition."""
+    used = rng.sample(range(4, words), rng.randint(2, min(16, words - 4)))
+    grams = [rng.choices(used, k=rng.randint(1, 5)) for _ in range(rng.randint(1, 6))]
+    source: list[int] = []
+    while len(source) < rng.randint(1, 40):
+        source += rng.choice(grams) if rng.random() < 0.6 else [rng.choice(used)]
+    return source, edited(rng, source)
+
+
+def run(strategy: Any, pairs: Sequence[Pair], words: Sequence[str], max_len: int = 64) -> list[Result]:
+    script = {(*source, EOS): [*output, EOS] for source, output in pairs}
+    scorer = ScriptScorer(len(words), script)
+    scorer.vocab = Vocab(tuple(words))
+    requests = [Request(i, (*source, EOS), max_len) for i, (source, _) in enumerate(pairs)]
+    results = decode(strategy, scorer, requests, batch_size=256)
+    wanted = [script[request.source][:max_len] for request in requests]
+    assert outputs_of(results) == wanted
+    return results
+
+
+def spelled(rng: random.Random, words: int) -> list[str]:
+    """A vocabulary of random spellings; in half of the cases of pieces, of which some begin a word."""
+    marks = rng.choice([("",), ("▁", ""), ("▁", "▁", "")])
+    letters = ["".join(rng.choices("abAB,", k=rng.randint(1, 4))) for _ in range(words - 4)]
+    return ["<s>", "<pad>", "</s>", "<unk>", *(rng.choice(marks) + word for word in letters)]
+
+
+# The twins. A rule says from which place of the source to draft, or None.
+
+
+def unique_rule(source: list[int], output: list[int], memory: dict[str, int]) -> int | None:
+    """unilm's rule: the suffix of 1, then 2, then 3 tokens; absent ends the search, once decides."""
+    for n in (1, 2, 3):
+        if n > len(output):
+            return None
+        ends = [i + n for i in range(len(source) - n + 1) if source[i : i + n] == output[-n:]]
+        if not ends:
+            return None
+        if len(ends) == 1:
+            return ends[0]
+    return None
+
+
+def aligned_rule(words: Sequence[str]) -> Rule:
+    marked = any(word.startswith("▁") for word in words)
+
+    def begins(token: int) -> bool:
+        return not marked or words[token].startswith("▁")
+
+    def letters(token: int) -> str:
+        return words[token].removeprefix("▁")
+
+    def rule(source: list[int], output: list[int], memory: dict[str, int]) -> int:
+        def suffix(place: int) -> int:
+            n = 0
+            while n < min(place, len(output)) and source[place - 1 - n] == output[-1 - n]:
+                n += 1
+            return n
+
+        def next_word(place: int) -> int:
+            while place < len(source) and not begins(source[place]):
+                place += 1
+            return min(place, len(source))
+
+        suffixes = [suffix(place) for place in range(len(source) + 1)]
+        if max(suffixes) > 0 and suffixes.count(max(suffixes)) == 1:
+            return suffixes.index(max(suffixes))
+        here = memory["cursor"] + memory["accepted"]
+        token = output[-1]
+        guess = next_word(here + 1) if memory["accepted"] or begins(token) else next_word(here)
+        if here < len(source) and begins(token) and begins(source[here]):
+            word = "".join(letters(t) for t in source[here : next_word(here + 1)])
+            other = letters(token)[0].lower() != letters(source[here])[0].lower()
+            if other and len(letters(token)) < len(word):
+                guess = here
+        worth = [3 * n - abs(place - guess) for place, n in enumerate(suffixes)]
+        return worth.index(max(worth))
+
+    return rule
+
+
+def passes_by_hand(pair: Pair, rule: Rule, *, max_draft: int = 0, max_len: int = 64) -> tuple[int, int, int]:
+    """Passes, drafted and accepted tokens of draft and verify, as the papers tell it."""
+    source, output = pair[0], [*pair[1], EOS][:max_len]
+    done, passes, drafted, accepted = 0, 0, 0, 0
+    memory = {"cursor": 0, "accepted": 0}
+    while done < len(output):
+        place = 0 if done == 0 else rule(source, output[:done], memory)
+        draft = [] if place is None else source[place:]
+        draft = draft[: max_draft if max_draft else None][: max_len - done - 1]
+        stands = 0
+        while stands < len(draft) and done + stands < len(output) and draft[stands] == output[done + stands]:
+            stands += 1
+        passes, drafted, accepted = passes + 1, drafted + len(draft), accepted + stands
+        memory = {"cursor": 0 if place is None else place, "accepted": stands}
+        done += stands + 1
+    return passes, drafted, accepted
+
+
+@pytest.mark.parametrize("anchor", ["unique", "aligned"])
+def test_passes_and_drafts_equal_the_twin(anchor: str) -> None:
+    for seed in range(16):
+        rng = random.Random(seed)
+        words = spelled(rng, rng.randint(6, 40))
+        pairs = [repetitive_pair(rng, len(words)) for _ in range(125)]
+        cap, max_len = rng.choice([0, 0, 1, 3, 10]), rng.choice([64, 64, 12])
+        rule = unique_rule if anchor == "unique" else aligned_rule(words)
+        strategy = make_strategy("iad", {"anchor": anchor, "max_draft": cap})
+        script = {tuple(source): (source, output) for source, output in pairs}
+        pairs = list(script.values())
+        for pair, result in zip(pairs, run(strategy, pairs, words, max_len), strict=True):
+            wanted = passes_by_hand(pair, rule, max_draft=cap, max_len=max_len)
+            assert (result.passes, result.drafted, result.accepted) == wanted, (words, pair)
+
+
+def passes_of(strategies: Sequence[Any], cases: int) -> list[list[int]]:
+    """The passes of each strategy on the same random texts."""
+    passes: list[list[int]] = [[] for _ in strategies]
+    for seed in range(-(-cases // 500)):
+        rng = random.Random(f"dominance {seed}")
+        words = spelled(rng, rng.randint(6, 60))
+        pairs = {
+            tuple(source): output for source, output in (repetitive_pair(rng, len(words)) for _ in range(520))
+        }
+        texts = [(list(source), output) for source, output in pairs.items()]
+        for mine, strategy in zip(passes, strategies, strict=True):
+            mine += [result.passes for result in run(strategy, texts, words)]
+    return passes
+
+
+@pytest.mark.parametrize("cap", [0, 4])
+def test_aligned_never_takes_more_passes_than_unique(cap: int) -> None:
+    aligned, unique = passes_of(
+        [make_strategy("iad", {"anchor": anchor, "max_draft": cap}) for anchor in ("aligned", "unique")],
+        20_000 if cap == 0 else 4_000,
+    )
+    assert [i for i, (a, u) in enumerate(zip(aligned, unique, strict=True)) if a > u] == []
+    assert sum(aligned) < 0.9 * sum(unique)
+
+
+@pytest.mark.slow
+def test_aligned_never_takes_more_passes_at_full_size() -> None:
+    aligned, unique = passes_of(
+        [make_strategy("iad", {"anchor": anchor}) for anchor in ("aligned", "unique")], 400_000
+    )
+    assert [i for i, (a, u) in enumerate(zip(aligned, unique, strict=True)) if a > u] == []
+
+
+@dataclasses.dataclass(frozen=True)
+class StraightOn:
+    """Known to be wrong: takes every mismatch for a substitution and never looks for the place."""
+
+    def start(self, source: Tensor, lengths: Tensor) -> Any:
+        return dataclasses.make_dataclass("Source", ["source"], frozen=True)(source)
+
+    def draft(self, state: Any, outputs: Tensor, lengths: Tensor) -> tuple[Draft, Any]:
+        width = state.source.shape[1]
+        index = lengths[:, None] + torch.arange(width)
+        tokens = state.source.gather(1, index.clamp(max=width - 1)).masked_fill(index >= width, -1)
+        return Draft(tokens, torch.full_like(lengths, width)), state
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NoAnchor(DraftAndVerify):
+    """Drafts straight on."""
+
+    def drafter(self, scorer: Seq2SeqScorer) -> Drafter:
+        return StraightOn()
+
+
+def test_the_comparison_with_unique_fails_without_an_anchor() -> None:
+    straight, unique = passes_of([NoAnchor(), make_strategy("iad", {"anchor": "unique"})], 500)
+    assert any(a > u for a, u in zip(straight, unique, strict=True))
+
+
+def ids(words: dict[str, int], text: str) -> list[int]:
+    return [words.setdefault(word, 4 + len(words)) for word in text.split()]
+
+
+# By hand: each pass copies up to the next difference and adds the verifier's own token there. The last pass
+# says eos. Passes by the aligned rule, and by the unique rule.
+BY_HAND = [
+    ("she goes home .", "she goes home .", 1, 1),
+    ("a b c d e f", "a b X d e f", 2, 3),  # X replaces c; the unique rule learns nothing from X
+    ("She go home now .", "She goes home now .", 2, 3),
+    ("he went school .", "he went to school .", 2, 3),  # shorter, other letter: put in
+    ("he went to home .", "he went home .", 2, 2),  # home occurs once: its place is sure
+    ("the cat and the dog and the pig sat", "the cat and the dogs and the pig sat", 2, 5),  # the and the
+    ("", "a b", 3, 3),
+    ("a b", "", 1, 1),
+]
+
+
+@pytest.mark.parametrize(("source", "output", "aligned", "unique"), BY_HAND)
+def test_passes_by_hand(source: str, output: str, aligned: int, unique: int) -> None:
+    words: dict[str, int] = {}
+    pair = ids(words, source), ids(words, output)
+    vocabulary = ["<s>", "<pad>", "</s>", "<unk>", *words]
+    found = {
+        anchor: run(make_strategy("iad", {"anchor": anchor}), [pair], vocabulary)[0].passes
+        for anchor in ("aligned", "unique")
+    }
+    assert found == {"aligned": aligned, "unique": unique}
+
+
+def test_pieces_are_skipped_with_their_word() -> None:
+    """A misspelling falls into four pieces, its correction is one: the draft goes on with the next word."""
+    words: dict[str, int] = {}
+    pair = ids(words, "▁this ▁is ▁im men s e ▁show"), ids(words, "▁this ▁is ▁immense ▁show")
+    vocabulary = ["<s>", "<pad>", "</s>", "<unk>", *words]
+    (result,) = run(make_strategy("iad", {}), [pair], vocabulary)
+    assert (result.passes, result.accepted) == (2, 3)
+
+
+def test_what_has_no_target_word_is_not_drafted() -> None:
+    """Of source a b c d, b is unknown to the target: drafts end before it."""
+    script = {(4, 5, 6, 7, EOS): [4, 8, 6, 7, EOS]}
+    scorer = ScriptScorer(9, script)
+    scorer.source_to_target = torch.tensor([0, 1, 2, -1, 4, -1, 6, 7, -1])
+    (result,) = decode(make_strategy("iad", {}), scorer, [Request(0, (4, 5, 6, 7, EOS), 20)])
+    # Passes: [a] accepted, then the verifier's 8; then c d, then eos.
+    assert (result.passes, result.drafted, result.accepted) == (2, 3, 3)
+
+
+def test_the_cap_bounds_every_draft() -> None:
+    pair = list(range(4, 24)), list(range(4, 24))
+    vocabulary = ["<s>", "<pad>", "</s>", "<unk>", *(f"w{i}" for i in range(20))]
+    (result,) = run(make_strategy("iad", {"max_draft": 6}), [pair], vocabulary)
+    assert (result.passes, result.drafted) == (3, 18)  # 7 + 7 + 7 = 20 words and eos

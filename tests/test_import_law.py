@@ -1,0 +1,225 @@
+"""The law of imports: which room may import which, read from the source with `ast`.
+
+Imports point one way: recipes -> cli -> tasks, adapters -> models, decoders, data -> the core -> torch.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("models", "decoders", "data")  # beside the package; they import as nartk.models and so on
+PARTS = ("cli", "tasks", "adapters", "metrics", "bench")  # inside the package, each with its own law
+LIGHT = {"torch", "numpy", "safetensors", "sentencepiece", "rich"}  # what the core package itself installs
+FAIRSEQ = {"fairseq", "fairseq_cli", "hydra", "omegaconf"}
+FOREIGN_MODELS = {"transformers", "ctranslate2"}
+
+DYNAMIC = ("importlib.import_module", "import_module", "__import__")  # calls that import
+# The commands that start fairseq's own, with the cure that makes it run, and the one that measures it.
+FAIRSEQ_DOORS = {
+    "nartk/_fairseq_compat.py",
+    "nartk/cli/_fairseq.py",
+    "nartk/cli/train.py",
+    "nartk/cli/preprocess.py",
+    "nartk/cli/generate.py",
+    "nartk/bench/engines.py",
+}
+
+# Files of the core that may import a room inside a function, where it is needed.
+LAZY = {"nartk/pipeline.py", "nartk/__init__.py", "nartk/registry.py"}
+# What decoders see of the core.
+OF_DECODERS = {"scorer", "registry", "hypothesis", "errors", "vocab", "decoders"}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module: its dotted name, its line, and whether it is imported with the file."""
+
+    name: str
+    line: int
+    at_load: bool
+
+
+def imports(source: str, package: str) -> Iterator[Import]:
+    """All imports of a source text, relative ones resolved in `package`, typing-only ones left out."""
+
+    def visit(node: ast.AST, at_load: bool) -> Iterator[Import]:
+        if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+            for child in node.orelse:
+                yield from visit(child, at_load)
+            return
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, node.lineno, at_load)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = package.split(".")
+                parents = parents[: len(parents) - node.level + 1]
+                base = ".".join([*parents, base] if base else parents)
+            for alias in node.names:
+                # `from nartk import models` imports nartk.models; `from nartk.models import x` may name x.
+                yield Import(f"{base}.{alias.name}", node.lineno, at_load)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in DYNAMIC:
+            for argument in node.args[:1]:
+                if isinstance(argument, ast.Constant):
+                    yield Import(str(argument.value), node.lineno, at_load)
+        inside = at_load and not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, inside)
+
+    yield from visit(ast.parse(source), True)
+
+
+def part_of(name: str) -> str:
+    """The part of nartk that a dotted name lies in: a room, a part, `core`, or nothing."""
+    names = name.split(".")
+    if names[0] in ROOMS:
+        return "bare " + names[0]
+    if names[0] != "nartk":
+        return ""
+    return names[1] if len(names) > 1 and names[1] in (*ROOMS, *PARTS) else "core"
+
+
+def complaint(path: str, found: Import) -> str | None:
+    """What the law says against an import of the file at `path`, relative to the repository; or None."""
+    top = found.name.split(".")[0]
+    target = part_of(found.name)
+    room, *rest = path.split("/")
+    if room == "nartk":
+        room = rest[0] if rest[0] in PARTS else "core"
+    if target.startswith("bare "):
+        return f"rooms import as nartk.{top}"
+    if top == "recipes":
+        return "recipes are never imported"
+    if top in FAIRSEQ and room not in ("tasks", "tests") and path not in FAIRSEQ_DOORS:
+        return "nartk/tasks is the only doorway to fairseq"
+    if top in FOREIGN_MODELS and room not in ("adapters", "bench", "tests"):
+        return "nartk/adapters is the only doorway to other people's models"
+    external = top not in sys.stdlib_module_names and not target and top != "__future__"
+    if room == "core":
+        if target in (*ROOMS, *PARTS) and (found.at_load or path not in LAZY):
+            return f"the core imports no room: {target}"
+        if external and found.at_load and top not in LIGHT:
+            return "the core imports nothing heavier than torch"
+    elif room == "models":
+        if target not in ("", "core", "models") or (external and top != "torch"):
+            return "models import torch and the core only"
+    elif room == "decoders":
+        if target not in ("", "core", "decoders") or (external and top != "torch"):
+            return "decoders import torch and the core only"
+        if target and found.name.split(".")[1] not in OF_DECODERS:
+            return f"of the core, decoders import only {', '.join(sorted(OF_DECODERS))}"
+    elif room == "data":
+        if target not in ("", "core", "data"):
+            return "data knows neither models nor decoders"
+    elif room == "metrics" and target not in ("", "core", "data", "metrics"):
+        return "metrics know text alone"
+    elif room in ("tasks", "adapters") and target == "cli":
+        return "imports point from the commands inwards"
+    return None
+
+
+def sources() -> list[Path]:
+    folders = ("nartk", *ROOMS, "recipes", "tests", "scripts")
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_import_keeps_the_law(path: Path) -> None:
+    place = path.relative_to(ROOT)
+    package = ".".join(place.parts[:-1])
+    if place.parts[0] in ROOMS:
+        package = f"nartk.{package}"
+    found = imports(path.read_text(encoding="utf-8"), package)
+    broken = [(each.line, each.name, complaint(place.as_posix(), each)) for each in found]
+    assert [each for each in broken if each[2] is not None] == []
+
+
+BROKEN = [
+    ("nartk/scorer.py", "from nartk.models import transformer"),
+    ("nartk/scorer.py", "def f():\n    import nartk.decoders.loop"),
+    ("nartk/pipeline.py", "from nartk import models"),
+    ("nartk/pipeline.py", "from .models import linear"),
+    ("nartk/checkpoint.py", "import fairseq"),
+    ("nartk/checkpoint.py", "def f():\n    from fairseq import tasks"),
+    ("nartk/checkpoint.py", "import sacrebleu"),
+    ("nartk/vocab.py", "from nartk.cli import decode"),
+    ("nartk/cli/decode.py", "from fairseq import options"),
+    ("nartk/cli/decode.py", "import models.transformer"),
+    ("nartk/cli/bench.py", "import transformers"),
+    ("nartk/tasks/transformer.py", "from nartk.cli.train import main"),
+    ("models/linear.py", "from nartk.decoders import loop"),
+    ("models/linear.py", "def f():\n    import nartk.decoders.greedy"),
+    ("models/linear.py", "from nartk.data.text import tokenize"),
+    ("models/linear.py", "import fairseq.models"),
+    ("models/linear.py", "import numpy"),
+    ("decoders/iad.py", "from nartk.models.transformer import Transformer"),
+    ("decoders/iad.py", "from nartk.pipeline import load"),
+    ("decoders/iad.py", "from nartk import pipeline"),
+    ("decoders/iad.py", "from ..models import linear"),
+    ("decoders/iad.py", "import importlib\nimportlib.import_module('nartk.models.linear')"),
+    ("decoders/iad.py", "from nartk.cli._common import run"),
+    ("data/noise.py", "import nartk.models.transformer as t"),
+    ("data/noise.py", "from nartk import decoders"),
+    ("nartk/cli/noise.py", "from recipes.gec import prepare"),
+    ("tests/test_x.py", "from models.linear import serve"),
+]
+
+
+@pytest.mark.parametrize(("path", "source"), BROKEN)
+def test_a_broken_law_is_noticed(path: str, source: str) -> None:
+    package = {"n": "nartk", "t": "tests"}.get(path[0], "nartk." + path.split("/")[0])
+    assert any(complaint(path, each) is not None for each in imports(source, package))
+
+
+KEPT = [
+    ("nartk/pipeline.py", "def f():\n    from nartk.models.transformer import Transformer"),
+    ("nartk/pipeline.py", "if TYPE_CHECKING:\n    from nartk.models.transformer import Transformer"),
+    ("nartk/tasks/transformer.py", "from fairseq.models import register_model"),
+    ("nartk/adapters/huggingface.py", "import transformers"),
+    ("decoders/iad.py", "from nartk.decoders.loop import Draft\nfrom nartk.errors import UsageError"),
+    ("models/linear.py", "import torch.nn.functional as F\nfrom nartk.errors import CheckpointError"),
+    ("tests/test_x.py", "from nartk.models.linear import serve\nimport fairseq"),
+]
+
+
+@pytest.mark.parametrize(("path", "source"), KEPT)
+def test_what_the_law_allows_is_allowed(path: str, source: str) -> None:
+    package = {"n": "nartk", "t": "tests"}.get(path[0], "nartk." + path.split("/")[0])
+    assert [each for each in imports(source, package) if complaint(path, each) is not None] == []
+
+
+def in_a_fresh_python(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+HEAVY = ("fairseq", "transformers", "sacrebleu", "errant", "spacy", "sentencepiece", "rich")
+
+
+def test_import_nartk_loads_no_torch_nor_anything_heavy() -> None:
+    names = (*HEAVY, "torch", "numpy")
+    assert in_a_fresh_python(f"import sys, nartk; print([m for m in {names} if m in sys.modules])") == "[]"
+
+
+def test_listing_the_strategies_needs_torch_alone() -> None:
+    code = f"import sys, nartk; nartk.strategies(); print([m for m in {HEAVY} if m in sys.modules])"
+    assert in_a_fresh_python(code) == "[]"
+
+
+def test_import_nartk_takes_under_200_ms_beyond_torch() -> None:
+    code = (
+        "import time, torch, numpy; start = time.process_time(); import nartk; nartk.load, nartk.strategies;"
+        "print(time.process_time() - start)"
+    )
+    assert min(float(in_a_fresh_python(code)) for _ in range(2)) < 0.2  # seconds of this process's own time

@@ -1,0 +1,224 @@
+"""ERRANT's counts equal those of its own `errant_compare`; its edits come from a spaCy pipeline."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import lzma
+import random
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from nartk.data.m2 import M2Edit, M2Sentence, read_m2, write_m2
+from nartk.errors import InputFileError, InputTooLongError, LengthMismatchError, MissingDependencyError
+from nartk.metrics import errant
+from nartk.metrics.errant import ErrantAnnotator, errant_score, find_pipeline
+
+TYPES = ("R:SPELL", "M:DET", "U:PREP", "R:VERB:SVA", "UNK")
+
+
+def _random_edits(generator: random.Random, annotators: int, length: int) -> list[M2Edit]:
+    edits = []
+    for annotator in range(annotators):
+        found = {}
+        for _ in range(generator.randrange(3)):
+            start = generator.randrange(length)
+            end = start + generator.randrange(2)
+            found[start, end, generator.choice("xy")] = generator.choice(TYPES)
+        for (start, end, correction), kind in sorted(found.items()):
+            edits.append(M2Edit(start, end, kind, correction, annotator=annotator))
+        if not found:
+            edits.append(M2Edit(-1, -1, "noop", "", annotator=annotator))
+    return edits
+
+
+def _random_corpus(seed: int) -> tuple[list[M2Sentence], list[M2Sentence]]:
+    """References of one to three annotators, and a system that is right about half the time."""
+    generator = random.Random(seed)
+    references, hypotheses = [], []
+    for _ in range(200):
+        source = [f"w{n}" for n in range(generator.randrange(2, 6))]
+        edits = _random_edits(generator, generator.randrange(1, 4), len(source))
+        references.append(M2Sentence(source, edits))
+        kept = [
+            dataclasses.replace(edit, annotator=0)
+            for edit in edits
+            if not edit.is_noop and generator.random() < 0.4
+        ]
+        others = [] if kept else _random_edits(generator, 1, len(source))
+        hypotheses.append(M2Sentence(source, [*kept, *others]))
+    return references, hypotheses
+
+
+def _errant_compare(
+    references: list[M2Sentence],
+    hypotheses: list[M2Sentence],
+    *options: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> list[list[str]]:
+    """Runs the real program; the words of its lines."""
+    compare = pytest.importorskip("errant.commands.compare_m2", reason="errant is not installed")
+    files = {"-ref": tmp_path / "ref.m2", "-hyp": tmp_path / "hyp.m2"}
+    files["-ref"].write_text("".join(write_m2(references)), encoding="utf-8")
+    files["-hyp"].write_text("".join(write_m2(hypotheses)), encoding="utf-8")
+    named = [word for flag, file in files.items() for word in (flag, str(file))]
+    monkeypatch.setattr(sys, "argv", ["errant_compare", *named, *options])
+    # It would leave both files to the garbage collector, which warns.
+    monkeypatch.setattr(compare, "open", lambda path: io.StringIO(Path(path).read_text()), raising=False)
+    capsys.readouterr()
+    compare.main()
+    return [line.split() for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize("beta", ["0.5", "2"])
+@pytest.mark.parametrize("seed", range(20))
+def test_equals_errant_compare(
+    seed: int,
+    beta: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    references, hypotheses = _random_corpus(seed)
+    lines = _errant_compare(
+        references,
+        hypotheses,
+        "-b",
+        beta,
+        "-cat",
+        "3",
+        tmp_path=tmp_path,
+        monkeypatch=monkeypatch,
+        capsys=capsys,
+    )
+    result = errant_score(references, hypotheses, beta=float(beta))
+    at = next(number for number, line in enumerate(lines) if line[:3] == ["TP", "FP", "FN"])
+    assert _row({**result.parts, "f": result.score}) == lines[at + 1]
+    names = {name for name in TYPES if name != "UNK"}
+    by_type = {line[0]: line[1:] for line in lines if line and line[0] in names}
+    assert {name: _row(row) for name, row in result.parts["types"].items()} == by_type
+
+
+def _row(report: dict[str, float]) -> list[str]:
+    scores = [str(round(report[name], 4)) for name in ("precision", "recall", "f")]
+    return [str(report[name]) for name in ("tp", "fp", "fn")] + scores
+
+
+def test_equals_errant_compare_on_cweb(
+    shared_data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = shared_data / "gec" / "cweb" / "m2"
+    sides = []
+    for name in ("CWEB-S.dev.m2.xz", "CWEB-S.dev.ann0.m2.xz"):
+        with lzma.open(folder / name, "rt", encoding="utf-8") as lines:
+            sides.append(list(read_m2(lines)))
+    # Every third sentence as annotator 0 has it, the others unchanged.
+    hypotheses = [s if n % 3 == 0 else M2Sentence(s.source) for n, s in enumerate(sides[1])]
+    printed = _errant_compare(sides[0], hypotheses, tmp_path=tmp_path, monkeypatch=monkeypatch, capsys=capsys)
+    result = errant_score(sides[0], hypotheses)
+    at = next(number for number, line in enumerate(printed) if line[:3] == ["TP", "FP", "FN"])
+    assert _row({**result.parts, "f": result.score}) == printed[at + 1]
+
+
+def test_groups_by_operation_and_category() -> None:
+    reference = M2Sentence(["a", "b"], [M2Edit(0, 1, "R:VERB:SVA", "x"), M2Edit(2, 2, "M:VERB:SVA", "y")])
+    result = errant_score([reference], [M2Sentence(["a", "b"], [M2Edit(0, 1, "R:OTHER", "x")])])
+    assert {name: row["tp"] for name, row in result.parts["operations"].items()} == {"M": 0, "R": 1}
+    assert result.parts["categories"] == {
+        "VERB:SVA": {"tp": 1, "fp": 0, "fn": 1, "precision": 1.0, "recall": 0.5, "f": 1.25 * 0.5 / 0.75}
+    }
+
+
+def test_refuses_other_sources_and_lengths() -> None:
+    with pytest.raises(InputFileError, match="the sources of sentence 1 differ: 'a' in gold, 'b' in"):
+        errant_score([M2Sentence(["a"])], [M2Sentence(["b"])])
+    with pytest.raises(LengthMismatchError, match="hypothesis has 0 sentences, but gold has 1"):
+        errant_score([M2Sentence(["a"])], [])
+
+
+def test_says_how_to_get_a_pipeline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("NARTK_SPACY", raising=False)
+    monkeypatch.setattr(errant, "OFFICIAL", "no_such_pipeline")
+    monkeypatch.setattr(errant, "TRAINED", tmp_path / "absent")
+    with pytest.raises(MissingDependencyError, match="ERRANT needs a spaCy pipeline") as caught:
+        find_pipeline()
+    assert caught.value.fix.startswith("run recipes/gec/train_spacy.sh")
+    (tmp_path / "absent").mkdir()
+    assert find_pipeline() == str(tmp_path / "absent")
+    monkeypatch.setenv("NARTK_SPACY", "mine")
+    assert find_pipeline() == "mine"
+    assert find_pipeline("yours") == "yours"
+
+
+def test_names_a_pipeline_that_does_not_load(tmp_path: Path) -> None:
+    pytest.importorskip("errant", reason="errant is not installed")
+    with pytest.raises(MissingDependencyError, match="spaCy cannot load the pipeline"):
+        ErrantAnnotator(str(tmp_path / "absent"))
+
+
+@pytest.fixture(scope="module")
+def annotator() -> ErrantAnnotator:
+    pytest.importorskip("errant", reason="errant is not installed")
+    try:
+        return ErrantAnnotator()
+    except MissingDependencyError as error:
+        pytest.skip(f"{error.message}: {error.fix}")
+
+
+def test_the_example_of_errants_readme(annotator: ErrantAnnotator, shared_data: Path) -> None:
+    cases = json.loads((shared_data / "oracles" / "gec_metrics" / "cases.json").read_text())
+    case = cases["errant_readme"]
+    [found] = annotator.annotate_all([case["orig"].split()], [[case["cor"].split()], [case["orig"].split()]])
+    assert "".join(write_m2([found])).splitlines() == [*case["m2"], ""]
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["beta 0.5", "beta 2"])
+def test_published_sentence_scores(annotator: ErrantAnnotator, shared_data: Path, which: int) -> None:
+    case = json.loads((shared_data / "oracles" / "gec_metrics" / "cases.json").read_text())["errant"]
+    expected = case["expected"][which]
+    tokens = [[line.split() for line in text] for text in (case["src"], case["hyp"], *case["refs"])]
+    references = annotator.annotate_all(tokens[0], tokens[2:])
+    hypotheses = annotator.annotate(tokens[0], tokens[1])
+    # Sentence 2 is another sentence altogether: where its edits are cut depends on the pipeline.
+    for number in (0, 2):
+        one = errant_score([references[number]], [hypotheses[number]], beta=expected["beta"])
+        assert one.score == pytest.approx(expected["sentence_F"][number], abs=1e-12)
+    if find_spec(errant.OFFICIAL) is not None:
+        score = errant_score(references, hypotheses, beta=expected["beta"]).score
+        assert score == pytest.approx(expected["corpus_F"], abs=1e-12)
+
+
+def test_empty_sides_and_inner_spaces(annotator: ErrantAnnotator) -> None:
+    sources, targets = [[], ["a"], ["a\u00a0b", "c"]], [["x"], [], ["a\u00a0b", "d"]]
+    found = annotator.annotate(sources, targets)
+    assert [(e.start, e.end, e.correction) for s in found for e in s.edits] == [
+        (0, 0, "x"),
+        (0, 1, ""),
+        (1, 2, "d"),
+    ]
+
+
+def test_too_long_sentences_are_refused_by_number(annotator: ErrantAnnotator) -> None:
+    with pytest.raises(InputTooLongError, match=r"sentence 2: 3000 source tokens .* 9000000 cells"):
+        annotator.annotate([["a"], ["a"] * 3000], [["a"], ["b"] * 3000])
+
+
+def test_spans_agree_with_published_annotations(annotator: ErrantAnnotator, shared_data: Path) -> None:
+    from nartk.data.m2 import apply_edits
+
+    file = shared_data / "gec" / "cweb" / "m2" / "CWEB-S.dev.ann0.m2.xz"
+    with lzma.open(file, "rt", encoding="utf-8") as lines:
+        gold = [sentence for sentence in read_m2(lines) if sentence.edits_of(0)][:150]
+    found = annotator.annotate([s.source for s in gold], [apply_edits(s) for s in gold])
+    parts = errant_score(gold, found, beta=1).parts
+    assert parts["precision"] > 0.97
+    assert parts["recall"] > 0.97

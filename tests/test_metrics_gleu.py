@@ -1,0 +1,132 @@
+"""GLEU equals the original program to its last printed digit."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nartk.errors import InputFileError, LengthMismatchError
+from nartk.metrics import gleu
+from nartk.metrics.bootstrap import confidence
+from nartk.metrics.gleu import gleu_of, gleu_score, gleu_statistics
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").split("\n")[:-1]
+
+
+@pytest.fixture(scope="module")
+def jfleg(shared_data: Path) -> dict[str, list[str]]:
+    files = [
+        *(shared_data / "gec" / "jfleg").glob("dev.*"),
+        shared_data / "oracles" / "gleu_jfleg" / "dev.mix",
+    ]
+    return {file.name: _lines(file) for file in files if file.suffix != ".xz"}
+
+
+@pytest.fixture(scope="module")
+def official(shared_data: Path) -> dict[str, str]:
+    """The original's printed score by the line's own label."""
+    lines = _lines(shared_data / "oracles" / "gleu_jfleg" / "gleu_official_dev.txt")
+    return dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+
+
+def _printed(jfleg: dict[str, list[str]], name: str, numbers: list[int]) -> str:
+    references = [jfleg[f"dev.ref{number}"] for number in numbers]
+    return f"{gleu_score(jfleg['dev.src'], references, jfleg[name]).score:.6f}"
+
+
+@pytest.mark.parametrize("name", ["dev.src", "dev.spellchecked.src", "dev.mix", "dev.ref0"])
+def test_official_with_four_references(
+    jfleg: dict[str, list[str]], official: dict[str, str], name: str
+) -> None:
+    assert _printed(jfleg, name, [0, 1, 2, 3]) == official[name]
+
+
+@pytest.mark.parametrize("left_out", range(4))
+def test_official_with_one_reference_left_out(
+    jfleg: dict[str, list[str]], official: dict[str, str], left_out: int
+) -> None:
+    others = [number for number in range(4) if number != left_out]
+    expected = official[f"leave-one-out: dev.ref{left_out}"]
+    assert _printed(jfleg, f"dev.ref{left_out}", others) == expected
+
+
+@pytest.mark.parametrize("name", ["dev.spellchecked.src", "dev.mix"])
+def test_official_with_one_reference(
+    jfleg: dict[str, list[str]], official: dict[str, str], name: str
+) -> None:
+    assert _printed(jfleg, name, [0]) == official[f"single reference ref0: {name}"]
+
+
+def _python3_draw(sentences: int, references: int, iterations: int) -> np.ndarray:
+    """The draw of a port to Python 3, whose `randint` takes other numbers from the same generator."""
+    rows = []
+    for k in range(iterations):
+        generator = random.Random(101 * k)
+        rows.append([generator.randint(0, references - 1) for _ in range(sentences)])
+    return np.array(rows)
+
+
+def test_another_draw_of_references_shows(
+    jfleg: dict[str, list[str]], official: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gleu, "draw_references", _python3_draw)
+    assert _printed(jfleg, "dev.src", [0, 1, 2, 3]) != official["dev.src"]
+
+
+def test_the_port_to_python_3(shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # gec-metrics published these values; its draw is that of Python 3.
+    case = json.loads((shared_data / "oracles" / "gec_metrics" / "cases.json").read_text())["gleu"]
+    monkeypatch.setattr(gleu, "draw_references", _python3_draw)
+    score = gleu_score(case["src"], case["refs"], case["hyp"]).score
+    assert f"{score:.6f}" == str(case["expected_official"]["corpus"])
+    statistics = gleu_statistics(case["src"], case["refs"], case["hyp"])
+    assert gleu_of(statistics).mean(axis=1) == pytest.approx(case["expected_official"]["sentence"], abs=2e-7)
+
+
+def test_by_hand() -> None:
+    # The source's "a d" and its longer n-grams are gone from the reference, and the hypothesis kept none.
+    statistics = gleu_statistics(["a d c e f"], [["a b c e f"]], ["a b c e f g"])
+    assert statistics[0, 0].tolist() == [6, 5, 5, 6, 4, 5, 3, 4, 2, 3]
+    assert gleu_of(statistics[0, 0]) == pytest.approx((5 / 6 * 4 / 5 * 3 / 4 * 2 / 3) ** 0.25)
+    # Left as it was: "d" counts against the matches "a c e f", and the output is shorter than the reference.
+    statistics = gleu_statistics(["a d c e f"], [["a b c e f g"]], ["a d c e f"])
+    assert statistics[0, 0].tolist() == [5, 6, 3, 5, 0, 4, 0, 3, 0, 2]
+    assert gleu_of(statistics[0, 0]) == 0
+    assert gleu_of(np.array([5, 6, 5, 5, 4, 4, 3, 3, 2, 2])) == pytest.approx(math.exp(1 - 6 / 5))
+
+
+def test_only_ascii_space_separates_tokens() -> None:
+    statistics = gleu_statistics(["a\u00a0b c"], [["a\u00a0b c"]], ["a\u00a0b\tc"])
+    assert statistics[0, 0, :2].tolist() == [2, 2]
+
+
+def test_an_interval_does_not_depend_on_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = ["the cat sit on a mat", "a b c d e", "he go home now then"]
+    references = [
+        ["the cat sits on a mat", "a b c d e", "he went home then ."],
+        [*sources[:2], "he goes home now then"],
+    ]
+    result = gleu_score(sources, references, sources, iterations=7)
+    whole = confidence(result, samples=20)
+    monkeypatch.setattr(gleu, "BLOCK", 1)
+    small = gleu_score(sources, references, sources, iterations=7)
+    assert small.score == pytest.approx(result.score, abs=1e-15)
+    parts = confidence(small, samples=20)
+    assert (parts.low, parts.high) == pytest.approx((whole.low, whole.high), abs=1e-12)
+    assert result.resample(np.ones((1, 3)))[0] == pytest.approx(result.score, abs=1e-12)
+
+
+def test_refuses_what_cannot_be_scored() -> None:
+    with pytest.raises(LengthMismatchError, match="reference 2 has 2 sentences, but source has 1"):
+        gleu_score(["a"], [["a"], ["a", "b"]], ["a"])
+    with pytest.raises(InputFileError, match="GLEU needs a reference"):
+        gleu_score(["a"], [], ["a"])
+    with pytest.raises(InputFileError, match="source has no sentences"):
+        gleu_score([], [[]], [])

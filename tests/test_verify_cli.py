@@ -1,0 +1,354 @@
+"""`nartk-verify`: passes what equals greedy search, fails what does not, and tells ties from bugs.
+
+Strategies that are wrong on purpose show that it can fail.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from nartk import load, registry
+from nartk.cli.verify import main
+from nartk.decoders.greedy import Greedy
+from nartk.decoders.loop import Fed, Judged, argmax_acceptance
+from nartk.hypothesis import Request, Result
+from nartk.registry import make_strategy, register_decoder
+from nartk.scorer import Seq2SeqScorer
+from nartk.verification import Difference, adversarial_lines, fuzz_lines, measure
+
+LINES = ("she go to school yesterday .", "", "the big cat sees it .", "he go home !", "they went home .")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tiny.corrector(tmp_path_factory.mktemp("corrector")))
+
+
+@pytest.fixture(scope="module")
+def twins(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A random model in which `tick` and `tock` always have the same logit."""
+    words = ["tick", "tock", "a", "b", "c", "d"]
+    return str(
+        tiny.random_model(tmp_path_factory.mktemp("twins"), words=words, seed=3, twins=("tick", "tock"))
+    )
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    path = tmp_path / "in.txt"
+    path.write_text("".join(f"{line}\n" for line in LINES))
+    return str(path)
+
+
+@pytest.fixture
+def own_strategies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strategies that a test registers are gone after it."""
+    registry.strategies()
+    monkeypatch.setattr(registry, "_STRATEGIES", dict(registry._STRATEGIES))
+
+
+def wrong_strategy(name: str, change: Any) -> None:
+    """Registers greedy search whose results are changed, by `change(hypothesis)`."""
+
+    class Wrong(Greedy):
+        promise = "identical to greedy, it says"
+
+        def run(self, scorer: Seq2SeqScorer, requests: Sequence[Request], **options: Any) -> Iterator[Result]:
+            for result in super().run(scorer, requests, **options):
+                (hypothesis,) = result.hypotheses
+                yield dataclasses.replace(result, hypotheses=(change(hypothesis),))
+
+    register_decoder(name)(Wrong)
+
+
+def verdict_of(capture: pytest.CaptureFixture[str]) -> tuple[str, list[str]]:
+    """The verdict without its signature, and the lines about differences."""
+    *differences, verdict, passes = capture.readouterr().out.splitlines()
+    assert re.fullmatch(r"\d+ passes of greedy, \d+ of \w+, which accepted \d+ of \d+ drafted tokens", passes)
+    assert "|dtype:" in verdict
+    return verdict.split(" | ")[0], differences
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+def test_iad_is_identical(model: str, source: str, dtype: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([model, "--strategy", "iad", source, "--dtype", dtype, "--batch-size", "1,2"]) == 0
+    assert verdict_of(capsys) == (f"identical to greedy: 4 sentences, 24 tokens, {dtype}, batch 1 2", [])
+
+
+def test_everything_at_once(model: str, source: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([model, source, "--batch-sweep", "--fuzz", "9", "--adversarial"]) == 0
+    captured = capsys.readouterr()
+    verdict = re.match(r"identical to greedy: (\d+) sentences, \d+ tokens, fp32, batch (.*) \|", captured.out)
+    assert verdict is not None
+    assert verdict[2] == "1 2 3 4 5 8 32"
+    assert int(verdict[1]) > 5 + 9 + 20
+    trials = captured.err.splitlines()
+    assert len(trials) == 5 + 4 + 2 + 5  # sizes, greedy's sizes, both reordered, near ties
+    assert all(line.endswith(" 0 differ") for line in trials)
+    assert "nartk: fp32, greedy, batch 32, reordered: " in captured.err
+
+
+def test_types_are_tried_in_turn(model: str, source: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([model, source, "--fuzz", "2", "--dtype", "bf16,fp16"]) == 0
+    verdicts = re.findall(
+        r"^identical to greedy: 6 sentences, \d+ tokens, (\w+),", capsys.readouterr().out, re.M
+    )
+    assert verdicts == ["bf16", "fp16"]
+
+
+def test_a_dropped_token_is_a_bug(
+    model: str, source: str, own_strategies: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def drop(hypothesis: Any) -> Any:
+        return dataclasses.replace(
+            hypothesis, tokens=hypothesis.tokens[:-1], positional_scores=hypothesis.positional_scores[:-1]
+        )
+
+    wrong_strategy("dropper", drop)
+    assert main([model, source, "--strategy", "dropper", "--quiet"]) == 1
+    verdict, differences = verdict_of(capsys)
+    assert verdict == "NOT identical to greedy: 4 sentences, 24 tokens, fp32, batch 32, 4 x bug"
+    assert differences[0] == (
+        f"bug {source}:1 [fp32, dropper, batch 32]: "
+        "token 7 is the end, greedy's is '</s>', margin none, noise 0"
+    )
+
+
+def test_a_wrong_score_bit_is_a_bug_in_exact_mode_alone(
+    model: str, source: str, own_strategies: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def nudge(hypothesis: Any) -> Any:
+        first, *rest = hypothesis.positional_scores
+        nudged = torch.nextafter(torch.tensor(first), torch.tensor(-9.0)).item()
+        return dataclasses.replace(hypothesis, positional_scores=(nudged, *rest))
+
+    wrong_strategy("nudger", nudge)
+    assert main([model, source, "--strategy", "nudger", "--quiet"]) == 1
+    verdict, differences = verdict_of(capsys)
+    assert verdict.endswith(", 4 x scores")
+    assert differences[0] == (
+        f"scores {source}:1 [fp32, nudger, batch 32]: token 1, 'she', is the same, its log-probability is not"
+    )
+    assert main([model, source, "--strategy", "nudger", "--quiet", "--no-exact"]) == 0
+
+
+@pytest.mark.parametrize("exact", ["--exact", "--no-exact"])
+def test_a_wrong_draft_that_is_accepted_is_a_bug(
+    model: str, source: str, own_strategies: None, exact: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from nartk.decoders.iad import InputGuidedAggressive
+
+    go = load(model).checkpoint.target_vocab.ids(["go"])[0]
+
+    @register_decoder("gullible")
+    class Gullible(InputGuidedAggressive):
+        """Lets `go` stand wherever it is drafted."""
+
+        def acceptance(self, *args: Any) -> Any:
+            def accept(logits: Tensor, fed: Fed) -> Judged:
+                judged = argmax_acceptance(logits, fed)
+                stands = (judged.tokens == fed.drafted) | (fed.drafted == go)
+                return dataclasses.replace(judged, stands=stands)
+
+            return accept
+
+    assert main([model, source, "--strategy", "gullible", "--quiet", exact]) == 1
+    verdict, differences = verdict_of(capsys)
+    assert verdict.startswith("NOT identical to greedy: ")
+    assert [line.split(" ")[0] for line in differences] == ["bug", "bug"]
+    pattern = r"bug .*:1 \[.*\]: token 2 is 'go', greedy's is 'goes', margin (\S+), noise (\S+)"
+    match = re.fullmatch(pattern, differences[0])
+    assert match is not None
+    margin, noise = map(float, match.groups())
+    # Twice the noise, with room: this is how far the trained model is from saying "go".
+    assert margin > 1 > 100 * noise
+
+
+def test_a_tie_is_told_from_a_bug_and_allowed_in_fast_mode(
+    twins: str, tmp_path: Path, own_strategies: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "in.txt"
+    path.write_text("a b\nc d a\n\ntick a\nb tock d\nd d\n")
+    words = load(twins).checkpoint.target_vocab
+    tick, tock = words.ids(["tick", "tock"])
+    found = load(twins).run(path.read_text().split("\n")[:-1], "greedy").hypotheses
+    ticking = sum(tick in hypotheses[0].tokens for hypotheses in found)
+    assert ticking, "no output has the word; another seed must do"
+    assert not any(tock in hypotheses[0].tokens for hypotheses in found)  # greedy takes the first of equals
+
+    def swap(hypothesis: Any) -> Any:
+        return dataclasses.replace(
+            hypothesis, tokens=tuple(tock if t == tick else t for t in hypothesis.tokens)
+        )
+
+    wrong_strategy("tocker", swap)
+    args = [twins, str(path), "--strategy", "tocker", "--quiet"]
+    assert main([*args, "--no-exact"]) == 0
+    verdict, differences = verdict_of(capsys)
+    assert verdict.startswith("identical to greedy up to ties: 5 sentences, ")
+    assert verdict.endswith(f", {ticking} x tie")
+    assert all(
+        re.match(r"tie .* is 'tock', greedy's is 'tick', margin 0, noise ", line) for line in differences
+    )
+    assert main([*args, "--exact"]) == 1
+    verdict, differences = verdict_of(capsys)
+    assert verdict.startswith("NOT identical to greedy: 5 sentences, ")
+    assert all(re.match(r"tie .* margin 0, noise 0$", line) for line in differences)
+    assert len(differences) == ticking
+
+
+def test_a_batch_dependence_is_found_by_the_sweep_alone(
+    model: str, source: str, own_strategies: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Crowded(Greedy):
+        """Loses its last token where it has company of three."""
+
+        promise = "identical to greedy, when alone"
+
+        def run(
+            self, scorer: Seq2SeqScorer, requests: Sequence[Request], *, batch_size: int, **options: Any
+        ) -> Iterator[Result]:
+            for result in super().run(scorer, requests, batch_size=batch_size, **options):
+                (found,) = result.hypotheses
+                if batch_size == 4:
+                    found = dataclasses.replace(found, tokens=found.tokens[:-1])
+                yield dataclasses.replace(result, hypotheses=(found,))
+
+    register_decoder("crowded")(Crowded)
+    assert main([model, source, "--strategy", "crowded", "--batch-size", "1,8", "--quiet"]) == 0
+    capsys.readouterr()
+    assert main([model, source, "--strategy", "crowded", "--batch-sweep", "--quiet"]) == 1
+    _, differences = verdict_of(capsys)
+    assert len(differences) == 4
+    assert all("[fp32, crowded, batch 4]" in line for line in differences)
+
+
+def test_lines_that_cannot_be_read_are_named_and_left_out(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "in.txt"
+    path.write_bytes(b"he go\n\xff\n" + b"she " * 100 + b"\n")
+    assert main([model, str(path), "--dtype", "fp32,bf16", "--quiet"]) == 3
+    captured = capsys.readouterr()
+    assert re.findall(r"^identical to greedy: (\d+) sentences, 3 tokens", captured.out, re.M) == ["1", "1"]
+    first, second = captured.err.splitlines()
+    assert first.startswith(f"nartk: error[E202 InputEncoding] {path}:2: ")
+    assert second.startswith(f"nartk: error[E203 InputTooLong] {path}:3: 100 tokens > 63")
+
+
+def test_sentences_come_from_stdin_unless_they_are_generated(
+    model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"he go\n")))
+    assert main([model, "--fuzz", "3", "--quiet"]) == 0
+    assert verdict_of(capsys)[0].startswith("identical to greedy: 3 sentences, ")
+    assert main([model, "--quiet"]) == 0
+    assert verdict_of(capsys)[0].startswith("identical to greedy: 1 sentences, 3 tokens")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--fuzz", "-1"], "--fuzz is -1"),
+        (
+            ["--batch-size", "1,x"],
+            "argument --batch-size: must be numbers from 1 on with commas between, but is '1,x'",
+        ),
+        (
+            ["--batch-size", "0"],
+            "argument --batch-size: must be numbers from 1 on with commas between, but is '0'",
+        ),
+        (["--dtype", "fp32,fp8"], "--dtype is 'fp8'"),
+        (
+            ["--strategy", "greedy", "--anchor", "unique"],
+            "nartk-verify with strategy 'greedy' has no option --anchor",
+        ),
+    ],
+)
+def test_usage_errors(
+    model: str, source: str, args: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([model, source, *args, "--quiet"]) == 2
+    assert capsys.readouterr().err.startswith(f"nartk: error[E101 Usage] {message}")
+
+
+@pytest.mark.parametrize("text", ["", "\n \n"])
+def test_nothing_to_verify_is_no_success(
+    model: str, tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "in.txt"
+    path.write_text(text)
+    assert main([model, str(path)]) == 2
+    assert capsys.readouterr().err.startswith("nartk: error[E101 Usage] no sentence to verify with")
+
+
+def test_every_strategy_fits_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in registry.strategies():
+        assert main(["--strategy", name, "--help"]) == 0, name
+    capsys.readouterr()
+
+
+def test_help_names_the_strategies(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert "  iad           Drafts with the source itself" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("expected", "found", "margin", "noise", "kind"),
+    [
+        (4, 5, 0.0, 0.0, "tie"),
+        (4, 5, 0.2, 0.1, "tie"),
+        (4, 5, 0.21, 0.1, "bug"),
+        (4, 5, 1e-9, 0.0, "bug"),
+        (4, None, None, 1.0, "bug"),
+        (None, 4, None, 1.0, "bug"),
+        (4, 4, 0.0, 1.0, "scores"),
+    ],
+)
+def test_kinds(
+    expected: int | None, found: int | None, margin: float | None, noise: float, kind: str
+) -> None:
+    assert Difference(0, 3, expected, found, margin, noise).kind == kind
+
+
+def test_measured_logits_are_those_of_the_training_forward(model: str) -> None:
+    """The oracle is the network's own teacher-forced pass, which has neither cache nor steps."""
+    loaded = load(model)
+    request = loaded.request(0, "she go home .", make_strategy("greedy", {}))
+    tokens = loaded.checkpoint.target_vocab.ids(["she", "goes", "home"])
+    peers = [request, loaded.request(1, LINES[0], make_strategy("greedy", {}))]
+    logits, noise = measure(loaded.scorer.mode(exact=False), request, tokens, rows=3, peers=peers)
+    eos = loaded.scorer.vocab.eos
+    with torch.inference_mode():
+        forced = tiny.trained_corrector()(torch.tensor([request.source]), torch.tensor([[eos, *tokens]]))
+    torch.testing.assert_close(logits, forced[0, -1], rtol=0, atol=1e-4)
+    assert noise < 1e-4
+    assert measure(loaded.scorer, request, tokens, rows=3, peers=[request])[1] == 0.0
+
+
+def test_generated_sentences_are_seeded_and_fit(model: str) -> None:
+    loaded = load(model)
+    made = fuzz_lines(loaded, LINES, 50, seed=1)
+    assert len(made) == 50
+    assert made == fuzz_lines(loaded, LINES, 50, seed=1)
+    assert made != fuzz_lines(loaded, LINES, 50, seed=2)
+    assert len(fuzz_lines(loaded, ["she " * 1000], 20, seed=1)) == 20
+    hard = adversarial_lines(loaded, LINES, make_strategy("greedy", {}))
+    assert "" in hard
+    assert "she goes to school yesterday ." in hard  # an output
+    lengths = [len(line.split()) for line in hard]
+    assert max(lengths) == loaded.max_source_len
+    assert 1 in lengths
+    for line in made + hard:
+        loaded.encode(line)  # raises if it does not fit
