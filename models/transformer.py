@@ -152,7 +152,10 @@ class Embedding(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        x = self.words(tokens) * self.scale
+        return self.place(self.words(tokens) * self.scale, positions)
+
+    def place(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Adds positions [B,S] to vectors x [B,S,d_model] of words, or of whatever stands for them."""
         if self.positions is not None:
             x = x + self.positions(positions)
         elif self.kind == "sinusoidal":
@@ -293,19 +296,25 @@ class DecoderLayer(nn.Module):
         source_mask: Tensor | None,
         mask: Tensor | None = None,
         cache: Cache | None = None,
+        *,
+        causal: bool = True,
+        layout: Layout | None = None,
     ) -> Tensor:
-        """x [B,K,d_model], or packed with a cache [1,N,d_model] -> the same shape.
+        """x [B,K,d_model], or packed with a cache or a layout [1,N,d_model] -> the same shape.
 
-        Without a cache, x is a whole target and attention is causal.
+        Without a cache, x is a whole target: attention is causal and knows no mask, or goes both ways and
+        sees what the mask [B,1,1 or K,K] lets it.
         """
-        layout = None if cache is None else cache.layout
+        if cache is not None:
+            causal, layout = False, cache.layout
 
         def attend(y: Tensor) -> Tensor:
             q, k, v = self.self_attention.split(self.self_attention.qkv(y), 3)
-            if cache is None:
-                return self.self_attention.attend(q, k, v, None, causal=True)
-            k, v = cache.append(k, v)
-            return self.self_attention.attend(q, k, v, mask, layout=layout)
+            if cache is not None:
+                k, v = cache.append(k, v)
+            elif layout is not None:
+                k, v = layout.unpack(k), layout.unpack(v)
+            return self.self_attention.attend(q, k, v, mask, causal=causal, layout=layout)
 
         def attend_source(y: Tensor) -> Tensor:
             (q,) = self.cross_attention.split(self.cross_attention.q(y), 1)

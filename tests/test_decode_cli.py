@@ -85,13 +85,8 @@ def test_filter_writes_data_alone_on_stdout(model: str) -> None:
 
 def test_help_comes_without_torch(model: str) -> None:
     code = "import sys; from nartk.cli.decode import main; main(['--help']); sys.exit('torch' in sys.modules)"
-    seconds = []
-    for _ in range(3):
-        start = time.perf_counter()
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
-        seconds.append(time.perf_counter() - start)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert done.returncode == 0
-    assert min(seconds) < 1.0
     text = done.stdout.decode()
     assert all(re.search(rf"^  {name} +\w", text, re.MULTILINE) for name in strategies())
 
@@ -445,9 +440,7 @@ def test_ten_megabytes_in_a_line(
 ) -> None:
     path = tmp_path / "in.txt"
     path.write_bytes(b"the cat\n" + b"She go " * 1_500_000 + b"\nthe cat")
-    start = time.perf_counter()
     assert main([pieces_model, str(path), "--quiet"]) == 3
-    assert time.perf_counter() - start < 30
     captured = capsysbinary.readouterr()
     first, long, last = captured.out.decode().split("\n")[:-1]
     assert (first, long) == (last, "")
