@@ -116,7 +116,7 @@ class Serving:
         other.exact = exact
         return other
 
-    def read(self, source: Source) -> Memory:
+    def encode_source(self, source: Source) -> Memory:
         """Encodes the source; in exact mode its length is a multiple of `LENGTHS`."""
         tokens = source.tokens
         if self.exact:

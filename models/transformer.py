@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -23,8 +23,11 @@ _LARGEST = 10_000_000  # of any size in a configuration: a larger one is a corru
 _MOST_LAYERS = 1000
 _MOST_POSITIONS = 100_000  # tokens
 
+C = TypeVar("C", bound="TransformerConfig")
 
-def _setting(default: Any, help: str, *, choices: Sequence[str] | None = None) -> Any:
+
+def setting(default: Any, help: str, *, choices: Sequence[str] | None = None) -> Any:
+    """Declares a field of a configuration, with its help and, for text, its choices."""
     return field(default=default, metadata={"help": help, "choices": choices})
 
 
@@ -36,37 +39,37 @@ class TransformerConfig:
         UsageError: A value is out of its bounds, or two settings exclude each other.
     """
 
-    src_vocab: int = _setting(0, "source words, specials included")
-    tgt_vocab: int = _setting(0, "target words, specials included")
-    pad: int = _setting(1, "id of the padding symbol")
-    d_model: int = _setting(512, "features of a token")
-    encoder_layers: int = _setting(6, "layers of the encoder")
-    decoder_layers: int = _setting(6, "layers of the decoder")
-    encoder_ffn: int = _setting(2048, "inner features of the encoder's feed-forward networks")
-    decoder_ffn: int = _setting(2048, "inner features of the decoder's feed-forward networks")
-    encoder_heads: int = _setting(8, "attention heads of the encoder")
-    decoder_heads: int = _setting(8, "attention heads of the decoder")
-    encoder_norm_first: bool = _setting(True, "pre-norm encoder, with a norm after its last layer")
-    decoder_norm_first: bool = _setting(True, "pre-norm decoder, with a norm after its last layer")
-    activation: str = _setting("relu", "of the feed-forward networks", choices=("relu", "gelu"))
-    encoder_positions: str = _setting(
+    src_vocab: int = setting(0, "source words, specials included")
+    tgt_vocab: int = setting(0, "target words, specials included")
+    pad: int = setting(1, "id of the padding symbol")
+    d_model: int = setting(512, "features of a token")
+    encoder_layers: int = setting(6, "layers of the encoder")
+    decoder_layers: int = setting(6, "layers of the decoder")
+    encoder_ffn: int = setting(2048, "inner features of the encoder's feed-forward networks")
+    decoder_ffn: int = setting(2048, "inner features of the decoder's feed-forward networks")
+    encoder_heads: int = setting(8, "attention heads of the encoder")
+    decoder_heads: int = setting(8, "attention heads of the decoder")
+    encoder_norm_first: bool = setting(True, "pre-norm encoder, with a norm after its last layer")
+    decoder_norm_first: bool = setting(True, "pre-norm decoder, with a norm after its last layer")
+    activation: str = setting("relu", "of the feed-forward networks", choices=("relu", "gelu"))
+    encoder_positions: str = setting(
         "sinusoidal", "source positions", choices=("sinusoidal", "learned", "none")
     )
-    decoder_positions: str = _setting(
+    decoder_positions: str = setting(
         "sinusoidal", "target positions", choices=("sinusoidal", "learned", "none")
     )
-    max_source_len: int = _setting(1024, "longest source, tokens")
-    max_target_len: int = _setting(1024, "longest target, tokens")
-    share_embeddings: str = _setting(
+    max_source_len: int = setting(1024, "longest source, tokens")
+    max_target_len: int = setting(1024, "longest target, tokens")
+    share_embeddings: str = setting(
         "all",
         "one matrix for source, target and output words (all), for target and output (decoder), or none",
         choices=("all", "decoder", "none"),
     )
-    scale_embedding: bool = _setting(True, "multiply embeddings by the square root of d_model")
-    norm_embedding: bool = _setting(False, "layer norm after the embeddings")
-    dropout: float = _setting(0.1, "on embeddings and on each sublayer's output")
-    attention_dropout: float = _setting(0.0, "on attention weights")
-    activation_dropout: float = _setting(0.0, "inside the feed-forward networks")
+    scale_embedding: bool = setting(True, "multiply embeddings by the square root of d_model")
+    norm_embedding: bool = setting(False, "layer norm after the embeddings")
+    dropout: float = setting(0.1, "on embeddings and on each sublayer's output")
+    attention_dropout: float = setting(0.0, "on attention weights")
+    activation_dropout: float = setting(0.0, "inside the feed-forward networks")
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -97,7 +100,7 @@ class TransformerConfig:
             )
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> TransformerConfig:
+    def from_dict(cls: type[C], values: dict[str, Any]) -> C:
         """Reads a stored configuration; an unknown key or a value of a wrong type is a CheckpointError."""
         known = {item.name: item for item in fields(cls)}
         for name, value in values.items():
@@ -128,7 +131,7 @@ class Cache(Protocol):
         """Stores [1,H,N,D] of the new tokens; returns all, [B,H,T,D]."""
 
 
-def _positions(tokens: Tensor, pad: int) -> Tensor:
+def count_positions(tokens: Tensor, pad: int) -> Tensor:
     """Counts the tokens of each row that are no padding, from 0: [B,S], on whichever side it is padded."""
     return (tokens.ne(pad).cumsum(1) - 1).clamp(min=0)
 
@@ -363,7 +366,7 @@ class Transformer(nn.Module):
         pad = self.config.pad
         kept = src_tokens.ne(pad)
         mask = None if bool(kept.all()) else kept[:, None, None, :]
-        return self.encode_masked(src_tokens, _positions(src_tokens, pad), mask), mask
+        return self.encode_masked(src_tokens, count_positions(src_tokens, pad), mask), mask
 
     def encode_masked(
         self, src_tokens: Tensor, positions: Tensor, mask: Tensor | None, layout: Layout | None = None
@@ -388,7 +391,7 @@ class Transformer(nn.Module):
 
     def decode(self, prev_output_tokens: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
         """The decoder over a whole target [B,T], memory [B,S,d_model] and its mask -> [B,T,d_model]."""
-        x = self.decoder_embedding(prev_output_tokens, _positions(prev_output_tokens, self.config.pad))
+        x = self.decoder_embedding(prev_output_tokens, count_positions(prev_output_tokens, self.config.pad))
         for layer in self.decoder_layers:
             x = layer(x, layer.source_kv(memory), mask)
         return x if self.decoder_norm is None else self.decoder_norm(x)

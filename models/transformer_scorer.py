@@ -65,7 +65,7 @@ class TransformerScorer(Serving):
     def encode(self, source: Source, max_len: int) -> TransformerState:
         batch = source.tokens.shape[0]
         room = -(-max_len // LENGTHS) * LENGTHS if self.exact else max_len
-        memory = self.read(source)
+        memory = self.encode_source(source)
         source_kv = tuple(
             layer.source_kv(memory.packed, memory.layout) for layer in self.model.decoder_layers
         )

@@ -20,15 +20,15 @@ from nartk.errors import (
     ModelNotFoundError,
     NartkError,
     OutOfMemoryError,
-    UnsupportedCheckpointError,
     UsageError,
 )
 from nartk.hypothesis import DecodeStats, Hypothesis, Request, Result
-from nartk.registry import make_strategy, require_protocol, signature
+from nartk.kinds import kind_of
+from nartk.registry import make_strategy, options_of, require_protocol, signature
 
 if TYPE_CHECKING:
-    from nartk.models.transformer import Transformer
-    from nartk.models.transformer_scorer import TransformerScorer
+    from nartk.models.serving import Serving
+    from nartk.models.transformer import Transformer, TransformerConfig
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SHIPPED = ("gec-en",)  # models inside the package, the default first
@@ -60,7 +60,7 @@ class Model:
         dtype: Of its computation: fp32, bf16 or fp16.
     """
 
-    def __init__(self, checkpoint: Checkpoint, scorer: TransformerScorer, dtype: str) -> None:
+    def __init__(self, checkpoint: Checkpoint, scorer: Serving, dtype: str) -> None:
         self.checkpoint = checkpoint
         self.scorer = scorer
         self.dtype = dtype
@@ -71,10 +71,23 @@ class Model:
         return self.scorer.config.max_source_len - 1
 
     def strategy(self, name: str, options: Mapping[str, Any]) -> Any:
-        """The strategy `name`, checked against this model."""
+        """The strategy `name`, checked against this model, with the other models that it needs loaded.
+
+        Raises:
+            VocabMismatchError: Another model writes other words.
+        """
         made = make_strategy(name, options)
         require_protocol(made, self.scorer)
-        return made
+        helpers = {}
+        for key, item in options_of(name).items():
+            other = getattr(made, key)
+            if not item.metadata["model"] or not other:
+                continue
+            helper = load(other, device=str(self.scorer.device), dtype=self.dtype)
+            self.scorer.vocab.require_equal(helper.scorer.vocab, "the model", f"{key} {other!r}")
+            made = replace(made, **{key: helper.checkpoint.fingerprint})
+            helpers[key] = helper.scorer
+        return replace(made, helpers=helpers) if helpers else made
 
     def signature(self, strategy: Any) -> str:
         """What reproduces a result of this model with a strategy."""
@@ -257,12 +270,15 @@ def load(name: str | os.PathLike[str] = SHIPPED[0], *, device: str = "cpu", dtyp
         raise UsageError(f"--dtype is {dtype!r}", fix=f"choose from {', '.join(DTYPES)}")
     place = _device(device)
     checkpoint = load_checkpoint(model_folder(name))
-    builders = {"transformer": _transformer}
-    if checkpoint.kind not in builders:
-        raise UnsupportedCheckpointError(
-            f"a model of kind {checkpoint.kind!r}", fix=f"this version knows {', '.join(builders)}"
-        )
-    return Model(checkpoint, builders[checkpoint.kind](checkpoint, place, DTYPES[dtype]), dtype)
+    kind = kind_of(checkpoint.kind)
+    scorer = kind.scorer(
+        load_network(checkpoint),
+        checkpoint.target_vocab,
+        source_vocab=checkpoint.source_vocab,
+        dtype=DTYPES[dtype],
+        device=place,
+    )
+    return Model(checkpoint, scorer, dtype)
 
 
 def model_folder(name: str | os.PathLike[str]) -> Path:
@@ -279,17 +295,17 @@ def model_folder(name: str | os.PathLike[str]) -> Path:
     return folder
 
 
-def load_transformer(checkpoint: Checkpoint) -> Transformer:
+def load_network(checkpoint: Checkpoint) -> Transformer:
     """The network of a checkpoint, in fp32 on the CPU.
 
     Raises:
+        UnsupportedCheckpointError: This version has no such kind of model.
         CheckpointError: The weights do not fit the configuration, or it the dictionaries.
     """
-    from nartk.models.transformer import Transformer, TransformerConfig
-
     where = str(checkpoint.folder)
+    kind = kind_of(checkpoint.kind)
     try:
-        config = TransformerConfig.from_dict(checkpoint.settings)
+        config: TransformerConfig = kind.config.from_dict(checkpoint.settings)
     except UsageError as error:
         raise CheckpointError(error.message, where=where) from error
     for size, vocab in (
@@ -310,23 +326,11 @@ def load_transformer(checkpoint: Checkpoint) -> Transformer:
             )
     # Shapes are compared before memory is taken: a wrong size must not allocate.
     with torch.device("meta"):
-        model = Transformer(config)
+        model: Transformer = kind.network(config)
     require_shapes(model.state_dict(keep_vars=True), checkpoint.tensors, where)
-    model = Transformer(config)
+    model = kind.network(config)
     model.load_state_dict({name: tensor.float() for name, tensor in checkpoint.tensors.items()})
     return model
-
-
-def _transformer(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> TransformerScorer:
-    from nartk.models.transformer_scorer import TransformerScorer
-
-    return TransformerScorer(
-        load_transformer(checkpoint),
-        checkpoint.target_vocab,
-        source_vocab=checkpoint.source_vocab,
-        dtype=dtype,
-        device=device,
-    )
 
 
 def _device(name: str) -> torch.device:

@@ -24,6 +24,7 @@ def option(
     choices: Sequence[Any] | None = None,
     low: float | None = None,
     high: float | None = None,
+    model: bool = False,
 ) -> Any:
     """Declares an option of a strategy.
 
@@ -32,8 +33,10 @@ def option(
         help: One line for ``--help``, with the unit.
         choices: The values it may take.
         low, high: Its bounds, included.
+        model: It names another model, which is loaded beside the first; the strategy finds its scorer in
+            ``helpers`` and the model's fingerprint as the option's value.
     """
-    metadata = {"help": help, "choices": choices, "low": low, "high": high}
+    metadata = {"help": help, "choices": choices, "low": low, "high": high, "model": model}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -74,7 +77,7 @@ def strategy_class(name: str) -> type:
 
 def options_of(name: str) -> dict[str, dataclasses.Field]:
     """The options of a strategy by name, each with its default, type and help."""
-    return {item.name: item for item in dataclasses.fields(strategy_class(name))}
+    return {item.name: item for item in dataclasses.fields(strategy_class(name)) if "help" in item.metadata}
 
 
 def make_strategy(name: str, options: Mapping[str, Any]) -> Any:
@@ -108,9 +111,9 @@ def require_protocol(strategy: Any, scorer: object) -> None:
 def signature(strategy: Any, *, dtype: str, model: str, version: str) -> str:
     """What reproduces a result: ``strategy:iad|exact:1|dtype:fp32|nartk:0.1.0|model:ab12cd``."""
     parts = [f"strategy:{strategy.name}"]
-    for item in dataclasses.fields(strategy):
-        value = getattr(strategy, item.name)
-        parts.append(f"{item.name}:{int(value) if isinstance(value, bool) else value}")
+    for name in options_of(strategy.name):
+        value = getattr(strategy, name)
+        parts.append(f"{name}:{int(value) if isinstance(value, bool) else value}")
     return "|".join([*parts, f"dtype:{dtype}", f"nartk:{version}", f"model:{model}"])
 
 

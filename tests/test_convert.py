@@ -99,7 +99,7 @@ def test_logits_equal_fairseqs(name: str, left: bool, tmp_path: Path) -> None:
     wanted = fairseq_host.logits(model, source, target)
     path = fairseq_host.save(tmp_path / "a.pt", args, model.state_dict())
 
-    core = adapter.to_transformer(adapter.read_checkpoint(path))
+    core = adapter.to_network(adapter.read_checkpoint(path))
 
     with torch.no_grad():
         found = core(source, target)
@@ -136,7 +136,7 @@ def test_names_of_old_checkpoints_convert(tmp_path: Path) -> None:
     path = fairseq_host.save(tmp_path / "a.pt", args, old, cfg=None, args=args)
     source, target = fairseq_host.padded_batch(WORDS, left=True)
 
-    core = adapter.to_transformer(adapter.read_checkpoint(path))
+    core = adapter.to_network(adapter.read_checkpoint(path))
 
     with torch.no_grad():
         found = core(source, target)
@@ -168,7 +168,7 @@ def test_unsupported_settings_are_named(setting: str, value: object, tmp_path: P
     setattr(args, setting, value)
     path = fairseq_host.save(tmp_path / "a.pt", args, {"decoder.version": torch.tensor([3.0])})
     with pytest.raises(UnsupportedCheckpointError, match=f"'{setting}' is {value!r}".replace("[", r"\[")):
-        adapter.to_transformer(adapter.read_checkpoint(path))
+        adapter.to_network(adapter.read_checkpoint(path))
 
 
 @pytest.mark.parametrize(
@@ -177,14 +177,14 @@ def test_unsupported_settings_are_named(setting: str, value: object, tmp_path: P
 def test_other_architectures_are_refused(arch: str, tmp_path: Path) -> None:
     path = fairseq_host.save(tmp_path / "a.pt", Namespace(arch=arch), {})
     with pytest.raises(UnsupportedCheckpointError, match=f"architecture '{arch}'"):
-        adapter.to_transformer(adapter.read_checkpoint(path))
+        adapter.to_network(adapter.read_checkpoint(path))
 
 
 def test_a_pre_norm_decoder_of_before_the_final_norm_is_refused(tmp_path: Path) -> None:
     args = Namespace(arch="transformer", decoder_normalize_before=True)
     path = fairseq_host.save(tmp_path / "a.pt", args, {"decoder.version": torch.tensor([1.0])})
     with pytest.raises(UnsupportedCheckpointError, match=r"'decoder.version' is 1.0 without the final norm"):
-        adapter.to_transformer(adapter.read_checkpoint(path))
+        adapter.to_network(adapter.read_checkpoint(path))
 
 
 def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
@@ -193,11 +193,11 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
     tensors = fairseq_host.random_model(args, fairseq_host.task(WORDS)).state_dict()
     path = fairseq_host.save(tmp_path / "a.pt", args, {**tensors, "decoder.layers.0.c_attn": torch.ones(4)})
     with pytest.raises(UnsupportedCheckpointError, match=r"the tensor 'decoder.layers.0.c_attn'"):
-        adapter.to_transformer(adapter.read_checkpoint(path))
+        adapter.to_network(adapter.read_checkpoint(path))
     del tensors["encoder.layers.1.fc1.bias"]
     path = fairseq_host.save(tmp_path / "b.pt", args, tensors)
     with pytest.raises(CheckpointError, match=r"'encoder.layers.1.fc1.bias' is missing"):
-        adapter.to_transformer(adapter.read_checkpoint(path))
+        adapter.to_network(adapter.read_checkpoint(path))
 
 
 def test_command_writes_a_folder_that_loads(tmp_path: Path, dictionary: Path) -> None:
@@ -323,7 +323,7 @@ def test_infinite_weights_are_refused(tmp_path: Path) -> None:
     state["model"]["core.encoder_layers.0.ffn.up.bias"][3] = float("inf")
     torch.save(state, tmp_path / "a.pt")
     with pytest.raises(CheckpointError, match=r"'encoder_layers.0.ffn.up.bias' holds NaN or infinity"):
-        adapter.to_transformer(adapter.read_checkpoint(tmp_path / "a.pt"))
+        adapter.to_network(adapter.read_checkpoint(tmp_path / "a.pt"))
 
 
 def run_folder(folder: Path) -> Path:

@@ -140,7 +140,8 @@ def test_optimizer_steps_as_fairseqs_adam() -> None:
 
 def test_options_are_the_fields_of_the_config() -> None:
     parser = argparse.ArgumentParser()
-    from nartk.tasks.transformer import FROM_TASK, FairseqTransformer
+    from nartk.tasks.core_model import FROM_TASK
+    from nartk.tasks.transformer import FairseqTransformer
 
     FairseqTransformer.add_args(parser)
     flags = {action.dest: action for action in parser._actions}

@@ -28,6 +28,7 @@ from nartk.errors import (
     VocabMismatchError,
 )
 from nartk.files import writing
+from nartk.kinds import KINDS, kind_of
 from nartk.models.transformer import Transformer, TransformerConfig
 from nartk.vocab import SPECIALS, Vocab
 
@@ -135,35 +136,48 @@ def read_checkpoint(path: Path) -> FairseqCheckpoint:
     return FairseqCheckpoint(path, settings, dict(tensors), state)
 
 
-def to_transformer(checkpoint: FairseqCheckpoint) -> Transformer:
-    """The model of a checkpoint of `nartk_transformer` or of fairseq's own `transformer`, in fp32.
+def kind_name(checkpoint: FairseqCheckpoint) -> str:
+    """The kind of model that a checkpoint holds, a key of `nartk.kinds.KINDS`.
 
     Raises:
-        UnsupportedCheckpointError: A setting has no counterpart in nartk's Transformer; it is named.
+        UnsupportedCheckpointError: It is neither one of nartk's nor fairseq's own `transformer`.
+    """
+    name = _architecture(checkpoint)
+    if re.match(r"(transformer|m?bart)(_(?!lm)|$)", name):
+        return "transformer"
+    for kind in KINDS:
+        if re.match(rf"nartk_{kind}(_|$)", name):
+            return kind
+    raise UnsupportedCheckpointError(
+        f"architecture {name!r}",
+        fix=f"nartk_{', nartk_'.join(KINDS)} and fairseq's transformer convert",
+        where=str(checkpoint.path),
+    )
+
+
+def to_network(checkpoint: FairseqCheckpoint) -> Transformer:
+    """The network of a checkpoint of nartk's, or of fairseq's own `transformer`, in fp32.
+
+    Raises:
+        UnsupportedCheckpointError: A setting has no counterpart in nartk; it is named.
         CheckpointError: Tensors are missing, of a wrong shape, or not finite.
     """
     where = str(checkpoint.path)
-    name = str(checkpoint.settings.get("arch", checkpoint.settings.get("_name", "")))
-    if name.startswith("nartk_transformer"):
-        wanted, tensors = _from_core(checkpoint)
-    elif re.match(r"(transformer|m?bart)(_(?!lm)|$)", name):
-        wanted, tensors = _from_fairseq(checkpoint)
-    else:
-        raise UnsupportedCheckpointError(
-            f"architecture {name!r}", fix="nartk_transformer and fairseq's transformer convert", where=where
-        )
+    kind = kind_of(kind_name(checkpoint))
+    ours = _architecture(checkpoint).startswith("nartk_")
+    wanted, tensors = _from_core(checkpoint, kind.config) if ours else _from_fairseq(checkpoint)
     for key, tensor in tensors.items():
         if not bool(torch.isfinite(tensor).all()):
             raise CheckpointError(f"tensor {key!r} holds NaN or infinity", where=where)
     try:
-        config = TransformerConfig.from_dict(wanted)
+        config = kind.config.from_dict(wanted)
     except (UsageError, CheckpointError) as error:
         raise CheckpointError(error.message, where=where) from error
     # Shapes are compared before memory is taken: a wrong size must not allocate.
     with torch.device("meta"):
-        model = Transformer(config)
+        model: Transformer = kind.network(config)
     require_shapes(model.state_dict(keep_vars=True), tensors, where)
-    model = Transformer(config)
+    model = kind.network(config)
     model.load_state_dict({key: tensor.float() for key, tensor in tensors.items()})
     return model.eval()
 
@@ -195,7 +209,7 @@ def convert(
         VocabMismatchError: A dictionary has another number of words than the model.
     """
     checkpoint = read_checkpoint(path)
-    model = to_transformer(checkpoint)
+    model = to_network(checkpoint)
     config = model.config
     source = Vocab.read(_dictionary(checkpoint, source_dict, "source"))
     target = Vocab.read(
@@ -210,7 +224,7 @@ def convert(
             )
     save_checkpoint(
         output,
-        kind="transformer",
+        kind=kind_name(checkpoint),
         settings=asdict(config),
         tensors=model.to(DTYPES[dtype]).state_dict(),
         source_vocab=source,
@@ -313,10 +327,16 @@ def _options(value: Any) -> dict[str, Any]:
     return dict(value) if isinstance(value, dict) else {}
 
 
-def _from_core(checkpoint: FairseqCheckpoint) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _architecture(checkpoint: FairseqCheckpoint) -> str:
+    return str(checkpoint.settings.get("arch", checkpoint.settings.get("_name", "")))
+
+
+def _from_core(
+    checkpoint: FairseqCheckpoint, config: type[TransformerConfig]
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Settings and weights of a model that nartk trained: the fairseq model holds the core as `core`."""
     tensors = {key.removeprefix("core."): tensor for key, tensor in checkpoint.tensors.items()}
-    known = {item.name for item in fields(TransformerConfig)}
+    known = {item.name for item in fields(config)}
     settings = {key: value for key, value in checkpoint.settings.items() if key in known}
     settings["src_vocab"] = _require(tensors, "encoder_embedding.words.weight", checkpoint).shape[0]
     settings["tgt_vocab"] = _require(tensors, "output.weight", checkpoint).shape[0]

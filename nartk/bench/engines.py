@@ -15,7 +15,7 @@ import torch
 from nartk.bench.work import Job
 from nartk.checkpoint import load_checkpoint
 from nartk.errors import MissingDependencyError, UsageError
-from nartk.pipeline import DTYPES, load, load_transformer, model_folder
+from nartk.pipeline import DTYPES, load, load_network, model_folder
 from nartk.registry import option, options_of
 
 
@@ -165,7 +165,7 @@ class HuggingFace(Peer):
     def build(self) -> None:
         from nartk.adapters.hf import to_hugging_face
 
-        model = to_hugging_face(load_transformer(self.checkpoint), self.checkpoint.target_vocab)
+        model = to_hugging_face(load_network(self.checkpoint), self.checkpoint.target_vocab)
         model = model.to(self.device, DTYPES[self.dtype])
         if self.int8:
             model = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, torch.qint8)
@@ -205,7 +205,7 @@ class CTranslate2(Peer):
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch) / "model"
             to_ctranslate2(
-                load_transformer(checkpoint),
+                load_network(checkpoint),
                 checkpoint.target_vocab,
                 folder,
                 source_vocab=checkpoint.source_vocab,
@@ -257,7 +257,7 @@ class Fairseq(Peer):
             raise UsageError(f"fairseq runs in fp32 here, not in {self.dtype}")
         checkpoint = self.checkpoint
         self.generator = to_generator(
-            load_transformer(checkpoint),
+            load_network(checkpoint),
             checkpoint.source_vocab,
             checkpoint.target_vocab,
             beam_size=self.beam,

@@ -1,0 +1,77 @@
+"""Glancing: training shows a model part of the target, the more the worse it is (Qian et al. 2021).
+
+"Glancing Transformer for Non-Autoregressive Neural Machine Translation", https://arxiv.org/abs/2008.07905,
+equations 6 and 7. Symbols: B rows, T places.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nartk.errors import UsageError
+
+STRATEGIES = ("number-random", "fixed", "cmlm")
+_SCHEDULE = re.compile(r"(?P<start>[\d.]+)(:(?P<end>[\d.]+)@(?P<updates>\d+)(?P<thousands>k?))?")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A share that goes linearly from `start` to `end` in `updates` steps, and stays there."""
+
+    start: float
+    end: float
+    updates: int
+
+    @classmethod
+    def parse(cls, text: str) -> Schedule:
+        """Reads ``0.5``, or ``0.5:0.3@300k`` for a share that falls from 0.5 to 0.3 in 300,000 steps.
+
+        Raises:
+            UsageError: It is neither, or a share is outside [0, 1].
+        """
+        found = _SCHEDULE.fullmatch(text)
+        try:
+            if found is None:
+                raise ValueError
+            start = float(found["start"])
+            end = start if found["end"] is None else float(found["end"])
+        except ValueError:
+            raise UsageError(
+                f"the schedule {text!r} is none", fix="write a share, or START:END@UPDATES, as 0.5:0.3@300k"
+            ) from None
+        if not (0.0 <= start <= 1.0 and 0.0 <= end <= 1.0):
+            raise UsageError(f"the schedule {text!r} leaves [0, 1]")
+        updates = int(found["updates"] or 0) * (1000 if found["thousands"] else 1)
+        return cls(start, end, updates)
+
+    def at(self, update: int) -> float:
+        """The share at a training step."""
+        if update >= self.updates:
+            return self.end
+        return self.start + (self.end - self.start) * update / self.updates
+
+
+def reveal(wrong: Tensor, kept: Tensor, share: float, strategy: str) -> Tensor:
+    """Draws the places [B,T] whose target word is shown.
+
+    Args:
+        wrong: [B,T] bool, places where the first pass was not right.
+        kept: [B,T] bool, places that may be shown.
+        share: Of the wrong places (number-random), or of all (fixed); cmlm draws a number of its own, evenly
+            between none and all but one.
+        strategy: One of `STRATEGIES`.
+    """
+    places = kept.sum(1)
+    if strategy == "number-random":
+        count = ((wrong & kept).sum(1) * share).long()
+    elif strategy == "fixed":
+        count = (places * share).long()
+    else:
+        count = (torch.rand(places.shape, device=kept.device) * places).long()
+    order = torch.rand(kept.shape, device=kept.device).masked_fill(~kept, 2.0)
+    rank = order.argsort(1).argsort(1)
+    return rank < count[:, None]

@@ -1,0 +1,112 @@
+"""The base of the scorers of non-autoregressive models: one pass over all places, in exact mode's shapes.
+
+Symbols: B rows, S source positions, T places of the decoder, D features of the model, V words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nartk.models.nar import NonAutoregressive
+from nartk.models.serving import LENGTHS, Serving
+from nartk.scorer import Source
+
+
+@dataclass(frozen=True)
+class NarState:
+    """The encoded sources of B rows.
+
+    Attributes:
+        tokens: [B,S] source ids, padded on the right.
+        lengths: [B] int64, eos included.
+        memory: [B,S,D], zeros where nothing is.
+        source_kv: Per decoder layer, two of [B,H,S,features of a head].
+        source_mask: [B,1,1,S], 0 or minus infinity.
+    """
+
+    tokens: Tensor
+    lengths: Tensor
+    memory: Tensor
+    source_kv: tuple[tuple[Tensor, Tensor], ...]
+    source_mask: Tensor
+
+
+class NarScorer(Serving):
+    """Serves a `NonAutoregressive` network; subclasses add the protocol of their decoders."""
+
+    model: NonAutoregressive
+
+    def bucket(self, source_len: int, max_len: int) -> Hashable:
+        return -(-source_len // LENGTHS) if self.exact else None
+
+    @torch.inference_mode()
+    def read(self, source: Source) -> NarState:
+        """Encodes the source."""
+        found = self.encode_source(source)
+        layout, batch = found.layout, source.tokens.shape[0]
+        count = layout.rows.shape[0]
+        memory = found.packed.new_zeros(batch, layout.width, found.packed.shape[2])
+        memory[layout.rows, layout.columns] = found.packed[0, :count]
+        tokens = source.tokens.new_full(memory.shape[:2], self.config.pad)
+        tokens[:, : source.tokens.shape[1]] = source.tokens
+        source_kv = tuple(layer.source_kv(found.packed, layout) for layer in self.model.decoder_layers)
+        return NarState(tokens, source.lengths, memory, source_kv, found.mask)
+
+    @torch.inference_mode()
+    def select(self, state: NarState, rows: Tensor) -> NarState:
+        """The state of rows [N], which may repeat or leave out rows."""
+        return NarState(
+            tokens=state.tokens[rows],
+            lengths=state.lengths[rows],
+            memory=state.memory[rows],
+            source_kv=tuple((k[rows], v[rows]) for k, v in state.source_kv),
+            source_mask=state.source_mask[rows],
+        )
+
+    @torch.inference_mode()
+    def decode(self, x: Tensor, lengths: Tensor, state: NarState) -> Tensor:
+        """The decoder over placed inputs x [B,T,D], of which lengths [B] count -> features [B,T,D].
+
+        In exact mode rows are computed together whose lengths round up to the same multiple of `LENGTHS`.
+        """
+        out = x.new_zeros(x.shape)
+        for rows, width in self._groups(lengths):
+            every = rows is None
+            some = state if every else self.select(state, rows)
+            inside = x if every else x[rows]
+            count = lengths if every else lengths[rows]
+            kept = self.columns(width) < count[:, None]  # [b,width]
+            at, columns = kept.nonzero().unbind(1)
+            layout = self.layout(at, columns, kept.shape[0], width)
+            y = layout.pad(inside[at, columns])[None]
+            mask = self.hide(~kept)[:, None, None, :]
+            for layer, source_kv in zip(self.model.decoder_layers, some.source_kv, strict=True):
+                y = layer(y, source_kv, some.source_mask, mask, causal=False, layout=layout)
+            if self.model.decoder_norm is not None:
+                y = self.model.decoder_norm(y)
+            out[at if every else rows[at], columns] = y[0, : at.shape[0]]
+        return out
+
+    def _groups(self, lengths: Tensor) -> Iterator[tuple[Tensor | None, int]]:
+        """Rows (None: all) and the width they are computed at."""
+        if not self.exact:
+            yield None, int(lengths.max())
+            return
+        widths = -(-lengths.clamp(min=1) // LENGTHS) * LENGTHS
+        found = widths.unique().tolist()
+        for width in found:
+            yield (None if len(found) == 1 else (widths == width).nonzero().squeeze(1)), width
+
+    @torch.inference_mode()
+    def words(self, hidden: Tensor) -> Tensor:
+        """Logits [N,V] of features [N,D]; a row's do not depend on the others."""
+        count = hidden.shape[0]
+        if count == 0:
+            return hidden.new_zeros(0, self.config.tgt_vocab)
+        missing = -count % self.floors.rows
+        filled = torch.cat([hidden, hidden.new_zeros(missing, hidden.shape[1])]) if missing else hidden
+        return self.model.output(filled)[:count]

@@ -1,0 +1,62 @@
+"""The kinds of models that nartk knows: where each kind's configuration, network and scorer are.
+
+A kind is the name that a model folder's ``config.json`` gives, and `--arch nartk_KIND` in training.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from nartk.errors import UnsupportedCheckpointError
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of model, imported where it is used.
+
+    Attributes:
+        module: Of its configuration and network.
+        names: Of its configuration and network classes there.
+        scorer_module, scorer_name: Of what serves it.
+        autoregressive: Whether it is trained to say the next word.
+    """
+
+    module: str
+    names: tuple[str, str]
+    scorer_module: str
+    scorer_name: str
+    autoregressive: bool = False
+
+    @property
+    def config(self) -> Any:
+        return getattr(import_module(self.module), self.names[0])
+
+    @property
+    def network(self) -> Any:
+        return getattr(import_module(self.module), self.names[1])
+
+    @property
+    def scorer(self) -> Any:
+        return getattr(import_module(self.scorer_module), self.scorer_name)
+
+
+KINDS = {
+    "transformer": Kind(
+        "nartk.models.transformer",
+        ("TransformerConfig", "Transformer"),
+        "nartk.models.transformer_scorer",
+        "TransformerScorer",
+        autoregressive=True,
+    ),
+}
+
+
+def kind_of(name: str) -> Kind:
+    """The kind of that name; raises UnsupportedCheckpointError where this version has none."""
+    if name not in KINDS:
+        raise UnsupportedCheckpointError(
+            f"a model of kind {name!r}", fix=f"this version knows {', '.join(KINDS)}"
+        )
+    return KINDS[name]

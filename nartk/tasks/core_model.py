@@ -1,0 +1,106 @@
+"""What every fairseq model of nartk is: a core network whose configuration gives the options."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from dataclasses import Field, fields
+from typing import Any, ClassVar
+
+import torch
+from fairseq.models import BaseFairseqModel, register_model_architecture
+
+from nartk.errors import VocabMismatchError
+from nartk.kinds import KINDS
+from nartk.models.transformer import TransformerConfig
+
+# Known from the dictionaries, so they are no options.
+FROM_TASK = ("src_vocab", "tgt_vocab", "pad")
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class CoreModel(BaseFairseqModel):
+    """Holds a core network of the kind that a subclass names; its options are the configuration's fields."""
+
+    kind: ClassVar[str]
+
+    def __init__(self, config: TransformerConfig, source: Any, target: Any, autocast: str = "none") -> None:
+        super().__init__()
+        self.core = KINDS[self.kind].network(config)
+        self.autocast_dtype = AUTOCAST.get(autocast)
+
+    @classmethod
+    def options(cls) -> tuple[Field[Any], ...]:
+        """The fields of the configuration that are options of training."""
+        return tuple(item for item in fields(KINDS[cls.kind].config) if item.name not in FROM_TASK)
+
+    @classmethod
+    def add_args(cls, parser: argparse.ArgumentParser) -> None:
+        """One option a field of the configuration. Without defaults: those are the architecture's."""
+        for item in cls.options():
+            flag = "--" + item.name.replace("_", "-")
+            settings: dict[str, Any] = {"help": item.metadata["help"], "default": argparse.SUPPRESS}
+            if isinstance(item.default, bool):
+                settings["action"] = argparse.BooleanOptionalAction
+            else:
+                settings.update(type=type(item.default), choices=item.metadata["choices"])
+            parser.add_argument(flag, **settings)
+        parser.add_argument(
+            "--autocast",
+            choices=("none", *AUTOCAST),
+            default="none",
+            help="multiply matrices in this type while weights and loss stay fp32; on a CPU with bf16 "
+            "instructions about twice as fast (fairseq's own --bf16 and --fp16 are for GPUs)",
+        )
+
+    @classmethod
+    def build_model(cls, args: Namespace, task: Any) -> CoreModel:
+        """Builds the model for the task's dictionaries.
+
+        Raises:
+            VocabMismatchError: Embeddings are shared, and the dictionaries differ.
+        """
+        source, target = task.source_dictionary, task.target_dictionary
+        if args.share_embeddings == "all" and source != target:
+            raise VocabMismatchError(
+                "source and target share embeddings, but their dictionaries differ",
+                fix="preprocess with --joined-dictionary, or train with --share-embeddings decoder",
+            )
+        config = KINDS[cls.kind].config(
+            src_vocab=len(source),
+            tgt_vocab=len(target),
+            pad=target.pad(),
+            **{item.name: getattr(args, item.name) for item in cls.options()},
+        )
+        return cls(config, source, target, getattr(args, "autocast", "none"))
+
+    def autocast(self, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+        """The context of every forward pass; leaves fairseq's own --amp alone where it is not asked for."""
+        if self.autocast_dtype is None:
+            return contextlib.nullcontext()
+        return torch.autocast(device.type, self.autocast_dtype)
+
+    def max_positions(self) -> tuple[int, int]:
+        """Longest source and target, tokens."""
+        return self.core.config.max_source_len, self.core.config.max_target_len
+
+    def max_decoder_positions(self) -> int:
+        """Longest target, tokens."""
+        return self.core.config.max_target_len
+
+
+def register_presets(model: type[CoreModel], presets: Mapping[str, Mapping[str, Any]]) -> None:
+    """Registers architectures of a model: names, and the settings that differ from the defaults."""
+    for name, settings in presets.items():
+        register_model_architecture(f"nartk_{model.kind}", name)(_preset(model, settings))
+
+
+def _preset(model: type[CoreModel], settings: Mapping[str, Any]) -> Callable[[Namespace], None]:
+    def fill(args: Namespace) -> None:
+        for item in model.options():
+            if not hasattr(args, item.name):
+                setattr(args, item.name, settings.get(item.name, item.default))
+
+    return fill

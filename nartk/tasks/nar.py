@@ -1,0 +1,102 @@
+"""nartk's non-autoregressive models under fairseq, and the one criterion that trains them all.
+
+Each kind of `nartk.kinds.KINDS` that is not autoregressive is `--arch nartk_KIND`, with the preset
+`nartk_KIND_tiny`; the core network computes its own loss.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field, fields, make_dataclass
+from typing import Any
+
+import torch
+from fairseq import metrics
+from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.dataclass import FairseqDataclass
+from fairseq.models import register_model
+from torch import Tensor
+
+from nartk.kinds import KINDS
+from nartk.models.nar import NarTraining
+from nartk.tasks.core_model import CoreModel, register_presets
+from nartk.tasks.transformer import TINY
+
+OPTIONS = tuple(item for item in fields(NarTraining) if item.init)
+NarCriterionConfig = make_dataclass(
+    "NarCriterionConfig",
+    [
+        (item.name, type(item.default), field(default=item.default, metadata={"help": item.metadata["help"]}))
+        for item in OPTIONS
+    ],
+    bases=(FairseqDataclass,),
+)
+
+
+class NarModel(CoreModel):
+    """Holds a core NonAutoregressive network."""
+
+    updates = 0
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """fairseq tells how many training steps there were; schedules go by it."""
+        super().set_num_updates(num_updates)
+        self.updates = num_updates
+
+    def forward(
+        self, src_tokens: Tensor, target: Tensor, training: NarTraining
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """src_tokens [B,S] padded on either side, target [B,T] -> summed loss, its tokens, and its parts."""
+        with self.autocast(src_tokens.device):
+            losses = self.core.losses(src_tokens, target, training=training, update=self.updates)
+        return losses.total, losses.tokens, dict(losses.parts)
+
+
+for _kind in (name for name, kind in KINDS.items() if not kind.autoregressive):
+    _model = register_model(f"nartk_{_kind}")(type(f"Nar_{_kind}", (NarModel,), {"kind": _kind}))
+    register_presets(_model, {f"nartk_{_kind}": {}, f"nartk_{_kind}_tiny": TINY})
+
+
+@register_criterion("nartk_nar", dataclass=NarCriterionConfig)
+class NarCriterion(FairseqCriterion):
+    """Asks the core network for its loss, summed over the target's tokens."""
+
+    def __init__(self, task: Any, training: NarTraining) -> None:
+        super().__init__(task)
+        self.training_options = training
+
+    @classmethod
+    def build_criterion(cls, cfg: Any, task: Any) -> NarCriterion:
+        return cls(task, NarTraining(**{item.name: getattr(cfg, item.name) for item in OPTIONS}))
+
+    def forward(
+        self, model: Any, sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, Tensor | int, dict[str, Any]]:
+        """Loss (nats, summed), how many tokens, and what to log."""
+        total, tokens, parts = model(
+            sample["net_input"]["src_tokens"], sample["target"], training=self.training_options
+        )
+        count = int(tokens)
+        logged = {
+            "loss": total.detach(),
+            "ntokens": count,
+            "nsentences": sample["target"].shape[0],
+            "sample_size": count,
+            **{f"part_{name}": value.detach() * count for name, value in parts.items()},
+        }
+        return total, count, logged
+
+    @staticmethod
+    def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
+        """Means over all workers' tokens; losses in nats."""
+        tokens = sum(log["sample_size"] for log in logging_outputs)
+        if tokens == 0:
+            return
+        names = sorted(name for name in logging_outputs[0] if name == "loss" or name.startswith("part_"))
+        for name in names:
+            total = sum(float(torch.as_tensor(log[name])) for log in logging_outputs)
+            metrics.log_scalar(name.removeprefix("part_"), total / tokens, tokens, round=4)
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        """So that fairseq adds up the workers' logs in one call."""
+        return True
