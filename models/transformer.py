@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from nartk.errors import CheckpointError, UsageError
 from nartk.models import training
+from nartk.models.linear import attention
 from nartk.models.training import Dropout
 
 _LARGEST = 10_000_000  # of any size in a configuration: a larger one is a corrupt file
@@ -225,7 +226,7 @@ class Attention(nn.Module):
         if self.training:
             y = training.attention(q, k, v, mask, dropout=self.dropout, causal=causal)
         else:
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=self.scale)
+            y = attention(q, k, v, mask, causal=causal, scale=self.scale)
         y = y[:, :, :count]
         y = layout.pack(y) if layout is not None else y.transpose(1, 2).flatten(2)  # [B,H,K,D] -> [B,K,H*D]
         return self.out(y)
