@@ -41,6 +41,17 @@ class Found:
     margins: Tensor | None = None
 
 
+@dataclass(frozen=True)
+class Asked(Source):
+    """The sources of B requests.
+
+    Attributes:
+        requests: [B] int64, the index of each Request, which unlike its row does not depend on the batch.
+    """
+
+    requests: Tensor
+
+
 @dataclass(frozen=True, kw_only=True)
 class Native(Strategy):
     """Base of the strategies that ask a non-autoregressive model for a whole output. They are approximate.
@@ -48,7 +59,7 @@ class Native(Strategy):
     A subclass implements `search` for a batch. What it finds may not depend on the batch.
     """
 
-    def search(self, scorer: Any, source: Source, limits: Tensor) -> Found:
+    def search(self, scorer: Any, source: Asked, limits: Tensor) -> Found:
         """The outputs of sources; those longer than limits [B] tokens are cut by the caller."""
         raise NotImplementedError
 
@@ -70,7 +81,8 @@ class Native(Strategy):
         tokens = pad_rows([request.source for request in requests], scorer.vocab.pad).to(device)
         lengths = torch.tensor([len(request.source) for request in requests], device=device)
         limits = torch.tensor([request.max_len for request in requests], device=device)
-        found = self.search(scorer, Source(tokens, lengths), limits)
+        indices = torch.tensor([request.index for request in requests], device=device)
+        found = self.search(scorer, Asked(tokens, lengths, indices), limits)
         counts, scores = found.lengths.tolist(), found.scores.tolist()
         words = found.tokens.tolist()
         positional = None if found.positional is None else found.positional.tolist()
