@@ -50,6 +50,12 @@ KINDS = {
         "TransformerScorer",
         autoregressive=True,
     ),
+    "blockwise": Kind(
+        "nartk.models.blockwise",
+        ("BlockwiseConfig", "Blockwise"),
+        "nartk.models.blockwise",
+        "BlockwiseScorer",
+    ),
 }
 
 

@@ -1,0 +1,175 @@
+"""The blockwise drafter: its network, its loss and its scorer."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers_small import vocabulary
+
+from nartk.models.blockwise import MASK, Blockwise, BlockwiseConfig, BlockwiseScorer
+from nartk.models.nar import NarTraining
+from nartk.scorer import Source
+
+WORDS, EOS, PAD = 24, 2, 1
+TINY = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 2, "encoder_ffn": 32, "decoder_ffn": 32}
+HEADS = {"encoder_heads": 2, "decoder_heads": 2, "dropout": 0.0}
+
+
+def network(*, block: int = 5, seed: int = 0) -> Blockwise:
+    torch.manual_seed(seed)
+    model = Blockwise(BlockwiseConfig(src_vocab=WORDS, tgt_vocab=WORDS, block=block, **TINY, **HEADS))
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "layers" in name and weight.dim() == 2:
+                weight.mul_(3.0)
+    return model
+
+
+def sentence(rng: random.Random, longest: int) -> list[int]:
+    return [*(rng.randrange(4, WORDS) for _ in range(rng.randint(1, longest))), EOS]
+
+
+def padded(rows: list[list[int]], *, left: bool = False) -> torch.Tensor:
+    width = max(map(len, rows))
+    gaps = ([PAD] * (width - len(row)) for row in rows)
+    pairs = zip(rows, gaps, strict=True)
+    return torch.tensor([gap + row if left else row + gap for row, gap in pairs])
+
+
+def test_the_loss_is_the_cross_entropy_of_what_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(0)
+    model = network().double()
+    sources, targets = ([sentence(rng, 9) for _ in range(12)] for _ in range(2))
+    drawn = torch.rand(12, generator=torch.Generator().manual_seed(1))
+    monkeypatch.setattr(torch, "rand", lambda *shape, **options: drawn)
+    found = model.losses(
+        padded(sources, left=True),
+        padded(targets),
+        training=NarTraining(label_smoothing=0.0),
+        update=0,
+    )
+    total, count = 0.0, 0
+    for source, target, share in zip(sources, targets, drawn.tolist(), strict=True):
+        start = int(share * len(target))
+        canvas = torch.tensor([[*target[:start], *[MASK] * 5]])
+        memory, mask = model.encode(torch.tensor([source]))
+        logits = model.logits(canvas, torch.ones_like(canvas, dtype=torch.bool), memory, mask)[0]
+        words = torch.tensor(target[start : start + 5])
+        total += F.cross_entropy(logits[start : start + len(words)], words, reduction="sum").item()
+        count += len(words)
+    assert found.total.item() == pytest.approx(total, rel=1e-12)
+    assert int(found.tokens) == count
+    assert found.parts["words"].item() == pytest.approx(total / count, rel=1e-12)
+    assert float(found.parts["shown"]) == 0.0
+
+
+def test_what_glancing_shows_is_left_out_of_the_loss() -> None:
+    rng = random.Random(1)
+    model = network(block=8)
+    sources, targets = (
+        padded([sentence(rng, 9) for _ in range(40)]),
+        padded([sentence(rng, 9) for _ in range(40)]),
+    )
+    torch.manual_seed(2)
+    plain = model.losses(sources, targets, training=NarTraining(), update=0)
+    torch.manual_seed(2)
+    shown = model.losses(sources, targets, training=NarTraining(glancing="1.0:0@10"), update=0)
+    assert int(shown.tokens) < int(plain.tokens)
+    assert float(shown.parts["shown"]) == pytest.approx(1 - int(shown.tokens) / int(plain.tokens))
+    torch.manual_seed(2)
+    late = model.losses(sources, targets, training=NarTraining(glancing="1.0:0@10"), update=10)
+    assert torch.equal(late.total, plain.total)
+
+
+def test_gradients() -> None:
+    rng = random.Random(3)
+    model = network(block=3).double()
+    source, target = (
+        padded([sentence(rng, 4) for _ in range(3)]),
+        padded([sentence(rng, 4) for _ in range(3)]),
+    )
+    names = [name for name, _ in model.named_parameters()]
+    chosen = [names.index(n) for n in ("decoder_layers.1.ffn.down.bias", "encoder_norm.weight")]
+    weights = list(model.parameters())
+
+    def loss(*values: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(4)
+        swapped = {names[i]: value for i, value in zip(chosen, values, strict=True)}
+        return torch.func.functional_call(
+            _Loss(model), {f"model.{k}": v for k, v in swapped.items()}, (source, target)
+        )
+
+    inputs = [weights[i].detach().clone().requires_grad_() for i in chosen]
+    assert torch.autograd.gradcheck(loss, inputs)
+
+
+class _Loss(torch.nn.Module):
+    def __init__(self, model: Blockwise) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        training = NarTraining(label_smoothing=0.1)
+        return self.model.losses(source, target, training=training, update=0).total
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_of_a_batch_is_filled_as_it_is_alone(dtype: torch.dtype, device: torch.device) -> None:
+    rng = random.Random(5)
+    model = network()
+    scorer = BlockwiseScorer(model, vocabulary(WORDS), dtype=dtype, device=device)
+    sources = [sentence(rng, 31) for _ in range(9)]
+    canvases = [[*sentence(rng, 60)[:-1], *[MASK] * 5] for _ in sources]
+
+    def fill(rows: list[int]) -> torch.Tensor:
+        tokens = padded([sources[i] for i in rows]).to(device)
+        lengths = torch.tensor([len(sources[i]) for i in rows], device=device)
+        counts = torch.tensor([len(canvases[i]) for i in rows], device=device)
+        state = scorer.read(Source(tokens, lengths))
+        return scorer.fill(padded([canvases[i] for i in rows]).to(device), counts, state)
+
+    together = fill(list(range(9)))
+    for i, canvas in enumerate(canvases):
+        assert torch.equal(fill([i])[0], together[i, : len(canvas)])
+        memory, mask = model.encode(torch.tensor([sources[i]]))
+        tokens = torch.tensor([canvas])
+        wanted = model.logits(tokens, torch.ones_like(tokens, dtype=torch.bool), memory, mask)[0]
+        tolerance = 1e-4 if dtype == torch.float32 else 0.5
+        torch.testing.assert_close(
+            together[i, : len(canvas)].float().cpu(), wanted, atol=tolerance, rtol=tolerance
+        )
+
+
+def test_it_learns_to_go_on_where_a_prefix_ends() -> None:
+    """Targets count on from the source's first word; the drafter must say the next five words at once."""
+    torch.manual_seed(6)
+    config = BlockwiseConfig(
+        src_vocab=WORDS, tgt_vocab=WORDS, block=5, **{**TINY, **HEADS, "d_model": 32, "encoder_ffn": 64}
+    )
+    model = Blockwise(config)
+    rng = random.Random(6)
+    firsts = [[first, EOS] for first in range(4, WORDS - 8)]
+    targets = [[*(first + i for i in range(1, 8)), EOS] for first, _ in firsts]
+    source, target = padded(firsts), padded(targets)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    training = NarTraining(label_smoothing=0.0, glancing="0.5:0@200")
+    for update in range(400):
+        optimizer.zero_grad()
+        losses = model.losses(source, target, training=training, update=update)
+        (losses.total / losses.tokens).backward()
+        optimizer.step()
+    scorer = BlockwiseScorer(model, vocabulary(WORDS))
+    state = scorer.read(Source(source, torch.full((len(firsts),), 2)))
+    starts = [rng.randrange(8) for _ in targets]
+    canvases = [[*target[:start], *[MASK] * 5] for target, start in zip(targets, starts, strict=True)]
+    lengths = torch.tensor([len(canvas) for canvas in canvases])
+    words = scorer.fill(padded(canvases), lengths, state).argmax(-1).tolist()
+    right = total = 0
+    for said, target_row, start in zip(words, targets, starts, strict=True):
+        wanted = target_row[start : start + 5]
+        right += sum(map(int.__eq__, said[start : start + len(wanted)], wanted))
+        total += len(wanted)
+    assert right > 0.95 * total

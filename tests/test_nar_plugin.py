@@ -1,0 +1,151 @@
+"""Every kind of non-autoregressive model under fairseq: options, loss, training, conversion, loading."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import fairseq_host
+import pytest
+import torch
+from test_fairseq_train import own
+from tiny import SENTENCES
+
+import nartk
+from nartk.adapters.fairseq import read_checkpoint
+from nartk.cli.convert import main as convert
+from nartk.cli.decode import main as decode
+from nartk.errors import UsageError
+from nartk.kinds import KINDS
+from nartk.models.nar import NarTraining
+
+WORDS = 21
+KIND_NAMES = [name for name, kind in KINDS.items() if not kind.autoregressive]
+
+
+@pytest.fixture(autouse=True)
+def _fairseq() -> None:
+    fairseq_host.require_fairseq()
+
+
+def build(kind: str, *flags: str) -> Any:
+    """A model built as `fairseq-train` does it: the command line, then the architecture."""
+    from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+
+    arch = f"nartk_{kind}_tiny"
+    parser = argparse.ArgumentParser()
+    ARCH_MODEL_REGISTRY[arch].add_args(parser.add_argument_group(argument_default=argparse.SUPPRESS))
+    args = parser.parse_args(flags)
+    ARCH_CONFIG_REGISTRY[arch](args)
+    return ARCH_MODEL_REGISTRY[arch].build_model(args, fairseq_host.task(WORDS))
+
+
+def criterion(**options: Any) -> Any:
+    """The criterion as fairseq builds it, with its options' defaults but for those given."""
+    from fairseq.criterions import CRITERION_REGISTRY
+
+    from nartk.tasks.nar import NarCriterionConfig
+
+    return CRITERION_REGISTRY["nartk_nar"].build_criterion(
+        NarCriterionConfig(**options), fairseq_host.task(WORDS)
+    )
+
+
+@pytest.mark.parametrize("kind", KIND_NAMES)
+def test_loss_and_gradients_are_the_cores(kind: str) -> None:
+    plugin = build(kind, "--dropout", "0").double()
+    core = KINDS[kind].network(plugin.core.config).double()
+    core.load_state_dict(plugin.core.state_dict())
+    source, prev_output = fairseq_host.padded_batch(WORDS, left=True)
+    right, _ = fairseq_host.padded_batch(WORDS, left=False)
+    target = torch.full_like(prev_output, fairseq_host.PAD)
+    target[:, :-1] = prev_output[:, 1:]
+    target[torch.arange(len(target)), prev_output.ne(fairseq_host.PAD).sum(1) - 1] = fairseq_host.EOS
+    batch = {"net_input": {"src_tokens": source}, "target": target}
+
+    plugin.set_num_updates(50)
+    torch.manual_seed(3)
+    found, size, log = criterion(glancing="0.8:0@100")(plugin, batch)
+    found.backward()
+    torch.manual_seed(3)
+    # The core is given the source without padding on its left, and the share that half the steps leave.
+    losses = core.losses(right, target, training=NarTraining(glancing="0.4"), update=0)
+    losses.total.backward()
+
+    assert size == log["sample_size"] == int(losses.tokens) > 0
+    assert abs(found.item() - losses.total.item()) <= 1e-10 * abs(losses.total.item())
+    wanted = {name: p.grad for name, p in core.named_parameters() if p.grad is not None}
+    grads = {name: p.grad for name, p in plugin.core.named_parameters() if p.grad is not None}
+    assert grads.keys() == wanted.keys() != set()
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(grads[name], gradient, rtol=1e-10, atol=1e-10)
+
+
+def test_logs_are_means_over_all_workers() -> None:
+    from fairseq import metrics
+
+    cls = type(criterion())
+    logs = [
+        {"loss": 6.0, "sample_size": 2, "part_words": 4.0},
+        {"loss": 2.0, "sample_size": 6, "part_words": 12.0},
+    ]
+    with metrics.aggregate() as found:
+        cls.reduce_metrics(logs)
+    assert found.get_smoothed_values() == {"loss": 1.0, "words": 2.0}
+
+
+def test_the_criterions_options_are_the_fields_of_the_trainings() -> None:
+    made = criterion(glancing="0.5:0.3@2k", label_smoothing=0.2).training_options
+    assert made == NarTraining(glancing="0.5:0.3@2k", label_smoothing=0.2)
+    assert [item.name for item in fields(NarTraining) if item.init][:2] == [
+        "label_smoothing",
+        "length_factor",
+    ]
+    with pytest.raises(UsageError, match=r"START:END@UPDATES"):
+        criterion(glancing="half")
+
+
+@pytest.fixture(scope="module")
+def binarised(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("nar")
+    for name, copies in (("train", 4), ("dev", 1)):
+        for side in ("src", "tgt"):
+            (folder / f"{name}.{side}").write_text("\n".join(SENTENCES * copies) + "\n")
+    own(
+        "preprocess",
+        *f"--source-lang src --target-lang tgt --trainpref {folder}/train --validpref {folder}/dev "
+        f"--destdir {folder}/bin --joined-dictionary --workers 1".split(),
+    )
+    return folder
+
+
+@pytest.mark.parametrize("kind", KIND_NAMES)
+def test_train_resume_convert_and_refuse_what_does_not_fit(
+    kind: str, binarised: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = (
+        f"{binarised}/bin --user-dir nartk --task translation --arch nartk_{kind}_tiny --d-model 32 "
+        "--encoder-heads 2 --decoder-heads 2 --criterion nartk_nar --glancing 0.5:0.3@10 "
+        "--optimizer nartk_adamw --lr 0.003 --max-tokens 200 --cpu --seed 7 --no-epoch-checkpoints "
+        f"--log-format json --save-dir {tmp_path} --log-file {tmp_path}/log"
+    )
+    own("train", *base.split(), "--max-update", "3")
+    assert read_checkpoint(tmp_path / "checkpoint_last.pt").updates == 3
+    own("train", *base.split(), "--max-update", "5")
+    assert read_checkpoint(tmp_path / "checkpoint_last.pt").updates == 5
+    logged = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines() if line[:2] == '{"']
+    assert float([log for log in logged if "train_loss" in log][-1]["train_shown"]) > 0
+
+    folder = tmp_path / "model"
+    assert convert([str(tmp_path / "checkpoint_last.pt"), "--output", str(folder)]) == 0
+    model = nartk.load(folder)
+    assert model.checkpoint.kind == kind
+    assert type(model.scorer) is KINDS[kind].scorer
+    capsys.readouterr()
+    assert decode([str(folder), "--strategy", "greedy", "--quiet", str(binarised / "dev.src")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("nartk: error[E103 StrategyMismatch] strategy 'greedy' needs a Seq2SeqScorer")
+    assert error.count("\n") == 1
