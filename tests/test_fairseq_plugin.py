@@ -146,7 +146,7 @@ def test_options_are_the_fields_of_the_config() -> None:
     FairseqTransformer.add_args(parser)
     flags = {action.dest: action for action in parser._actions}
     names = {item.name for item in fields(TransformerConfig)}
-    assert names - set(FROM_TASK) == set(flags) - {"help", "autocast"}
+    assert names - set(FROM_TASK) == set(flags) - {"help", "autocast", "init_encoder"}
     assert flags["d_model"].help == "features of a token"
     assert build("--d-model", "32", "--encoder-heads", "2", "--no-scale-embedding").core.config == (
         TransformerConfig(

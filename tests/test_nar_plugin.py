@@ -15,10 +15,10 @@ from test_fairseq_train import own
 from tiny import SENTENCES
 
 import nartk
-from nartk.adapters.fairseq import read_checkpoint
+from nartk.adapters.fairseq import read_checkpoint, to_network
 from nartk.cli.convert import main as convert
 from nartk.cli.decode import main as decode
-from nartk.errors import UsageError
+from nartk.errors import CheckpointError, UsageError
 from nartk.kinds import KINDS
 from nartk.models.nar import NarTraining
 
@@ -149,3 +149,24 @@ def test_train_resume_convert_and_refuse_what_does_not_fit(
     error = capsys.readouterr().err
     assert error.startswith("nartk: error[E103 StrategyMismatch] strategy 'greedy' needs a Seq2SeqScorer")
     assert error.count("\n") == 1
+
+
+def test_a_model_begins_with_the_encoder_of_another(binarised: Path, tmp_path: Path) -> None:
+    base = (
+        f"{binarised}/bin --user-dir nartk --task translation --d-model 32 --encoder-heads 2 "
+        "--decoder-heads 2 --optimizer nartk_adamw --max-tokens 200 --cpu --no-epoch-checkpoints --max-update 1"
+    )
+    teacher = tmp_path / "teacher" / "checkpoint_last.pt"
+    teaching = "--arch nartk_transformer_tiny --criterion nartk_cross_entropy --lr 0.003"
+    own("train", *base.split(), *teaching.split(), "--save-dir", str(teacher.parent))
+    drafting = f"--arch nartk_blockwise_tiny --criterion nartk_nar --lr 0 --init-encoder {teacher}"
+    own("train", *base.split(), *drafting.split(), "--save-dir", str(tmp_path))
+    verifier, drafter = (
+        to_network(read_checkpoint(path)).state_dict() for path in (teacher, tmp_path / "checkpoint_last.pt")
+    )
+    names = [name for name in verifier if name.startswith("encoder_")]
+    assert "encoder_embedding.words.weight" in names
+    for name in names:
+        assert torch.equal(verifier[name], drafter[name]), name
+    with pytest.raises(CheckpointError, match=r"'encoder_embedding.words.weight' has shape \[72, 32\]"):
+        build("blockwise", "--init-encoder", str(teacher))

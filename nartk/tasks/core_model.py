@@ -7,11 +7,15 @@ import contextlib
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import Field, fields
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from fairseq.models import BaseFairseqModel, register_model_architecture
+from torch import Tensor, nn
 
+from nartk.adapters.fairseq import read_checkpoint, to_network
+from nartk.checkpoint import require_shapes
 from nartk.errors import VocabMismatchError
 from nartk.kinds import KINDS
 from nartk.models.transformer import TransformerConfig
@@ -54,6 +58,11 @@ class CoreModel(BaseFairseqModel):
             help="multiply matrices in this type while weights and loss stay fp32; on a CPU with bf16 "
             "instructions about twice as fast (fairseq's own --bf16 and --fp16 are for GPUs)",
         )
+        parser.add_argument(
+            "--init-encoder",
+            metavar="CHECKPOINT.pt",
+            help="begin with the encoder of this checkpoint, such as the verifier's of a drafter",
+        )
 
     @classmethod
     def build_model(cls, args: Namespace, task: Any) -> CoreModel:
@@ -61,6 +70,7 @@ class CoreModel(BaseFairseqModel):
 
         Raises:
             VocabMismatchError: Embeddings are shared, and the dictionaries differ.
+            CheckpointError: The encoder that it is to begin with has another shape.
         """
         source, target = task.source_dictionary, task.target_dictionary
         if args.share_embeddings == "all" and source != target:
@@ -74,7 +84,10 @@ class CoreModel(BaseFairseqModel):
             pad=target.pad(),
             **{item.name: getattr(args, item.name) for item in cls.options()},
         )
-        return cls(config, source, target, getattr(args, "autocast", "none"))
+        model = cls(config, source, target, getattr(args, "autocast", "none"))
+        if getattr(args, "init_encoder", None) is not None:
+            _copy_encoder(Path(args.init_encoder), model.core)
+        return model
 
     def autocast(self, device: torch.device) -> contextlib.AbstractContextManager[Any]:
         """The context of every forward pass; leaves fairseq's own --amp alone where it is not asked for."""
@@ -89,6 +102,20 @@ class CoreModel(BaseFairseqModel):
     def max_decoder_positions(self) -> int:
         """Longest target, tokens."""
         return self.core.config.max_target_len
+
+
+def _copy_encoder(path: Path, model: nn.Module) -> None:
+    """Copies the encoder of a checkpoint, its words included, into a network."""
+
+    def encoder(network: nn.Module) -> dict[str, Tensor]:
+        weights = network.state_dict(keep_vars=True)
+        return {name: weight for name, weight in weights.items() if name.startswith("encoder_")}
+
+    wanted, found = encoder(model), encoder(to_network(read_checkpoint(path)))
+    require_shapes(wanted, found, str(path))
+    with torch.no_grad():
+        for name, weight in wanted.items():
+            weight.copy_(found[name])
 
 
 def register_presets(model: type[CoreModel], presets: Mapping[str, Mapping[str, Any]]) -> None:
