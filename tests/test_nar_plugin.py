@@ -154,7 +154,8 @@ def test_train_resume_convert_and_refuse_what_does_not_fit(
 def test_a_model_begins_with_the_encoder_of_another(binarised: Path, tmp_path: Path) -> None:
     base = (
         f"{binarised}/bin --user-dir nartk --task translation --d-model 32 --encoder-heads 2 "
-        "--decoder-heads 2 --optimizer nartk_adamw --max-tokens 200 --cpu --no-epoch-checkpoints --max-update 1"
+        "--decoder-heads 2 --optimizer nartk_adamw --max-tokens 200 --cpu --no-epoch-checkpoints "
+        "--max-update 1"
     )
     teacher = tmp_path / "teacher" / "checkpoint_last.pt"
     teaching = "--arch nartk_transformer_tiny --criterion nartk_cross_entropy --lr 0.003"
