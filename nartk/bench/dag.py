@@ -1,0 +1,197 @@
+"""Measures the DA-Transformer's loss against the plain way to write it: ``python -m nartk.bench.dag``.
+
+The plain way is a log-sum-exp over [B,L,L] for each token, with the gradient by autograd. Each way runs in a
+process of its own, one at a time, in turns; a figure is the median of paired ratios, forward and backward.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import multiprocessing
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nartk.models.dag import dag_log_likelihood
+
+_MB = 1_000_000  # bytes
+_WIDE_MATCH = 3.0  # nats, the standard deviation of the random words' scores
+_ONE_PASS = 600  # seconds, after which a process counts as lost
+
+
+def plain_log_likelihood(
+    match: Tensor, links: Tensor, target_lengths: Tensor, graph_lengths: Tensor
+) -> Tensor:
+    """`nartk.models.dag.dag_log_likelihood` as the paper writes the recursion, unrolled over tokens."""
+    vertex = torch.arange(match.shape[2], device=match.device)
+    forward = match[:, 0].masked_fill(vertex > 0, -math.inf)
+    steps = [forward]
+    for t in range(1, match.shape[1]):
+        forward = torch.logsumexp(forward[:, :, None] + links, 1) + match[:, t]
+        steps.append(forward)
+    rows = torch.arange(match.shape[0], device=match.device)
+    return torch.stack(steps, 1)[rows, target_lengths - 1, graph_lengths - 1]
+
+
+WAYS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
+    "nartk": dag_log_likelihood,
+    "plain": plain_log_likelihood,
+}
+
+
+def random_graph(shape: tuple[int, int, int], device: str, seed: int) -> tuple[Tensor, ...]:
+    """Scores and full lengths of random graphs of shape (B, T, L), their links normalised."""
+    batch, length, width = shape
+    generator = torch.Generator().manual_seed(seed)
+    match = torch.randn(batch, length, width, generator=generator) * _WIDE_MATCH - 8.0
+    links = torch.randn(batch, width, width, generator=generator)
+    later = torch.ones(width, width, dtype=torch.bool).triu(1)
+    # The last vertex has no link, and the log-softmax of nothing is NaN.
+    links = links.masked_fill(~later, -math.inf).log_softmax(-1).masked_fill(~later, -math.inf)
+    lengths = torch.full((batch,), length), torch.full((batch,), width)
+    return tuple(x.to(device) for x in (match, links, *lengths))
+
+
+def _serve(pipe: Connection, name: str, shape: tuple[int, int, int], device: str, threads: int) -> None:
+    """Answers each request with the seconds and MB of a forward and backward pass, until the pipe closes."""
+    torch.set_num_threads(threads)
+    match, links, *lengths = random_graph(shape, device, seed=1)
+    match.requires_grad_()
+    links.requires_grad_()
+    cuda = device.startswith("cuda")
+    with contextlib.suppress(EOFError):
+        while pipe.recv():
+            match.grad = links.grad = None
+            _wait(cuda)
+            before = _start_counting(cuda)
+            start = time.perf_counter()
+            value = WAYS[name](match, links, *lengths)
+            value.sum().backward()
+            _wait(cuda)
+            seconds = time.perf_counter() - start
+            pipe.send((seconds, _peak(cuda) - before, value.detach().double().sum().item()))
+            del value
+
+
+def _wait(cuda: bool) -> None:
+    if cuda:
+        torch.cuda.synchronize()
+
+
+def _start_counting(cuda: bool) -> float:
+    """Forgets the peak of memory so far; gives the MB in use."""
+    if cuda:
+        torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.memory_allocated() / _MB
+    # Linux alone has this; elsewhere the peak is that since the process began.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    return _peak(cuda)
+
+
+def _peak(cuda: bool) -> float:
+    """The peak of resident memory, or of what torch took on the GPU, in MB."""
+    if cuda:
+        return torch.cuda.max_memory_allocated() / _MB
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024 / _MB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / _MB
+
+
+def measure(shape: tuple[int, int, int], *, device: str, rounds: int, threads: int) -> dict[str, Any]:
+    """Runs both ways in turns; gives the medians.
+
+    Returns:
+        ``speedup`` and ``memory`` (plain over ours), ``seconds`` and ``peak_mb`` of each way, and
+        ``difference``, the relative difference of the values.
+    """
+    context = multiprocessing.get_context("spawn")
+    pipes, processes = {}, []
+    for name in WAYS:
+        pipes[name], theirs = context.Pipe()
+        process = context.Process(target=_serve, args=(theirs, name, shape, device, threads), daemon=True)
+        process.start()
+        theirs.close()
+        processes.append(process)
+    seconds: dict[str, list[float]] = {name: [] for name in WAYS}
+    peaks: dict[str, list[float]] = {name: [] for name in WAYS}
+    values = {}
+    for turn in range(rounds + 1):
+        order = list(WAYS) if turn % 2 else list(reversed(WAYS))
+        for name in order:
+            pipes[name].send(True)
+            if not pipes[name].poll(_ONE_PASS):
+                raise TimeoutError(f"{name} took more than {_ONE_PASS} s")
+            took, peak, values[name] = pipes[name].recv()
+            peaks[name].append(peak)  # of the first round too: later ones may reuse what it left
+            if turn > 0:  # the first warms up
+                seconds[name].append(took)
+    for pipe in pipes.values():
+        pipe.close()
+    for process in processes:
+        process.join()
+    ours, plain = values["nartk"], values["plain"]
+    peak_mb = {name: max(found) for name, found in peaks.items()}
+    return {
+        "shape": list(shape),
+        "speedup": statistics.median(p / o for p, o in zip(seconds["plain"], seconds["nartk"], strict=True)),
+        "memory": peak_mb["plain"] / max(peak_mb["nartk"], 1 / _MB),
+        "seconds": {name: statistics.median(found) for name, found in seconds.items()},
+        "peak_mb": peak_mb,
+        "difference": abs(ours - plain) / abs(plain),
+    }
+
+
+def _shape(text: str) -> tuple[int, int, int]:
+    sizes = [int(size) for size in text.split(",")]
+    if len(sizes) != 3 or min(sizes) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not B,T,L")
+    return sizes[0], sizes[1], sizes[2]
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measures the shapes asked for and prints a line each."""
+    parser = argparse.ArgumentParser(prog="python -m nartk.bench.dag", description=__doc__)
+    parser.add_argument(
+        "--shape",
+        nargs="+",
+        type=_shape,
+        default=[(32, 32, 256), (32, 64, 512)],
+        metavar="B,T,L",
+        help="rows, target tokens and vertices (default: 32,32,256 32,64,512; the plain way takes 2.3 GB)",
+    )
+    parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="measured rounds after one to warm up (default 5)"
+    )
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads of each process (default 1)")
+    parser.add_argument("--json", action="store_true", help="print JSON lines")
+    options = parser.parse_args(argv)
+    for shape in options.shape:
+        found = measure(shape, device=options.device, rounds=options.rounds, threads=options.threads)
+        if options.json:
+            print(json.dumps(found))
+            continue
+        spent = ", ".join(
+            f"{name} {found['seconds'][name] * 1e3:.1f} ms {found['peak_mb'][name]:.0f} MB" for name in WAYS
+        )
+        print(
+            f"B,T,L {','.join(map(str, shape))}: {found['speedup']:.1f}x the speed, "
+            f"1/{found['memory']:.1f} of the memory ({spent}; values differ by {found['difference']:.0e})"
+        )
+
+
+if __name__ == "__main__":
+    main()
