@@ -16,8 +16,10 @@ spans more is noticed, by a bound on what can have been lost, and computed again
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -452,4 +454,31 @@ def _check(
 
 
 def _recursions(device: torch.device) -> Recursions:
+    """The recursions' form for tensors on `device`."""
+    return _torch_recursions if device.type == "cpu" else _proved_kernels(device)
+
+
+@cache
+def _proved_kernels(device: torch.device) -> Recursions:
+    """The Triton kernels if they compile and agree with torch on a small graph; else torch and a warning."""
+    from nartk.models import dag_triton  # here, for Triton takes long to import
+
+    if not dag_triton.HAS_TRITON or device.type != "cuda":
+        return _torch_recursions
+
+    def kernels(weights: Tensor, words: Tensor, start: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return dag_triton.triton_recursions(weights, words, start, _FLOOR)
+
+    # More than a tile wide. Sines: nobody's random numbers are used up.
+    weights = torch.arange(2 * 130 * 130, device=device, dtype=torch.float64).sin().abs().view(2, 130, 130)
+    words = torch.arange(2 * 5 * 130, device=device, dtype=torch.float64).cos().abs().view(2, 5, 130)
+    try:
+        found = kernels(weights.triu(1), words, words)
+        wanted = _torch_recursions(weights.triu(1), words, words)
+        if all(torch.allclose(ours, theirs) for ours, theirs in zip(found, wanted, strict=True)):
+            return kernels
+        reason = "they compute something else than torch"
+    except Exception as error:  # whatever a compiler raises: there is another way
+        reason = f"{type(error).__name__}: {error}".split("\n")[0]
+    warnings.warn(f"the Triton kernels of the DAG loss do not run here, torch does: {reason}", stacklevel=2)
     return _torch_recursions

@@ -5,6 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +19,7 @@ from torch import Tensor
 
 from nartk.bench.dag import WAYS, main, plain_log_likelihood, random_graph
 from nartk.errors import UsageError
-from nartk.models import dag
+from nartk.models import dag, dag_triton
 from nartk.models.dag import (
     NO_VERTEX,
     dag_best_path,
@@ -26,6 +29,7 @@ from nartk.models.dag import (
 )
 
 INF = math.inf
+arange = torch.arange
 Batch = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
@@ -419,6 +423,89 @@ def test_what_does_not_fit_is_refused() -> None:
 def test_an_empty_batch() -> None:
     empty = torch.zeros(0, 3, 4), torch.zeros(0, 4, 4), torch.zeros(0), torch.zeros(0)
     assert [x.shape[0] for x in solve(empty)] == [0] * 5
+
+
+KERNELS = """
+import torch
+from nartk.models.dag import _FLOOR, _torch_recursions
+from nartk.models.dag_triton import triton_recursions
+
+for batch, length, width in ((2, 1, 1), (2, 5, 9), (2, 3, 64), (1, 4, 65), (2, 3, 130)):
+    draw = torch.Generator().manual_seed(width)
+    weights, words, start = (
+        torch.rand(batch, size, width, generator=draw, dtype=torch.float64).to(DEVICE)
+        for size in (width, length, length)
+    )
+    start = torch.where(start < 0.9, _FLOOR, start)
+    found = triton_recursions(weights.triu(1), words, start, _FLOOR)
+    wanted = _torch_recursions(weights.triu(1), words, start)
+    for ours, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=0.0)
+"""
+
+
+@pytest.mark.cuda
+def test_the_kernels_are_used_and_equal_torch(device: torch.device) -> None:
+    pytest.importorskip("triton")
+    exec(KERNELS, {"DEVICE": device})
+    assert dag._recursions(device) is not dag._torch_recursions
+
+
+def test_the_kernels_equal_torch_in_tritons_interpreter() -> None:
+    pytest.importorskip("triton")
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    subprocess.run([sys.executable, "-c", f"DEVICE = 'cpu'\n{KERNELS}"], env=environment, check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [80, 90])
+def test_the_kernels_compile(capability: int, tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    code = f"""
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from nartk.models import dag_triton
+
+for kernel in (dag_triton._forward_kernel, dag_triton._backward_kernel):
+    fixed = {{"FLOOR": 1e-300, "FROM": dag_triton._TILE[0], "TO": dag_triton._TILE[1]}}
+    kinds = {{"length": "i32", "width": "i32", **dict.fromkeys(fixed, "constexpr")}}
+    names = kernel.arg_names
+    source = ASTSource(
+        fn=kernel,
+        signature={{name: kinds.get(name, "*fp64") for name in names}},
+        constexprs={{(names.index(name),): value for name, value in fixed.items() if name in names}},
+    )
+    options = {{"num_warps": dag_triton._WARPS, "num_stages": 1}}
+    assert triton.compile(source, target=GPUTarget("cuda", {capability}, 32), options=options).asm["cubin"]
+"""
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+
+
+@pytest.mark.parametrize("failure", ["raises", "differs"])
+def test_kernels_that_fail_give_way_to_torch(failure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*tensors: Tensor) -> tuple[Tensor, ...]:
+        if failure == "raises":
+            raise RuntimeError("no ptxas\nand more")
+        return tuple(x + 1 for x in dag._torch_recursions(*tensors[:3]))
+
+    class Cuda:  # a device that tensors take for the CPU's
+        type = "cuda"
+
+    monkeypatch.setattr(dag_triton, "HAS_TRITON", True)
+    monkeypatch.setattr(dag_triton, "triton_recursions", broken)
+    monkeypatch.setattr(dag.torch, "arange", lambda *sizes, device, dtype: arange(*sizes, dtype=dtype))
+    message = {"raises": "RuntimeError: no ptxas", "differs": "they compute something else than torch"}[
+        failure
+    ]
+    with pytest.warns(UserWarning, match="Triton") as caught:
+        assert dag._recursions(Cuda()) is dag._torch_recursions  # type: ignore[arg-type]
+    assert [str(each.message) for each in caught] == [
+        f"the Triton kernels of the DAG loss do not run here, torch does: {message}"
+    ]
+    monkeypatch.setattr(dag_triton, "triton_recursions", lambda *tensors: dag._torch_recursions(*tensors[:3]))
+    assert dag._recursions(Cuda()) is not dag._torch_recursions  # type: ignore[arg-type]
 
 
 def gathered(logits_of: Callable[[Tensor], Tensor], hidden: Tensor, target: Tensor) -> Tensor:
