@@ -29,7 +29,8 @@ class Found:
         lengths: [B,N] int64, tokens that count; negative where a row has no further output.
         scores: [B,N] fp32, natural logarithm; what they are, the strategy says.
         positional: [B,N,T] fp32, log-probability of each token; None where the strategy has none.
-        passes: How many times the model ran.
+        passes: How many times the model ran; [B] int64 where rows differ.
+        passes_at: [B,N,T] int64, the pass that settled each token; None: the last.
         margins: [B,N,T] fp32, nats between the best and the second best word of each place.
     """
 
@@ -37,7 +38,8 @@ class Found:
     lengths: Tensor
     scores: Tensor
     positional: Tensor | None
-    passes: int = 1
+    passes: int | Tensor = 1
+    passes_at: Tensor | None = None
     margins: Tensor | None = None
 
 
@@ -86,7 +88,11 @@ class Native(Strategy):
         counts, scores = found.lengths.tolist(), found.scores.tolist()
         words = found.tokens.tolist()
         positional = None if found.positional is None else found.positional.tolist()
-        margins = None if found.margins is None or not trace else found.margins.tolist()
+        margins, passes_at = (
+            None if values is None or not trace else values.tolist()
+            for values in (found.margins, found.passes_at)
+        )
+        passes = found.passes.tolist() if isinstance(found.passes, Tensor) else [found.passes] * len(requests)
         seconds = time.perf_counter() - start
         for i, request in enumerate(requests):
             hypotheses = []
@@ -100,11 +106,15 @@ class Native(Strategy):
                         score=scores[i][j],
                         positional_scores=None if positional is None else tuple(positional[i][j][:count]),
                         trace=tuple(
-                            TokenTrace("model", found.passes, None if margins is None else margins[i][j][k])
+                            TokenTrace(
+                                "model",
+                                passes[i] if passes_at is None else passes_at[i][j][k],
+                                None if margins is None else margins[i][j][k],
+                            )
                             for k in range(count)
                         )
                         if trace
                         else None,
                     )
                 )
-            yield Result(request.index, tuple(hypotheses), seconds, passes=found.passes)
+            yield Result(request.index, tuple(hypotheses), seconds, passes=passes[i])

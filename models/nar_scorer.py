@@ -104,9 +104,13 @@ class NarScorer(Serving):
     @torch.inference_mode()
     def words(self, hidden: Tensor) -> Tensor:
         """Logits [N,V] of features [N,D]; a row's do not depend on the others."""
-        count = hidden.shape[0]
+        return self.linear(self.model.output, hidden)
+
+    def linear(self, layer: torch.nn.Linear, x: Tensor) -> Tensor:
+        """A linear layer of the model over rows x [N,D], filled up to the floor -> [N,out features]."""
+        count = x.shape[0]
         if count == 0:
-            return hidden.new_zeros(0, self.config.tgt_vocab)
+            return x.new_zeros(0, layer.out_features)
         missing = -count % self.floors.rows
-        filled = torch.cat([hidden, hidden.new_zeros(missing, hidden.shape[1])]) if missing else hidden
-        return self.model.output(filled)[:count]
+        filled = torch.cat([x, x.new_zeros(missing, x.shape[1])]) if missing else x
+        return layer(filled)[:count]

@@ -56,6 +56,12 @@ KINDS = {
         "nartk.models.blockwise",
         "BlockwiseScorer",
     ),
+    "nat": Kind(
+        "nartk.models.nat",
+        ("NatConfig", "Nat"),
+        "nartk.models.nat_scorer",
+        "NatScorer",
+    ),
 }
 
 

@@ -1,0 +1,214 @@
+"""The non-autoregressive Transformer: vanilla, glancing, and conditional masked (CMLM).
+
+One network serves three ways of training, which differ in what the decoder is shown:
+
+- vanilla (Gu et al. 2018, https://arxiv.org/abs/1711.02281): none of the target (``--glancing 0``);
+- glancing, GLAT (Qian et al. 2021, https://arxiv.org/abs/2008.07905): the more of it the worse the first
+  pass is (``--glancing 0.5:0.3@300k``);
+- CMLM (Ghazvininejad et al. 2019, https://arxiv.org/abs/1904.09324): any share of it
+  (``--decoder-input mask --glancing-strategy cmlm``), for mask-predict.
+
+The length is predicted from the source. It says where eos is, so eos always stands in its place, as in the
+papers' programs: it is shown, and no loss is taken there.
+Symbols: B rows, S source positions, T places of the canvas, D features, V words, C length classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nartk.errors import UsageError
+from nartk.models.glancing import reveal
+from nartk.models.nar import Losses, NarTraining, NonAutoregressive, align_left
+from nartk.models.transformer import TransformerConfig, label_smoothed_cross_entropy, setting
+from nartk.sums import tree_sum
+from nartk.vocab import SPECIALS
+
+MASK = SPECIALS.index("<s>")  # stands at unfilled places; a word that no target has
+
+
+@dataclass(frozen=True)
+class NatConfig(TransformerConfig):
+    """The shape of a non-autoregressive Transformer.
+
+    Raises:
+        UsageError: As TransformerConfig does; and where a soft copy has no temperature, or the predictor no
+            length to choose from.
+    """
+
+    decoder_input: str = setting(
+        "soft-copy",
+        "at unfilled places: the mask symbol (mask), the source word at the same share of the length "
+        "(uniform-copy), or source words weighted by their distance from there (soft-copy)",
+        choices=("mask", "uniform-copy", "soft-copy"),
+    )
+    copy_temperature: float = setting(0.3, "of the soft copy: source positions at which weights fall by e")
+    length_difference: int = setting(
+        128, "most tokens that the output may be longer or shorter than the source"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.copy_temperature <= 0.0:
+            raise UsageError(f"`copy_temperature` is {self.copy_temperature}, not above 0")
+        if self.length_difference < 1:
+            raise UsageError(f"`length_difference` is {self.length_difference}, below 1")
+
+
+class Nat(NonAutoregressive):
+    """Fills a canvas of places at once, and predicts how many there are."""
+
+    config: NatConfig
+    Config = NatConfig
+
+    def __init__(self, config: NatConfig) -> None:
+        super().__init__(config)
+        self.lengths = nn.Linear(config.d_model, 2 * config.length_difference + 1)
+        nn.init.xavier_uniform_(self.lengths.weight)
+        nn.init.zeros_(self.lengths.bias)
+
+    def losses(self, src_tokens: Tensor, target: Tensor, *, training: NarTraining, update: int) -> Losses:
+        """The training loss of sources [B,S], padded on either side, and targets [B,T] with eos.
+
+        While validating, nothing is shown, as when decoding; but CMLM shows what it shows in training.
+        """
+        src_tokens = align_left(src_tokens, self.config.pad)
+        memory, mask = self.encode(src_tokens)
+        words = self._words_of(target)
+        shown = torch.zeros_like(words)
+        share = training.schedule.at(update) if self.training else 0.0
+        if training.glancing_strategy == "cmlm":
+            shown = reveal(words, words, share, training.glancing_strategy)
+        elif share > 0.0:
+            with torch.no_grad():
+                guess = self.output(self._read_target(src_tokens, target, shown, memory, mask)).argmax(-1)
+            shown = reveal(guess != target, words, share, training.glancing_strategy)
+        return self.losses_showing(shown, src_tokens, target, memory, mask, training=training)
+
+    def losses_showing(
+        self,
+        shown: Tensor,
+        src_tokens: Tensor,
+        target: Tensor,
+        memory: Tensor,
+        mask: Tensor | None,
+        *,
+        training: NarTraining,
+    ) -> Losses:
+        """The loss where the words at places `shown` [B,T] are given (Qian et al. 2021, equation 8).
+
+        Args:
+            src_tokens: [B,S], padded on the right; `memory` and `mask` are what `encode` makes of them.
+            target: [B,T] with eos, which is given as well.
+        """
+        words = self._words_of(target)
+        wanted = words & ~shown
+        hidden = self._read_target(src_tokens, target, shown, memory, mask)
+        loss, nll, tokens = label_smoothed_cross_entropy(
+            self.output(hidden[wanted])[None],
+            target[wanted][None],
+            epsilon=training.label_smoothing,
+            pad=self.config.pad,
+        )
+        source_lengths, lengths = (x.ne(self.config.pad).sum(1) for x in (src_tokens, target))
+        most = self.config.length_difference
+        difference = (lengths - source_lengths).clamp(-most, most) + most
+        length = F.cross_entropy(self.length_logits(memory, source_lengths).float(), difference)
+        count = tokens.clamp(min=1)
+        parts = {
+            "words": (nll / count).detach(),
+            "length": length.detach(),
+            "shown": shown.sum() / words.sum().clamp(min=1),
+        }
+        return Losses(loss + training.length_factor * length * tokens, tokens, parts)
+
+    def inputs(self, canvas: Tensor, lengths: Tensor, src_tokens: Tensor, source_lengths: Tensor) -> Tensor:
+        """Decoder inputs of a canvas [B,T], of which lengths [B] places count -> [B,T,D].
+
+        A word stands for itself, `MASK` for what the configuration's `decoder_input` says.
+
+        Args:
+            src_tokens: [B,S], padded on the right, of which source_lengths [B] count.
+        """
+        words = self.place_words(canvas)
+        if self.config.decoder_input == "mask":
+            return words
+        source = self.encoder_embedding.words(src_tokens) * self.encoder_embedding.scale
+        if self.config.decoder_input == "uniform-copy":
+            copied = uniform_copy(source, source_lengths, lengths, canvas.shape[1])
+        else:
+            copied = soft_copy(source, source_lengths, lengths, canvas.shape[1], self.config.copy_temperature)
+        return torch.where((canvas == MASK)[:, :, None], self.place_vectors(copied), words)
+
+    def pool(self, memory: Tensor, source_lengths: Tensor) -> Tensor:
+        """The mean over each source, memory [B,S,D] of which lengths [B] count -> [B,D], fp32 or wider."""
+        kept = torch.arange(memory.shape[1], device=memory.device) < source_lengths[:, None]
+        wide = memory if memory.dtype == torch.float64 else memory.float()
+        return tree_sum(wide.masked_fill(~kept[:, :, None], 0.0)) / source_lengths[:, None]
+
+    def length_logits(self, memory: Tensor, source_lengths: Tensor) -> Tensor:
+        """Logits [B,C] of the output's length minus the source's, from -length_difference on."""
+        return self.lengths(self.pool(memory, source_lengths).to(memory.dtype))
+
+    def _words_of(self, target: Tensor) -> Tensor:
+        """The places [B,T] of words: all but padding and the eos before it."""
+        lengths = target.ne(self.config.pad).sum(1)
+        return torch.arange(target.shape[1], device=target.device) < lengths[:, None] - 1
+
+    def _read_target(
+        self, src_tokens: Tensor, target: Tensor, shown: Tensor, memory: Tensor, mask: Tensor | None
+    ) -> Tensor:
+        """Features [B,T,D] of a target of which only the words `shown` [B,T], and eos, are given."""
+        canvas = target.masked_fill(self._words_of(target) & ~shown, MASK)
+        kept = target.ne(self.config.pad)
+        source_lengths = src_tokens.ne(self.config.pad).sum(1)
+        return self.fill(self.inputs(canvas, kept.sum(1), src_tokens, source_lengths), kept, memory, mask)
+
+
+def uniform_copy(source: Tensor, source_lengths: Tensor, lengths: Tensor, width: int) -> Tensor:
+    """The vector of source [B,S,D] at the same share of the length as each place -> [B,width,D].
+
+    The first place gets the first vector, the last the last; in between the nearest, of two the later (Gu et
+    al. 2018, section 3.1). Lengths [B] say how much of source and canvas counts.
+    """
+    place = torch.arange(width, device=source.device)
+    last = (lengths - 1).clamp(min=1)[:, None]
+    nearest = (2 * place * (source_lengths - 1)[:, None] + last).div(2 * last, rounding_mode="floor")
+    at = nearest.clamp(max=source.shape[1] - 1)  # what does not count may lie behind
+    return source.gather(1, at[:, :, None].expand(-1, -1, source.shape[2]))
+
+
+def soft_copy(
+    source: Tensor, source_lengths: Tensor, lengths: Tensor, width: int, temperature: float
+) -> Tensor:
+    """Means of the vectors of source [B,S,D], the nearer to the place's share of the length the heavier.
+
+    Place j of T gets the source's vector i of S with a weight of exp(-abs(i - j (S-1)/(T-1)) / temperature),
+    divided by the sum of these (Wei et al. 2019, https://arxiv.org/abs/1906.02041; their positions are not
+    scaled, those of Li et al. 2019, https://arxiv.org/abs/1909.06708, are).
+
+    Returns:
+        [B,width,D]. A place's bits depend neither on other rows nor on the width.
+    """
+    # An attention to nothing but a mask, since of attention it is known from which shapes on it is exact:
+    # the number of queries and the features are filled up to what suits every device.
+    rows, features = -(-width // _QUERIES) * _QUERIES, source.shape[2]
+    place = torch.arange(rows, device=source.device)
+    ratio = (source_lengths - 1).float() / (lengths - 1).clamp(min=1).float()
+    column = torch.arange(source.shape[1], device=source.device)
+    distance = (column - place[:, None] * ratio[:, None, None]).abs()  # [B,rows,S]
+    weights = (-distance / temperature).masked_fill(column >= source_lengths[:, None, None], float("-inf"))
+    wide = source if source.dtype == torch.float64 else source.float()
+    v = F.pad(wide, (0, -features % _FEATURES))[:, None]  # [B,1,S,D]
+    q = v.new_zeros(v.shape[0], 1, rows, v.shape[3])
+    with torch.autocast(source.device.type, enabled=False):
+        y = F.scaled_dot_product_attention(q, v.detach(), v, attn_mask=weights[:, None].to(v.dtype))
+    return y[:, 0, :width, :features].to(source.dtype)
+
+
+_QUERIES = 32  # places of a soft copy come in multiples of this
+_FEATURES = 16  # and features of this
