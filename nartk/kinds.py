@@ -62,6 +62,12 @@ KINDS = {
         "nartk.models.nat_scorer",
         "NatScorer",
     ),
+    "dag": Kind(
+        "nartk.models.da_transformer",
+        ("DagConfig", "DaTransformer"),
+        "nartk.models.dag_scorer",
+        "DagScorer",
+    ),
 }
 
 

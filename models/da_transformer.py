@@ -1,0 +1,288 @@
+"""The DA-Transformer: a graph of vertices with a word each, whose paths are the outputs (Huang et al. 2022).
+
+"Directed Acyclic Transformer for Non-Autoregressive Machine Translation", https://arxiv.org/abs/2205.07459.
+A target is bos, words and eos; vertex 0 says bos and the last vertex eos.
+Symbols: B rows, S source positions, T target tokens with bos and eos, L vertices, H heads of the links,
+D features, V words.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nartk.errors import UsageError
+from nartk.models.dag import dag_best_path, dag_log_likelihood, match_scores
+from nartk.models.glancing import reveal
+from nartk.models.nar import Losses, NarTraining, NonAutoregressive
+from nartk.models.transformer import TransformerConfig, setting
+from nartk.sums import tree_sum
+from nartk.vocab import SPECIALS
+
+MASK = SPECIALS.index("<s>")  # also the bos that vertex 0 says
+EOS = SPECIALS.index("</s>")
+
+_SCALE = re.compile(r"(\d+(?:\.\d+)?)(?:~(\d+(?:\.\d+)?))?")
+_NO_EDGE = -1e9  # score of an edge that is none: its exponential is 0 beside any other's, its gradient no NaN
+
+
+@dataclass(frozen=True)
+class DagConfig(TransformerConfig):
+    """The shape of a DA-Transformer. A graph has at least 2 and at most `max_target_len` vertices.
+
+    Raises:
+        UsageError: A value is out of its bounds, or the scale is none.
+    """
+
+    decoder_positions: str = setting(
+        "learned", "positions of the vertices", choices=("sinusoidal", "learned", "none")
+    )
+    upsampling: str = setting(
+        "source",
+        "a graph's size goes by the length of the source, or by that of the target, which is predicted when "
+        "decoding (predict), or is always the same (fixed)",
+        choices=("source", "predict", "fixed"),
+    )
+    upsample_scale: str = setting(
+        "8",
+        "vertices per token of that length (fixed: vertices), never more than max_target_len; 4~8: any "
+        "scale between, drawn for each training batch, and the last when decoding",
+    )
+    length_difference: int = setting(128, "most tokens that a predicted length differs from the source's")
+    link_features: str = setting(
+        "feature:position",
+        "what links are computed from: the decoder's features, learned positions of the vertices, or both",
+        choices=("feature:position", "feature", "position"),
+    )
+    link_heads: int = setting(8, "heads of the links")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.link_heads < 1 or self.d_model % self.link_heads:
+            raise UsageError(f"`d_model` {self.d_model} is no multiple of `link_heads` {self.link_heads}")
+        if self.length_difference < 1:
+            raise UsageError(f"`length_difference` is {self.length_difference}, below 1")
+        low, high = self.scales
+        if not 0.0 < low <= high <= self.max_target_len:
+            raise UsageError(
+                f"`upsample_scale` {self.upsample_scale!r} is not between 0 and `max_target_len` "
+                f"{self.max_target_len}, the lower first"
+            )
+
+    @property
+    def scales(self) -> tuple[float, float]:
+        """The least and the largest scale; raises UsageError where `upsample_scale` is none."""
+        found = _SCALE.fullmatch(self.upsample_scale)
+        if found is None:
+            raise UsageError(
+                f"`upsample_scale` is {self.upsample_scale!r}", fix="write a number, or two, as 4~8"
+            )
+        low = float(found[1])
+        return low, low if found[2] is None else float(found[2])
+
+
+class Links(nn.Module):
+    """Where a path goes from each vertex: attention over later vertices, its heads mixed by gates."""
+
+    def __init__(self, config: DagConfig) -> None:
+        super().__init__()
+        parts = config.link_features.split(":")
+        self.heads = config.link_heads
+        self.by_feature = "feature" in parts
+        self.positions: nn.Embedding | None = None
+        if "position" in parts:
+            self.positions = nn.Embedding(config.max_target_len, config.d_model)
+            nn.init.normal_(self.positions.weight, std=config.d_model**-0.5)
+        width = len(parts) * config.d_model
+        self.query = nn.Linear(width, config.d_model)
+        self.key = nn.Linear(width, config.d_model)
+        self.gate = nn.Linear(width, config.link_heads)
+        for layer in (self.query, self.key, self.gate):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
+        """Log-probabilities of the next vertex: hidden [B,L,D], lengths [B] -> [B,L,L]; see `mix`."""
+        places = torch.arange(hidden.shape[1], device=hidden.device).expand(hidden.shape[:2])
+        return self.mix(*self.project(hidden, places), lengths)
+
+    def project(self, hidden: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys [...,D] and gates [...,H] of vertices [...,D] at their places [...]."""
+        parts = [hidden] if self.by_feature else []
+        if self.positions is not None:
+            parts.append(self.positions(places).to(hidden.dtype))
+        x = torch.cat(parts, -1)
+        return self.query(x), self.key(x), self.gate(x)
+
+    def mix(self, query: Tensor, key: Tensor, gate: Tensor, lengths: Tensor) -> Tensor:
+        """Links of queries and keys [B,L,D] and gates [B,L,H] -> [B,L,L] in fp32, or fp64 if these are.
+
+        Of each vertex but the last of lengths [B] the probabilities of all later ones sum to 1; everywhere
+        else is minus infinity. Huang et al. 2022, equation 4 and appendix A.
+        """
+        wide = query.dtype if query.dtype == torch.float64 else torch.float32
+        with torch.autocast(query.device.type, enabled=False):
+            q, k = (x.to(wide).unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (query, key))
+            places = torch.arange(query.shape[1], device=query.device)
+            edge = (places[:, None] < places) & (places < lengths[:, None, None])  # [B,L,L]
+            scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~edge[:, None], _NO_EDGE)  # [B,H,L,L]
+            # log sum_h gate_h softmax(scores_h), without the heads' log-softmax in memory
+            share = gate.to(wide).log_softmax(-1).mT - scores.logsumexp(-1)  # [B,H,L]
+            return (scores + share[..., None]).logsumexp(1).masked_fill(~edge, -math.inf)
+
+
+class DaTransformer(NonAutoregressive):
+    """Reads a source and says a graph: features of its vertices, which words come from, and links."""
+
+    config: DagConfig
+    Config = DagConfig
+
+    def __init__(self, config: DagConfig) -> None:
+        super().__init__(config)
+        self.links = Links(config)
+        if config.upsampling == "predict":
+            self.lengths = nn.Linear(config.d_model, 2 * config.length_difference + 1)
+            nn.init.xavier_uniform_(self.lengths.weight)
+            nn.init.zeros_(self.lengths.bias)
+
+    def sizes(self, lengths: Tensor, scale: float) -> Tensor:
+        """Vertices [B] of graphs for lengths [B] of what their size goes by; 2 to `max_target_len`."""
+        if self.config.upsampling == "fixed":
+            lengths = torch.ones_like(lengths)
+        return (lengths * scale).long().clamp(2, self.config.max_target_len)
+
+    def pool(self, memory: Tensor, kept: Tensor) -> Tensor:
+        """What the length is predicted from: the mean of memory [B,S,D] where `kept` [B,S] -> [B,D]."""
+        wide = memory if memory.dtype == torch.float64 else memory.float()
+        mean = tree_sum(wide.masked_fill(~kept[:, :, None], 0.0)) / kept.sum(1, keepdim=True)
+        return mean.to(memory.dtype)
+
+    def length_of(self, logits: Tensor, source_lengths: Tensor) -> Tensor:
+        """The likeliest length [B], tokens with eos, by logits [B,C] of its difference from the source's."""
+        return (source_lengths + logits.max(-1).indices - self.config.length_difference).clamp(min=1)
+
+    def canvas(self, sizes: Tensor) -> Tensor:
+        """The decoder's input for graphs of sizes [B] -> [B,L]: masks, then eos, then padding."""
+        last = sizes[:, None] - 1
+        places = torch.arange(int(sizes.max()), device=sizes.device).expand(sizes.shape[0], -1)
+        masks = torch.full_like(places, MASK)
+        return masks.masked_fill(places == last, EOS).masked_fill(places > last, self.config.pad)
+
+    def vertices(self, canvas: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
+        """Features [B,L,D] of a canvas [B,L] over an encoded source."""
+        return self.fill(self.place_words(canvas), canvas.ne(self.config.pad), memory, mask)
+
+    def losses(self, src_tokens: Tensor, target: Tensor, *, training: NarTraining, update: int) -> Losses:
+        """The negative log-likelihood of the targets, summed over all paths that say them (equation 5).
+
+        Targets with more tokens than their graph has vertices count for nothing; ``dropped`` is how many.
+        Label smoothing has no part in it. Glancing (section 3.4) is for training mode alone.
+        """
+        config, by_source = self.config, self.config.upsampling == "source"
+        target = F.pad(target, (1, 0), value=MASK)
+        source_lengths, counts = (x.ne(config.pad).sum(1) for x in (src_tokens, target))
+        low, high = config.scales
+        scale = low + (high - low) * float(torch.rand(())) if self.training else high
+        sizes = self.sizes(source_lengths if by_source else counts - 1, scale)
+        fits = counts <= sizes
+        parts = {"dropped": (~fits).sum()}
+        if not bool(fits.all()):
+            src_tokens, source_lengths = src_tokens[fits], source_lengths[fits]
+            target, counts, sizes = target[fits], counts[fits], sizes[fits]
+        if not len(counts):
+            nothing = torch.stack([weights.sum() for weights in self.parameters()]).sum() * 0.0
+            names = ("words", "shown", "length") if config.upsampling == "predict" else ("words", "shown")
+            return Losses(nothing, counts.sum(), {**dict.fromkeys(names, nothing.detach()), **parts})
+
+        memory, mask = self.encode(src_tokens)
+        batch = _Batch(memory, mask, target[:, : int(counts.max())], counts, sizes)
+        canvas = self.canvas(sizes)
+        share, strategy = training.schedule.at(update), training.glancing_strategy
+        glancing = self.training and (share > 0.0 or strategy == "cmlm")
+        shown = torch.zeros_like(batch.target, dtype=torch.bool)
+        if glancing:
+            path, shown = self._glance(canvas, batch, share, strategy)
+            rows, places = shown.nonzero().unbind(1)
+            canvas = canvas.index_put((rows, path[rows, places]), batch.target[rows, places])
+        _, match, links = self._graph(canvas, batch)
+        if glancing:
+            match = force(match, path, shown)
+        loss = -dag_log_likelihood(match, links, counts, sizes).sum()
+        tokens = (counts - 1).sum()
+        parts["words"] = loss.detach() / tokens
+        parts["shown"] = shown.sum() / (counts - 2).sum().clamp(min=1)
+        if config.upsampling == "predict":
+            most = config.length_difference
+            logits = self.lengths(self.pool(memory, src_tokens.ne(config.pad)))
+            logits = logits if logits.dtype == torch.float64 else logits.float()
+            difference = (counts - 1 - source_lengths).clamp(-most, most) + most
+            parts["length"] = F.cross_entropy(logits, difference)
+            loss = loss + training.length_factor * parts["length"] * tokens
+            parts["length"] = parts["length"].detach()
+        return Losses(loss, tokens, parts)
+
+    def _graph(self, canvas: Tensor, batch: _Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """The graph of a canvas [B,L] and what it says of the target.
+
+        Returns:
+            Features [B,L,D], log-probability of each target token at each vertex [B,T,L], links [B,L,L].
+        """
+        hidden = self.vertices(canvas, batch.memory, batch.mask)
+        match = match_scores(self.output, hidden, batch.target, graph_lengths=batch.sizes)
+        return hidden, match, self.links(hidden, batch.sizes)
+
+    @torch.no_grad()
+    def _glance(self, canvas: Tensor, batch: _Batch, share: float, strategy: str) -> tuple[Tensor, Tensor]:
+        """What glancing shows: the vertex of each target token on the likeliest path, and which are shown.
+
+        Returns:
+            Vertices [B,T] int64 and, of words alone, whether they are shown [B,T].
+        """
+        target, counts = batch.target, batch.counts
+        hidden, match, links = self._graph(canvas, batch)
+        path = dag_best_path(match, links, counts, batch.sizes).clamp(min=0)
+        places = torch.arange(target.shape[1], device=target.device)
+        words = (places > 0) & (places < counts[:, None] - 1)  # bos and eos are no secret
+        rows, tokens = words.nonzero().unbind(1)
+        said = self.output(hidden[rows, path[rows, tokens]]).argmax(-1)  # [N,V] -> [N]
+        wrong = torch.zeros_like(words).index_put((rows, tokens), said != target[rows, tokens])
+        return path, reveal(wrong, words, share, strategy)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Targets that fit their graphs, and their encoded sources.
+
+    Attributes:
+        memory, mask: As `encode` gives them.
+        target: [B,T] with bos and eos.
+        counts: [B] tokens of it.
+        sizes: [B] vertices of the graphs.
+    """
+
+    memory: Tensor
+    mask: Tensor | None
+    target: Tensor
+    counts: Tensor
+    sizes: Tensor
+
+
+def force(match: Tensor, path: Tensor, shown: Tensor) -> Tensor:
+    """Has a vertex that was shown a word say that token of the target alone, and learn nothing from it.
+
+    Else a path could say a shown word elsewhere, or a vertex learn to copy its input.
+
+    Args:
+        match: [B,T,L] log-probability of each token at each vertex.
+        path: [B,T] vertex of each token, of which `shown` [B,T] counts.
+    """
+    rows, tokens = shown.nonzero().unbind(1)
+    told = torch.full_like(match[:, 0], -1, dtype=torch.int64)  # [B,L] the token that a vertex was shown
+    told[rows, path[rows, tokens]] = tokens
+    own = torch.arange(match.shape[1], device=match.device)[:, None] == told[:, None]  # [B,T,L]
+    return torch.where((told < 0)[:, None], match, match.detach().masked_fill(~own, -math.inf))
