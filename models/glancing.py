@@ -67,11 +67,16 @@ def reveal(wrong: Tensor, kept: Tensor, share: float, strategy: str) -> Tensor:
     """
     places = kept.sum(1)
     if strategy == "number-random":
-        count = ((wrong & kept).sum(1) * share).long()
+        count = _share_of((wrong & kept).sum(1), share)
     elif strategy == "fixed":
-        count = (places * share).long()
+        count = _share_of(places, share)
     else:
         count = (torch.rand(places.shape, device=kept.device) * places).long()
     order = torch.rand(kept.shape, device=kept.device).masked_fill(~kept, 2.0)
     rank = order.argsort(1).argsort(1)
     return rank < count[:, None]
+
+
+def _share_of(count: Tensor, share: float) -> Tensor:
+    """The share of counts, rounded down; 0.29 of 100 is 29, although the float is a little less than 0.29."""
+    return (count.double() * share + 1e-9).long()
