@@ -1,0 +1,461 @@
+"""The DA-Transformer: its links, its loss against all paths, glancing, training and conversion."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_blockwise import padded
+from tiny import WORDS
+from torch import Tensor
+
+from nartk.errors import CheckpointError, UsageError
+from nartk.hypothesis import Request
+from nartk.models.da_transformer import EOS, MASK, DagConfig, DaTransformer, Links, force
+from nartk.models.dag_scorer import DagScorer
+from nartk.models.nar import NarTraining
+from nartk.registry import make_strategy
+from nartk.vocab import Vocab
+
+PAD = 1
+SMALL = {
+    "d_model": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_ffn": 24,
+    "decoder_ffn": 24,
+    "encoder_heads": 2,
+    "decoder_heads": 2,
+    "link_heads": 2,
+    "max_source_len": 64,
+    "max_target_len": 128,
+    "dropout": 0.0,
+}
+PLAIN = NarTraining()
+
+
+def network(words: int = 20, *, seed: int = 0, spread: float = 2.0, **settings: Any) -> DaTransformer:
+    """A random network whose words and links vary with its input."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = DaTransformer(DagConfig(**{**SMALL, "src_vocab": words, "tgt_vocab": words, **settings}))
+    with torch.no_grad():
+        for weights in model.parameters():
+            if weights.dim() > 1:
+                weights.mul_(spread)
+    return model
+
+
+def sentences(rng: random.Random, count: int, longest: int, words: int = 20) -> list[list[int]]:
+    """Ids with eos, of up to `longest` words."""
+    return [[*(rng.randrange(4, words) for _ in range(rng.randint(0, longest))), EOS] for _ in range(count)]
+
+
+def blank(size: int) -> list[int]:
+    """The decoder's input where nothing is known."""
+    return [MASK] * (size - 1) + [EOS]
+
+
+def graph_of(model: DaTransformer, source: list[int], canvas: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Log-probabilities of words [L,V] and links [L,L] of one source, by NumPy from the features on.
+
+    The links are written out: head after head, a softmax over later vertices.
+    """
+    size = len(canvas)
+    with torch.no_grad():
+        memory, mask = model.encode(torch.tensor([source]))
+        hidden = model.vertices(torch.tensor([canvas]), memory, mask)[0]
+        logits = model.output(hidden).numpy()
+    words = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+
+    config, layer = model.config, model.links
+    features = [hidden.numpy()] if "feature" in config.link_features.split(":") else []
+    if layer.positions is not None:
+        features.append(layer.positions.weight.detach().numpy()[:size])
+    x = np.concatenate(features, 1)
+
+    def project(linear: torch.nn.Linear) -> np.ndarray:
+        return x @ linear.weight.detach().numpy().T + linear.bias.detach().numpy()
+
+    query, key, gate = project(layer.query), project(layer.key), np.exp(project(layer.gate))
+    gate /= gate.sum(1, keepdims=True)
+    each = config.d_model // config.link_heads
+    chances = np.zeros((size, size))
+    for i in range(size - 1):
+        for head in range(config.link_heads):
+            own = slice(head * each, (head + 1) * each)
+            scores = np.exp([query[i, own] @ key[j, own] / math.sqrt(each) for j in range(i + 1, size)])
+            chances[i, i + 1 :] += gate[i, head] * scores / scores.sum()
+    with np.errstate(divide="ignore"):
+        return words, np.log(chances)
+
+
+def paths_through(
+    words: np.ndarray, links: np.ndarray, target: list[int], told: Mapping[int, int] = MappingProxyType({})
+) -> dict[tuple[int, ...], float]:
+    """The log-probability of a target, with bos and eos, along each path.
+
+    Args:
+        told: Vertices that may say the target's token at one place only, with that place.
+    """
+    last = len(links) - 1
+    found = {}
+    for inner in itertools.combinations(range(1, last), len(target) - 2):
+        path = (0, *inner, last)
+        if any(told.get(v, place) != place for place, v in enumerate(path)):
+            continue
+        steps = sum(links[a, b] for a, b in itertools.pairwise(path))
+        found[path] = steps + sum(words[v, word] for v, word in zip(path, target, strict=True))
+    return found
+
+
+def log_sum(values: Any) -> float:
+    return float(np.logaddexp.reduce(list(values)))
+
+
+# Links.
+
+
+@pytest.mark.parametrize("features", ["feature:position", "feature", "position"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_links_are_log_probabilities_of_later_vertices(
+    features: str, dtype: torch.dtype, device: torch.device
+) -> None:
+    torch.manual_seed(0)
+    layer = Links(DagConfig(**{**SMALL, "link_features": features})).to(device, dtype)
+    lengths = torch.tensor([9, 2, 30, 31], device=device)
+    links = layer(3 * torch.randn(4, 31, 16, device=device).to(dtype), lengths)
+    assert links.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    for length, found in zip(lengths.tolist(), links.double().exp().cpu(), strict=True):
+        assert not found.isnan().any()
+        edges = torch.zeros(31, 31, dtype=torch.bool)
+        edges[:length, :length] = torch.ones(length, length, dtype=torch.bool).triu(1)
+        assert bool((found[~edges] == 0).all())
+        assert bool((found[edges] > 0).all())
+        torch.testing.assert_close(
+            found.sum(1)[: length - 1], torch.ones(length - 1).double(), atol=1e-5, rtol=0
+        )
+
+
+@pytest.mark.parametrize("features", ["feature:position", "feature", "position"])
+def test_links_equal_a_loop_over_heads_and_vertices(features: str) -> None:
+    for seed in range(5):
+        model = network(seed=seed, link_features=features, link_heads=4).double()
+        source = sentences(random.Random(seed), 1, 6)[0]
+        size = 2 * len(source) + seed
+        memory, mask = model.encode(torch.tensor([source]))
+        hidden = model.vertices(model.canvas(torch.tensor([size])), memory, mask)
+        found = model.links(hidden, torch.tensor([size]))[0].detach().numpy()
+        np.testing.assert_allclose(found, graph_of(model, source, blank(size))[1], rtol=1e-12, atol=1e-12)
+
+
+def test_a_vertex_without_edges_spoils_no_gradient() -> None:
+    layer = Links(DagConfig(**SMALL)).double()
+    hidden = torch.randn(2, 7, 16, dtype=torch.float64, requires_grad=True)
+    links = layer(hidden, torch.tensor([7, 3]))
+    links[links.isfinite()].sum().backward()
+    assert hidden.grad is not None
+    assert bool(hidden.grad.isfinite().all())
+    assert bool((hidden.grad[1, 3:] == 0).all())
+
+
+# The loss.
+
+
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("upsampling", ["source", "predict", "fixed"])
+def test_the_loss_sums_over_all_paths(upsampling: str, left: bool) -> None:
+    settings = {"upsampling": upsampling, "upsample_scale": {"fixed": "7"}.get(upsampling, "1.6")}
+    checked = 0
+    for seed in range(20):
+        rng = random.Random(seed)
+        model = network(seed=seed, link_heads=4, **settings).double()
+        sources, targets = sentences(rng, 4, 5), sentences(rng, 4, 5)
+        found = model.losses(padded(sources, left=left), padded(targets), training=PLAIN, update=0)
+        total, tokens, dropped, differences = 0.0, 0, 0, []
+        for source, target in zip(sources, targets, strict=True):
+            length = {"source": len(source), "predict": len(target), "fixed": 1}[upsampling]
+            size = max(2, int(length * float(settings["upsample_scale"])))
+            if len(target) + 1 > size:
+                dropped += 1
+                continue
+            words, links = graph_of(model, source, blank(size))
+            total -= log_sum(paths_through(words, links, [MASK, *target]).values())
+            tokens += len(target)
+            memory, _ = model.encode(torch.tensor([source]))
+            if upsampling == "predict":
+                logits = model.lengths(memory[0].mean(0)).log_softmax(0)
+                differences.append(-logits[128 + len(target) - len(source)].item())
+        if tokens == 0:
+            continue
+        assert found.parts["words"].item() == pytest.approx(total / tokens, rel=1e-10)
+        assert (int(found.tokens), int(found.parts["dropped"])) == (tokens, dropped)
+        if upsampling == "predict":
+            length_loss = sum(differences) / len(differences)
+            assert found.parts["length"].item() == pytest.approx(length_loss, rel=1e-10)
+            total += PLAIN.length_factor * length_loss * tokens
+        else:
+            assert "length" not in found.parts
+        assert found.total.item() == pytest.approx(total, rel=1e-10)
+        assert float(found.parts["shown"]) == 0.0
+        checked += 4 - dropped
+    assert checked > 20
+
+
+@pytest.mark.parametrize("upsampling", ["source", "predict"])
+def test_gradients(upsampling: str) -> None:
+    model = network(upsampling=upsampling, upsample_scale="3", link_heads=2).double()
+    rng = random.Random(1)
+    source, target = padded(sentences(rng, 3, 3)), padded(sentences(rng, 3, 3))
+    chosen = ["links.gate.weight", "links.query.bias", "links.positions.weight", "decoder_norm.weight"]
+    chosen += ["decoder_layers.0.ffn.down.bias", "encoder_norm.bias"]
+    chosen += ["lengths.bias"] if upsampling == "predict" else []
+    weights = dict(model.named_parameters())
+
+    class Total(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self) -> Tensor:
+            return model.losses(source, target, training=PLAIN, update=0).total
+
+    def total(*values: Tensor) -> Tensor:
+        given = {f"model.{name}": value for name, value in zip(chosen, values, strict=True)}
+        return torch.func.functional_call(Total(), given, ())
+
+    inputs = [weights[name].detach().clone().requires_grad_() for name in chosen]
+    assert torch.autograd.gradcheck(total, inputs, fast_mode=True)
+
+
+def gradients(model: DaTransformer, *batch: Tensor) -> tuple[Any, dict[str, Tensor]]:
+    model.zero_grad(set_to_none=True)
+    losses = model.losses(*batch, training=PLAIN, update=0)
+    losses.total.backward()
+    return losses, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("upsampling", ["source", "predict", "fixed"])
+def test_targets_too_long_for_their_graph_are_left_out(upsampling: str) -> None:
+    rng = random.Random(0)
+    model = network(upsampling=upsampling, upsample_scale="9" if upsampling == "fixed" else "2")
+    sources, targets = sentences(rng, 4, 6), sentences(rng, 4, 3)
+    sources = [[5, 6, *source] for source in sources]
+    # With twice as many vertices as tokens, only the most positions leave a graph too small for its target.
+    long = [[4] * 127 + [EOS], [4] * 140 + [EOS]]
+    mixed = [*sources[:2], sources[0], sources[1], *sources[2:]]
+    with_long = [*targets[:2], *long, *targets[2:]]
+    some, wanted = gradients(model, padded(sources), padded(targets))
+    found, given = gradients(model, padded(mixed), padded(with_long))
+    assert (int(some.parts["dropped"]), int(found.parts["dropped"])) == (0, 2)
+    assert int(found.tokens) == int(some.tokens)
+    torch.testing.assert_close(found.total, some.total)
+    assert given.keys() == wanted.keys()
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(given[name], gradient, msg=name)
+
+    none, zeros = gradients(model, padded(sources[:2]), padded(long))
+    assert (none.total.item(), int(none.tokens), int(none.parts["dropped"])) == (0.0, 0, 2)
+    assert none.parts.keys() == found.parts.keys()
+    assert zeros.keys() == dict(model.named_parameters()).keys()
+    assert all(bool((gradient == 0).all()) for gradient in zeros.values())
+
+
+def test_the_loss_is_fp32_under_autocast(device: torch.device) -> None:
+    rng = random.Random(2)
+    model = network().to(device)
+    batch = [padded(sentences(rng, 6, 6)).to(device) for _ in range(2)]
+    wanted, _ = gradients(model, *batch)
+    with torch.autocast(device.type, torch.bfloat16):
+        found = model.losses(*batch, training=NarTraining(glancing="0.5"), update=0)
+        plain = model.losses(*batch, training=PLAIN, update=0)
+    assert found.total.dtype == plain.total.dtype == torch.float32
+    found.total.backward()
+    assert all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)
+    torch.testing.assert_close(plain.total, wanted.total, rtol=0.02, atol=0.0)
+
+
+# Glancing.
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_glancing_shows_words_of_the_likeliest_path_and_has_them_said_there(
+    share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, canvases = DaTransformer.vertices, []
+
+    def vertices(self: DaTransformer, canvas: Tensor, *rest: Any) -> Tensor:
+        canvases.append(canvas.tolist())
+        return original(self, canvas, *rest)
+
+    for seed in range(10):
+        rng = random.Random(seed)
+        model = network(seed=seed, upsample_scale="2").double()
+        sources = [[7, 8, *source] for source in sentences(rng, 3, 2)]
+        targets = [source[1:] for source in sources]
+        canvases.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(DaTransformer, "vertices", vertices)
+            training = NarTraining(glancing=str(share))
+            losses = model.losses(padded(sources), padded(targets), training=training, update=0)
+        total, count = 0.0, 0
+        for source, target, first, second in zip(sources, targets, *canvases, strict=True):
+            size, said = 2 * len(source), [MASK, *target]
+            assert first[:size] == blank(size)
+            words, links = graph_of(model, source, blank(size))
+            paths = paths_through(words, links, said)
+            path = max(paths, key=paths.__getitem__)
+            # Shown are so many words as are wrong on the likeliest path, times the share, in their places.
+            told = {v: path.index(v) for v in range(size) if second[v] != first[v]}
+            assert all(0 < place < len(path) - 1 and second[v] == said[place] for v, place in told.items())
+            wrong = sum(words[v].argmax() != word for v, word in zip(path[1:-1], said[1:-1], strict=True))
+            assert len(told) == int(wrong * share)
+            words, links = graph_of(model, source, second[:size])
+            total -= log_sum(paths_through(words, links, said, told).values())
+            count += len(told)
+        assert losses.total.item() == pytest.approx(total, rel=1e-9)
+        assert float(losses.parts["shown"]) == pytest.approx(count / sum(len(t) - 1 for t in targets))
+
+
+def test_a_vertex_learns_nothing_from_the_word_it_was_shown() -> None:
+    match = torch.randn(2, 4, 6, requires_grad=True)
+    path = torch.tensor([[0, 2, 3, 5], [0, 1, 4, 5]])
+    shown = torch.tensor([[False, True, False, False], [False, False, True, False]])
+    forced = force(match, path, shown)
+    forced[forced.isfinite()].sum().backward()
+    assert match.grad is not None
+    for row, vertex, token in ((0, 2, 1), (1, 4, 2)):
+        assert forced[row, token, vertex] == match[row, token, vertex]
+        assert forced[row, :, vertex].isfinite().sum() == 1
+        assert bool((match.grad[row, :, vertex] == 0).all())
+        assert bool((match.grad[row].sum(0) == 4).sum() == 5)
+
+
+def test_glancing_is_for_training_and_follows_its_schedule() -> None:
+    rng = random.Random(3)
+    model = network()
+    batch = [padded(sentences(rng, 8, 8)) for _ in range(2)]
+    shares = []
+    for update in (0, 50, 100):
+        losses = model.losses(*batch, training=NarTraining(glancing="1.0:0.0@100"), update=update)
+        shares.append(float(losses.parts["shown"]))
+    assert shares[0] > shares[1] > shares[2] == 0.0
+    model.eval()
+    losses = model.losses(*batch, training=NarTraining(glancing="1.0"), update=0)
+    assert float(losses.parts["shown"]) == 0.0
+    assert torch.equal(losses.total, model.losses(*batch, training=PLAIN, update=0).total)
+
+
+# Sizes.
+
+
+def test_sizes_of_graphs() -> None:
+    lengths = torch.tensor([1, 2, 9, 100])
+    assert network(upsample_scale="8").sizes(lengths, 8.0).tolist() == [8, 16, 72, 128]
+    assert network(upsample_scale="0.5").sizes(lengths, 0.5).tolist() == [2, 2, 4, 50]
+    assert network(upsampling="fixed", upsample_scale="40").sizes(lengths, 40.0).tolist() == [40] * 4
+
+
+def test_a_range_of_scales_is_drawn_from_in_training_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = network(upsample_scale="2~6")
+    scales = []
+    original = DaTransformer.sizes
+
+    def sizes(self: DaTransformer, lengths: Tensor, scale: float) -> Tensor:
+        scales.append(scale)
+        return original(self, lengths, scale)
+
+    monkeypatch.setattr(DaTransformer, "sizes", sizes)
+    batch = [padded(sentences(random.Random(4), 2, 3)) for _ in range(2)]
+    torch.manual_seed(0)
+    for _ in range(30):
+        model.losses(*batch, training=PLAIN, update=0)
+    assert all(2 <= scale <= 6 for scale in scales)
+    assert min(scales) < 3 < 5 < max(scales)
+    scales.clear()
+    model.eval().losses(*batch, training=PLAIN, update=0)
+    assert scales == [6.0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"upsample_scale": "eight"}, "`upsample_scale` is 'eight'"),
+        ({"upsample_scale": "8~4"}, "`upsample_scale` '8~4' is not between 0 and `max_target_len` 128"),
+        ({"upsample_scale": "0"}, "`upsample_scale` '0' is not between 0 and `max_target_len` 128"),
+        (
+            {"upsampling": "fixed", "upsample_scale": "129"},
+            "`upsample_scale` '129' is not between 0 and `max_target_len` 128",
+        ),
+        ({"upsampling": "target"}, "`upsampling` is 'target'"),
+        ({"link_features": "positions"}, "`link_features` is 'positions'"),
+        ({"link_heads": 3}, "`d_model` 16 is no multiple of `link_heads` 3"),
+        ({"link_heads": 0}, "`d_model` 16 is no multiple of `link_heads` 0"),
+        ({"length_difference": 0}, "`length_difference` is 0, below 1"),
+    ],
+)
+def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        DagConfig(**{**SMALL, **settings})
+    assert caught.value.message.startswith(message)
+
+
+def test_a_stored_setting_of_another_type_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="'upsample_scale' is 8, not a str"):
+        DagConfig.from_dict({"upsample_scale": 8})
+
+
+# Training.
+
+TOY = Vocab.from_words(WORDS.split())
+
+
+def toy_batch(rows: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Sentences of up to 6 words; the target says `goes` for `go`, and leaves out `the`."""
+    places = torch.arange(8)
+    lengths = torch.randint(1, 7, (rows, 1), generator=draw)
+    source = torch.randint(4, len(TOY), (rows, 8), generator=draw)
+    source = source.masked_fill(places == lengths, TOY.eos).masked_fill(places > lengths, TOY.pad)
+    go, goes, the = TOY.ids(["go", "goes", "the"])
+    target = [[goes if i == go else i for i in row if i not in (the, TOY.pad)] for row in source.tolist()]
+    return source, padded(target)
+
+
+@lru_cache(maxsize=2)
+def trained(upsampling: str) -> DaTransformer:
+    settings = {**SMALL, "d_model": 64, "encoder_ffn": 128, "decoder_ffn": 128, "upsampling": upsampling}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = DaTransformer(
+            DagConfig(**{**settings, "src_vocab": len(TOY), "tgt_vocab": len(TOY), "upsample_scale": "3"})
+        )
+        optimizer = torch.optim.Adam(model.parameters(), lr=4e-3, betas=(0.9, 0.98))
+        draw, training, updates = torch.Generator().manual_seed(0), NarTraining(glancing="0.5:0.1@250"), 250
+        for update in range(updates):
+            for group in optimizer.param_groups:
+                group["lr"] = 4e-3 * min(1.0, (update + 1) / 50) * (1 - update / updates)
+            losses = model.losses(*toy_batch(32, draw), training=training, update=update)
+            optimizer.zero_grad()
+            (losses.total / losses.tokens).backward()
+            optimizer.step()
+    return model
+
+
+@pytest.mark.parametrize("upsampling", ["source", pytest.param("predict", marks=pytest.mark.slow)])
+def test_it_learns_to_translate(upsampling: str) -> None:
+    scorer = DagScorer(trained(upsampling), TOY)
+    source, target = toy_batch(100, torch.Generator().manual_seed(9))
+    requests = [Request(i, tuple(row[row != TOY.pad].tolist()), 40) for i, row in enumerate(source)]
+    wanted = [tuple(row[row != TOY.pad].tolist()) for row in target]
+    for name in ("dag-greedy", "dag-lookahead"):
+        results = make_strategy(name, {}).run(scorer, requests, batch_size=32)
+        found = {result.index: result.hypotheses[0].tokens for result in results}
+        assert sum(found[i] == words for i, words in enumerate(wanted)) >= 90
