@@ -107,6 +107,12 @@ class VocabMismatchError(NartkError):
     code, exit_code = "E302", EXIT_MISFIT
 
 
+class ResumeMismatchError(NartkError):
+    """A run that was broken off is resumed with another input, model or option."""
+
+    code, exit_code = "E303", EXIT_MISFIT
+
+
 class ModelNotFoundError(NartkError):
     """The model is neither a shipped name nor a folder in the native format."""
 

@@ -18,7 +18,9 @@ from nartk.errors import UsageError
 DEFAULT = "iad"
 
 
-def parse(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
+def parse(
+    parser: Parser, argv: Sequence[str], *, default: str = DEFAULT
+) -> tuple[argparse.Namespace, dict[str, Any]]:
     """Parses a command line with ``--strategy NAME`` and that strategy's own flags.
 
     Returns:
@@ -29,14 +31,14 @@ def parse(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace, dict
         UnknownStrategyError: There is no such strategy.
     """
     parser.add_argument(
-        "--strategy", metavar="NAME", default=DEFAULT, help="how to decode (default: %(default)s)"
+        "--strategy", metavar="NAME", default=default, help="how to decode (default: %(default)s)"
     )
     name = _named(argv)
     if name is None and ("-h" in argv or "--help" in argv):
         # Importing the strategies takes a second, for torch: their options are shown only where one is named.
         parser.epilog = f"{_summaries(parser.prog)}\n\n{parser.epilog}"
         parser.parse_args(["--help"])
-    name = DEFAULT if name is None else name
+    name = default if name is None else name
     options = _add_options(parser, name)
     args, unknown = parser.parse_known_intermixed_args(argv)
     for flag in unknown:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,16 +32,30 @@ def bleu_score(
         UsageError: There is no such tokeniser.
         LengthMismatchError: The corpora differ in length.
     """
+    metric = _bleu(tokenize, lowercase=lowercase, force=True)
+    return _score("bleu", metric, references, hypotheses)
+
+
+def sentence_bleu(tokenize: str = "13a") -> Callable[[str, str], float]:
+    """A function that gives the BLEU of a hypothesis against a reference, 0 to 100.
+
+    Orders of n-grams that a short sentence cannot have do not count (sacrebleu's `effective_order`).
+    Raises as `bleu_score` does.
+    """
+    metric = _bleu(tokenize, effective_order=True)
+    return lambda hypothesis, reference: float(metric.sentence_score(hypothesis, [reference]).score)
+
+
+def _bleu(tokenize: str, **settings: bool) -> Any:
     sacrebleu = _import_sacrebleu()
     if tokenize not in sacrebleu.BLEU.TOKENIZERS:
         names = ", ".join(sorted(sacrebleu.BLEU.TOKENIZERS))
         raise UsageError(f"sacrebleu has no tokeniser {tokenize!r}", fix=f"choose one of {names}")
     try:
-        metric = sacrebleu.BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
+        return sacrebleu.BLEU(tokenize=tokenize, **settings)
     except (ImportError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise MissingDependencyError(f"the tokeniser {tokenize!r} cannot start: {reason}") from error
-    return _score("bleu", metric, references, hypotheses)
 
 
 def chrf_score(

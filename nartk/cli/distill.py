@@ -1,0 +1,408 @@
+"""`nartk-distill`: a teacher says every training source anew, and the corpus of what it said is written."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nartk.cli import _strategy
+from nartk.cli._common import Parser, run
+from nartk.cli._input import add_model, load_model, read_files, split_inputs
+from nartk.cli._output import progress
+from nartk.distillation import REASONS, Choice, Filters
+from nartk.errors import (
+    EXIT_OK,
+    EXIT_SOME_FAILED,
+    InputFileError,
+    LengthMismatchError,
+    NartkError,
+    OutputError,
+    ResumeMismatchError,
+    UsageError,
+)
+from nartk.files import Journal, writing
+
+if TYPE_CHECKING:
+    from nartk.data.readers import Record
+    from nartk.pipeline import Model
+
+DESCRIPTION = """Decodes a training source with a teacher and writes the corpus that a student learns from:
+DIR/train.SRC and DIR/train.TGT, line by line parallel, and DIR/report.json, which accounts for every line.
+A run that was broken off goes on where it was when the same command is given again."""
+EXAMPLES = """  nartk-distill teacher train.en --target-lang de --strategy beam --output distilled
+  nartk-distill teacher train.en --target train.de --drop-ratio 3 --drop-repeats 4 --output distilled
+  nartk-distill teacher train.en --target train.de --nbest 5 --choose closest --output distilled
+      of each five outputs, the one that is closest to the reference
+  nartk-distill teacher train.en --target train.de --min-bleu 5 --output distilled
+      where the output has little in common with the reference, the reference stays"""
+WINDOW = 1024  # sentences a record of the journal; as many are lost, at most, when a run is killed
+JOURNAL = "journal"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit code."""
+    return run(_command, argv)
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="nartk-distill", description=DESCRIPTION, examples=EXAMPLES)
+    parser.usage = "%(prog)s TEACHER SOURCE --output DIR [--target REFERENCE] [--strategy NAME] [options]"
+    parser.add_argument(
+        "inputs",
+        nargs="*",
+        metavar="TEACHER SOURCE",
+        help="a model folder, and a text file of one sentence a line",
+    )
+    parser.add_argument("--target", metavar="REFERENCE", help="the translations of SOURCE, line by line")
+    parser.add_argument("--output", metavar="DIR", help="folder of the distilled corpus and of the journal")
+    parser.add_argument("--source-lang", metavar="SRC", help="suffix of train.SRC (default: SOURCE's own)")
+    parser.add_argument("--target-lang", metavar="TGT", help="suffix of train.TGT (default: REFERENCE's own)")
+    add_model(parser)
+    parser.add_argument(
+        "--dtype", default="fp32", help="fp32, bf16 or fp16, of the computation (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--batch-size", type=int, default=32, metavar="N", help="most sentences at a time (default: 32)"
+    )
+    parser.add_argument("--truncate", action="store_true", help="cut sentences too long for the model")
+    choice = parser.add_argument_group("choice of the text")
+    choice.add_argument(
+        "--choose",
+        choices=("best", "closest"),
+        default="best",
+        help="closest: of the --nbest outputs the one with the highest sentence BLEU against REFERENCE "
+        "(default: %(default)s)",
+    )
+    choice.add_argument(
+        "--min-bleu",
+        type=float,
+        default=0.0,
+        metavar="X",
+        help="keep REFERENCE where the output's sentence BLEU against it, 0 to 100, is below X (default: 0)",
+    )
+    choice.add_argument(
+        "--bleu-tokenize", default="13a", metavar="NAME", help="sacrebleu's tokeniser (default: %(default)s)"
+    )
+    filters = parser.add_argument_group("filters, each 0 (off) by default; empty and failed lines always go")
+    for item in dataclasses.fields(Filters):
+        filters.add_argument(
+            "--" + item.name.replace("_", "-"),
+            type=type(item.default),
+            default=item.default,
+            metavar="N" if isinstance(item.default, int) else "X",
+            help=item.metadata["help"],
+        )
+    filters.add_argument(
+        "--refilter",
+        action="store_true",
+        help="choose and filter anew, with other settings, what has been decoded",
+    )
+    parser.add_argument("--quiet", action="store_true", help="errors alone on stderr")
+    return parser
+
+
+def _command(argv: Sequence[str]) -> int:
+    args, options = _strategy.parse(_parser(), argv, default="beam")
+    job = _Job(args, options)
+    failed = job.run()
+    return EXIT_SOME_FAILED if failed else EXIT_OK
+
+
+class _Job:
+    """A distillation: its settings checked, its inputs measured, its model loaded."""
+
+    def __init__(self, args: argparse.Namespace, options: dict[str, Any]) -> None:
+        from nartk.registry import make_strategy
+
+        self.args, self.options = args, options
+        if args.output is None:
+            raise UsageError("--output is missing", fix="name the folder to write")
+        if len(args.inputs) != 2 or "-" in args.inputs:
+            raise UsageError(
+                f"TEACHER and SOURCE, but {len(args.inputs)} arguments are given",
+                fix="name a model and a file; a run that goes on must be able to read it again",
+            )
+        self.folder = Path(args.output)
+        self.teacher, (self.source,) = split_inputs(args.inputs, "nartk-distill")
+        if args.target is not None:
+            split_inputs([args.inputs[0], args.target], "nartk-distill")
+        self.names = [
+            f"train.{_language(lang, file, side)}"
+            for lang, file, side in (
+                (args.source_lang, self.source, "source"),
+                (args.target_lang, args.target, "target"),
+            )
+        ]
+        if self.names[0] == self.names[1]:
+            raise UsageError(
+                f"source and target would both be {self.names[0]}", fix="give --source-lang and --target-lang"
+            )
+        self.filters = Filters(
+            **{item.name: getattr(args, item.name) for item in dataclasses.fields(Filters)}
+        )
+        self.nbest: int = getattr(make_strategy(args.strategy, options), "nbest", 1)
+        self.choice = self._choice()
+        self.inputs = {"source": _measure(self.source)}
+        if args.target is not None:
+            self.inputs["target"] = _measure(args.target)
+            lines = {side: found["lines"] for side, found in self.inputs.items()}
+            if lines["source"] != lines["target"]:
+                raise LengthMismatchError(
+                    f"{args.target} has {lines['target']} lines, but {self.source} has {lines['source']}",
+                    fix="give files with the same sentences in the same order",
+                )
+        self.lines: int = self.inputs["source"]["lines"]
+
+    def _choice(self) -> Choice:
+        args = self.args
+        if not 0 <= args.min_bleu <= 100:
+            raise UsageError(f"--min-bleu is {args.min_bleu}", fix="give a value between 0 and 100")
+        closest = args.choose == "closest"
+        if closest and self.nbest < 2:
+            raise UsageError("--choose closest with one output a sentence", fix="add --nbest 5")
+        if not closest and args.min_bleu == 0:
+            return Choice()
+        if args.target is None:
+            flag = "--choose closest" if closest else "--min-bleu"
+            raise UsageError(f"{flag} compares with a reference", fix="name it with --target")
+        from nartk.metrics.sacre import sentence_bleu
+
+        return Choice(closest, args.min_bleu, sentence_bleu(args.bleu_tokenize))
+
+    def run(self) -> int:
+        """Decodes what is missing and writes the corpus; returns how many lines failed."""
+        model = load_model(self.teacher, self.args, self.args.dtype)
+        strategy = model.strategy(self.args.strategy, self.options)
+        settings = self._settings(model, strategy)
+        self._require_same(settings)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(
+                f"cannot make the folder: {error.strerror}", fix="choose another", where=str(self.folder)
+            ) from error
+        with Journal.open(self.folder / JOURNAL, self._header(settings)) as journal:
+            self._decode(model, strategy, journal)
+            report = self._write(model, settings, journal)
+        if not self.args.quiet:
+            dropped = ", ".join(f"{count} {name}" for name, count in report["dropped"].items() if count)
+            print(
+                f"nartk: {report['lines']} lines, {report['kept']} kept"
+                + (f", dropped: {dropped}" if dropped else "")
+                + f"\nnartk: {settings['decoding']['signature']}",
+                file=sys.stderr,
+            )
+        failed: int = report["dropped"]["failed"]
+        return failed
+
+    def _settings(self, model: Model, strategy: Any) -> dict[str, Any]:
+        """All that the corpus depends on, in two parts."""
+        args = self.args
+        return {
+            "decoding": {
+                "signature": model.signature(strategy),
+                "device": args.device,
+                "batch_size": args.batch_size,
+                "max_tokens": args.max_tokens,
+                "truncate": args.truncate,
+                "window": WINDOW,
+                "source": self.inputs["source"],
+            },
+            "filtering": {
+                "target": self.inputs.get("target"),
+                "choose": args.choose,
+                "min_bleu": args.min_bleu,
+                "bleu_tokenize": args.bleu_tokenize if self.choice.bleu is not None else None,
+                **dataclasses.asdict(self.filters),
+                "files": self.names,
+            },
+        }
+
+    def _header(self, settings: dict[str, Any]) -> bytes:
+        """What the journal begins with: as it stands there, once `_require_same` has let it pass."""
+        return _to_json(settings) if self._old is None else self._old
+
+    def _require_same(self, settings: dict[str, Any]) -> None:
+        """Compares with what was begun in the folder; writes nothing.
+
+        Raises:
+            ResumeMismatchError: It was begun with other settings.
+        """
+        self._old: bytes | None = None
+        path = self.folder / JOURNAL
+        if not path.exists():
+            return
+        self._old = Journal.header(path)
+        if self._old is None:
+            return
+        try:
+            old = json.loads(self._old)
+            parts = [old["decoding"], old["filtering"]]
+        except (ValueError, LookupError, TypeError):
+            raise ResumeMismatchError(
+                "not a journal of nartk-distill", fix="choose another folder", where=str(path)
+            ) from None
+        changed = _difference(parts[0], settings["decoding"])
+        fix = "give the settings of that run, or another --output"
+        if changed is None and not self.args.refilter:
+            changed = _difference(parts[1], settings["filtering"])
+            fix += ", or --refilter to filter anew what has been decoded"
+        if changed is not None:
+            name, before, now = changed
+            raise ResumeMismatchError(
+                f"was begun with {name} {_shown(before)}, now it is {_shown(now)}", fix=fix, where=str(path)
+            )
+
+    def _decode(self, model: Model, strategy: Any, journal: Journal) -> None:
+        """Decodes the windows that the journal does not hold, and adds them to it."""
+        start = journal.count * WINDOW
+        if start and start < self.lines and not self.args.quiet:
+            print(f"nartk: goes on after {start} of {self.lines} lines", file=sys.stderr)
+        drawn = not self.args.quiet and sys.stderr.isatty()
+        begun = time.perf_counter()
+        records = islice(self._records(self.source), start, None)
+        with progress("distilling", self.lines - start, drawn=drawn) as tell:
+            written = 0
+            while window := list(islice(records, WINDOW)):
+                found: list[Any] = [None] * len(window)
+                outcomes = self._outcomes(model, strategy, window)
+                for finished, (index, outcome) in enumerate(outcomes, start=1):
+                    found[index] = outcome
+                    tell(written + finished)
+                journal.append(json.dumps(found, ensure_ascii=False).encode())
+                written += len(window)
+        if written and not self.args.quiet:
+            seconds = time.perf_counter() - begun
+            print(
+                f"nartk: {written} lines in {seconds:.1f} s ({written / seconds:.1f} a second)",
+                file=sys.stderr,
+            )
+
+    def _outcomes(
+        self, model: Model, strategy: Any, window: Sequence[Record]
+    ) -> Iterator[tuple[int, list[str] | None]]:
+        """The place in the window and the outputs of each record, best first; None where it failed."""
+        places = [i for i, record in enumerate(window) if record.error is None]
+        for i, record in enumerate(window):
+            if record.error is not None:
+                print(f"nartk: {record.error}", file=sys.stderr)
+                yield i, None
+        for index, outcome in model.stream(
+            [window[i].text for i in places],
+            strategy,
+            batch_size=self.args.batch_size,
+            max_tokens=self.args.max_tokens,
+            truncate=self.args.truncate,
+        ):
+            place = places[index]
+            if isinstance(outcome, NartkError):
+                outcome.where = window[place].where
+                print(f"nartk: {outcome}", file=sys.stderr)
+                yield place, None
+            else:
+                yield place, [each.text for each in outcome.hypotheses[: self.nbest]]
+
+    def _write(self, model: Model, settings: dict[str, Any], journal: Journal) -> dict[str, Any]:
+        """Chooses, filters and writes the corpus and its report."""
+        origins: Counter[str] = Counter()
+        dropped = dict.fromkeys(REASONS, 0)
+        encode, write = (
+            side.encode for side in (model.checkpoint.source_tokenizer, model.checkpoint.target_tokenizer)
+        )
+        outputs = (found for payload in journal.records() for found in json.loads(payload))
+        references: Iterator[Record | None] = iter([None] * self.lines)
+        if self.choice.bleu is not None:
+            references = self._records(self.args.target)
+        with writing(self.folder / self.names[0]) as sources, writing(self.folder / self.names[1]) as targets:
+            for record, found, reference in zip(self._records(self.source), outputs, references, strict=True):
+                if found is None or (reference is not None and reference.error is not None):
+                    dropped["failed"] += 1
+                    continue
+                text, origin = self.choice(found, None if reference is None else reference.text)
+                reason = self.filters.reason(record.text, text, encode, write)
+                if reason is not None:
+                    dropped[reason] += 1
+                    continue
+                origins[origin] += 1
+                for file, line in ((sources, record.text), (targets, text)):
+                    file.write(line.replace("\r", " ") + "\n")  # which ends a line for many readers
+        report = {
+            "lines": self.lines,
+            "kept": origins.total(),
+            "dropped": dropped,
+            "kept_from": {name: origins[name] for name in ("best", "other", "reference")},
+            **settings,
+        }
+        with writing(self.folder / "report.json") as file:
+            json.dump(report, file, indent=2, ensure_ascii=False)
+            file.write("\n")
+        return report
+
+    def _records(self, name: str) -> Iterator[Record]:
+        from nartk.data.readers import Fields
+
+        return read_files([name], "txt", Fields())
+
+
+def _language(given: str | None, file: str | None, side: str) -> str:
+    """The suffix of one side's file."""
+    name = given if given is not None else Path("" if file is None else file).suffix.removeprefix(".")
+    if not name or "/" in name or name.startswith("."):
+        raise UsageError(f"the {side}'s language is {name!r}", fix=f"name it with --{side}-lang")
+    return name
+
+
+def _measure(name: str) -> dict[str, Any]:
+    """The lines of a file and the SHA-256 of its bytes.
+
+    Raises:
+        InputFileError: It cannot be read, or holds no line.
+    """
+    digest, lines, last = hashlib.sha256(), 0, b"\n"
+    try:
+        with open(name, "rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+                lines += block.count(b"\n")
+                last = block[-1:]
+    except OSError as error:
+        raise InputFileError(
+            f"cannot read: {error.strerror}", fix="give a readable file", where=name
+        ) from error
+    lines += last != b"\n"
+    if not lines:
+        raise InputFileError("no sentence to decode", fix="give a file with at least one", where=name)
+    return {"lines": lines, "sha256": digest.hexdigest()}
+
+
+def _to_json(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, ensure_ascii=False).encode()
+
+
+def _difference(old: dict[str, Any], new: dict[str, Any]) -> tuple[str, Any, Any] | None:
+    """The first setting that differs, or the first part of the signature: its name, and both values."""
+    for name in new:
+        before, now = old.get(name), new[name]
+        if before == now:
+            continue
+        if name == "signature" and isinstance(before, str):
+            parts, others = (
+                dict(part.partition(":")[::2] for part in text.split("|")) for text in (before, now)
+            )
+            name = next((key for key in others if parts.get(key) != others[key]), name)
+            before, now = parts.get(name, before), others.get(name, now)
+        return name, before, now
+    return None
+
+
+def _shown(value: Any) -> str:
+    return repr(value["sha256"][:12] if isinstance(value, dict) and "sha256" in value else value)
