@@ -184,13 +184,11 @@ def _suffix_lengths(source: Tensor, outputs: Tensor, lengths: Tensor) -> Tensor:
         source: [B,S] int64, -1 where nothing matches.
         outputs: [B,T] int64, of which lengths [B] count.
     """
-    longest = outputs.shape[1]
-    steps = torch.arange(longest, device=outputs.device)
-    back = lengths[:, None] - 1 - steps  # [B,T], newest first
-    newest = torch.where(back >= 0, outputs.gather(1, back.clamp(min=0)), -2)
-    # Backwards from each place, the last place first: [B,S+1,T]
-    windows = F.pad(source.flip(1), (0, longest), value=-1).unfold(1, longest, 1)
-    differs = windows.int() != newest.int()[:, None]
-    # The first difference is the smallest index that has one: many times faster than a cumulative product.
-    steps = steps.short()
-    return torch.where(differs, steps, torch.full_like(steps[:1], longest)).amin(2).flip(1).long()
+    longest = max(1, min(source.shape[1], outputs.shape[1]))  # a suffix is no longer than the source
+    steps = torch.arange(1, longest + 1, device=outputs.device)
+    newest = outputs.gather(1, (steps + (lengths - longest - 1)[:, None]).clamp(min=0))  # [B,L]
+    windows = F.pad(source, (longest, 0), value=-1).unfold(1, longest, 1)  # before each place: [B,S+1,L]
+    # The last difference is the largest index that has one: many times faster than a cumulative product.
+    differs = (windows != newest[:, None]) * steps.short()
+    # What was taken for the tokens before the output's first may have matched.
+    return (longest - differs.amax(2)).minimum(lengths[:, None])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Protocol
 
@@ -330,7 +330,7 @@ class _Batch:
         draft, draft_state = self.drafter.draft(draft_state, rows.outputs, rows.lengths)
         # A drafter is not trusted: whatever it proposes, words are fed.
         words = (draft.tokens >= 0) & (draft.tokens < len(self.scorer.vocab))
-        lens = words.long().cumprod(1).sum(1).minimum(draft.lengths)
+        lens = words.cumprod(1).sum(1).minimum(draft.lengths)
         # One place stays free for the verifier's own token.
         return draft.tokens, lens.minimum(rows.limits - rows.lengths - 1).clamp(min=0), draft_state
 
@@ -340,13 +340,13 @@ class _Batch:
         width, batch = max(counts), len(counts)
         fed_tokens = torch.cat([rows.last[:, None], self.draft[:, : width - 1]], 1)  # [B,K]
         logits, self.state = self.scorer.verify(fed_tokens, self.state, counts)  # [N,V]
+        pack, unpack = _packing(counts, self.device)
         columns = torch.arange(width, device=self.device)
         count = torch.tensor(counts, device=self.device)
-        fed = columns < count[:, None]  # [B,K]
-        drafted = torch.where(columns + 1 < count[:, None], fed_tokens.roll(-1, 1), -1)
+        drafted = torch.where(columns < (count - 1)[:, None], fed_tokens.roll(-1, 1), -1)
         positions = rows.lengths[:, None] + columns
-        owner = torch.arange(batch, device=self.device)[:, None].expand(-1, width)
-        at = Fed(owner[fed], positions[fed], drafted[fed], rows.requests[owner[fed]])
+        owner = pack(torch.arange(batch, device=self.device)[:, None].expand(-1, width))
+        at = Fed(owner, pack(positions), pack(drafted), rows.requests[owner])
         judged = self.accept(logits, at)
         stands = judged.stands if judged.stands is not None else judged.tokens == at.drafted
         tokens = torch.where(stands, at.drafted, judged.tokens)
@@ -354,15 +354,11 @@ class _Batch:
         if rows.forced.shape[1]:
             tokens, scores, stands = _force(rows, logits, at, tokens, scores, stands)
 
-        def unpack(values: Tensor) -> Tensor:  # [N] -> [B,K]
-            return values.new_zeros(batch, width).masked_scatter_(fed, values)
-
+        goes_on = stands & (tokens != self.scorer.vocab.eos)
         tokens, scores = unpack(tokens), unpack(scores)
+        live = count > 0
         accepted = unpack(stands).cumprod(1).sum(1)
-        emitted = (accepted + 1).minimum(rows.limits - rows.lengths) * (count > 0)
-        ends = (tokens == self.scorer.vocab.eos) & (columns < emitted[:, None])
-        ended = ends.any(1)
-        emitted = torch.where(ended, ends.long().argmax(1) + 1, emitted)
+        emitted = (unpack(goes_on).cumprod(1).sum(1) + 1).minimum(rows.limits - rows.lengths) * live
         kept = columns < emitted[:, None]
         target = torch.where(kept, positions, rows.outputs.shape[1] - 1)
         rows.outputs.scatter_(1, target, tokens)
@@ -373,17 +369,18 @@ class _Batch:
             rows.passes_at.scatter_(1, target, origin * (rows.passes + 1)[:, None])
             rows.margins.scatter_(1, target, unpack(best[:, 0] - best[:, 1]))
         last = tokens.gather(1, (emitted - 1).clamp(min=0)[:, None]).squeeze(1)
+        last = torch.where(live, last, rows.last)
         lengths = rows.lengths + emitted
         self.rows = rows = replace(
             rows,
-            last=torch.where(count > 0, last, rows.last),
+            last=last,
             lengths=lengths,
-            passes=rows.passes + (count > 0),
+            passes=rows.passes + live,
             drafted=rows.drafted + (count - 1).clamp(min=0),
             accepted=rows.accepted + accepted.minimum(emitted),
         )
         self.state = self.scorer.truncate(self.state, lengths)
-        done = ended | (lengths >= rows.limits) | (count == 0)
+        done = (last == self.scorer.vocab.eos) | (lengths >= rows.limits) | ~live
         feeds = torch.ones_like(count)
         if self.drafter is not None:
             self.draft, lens, self.draft_state = self._propose(self.draft_state, rows)
@@ -417,6 +414,25 @@ class _Batch:
                 drafted=drafted,
                 accepted=accepted,
             )
+
+
+def _packing(
+    counts: Sequence[int], device: torch.device
+) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+    """What brings the first `counts` columns of each row of [B,K] into one row [N], and the way back.
+
+    The host knows the counts, so that nothing here waits for the device.
+    """
+    batch, width = len(counts), max(counts)
+    if min(counts) == width:
+        return torch.flatten, lambda values: values.view(batch, width)
+    inside = torch.arange(width) < torch.tensor(counts)[:, None]
+    places = inside.flatten().nonzero().squeeze(1).to(device)  # [N]
+
+    def unpack(values: Tensor) -> Tensor:
+        return values.new_zeros(batch * width).index_copy_(0, places, values).view(batch, width)
+
+    return lambda values: values.flatten()[places], unpack
 
 
 def _origin(at: int, forced: bool) -> str:
