@@ -129,8 +129,8 @@ def test_train_resume_convert_and_refuse_what_does_not_fit(
     base = (
         f"{binarised}/bin --user-dir nartk --task translation --arch nartk_{kind}_tiny --d-model 32 "
         "--encoder-heads 2 --decoder-heads 2 --criterion nartk_nar --glancing 0.5:0.3@10 "
-        "--glancing-strategy fixed --optimizer nartk_adamw --lr 0.003 --max-tokens 200 --cpu --seed 7 --no-epoch-checkpoints "
-        f"--log-format json --save-dir {tmp_path} --log-file {tmp_path}/log"
+        "--glancing-strategy fixed --optimizer nartk_adamw --lr 0.003 --max-tokens 200 --cpu --seed 7 "
+        f"--no-epoch-checkpoints --log-format json --save-dir {tmp_path} --log-file {tmp_path}/log"
     )
     own("train", *base.split(), "--max-update", "3")
     assert read_checkpoint(tmp_path / "checkpoint_last.pt").updates == 3
