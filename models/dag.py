@@ -280,7 +280,10 @@ def _scaled(graph: _Graph, *, counts: bool, recursions: Recursions) -> tuple[_So
     ends_at = graph.last_token[:, None]
     total = forward_log.gather(1, ends_at)[:, 0] + graph.at_end(forward).log()  # [B]
 
-    past = places > ends_at  # [B,T]
+    # Nor a sum, nor logarithms, where the lengths alone say that there is no path.
+    impossible = ~graph.possible
+    total = total.masked_fill(impossible, -math.inf)
+    past = (places > ends_at) | impossible[:, None]  # [B,T]
     share = (forward_log + backward_log - total[:, None]).masked_fill(past, -math.inf).exp()
     posterior = (forward * backward).mul_(share[..., None]).masked_fill_(words == 0, 0.0)
     step = forward_log[:, :-1] + top[:, 1:] + backward_log[:, 1:] - total[:, None]  # [B,T-1]
@@ -292,12 +295,6 @@ def _scaled(graph: _Graph, *, counts: bool, recursions: Recursions) -> tuple[_So
 
     limit = math.log(_LOSS / (2.0 * length * width)) - math.log(_FLOOR)
     sure = (step < limit).all(1) & total.isfinite()
-    # No need for logarithms where the lengths alone say that there is no path.
-    impossible = ~graph.possible
-    total = total.masked_fill(impossible, -math.inf)
-    posterior.masked_fill_(impossible[:, None, None], 0.0)
-    if used is not None:
-        used.masked_fill_(impossible[:, None, None], 0.0)
     return _Solution(total, posterior, used), sure | impossible
 
 
@@ -406,14 +403,16 @@ def _clean(match: Tensor, links: Tensor, tokens: Tensor, vertices: Tensor) -> _G
     # Before token t a path has been at t vertices, and for each token after it needs one more.
     first = torch.where(token == last_token, last_vertex, token)[..., None]  # [B,T,1]
     final = torch.where(token == 0, 0, last_vertex - (last_token - token))[..., None]
-    reached = (place >= first) & (place <= final) & (token <= last_token)[..., None]  # [B,T,L]
-    linked = (place[:, None] < place) & (place <= last_vertex)[:, None]  # [B,L,L]
+    possible = (tokens <= vertices) & ((tokens > 1) | (vertices == 1))
+    missed = (place < first) | (place > final) | (token > last_token)[..., None]  # [B,T,L]
+    beyond = (place > last_vertex) | ~possible[:, None]  # [B,L]
+    unlinked = (place[:, None] >= place) | beyond[:, None]  # [B,L,L]
     return _Graph(
-        match.detach().masked_fill(~reached, -math.inf),
-        links.detach().masked_fill(~linked, -math.inf),
+        match.detach().masked_fill(missed, -math.inf),
+        links.detach().masked_fill(unlinked, -math.inf),
         last_token[:, 0],
         last_vertex[:, 0],
-        (tokens <= vertices) & ((tokens > 1) | (vertices == 1)),
+        possible,
     )
 
 
