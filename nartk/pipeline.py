@@ -191,10 +191,14 @@ class Model:
         prefixes: Sequence[str] | None = None,
         truncate: bool = False,
         trace: bool = False,
+        first: int = 0,
     ) -> Iterator[tuple[int, Result | NartkError]]:
         """Yields (line index, result or error) as sentences finish, hypotheses with their text.
 
         Where memory runs out, the batch is halved and the unfinished sentences start again.
+
+        Args:
+            first: How many lines came before these: sampling draws a line's numbers by its place among all.
 
         Raises:
             OutOfMemoryError: Memory runs out with a single sentence.
@@ -210,7 +214,9 @@ class Model:
                 continue
             prefix = "" if prefixes is None else prefixes[index]
             try:
-                requests[index] = self.request(index, line, strategy, prefix=prefix, truncate=truncate)
+                requests[index] = self.request(
+                    first + index, line, strategy, prefix=prefix, truncate=truncate
+                )
             except InputTooLongError as error:
                 yield index, error
         while requests:
@@ -222,8 +228,9 @@ class Model:
                     max_tokens=max_tokens,
                     trace=trace,
                 ):
-                    del requests[result.index]
-                    yield result.index, self._with_text(result)
+                    index = result.index - first
+                    del requests[index]
+                    yield index, self._with_text(replace(result, index=index))
             except (MemoryError, RuntimeError) as error:
                 if not _out_of_memory(error):
                     raise

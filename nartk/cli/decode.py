@@ -161,7 +161,7 @@ class _Job:
         finished: list[Result] = []
         early: dict[int, Result | NartkError] = {}  # finished before a sentence that stands before it
         written = 0
-        for index, outcome in self._outcomes(window):
+        for index, outcome in self._outcomes(window, self.lines):
             early[index] = outcome
             if not isinstance(outcome, NartkError):
                 finished.append(outcome)
@@ -171,20 +171,22 @@ class _Job:
                 done(self.lines)
         self.windows.append(summarize(finished, time.perf_counter() - start))
 
-    def _outcomes(self, window: Sequence[Record]) -> Iterator[tuple[int, Result | NartkError]]:
-        """The place in the window and the outcome of each record, in any order."""
-        yield from ((i, record.error) for i, record in enumerate(window) if record.error is not None)
-        places = [i for i, record in enumerate(window) if record.error is None]
+    def _outcomes(self, window: Sequence[Record], first: int) -> Iterator[tuple[int, Result | NartkError]]:
+        """The place in the window and the outcome of each record, in any order; `first` came before."""
+        # A record with an error has no text and takes a place: what a line gives, sampled or not, does not
+        # depend on whether those before it can be read.
         for index, outcome in self.model.stream(
-            [window[i].text for i in places],
+            [record.text for record in window],
             self.strategy,
             batch_size=self.args.batch_size,
             max_tokens=self.args.max_tokens,
-            prefixes=[window[i].prefix for i in places],
+            prefixes=[record.prefix for record in window],
             truncate=self.args.truncate,
             trace=self.write_trace is not None,
+            first=first,
         ):
-            yield places[index], outcome
+            error = window[index].error
+            yield index, outcome if error is None else error
 
     def _write(self, record: Record, outcome: Result | NartkError) -> None:
         self.lines += 1
