@@ -1,0 +1,510 @@
+"""dag-greedy, dag-lookahead and dag-sample: walks by hand, exact distributions, and one batch as another."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_da_transformer import network, sentences
+from test_decode_cli import BAD, WRAP
+from test_sample import CHANCE, filtered, fit
+from torch import Tensor
+
+import nartk
+from nartk.checkpoint import save_checkpoint
+from nartk.cli.decode import main
+from nartk.decoders import dag_sample
+from nartk.decoders.graph import walk
+from nartk.decoders.sample import uniform
+from nartk.errors import StrategyMismatchError
+from nartk.hypothesis import Request, Result
+from nartk.models.da_transformer import DaTransformer
+from nartk.models.dag_scorer import DagScorer
+from nartk.registry import make_strategy, require_protocol
+from nartk.scorer import Graph, GraphScorer, Source
+from nartk.vocab import Vocab
+
+BOS, PAD, EOS, UNK = 0, 1, 2, 3
+SILENT = (BOS, PAD, EOS)
+STRATEGIES = ("dag-greedy", "dag-lookahead", "dag-sample")
+
+
+class ScriptedGraphs:
+    """Implements GraphScorer: random graphs, the i-th for sources that begin with word i.
+
+    Features are the numbers of graph and vertex, from which `words` looks logits up and counts how often.
+    """
+
+    def __init__(self, seed: int, *, graphs: int, largest: int, words: int, spread: float = 2.0) -> None:
+        rng = random.Random(seed)
+        self.vocab = Vocab.from_words([f"w{i}" for i in range(words - 4)])
+        self.device = torch.device("cpu")
+        self.sizes = [rng.randint(2, largest) for _ in range(graphs)]
+        self.links = [
+            [log_softmax([rng.gauss(0, spread) if j > i else -math.inf for j in range(size)])
+             for i in range(size)]
+            for size in self.sizes
+        ]  # fmt: skip
+        self.logits = [
+            [[rng.gauss(0, spread) for _ in range(words)] for _ in range(size)] for size in self.sizes
+        ]
+        self.asked: list[tuple[int, int]] = []
+
+    def mode(self, *, exact: bool) -> ScriptedGraphs:
+        return copy.copy(self)
+
+    def bucket(self, source_len: int, max_len: int) -> Hashable:
+        return None
+
+    def emit(self, source: Source) -> Graph:
+        numbers = source.tokens[:, 0].tolist()
+        width = max(self.sizes[i] for i in numbers)
+        links = torch.full((len(numbers), width, width), -math.inf)
+        hidden = torch.full((len(numbers), width, 2), -1)
+        for row, i in enumerate(numbers):
+            size = self.sizes[i]
+            links[row, :size, :size] = torch.tensor(self.links[i])
+            hidden[row, :size] = torch.tensor([[i, vertex] for vertex in range(size)])
+        return Graph(hidden, links, torch.tensor([self.sizes[i] for i in numbers]))
+
+    def words(self, hidden: Tensor) -> Tensor:
+        found = [(i, vertex) for i, vertex in hidden.tolist()]
+        self.asked += found
+        return torch.tensor([self.logits[i][vertex] for i, vertex in found]).view(-1, len(self.vocab))
+
+    def requests(self) -> list[Request]:
+        return [Request(i, (i, EOS), 100) for i in range(len(self.sizes))]
+
+    def lprobs(self, i: int, vertex: int) -> list[float]:
+        return log_softmax(self.logits[i][vertex])
+
+    def paths(self, i: int) -> list[tuple[int, ...]]:
+        last = self.sizes[i] - 1
+        inner = (p for n in range(last) for p in itertools.combinations(range(1, last), n))
+        return [(0, *path, last) for path in inner]
+
+
+def log_softmax(scores: Sequence[float]) -> list[float]:
+    mass = sum(map(math.exp, scores))
+    return [score - math.log(mass) if mass else -math.inf for score in scores]
+
+
+def best_word(lprobs: Sequence[float]) -> int:
+    return max((word for word in range(len(lprobs)) if word not in SILENT), key=lprobs.__getitem__)
+
+
+def merged(tokens: Sequence[int], scores: Sequence[float]) -> tuple[tuple[int, ...], list[float]]:
+    runs = [list(run) for _, run in itertools.groupby(zip(tokens, scores, strict=True), key=lambda x: x[0])]
+    return tuple(run[0][0] for run in runs), [sum(score for _, score in run) for run in runs]
+
+
+def walk_by_hand(graphs: ScriptedGraphs, i: int, *, lookahead: bool) -> tuple[tuple[int, ...], list[float]]:
+    """Output and its scores: vertex after vertex, the best edge alone or with the best word behind it."""
+    last = graphs.sizes[i] - 1
+    vertex, tokens, scores = 0, [], []
+    while vertex != last:
+
+        def say(to: int) -> tuple[int, float]:
+            lprobs = graphs.lprobs(i, to)
+            word = EOS if to == last else best_word(lprobs)
+            return word, lprobs[word]
+
+        def score(to: int, vertex: int = vertex, say: Callable[..., Any] = say) -> float:
+            return graphs.links[i][vertex][to] + (say(to)[1] if lookahead else 0.0)
+
+        to = max(range(vertex + 1, last + 1), key=score)
+        word, lprob = say(to)
+        tokens.append(word)
+        scores.append(graphs.links[i][vertex][to] + lprob)
+        vertex = to
+    return tuple(tokens), scores
+
+
+def decode(
+    name: str, scorer: Any, requests: list[Request], *, batch: int = 32, **options: Any
+) -> list[Result]:
+    results = make_strategy(name, options).run(scorer, requests, batch_size=batch)
+    return sorted(results, key=lambda result: result.index)
+
+
+# Greedy and lookahead.
+
+
+@pytest.mark.parametrize("merge", [False, True])
+@pytest.mark.parametrize("name", ["dag-greedy", "dag-lookahead"])
+def test_outputs_and_scores_equal_a_walk_by_hand(name: str, merge: bool) -> None:
+    merges, lengths = 0, set()
+    for seed in range(8):
+        graphs = ScriptedGraphs(seed, graphs=60, largest=24, words=6, spread=1.0 + seed % 3)
+        for result in decode(name, graphs, graphs.requests(), batch=7, merge_repeats=merge):
+            tokens, scores = walk_by_hand(graphs, result.index, lookahead=name == "dag-lookahead")
+            short = merged(tokens, scores)
+            merges += len(short[0]) < len(tokens)
+            if merge:
+                tokens, scores = short
+            (found,) = result.hypotheses
+            assert found.tokens == tokens
+            assert found.positional_scores == pytest.approx(scores, abs=1e-5)
+            assert found.score == pytest.approx(sum(scores), abs=1e-4)
+            lengths.add(len(tokens))
+    assert merges > 20
+    assert min(lengths) == 1 < 7 < max(lengths)
+
+
+def test_greedy_asks_for_words_on_its_path_alone() -> None:
+    graphs = ScriptedGraphs(1, graphs=20, largest=30, words=9)
+    results = decode("dag-greedy", graphs, graphs.requests())
+    tokens = sum(len(result.hypotheses[0].tokens) for result in results)
+    assert len(graphs.asked) == len(set(graphs.asked)) == tokens < sum(graphs.sizes) / 2
+
+
+def test_a_limit_cuts_the_output() -> None:
+    graphs = ScriptedGraphs(2, graphs=30, largest=30, words=9)
+    whole = decode("dag-greedy", graphs, graphs.requests())
+    cut = decode("dag-greedy", graphs, [Request(i, (i, EOS), 2) for i in range(30)])
+    for long, short in zip(whole, cut, strict=True):
+        assert short.hypotheses[0].tokens == long.hypotheses[0].tokens[:2]
+        assert short.hypotheses[0].score == long.hypotheses[0].score
+
+
+def test_walks_follow_the_chosen_edges() -> None:
+    rng = random.Random(0)
+    for _ in range(200):
+        width = rng.randint(1, 40)
+        lengths = [rng.randint(1, width) for _ in range(3)]
+        following = [[rng.randrange(-1, width) for _ in range(width)] for _ in lengths]
+        paths = walk(torch.tensor(following), torch.tensor(lengths))
+        for row, length, count, found in zip(
+            following, lengths, paths.counts.tolist(), paths.vertices.tolist(), strict=True
+        ):
+            wanted = [0]
+            while wanted[-1] < length - 1:
+                at = wanted[-1]
+                wanted.append(min(max(row[at], at + 1), length - 1))
+            assert found == wanted + [length - 1] * (len(found) - len(wanted))
+            assert count == len(wanted)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("garbage", [math.nan, -math.inf])
+def test_a_graph_without_edges_is_walked_to_its_end(name: str, garbage: float) -> None:
+    graphs = ScriptedGraphs(3, graphs=1, largest=9, words=9)
+    graphs.sizes = [9]
+    graphs.links = [[[garbage] * 9] * 9]
+    graphs.logits = [[[0.0] * 9] * 9]
+    (result,) = decode(name, graphs, graphs.requests())
+    assert result.hypotheses[0].tokens[-1] == EOS
+    score = result.hypotheses[0].score
+    assert score == -math.inf or math.isnan(score)  # type: ignore[arg-type]
+
+
+# Sampling.
+
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"temperature": 0.5, "link_temperature": 2.0},
+    {"link_temperature": 0.4},
+    {"top_k": 2},
+    {"top_p": 0.6, "temperature": 1.5},
+    {"merge_repeats": True},
+]
+
+
+def distribution(graphs: ScriptedGraphs, i: int, options: Any) -> dict[tuple[int, ...], float]:
+    """All outputs that can be drawn from a graph, with their probabilities, path after path."""
+    found: dict[tuple[int, ...], float] = {}
+    for path in graphs.paths(i):
+        chance = 1.0
+        for a, b in itertools.pairwise(path):
+            row = [math.exp(score / options.link_temperature) for score in graphs.links[i][a]]
+            chance *= row[b] / sum(row)
+        said = []
+        for vertex in path[1:-1]:
+            lprobs = [-math.inf if w in SILENT else x for w, x in enumerate(graphs.lprobs(i, vertex))]
+            said.append(filtered(lprobs, options.temperature, options.top_k, options.top_p))
+        for words in itertools.product(*([w for w, p in enumerate(one) if p > 0] for one in said)):
+            p = chance * math.prod(one[word] for one, word in zip(said, words, strict=True))
+            tokens = (*words, EOS)
+            if options.merge_repeats:
+                tokens = merged(tokens, [0.0] * len(tokens))[0]
+            found[tokens] = found.get(tokens, 0.0) + p
+    return found
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_samples_of_a_sentence_are_distributed_as_the_model_says(settings: dict[str, Any]) -> None:
+    graphs = ScriptedGraphs(4, graphs=3, largest=5, words=7, spread=1.0)
+    strategy = make_strategy("dag-sample", {"nbest": 8000, **settings})
+    for result in strategy.run(graphs, graphs.requests(), batch_size=2):
+        drawn = [hypothesis.tokens for hypothesis in result.hypotheses]
+        assert len(drawn) == 8000
+        assert fit(drawn, distribution(graphs, result.index, strategy)) > CHANCE
+
+
+def test_seeds_and_sentences_are_distributed_as_the_model_says() -> None:
+    graphs = ScriptedGraphs(4, graphs=1, largest=5, words=7, spread=1.0)
+    requests = [Request(i, (0, EOS), 100) for i in range(100)]
+    drawn = []
+    for seed in range(80):
+        results = decode("dag-sample", graphs, requests, batch=100, seed=seed)
+        drawn += [result.hypotheses[0].tokens for result in results]
+    strategy = make_strategy("dag-sample", {})
+    assert fit(drawn, distribution(graphs, 0, strategy)) > CHANCE
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda seed, sentence, sample, vertex, purpose: uniform(seed, sentence, sample, vertex),
+        lambda seed, sentence, sample, vertex, purpose: uniform(seed, sentence, sample, purpose),
+        lambda seed, sentence, sample, vertex, purpose: uniform(seed, sentence, vertex, purpose),
+        lambda seed, *parts: uniform(seed, *parts) ** 1.2,
+    ],
+    ids=["edge and word share a number", "one number for all vertices", "for all samples", "skewed"],
+)
+def test_a_wrong_random_number_shows(wrong: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = ScriptedGraphs(4, graphs=3, largest=5, words=7, spread=1.0)
+    monkeypatch.setattr(dag_sample, "uniform", wrong)
+    strategy = make_strategy("dag-sample", {"nbest": 8000})
+    chances = [
+        fit([each.tokens for each in result.hypotheses], distribution(graphs, result.index, strategy))
+        for result in strategy.run(graphs, graphs.requests(), batch_size=2)
+    ]
+    assert min(chances) < CHANCE
+
+
+def test_scores_are_the_models_whatever_the_temperature() -> None:
+    graphs = ScriptedGraphs(6, graphs=10, largest=8, words=9)
+    for result in decode("dag-sample", graphs, graphs.requests(), nbest=20, temperature=3.0, top_k=4):
+        i = result.index
+        for hypothesis in result.hypotheses:
+            assert hypothesis.score == pytest.approx(sum(hypothesis.positional_scores or ()), abs=1e-4)
+            possible = [
+                sum(graphs.links[i][a][b] for a, b in itertools.pairwise(path))
+                + sum(graphs.lprobs(i, v)[w] for v, w in zip(path[1:], hypothesis.tokens, strict=True))
+                for path in graphs.paths(i)
+                if len(path) == len(hypothesis.tokens) + 1
+            ]
+            assert min(abs(hypothesis.score - score) for score in possible) < 1e-4  # type: ignore[operator]
+        scores = [hypothesis.score for hypothesis in result.hypotheses]
+        assert scores == sorted(scores, reverse=True)  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("settings", [{"top_k": 1}, {"top_p": 0.0}, {"temperature": 1e-3}], ids=str)
+def test_the_sharpest_settings_are_greedy(settings: dict[str, Any]) -> None:
+    graphs = ScriptedGraphs(7, graphs=40, largest=20, words=9)
+    drawn = decode("dag-sample", graphs, graphs.requests(), link_temperature=1e-3, **settings)
+    greedy = decode("dag-greedy", graphs, graphs.requests())
+    assert [result.hypotheses for result in drawn] == [result.hypotheses for result in greedy]
+
+
+def test_the_seed_decides_and_more_samples_keep_those_there_were() -> None:
+    graphs = ScriptedGraphs(8, graphs=20, largest=20, words=9)
+    few, again, other = (
+        [result.hypotheses for result in decode("dag-sample", graphs, graphs.requests(), nbest=2, seed=seed)]
+        for seed in (1, 1, 2)
+    )
+    many = decode("dag-sample", graphs, graphs.requests(), nbest=5, seed=1, batch=3)
+    assert few == again != other
+    for two, result in zip(few, many, strict=True):
+        assert Counter(each.tokens for each in two) <= Counter(each.tokens for each in result.hypotheses)
+
+
+# The network's scorer.
+
+WORDS = 40
+
+
+def scorer_of(model: DaTransformer, **settings: Any) -> DagScorer:
+    return DagScorer(model, Vocab.from_words([f"w{i}" for i in range(WORDS - 4)]), **settings)
+
+
+def requests_of(rng: random.Random, count: int, longest: int) -> list[Request]:
+    return [Request(i, tuple(ids), 60) for i, ids in enumerate(sentences(rng, count, longest, WORDS))]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("upsampling", ["source", "predict"])
+def test_a_batch_says_bitwise_what_its_sentences_say_alone(
+    upsampling: str, dtype: torch.dtype, device: torch.device
+) -> None:
+    settings = {"upsampling": upsampling, "upsample_scale": "3", "length_difference": 8}
+    model = network(WORDS, seed=1, spread=3.0, **settings)
+    scorer = scorer_of(model, dtype=dtype, device=device)
+    requests = requests_of(random.Random(0), 24, 45)
+    for name in STRATEGIES:
+        options = {"nbest": 3} if name == "dag-sample" else {}
+        alone = [decode(name, scorer, [request], **options)[0].hypotheses for request in requests]
+        assert len({len(hypotheses[0].tokens) for hypotheses in alone}) > 3
+        for size in (5, 24):
+            together = decode(name, scorer, requests, batch=size, **options)
+            assert [result.hypotheses for result in together] == alone
+
+
+def emitted(scorer: DagScorer, requests: list[Request]) -> Graph:
+    tokens = torch.nn.utils.rnn.pad_sequence(
+        [torch.tensor(request.source) for request in requests], batch_first=True, padding_value=PAD
+    )
+    lengths = torch.tensor([len(request.source) for request in requests])
+    return scorer.emit(Source(tokens.to(scorer.device), lengths.to(scorer.device)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("exact", [True, False])
+def test_graphs_are_the_networks(exact: bool, dtype: torch.dtype, device: torch.device) -> None:
+    model = network(WORDS, seed=2).eval()
+    scorer = scorer_of(model, dtype=dtype, device=device).mode(exact=exact)
+    assert isinstance(scorer, GraphScorer)
+    requests = requests_of(random.Random(1), 6, 20)
+    graph = emitted(scorer, requests)
+    assert graph.links.dtype == torch.float32
+    tolerance = 2e-4 if dtype == torch.float32 else 0.6
+    for row, request in enumerate(requests):
+        size = min(8 * len(request.source), 128)
+        assert int(graph.lengths[row]) == size
+        with torch.no_grad():
+            memory, mask = model.encode(torch.tensor([request.source]))
+            hidden = model.vertices(model.canvas(torch.tensor([size])), memory, mask)
+            links = model.links(hidden, torch.tensor([size]))[0]
+        found = graph.links[row].cpu()
+        assert bool((found[size:] == -math.inf).all())
+        assert bool((found[:, size:] == -math.inf).all())
+        torch.testing.assert_close(found[:size, :size], links, rtol=0.0, atol=tolerance)
+        sums = found.exp().sum(1)[: size - 1]
+        torch.testing.assert_close(sums, torch.ones_like(sums), rtol=0.0, atol=1e-5)
+        words = scorer.words(graph.hidden[row, :size]).float().cpu()
+        torch.testing.assert_close(words, model.output(hidden)[0].detach(), rtol=0.0, atol=10 * tolerance)
+
+
+def test_links_of_a_row_alone_are_what_keeps_its_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Computed for all rows at the batch's width, some links get other bits; by exact mode none."""
+    scorer = scorer_of(network(WORDS, seed=3, spread=3.0))
+    requests = requests_of(random.Random(2), 16, 15)
+
+    def differing() -> int:
+        together = emitted(scorer, requests)
+        count = 0
+        for row, request in enumerate(requests):
+            alone = emitted(scorer, [request])
+            size = int(alone.lengths[0])
+            count += not torch.equal(alone.links[0], together.links[row, :size, :size])
+        return count
+
+    assert differing() == 0
+
+    def at_once(self: DagScorer, hidden: Tensor, lengths: Tensor) -> Tensor:
+        return self.model.links(hidden, lengths)
+
+    monkeypatch.setattr(DagScorer, "_links", at_once)
+    assert differing() > 0
+
+
+def test_a_graph_has_no_more_vertices_than_the_model_has_positions() -> None:
+    scorer = scorer_of(network(WORDS, seed=4, max_target_len=50))
+    requests = [Request(0, (*[5] * 40, EOS), 60), Request(1, (5, 6, EOS), 60)]
+    assert emitted(scorer, requests).lengths.tolist() == [50, 24]
+    assert all(result.hypotheses[0].tokens for result in decode("dag-lookahead", scorer, requests))
+
+
+def test_sizes_follow_the_predicted_length() -> None:
+    model = network(WORDS, seed=5, upsampling="predict", upsample_scale="2~4")
+    requests = [Request(i, (*[5] * i, EOS), 60) for i in (0, 1, 7, 25)]
+    for difference in (-128, -3, 0, 5):
+        with torch.no_grad():
+            model.lengths.bias.zero_()
+            model.lengths.bias[128 + difference] = 1000.0
+        wanted = [min(4 * max(1, len(request.source) + difference), 128) for request in requests]
+        assert emitted(scorer_of(model), requests).lengths.tolist() == wanted
+
+
+def test_a_fixed_size_is_that_of_every_graph() -> None:
+    scorer = scorer_of(network(WORDS, seed=6, upsampling="fixed", upsample_scale="37"))
+    assert emitted(scorer, requests_of(random.Random(3), 4, 20)).lengths.tolist() == [37] * 4
+
+
+def test_other_strategies_are_refused() -> None:
+    with pytest.raises(StrategyMismatchError, match="needs a Seq2SeqScorer"):
+        require_protocol(make_strategy("greedy", {}), scorer_of(network(WORDS)))
+
+
+# The command.
+
+
+CLI_WORDS = "she he they go goes went to school home the big cat sees it and . !"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    words = CLI_WORDS.split()
+    vocab = Vocab.from_words(words)
+    model = network(len(vocab), seed=8, spread=3.0)
+    folder = tmp_path_factory.mktemp("dag")
+    save_checkpoint(
+        folder,
+        kind="dag",
+        settings=asdict(model.config),
+        tensors=model.state_dict(),
+        source_vocab=vocab,
+        target_vocab=vocab,
+        tokenizer=None,
+        card="# A small model for tests\n",
+    )
+    return folder
+
+
+def test_a_saved_model_says_what_it_said(folder: Path) -> None:
+    model = nartk.load(folder)
+    ids = model.checkpoint.source_vocab.ids(["she", "go", "to", "the", "big", "cat", "."])
+    (found,) = model.decode(["she go to the big cat ."], strategy="dag-lookahead")
+    scorer = DagScorer(network(len(model.checkpoint.target_vocab), seed=8, spread=3.0), model.scorer.vocab)
+    (result,) = decode("dag-lookahead", scorer, [Request(0, (*ids, EOS), 26)])
+    assert found.tokens == result.hypotheses[0].tokens
+    assert found.score == result.hypotheses[0].score
+
+
+@pytest.mark.parametrize("form", WRAP)
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_bad_lines_cost_themselves_alone(
+    name: str, form: str, folder: Path, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """I1: N lines in, N lines out, the other lines as in a clean run."""
+    good = [b"he go home !", b"the big cat sees it .", b"she go to school and they went home"]
+    lines = [line for i, (bad, _) in enumerate(BAD.values()) for line in (good[i % 3], bad)]
+    clean = [line if i % 2 == 0 else b"she" for i, line in enumerate(lines)]
+    outputs = []
+    for code, some in ((3, lines), (0, clean)):
+        path = tmp_path / f"{code}.{form}"
+        path.write_bytes(b"\n".join(WRAP[form] % line for line in some) + b"\n")
+        assert main([str(folder), str(path), "--strategy", name, "--quiet"]) == code
+        captured = capsysbinary.readouterr()
+        outputs.append(captured.out.split(b"\n"))
+        if code:
+            failed = [int(line.split(b":")[2]) for line in captured.err.splitlines()]
+            wanted = [2 * i + 2 for i, (_, error) in enumerate(BAD.values()) if error]
+            assert set(wanted) <= set(failed) <= set(range(2, len(lines) + 1, 2))
+            assert all(outputs[0][number - 1] == b"" for number in failed)
+    found, wanted_lines = outputs
+    assert len(found) == len(wanted_lines) == len(lines) + 1
+    assert found[::2] == wanted_lines[::2]
+    assert len(set(found[:-1:2])) > 1
+
+
+def test_samples_come_as_columns(
+    folder: Path, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    path = tmp_path / "in.txt"
+    path.write_text("she go\n\nhe go home !\n")
+    assert main([str(folder), str(path), "--strategy", "dag-sample", "--nbest", "3", "--quiet"]) == 0
+    lines = [line.split(b"\t") for line in capsysbinary.readouterr().out.splitlines()]
+    assert [line[0] for line in lines] == [b"1"] * 3 + [b"2"] + [b"3"] * 3
+    scores = [float(line[1]) for line in lines[:3]]
+    assert scores == sorted(scores, reverse=True)
