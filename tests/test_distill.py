@@ -91,6 +91,17 @@ def test_the_corpus_is_what_nartk_decode_says(
     assert f"nartk: 8 lines, {len(pairs)} kept" in err
 
 
+def test_samples_do_not_recur_with_the_windows(model: str, tmp_path: Path, small_windows: None) -> None:
+    lines = ["the big old cat sees the house", *["he go"] * 3] * 4
+    source = write(tmp_path / "a.en", *lines)
+    flags = ["--strategy", "sample", "--temperature", "9", "--max-len", "8", "--quiet"]
+    assert main([model, source, "--target-lang", "de", "--output", str(tmp_path / "out"), *flags]) == 0
+    run = nartk.load(model).run(lines, "sample", {"temperature": 9.0, "max_len": 8})
+    wanted = [found[0].text for found in run.hypotheses if found[0].text]
+    assert len(set(wanted)) == len(wanted)
+    assert read(tmp_path / "out", "train.de") == [wanted]
+
+
 def test_beam_search_is_the_default(model: str, tmp_path: Path) -> None:
     source = write(tmp_path / "a.en", "he go home !")
     assert main([model, source, "--target-lang", "de", "--output", str(tmp_path / "out"), "--quiet"]) == 0

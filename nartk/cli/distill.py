@@ -274,7 +274,7 @@ class _Job:
             written = 0
             while window := list(islice(records, WINDOW)):
                 found: list[Any] = [None] * len(window)
-                outcomes = self._outcomes(model, strategy, window)
+                outcomes = self._outcomes(model, strategy, window, start + written)
                 for finished, (index, outcome) in enumerate(outcomes, start=1):
                     found[index] = outcome
                     tell(written + finished)
@@ -288,28 +288,29 @@ class _Job:
             )
 
     def _outcomes(
-        self, model: Model, strategy: Any, window: Sequence[Record]
+        self, model: Model, strategy: Any, window: Sequence[Record], first: int
     ) -> Iterator[tuple[int, list[str] | None]]:
-        """The place in the window and the outputs of each record, best first; None where it failed."""
-        places = [i for i, record in enumerate(window) if record.error is None]
-        for i, record in enumerate(window):
-            if record.error is not None:
-                print(f"nartk: {record.error}", file=sys.stderr)
-                yield i, None
+        """The place in the window and the outputs of each record, best first; None where it failed.
+
+        `first` lines came before. An unreadable line has no text and takes a place.
+        """
         for index, outcome in model.stream(
-            [window[i].text for i in places],
+            [record.text for record in window],
             strategy,
             batch_size=self.args.batch_size,
             max_tokens=self.args.max_tokens,
             truncate=self.args.truncate,
+            first=first,
         ):
-            place = places[index]
-            if isinstance(outcome, NartkError):
-                outcome.where = window[place].where
-                print(f"nartk: {outcome}", file=sys.stderr)
-                yield place, None
-            else:
-                yield place, [each.text for each in outcome.hypotheses[: self.nbest]]
+            error = window[index].error
+            if error is None and isinstance(outcome, NartkError):
+                error = outcome
+                error.where = window[index].where
+            if error is not None:
+                print(f"nartk: {error}", file=sys.stderr)
+                yield index, None
+            elif not isinstance(outcome, NartkError):
+                yield index, [each.text for each in outcome.hypotheses[: self.nbest]]
 
     def _write(self, model: Model, settings: dict[str, Any], journal: Journal) -> dict[str, Any]:
         """Chooses, filters and writes the corpus and its report."""
