@@ -1,0 +1,53 @@
+"""Joint Viterbi decoding of a DA-Transformer's graph (Shao et al. 2022, arXiv:2210.05193)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from nartk.decoders.dag_paths import say_everywhere
+from nartk.decoders.dag_viterbi import best_paths, normalise
+from nartk.decoders.graph import spell
+from nartk.decoders.native import Found, Native
+from nartk.registry import option, register_decoder
+from nartk.scorer import GraphScorer, Source
+
+
+@register_decoder("dag-joint-viterbi")
+class DagJointViterbi(Native):
+    """Finds the path and words that are likeliest together for their length.
+
+    Of all paths A of at most `limit` tokens and all words Y on them, those with the largest
+    log P(Y,A|X) / |Y|^beta. Where `dag-viterbi` maximises P(A|X) alone and then P(Y|A,X), this maximises
+    their product, so it also turns to a path of less likely edges whose words are surer. Words are asked for
+    at every vertex. |Y| counts eos (the paper's code leaves eos out, and with it empty outputs). With
+    beta 0 the likeliest pair of any length wins, which is a short one.
+
+    A score is what is maximised; a token's, the log-probability of the edge to its vertex and of itself.
+    Where no path is short enough, each vertex's likeliest pair of edge and word is taken and the output is
+    cut.
+    """
+
+    needs = GraphScorer
+    promise = "approximate: the likeliest pair of path and words, not the likeliest words"
+
+    beta: float = option(
+        1.0, "log-probabilities are divided by length ** this; more favours long outputs", low=0
+    )
+    merge_repeats: bool = option(False, "output equal words that follow each other as one")
+
+    def search(self, scorer: GraphScorer, source: Source, limits: Tensor) -> Found:
+        graph = scorer.emit(source)
+        words, scores = (x.squeeze(2) for x in say_everywhere(scorer, graph))  # [B,L,1] -> [B,L]
+        paths = best_paths(graph.links + scores[:, None], graph.lengths, limits, self.beta)
+        rows, at = paths.inside()
+        taken = rows, paths.vertices[rows, at]
+        found = spell(
+            graph,
+            paths,
+            words[taken],
+            scores[taken],
+            scores.gather(1, graph.lengths[:, None] - 1).squeeze(1),
+            eos=scorer.vocab.eos,
+            merge_repeats=self.merge_repeats,
+        )
+        return normalise(found, paths, self.beta)
