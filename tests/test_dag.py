@@ -8,14 +8,15 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from nartk.bench.dag import WAYS, main, plain_log_likelihood, random_graph
 from nartk.errors import UsageError
@@ -508,9 +509,9 @@ def test_kernels_that_fail_give_way_to_torch(failure: str, monkeypatch: pytest.M
     assert dag._recursions(Cuda()) is not dag._torch_recursions  # type: ignore[arg-type]
 
 
-def gathered(logits_of: Callable[[Tensor], Tensor], hidden: Tensor, target: Tensor) -> Tensor:
+def gathered(output: torch.nn.Linear, hidden: Tensor, target: Tensor) -> Tensor:
     """What `match_scores` computes, with the log-probabilities of all words at all vertices."""
-    lprobs = logits_of(hidden).double().log_softmax(-1)  # [B,L,V]
+    lprobs = output(hidden).double().log_softmax(-1)  # [B,L,V]
     return lprobs.gather(2, target[:, None].expand(-1, hidden.shape[1], -1)).mT
 
 
@@ -535,40 +536,68 @@ def test_match_scores_is_log_softmax_and_gather(chunk: int, ragged: bool, device
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
+class Largest(TorchDispatchMode):
+    """Notes the most elements that an operation gives."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for each in found if isinstance(found, (tuple, list)) else (found,):
+            if isinstance(each, Tensor):
+                self.elements = max(self.elements, each.numel())
+        return found
+
+
 def test_match_scores_never_holds_more_than_a_chunk_of_logits(device: torch.device) -> None:
     torch.manual_seed(0)
-    layer = torch.nn.Linear(6, 17, device=device)
-    seen: list[int] = []
-
-    def logits_of(x: Tensor) -> Tensor:
-        seen.append(x.shape[0])
-        return layer(x)
-
-    kept: list[int] = []
-
-    def pack(x: Tensor) -> Tensor:
-        kept.append(x.numel())
-        return x
-
-    hidden = torch.randn(3, 7, 6, device=device, requires_grad=True)
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        scores = match_scores(logits_of, hidden, torch.zeros(3, 4, dtype=torch.long, device=device), chunk=4)
-    assert max(kept, default=0) <= 4 * 17  # a whole [B,L,V] is 357
-    scores.sum().backward()
-    assert seen == [4, 4, 4, 4, 4, 1] * 2 or sorted(seen) == sorted([4, 4, 4, 4, 4, 1] * 2)
+    layer = torch.nn.Linear(6, 50, device=device)
+    hidden = torch.randn(3, 40, 6, device=device, requires_grad=True)
+    target = torch.randint(50, (3, 4), device=device)
+    for scores, wanted in (
+        (lambda: match_scores(layer, hidden, target, chunk=8), 3 * 40 * 6),  # `hidden` itself is the largest
+        (lambda: gathered(layer, hidden, target), 3 * 40 * 50),  # what the test is to notice
+    ):
+        with Largest() as largest:
+            scores().sum().backward()
+        assert largest.elements == wanted
 
 
-def test_match_scores_of_bf16_logits_are_fp32(device: torch.device) -> None:
+@pytest.mark.parametrize("autocast", [False, True])
+def test_match_scores_of_bf16_logits_are_fp32(autocast: bool, device: torch.device) -> None:
     torch.manual_seed(0)
-    layer = torch.nn.Linear(6, 17, device=device).bfloat16()
-    hidden = torch.randn(2, 5, 6, device=device).bfloat16().requires_grad_()
+    layer = torch.nn.Linear(6, 17, device=device)
+    hidden = torch.randn(2, 5, 6, device=device, requires_grad=True)
+    if not autocast:
+        layer, hidden = layer.bfloat16(), hidden.detach().bfloat16().requires_grad_()
     target = torch.randint(17, (2, 4), device=device)
-    found = match_scores(layer, hidden, target)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found.double(), gathered(layer, hidden, target), rtol=1e-6, atol=1e-6)
-    found.sum().backward()
-    assert hidden.grad is not None
-    assert hidden.grad.dtype == torch.bfloat16
+    leaves = (hidden, layer.weight, layer.bias)
+    results = []
+    for scores in (match_scores, gathered):
+        with torch.autocast(device.type, torch.bfloat16, enabled=autocast):
+            found = scores(layer, hidden, target)
+        results.append((found, *torch.autograd.grad(found.sum(), leaves)))
+    assert results[0][0].dtype == torch.float32
+    torch.testing.assert_close(results[0][0].double(), results[1][0], rtol=1e-6, atol=1e-6)
+    for ours, theirs, leaf in zip(results[0][1:], results[1][1:], leaves, strict=True):
+        assert ours.dtype == leaf.dtype
+        torch.testing.assert_close(ours, theirs, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("learns", ["hidden", "weight", "bias"])
+def test_match_scores_of_a_layer_half_frozen(learns: str, device: torch.device) -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(6, 17, bias=learns == "bias", device=device, dtype=torch.float64)
+    hidden = torch.randn(2, 5, 6, device=device, dtype=torch.float64, requires_grad=learns == "hidden")
+    for name, parameter in layer.named_parameters():
+        parameter.requires_grad_(name == learns)
+    leaf = hidden if learns == "hidden" else getattr(layer, learns)
+    target = torch.randint(17, (2, 4), device=device)
+    ours, theirs = (
+        torch.autograd.grad(scores(layer, hidden, target).square().sum(), leaf)[0]
+        for scores in (match_scores, gathered)
+    )
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
 def test_the_loss_trains_through_match_scores(device: torch.device) -> None:
@@ -595,10 +624,10 @@ def test_the_loss_trains_through_match_scores(device: torch.device) -> None:
 def test_match_scores_refuses_what_does_not_fit() -> None:
     hidden, target = torch.zeros(2, 3, 4), torch.zeros(3, 4, dtype=torch.long)
     with pytest.raises(UsageError) as caught:
-        match_scores(torch.nn.Identity(), hidden, target)
+        match_scores(torch.nn.Linear(4, 5), hidden, target)
     assert caught.value.message == "`hidden` has 2 rows, `target` 3"
     with pytest.raises(UsageError) as caught:
-        match_scores(torch.nn.Identity(), hidden, target[:2], chunk=0)
+        match_scores(torch.nn.Linear(4, 5), hidden, target[:2], chunk=0)
     assert caught.value.message == "`chunk` is 0, below 1"
 
 
