@@ -1,0 +1,346 @@
+"""CTC: alignment, collapsing and search against all labellings; the model, its training and serving."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nartk.decoders.ctc_search import collapse, greedy_search, prefix_beam_search, running_sums
+from nartk.decoders.ngram import NGram, read_arpa
+from nartk.errors import UsageError
+from nartk.models.ctc_alignment import (
+    NO_STATE,
+    ctc_best_alignment,
+    ctc_best_states,
+    fewest_frames,
+    tokens_of,
+)
+from nartk.scorer import Frames
+from nartk.vocab import Vocab
+
+INF = math.inf
+
+
+# Alignment
+
+
+def collapsed(labels: Sequence[int], blank: int) -> tuple[int, ...]:
+    """What labels say, with the textbook's words."""
+    return tuple(label for label, _ in itertools.groupby(labels) if label != blank)
+
+
+def states_by_hand(labels: Sequence[int], blank: int) -> list[int]:
+    """The states of a labelling: 2u + 1 in word u, 2u in the blank before it."""
+    states, words, last = [], 0, blank
+    for label in labels:
+        words += label not in (blank, last)
+        states.append(2 * words if label == blank else 2 * words - 1)
+        last = label
+    return states
+
+
+def best_by_hand(log_probs: np.ndarray, target: Sequence[int], blank: int) -> tuple[list[int], float]:
+    """States and score of the likeliest of all labellings; of ties the farthest on where they last differ."""
+    length, size = log_probs.shape
+    best: tuple[float, list[int]] = (-INF, [])
+    for labels in itertools.product(range(size), repeat=length):
+        if collapsed(labels, blank) != tuple(target):
+            continue
+        score = float(sum(log_probs[t, label] for t, label in enumerate(labels)))
+        found = (score, states_by_hand(labels, blank)[::-1])
+        best = max(best, found) if score > -INF else best
+    return best[1][::-1], best[0]
+
+
+def random_rows(
+    seed: int, rows: int, *, length: int, size: int, words: int, whole: bool, blank: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Random frames and targets of random lengths, NaN and nonsense past these."""
+    draw = torch.Generator().manual_seed(seed)
+    log_probs = torch.randn(rows, length, size, generator=draw, dtype=torch.float64) * 2
+    log_probs = log_probs.round() if whole else log_probs.log_softmax(-1)
+    log_probs[torch.rand(log_probs.shape, generator=draw) < 0.05] = -INF
+    targets = torch.randint(0, size - 1, (rows, words), generator=draw)
+    targets += targets >= blank
+    lengths = torch.randint(0, length + 1, (rows,), generator=draw)
+    counts = torch.randint(0, words + 1, (rows,), generator=draw)
+    log_probs[torch.arange(length) >= lengths[:, None]] = math.nan
+    targets[torch.arange(words) >= counts[:, None]] = 77
+    return log_probs, targets, lengths, counts
+
+
+def check_alignments(seeds: range, device: torch.device) -> None:
+    impossible = ties = 0
+    for seed in seeds:
+        size, length, blank = 2 + seed % 3, 1 + seed % 6, seed % 2
+        batch = random_rows(
+            seed, 12, length=length, size=size, words=seed % 5, whole=seed % 4 == 0, blank=blank
+        )
+        log_probs, targets, lengths, counts = (x.to(device) for x in batch)
+        found = ctc_best_states(log_probs, targets, lengths, counts, blank=blank).cpu()
+        labels = ctc_best_alignment(log_probs, targets, lengths, counts, blank=blank).cpu()
+        for row in range(12):
+            frames, words = int(lengths[row]), batch[1][row, : counts[row]].tolist()
+            states, score = best_by_hand(batch[0][row, :frames].numpy(), words, blank)
+            assert found[row].tolist() == states + [NO_STATE] * (length - len(states)), (seed, row)
+            impossible += score == -INF
+            if states:
+                assert collapsed(labels[row, :frames].tolist(), blank) == tuple(words)
+                assert [words[u] if u >= 0 else blank for u in tokens_of(found[row, :frames])] == labels[
+                    row, :frames
+                ].tolist()
+            ties += seed % 4 == 0
+            alone = ctc_best_states(
+                *(x[row : row + 1] for x in (log_probs, targets, lengths, counts)), blank=blank
+            )
+            assert torch.equal(alone.cpu()[0], found[row])
+    assert impossible > 0
+    assert ties > 0
+
+
+def test_alignment_is_the_likeliest_of_all_labellings(device: torch.device) -> None:
+    check_alignments(range(60), device)
+
+
+@pytest.mark.slow
+def test_alignment_is_the_likeliest_of_all_labellings_many_times(device: torch.device) -> None:
+    check_alignments(range(60, 1060), device)
+
+
+def test_a_known_bad_alignment_is_noticed() -> None:
+    """The rule that goes past a blank between equal words, too, finds other labellings."""
+    log_probs = torch.tensor([[[-9.0, -0.1], [-9.0, -0.1], [-9.0, -0.1]]])
+    found = ctc_best_states(log_probs, torch.tensor([[1, 1]]), torch.tensor([3]), torch.tensor([2]), blank=0)
+    assert found.tolist() == [[1, 2, 3]] == [best_by_hand(log_probs[0].numpy(), [1, 1], 0)[0]]
+
+
+def test_alignment_and_torchs_loss_agree(device: torch.device) -> None:
+    """The best labelling is no likelier than all together, and as likely where it is the only one."""
+    alone = 0
+    for seed in range(40):
+        log_probs, targets, lengths, counts = random_rows(
+            seed, 16, length=7, size=4, words=4, whole=False, blank=0
+        )
+        log_probs = log_probs.nan_to_num(nan=-1.0, neginf=-30.0)
+        targets, lengths = targets.where(targets < 77, 1), lengths.clamp(min=1)
+        loss = F.ctc_loss(log_probs.transpose(0, 1), targets, lengths, counts, reduction="none")
+        labels = ctc_best_alignment(
+            *(x.to(device) for x in (log_probs, targets, lengths, counts)), blank=0
+        ).cpu()
+        said = log_probs.gather(2, labels.clamp(min=0)[:, :, None]).squeeze(2).masked_fill(labels < 0, 0.0)
+        need = fewest_frames(targets, counts)
+        possible = need <= lengths
+        assert torch.equal(loss < INF, possible)
+        assert torch.equal((labels >= 0).any(1), possible)
+        assert (said.sum(1)[possible] <= -loss[possible] + 1e-9).all()
+        tight = possible & (need == lengths)
+        torch.testing.assert_close(said.sum(1)[tight], -loss[tight])
+        alone += int(tight.sum())
+    assert alone > 20
+
+
+def test_alignment_refuses_what_does_not_fit() -> None:
+    frames, words = torch.zeros(2, 3, 4), torch.ones(2, 2, dtype=torch.int64)
+    two = torch.tensor([2, 2])
+    with pytest.raises(UsageError, match=r"`input_lengths` \[2, 4\] are not all between 0 and 3"):
+        ctc_best_states(frames, words, torch.tensor([2, 4]), two, blank=0)
+    with pytest.raises(UsageError, match=r"`target_lengths` \[-1, 2\] are not all between 0 and 2"):
+        ctc_best_states(frames, words, two, torch.tensor([-1, 2]), blank=0)
+    with pytest.raises(UsageError, match="`log_probs` has 2 rows, `targets` 3, `input_lengths` 2"):
+        ctc_best_states(frames, torch.ones(3, 2, dtype=torch.int64), two, two, blank=0)
+    with pytest.raises(UsageError, match=r"not \[B,T,V\]"):
+        ctc_best_states(frames[0], words, two, two, blank=0)
+
+
+# Search
+
+
+def test_collapse_merges_runs_and_drops_blanks(device: torch.device) -> None:
+    labels = torch.tensor([[1, 1, 0, 1, 2, 2], [0, 0, 0, 0, 0, 0], [3, 3, 3, 2, 2, 2]], device=device)
+    found = collapse(labels, torch.tensor([6, 6, 2], device=device), 0)
+    assert found.tokens.tolist() == [[1, 1, 2, 0, 0, 0], [0] * 6, [3, 0, 0, 0, 0, 0]]
+    assert found.lengths.tolist() == [3, 0, 1]
+    assert found.places.tolist() == [[0, 0, -1, 1, 2, 2], [-1] * 6, [0, 0, -1, -1, -1, -1]]
+
+
+def test_collapse_equals_the_textbook(device: torch.device) -> None:
+    draw = torch.Generator().manual_seed(0)
+    for length in range(1, 9):
+        labels = torch.randint(0, 3, (64, length), generator=draw)
+        lengths = torch.randint(0, length + 1, (64,), generator=draw)
+        found = collapse(labels.to(device), lengths.to(device), 1)
+        for row in range(64):
+            wanted = collapsed(labels[row, : lengths[row]].tolist(), 1)
+            assert found.tokens[row, : found.lengths[row]].tolist() == list(wanted)
+
+
+def test_running_sums_start_anew_and_do_not_depend_on_the_width(device: torch.device) -> None:
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(5, 23, generator=draw).to(device)
+    first = (torch.rand(5, 23, generator=draw) < 0.2).to(device)
+    found = running_sums(x, first)
+    total = np.zeros(5)
+    for t in range(23):
+        total = np.where(first[:, t].cpu(), 0.0, total) + x[:, t].double().cpu().numpy()
+        np.testing.assert_allclose(found[:, t].cpu(), total, atol=1e-5)
+    for width in range(1, 23):
+        assert torch.equal(running_sums(x[2:3, :width], first[2:3, :width])[0], found[2, :width])
+
+
+def test_greedy_scores_are_those_of_the_frames(device: torch.device) -> None:
+    draw = torch.Generator().manual_seed(0)
+    log_probs = torch.randn(20, 9, 6, generator=draw).mul(2).log_softmax(-1)
+    lengths = torch.randint(1, 10, (20,), generator=draw)
+    found = greedy_search(Frames(log_probs.to(device), lengths.to(device)), 0, [1, 2])
+    allowed = log_probs.double().numpy().copy()
+    allowed[:, :, [1, 2]] = -np.inf
+    for row, count in enumerate(lengths.tolist()):
+        labels, scores = allowed[row, :count].argmax(1), allowed[row, :count].max(1)
+        tokens = []
+        for label, run in itertools.groupby(range(count), lambda t, labels=labels: labels[t]):
+            if label != 0:
+                tokens.append((label, sum(scores[t] for t in run)))
+        assert found.collapsed.tokens[row].tolist() == [w for w, _ in tokens] + [0] * (9 - len(tokens))
+        np.testing.assert_allclose(found.scores[row, : len(tokens)].cpu(), [s for _, s in tokens], rtol=1e-5)
+        np.testing.assert_allclose(found.blanks[row].cpu(), scores[labels == 0].sum(), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(found.totals[row].cpu(), scores.sum(), rtol=1e-5)
+
+
+def all_outputs(log_probs: np.ndarray, blank: int, silent: Sequence[int]) -> dict[tuple[int, ...], float]:
+    """The log-probability of every output, summed over all its labellings."""
+    length, size = log_probs.shape
+    total: dict[tuple[int, ...], float] = defaultdict(lambda: -INF)
+    for labels in itertools.product([v for v in range(size) if v not in silent], repeat=length):
+        score = sum(log_probs[t, label] for t, label in enumerate(labels))
+        output = collapsed(labels, blank)
+        total[output] = np.logaddexp(total[output], score)
+    return {output: score for output, score in total.items() if score > -INF}
+
+
+def toy_lm(tmp_path: Path) -> NGram:
+    """A bigram model of the words a (0), b (1) and c (3); </s> is 2."""
+    path = tmp_path / "toy.arpa"
+    path.write_text(
+        "\\data\\\nngram 1=5\nngram 2=4\n\n\\1-grams:\n-99\t<s>\t-0.2\n-0.5\t</s>\n-0.4\ta\t-0.3\n"
+        "-0.7\tb\t-0.1\n-1.1\tc\n\n\\2-grams:\n-0.2\t<s> a\n-0.9\ta b\n-0.1\tb b\n-0.6\tc </s>\n\n\\end\\\n"
+    )
+    return read_arpa(path, Vocab(("a", "b", "</s>", "c", "<s>", "<unk>", "<pad>"), 4, 6, 2, 5))
+
+
+@pytest.mark.parametrize("with_lm", [False, True], ids=["alone", "lm"])
+def test_prefix_beam_search_equals_all_labellings(
+    with_lm: bool, tmp_path: Path, device: torch.device
+) -> None:
+    lm = toy_lm(tmp_path).to(device) if with_lm else None
+    for seed in range(24):
+        draw = torch.Generator().manual_seed(seed)
+        length, blank = 1 + seed % 6, (0, 1, 3)[seed % 3]
+        log_probs = torch.randn(3, length, 4, generator=draw).mul(1.5).log_softmax(-1)
+        if seed % 5 == 0:
+            log_probs[torch.rand(log_probs.shape, generator=draw) < 0.2] = -INF
+            log_probs[:, :, blank] = -1.0
+        lengths = torch.tensor([length, max(1, length - 1), 1])
+        found = prefix_beam_search(
+            Frames(log_probs.to(device), lengths.to(device)),
+            blank=blank,
+            silent=[2],
+            eos=2,
+            beam_size=130,
+            candidates=4,
+            lm=lm,
+            lm_weight=0.7,
+            word_bonus=0.4,
+        )
+        for row, count in enumerate(lengths.tolist()):
+            wanted = all_outputs(log_probs[row, :count].double().numpy(), blank, [2])
+            for output in wanted:
+                wanted[output] += 0.4 * len(output)
+                if lm is not None:
+                    said = [4, *output, 2]
+                    wanted[output] += 0.7 * sum(lm.score(said[:i], said[i]) for i in range(1, len(said)))
+            ranked = sorted(wanted, key=lambda output: -wanted[output])
+            sizes = found.lengths[row].tolist()
+            assert [size < 0 for size in sizes] == [i >= len(ranked) for i in range(130)]
+            outputs = [tuple(x[:size]) for x, size in zip(found.tokens[row].tolist(), sizes, strict=True)]
+            outputs = outputs[: len(ranked)]
+            assert len(set(outputs)) == len(outputs)
+            assert set(outputs) == set(ranked)
+            scores = found.scores[row, : len(ranked)].cpu().numpy()
+            np.testing.assert_allclose(scores, [wanted[output] for output in outputs], rtol=0, atol=1e-10)
+            np.testing.assert_allclose(scores, [wanted[output] for output in ranked], rtol=0, atol=1e-5)
+
+
+def beam_by_hand(
+    log_probs: np.ndarray, blank: int, silent: Sequence[int], size: int, candidates: int
+) -> dict[tuple[int, ...], float]:
+    """Prefix beam search with dictionaries, as Hannun et al. 2014 write it, without a language model."""
+    beam = {(): (0.0, -INF)}
+    for frame in log_probs:
+        order = sorted(
+            (v for v in range(len(frame)) if v != blank and v not in silent), key=lambda v: -frame[v]
+        )
+        new: dict[tuple[int, ...], list[float]] = defaultdict(lambda: [-INF, -INF])
+        for prefix, (in_blank, in_word) in beam.items():
+            both = np.logaddexp(in_blank, in_word)
+            new[prefix][0] = np.logaddexp(new[prefix][0], both + frame[blank])
+            if prefix:
+                new[prefix][1] = np.logaddexp(new[prefix][1], in_word + frame[prefix[-1]])
+            for word in range(len(frame)):
+                longer = (*prefix, word)
+                if word in order[:candidates] or longer in beam:
+                    before = in_blank if prefix and prefix[-1] == word else both
+                    new[longer][1] = np.logaddexp(new[longer][1], before + frame[word])
+        ranked = sorted(new, key=lambda prefix: -np.logaddexp(*new[prefix]))
+        beam = {prefix: (new[prefix][0], new[prefix][1]) for prefix in ranked[:size]}
+    return {prefix: float(np.logaddexp(*scores)) for prefix, scores in beam.items()}
+
+
+def test_narrow_beams_equal_dictionaries(device: torch.device) -> None:
+    """Long inputs and few places: prefixes fall out of the beam and come back while longer ones stay."""
+    for seed in range(30):
+        draw = torch.Generator().manual_seed(seed)
+        log_probs = torch.randn(4, 25, 6, generator=draw).mul(0.7).log_softmax(-1)
+        lengths = torch.tensor([25, 25, 20, 3])
+        size, candidates = (2, 3, 5, 9)[seed % 4], 1 + seed % 5
+        found = prefix_beam_search(
+            Frames(log_probs.to(device), lengths.to(device)),
+            blank=0,
+            silent=[2],
+            eos=2,
+            beam_size=size,
+            candidates=candidates,
+        )
+        for row, count in enumerate(lengths.tolist()):
+            wanted = beam_by_hand(log_probs[row, :count].double().numpy(), 0, [2], size, candidates)
+            sizes = found.lengths[row].tolist()
+            outputs = [tuple(x[:n]) for x, n in zip(found.tokens[row].tolist(), sizes, strict=True) if n >= 0]
+            assert outputs == list(wanted), (seed, row)
+            np.testing.assert_allclose(
+                found.scores[row, : len(outputs)].cpu(), list(wanted.values()), rtol=0, atol=1e-10
+            )
+
+
+def test_a_search_does_not_depend_on_its_batch(device: torch.device) -> None:
+    draw = torch.Generator().manual_seed(1)
+    log_probs = torch.randn(9, 31, 300, generator=draw).mul(2).log_softmax(-1).to(device)
+    lengths = torch.randint(1, 32, (9,), generator=draw).to(device)
+    options = {"blank": 0, "silent": [1, 2], "eos": 2, "beam_size": 7, "candidates": 5}
+    many = prefix_beam_search(Frames(log_probs, lengths), **options)  # type: ignore[arg-type]
+    for row in range(9):
+        count = int(lengths[row])
+        one = prefix_beam_search(
+            Frames(log_probs[row : row + 1, :count], lengths[row : row + 1]),
+            **options,  # type: ignore[arg-type]
+        )
+        assert torch.equal(one.lengths[0], many.lengths[row])
+        assert torch.equal(one.tokens[0], many.tokens[row, :, :count])
+        assert torch.equal(one.scores[0].float(), many.scores[row].float())
