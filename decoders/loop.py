@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Protocol
 
@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nartk.decoders.strategy import Strategy
 from nartk.hypothesis import Hypothesis, Request, Result, TokenTrace
-from nartk.registry import option
 from nartk.scorer import Seq2SeqScorer, Source
 
 
@@ -162,56 +162,10 @@ def encode(scorer: Seq2SeqScorer, requests: Sequence[Request], room: int) -> tup
 
 
 @dataclass(frozen=True, kw_only=True)
-class Autoregressive:
-    """Base of the strategies that ask an autoregressive model for the next word.
-
-    `run` yields results as sentences finish; the order is not the input's.
-    """
+class Autoregressive(Strategy):
+    """Base of the strategies that ask an autoregressive model for the next word."""
 
     needs: ClassVar[type] = Seq2SeqScorer
-    promise: ClassVar[str]
-    name: ClassVar[str]
-
-    max_len: int = option(256, "longest output, tokens", low=1)
-    max_ratio: float = option(2.0, "longest output per source token; ten tokens are added to it", low=0.0)
-    exact: bool = option(True, "the same bits whatever the batch and the draft")
-
-    def limit(self, source_len: int) -> int:
-        """Longest output of a source of that many tokens (eos included in both)."""
-        return min(self.max_len, int(min(self.max_ratio * source_len, self.max_len)) + 10)
-
-    @torch.inference_mode()
-    def run(
-        self,
-        scorer: Seq2SeqScorer,
-        requests: Sequence[Request],
-        *,
-        batch_size: int,
-        max_tokens: int | None = None,
-        trace: bool = False,
-    ) -> Iterator[Result]:
-        """Decodes all requests, long sentences first.
-
-        Args:
-            batch_size: Most rows at a time.
-            max_tokens: Most source tokens at a time, padding included; one row is always allowed.
-            trace: Whether hypotheses carry one.
-        """
-        scorer = scorer.mode(exact=self.exact)
-        groups: dict[Hashable, list[Request]] = {}
-        for request in sorted(requests, key=lambda r: (-len(r.source), r.index)):
-            groups.setdefault(scorer.bucket(len(request.source), request.max_len), []).append(request)
-        for group in groups.values():
-            rows = batch_size
-            if max_tokens is not None:
-                rows = max(1, min(rows, max_tokens // len(group[0].source)))
-            yield from self.decode(scorer, group, rows, trace=trace)
-
-    def decode(
-        self, scorer: Seq2SeqScorer, requests: list[Request], batch_size: int, *, trace: bool
-    ) -> Iterator[Result]:
-        """Decodes requests of one bucket, at most `batch_size` at a time."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
