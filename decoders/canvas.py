@@ -159,8 +159,11 @@ def refill(
     """
     never = torch.tensor([scorer.mask, scorer.vocab.pad, scorer.vocab.eos], device=places.device)
     most = max(1, _ELEMENTS // (places.shape[1] * scorer.vocab.size))  # rows
+    some = places.any(1).nonzero().squeeze(1)
+    if not len(some):
+        return filled
     found = []
-    for rows in places.any(1).nonzero().squeeze(1).split(most):
+    for rows in some.split(most):
         every = len(rows) == len(places)
         count, masked = lengths[rows], places[rows]
         width = int(count.max())
@@ -171,8 +174,6 @@ def refill(
         best, words = allowed.max(1)  # the first of equals
         second = allowed.scatter_(1, words[:, None], float("-inf")).amax(1)
         found.append((words, log_probs(logits, words), best - second))
-    if not found:
-        return filled
     words, scores, margins = (torch.cat(parts) for parts in zip(*found, strict=True))
 
     def put(old: Tensor, new: Tensor) -> Tensor:

@@ -29,6 +29,8 @@ from nartk.sums import tree_sum
 from nartk.vocab import SPECIALS
 
 MASK = SPECIALS.index("<s>")  # stands at unfilled places; a word that no target has
+_QUERIES = 32  # places of a soft copy come in multiples of this
+_FEATURES = 16  # and features of this
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class Nat(NonAutoregressive):
         source_lengths, lengths = (x.ne(self.config.pad).sum(1) for x in (src_tokens, target))
         most = self.config.length_difference
         difference = (lengths - source_lengths).clamp(-most, most) + most
-        length = F.cross_entropy(self.length_logits(memory, source_lengths).float(), difference)
+        length = F.cross_entropy(_wide(self.length_logits(memory, source_lengths)), difference)
         count = tokens.clamp(min=1)
         parts = {
             "words": (nll / count).detach(),
@@ -147,8 +149,7 @@ class Nat(NonAutoregressive):
     def pool(self, memory: Tensor, source_lengths: Tensor) -> Tensor:
         """The mean over each source, memory [B,S,D] of which lengths [B] count -> [B,D], fp32 or wider."""
         kept = torch.arange(memory.shape[1], device=memory.device) < source_lengths[:, None]
-        wide = memory if memory.dtype == torch.float64 else memory.float()
-        return tree_sum(wide.masked_fill(~kept[:, :, None], 0.0)) / source_lengths[:, None]
+        return tree_sum(_wide(memory).masked_fill(~kept[:, :, None], 0.0)) / source_lengths[:, None]
 
     def length_logits(self, memory: Tensor, source_lengths: Tensor) -> Tensor:
         """Logits [B,C] of the output's length minus the source's, from -length_difference on."""
@@ -202,13 +203,13 @@ def soft_copy(
     column = torch.arange(source.shape[1], device=source.device)
     distance = (column - place[:, None] * ratio[:, None, None]).abs()  # [B,rows,S]
     weights = (-distance / temperature).masked_fill(column >= source_lengths[:, None, None], float("-inf"))
-    wide = source if source.dtype == torch.float64 else source.float()
-    v = F.pad(wide, (0, -features % _FEATURES))[:, None]  # [B,1,S,D]
+    v = F.pad(_wide(source), (0, -features % _FEATURES))[:, None]  # [B,1,S,D]
     q = v.new_zeros(v.shape[0], 1, rows, v.shape[3])
     with torch.autocast(source.device.type, enabled=False):
         y = F.scaled_dot_product_attention(q, v.detach(), v, attn_mask=weights[:, None].to(v.dtype))
     return y[:, 0, :width, :features].to(source.dtype)
 
 
-_QUERIES = 32  # places of a soft copy come in multiples of this
-_FEATURES = 16  # and features of this
+def _wide(x: Tensor) -> Tensor:
+    """In fp32, or wider if it is."""
+    return x if x.dtype == torch.float64 else x.float()
