@@ -113,7 +113,8 @@ def _summaries(prog: str) -> str:
                 match decorator:
                     case ast.Call(ast.Name("register_decoder"), [ast.Constant(str(name))]):
                         found[name] = (ast.get_docstring(node) or "").partition("\n")[0]
-    lines = [f"  {name:<14}{found[name]}" for name in sorted(found)]
+    width = max(map(len, found)) + 2
+    lines = [f"  {name:<{width}}{found[name]}" for name in sorted(found)]
     return "\n".join([f"strategies ({prog} --strategy NAME --help lists the options of one):", *lines])
 
 
