@@ -32,7 +32,8 @@ NO_VERTEX = -1  # what `dag_best_path` says past a target's length, and of impos
 
 _FLOOR = 1e-300  # added to each scaled probability: more than float64 can lose in a step (3 L 2^-1022)
 _LOSS = 1e-13  # of the likelihood, that the floors may add up to
-# Elements of [rows,L,L] at a time. Of 2^15 to 2^21, 2^17 was the quickest on a CPU with 2 MB of L2 cache.
+# Elements of [rows,L,L] at a time. Of 2^16 to 2^20, 2^18 and 2^19 were the quickest on a CPU with 2 MB of L2
+# cache, at L = 256; what a GPU likes best is not measured.
 _CHUNK = {"cpu": 1 << 18, "cuda": 1 << 27}
 
 Recursions = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]
@@ -433,7 +434,8 @@ def _clean(match: Tensor, links: Tensor, tokens: Tensor, vertices: Tensor) -> _G
     first = torch.where(token == last_token, last_vertex, token)[..., None]  # [B,T,1]
     final = torch.where(token == 0, 0, last_vertex - (last_token - token))[..., None]
     possible = (tokens <= vertices) & ((tokens > 1) | (vertices == 1))
-    missed = (place < first) | (place > final) | (token > last_token)[..., None]  # [B,T,L]
+    unsaid = (token > last_token) | ~possible[:, None]  # [B,T]
+    missed = (place < first) | (place > final) | unsaid[..., None]  # [B,T,L]
     beyond = (place > last_vertex) | ~possible[:, None]  # [B,L]
     unlinked = (place[:, None] >= place) | beyond[:, None]  # [B,L,L]
     return _Graph(

@@ -336,6 +336,13 @@ def test_nan_that_counts_is_not_hidden(device: torch.device) -> None:
     links[0, 0, 1] = math.nan
     total = dag_log_likelihood(match, links, torch.tensor([3, 3]), torch.tensor([4, 4]))
     assert total.isnan().tolist() == [True, False]
+    # Where there is no path, no score counts.
+    total, by_match, by_links, posterior, _ = solve(
+        (match * math.nan, links, torch.tensor([3, 2]), torch.tensor([2, 1]))
+    )
+    assert total.tolist() == [-INF, -INF]
+    for each in (by_match, by_links, posterior):
+        assert not each.any()
 
 
 def test_a_batch_is_its_rows(device: torch.device) -> None:
