@@ -68,6 +68,12 @@ KINDS = {
         "nartk.models.dag_scorer",
         "DagScorer",
     ),
+    "ctc": Kind(
+        "nartk.models.ctc",
+        ("CtcConfig", "CtcNat"),
+        "nartk.models.ctc_scorer",
+        "CtcScorer",
+    ),
 }
 
 

@@ -1,0 +1,127 @@
+"""The CTC Transformer: frames that each say a word or nothing (Libovický and Helcl 2018, arXiv:1811.04719).
+
+Every source token becomes several frames, all decoded at once, and a target is said by every labelling of
+the frames that becomes it when runs are merged and blanks are left out. A target has no eos here: it ends
+where the frames do. Training may glance at the likeliest labelling (Qian et al. 2021, arXiv:2008.07905;
+Gu and Kong 2021, arXiv:2012.15833).
+Symbols: B rows, S source positions, T frames, U target words, D features, V words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nartk.errors import UsageError
+from nartk.models.ctc_alignment import ctc_best_alignment, fewest_frames
+from nartk.models.glancing import reveal
+from nartk.models.nar import Losses, NarTraining, NonAutoregressive, align_left
+from nartk.models.transformer import Embedding, TransformerConfig, setting
+from nartk.vocab import SPECIALS
+
+BLANK = SPECIALS.index("<s>")  # a word that no target has
+_MOST_FRAMES = 16  # frames of a source token; more is a mistake or a corrupt file
+
+
+@dataclass(frozen=True)
+class CtcConfig(TransformerConfig):
+    """The shape of a CTC Transformer.
+
+    Raises:
+        UsageError: As TransformerConfig does; and where a source token has no frames, or too many.
+    """
+
+    upsample: int = setting(2, "frames per source token")
+    decoder_input: str = setting(
+        "source",
+        "what the frames of a token begin with: its embedding (source), or its encoder output (memory)",
+        choices=("source", "memory"),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.upsample <= _MOST_FRAMES:
+            raise UsageError(f"`upsample` is {self.upsample}, not between 1 and {_MOST_FRAMES}")
+
+
+class CtcNat(NonAutoregressive):
+    """Reads a source and says all frames."""
+
+    config: CtcConfig
+    Config = CtcConfig
+
+    def __init__(self, config: CtcConfig) -> None:
+        super().__init__(config)
+        # There are positions for the frames of the longest source, however long targets may be.
+        self.decoder_embedding = Embedding(
+            config,
+            self.decoder_embedding.words,
+            config.decoder_positions,
+            config.upsample * config.max_source_len,
+        )
+
+    def frames(self, src_tokens: Tensor, memory: Tensor) -> Tensor:
+        """What the decoder is fed, but for positions: src_tokens [B,S] or memory [B,S,D] -> [B,T,D].
+
+        Frames 0 to `upsample` - 1 are the first token's, and so on.
+        """
+        if self.config.decoder_input == "memory":
+            x = memory
+        else:
+            x = self.encoder_embedding.words(src_tokens) * self.encoder_embedding.scale
+        return x.repeat_interleave(self.config.upsample, 1)
+
+    def losses(self, src_tokens: Tensor, target: Tensor, *, training: NarTraining, update: int) -> Losses:
+        """The negative log-likelihood of the targets, summed over all labellings that become them.
+
+        Targets that need more frames than there are count for nothing; ``dropped`` is how many. Label
+        smoothing has no part in it. Glancing is for training mode alone: frames are shown the label that
+        they have in the likeliest labelling, the more the more of these the first pass had wrong, and learn
+        nothing from it, as the words that are shown in Qian et al. 2021, equation 8.
+        """
+        pad, upsample = self.config.pad, self.config.upsample
+        src_tokens = align_left(src_tokens, pad)
+        counts = target.ne(pad).sum(1) - 1  # without eos
+        lengths = upsample * src_tokens.ne(pad).sum(1)
+        fits = fewest_frames(target, counts) <= lengths
+        memory, mask = self.encode(src_tokens)
+        x = self.frames(src_tokens, memory)
+        kept = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
+
+        share, strategy = training.schedule.at(update), training.glancing_strategy
+        shown = torch.zeros_like(kept)
+        if self.training and (share > 0.0 or strategy == "cmlm"):
+            with torch.no_grad():
+                guess = self._log_probs(x, kept, memory, mask)
+                labels = ctc_best_alignment(guess, target, lengths, counts, blank=BLANK)
+            known = labels >= 0
+            shown = reveal((guess.max(-1).indices != labels) & known, known, share, strategy)
+            words = self.decoder_embedding.words(labels.clamp(min=0)) * self.decoder_embedding.scale
+            x = torch.where(shown[:, :, None], words.to(x.dtype), x)
+        log_probs = self._log_probs(x, kept, memory, mask)
+        log_probs = torch.where(shown[:, :, None], log_probs.detach(), log_probs)
+        each = F.ctc_loss(
+            log_probs.transpose(0, 1),  # [B,T,V] -> [T,B,V]
+            target,
+            lengths,
+            counts,
+            blank=BLANK,
+            reduction="none",
+            zero_infinity=True,
+        )
+        loss = each.masked_fill(~fits, 0.0).sum()
+        tokens = (counts + 1).masked_fill(~fits, 0).sum()  # with eos, as other models count them
+        parts = {
+            "words": loss.detach() / tokens.clamp(min=1),
+            "shown": shown.sum() / kept.sum(),
+            "dropped": (~fits).sum(),
+        }
+        return Losses(loss, tokens, parts)
+
+    def _log_probs(self, x: Tensor, kept: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
+        """Log-probabilities [B,T,V], fp32 or wider, of frames x [B,T,D] of which `kept` [B,T] count."""
+        logits = self.output(self.fill(self.place_vectors(x), kept, memory, mask))
+        return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
