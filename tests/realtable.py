@@ -17,8 +17,8 @@ BOS, PAD, EOS, UNK = 0, 1, 2, 3
 class RealTable(TableScorer):
     """A table whose scores are no small integers, so that sums hardly ever tie."""
 
-    def __init__(self, words: int, *, seed: int) -> None:
-        super().__init__(words, seed=seed, spread=2**16, bonus=0, patience=0)
+    def __init__(self, words: int, *, seed: int, device: torch.device | str = "cpu") -> None:
+        super().__init__(words, seed=seed, spread=2**16, bonus=0, patience=0, device=device)
 
     def scores(self, *state: Tensor) -> Tensor:
         return super().scores(*state) / 2**13  # 0 to 8

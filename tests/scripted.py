@@ -69,10 +69,10 @@ class ScriptedScorer:
         width: Source lengths of one bucket.
     """
 
-    def __init__(self, words: int, *, width: int = 64) -> None:
+    def __init__(self, words: int, *, width: int = 64, device: torch.device | str = "cpu") -> None:
         self.vocab = Vocab((*SPECIALS, *(f"w{i}" for i in range(words - len(SPECIALS)))))
-        self.source_to_target = torch.arange(words)
-        self.device = torch.device("cpu")
+        self.device = torch.device(device)
+        self.source_to_target = torch.arange(words, device=device)
         self.width = width
         self.calls = 0  # verifier passes
 
@@ -97,8 +97,8 @@ class ScriptedScorer:
             sources=source.tokens,
             source_lengths=source.lengths,
             script=self.read(source),
-            cache=torch.full((batch, max_len), -1),
-            lengths=torch.zeros(batch, dtype=torch.int64),
+            cache=torch.full((batch, max_len), -1, device=self.device),
+            lengths=torch.zeros(batch, dtype=torch.int64, device=self.device),
         )
 
     def verify(
@@ -107,8 +107,8 @@ class ScriptedScorer:
         self.calls += 1
         batch, width = tokens.shape
         assert batch == state.lengths.shape[0], "tokens and state have other numbers of rows"
-        fed = torch.tensor([width] * batch if counts is None else counts)
-        rows, columns = (torch.arange(width) < fed[:, None]).nonzero().unbind(1)
+        fed = torch.tensor([width] * batch if counts is None else counts, device=self.device)
+        rows, columns = (torch.arange(width, device=self.device) < fed[:, None]).nonzero().unbind(1)
         positions = state.lengths[rows] + columns
         assert bool((positions < state.cache.shape[1]).all()), "more tokens than `encode` made room for"
         given = tokens[rows, columns]
@@ -168,8 +168,9 @@ class TableScorer(ScriptedScorer):
         stretch: int = 5,
         patience: int = 4,
         width: int = 64,
+        device: torch.device | str = "cpu",
     ) -> None:
-        super().__init__(words, width=width)
+        super().__init__(words, width=width, device=device)
         self.seed, self.spread, self.bonus = seed, spread, bonus
         self.stretch, self.patience = stretch, patience
 
@@ -180,7 +181,7 @@ class TableScorer(ScriptedScorer):
         """Integer scores [N,V] after the first lengths [N] tokens of each row of cache [N,T]."""
         source_key = self.seed + _sequence_key(sources, source_lengths, 1)  # [N]
         key = source_key + _sequence_key(cache, lengths, 2)
-        words = torch.arange(len(self.vocab))
+        words = torch.arange(len(self.vocab), device=sources.device)
         scores = ((mix(key[:, None] + words * _signed(_GAMMA)) >> 40) & 0xFFFF) % self.spread  # [N,V]
         position = lengths - 1
         moved = mix(source_key + position // self.stretch)
@@ -217,7 +218,7 @@ class TableScorer(ScriptedScorer):
 
 def _sequence_key(tokens: Tensor, lengths: Tensor, salt: int) -> Tensor:
     """A key [N] of the first lengths [N] of tokens [N,T], each with its place."""
-    places = torch.arange(tokens.shape[1])
+    places = torch.arange(tokens.shape[1], device=tokens.device)
     marks = mix(salt + (places + 1) * _signed(_FIRST) + (tokens + 1) * _signed(_SECOND))
     return (marks * (places < lengths[:, None])).sum(1)
 
@@ -229,22 +230,29 @@ class ScriptScorer(ScriptedScorer):
     """
 
     def __init__(
-        self, words: int, script: Mapping[tuple[int, ...], Sequence[int]], *, width: int = 64
+        self,
+        words: int,
+        script: Mapping[tuple[int, ...], Sequence[int]],
+        *,
+        width: int = 64,
+        device: torch.device | str = "cpu",
     ) -> None:
-        super().__init__(words, width=width)
+        super().__init__(words, width=width, device=device)
         self.script = dict(script)
 
     def read(self, source: Source) -> Tensor:
         rows = zip(source.tokens.tolist(), source.lengths.tolist(), strict=True)
         outputs = [self.script[tuple(tokens[:size])] for tokens, size in rows]
         width = 1 + max(map(len, outputs))
-        return torch.tensor([[*output, *[self.vocab.pad] * (width - len(output))] for output in outputs])
+        return torch.tensor(
+            [[*output, *[self.vocab.pad] * (width - len(output))] for output in outputs], device=self.device
+        )
 
     def state_scores(self, state: ScriptedState, rows: Tensor, lengths: Tensor) -> Tensor:
         script = state.script[rows]  # [N,M]
         width = min(script.shape[1] - 1, state.cache.shape[1] - 1)
         told = script[:, :width] == state.cache[rows, 1 : width + 1]
-        told |= torch.arange(1, width + 1) >= lengths[:, None]
+        told |= torch.arange(1, width + 1, device=self.device) >= lengths[:, None]
         at = (lengths - 1).clamp(max=script.shape[1] - 1)
         said = script.gather(1, at[:, None]).squeeze(1)
         return F.one_hot(torch.where(told.all(1), said, self.vocab.pad), len(self.vocab))

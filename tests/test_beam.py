@@ -88,9 +88,9 @@ def said(result: Result) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1.0, 1.7])
-def test_an_exhaustive_beam_finds_every_output_in_order(penalty: float) -> None:
+def test_an_exhaustive_beam_finds_every_output_in_order(penalty: float, device: torch.device) -> None:
     for seed in range(5):
-        table = RealTable(6, seed=seed)
+        table = RealTable(6, seed=seed, device=device)
         request = Request(0, (4, 5, EOS), 3)
         wanted = every_output(table, request, penalty)
         strategy = beam(beam_size=len(wanted), nbest=len(wanted), length_penalty=penalty)
@@ -125,8 +125,8 @@ def textbook_mismatches(cases: int, make: Callable[[int, int], RealTable]) -> in
     return wrong
 
 
-def test_it_is_the_textbooks_beam_search() -> None:
-    assert textbook_mismatches(60, lambda words, seed: RealTable(words, seed=seed)) == 0
+def test_it_is_the_textbooks_beam_search(device: torch.device) -> None:
+    assert textbook_mismatches(60, lambda words, seed: RealTable(words, seed=seed, device=device)) == 0
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_it_is_the_textbooks_beam_search() -> None:
         {"select": lambda table, state, rows: TableScorer.select(table, state, rows.sort().values)},
         {
             "select": lambda table, state, rows: TableScorer.select(
-                table, state, torch.arange(len(rows)) % len(state.lengths)
+                table, state, torch.arange(len(rows), device=rows.device) % len(state.lengths)
             )
         },
         {"join": lambda table, first, second: TableScorer.join(table, second, first)},
@@ -150,10 +150,10 @@ def test_a_wrong_cache_shows(forgotten: dict[str, Any]) -> None:
     assert textbook_mismatches(5, lambda words, seed: wrong_table(words, seed=seed)) > 0
 
 
-def test_one_hypothesis_is_greedy_search_even_where_scores_tie() -> None:
+def test_one_hypothesis_is_greedy_search_even_where_scores_tie(device: torch.device) -> None:
     for seed in range(20):
         rng = random.Random(seed)
-        table = TableScorer(rng.randint(6, 300), seed=seed, spread=rng.choice([1, 3, 50]))
+        table = TableScorer(rng.randint(6, 300), seed=seed, spread=rng.choice([1, 3, 50]), device=device)
         requests = random_requests(rng, 20, len(table.vocab), longest=30)
         found = decode(beam(beam_size=1), table, requests, batch_size=rng.randint(1, 8))
         assert differing(outputs_of(found), plain_greedy(table.scores, requests)) == []
@@ -162,8 +162,8 @@ def test_one_hypothesis_is_greedy_search_even_where_scores_tie() -> None:
         assert scores[0] == scores[1]
 
 
-def test_a_forced_output_is_the_only_one() -> None:
-    table = RealTable(8, seed=3)
+def test_a_forced_output_is_the_only_one(device: torch.device) -> None:
+    table = RealTable(8, seed=3, device=device)
     request = Request(0, (4, 5, EOS), 9, prefix=(5, 5, 7, EOS))
     (result,) = decode(beam(nbest=5, no_repeat_ngram=1), table, [request], trace=True)
     assert said(result) == [(5, 5, 7, EOS)]
@@ -174,8 +174,10 @@ def test_a_forced_output_is_the_only_one() -> None:
     assert [trace.origin for trace in hypothesis.trace or ()] == ["prefix"] * 4
 
 
-def test_a_trace_tells_forced_words_from_free_ones() -> None:
-    (result,) = decode(beam(), RealTable(8, seed=3), [Request(0, (4, EOS), 4, prefix=(5,))], trace=True)
+def test_a_trace_tells_forced_words_from_free_ones(device: torch.device) -> None:
+    (result,) = decode(
+        beam(), RealTable(8, seed=3, device=device), [Request(0, (4, EOS), 4, prefix=(5,))], trace=True
+    )
     trace = result.hypotheses[0].trace
     assert trace is not None
     assert [(each.origin, each.verifier_pass) for each in trace][:2] == [("prefix", 0), ("verifier", 2)]
@@ -208,8 +210,8 @@ def test_what_would_repeat_is_found(n: int) -> None:
         assert row == [length >= n - 1 and (*told[length - n + 1 :], word) in grams for word in range(3)]
 
 
-def test_no_ngram_recurs() -> None:
-    table = TableScorer(9, seed=1, spread=2, bonus=0, patience=4)
+def test_no_ngram_recurs(device: torch.device) -> None:
+    table = TableScorer(9, seed=1, spread=2, bonus=0, patience=4, device=device)
     requests = [Request(i, (*(4 + i for _ in range(30)), EOS), 30) for i in range(4)]
     plain = decode(beam(nbest=5), table, requests)
     apart = decode(beam(nbest=5, no_repeat_ngram=2), table, requests)
@@ -231,9 +233,9 @@ def test_more_best_than_hypotheses_are_refused() -> None:
 # With a network.
 
 
-def test_a_batch_says_bitwise_what_its_sentences_say_alone() -> None:
+def test_a_batch_says_bitwise_what_its_sentences_say_alone(device: torch.device) -> None:
     vocab = Vocab.from_words([f"w{i}" for i in range(90)])
-    scorer = TransformerScorer(random_transformer(0, len(vocab)), vocab)
+    scorer = TransformerScorer(random_transformer(0, len(vocab)), vocab, device=device)
     requests = random_requests(random.Random(0), 12, len(vocab), longest=20)
     strategy = beam(nbest=3, beam_size=3, no_repeat_ngram=3)
     alone = [decode(strategy, scorer, [Request(0, r.source, r.max_len)])[0].hypotheses for r in requests]
@@ -262,11 +264,13 @@ def naive_beam(model: Transformer, source: Sequence[int], k: int, longest: int) 
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_the_cache_changes_nothing(exact: bool) -> None:
+def test_the_cache_changes_nothing(exact: bool, device: torch.device) -> None:
     vocab = Vocab.from_words([f"w{i}" for i in range(20)])
     model = random_transformer(1, len(vocab))
     requests = random_requests(random.Random(1), 6, len(vocab))
-    results = decode(beam(nbest=4, beam_size=4, exact=exact), TransformerScorer(model, vocab), requests)
+    results = decode(
+        beam(nbest=4, beam_size=4, exact=exact), TransformerScorer(model, vocab, device=device), requests
+    )
     with torch.inference_mode():
         for request, result in zip(requests, results, strict=True):
             assert said(result) == naive_beam(model, request.source, 4, request.max_len)
@@ -332,8 +336,8 @@ def test_it_says_what_fairseq_says(penalty: float, n: int, monkeypatch: pytest.M
     assert compared > 10
 
 
-def test_source_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = RealTable(8, seed=1)
+def test_source_is_read_once(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
+    table = RealTable(8, seed=1, device=device)
     read: list[int] = []
     encode = type(table).encode
 

@@ -61,9 +61,11 @@ def repetitive_pair(rng: random.Random, words: int) -> Pair:
     return source, edited(rng, source)
 
 
-def run(strategy: Any, pairs: Sequence[Pair], words: Sequence[str], max_len: int = 64) -> list[Result]:
+def run(
+    strategy: Any, pairs: Sequence[Pair], words: Sequence[str], device: torch.device, max_len: int = 64
+) -> list[Result]:
     script = {(*source, EOS): [*output, EOS] for source, output in pairs}
-    scorer = ScriptScorer(len(words), script)
+    scorer = ScriptScorer(len(words), script, device=device)
     scorer.vocab = Vocab(tuple(words))
     requests = [Request(i, (*source, EOS), max_len) for i, (source, _) in enumerate(pairs)]
     results = decode(strategy, scorer, requests, batch_size=256)
@@ -152,7 +154,7 @@ def passes_by_hand(pair: Pair, rule: Rule, *, max_draft: int = 0, max_len: int =
 
 
 @pytest.mark.parametrize("anchor", ["unique", "aligned"])
-def test_passes_and_drafts_equal_the_twin(anchor: str) -> None:
+def test_passes_and_drafts_equal_the_twin(anchor: str, device: torch.device) -> None:
     for seed in range(16):
         rng = random.Random(seed)
         words = spelled(rng, rng.randint(6, 40))
@@ -162,12 +164,12 @@ def test_passes_and_drafts_equal_the_twin(anchor: str) -> None:
         strategy = make_strategy("iad", {"anchor": anchor, "max_draft": cap})
         script = {tuple(source): (source, output) for source, output in pairs}
         pairs = list(script.values())
-        for pair, result in zip(pairs, run(strategy, pairs, words, max_len), strict=True):
+        for pair, result in zip(pairs, run(strategy, pairs, words, device, max_len), strict=True):
             wanted = passes_by_hand(pair, rule, max_draft=cap, max_len=max_len)
             assert (result.passes, result.drafted, result.accepted) == wanted, (words, pair)
 
 
-def passes_of(strategies: Sequence[Any], cases: int) -> list[list[int]]:
+def passes_of(strategies: Sequence[Any], cases: int, device: torch.device) -> list[list[int]]:
     """The passes of each strategy on the same random texts."""
     passes: list[list[int]] = [[] for _ in strategies]
     for seed in range(-(-cases // 500)):
@@ -178,24 +180,25 @@ def passes_of(strategies: Sequence[Any], cases: int) -> list[list[int]]:
         }
         texts = [(list(source), output) for source, output in pairs.items()]
         for mine, strategy in zip(passes, strategies, strict=True):
-            mine += [result.passes for result in run(strategy, texts, words)]
+            mine += [result.passes for result in run(strategy, texts, words, device)]
     return passes
 
 
 @pytest.mark.parametrize("cap", [0, 4])
-def test_aligned_never_takes_more_passes_than_unique(cap: int) -> None:
+def test_aligned_never_takes_more_passes_than_unique(cap: int, device: torch.device) -> None:
     aligned, unique = passes_of(
         [make_strategy("iad", {"anchor": anchor, "max_draft": cap}) for anchor in ("aligned", "unique")],
         20_000 if cap == 0 else 4_000,
+        device,
     )
     assert [i for i, (a, u) in enumerate(zip(aligned, unique, strict=True)) if a > u] == []
     assert sum(aligned) < 0.9 * sum(unique)
 
 
 @pytest.mark.slow
-def test_aligned_never_takes_more_passes_at_full_size() -> None:
+def test_aligned_never_takes_more_passes_at_full_size(device: torch.device) -> None:
     aligned, unique = passes_of(
-        [make_strategy("iad", {"anchor": anchor}) for anchor in ("aligned", "unique")], 400_000
+        [make_strategy("iad", {"anchor": anchor}) for anchor in ("aligned", "unique")], 400_000, device
     )
     assert [i for i, (a, u) in enumerate(zip(aligned, unique, strict=True)) if a > u] == []
 
@@ -209,7 +212,7 @@ class StraightOn:
 
     def draft(self, state: Any, outputs: Tensor, lengths: Tensor) -> tuple[Draft, Any]:
         width = state.source.shape[1]
-        index = lengths[:, None] + torch.arange(width)
+        index = lengths[:, None] + torch.arange(width, device=lengths.device)
         tokens = state.source.gather(1, index.clamp(max=width - 1)).masked_fill(index >= width, -1)
         return Draft(tokens, torch.full_like(lengths, width)), state
 
@@ -222,8 +225,8 @@ class NoAnchor(DraftAndVerify):
         return StraightOn()
 
 
-def test_the_comparison_with_unique_fails_without_an_anchor() -> None:
-    straight, unique = passes_of([NoAnchor(), make_strategy("iad", {"anchor": "unique"})], 500)
+def test_the_comparison_with_unique_fails_without_an_anchor(device: torch.device) -> None:
+    straight, unique = passes_of([NoAnchor(), make_strategy("iad", {"anchor": "unique"})], 500, device)
     assert any(a > u for a, u in zip(straight, unique, strict=True))
 
 
@@ -246,38 +249,38 @@ BY_HAND = [
 
 
 @pytest.mark.parametrize(("source", "output", "aligned", "unique"), BY_HAND)
-def test_passes_by_hand(source: str, output: str, aligned: int, unique: int) -> None:
+def test_passes_by_hand(source: str, output: str, aligned: int, unique: int, device: torch.device) -> None:
     words: dict[str, int] = {}
     pair = ids(words, source), ids(words, output)
     vocabulary = ["<s>", "<pad>", "</s>", "<unk>", *words]
     found = {
-        anchor: run(make_strategy("iad", {"anchor": anchor}), [pair], vocabulary)[0].passes
+        anchor: run(make_strategy("iad", {"anchor": anchor}), [pair], vocabulary, device)[0].passes
         for anchor in ("aligned", "unique")
     }
     assert found == {"aligned": aligned, "unique": unique}
 
 
-def test_pieces_are_skipped_with_their_word() -> None:
+def test_pieces_are_skipped_with_their_word(device: torch.device) -> None:
     """A misspelling falls into four pieces, its correction is one: the draft goes on with the next word."""
     words: dict[str, int] = {}
     pair = ids(words, "▁this ▁is ▁im men s e ▁show"), ids(words, "▁this ▁is ▁immense ▁show")
     vocabulary = ["<s>", "<pad>", "</s>", "<unk>", *words]
-    (result,) = run(make_strategy("iad", {}), [pair], vocabulary)
+    (result,) = run(make_strategy("iad", {}), [pair], vocabulary, device)
     assert (result.passes, result.accepted) == (2, 3)
 
 
-def test_what_has_no_target_word_is_not_drafted() -> None:
+def test_what_has_no_target_word_is_not_drafted(device: torch.device) -> None:
     """Of source a b c d, b is unknown to the target: drafts end before it."""
     script = {(4, 5, 6, 7, EOS): [4, 8, 6, 7, EOS]}
-    scorer = ScriptScorer(9, script)
-    scorer.source_to_target = torch.tensor([0, 1, 2, -1, 4, -1, 6, 7, -1])
+    scorer = ScriptScorer(9, script, device=device)
+    scorer.source_to_target = torch.tensor([0, 1, 2, -1, 4, -1, 6, 7, -1], device=device)
     (result,) = decode(make_strategy("iad", {}), scorer, [Request(0, (4, 5, 6, 7, EOS), 20)])
     # Passes: [a] accepted, then the verifier's 8; then c d, then eos.
     assert (result.passes, result.drafted, result.accepted) == (2, 3, 3)
 
 
-def test_the_cap_bounds_every_draft() -> None:
+def test_the_cap_bounds_every_draft(device: torch.device) -> None:
     pair = list(range(4, 24)), list(range(4, 24))
     vocabulary = ["<s>", "<pad>", "</s>", "<unk>", *(f"w{i}" for i in range(20))]
-    (result,) = run(make_strategy("iad", {"max_draft": 6}), [pair], vocabulary)
+    (result,) = run(make_strategy("iad", {"max_draft": 6}), [pair], vocabulary, device)
     assert (result.passes, result.drafted) == (3, 18)  # 7 + 7 + 7 = 20 words and eos

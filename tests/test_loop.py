@@ -65,9 +65,9 @@ class WatchedScript(Watching, ScriptScorer):
 
 
 @pytest.mark.parametrize("name", ["greedy", "iad"])
-def test_a_batch_of_b_equals_b_batches_of_one(name: str) -> None:
+def test_a_batch_of_b_equals_b_batches_of_one(name: str, device: torch.device) -> None:
     rng = random.Random(0)
-    scorer = TableScorer(20, seed=5, width=8)
+    scorer = TableScorer(20, seed=5, width=8, device=device)
     requests = requests_of(rng, 60, 20)
 
     def what(results: list[Result]) -> list[Result]:
@@ -78,9 +78,9 @@ def test_a_batch_of_b_equals_b_batches_of_one(name: str) -> None:
         assert what(decode(make_strategy(name, {}), scorer, requests, batch_size=size, trace=True)) == alone
 
 
-def test_requests_may_come_in_any_order() -> None:
+def test_requests_may_come_in_any_order(device: torch.device) -> None:
     rng = random.Random(1)
-    scorer = TableScorer(20, seed=5)
+    scorer = TableScorer(20, seed=5, device=device)
     requests = requests_of(rng, 40, 20)
     wanted = plain_greedy(scorer.scores, requests)
     rng.shuffle(requests)
@@ -125,13 +125,13 @@ def test_max_tokens_bounds_the_source_of_a_batch() -> None:
     assert max(scorer.rows) == 1  # one row is always allowed
 
 
-def test_no_requests_no_results() -> None:
-    assert decode(make_strategy("greedy", {}), TableScorer(10), []) == []
+def test_no_requests_no_results(device: torch.device) -> None:
+    assert decode(make_strategy("greedy", {}), TableScorer(10, device=device), []) == []
 
 
 @pytest.mark.parametrize("name", ["greedy", "iad"])
-def test_a_prefix_is_forced_and_scored(name: str) -> None:
-    scorer = TableScorer(12, seed=3)
+def test_a_prefix_is_forced_and_scored(name: str, device: torch.device) -> None:
+    scorer = TableScorer(12, seed=3, device=device)
     source, prefix = (5, 6, 7, 8, EOS), (9, 10, 6)
     request = Request(0, source, 15, prefix)
     (result,) = decode(make_strategy(name, {}), scorer, [request], trace=True)
@@ -143,16 +143,18 @@ def test_a_prefix_is_forced_and_scored(name: str) -> None:
     assert hypothesis.trace[3].origin != "prefix"
 
 
-def test_a_prefix_with_eos_ends_the_output() -> None:
-    (result,) = decode(make_strategy("iad", {}), TableScorer(12), [Request(0, (5, 6, EOS), 9, (7, EOS))])
+def test_a_prefix_with_eos_ends_the_output(device: torch.device) -> None:
+    (result,) = decode(
+        make_strategy("iad", {}), TableScorer(12, device=device), [Request(0, (5, 6, EOS), 9, (7, EOS))]
+    )
     assert result.hypotheses[0].tokens == (7, EOS)
 
 
 @pytest.mark.parametrize("name", ["greedy", "iad"])
-def test_scores_are_the_log_probabilities_of_the_table(name: str) -> None:
+def test_scores_are_the_log_probabilities_of_the_table(name: str, device: torch.device) -> None:
     """By Python's own exp and log, from the scores by hand."""
     rng = random.Random(4)
-    scorer = TableScorer(15, seed=9, spread=6)
+    scorer = TableScorer(15, seed=9, spread=6, device=device)
     for result, request in zip(
         decode(make_strategy(name, {}), scorer, requests := requests_of(rng, 10, 15)), requests, strict=True
     ):
@@ -166,10 +168,10 @@ def test_scores_are_the_log_probabilities_of_the_table(name: str) -> None:
         assert hypothesis.score == pytest.approx(math.fsum(hypothesis.positional_scores))
 
 
-def test_the_trace_of_a_correction() -> None:
+def test_the_trace_of_a_correction(device: torch.device) -> None:
     """she go home . -> she goes home . in two passes: goes is the verifier's, the rest is copied."""
     she, go, home, stop, goes = range(4, 9)
-    scorer = ScriptScorer(9, {(she, go, home, stop, EOS): [she, goes, home, stop, EOS]})
+    scorer = ScriptScorer(9, {(she, go, home, stop, EOS): [she, goes, home, stop, EOS]}, device=device)
     (result,) = decode(
         make_strategy("iad", {}), scorer, [Request(0, (she, go, home, stop, EOS), 20)], trace=True
     )
@@ -185,13 +187,13 @@ def test_the_trace_of_a_correction() -> None:
     assert result.seconds > 0
 
 
-def test_without_a_trace_there_is_none() -> None:
-    (result,) = decode(make_strategy("iad", {}), TableScorer(10), [Request(0, (5, EOS), 5)])
+def test_without_a_trace_there_is_none(device: torch.device) -> None:
+    (result,) = decode(make_strategy("iad", {}), TableScorer(10, device=device), [Request(0, (5, EOS), 5)])
     assert result.hypotheses[0].trace is None
 
 
-def test_the_margin_is_the_lead_of_the_best_word() -> None:
-    scorer = TableScorer(15, seed=2, spread=9)
+def test_the_margin_is_the_lead_of_the_best_word(device: torch.device) -> None:
+    scorer = TableScorer(15, seed=2, spread=9, device=device)
     request = Request(0, (5, 6, 7, EOS), 12)
     (result,) = decode(make_strategy("iad", {}), scorer, [request], trace=True)
     (hypothesis,) = result.hypotheses

@@ -142,9 +142,15 @@ def random_sources(count: int) -> list[tuple[int, ...]]:
     return [(*(rng.randrange(4, WORDS) for _ in range(rng.randint(1, 12))), EOS) for _ in range(count)]
 
 
-def ours(model: Transformer, strategy: Any, sources: Sequence[tuple[int, ...]], longest: int) -> list[Any]:
+def ours(
+    model: Transformer,
+    strategy: Any,
+    sources: Sequence[tuple[int, ...]],
+    longest: int,
+    device: torch.device | str = "cpu",
+) -> list[Any]:
     requests = [Request(i, source, longest) for i, source in enumerate(sources)]
-    return decode(strategy, TransformerScorer(model, VOCAB), requests)
+    return decode(strategy, TransformerScorer(model, VOCAB, device=device), requests)
 
 
 def cut(tokens: Sequence[int]) -> list[int]:
@@ -153,16 +159,16 @@ def cut(tokens: Sequence[int]) -> list[int]:
     return tokens[: tokens.index(EOS) + 1] if EOS in tokens else tokens
 
 
-def test_hugging_face_says_the_same() -> None:
+def test_hugging_face_says_the_same(device: torch.device) -> None:
     hugging_face()
     model, sources, longest = random_transformer(3, WORDS), random_sources(20), 30
-    theirs = to_hugging_face(model, VOCAB)
+    theirs = to_hugging_face(model, VOCAB).to(device)
     width = max(map(len, sources))
-    tokens = torch.tensor([[*source, *[PAD] * (width - len(source))] for source in sources])
+    tokens = torch.tensor([[*source, *[PAD] * (width - len(source))] for source in sources], device=device)
     mask = tokens.ne(PAD).long()
     with torch.inference_mode():
         greedy = theirs.generate(tokens, attention_mask=mask, max_new_tokens=longest)
-        found = ours(model, make_strategy("greedy", {}), sources, longest)
+        found = ours(model, make_strategy("greedy", {}), sources, longest, device)
         assert [cut(row[1:]) for row in greedy.tolist()] == outputs_of(found)
         for penalty in (0.0, 1.0, 2.0):
             best = theirs.generate(
@@ -178,7 +184,7 @@ def test_hugging_face_says_the_same() -> None:
                 "beam", {"beam_size": 4, "length_penalty": penalty, "no_repeat_ngram": 3}
             )
             assert [cut(row[1:]) for row in best.tolist()] == outputs_of(
-                ours(model, strategy, sources, longest)
+                ours(model, strategy, sources, longest, device)
             )
 
 

@@ -25,7 +25,7 @@ LOSSLESS = [name for name, promise in strategies().items() if promise == "identi
 PAD, EOS = 1, 2
 
 
-def random_table(rng: random.Random) -> TableScorer:
+def random_table(rng: random.Random, device: torch.device) -> TableScorer:
     scorer = TableScorer(
         4 + rng.randint(2, 50),
         seed=rng.getrandbits(60),
@@ -34,8 +34,11 @@ def random_table(rng: random.Random) -> TableScorer:
         stretch=rng.randint(1, 20),
         patience=rng.choice([0, 2, 8, 40]),
         width=rng.choice([8, 64]),
+        device=device,
     )
-    unmapped = torch.rand(len(scorer.vocab), generator=torch.Generator().manual_seed(scorer.seed)) < 0.1
+    unmapped = (
+        torch.rand(len(scorer.vocab), generator=torch.Generator().manual_seed(scorer.seed)).to(device) < 0.1
+    )
     if rng.random() < 0.5:
         scorer.source_to_target = scorer.source_to_target.masked_fill(unmapped, -1)
     return scorer
@@ -62,7 +65,9 @@ def random_strategy(name: str, rng: random.Random) -> Any:
     return make_strategy(name, options)
 
 
-def mismatches(make: Callable[[random.Random], Any], cases: int, seed: int, **kwargs: Any) -> int:
+def mismatches(
+    make: Callable[[random.Random], Any], cases: int, device: torch.device, *, seed: int, **kwargs: Any
+) -> int:
     """How many of `cases` random sentences a strategy decodes otherwise than greedy search."""
     wrong = done = 0
     while done < cases:
@@ -70,7 +75,7 @@ def mismatches(make: Callable[[random.Random], Any], cases: int, seed: int, **kw
         # Small batches cost time, so most sentences go through large ones.
         batch_size = rng.choice([*range(1, 9), 200, 200])
         group = 200 if batch_size == 200 else 2 * batch_size
-        scorer = random_table(rng)
+        scorer = random_table(rng, device)
         requests = [random_request(rng, i, len(scorer.vocab), **kwargs) for i in range(group)]
         found = decode(make(rng), scorer, requests, batch_size=batch_size)
         wrong += len(differing(outputs_of(found), plain_greedy(scorer.scores, requests)))
@@ -78,19 +83,19 @@ def mismatches(make: Callable[[random.Random], Any], cases: int, seed: int, **kw
     return wrong
 
 
-def test_the_table_is_what_its_definition_says() -> None:
+def test_the_table_is_what_its_definition_says(device: torch.device) -> None:
     rng = random.Random(0)
     for _ in range(100):
-        table = random_table(rng)
+        table = random_table(rng, device)
         size = len(table.vocab)
         request = random_request(rng, 0, size, 20)
         prefix = [EOS, *(rng.randrange(size) for _ in range(rng.randint(0, 20)))]
         left_over = [rng.randrange(size) for _ in range(3)]  # past the prefix: must not count
         scores = table.scores(
-            torch.tensor([request.source]),
-            torch.tensor([len(request.source)]),
-            torch.tensor([prefix + left_over]),
-            torch.tensor([len(prefix)]),
+            torch.tensor([request.source], device=device),
+            torch.tensor([len(request.source)], device=device),
+            torch.tensor([prefix + left_over], device=device),
+            torch.tensor([len(prefix)], device=device),
         )
         assert scores[0].tolist() == table.scores_by_hand(request.source, prefix)
 
@@ -99,19 +104,19 @@ def test_there_are_lossless_strategies() -> None:
     assert "iad" in LOSSLESS
 
 
-def test_p1_greedy_is_greedy() -> None:
-    assert mismatches(lambda rng: random_strategy("greedy", rng), 2_000, seed=1) == 0
+def test_p1_greedy_is_greedy(device: torch.device) -> None:
+    assert mismatches(lambda rng: random_strategy("greedy", rng), 2_000, device, seed=1) == 0
 
 
 @pytest.mark.parametrize("name", LOSSLESS)
-def test_p1_lossless_strategies_equal_greedy(name: str) -> None:
-    assert mismatches(lambda rng: random_strategy(name, rng), 10_000, seed=1) == 0
+def test_p1_lossless_strategies_equal_greedy(name: str, device: torch.device) -> None:
+    assert mismatches(lambda rng: random_strategy(name, rng), 10_000, device, seed=1) == 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LOSSLESS)
-def test_p1_at_full_size(name: str) -> None:
-    assert mismatches(lambda rng: random_strategy(name, rng), 200_000, seed=2) == 0
+def test_p1_at_full_size(name: str, device: torch.device) -> None:
+    assert mismatches(lambda rng: random_strategy(name, rng), 200_000, device, seed=2) == 0
 
 
 def accept_one_too_many(logits: Tensor, fed: Fed) -> Judged:
@@ -140,8 +145,8 @@ def with_acceptance(rule: Acceptance) -> Any:
 
 
 @pytest.mark.parametrize("rule", [accept_one_too_many, accept_runner_up, last_of_equals])
-def test_p1_fails_with_a_wrong_acceptance(rule: Acceptance) -> None:
-    assert mismatches(lambda _: with_acceptance(rule), 500, seed=1) > 0
+def test_p1_fails_with_a_wrong_acceptance(rule: Acceptance, device: torch.device) -> None:
+    assert mismatches(lambda _: with_acceptance(rule), 500, device, seed=1) > 0
 
 
 @pytest.mark.parametrize(
@@ -153,18 +158,22 @@ def test_p1_fails_with_a_wrong_acceptance(rule: Acceptance) -> None:
                 state, lengths=state.lengths.minimum(lengths + 1)
             )
         },
-        {"select": lambda scorer, state, rows: TableScorer.select(scorer, state, torch.arange(len(rows)))},
+        {
+            "select": lambda scorer, state, rows: TableScorer.select(
+                scorer, state, torch.arange(len(rows), device=rows.device)
+            )
+        },
         {"join": lambda scorer, first, second: TableScorer.join(scorer, second, first)},
     ],
     ids=["truncates nothing", "truncates one too few", "selects the first rows", "joins in the wrong order"],
 )
-def test_p1_fails_with_a_wrong_cache(forgotten: dict[str, Any]) -> None:
+def test_p1_fails_with_a_wrong_cache(forgotten: dict[str, Any], device: torch.device) -> None:
     def encode(scorer: TableScorer, source: Any, max_len: int) -> Any:
         return TableScorer.encode(scorer, source, 64 * 65)  # room for what is never forgotten
 
     wrong_scorer = type("WrongScorer", (TableScorer,), {"encode": encode, **forgotten})
     rng = random.Random(1)
-    scorer = wrong_scorer(20, seed=1)
+    scorer = wrong_scorer(20, seed=1, device=device)
     requests = [random_request(rng, i, 20) for i in range(60)]
     try:
         found = outputs_of(decode(make_strategy("iad", {}), scorer, requests, batch_size=8))
@@ -199,22 +208,22 @@ def edge_request(rng: random.Random, index: int, words: int) -> Request:
 
 
 @pytest.mark.parametrize("name", ["greedy", *LOSSLESS])
-def test_p7_edges(name: str) -> None:
+def test_p7_edges(name: str, device: torch.device) -> None:
     wrong = 0
     for seed in range(25):
         rng = random.Random(seed)
-        scorer = random_table(rng)
+        scorer = random_table(rng, device)
         requests = [edge_request(rng, i, len(scorer.vocab)) for i in range(20)]
         found = decode(random_strategy(name, rng), scorer, requests, batch_size=rng.randint(1, 8))
         wrong += len(differing(outputs_of(found), plain_greedy(scorer.scores, requests)))
     assert wrong == 0
 
 
-def test_p7_fails_when_the_limit_is_overlooked() -> None:
+def test_p7_fails_when_the_limit_is_overlooked(device: torch.device) -> None:
     overlooked = 0
     for seed in range(25):
         rng = random.Random(seed)
-        scorer = random_table(rng)
+        scorer = random_table(rng, device)
         requests = [edge_request(rng, i, len(scorer.vocab)) for i in range(20)]
         longer = [dataclasses.replace(request, max_len=request.max_len + 1) for request in requests]
         found = decode(make_strategy("iad", {}), scorer, longer)
@@ -243,7 +252,7 @@ class GarbageDrafter:
 
     def draft(self, state: GarbageState, outputs: Tensor, lengths: Tensor) -> tuple[Draft, GarbageState]:
         tokens, counts = GARBAGE[self.kind](len(lengths), self.words, self.generator)
-        return Draft(tokens, counts), state
+        return Draft(tokens.to(lengths.device), counts.to(lengths.device)), state
 
 
 def _ints(low: int, high: int, *shape: int, generator: torch.Generator) -> Tensor:
@@ -277,11 +286,11 @@ class Garbled(DraftAndVerify):
         return GarbageDrafter(self.kind, self.words, torch.Generator().manual_seed(self.seed))
 
 
-def garbled_mismatches(kind: str, blocks: int, rule: Acceptance | None = None) -> int:
+def garbled_mismatches(kind: str, blocks: int, device: torch.device, rule: Acceptance | None = None) -> int:
     wrong = 0
     for seed in range(blocks):
         rng = random.Random(seed)
-        scorer = random_table(rng)
+        scorer = random_table(rng, device)
         requests = [random_request(rng, i, len(scorer.vocab), 20) for i in range(20)]
         strategy = Garbled(kind=kind, words=len(scorer.vocab), seed=seed)
         if rule is not None:
@@ -292,13 +301,13 @@ def garbled_mismatches(kind: str, blocks: int, rule: Acceptance | None = None) -
 
 
 @pytest.mark.parametrize("kind", GARBAGE)
-def test_p8_garbage_never_changes_the_output(kind: str) -> None:
-    assert garbled_mismatches(kind, 10) == 0  # 200 cases a kind
+def test_p8_garbage_never_changes_the_output(kind: str, device: torch.device) -> None:
+    assert garbled_mismatches(kind, 10, device) == 0  # 200 cases a kind
 
 
 @pytest.mark.parametrize("kind", ["random", "all pad", "all eos"])
-def test_p8_fails_when_garbage_is_believed(kind: str) -> None:
+def test_p8_fails_when_garbage_is_believed(kind: str, device: torch.device) -> None:
     def believe(logits: Tensor, fed: Fed) -> Judged:
         return dataclasses.replace(argmax_acceptance(logits, fed), stands=fed.drafted >= 0)
 
-    assert garbled_mismatches(kind, 3, believe) > 0
+    assert garbled_mismatches(kind, 3, device, believe) > 0

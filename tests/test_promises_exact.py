@@ -85,19 +85,22 @@ def different(
     return found
 
 
-def random_scorer(rng: random.Random, dtype: torch.dtype) -> TransformerScorer:
+def random_scorer(rng: random.Random, dtype: torch.dtype, device: torch.device) -> TransformerScorer:
     config = random_config(rng)
     return TransformerScorer(
-        random_model(config, rng.getrandbits(30)), vocabulary(config.tgt_vocab), dtype=dtype
+        random_model(config, rng.getrandbits(30)),
+        vocabulary(config.tgt_vocab),
+        dtype=dtype,
+        device=device,
     )
 
 
-def differences(cases: int, seed: int, dtype: torch.dtype, *, group: int = 50) -> int:
+def differences(cases: int, seed: int, dtype: torch.dtype, device: torch.device, *, group: int = 50) -> int:
     """How many of `cases` random sentences, 50 a model, get other tokens or bits in some way."""
     wrong = 0
     for block in range(cases // group):
         rng = random.Random(f"{seed}.{block}")
-        scorer = random_scorer(rng, dtype)
+        scorer = random_scorer(rng, dtype, device)
         limits = [1, 2, 3, 4, 5, 6, 40 if block % 4 == 0 else 6]
         requests = random_requests(rng, group, len(scorer.vocab), limits=limits)
         wrong += len(different(scorer, requests, rng))
@@ -105,14 +108,14 @@ def differences(cases: int, seed: int, dtype: torch.dtype, *, group: int = 50) -
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_p2_drafts_and_batches_change_no_bit(dtype: str) -> None:
-    assert differences(1_000, 1, DTYPES[dtype]) == 0
+def test_p2_drafts_and_batches_change_no_bit(dtype: str, device: torch.device) -> None:
+    assert differences(1_000, 1, DTYPES[dtype], device) == 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_p2_at_full_size(dtype: str) -> None:
-    assert differences(10_000, 1000, DTYPES[dtype]) == 0
+def test_p2_at_full_size(dtype: str, device: torch.device) -> None:
+    assert differences(10_000, 1000, DTYPES[dtype], device) == 0
 
 
 # P3: constructed ties. Each changes the output layer, or all weights, of a model whose layers share nothing.
@@ -149,20 +152,22 @@ TIES: dict[str, Callable[[Transformer, random.Random], None]] = {
 }
 
 
-def tied_scorer(kind: str, seed: int, dtype: torch.dtype) -> TransformerScorer:
+def tied_scorer(kind: str, seed: int, dtype: torch.dtype, device: torch.device) -> TransformerScorer:
     rng = random.Random(f"{kind}.{seed}")
     config = dataclasses.replace(random_config(rng), share_embeddings="none")
     model = random_model(config, seed)
     with torch.no_grad():
         TIES[kind](model, rng)
-    return TransformerScorer(model, vocabulary(config.tgt_vocab), dtype=dtype)
+    return TransformerScorer(model, vocabulary(config.tgt_vocab), dtype=dtype, device=device)
 
 
-def tied_differences(cases: int, kind: str, dtype: torch.dtype, *, naive: bool = False) -> int:
+def tied_differences(
+    cases: int, kind: str, dtype: torch.dtype, device: torch.device, *, naive: bool = False
+) -> int:
     wrong, group = 0, 25
     for seed in range(cases // group):
         rng = random.Random(seed)
-        scorer = tied_scorer(kind, seed, dtype)
+        scorer = tied_scorer(kind, seed, dtype, device)
         options = {"exact": not naive}
         if naive:
             make_naive(scorer)
@@ -173,15 +178,15 @@ def tied_differences(cases: int, kind: str, dtype: torch.dtype, *, naive: bool =
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", TIES)
-def test_p3_ties_change_nothing(kind: str, dtype: str) -> None:
-    assert tied_differences(25, kind, DTYPES[dtype]) == 0  # 300 in all
+def test_p3_ties_change_nothing(kind: str, dtype: str, device: torch.device) -> None:
+    assert tied_differences(25, kind, DTYPES[dtype], device) == 0  # 300 in all
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", TIES)
-def test_p3_at_full_size(kind: str, dtype: str) -> None:
-    assert tied_differences(250, kind, DTYPES[dtype]) == 0  # 3,000 in all
+def test_p3_at_full_size(kind: str, dtype: str, device: torch.device) -> None:
+    assert tied_differences(250, kind, DTYPES[dtype], device) == 0  # 3,000 in all
 
 
 def make_naive(scorer: TransformerScorer) -> None:
@@ -194,11 +199,11 @@ def make_naive(scorer: TransformerScorer) -> None:
                 layer.weight = layer.weight.to_dense()
 
 
-def test_p3_fails_the_naive_way() -> None:
+def test_p3_fails_the_naive_way(device: torch.device) -> None:
     """In fp32, where the usual advice says that nothing can happen. Where the output has no words to choose
     between, scores are constant, so that kind is left out."""
     kinds = [kind for kind in TIES if kind != "silent"]
-    assert sum(tied_differences(50, kind, torch.float32, naive=True) for kind in kinds) > 0
+    assert sum(tied_differences(50, kind, torch.float32, device, naive=True) for kind in kinds) > 0
 
 
 # P4: alone, batched, reordered, with 1 or 2 threads.
@@ -214,12 +219,12 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def company_differences(cases: int, seed: int, dtype: torch.dtype) -> int:
+def company_differences(cases: int, seed: int, dtype: torch.dtype, device: torch.device) -> int:
     """Alone with one thread, against batches of 1 to 32, in order or not, with one thread or two."""
     wrong, group = 0, 34
     for block in range(cases // group):
         rng = random.Random(f"company {seed}.{block}")
-        scorer = random_scorer(rng, dtype)
+        scorer = random_scorer(rng, dtype, device)
         requests = random_requests(rng, group, len(scorer.vocab), limits=[2, 4, 8])
         with threads(1):
             wanted = alone(scorer, requests)
@@ -237,17 +242,17 @@ def company_differences(cases: int, seed: int, dtype: torch.dtype) -> int:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_p4_company_order_and_threads_change_no_bit(dtype: str) -> None:
-    assert company_differences(34, 1, DTYPES[dtype]) == 0  # 102 in all
+def test_p4_company_order_and_threads_change_no_bit(dtype: str, device: torch.device) -> None:
+    assert company_differences(34, 1, DTYPES[dtype], device) == 0  # 102 in all
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_p4_at_full_size(dtype: str) -> None:
-    assert company_differences(1_666, 2, DTYPES[dtype]) == 0
+def test_p4_at_full_size(dtype: str, device: torch.device) -> None:
+    assert company_differences(1_666, 2, DTYPES[dtype], device) == 0
 
 
-def test_p4_fails_where_results_depend_on_the_batch() -> None:
+def test_p4_fails_where_results_depend_on_the_batch(device: torch.device) -> None:
     """A scorer whose logits are an ulp higher in a batch of 8 or more."""
 
     class Leaky(TransformerScorer):
@@ -258,7 +263,7 @@ def test_p4_fails_where_results_depend_on_the_batch() -> None:
 
     rng = random.Random(0)
     config = random_config(rng)
-    scorer = Leaky(random_model(config, 0), vocabulary(config.tgt_vocab))
+    scorer = Leaky(random_model(config, 0), vocabulary(config.tgt_vocab), device=device)
     requests = random_requests(rng, 20, config.tgt_vocab)
     together = said(decode(make_strategy("greedy", {}), scorer, requests, batch_size=8))
     assert differing(together, alone(scorer, requests))

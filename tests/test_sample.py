@@ -103,8 +103,10 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_samples_of_a_sentence_are_distributed_as_the_model_says(settings: dict[str, Any]) -> None:
-    table, request = RealTable(6, seed=1), Request(0, (4, 5, EOS), 3)
+def test_samples_of_a_sentence_are_distributed_as_the_model_says(
+    settings: dict[str, Any], device: torch.device
+) -> None:
+    table, request = RealTable(6, seed=1, device=device), Request(0, (4, 5, EOS), 3)
     strategy = sampler(nbest=10_000, **settings)
     (result,) = decode(strategy, table, [request], batch_size=5_000)
     drawn = [hypothesis.tokens for hypothesis in result.hypotheses]
@@ -113,8 +115,10 @@ def test_samples_of_a_sentence_are_distributed_as_the_model_says(settings: dict[
 
 
 @pytest.mark.parametrize("settings", [{}, {"temperature": 1.5, "top_k": 4, "top_p": 0.8}], ids=str)
-def test_seeds_and_sentences_are_distributed_as_the_model_says(settings: dict[str, Any]) -> None:
-    table, requests = RealTable(6, seed=2), [Request(i, (4, 5, EOS), 3) for i in range(40)]
+def test_seeds_and_sentences_are_distributed_as_the_model_says(
+    settings: dict[str, Any], device: torch.device
+) -> None:
+    table, requests = RealTable(6, seed=2, device=device), [Request(i, (4, 5, EOS), 3) for i in range(40)]
     drawn = []
     for seed in range(200):
         strategy = sampler(seed=seed, **settings)
@@ -137,16 +141,18 @@ def test_seeds_and_sentences_are_distributed_as_the_model_says(settings: dict[st
         "never the last words",
     ],
 )
-def test_a_wrong_random_number_shows(wrong: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
-    table, request = RealTable(6, seed=1), Request(0, (4, 5, EOS), 3)
+def test_a_wrong_random_number_shows(
+    wrong: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch, device: torch.device
+) -> None:
+    table, request = RealTable(6, seed=1, device=device), Request(0, (4, 5, EOS), 3)
     monkeypatch.setattr(module, "uniform", wrong)
     strategy = sampler(nbest=10_000)
     (result,) = decode(strategy, table, [request], batch_size=5_000)
     assert fit([each.tokens for each in result.hypotheses], every_output(table, request, strategy)) < CHANCE
 
 
-def test_scores_are_the_models_whatever_the_temperature() -> None:
-    table, request = RealTable(6, seed=1), Request(0, (4, 5, EOS), 5)
+def test_scores_are_the_models_whatever_the_temperature(device: torch.device) -> None:
+    table, request = RealTable(6, seed=1, device=device), Request(0, (4, 5, EOS), 5)
     (result,) = decode(sampler(nbest=20, temperature=2.0, top_k=3), table, [request])
     for hypothesis in result.hypotheses:
         told = hypothesis.tokens
@@ -158,9 +164,9 @@ def test_scores_are_the_models_whatever_the_temperature() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"top_k": 1}, {"top_p": 0.0}, {"temperature": 1e-3}], ids=str)
-def test_the_sharpest_settings_are_greedy_search(settings: dict[str, Any]) -> None:
+def test_the_sharpest_settings_are_greedy_search(settings: dict[str, Any], device: torch.device) -> None:
     vocab = Vocab.from_words([f"w{i}" for i in range(30)])
-    scorer = TransformerScorer(random_transformer(0, len(vocab)), vocab)
+    scorer = TransformerScorer(random_transformer(0, len(vocab)), vocab, device=device)
     requests = random_requests(random.Random(0), 10, len(vocab))
     drawn = decode(sampler(**settings), scorer, requests)
     greedy = decode(make_strategy("greedy", {}), scorer, requests)
@@ -178,9 +184,11 @@ def random_requests(rng: random.Random, count: int, words: int) -> list[Request]
 
 
 @pytest.mark.parametrize("settings", [{}, {"temperature": 0.7, "top_k": 20, "top_p": 0.9}], ids=str)
-def test_a_batch_says_bitwise_what_its_sentences_say_alone(settings: dict[str, Any]) -> None:
+def test_a_batch_says_bitwise_what_its_sentences_say_alone(
+    settings: dict[str, Any], device: torch.device
+) -> None:
     vocab = Vocab.from_words([f"w{i}" for i in range(90)])
-    scorer = TransformerScorer(random_transformer(0, len(vocab)), vocab)
+    scorer = TransformerScorer(random_transformer(0, len(vocab)), vocab, device=device)
     requests = random_requests(random.Random(0), 12, len(vocab))
     strategy = sampler(nbest=3, **settings)
     alone = [next(iter(strategy.run(scorer, [request], batch_size=1))).hypotheses for request in requests]
@@ -189,15 +197,15 @@ def test_a_batch_says_bitwise_what_its_sentences_say_alone(settings: dict[str, A
         assert [result.hypotheses for result in together] == alone
 
 
-def test_the_seed_decides() -> None:
-    table, requests = RealTable(9, seed=1), random_requests(random.Random(1), 20, 9)
+def test_the_seed_decides(device: torch.device) -> None:
+    table, requests = RealTable(9, seed=1, device=device), random_requests(random.Random(1), 20, 9)
     first, again, other = (outputs_of(decode(sampler(seed=seed), table, requests)) for seed in (1, 1, 2))
     assert first == again
     assert first != other
 
 
-def test_more_samples_keep_those_there_were() -> None:
-    table, requests = RealTable(9, seed=1), random_requests(random.Random(1), 20, 9)
+def test_more_samples_keep_those_there_were(device: torch.device) -> None:
+    table, requests = RealTable(9, seed=1, device=device), random_requests(random.Random(1), 20, 9)
     few, many = (decode(sampler(nbest=n), table, requests, batch_size=8) for n in (2, 5))
     for two, five in zip(few, many, strict=True):
         told = [Counter(each.tokens for each in result.hypotheses) for result in (two, five)]
@@ -213,7 +221,7 @@ class RestOfSource:
         return _Sources(source, lengths)
 
     def draft(self, state: _Sources, outputs: Tensor, lengths: Tensor) -> tuple[Draft, _Sources]:
-        at = lengths[:, None] + torch.arange(state.source.shape[1])
+        at = lengths[:, None] + torch.arange(state.source.shape[1], device=lengths.device)
         tokens = state.source.gather(1, at.clamp(max=state.source.shape[1] - 1))
         return Draft(tokens, (state.lengths - lengths).clamp(min=0)), state
 
@@ -230,10 +238,10 @@ class Drafted(Sample):
         return RestOfSource()
 
 
-def test_drafts_change_no_draw() -> None:
+def test_drafts_change_no_draw(device: torch.device) -> None:
     accepted = 0
     for seed in range(20):
-        table = TableScorer(12, seed=seed, spread=4, bonus=5)
+        table = TableScorer(12, seed=seed, spread=4, bonus=5, device=device)
         requests = random_requests(random.Random(seed), 20, 12)
         plain, drafted = (
             decode(strategy, table, requests) for strategy in (Sample(nbest=2), Drafted(nbest=2))
@@ -243,38 +251,38 @@ def test_drafts_change_no_draw() -> None:
     assert accepted > 100
 
 
-def test_a_prefix_is_kept() -> None:
+def test_a_prefix_is_kept(device: torch.device) -> None:
     request = Request(0, (4, 5, EOS), 6, prefix=(7, 7, 4))
-    (result,) = decode(sampler(nbest=5), RealTable(9, seed=1), [request])
+    (result,) = decode(sampler(nbest=5), RealTable(9, seed=1, device=device), [request])
     assert {hypothesis.tokens[:3] for hypothesis in result.hypotheses} == {(7, 7, 4)}
 
 
 # Parts.
 
 
-def test_the_filters_keep_what_a_plain_count_keeps() -> None:
+def test_the_filters_keep_what_a_plain_count_keeps(device: torch.device) -> None:
     rng = random.Random(0)
     for _ in range(300):
         words = rng.randint(2, 40)
         scores = rng.sample(range(-3000, 3000), words)  # no ties
-        lprobs = torch.tensor([scores], dtype=torch.float64).div(1000).log_softmax(1)
+        lprobs = torch.tensor([scores], dtype=torch.float64, device=device).div(1000).log_softmax(1)
         top_k, top_p = rng.choice([0, 1, 2, 5, 39, 40]), rng.choice([0.0, 0.1, 0.5, 0.9, 0.99, 1.0])
         wanted = [p > 0 for p in filtered(lprobs[0].tolist(), 1.0, min(top_k, words), top_p)]
         kept = keep_likeliest(lprobs.float(), top_k=top_k, top_p=top_p)
         assert (kept[0] > float("-inf")).tolist() == wanted
 
 
-def test_equals_of_the_last_kept_word_stay() -> None:
-    logits = torch.tensor([[1.0, 3.0, 1.0, 2.0, 1.0]])
+def test_equals_of_the_last_kept_word_stay(device: torch.device) -> None:
+    logits = torch.tensor([[1.0, 3.0, 1.0, 2.0, 1.0]], device=device)
     kept = keep_likeliest(logits, top_k=3, top_p=1.0)
     assert kept.isfinite().tolist() == [[True] * 5]
     kept = keep_likeliest(logits, top_k=2, top_p=1.0)
     assert kept.isfinite().tolist() == [[False, True, False, True, False]]
 
 
-def test_random_numbers_are_uniform_and_independent() -> None:
+def test_random_numbers_are_uniform_and_independent(device: torch.device) -> None:
     n = 40_000
-    index = torch.arange(n)
+    index = torch.arange(n, device=device)
     zeros = torch.zeros_like(index)
     streams = {
         "position": uniform(1, zeros, zeros, index),

@@ -50,9 +50,9 @@ def case(request: pytest.FixtureRequest) -> tuple[random.Random, Transformer, Vo
     return rng, random_model(config, request.param), vocabulary(config.tgt_vocab)
 
 
-def test_it_is_a_scorer(case: Any) -> None:
+def test_it_is_a_scorer(case: Any, device: torch.device) -> None:
     _, model, vocab = case
-    scorer = TransformerScorer(model, vocab)
+    scorer = TransformerScorer(model, vocab, device=device)
     assert isinstance(scorer, Seq2SeqScorer)
     assert scorer.source_to_target.tolist() == list(range(len(vocab)))
 
@@ -94,11 +94,11 @@ def test_any_way_of_feeding_equals_the_whole_model(case: Any, exact: bool, devic
             owners, fed = [*owners, 0, 1, 2, 3, 4], [*fed, [], [], [], [], []]
 
 
-def test_a_step_is_a_verification_of_one(case: Any) -> None:
+def test_a_step_is_a_verification_of_one(case: Any, device: torch.device) -> None:
     rng, model, vocab = case
-    scorer = TransformerScorer(model, vocab)
-    source = batch_of(rng, len(vocab), [3, 5])
-    tokens = torch.tensor([EOS, 6])
+    scorer = TransformerScorer(model, vocab, device=device)
+    source = on(device, batch_of(rng, len(vocab), [3, 5]))
+    tokens = torch.tensor([EOS, 6], device=device)
     one, after = scorer.step(tokens, scorer.encode(source, 10))
     many, _ = scorer.verify(tokens[:, None], scorer.encode(source, 10))
     assert one.shape == (2, len(vocab))
@@ -106,17 +106,17 @@ def test_a_step_is_a_verification_of_one(case: Any) -> None:
     assert after.lengths.tolist() == [1, 1]
 
 
-def test_without_truncation_the_result_is_another(case: Any) -> None:
+def test_without_truncation_the_result_is_another(case: Any, device: torch.device) -> None:
     """What was rejected must not be seen: known to be wrong, and noticed."""
     rng, model, vocab = case
-    scorer = TransformerScorer(model, vocab)
-    source = batch_of(rng, len(vocab), [4])
+    scorer = TransformerScorer(model, vocab, device=device)
+    source = on(device, batch_of(rng, len(vocab), [4]))
 
     def after(tokens: list[list[int]], keep: int | None) -> Tensor:
-        _, state = scorer.verify(torch.tensor([tokens[0]]), scorer.encode(source, 32))
+        _, state = scorer.verify(torch.tensor([tokens[0]], device=device), scorer.encode(source, 32))
         if keep is not None:
-            state = scorer.truncate(state, torch.tensor([keep]))
-        return scorer.verify(torch.tensor([tokens[1]]), state)[0]
+            state = scorer.truncate(state, torch.tensor([keep], device=device))
+        return scorer.verify(torch.tensor([tokens[1]], device=device), state)[0]
 
     clean = after([[EOS, 5], [6, 7]], None)
     assert torch.equal(after([[EOS, 5, 8, 9, 4], [6, 7]], 2), clean)
@@ -124,12 +124,14 @@ def test_without_truncation_the_result_is_another(case: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_in_exact_mode_feeding_and_company_change_no_bit(case: Any, dtype: torch.dtype) -> None:
+def test_in_exact_mode_feeding_and_company_change_no_bit(
+    case: Any, dtype: torch.dtype, device: torch.device
+) -> None:
     rng, model, vocab = case
     words = len(vocab)
-    scorer = TransformerScorer(model, vocab, dtype=dtype)
-    source = batch_of(rng, words, [5, 20, 0, 31, 12, 9, 27, 3])
-    tokens = torch.randint(4, words, (8, 24))
+    scorer = TransformerScorer(model, vocab, dtype=dtype, device=device)
+    source = on(device, batch_of(rng, words, [5, 20, 0, 31, 12, 9, 27, 3]))
+    tokens = torch.randint(4, words, (8, 24)).to(device)
     state = scorer.encode(source, 30)
     whole, _ = scorer.verify(tokens, state)
     for row in range(8):
@@ -142,9 +144,9 @@ def test_in_exact_mode_feeding_and_company_change_no_bit(case: Any, dtype: torch
             at += count
 
 
-def test_the_bucket_depends_on_the_request_alone(case: Any) -> None:
+def test_the_bucket_depends_on_the_request_alone(case: Any, device: torch.device) -> None:
     _, model, vocab = case
-    scorer = TransformerScorer(model, vocab)
+    scorer = TransformerScorer(model, vocab, device=device)
     assert scorer.bucket(1, 1) == scorer.bucket(32, 32)
     assert scorer.bucket(32, 32) != scorer.bucket(33, 32)
     assert scorer.bucket(32, 32) != scorer.bucket(32, 33)
@@ -153,13 +155,13 @@ def test_the_bucket_depends_on_the_request_alone(case: Any) -> None:
     assert scorer.exact, "mode leaves the scorer as it is"
 
 
-def test_the_model_is_left_as_it_is(case: Any) -> None:
+def test_the_model_is_left_as_it_is(case: Any, device: torch.device) -> None:
     rng, model, vocab = case
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    scorer = TransformerScorer(model, vocab, dtype=torch.bfloat16)
-    source = batch_of(rng, len(vocab), [3])
+    scorer = TransformerScorer(model, vocab, dtype=torch.bfloat16, device=device)
+    source = on(device, batch_of(rng, len(vocab), [3]))
     tokens = source.tokens.clone()
-    scorer.verify(torch.tensor([[EOS, 5]]), scorer.encode(source, 8))
+    scorer.verify(torch.tensor([[EOS, 5]], device=device), scorer.encode(source, 8))
     assert torch.equal(source.tokens, tokens)
     assert model.state_dict().keys() == before.keys()
     for name, tensor in model.state_dict().items():
@@ -168,7 +170,7 @@ def test_the_model_is_left_as_it_is(case: Any) -> None:
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_source_and_output_may_be_as_long_as_the_model_knows(exact: bool) -> None:
+def test_source_and_output_may_be_as_long_as_the_model_knows(exact: bool, device: torch.device) -> None:
     """50 positions each, which is no multiple of anything."""
     rng = random.Random(1)
     config = dataclasses.replace(
@@ -181,7 +183,7 @@ def test_source_and_output_may_be_as_long_as_the_model_knows(exact: bool) -> Non
     model = random_model(config, 1)
     with torch.no_grad():
         model.output.weight[EOS] = 0  # so that outputs are long
-    scorer = TransformerScorer(model, vocabulary(config.tgt_vocab))
+    scorer = TransformerScorer(model, vocabulary(config.tgt_vocab), device=device)
     requests = [
         dataclasses.replace(request, source=(*rng.choices(range(4, config.src_vocab), k=49), EOS))
         for request in random_requests(rng, 5, config.src_vocab, limits=[50])
@@ -193,7 +195,7 @@ def test_source_and_output_may_be_as_long_as_the_model_knows(exact: bool) -> Non
         assert outputs_of(found) == greedy
 
 
-def test_two_vocabularies_are_mapped_by_word() -> None:
+def test_two_vocabularies_are_mapped_by_word(device: torch.device) -> None:
     """Source c a <unk> d b, target a b c: what both know keeps its word, the rest is not drafted."""
     source = Vocab.from_words(["c", "a", "x", "b"])
     target = Vocab.from_words(["a", "b", "c"])
@@ -209,7 +211,7 @@ def test_two_vocabularies_are_mapped_by_word() -> None:
         decoder_heads=2,
         share_embeddings="decoder",
     )
-    scorer = TransformerScorer(random_model(config, 0), target, source_vocab=source)
+    scorer = TransformerScorer(random_model(config, 0), target, source_vocab=source, device=device)
     assert scorer.source_to_target.tolist() == [0, 1, 2, -1, 6, 4, -1, 5]
     requests = random_requests(random.Random(0), 30, len(source), limits=[10])
     greedy = outputs_of(decode(make_strategy("greedy", {}), scorer, requests, batch_size=1))
@@ -218,12 +220,12 @@ def test_two_vocabularies_are_mapped_by_word() -> None:
     assert sum(result.drafted for result in found) > 0
 
 
-def test_states_do_not_share_storage_after_select(case: Any) -> None:
+def test_states_do_not_share_storage_after_select(case: Any, device: torch.device) -> None:
     rng, model, vocab = case
-    scorer = TransformerScorer(model, vocab)
-    state = scorer.encode(batch_of(rng, len(vocab), [4]), 16)
-    _, state = scorer.verify(torch.tensor([[EOS, 5]]), state)
-    twins: TransformerState = scorer.select(state, torch.tensor([0, 0]))
-    both, _ = scorer.verify(torch.tensor([[6, 7], [8, 9]]), twins)
-    first, _ = scorer.verify(torch.tensor([[6, 7]]), state)
+    scorer = TransformerScorer(model, vocab, device=device)
+    state = scorer.encode(on(device, batch_of(rng, len(vocab), [4])), 16)
+    _, state = scorer.verify(torch.tensor([[EOS, 5]], device=device), state)
+    twins: TransformerState = scorer.select(state, torch.tensor([0, 0], device=device))
+    both, _ = scorer.verify(torch.tensor([[6, 7], [8, 9]], device=device), twins)
+    first, _ = scorer.verify(torch.tensor([[6, 7]], device=device), state)
     assert torch.equal(both[0], first[0])

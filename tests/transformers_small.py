@@ -94,15 +94,17 @@ class Knowing:
         rows = zip(source.tolist(), lengths.tolist(), strict=True)
         answers = [self.answers[tuple(tokens[:size])] for tokens, size in rows]
         width = max(map(len, answers)) + self.longest
-        return KnownState(torch.tensor([[*a, *[-1] * (width - len(a))] for a in answers]))
+        return KnownState(
+            torch.tensor([[*a, *[-1] * (width - len(a))] for a in answers], device=lengths.device)
+        )
 
     def draft(self, state: KnownState, outputs: Tensor, lengths: Tensor) -> tuple[Draft, KnownState]:
         batch = len(lengths)
-        index = lengths[:, None] + torch.arange(self.longest)
+        index = lengths[:, None] + torch.arange(self.longest, device=lengths.device)
         tokens = state.known.gather(1, index.clamp(max=state.known.shape[1] - 1))
-        wrong = torch.rand(batch, self.longest, generator=self.generator) < self.spoilt
-        noise = torch.randint(self.words, (batch, self.longest), generator=self.generator)
-        counts = torch.randint(self.longest + 1, (batch,), generator=self.generator)
+        wrong = torch.rand(batch, self.longest, generator=self.generator).to(lengths.device) < self.spoilt
+        noise = torch.randint(self.words, (batch, self.longest), generator=self.generator).to(lengths.device)
+        counts = torch.randint(self.longest + 1, (batch,), generator=self.generator).to(lengths.device)
         return Draft(torch.where(wrong, noise, tokens), counts), state
 
 
