@@ -29,7 +29,7 @@ class TokenTrace:
 
     Attributes:
         origin: ``draft`` (proposed and accepted), ``verifier`` (the verifier's own), or ``prefix`` (forced).
-        verifier_pass: The pass that settled it, from 1; of a forced token the pass that reached it, or 0 where
+        verifier_pass: The pass that settled it, from 1; of a forced token the one that reached it, or 0 where
             a strategy does not count it, as in beam search.
         margin: How far the verifier's best logit lay above its second best, in nats.
     """
