@@ -39,6 +39,7 @@ from nartk.models.nat_scorer import NatScorer
 from nartk.models.transformer_scorer import TransformerScorer
 from nartk.registry import make_strategy, require_protocol
 from nartk.scorer import CanvasScorer, Source
+from nartk.sums import tree_sum
 from nartk.vocab import Vocab
 
 PAD, EOS, UNK = 1, 2, 3
@@ -144,6 +145,27 @@ def test_words_stand_for_themselves_and_masks_for_the_source() -> None:
 def test_impossible_configurations_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         NatConfig(**changes)
+
+
+# Sums
+
+
+@pytest.mark.parametrize("shape", [(50, 37), (20, 33, 5), (3, 1, 4), (4, 64), (5, 257)])
+def test_sums_are_right_and_know_no_padding(shape: tuple[int, ...], device: torch.device) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(shape, device=device)
+    found = tree_sum(x)
+    torch.testing.assert_close(found.double(), x.double().sum(1), rtol=1e-5, atol=1e-5)
+    wider = torch.cat([x, torch.zeros_like(x), torch.zeros_like(x)], 1)
+    assert torch.equal(tree_sum(wider), found)
+    assert all(torch.equal(tree_sum(row[None])[0], total) for row, total in zip(x, found, strict=True))
+
+
+def test_torchs_own_sums_are_others_with_padding() -> None:
+    """Known to be wrong, and noticed."""
+    torch.manual_seed(0)
+    x = torch.randn(50, 37)
+    assert not torch.equal(torch.cat([x, torch.zeros(50, 27)], 1).sum(1), x.sum(1))
 
 
 # The length
@@ -294,7 +316,7 @@ def test_gradients_are_those_of_finite_differences(kind: str) -> None:
 
     given = [parameters[name].detach().clone().requires_grad_() for name in names]
     assert all(bool((g != 0).any()) for g in torch.autograd.grad(loss(*given), given))
-    assert torch.autograd.gradcheck(loss, given, atol=1e-6, rtol=1e-5)
+    assert torch.autograd.gradcheck(loss, given, atol=1e-6, rtol=1e-5, fast_mode=True)
 
 
 class _Call(torch.nn.Module):
@@ -307,6 +329,21 @@ class _Call(torch.nn.Module):
 
     def forward(self) -> Tensor:
         return self.run()
+
+
+@pytest.mark.parametrize("kind", INPUTS)
+def test_training_in_bf16_takes_nearly_the_same_loss(kind: str) -> None:
+    model = random_nat(1, decoder_input=kind, norm_embedding=False).train()
+    rng = random.Random(2)
+    words = model.config.src_vocab
+    batch = padded(sentences(rng, words, (9, 4, 12))), padded(sentences(rng, words, (7, 6, 12)))
+    wanted = model.losses(*batch, training=NarTraining(), update=0).total.item()
+    with torch.autocast("cpu", torch.bfloat16):
+        losses = model.losses(*batch, training=NarTraining(), update=0)
+    losses.total.backward()
+    assert losses.total.dtype == torch.float32
+    assert losses.total.item() == pytest.approx(wanted, rel=0.03)
+    assert all(p.grad is not None and bool(torch.isfinite(p.grad).all()) for p in model.parameters())
 
 
 def test_padding_on_the_left_changes_no_loss() -> None:
@@ -500,7 +537,7 @@ def test_a_batch_of_b_equals_b_batches_of_one(seed: int, dtype: torch.dtype, dev
         dataclasses.replace(random_config(random.Random(seed)), max_target_len=128), seed
     )
     reranker = TransformerScorer(other, vocabulary(words), dtype=dtype, device=device)
-    requests = random_requests(random.Random(seed), 12, words, longest=70, limits=(20, 32, 33, 60, 100))
+    requests = random_requests(random.Random(seed), 9, words, longest=70, limits=(20, 32, 33, 60, 100))
     for name, options in (
         ("glat", {"length_beam": 4, "nbest": 4}),
         ("mask-predict", {"length_beam": 3, "nbest": 2, "iterations": 3, "merge_repeats": True}),
@@ -514,7 +551,7 @@ def test_a_batch_of_b_equals_b_batches_of_one(seed: int, dtype: torch.dtype, dev
                 (result.hypotheses, result.passes)
                 for result in decode(strategy, scorer, requests, batch_size=size, trace=True)
             ]
-            for size in (1, 5, 12)
+            for size in (1, 4, 9)
         ]
         assert found[0] == found[1] == found[2]
         assert len({hypotheses[0].tokens for hypotheses, _ in found[0]}) > 3
@@ -702,7 +739,7 @@ def trained(kind: str) -> Nat:
     return model.eval()
 
 
-@pytest.mark.parametrize("kind", TRAININGS)
+@pytest.mark.parametrize("kind", ["glancing", pytest.param("vanilla", marks=pytest.mark.slow), "cmlm"])
 def test_training_teaches_a_task(kind: str, device: torch.device) -> None:
     scorer = NatScorer(trained(kind), Vocab.from_words(LETTERS), device=device)
     draw = random.Random(1)
