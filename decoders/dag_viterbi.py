@@ -17,6 +17,8 @@ from nartk.decoders.native import Found, Native
 from nartk.registry import option, register_decoder
 from nartk.scorer import GraphScorer, Source
 
+_CHUNK = {"cpu": 2**19, "cuda": 2**28}  # sums that exist at a time: what a CPU's cache holds
+
 
 @register_decoder("dag-viterbi")
 class DagViterbi(Native):
@@ -66,12 +68,12 @@ def best_paths(edges: Tensor, lengths: Tensor, limits: Tensor, beta: float) -> P
     """
     width = edges.shape[1]
     steps = min(int(limits.max()), width - 1)
-    # forward[t] [B,L]: the best sum of t edges that lead to each vertex.
-    forward = [torch.full_like(edges[:, 0], float("-inf")).index_fill(1, limits.new_zeros(1), 0.0)]
-    for _ in range(steps):
-        forward.append((forward[-1][:, :, None] + edges).amax(1))
+    forward = edges.new_full((len(edges), width, steps + 1), float("-inf"))
+    rows = max(1, _CHUNK.get(edges.device.type, _CHUNK["cpu"]) // (width * (steps + 1)))
+    for into, some in zip(forward.split(rows), edges.split(rows), strict=True):
+        _advance(into, some)
     last = lengths[:, None] - 1
-    ended = torch.cat([scores.gather(1, last) for scores in forward], 1)  # [B,T+1]
+    ended = forward.gather(1, last[:, :, None].expand(-1, -1, steps + 1)).squeeze(1)  # [B,T+1]
     count = torch.arange(steps + 1, device=edges.device)
     ended = ended.masked_fill((count == 0) | (count > limits[:, None]), float("-inf"))
     # argmax promises the first of equals; what it says of a row without a path is replaced below.
@@ -81,7 +83,7 @@ def best_paths(edges: Tensor, lengths: Tensor, limits: Tensor, beta: float) -> P
     vertices = [vertex]
     for t in range(steps, 0, -1):
         column = vertex[:, None, None].expand(-1, width, 1)
-        led = (forward[t - 1] + edges.gather(2, column).squeeze(2)).argmax(1)
+        led = (forward[:, :, t - 1] + edges.gather(2, column).squeeze(2)).argmax(1)
         vertex = torch.where(t <= counts, led, vertex)
         vertices.append(vertex)
     found = Paths(torch.stack(vertices[::-1], 1), counts + 1)
@@ -90,6 +92,15 @@ def best_paths(edges: Tensor, lengths: Tensor, limits: Tensor, beta: float) -> P
     if bool(impossible.any()):
         found = _instead(found, impossible, walk(likeliest(edges), lengths))
     return replace(found, vertices=found.vertices[:, : int(found.counts.max())])
+
+
+def _advance(forward: Tensor, edges: Tensor) -> None:
+    """Fills forward [B,L,T+1] with the best sum of t edges from vertex 0 to each vertex."""
+    forward[:, 0, 0] = 0.0
+    for vertex in range(1, edges.shape[1]):
+        most = min(vertex, forward.shape[2] - 1)
+        sums = forward[:, :vertex, :most] + edges[:, :vertex, vertex, None]  # [B,vertices before,most]
+        forward[:, vertex, 1 : most + 1] = sums.amax(1)
 
 
 def normalise(found: Found, paths: Paths, beta: float) -> Found:
