@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from nartk.decoders.graph import choose_words, likeliest, score_ends, spell, walk
+from nartk.decoders.dag_paths import say_everywhere
+from nartk.decoders.graph import likeliest, spell, walk
 from nartk.decoders.native import Found, Native
 from nartk.registry import option, register_decoder
 from nartk.scorer import GraphScorer, Source
@@ -26,14 +26,7 @@ class DagLookahead(Native):
 
     def search(self, scorer: GraphScorer, source: Source, limits: Tensor) -> Found:
         graph = scorer.emit(source)
-        places = torch.arange(graph.links.shape[1], device=graph.links.device)
-        last = graph.lengths - 1
-        inner = (places > 0) & (places < last[:, None])  # [B,L]
-        found, lprobs = choose_words(scorer, graph.hidden[inner], likeliest)
-        words = places.new_zeros(inner.shape).masked_scatter(inner, found)
-        scores = lprobs.new_full(inner.shape, float("-inf")).masked_scatter(inner, lprobs)
-        ends = score_ends(scorer, graph)
-        scores[torch.arange(len(last), device=last.device), last] = ends
+        words, scores = (x.squeeze(2) for x in say_everywhere(scorer, graph))  # [B,L,1] -> [B,L]
         paths = walk(likeliest(graph.links + scores[:, None]), graph.lengths)
         rows, at = paths.inside()
         taken = rows, paths.vertices[rows, at]
@@ -42,7 +35,7 @@ class DagLookahead(Native):
             paths,
             words[taken],
             scores[taken],
-            ends,
+            scores.gather(1, graph.lengths[:, None] - 1).squeeze(1),
             eos=scorer.vocab.eos,
             merge_repeats=self.merge_repeats,
         )

@@ -69,21 +69,21 @@ def graph_of(model: DaTransformer, source: list[int], canvas: list[int]) -> tupl
 
     The links are written out: head after head, a softmax over later vertices.
     """
-    size = len(canvas)
+    size, device = len(canvas), model.output.weight.device
     with torch.no_grad():
-        memory, mask = model.encode(torch.tensor([source]))
-        hidden = model.vertices(torch.tensor([canvas]), memory, mask)[0]
-        logits = model.output(hidden).numpy()
+        memory, mask = model.encode(torch.tensor([source], device=device))
+        hidden = model.vertices(torch.tensor([canvas], device=device), memory, mask)[0]
+        logits = model.output(hidden).cpu().numpy()
     words = logits - np.log(np.exp(logits).sum(1, keepdims=True))
 
     config, layer = model.config, model.links
-    features = [hidden.numpy()] if "feature" in config.link_features.split(":") else []
+    features = [hidden.cpu().numpy()] if "feature" in config.link_features.split(":") else []
     if layer.positions is not None:
-        features.append(layer.positions.weight.detach().numpy()[:size])
+        features.append(layer.positions.weight.detach().cpu().numpy()[:size])
     x = np.concatenate(features, 1)
 
     def project(linear: torch.nn.Linear) -> np.ndarray:
-        return x @ linear.weight.detach().numpy().T + linear.bias.detach().numpy()
+        return x @ linear.weight.detach().cpu().numpy().T + linear.bias.detach().cpu().numpy()
 
     query, key, gate = project(layer.query), project(layer.key), np.exp(project(layer.gate))
     gate /= gate.sum(1, keepdims=True)
@@ -146,25 +146,44 @@ def test_links_are_log_probabilities_of_later_vertices(
 
 
 @pytest.mark.parametrize("features", ["feature:position", "feature", "position"])
-def test_links_equal_a_loop_over_heads_and_vertices(features: str) -> None:
+def test_links_equal_a_loop_over_heads_and_vertices(features: str, device: torch.device) -> None:
     for seed in range(5):
-        model = network(seed=seed, link_features=features, link_heads=4).double()
+        model = network(seed=seed, link_features=features, link_heads=4).to(device).double()
         source = sentences(random.Random(seed), 1, 6)[0]
         size = 2 * len(source) + seed
-        memory, mask = model.encode(torch.tensor([source]))
-        hidden = model.vertices(model.canvas(torch.tensor([size])), memory, mask)
-        found = model.links(hidden, torch.tensor([size]))[0].detach().numpy()
+        memory, mask = model.encode(torch.tensor([source], device=device))
+        sizes = torch.tensor([size], device=device)
+        hidden = model.vertices(model.canvas(sizes), memory, mask)
+        found = model.links(hidden, sizes)[0].detach().cpu().numpy()
         np.testing.assert_allclose(found, graph_of(model, source, blank(size))[1], rtol=1e-12, atol=1e-12)
 
 
-def test_a_vertex_without_edges_spoils_no_gradient() -> None:
-    layer = Links(DagConfig(**SMALL)).double()
-    hidden = torch.randn(2, 7, 16, dtype=torch.float64, requires_grad=True)
-    links = layer(hidden, torch.tensor([7, 3]))
+def test_a_vertex_without_edges_spoils_no_gradient(device: torch.device) -> None:
+    layer = Links(DagConfig(**SMALL)).to(device).double()
+    hidden = torch.randn(2, 7, 16, dtype=torch.float64, device=device, requires_grad=True)
+    links = layer(hidden, torch.tensor([7, 3], device=device))
     links[links.isfinite()].sum().backward()
     assert hidden.grad is not None
     assert bool(hidden.grad.isfinite().all())
     assert bool((hidden.grad[1, 3:] == 0).all())
+
+
+def test_an_edge_stays_one_however_unlikely(device: torch.device) -> None:
+    """Else a target could become impossible, and its loss infinite."""
+    rng = random.Random(5)
+    model = network(upsample_scale="3").to(device)
+    with torch.no_grad():
+        model.links.query.weight.mul_(100.0)
+    batch = [padded(sentences(rng, 4, 6)).to(device) for _ in range(2)]
+    sizes = 3 * batch[0].ne(PAD).sum(1)
+    memory, mask = model.encode(batch[0])
+    links = model.links(model.vertices(model.canvas(sizes), memory, mask), sizes)
+    least = math.log(torch.finfo(torch.float32).tiny)
+    assert links[links > -math.inf].min().item() == pytest.approx(least)
+    assert (links > -math.inf).sum().item() == sum(n * (n - 1) // 2 for n in sizes.tolist())
+    losses, found = gradients(model, *batch)
+    assert bool(losses.total.isfinite())
+    assert all(bool(gradient.isfinite().all()) for gradient in found.values())
 
 
 # The loss.
@@ -172,14 +191,15 @@ def test_a_vertex_without_edges_spoils_no_gradient() -> None:
 
 @pytest.mark.parametrize("left", [True, False])
 @pytest.mark.parametrize("upsampling", ["source", "predict", "fixed"])
-def test_the_loss_sums_over_all_paths(upsampling: str, left: bool) -> None:
+def test_the_loss_sums_over_all_paths(upsampling: str, left: bool, device: torch.device) -> None:
     settings = {"upsampling": upsampling, "upsample_scale": {"fixed": "7"}.get(upsampling, "1.6")}
     checked = 0
     for seed in range(20):
         rng = random.Random(seed)
-        model = network(seed=seed, link_heads=4, **settings).double()
+        model = network(seed=seed, link_heads=4, **settings).to(device).double()
         sources, targets = sentences(rng, 4, 5), sentences(rng, 4, 5)
-        found = model.losses(padded(sources, left=left), padded(targets), training=PLAIN, update=0)
+        batch = padded(sources, left=left).to(device), padded(targets).to(device)
+        found = model.losses(*batch, training=PLAIN, update=0)
         total, tokens, dropped, differences = 0.0, 0, 0, []
         for source, target in zip(sources, targets, strict=True):
             length = {"source": len(source), "predict": len(target), "fixed": 1}[upsampling]
@@ -190,8 +210,8 @@ def test_the_loss_sums_over_all_paths(upsampling: str, left: bool) -> None:
             words, links = graph_of(model, source, blank(size))
             total -= log_sum(paths_through(words, links, [MASK, *target]).values())
             tokens += len(target)
-            memory, _ = model.encode(torch.tensor([source]))
             if upsampling == "predict":
+                memory, _ = model.encode(torch.tensor([source], device=device))
                 logits = model.lengths(memory[0].mean(0)).log_softmax(0)
                 differences.append(-logits[128 + len(target) - len(source)].item())
         if tokens == 0:
@@ -211,10 +231,10 @@ def test_the_loss_sums_over_all_paths(upsampling: str, left: bool) -> None:
 
 
 @pytest.mark.parametrize("upsampling", ["source", "predict"])
-def test_gradients(upsampling: str) -> None:
-    model = network(upsampling=upsampling, upsample_scale="3", link_heads=2).double()
+def test_gradients(upsampling: str, device: torch.device) -> None:
+    model = network(upsampling=upsampling, upsample_scale="3", link_heads=2).to(device).double()
     rng = random.Random(1)
-    source, target = padded(sentences(rng, 3, 3)), padded(sentences(rng, 3, 3))
+    source, target = (padded(sentences(rng, 3, 3)).to(device) for _ in range(2))
     chosen = ["links.gate.weight", "links.query.bias", "links.positions.weight", "decoder_norm.weight"]
     chosen += ["decoder_layers.0.ffn.down.bias", "encoder_norm.bias"]
     chosen += ["lengths.bias"] if upsampling == "predict" else []
@@ -238,15 +258,16 @@ def test_gradients(upsampling: str) -> None:
 
 def gradients(model: DaTransformer, *batch: Tensor) -> tuple[Any, dict[str, Tensor]]:
     model.zero_grad(set_to_none=True)
-    losses = model.losses(*batch, training=PLAIN, update=0)
+    device = model.output.weight.device
+    losses = model.losses(*(x.to(device) for x in batch), training=PLAIN, update=0)
     losses.total.backward()
     return losses, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
 @pytest.mark.parametrize("upsampling", ["source", "predict", "fixed"])
-def test_targets_too_long_for_their_graph_are_left_out(upsampling: str) -> None:
+def test_targets_too_long_for_their_graph_are_left_out(upsampling: str, device: torch.device) -> None:
     rng = random.Random(0)
-    model = network(upsampling=upsampling, upsample_scale="9" if upsampling == "fixed" else "2")
+    model = network(upsampling=upsampling, upsample_scale="9" if upsampling == "fixed" else "2").to(device)
     sources, targets = sentences(rng, 4, 6), sentences(rng, 4, 3)
     sources = [[5, 6, *source] for source in sources]
     # With twice as many vertices as tokens, only the most positions leave a graph too small for its target.
@@ -288,7 +309,7 @@ def test_the_loss_is_fp32_under_autocast(device: torch.device) -> None:
 
 @pytest.mark.parametrize("share", [1.0, 0.5])
 def test_glancing_shows_words_of_the_likeliest_path_and_has_them_said_there(
-    share: float, monkeypatch: pytest.MonkeyPatch
+    share: float, monkeypatch: pytest.MonkeyPatch, device: torch.device
 ) -> None:
     original, canvases = DaTransformer.vertices, []
 
@@ -298,14 +319,15 @@ def test_glancing_shows_words_of_the_likeliest_path_and_has_them_said_there(
 
     for seed in range(10):
         rng = random.Random(seed)
-        model = network(seed=seed, upsample_scale="2").double()
+        model = network(seed=seed, upsample_scale="2").to(device).double()
         sources = [[7, 8, *source] for source in sentences(rng, 3, 2)]
         targets = [source[1:] for source in sources]
         canvases.clear()
         with monkeypatch.context() as patch:
             patch.setattr(DaTransformer, "vertices", vertices)
             training = NarTraining(glancing=str(share))
-            losses = model.losses(padded(sources), padded(targets), training=training, update=0)
+            batch = padded(sources).to(device), padded(targets).to(device)
+            losses = model.losses(*batch, training=training, update=0)
         total, count = 0.0, 0
         for source, target, first, second in zip(sources, targets, *canvases, strict=True):
             size, said = 2 * len(source), [MASK, *target]
@@ -339,10 +361,10 @@ def test_a_vertex_learns_nothing_from_the_word_it_was_shown() -> None:
         assert bool((match.grad[row].sum(0) == 4).sum() == 5)
 
 
-def test_glancing_is_for_training_and_follows_its_schedule() -> None:
+def test_glancing_is_for_training_and_follows_its_schedule(device: torch.device) -> None:
     rng = random.Random(3)
-    model = network()
-    batch = [padded(sentences(rng, 8, 8)) for _ in range(2)]
+    model = network().to(device)
+    batch = [padded(sentences(rng, 8, 8)).to(device) for _ in range(2)]
     shares = []
     for update in (0, 50, 100):
         losses = model.losses(*batch, training=NarTraining(glancing="1.0:0.0@100"), update=update)
@@ -430,19 +452,20 @@ def toy_batch(rows: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 @lru_cache(maxsize=2)
-def trained(upsampling: str) -> DaTransformer:
+def trained(upsampling: str, device: torch.device) -> DaTransformer:
     settings = {**SMALL, "d_model": 64, "encoder_ffn": 128, "decoder_ffn": 128, "upsampling": upsampling}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = DaTransformer(
             DagConfig(**{**settings, "src_vocab": len(TOY), "tgt_vocab": len(TOY), "upsample_scale": "3"})
-        )
+        ).to(device)
         optimizer = torch.optim.Adam(model.parameters(), lr=4e-3, betas=(0.9, 0.98))
         draw, training, updates = torch.Generator().manual_seed(0), NarTraining(glancing="0.5:0.1@250"), 250
         for update in range(updates):
             for group in optimizer.param_groups:
                 group["lr"] = 4e-3 * min(1.0, (update + 1) / 50) * (1 - update / updates)
-            losses = model.losses(*toy_batch(32, draw), training=training, update=update)
+            batch = (x.to(device) for x in toy_batch(32, draw))
+            losses = model.losses(*batch, training=training, update=update)
             optimizer.zero_grad()
             (losses.total / losses.tokens).backward()
             optimizer.step()
@@ -450,8 +473,8 @@ def trained(upsampling: str) -> DaTransformer:
 
 
 @pytest.mark.parametrize("upsampling", ["source", pytest.param("predict", marks=pytest.mark.slow)])
-def test_it_learns_to_translate(upsampling: str) -> None:
-    scorer = DagScorer(trained(upsampling), TOY)
+def test_it_learns_to_translate(upsampling: str, device: torch.device) -> None:
+    scorer = DagScorer(trained(upsampling, device), TOY, device=device)
     source, target = toy_batch(100, torch.Generator().manual_seed(9))
     requests = [Request(i, tuple(row[row != TOY.pad].tolist()), 40) for i, row in enumerate(source)]
     wanted = [tuple(row[row != TOY.pad].tolist()) for row in target]

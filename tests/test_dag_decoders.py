@@ -44,10 +44,12 @@ class ScriptedGraphs:
     Features are the numbers of graph and vertex, from which `words` looks logits up and counts how often.
     """
 
-    def __init__(self, seed: int, *, graphs: int, largest: int, words: int, spread: float = 2.0) -> None:
+    def __init__(
+        self, seed: int, *, graphs: int, largest: int, words: int, spread: float = 2.0, device: Any = "cpu"
+    ) -> None:
         rng = random.Random(seed)
         self.vocab = Vocab.from_words([f"w{i}" for i in range(words - 4)])
-        self.device = torch.device("cpu")
+        self.device = torch.device(device)
         self.sizes = [rng.randint(2, largest) for _ in range(graphs)]
         self.links = [
             [log_softmax([rng.gauss(0, spread) if j > i else -math.inf for j in range(size)])
@@ -74,12 +76,14 @@ class ScriptedGraphs:
             size = self.sizes[i]
             links[row, :size, :size] = torch.tensor(self.links[i])
             hidden[row, :size] = torch.tensor([[i, vertex] for vertex in range(size)])
-        return Graph(hidden, links, torch.tensor([self.sizes[i] for i in numbers]))
+        lengths = torch.tensor([self.sizes[i] for i in numbers])
+        return Graph(hidden.to(self.device), links.to(self.device), lengths.to(self.device))
 
     def words(self, hidden: Tensor) -> Tensor:
         found = [(i, vertex) for i, vertex in hidden.tolist()]
         self.asked += found
-        return torch.tensor([self.logits[i][vertex] for i, vertex in found]).view(-1, len(self.vocab))
+        logits = torch.tensor([self.logits[i][vertex] for i, vertex in found], device=self.device)
+        return logits.view(-1, len(self.vocab))
 
     def requests(self) -> list[Request]:
         return [Request(i, (i, EOS), 100) for i in range(len(self.sizes))]
@@ -141,10 +145,10 @@ def decode(
 
 @pytest.mark.parametrize("merge", [False, True])
 @pytest.mark.parametrize("name", ["dag-greedy", "dag-lookahead"])
-def test_outputs_and_scores_equal_a_walk_by_hand(name: str, merge: bool) -> None:
+def test_outputs_and_scores_equal_a_walk_by_hand(name: str, merge: bool, device: torch.device) -> None:
     merges, lengths = 0, set()
     for seed in range(8):
-        graphs = ScriptedGraphs(seed, graphs=60, largest=24, words=6, spread=1.0 + seed % 3)
+        graphs = ScriptedGraphs(seed, graphs=60, largest=24, words=6, spread=1.0 + seed % 3, device=device)
         for result in decode(name, graphs, graphs.requests(), batch=7, merge_repeats=merge):
             tokens, scores = walk_by_hand(graphs, result.index, lookahead=name == "dag-lookahead")
             short = merged(tokens, scores)
@@ -160,15 +164,15 @@ def test_outputs_and_scores_equal_a_walk_by_hand(name: str, merge: bool) -> None
     assert min(lengths) == 1 < 7 < max(lengths)
 
 
-def test_greedy_asks_for_words_on_its_path_alone() -> None:
-    graphs = ScriptedGraphs(1, graphs=20, largest=30, words=9)
+def test_greedy_asks_for_words_on_its_path_alone(device: torch.device) -> None:
+    graphs = ScriptedGraphs(1, graphs=20, largest=30, words=9, device=device)
     results = decode("dag-greedy", graphs, graphs.requests())
     tokens = sum(len(result.hypotheses[0].tokens) for result in results)
     assert len(graphs.asked) == len(set(graphs.asked)) == tokens < sum(graphs.sizes) / 2
 
 
-def test_a_limit_cuts_the_output() -> None:
-    graphs = ScriptedGraphs(2, graphs=30, largest=30, words=9)
+def test_a_limit_cuts_the_output(device: torch.device) -> None:
+    graphs = ScriptedGraphs(2, graphs=30, largest=30, words=9, device=device)
     whole = decode("dag-greedy", graphs, graphs.requests())
     cut = decode("dag-greedy", graphs, [Request(i, (i, EOS), 2) for i in range(30)])
     for long, short in zip(whole, cut, strict=True):
@@ -196,8 +200,8 @@ def test_walks_follow_the_chosen_edges() -> None:
 
 @pytest.mark.parametrize("name", STRATEGIES)
 @pytest.mark.parametrize("garbage", [math.nan, -math.inf])
-def test_a_graph_without_edges_is_walked_to_its_end(name: str, garbage: float) -> None:
-    graphs = ScriptedGraphs(3, graphs=1, largest=9, words=9)
+def test_a_graph_without_edges_is_walked_to_its_end(name: str, garbage: float, device: torch.device) -> None:
+    graphs = ScriptedGraphs(3, graphs=1, largest=9, words=9, device=device)
     graphs.sizes = [9]
     graphs.links = [[[garbage] * 9] * 9]
     graphs.logits = [[[0.0] * 9] * 9]
@@ -241,8 +245,10 @@ def distribution(graphs: ScriptedGraphs, i: int, options: Any) -> dict[tuple[int
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_samples_of_a_sentence_are_distributed_as_the_model_says(settings: dict[str, Any]) -> None:
-    graphs = ScriptedGraphs(4, graphs=3, largest=5, words=7, spread=1.0)
+def test_samples_of_a_sentence_are_distributed_as_the_model_says(
+    settings: dict[str, Any], device: torch.device
+) -> None:
+    graphs = ScriptedGraphs(4, graphs=3, largest=5, words=7, spread=1.0, device=device)
     strategy = make_strategy("dag-sample", {"nbest": 8000, **settings})
     for result in strategy.run(graphs, graphs.requests(), batch_size=2):
         drawn = [hypothesis.tokens for hypothesis in result.hypotheses]
@@ -250,8 +256,8 @@ def test_samples_of_a_sentence_are_distributed_as_the_model_says(settings: dict[
         assert fit(drawn, distribution(graphs, result.index, strategy)) > CHANCE
 
 
-def test_seeds_and_sentences_are_distributed_as_the_model_says() -> None:
-    graphs = ScriptedGraphs(4, graphs=1, largest=5, words=7, spread=1.0)
+def test_seeds_and_sentences_are_distributed_as_the_model_says(device: torch.device) -> None:
+    graphs = ScriptedGraphs(4, graphs=1, largest=5, words=7, spread=1.0, device=device)
     requests = [Request(i, (0, EOS), 100) for i in range(100)]
     drawn = []
     for seed in range(80):
@@ -271,8 +277,10 @@ def test_seeds_and_sentences_are_distributed_as_the_model_says() -> None:
     ],
     ids=["edge and word share a number", "one number for all vertices", "for all samples", "skewed"],
 )
-def test_a_wrong_random_number_shows(wrong: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
-    graphs = ScriptedGraphs(4, graphs=3, largest=5, words=7, spread=1.0)
+def test_a_wrong_random_number_shows(
+    wrong: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch, device: torch.device
+) -> None:
+    graphs = ScriptedGraphs(4, graphs=3, largest=5, words=7, spread=1.0, device=device)
     monkeypatch.setattr(dag_sample, "uniform", wrong)
     strategy = make_strategy("dag-sample", {"nbest": 8000})
     chances = [
@@ -282,8 +290,8 @@ def test_a_wrong_random_number_shows(wrong: Callable[..., Tensor], monkeypatch: 
     assert min(chances) < CHANCE
 
 
-def test_scores_are_the_models_whatever_the_temperature() -> None:
-    graphs = ScriptedGraphs(6, graphs=10, largest=8, words=9)
+def test_scores_are_the_models_whatever_the_temperature(device: torch.device) -> None:
+    graphs = ScriptedGraphs(6, graphs=10, largest=8, words=9, device=device)
     for result in decode("dag-sample", graphs, graphs.requests(), nbest=20, temperature=3.0, top_k=4):
         i = result.index
         for hypothesis in result.hypotheses:
@@ -300,15 +308,15 @@ def test_scores_are_the_models_whatever_the_temperature() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"top_k": 1}, {"top_p": 0.0}, {"temperature": 1e-3}], ids=str)
-def test_the_sharpest_settings_are_greedy(settings: dict[str, Any]) -> None:
-    graphs = ScriptedGraphs(7, graphs=40, largest=20, words=9)
+def test_the_sharpest_settings_are_greedy(settings: dict[str, Any], device: torch.device) -> None:
+    graphs = ScriptedGraphs(7, graphs=40, largest=20, words=9, device=device)
     drawn = decode("dag-sample", graphs, graphs.requests(), link_temperature=1e-3, **settings)
     greedy = decode("dag-greedy", graphs, graphs.requests())
     assert [result.hypotheses for result in drawn] == [result.hypotheses for result in greedy]
 
 
-def test_the_seed_decides_and_more_samples_keep_those_there_were() -> None:
-    graphs = ScriptedGraphs(8, graphs=20, largest=20, words=9)
+def test_the_seed_decides_and_more_samples_keep_those_there_were(device: torch.device) -> None:
+    graphs = ScriptedGraphs(8, graphs=20, largest=20, words=9, device=device)
     few, again, other = (
         [result.hypotheses for result in decode("dag-sample", graphs, graphs.requests(), nbest=2, seed=seed)]
         for seed in (1, 1, 2)
@@ -332,7 +340,7 @@ def requests_of(rng: random.Random, count: int, longest: int) -> list[Request]:
     return [Request(i, tuple(ids), 60) for i, ids in enumerate(sentences(rng, count, longest, WORDS))]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("upsampling", ["source", "predict"])
 def test_a_batch_says_bitwise_what_its_sentences_say_alone(
     upsampling: str, dtype: torch.dtype, device: torch.device
