@@ -1,0 +1,262 @@
+#!/usr/bin/env bash
+# Machine translation, autoregressive and not, from text to a table of quality and speed:
+#
+#   recipes/mt/run.sh [--pair en-de|de-en|en-ja] [--quick] [--data DIR] [--work DIR] [--device cpu|cuda]
+#                     [--stage NAME[,NAME...]] [--only NAME,...] [--updates N] [--teacher-updates N] [--jobs N]
+#
+# Stages: prepare sentencepiece binarise teacher distil models decode score speed table. A stage that has
+# finished is not run again; --stage runs the stages it names, finished or not, and no others. Training,
+# distillation and the models within their stage go on where they were broken off.
+#   --pair     en-de (default) and de-en: Multi30k; en-ja: the Tanaka corpus
+#   --data     folder of the corpus (see recipes/mt/README.md; default: $NARTK_SHARED_DATA/mt/...)
+#   --quick    small models on 3,000 pairs, few updates: every stage for real, in minutes on two cores
+#   --only     these students alone: nat, cmlm, glat, ctc, ctc-glat, dag
+#   --updates  of a student (default 15000, --quick 60); --teacher-updates (default 6000, --quick 200)
+#   --jobs     trainings and decodings at a time (default 1, --quick 2); speed is measured one at a time
+# Needs the extras train, score and plot (README.md, "Install").
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+stages=(prepare sentencepiece binarise teacher distil models decode score speed table)
+pair=en-de quick= data= work= device=cpu only= updates= teacher_updates= jobs= chosen=
+
+usage() { sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+die() { echo "run.sh: $*" >&2; exit 2; }
+while [ $# -gt 0 ]; do
+  case $1 in
+    --quick) quick=1; shift; continue ;;
+    -h | --help) usage; exit 0 ;;
+    --pair | --data | --work | --device | --stage | --only | --updates | --teacher-updates | --jobs)
+      [ $# -gt 1 ] || die "$1 needs a value" ;;
+    *) usage >&2; die "unknown option $1" ;;
+  esac
+  case $1 in
+    --pair) pair=$2 ;;
+    --data) data=$2 ;;
+    --work) work=$2 ;;
+    --device) device=$2 ;;
+    --stage) chosen=${2//,/ } ;;
+    --only) only=$2 ;;
+    --updates) updates=$2 ;;
+    --teacher-updates) teacher_updates=$2 ;;
+    --jobs) jobs=$2 ;;
+  esac
+  shift 2
+done
+case $pair in
+  en-de | de-en) corpus=multi30k tokenize=13a ;;
+  # sacrebleu's tokeniser of Japanese needs MeCab; without it, BLEU over characters, which is another number.
+  en-ja) corpus=tanaka_enja tokenize=char
+    if python -c 'import MeCab, ipadic' 2>/dev/null; then tokenize=ja-mecab
+    else echo "run.sh: BLEU over characters: pip install 'sacrebleu[ja]' for words" >&2; fi ;;
+  *) die "no pair '$pair': choose from en-de, de-en, en-ja" ;;
+esac
+for name in $chosen; do
+  [[ " ${stages[*]} " == *" $name "* ]] || die "no stage '$name': choose from ${stages[*]}"
+done
+for command in nartk-train nartk-distill; do
+  command -v $command >/dev/null ||
+    die "nartk is not installed: pip install '.[train,score,plot]' && pip install --no-deps fairseq==0.12.2"
+done
+src=${pair%-*} trg=${pair#*-}
+[ -n "$data" ] || data=${NARTK_SHARED_DATA:-$here/../../../shared/data}/mt/$corpus
+[ -n "$work" ] || work=runs/mt-$pair${quick:+-quick}
+mkdir -p "$work/done" "$work/failed"
+
+if [ -n "$quick" ]; then
+  : "${updates:=60}" "${teacher_updates:=200}" "${jobs:=2}"
+  suffix=_tiny size=(--dropout 0.1) pieces=2000 batch=(--max-tokens 1500) lr=0.002 warmup=30 saves=2 average=2 log=20
+  # A teacher of 200 updates says little: most references stay.
+  distil=(--strategy greedy --max-len 40 --min-bleu 10 --drop-longer 100 --drop-repeats 6)
+  speed=(--rounds 2 --single 10 --many 40)
+else
+  : "${updates:=15000}" "${teacher_updates:=6000}" "${jobs:=1}"
+  suffix= pieces=8000 batch=(--max-tokens 4096) lr=0.001 warmup=1000 saves=30 average=5 log=100
+  size=(--d-model 256 --encoder-layers 3 --decoder-layers 3 --encoder-ffn 1024 --decoder-ffn 1024
+    --encoder-heads 4 --decoder-heads 4 --dropout 0.3)
+  distil=(--strategy beam --beam-size 5 --drop-longer 200 --drop-ratio 3 --drop-copies 1 --drop-repeats 4)
+  speed=(--rounds 3 --single 100 --many 1000)
+fi
+if [ "$device" = cpu ]; then place=(--cpu --autocast bf16); else place=(--autocast bf16); fi
+# With several trainings at a time, each on its own core.
+[ "$jobs" = 1 ] || export OMP_NUM_THREADS=1
+
+prepare() {
+  python "$here/prepare.py" text --pair "$pair" --data "$data" --output "$work/text" ${quick:+--quick}
+}
+
+sentencepiece() {
+  python "$here/prepare.py" pieces --output "$work/text" --langs "$src" "$trg" --size "$pieces"
+  python "$here/prepare.py" encode --model "$work/text/spm.model" "$work/text"/{train,valid}.{"$src","$trg"}
+}
+
+binarise() {
+  nartk-preprocess --source-lang "$src" --target-lang "$trg" --trainpref "$work/text/train.spm" \
+    --validpref "$work/text/valid.spm" --destdir "$work/bin" --joined-dictionary --srcdict "$work/text/dict.txt"
+}
+
+# fit FOLDER KIND UPDATES FLAGS...: trains, averages the last checkpoints and writes FOLDER/model.
+fit() {
+  local folder=$1 kind=$2 most=$3
+  shift 3
+  local criterion=(--criterion nartk_nar)
+  [ "$kind" != transformer ] || criterion=(--criterion nartk_cross_entropy)
+  nartk-train "$work/bin" --task nartk_translation --source-lang "$src" --target-lang "$trg" \
+    --arch "nartk_$kind$suffix" "${size[@]}" "${batch[@]}" "${place[@]}" "${criterion[@]}" --label-smoothing 0.1 \
+    --optimizer nartk_adamw --adam-betas '(0.9, 0.98)' --weight-decay 0.01 --clip-norm 1.0 --lr "$lr" \
+    --lr-scheduler inverse_sqrt --warmup-updates "$warmup" --warmup-init-lr 1e-7 --max-update "$most" \
+    --skip-invalid-size-inputs-valid-test --seed 1 --num-workers 0 --save-dir "$folder/checkpoints" \
+    --save-interval-updates $((most / saves)) --keep-interval-updates 5 --no-epoch-checkpoints --log-interval "$log" \
+    --log-format simple "$@"
+  nartk-average --last "$average" "$folder/checkpoints" --output "$folder/averaged.pt"
+  nartk-convert "$folder/averaged.pt" --output "$folder/model" --dict "$work/text/dict.txt" --spm "$work/text/spm.model"
+}
+
+# systems WHAT: the lines of systems.tsv that begin with WHAT.
+systems() { grep -P "^$1\t" "$work/systems.tsv" || true; }
+key() { printf '%s.%s.%s' "$1" "$2" "$3" | tr ':=' '_-'; }
+
+describe() {
+  python "$here/systems.py" --updates "$updates" --only "$only" ${quick:+--quick} >"$work/systems.tsv"
+  systems missing | while IFS=$'\t' read -r _ name spec reason; do
+    echo "run.sh: left out: $name $spec: $reason" >&2
+  done
+}
+
+teacher() {
+  local flags
+  flags=$(systems model | awk -F '\t' '$2 == "teacher" { print $4 }')
+  # shellcheck disable=SC2086
+  fit "$work/teacher" transformer "$teacher_updates" $flags
+}
+
+distil() {
+  nartk-distill "$work/teacher/model" "$work/text/train.$src" --target "$work/text/train.$trg" --device "$device" \
+    "${distil[@]}" --output "$work/distilled"
+  python "$here/prepare.py" encode --model "$work/text/spm.model" "$work/distilled"/train.{"$src","$trg"}
+  nartk-preprocess --source-lang "$src" --target-lang "$trg" --trainpref "$work/distilled/train.spm" \
+    --destdir "$work/bin-distilled" --joined-dictionary --srcdict "$work/text/dict.txt"
+}
+
+# later COMMAND...: runs it beside at most $jobs - 1 others.
+later() {
+  while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n || true; done
+  "$@" &
+}
+
+# attempt NAME COMMAND...: what fails leaves a mark, and the run goes on.
+attempt() {
+  local name=$1
+  shift
+  rm -f "$work/failed/$name"
+  "$@" || touch "$work/failed/$name"
+}
+
+# One student: what fails leaves a mark and its log, and the others go on.
+student() {
+  local name=$1 kind=$2 flags=$3 kind_of_data=$4 start=$SECONDS
+  local folder=$work/$name.$kind_of_data extra=()
+  [ "$kind_of_data" = raw ] || extra=(--distilled "$work/bin-distilled")
+  mkdir -p "$folder"
+  rm -f "$work/failed/$name.$kind_of_data"
+  set +e # not in the condition below, where the first error of `fit` would not end it
+  # shellcheck disable=SC2086
+  (set -e; fit "$folder" "$kind" "$updates" $flags "${extra[@]}") >"$folder/log" 2>&1
+  local status=$?
+  set -e
+  if [ $status = 0 ]; then
+    echo "   $name on $kind_of_data data: $((SECONDS - start)) s" >&2
+  else
+    touch "$work/failed/$name.$kind_of_data"
+    echo "run.sh: $name on $kind_of_data data failed: $folder/log ends with" >&2
+    tail -n 2 "$folder/log" >&2
+  fi
+}
+
+models() {
+  local name kind flags kind_of_data
+  while IFS=$'\t' read -r _ name kind flags; do
+    for kind_of_data in raw distilled; do
+      [ "$name" = teacher ] || [ -e "$work/$name.$kind_of_data/model/config.json" ] ||
+        later student "$name" "$kind" "$flags" "$kind_of_data"
+    done
+  done < <(systems model)
+  wait
+}
+
+# Each way to decode each model that is there: NAME KIND-OF-DATA SPEC FOLDER FLAGS.
+runs() {
+  local name spec flags kind_of_data folder
+  while IFS=$'\t' read -r _ name spec flags; do
+    for kind_of_data in raw distilled; do
+      folder=$work/$name.$kind_of_data
+      if [ "$name" = teacher ]; then
+        [ "$kind_of_data" = raw ] || continue
+        folder=$work/teacher
+      fi
+      [ -e "$folder/model/config.json" ] || continue
+      printf '%s\t%s\t%s\t%s\t%s\n' "$name" "$kind_of_data" "$spec" "$folder/model" \
+        "${flags//TEACHER/$work/teacher/model}"
+    done
+  done < <(systems decode)
+}
+
+decode() {
+  mkdir -p "$work/out"
+  local name kind_of_data spec folder flags file
+  while IFS=$'\t' read -r name kind_of_data spec folder flags; do
+    file=$work/out/$(key "$name" "$kind_of_data" "$spec")
+    [ ! "$file" -nt "$folder/config.json" ] || continue
+    # shellcheck disable=SC2086
+    later attempt "${file##*/}" nartk-decode "$folder" "$work/text/test.$src" $flags --device "$device" --truncate --quiet \
+      --output "$file" --stats "$file.json"
+  done < <(runs)
+  wait
+}
+
+score() {
+  mkdir -p "$work/scores"
+  local name kind_of_data spec file metric options
+  while IFS=$'\t' read -r name kind_of_data spec _ _; do
+    file=$(key "$name" "$kind_of_data" "$spec")
+    [ -e "$work/out/$file" ] || continue
+    for metric in bleu chrf; do
+      [ ! "$work/scores/$file.$metric.json" -nt "$work/out/$file" ] || continue
+      options=()
+      [ $metric = chrf ] || options=(--tokenize "$tokenize")
+      later attempt "$file.$metric" sh -c 'out=$1; shift; nartk-score "$@" >"$out.part" && mv "$out.part" "$out"' sh \
+        "$work/scores/$file.$metric.json" $metric "$work/out/$file" "${options[@]}" --json --ref "$work/text/test.$trg"
+    done
+  done < <(runs)
+  wait
+}
+
+speed() {
+  local name kind_of_data spec folder
+  while IFS=$'\t' read -r name kind_of_data spec folder _; do
+    printf '%s\t%s\t%s\n' "$(key "$name" "$kind_of_data" "$spec")" "$folder" "${spec//TEACHER/$work/teacher/model}"
+  done < <(runs) | env -u OMP_NUM_THREADS python "$here/speed.py" --source "$work/text/test.$src" \
+    --output "$work/speed.json" --device "$device" "${speed[@]}"
+}
+
+table() {
+  python "$here/table.py" --work "$work"
+}
+
+describe
+for stage in "${stages[@]}"; do
+  if [ -n "$chosen" ]; then
+    [[ " $chosen " == *" $stage "* ]] || continue
+  elif [ -e "$work/done/$stage" ]; then
+    echo "== $stage: done before" >&2
+    continue
+  fi
+  echo "== $stage" >&2
+  start=$SECONDS
+  "$stage"
+  touch "$work/done/$stage"
+  echo "== $stage: $((SECONDS - start)) s" >&2
+done
+if [ -n "$(ls "$work/failed")" ]; then
+  echo "run.sh: failed: $(ls "$work/failed" | tr '\n' ' ')" >&2
+  exit 1
+fi

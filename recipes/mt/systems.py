@@ -1,0 +1,131 @@
+"""The systems that the recipe trains and compares, and how each is decoded.
+
+    python recipes/mt/systems.py [--updates N] [--quick] [--only NAME,...]
+
+Prints lines of columns: `model NAME KIND FLAGS` for each system to train, `decode NAME SPEC FLAGS` for each
+way to decode it, and `missing NAME SPEC REASON` for what this version of nartk has not. SPEC is as in
+nartk-bench, NAME:OPTION=VALUE; TEACHER in it and in FLAGS stands for the teacher's folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+
+from nartk.kinds import KINDS
+from nartk.registry import options_of, strategies
+
+
+@dataclass(frozen=True)
+class System:
+    """A model and its decoders.
+
+    Attributes:
+        kind: The architecture is `nartk_KIND`.
+        flags: Of training, beside those that all share; {updates} stands for its length.
+        quick: Those that differ with `--quick`.
+        decoders: Strategies with options.
+    """
+
+    name: str
+    title: str
+    kind: str
+    flags: str
+    decoders: tuple[str, ...]
+    quick: str = ""
+
+
+TEACHER = System(
+    "teacher",
+    "autoregressive Transformer",
+    "transformer",
+    "--max-source-len 256 --max-target-len 256",
+    ("greedy", "beam:beam_size=5"),
+)
+_NAT = "--max-source-len 256 --max-target-len 256 "
+_CTC = "--max-source-len 256 --max-target-len 768 --upsample 3 --label-smoothing 0 "
+_DAG = "--max-source-len 128 --label-smoothing 0 --glancing 0.5:0.1@{updates} "
+_GLAT_DECODERS = ("glat", "glat:length_beam=5", "glat:length_beam=5:rerank=TEACHER")
+_CTC_DECODERS = ("ctc-greedy", "ctc-beam")
+STUDENTS = (
+    System("nat", "vanilla NAT", "nat", _NAT + "--decoder-input uniform-copy --glancing 0", _GLAT_DECODERS),
+    System(
+        "cmlm",
+        "CMLM",
+        "nat",
+        _NAT + "--decoder-input mask --glancing-strategy cmlm",
+        ("mask-predict:iterations=4", "mask-predict:iterations=10"),
+    ),
+    System("glat", "GLAT", "nat", _NAT + "--glancing 0.5:0.3@{updates}", _GLAT_DECODERS),
+    System("ctc", "CTC", "ctc", _CTC + "--glancing 0", _CTC_DECODERS),
+    System("ctc-glat", "CTC + GLAT", "ctc", _CTC + "--glancing 0.5:0.3@{updates}", _CTC_DECODERS),
+    System(
+        "dag",
+        "DA-Transformer",
+        "dag",
+        _DAG + "--max-target-len 1024 --upsample-scale 8",
+        ("dag-greedy", "dag-lookahead", "dag-viterbi", "dag-joint-viterbi", "dag-beam"),
+        quick=_DAG + "--max-target-len 256 --upsample-scale 4",
+    ),
+)
+
+
+def why_missing(system: System) -> str | None:
+    """Why this version of nartk cannot train a system; None where it can."""
+    kind = KINDS.get(system.kind)
+    if kind is None:
+        return f"no architecture nartk_{system.kind}"
+    for module in (kind.module, kind.scorer_module):
+        try:
+            import_module(module)
+        except ModuleNotFoundError as error:
+            return f"nartk_{system.kind} lacks {error.name}"
+    return None
+
+
+def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
+    """``NAME:OPTION=VALUE`` -> the strategy's name and its options."""
+    name, *given = spec.split(":")
+    return name, dict(part.split("=", 1) for part in given)
+
+
+def describe(updates: int, *, quick: bool, only: set[str]) -> Iterator[tuple[str, str, str, str]]:
+    """What `systems.py` prints."""
+    for system in (TEACHER, *STUDENTS):
+        if only and system is not TEACHER and system.name not in only:
+            continue
+        reason = why_missing(system)
+        if reason is not None:
+            yield "missing", system.name, "-", reason
+            continue
+        flags = system.quick if quick and system.quick else system.flags
+        yield "model", system.name, system.kind, flags.format(updates=updates)
+        for spec in system.decoders:
+            name, options = parse_spec(spec)
+            if name not in strategies() or not options.keys() <= options_of(name).keys():
+                yield "missing", system.name, spec, f"no strategy {spec}"
+                continue
+            given = (f"--{key.replace('_', '-')} {value}" for key, value in options.items())
+            yield "decode", system.name, spec, " ".join([f"--strategy {name}", *given])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--updates", type=int, default=15000, help="of a student (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="smaller graphs")
+    parser.add_argument("--only", default="", help="these students alone, with commas")
+    args = parser.parse_args()
+    only = {name for name in args.only.split(",") if name}
+    unknown = only - {system.name for system in STUDENTS}
+    if unknown:
+        parser.error(
+            f"no system {', '.join(sorted(unknown))}: choose from {', '.join(s.name for s in STUDENTS)}"
+        )
+    for row in describe(args.updates, quick=args.quick, only=only):
+        print("\t".join(row))
+
+
+if __name__ == "__main__":
+    main()

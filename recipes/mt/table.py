@@ -1,0 +1,169 @@
+"""The recipe's table and plot: quality of every system, and speed relative to the teacher's.
+
+    python recipes/mt/table.py --work DIR
+
+Reads DIR/systems.tsv, DIR/scores/KEY.{bleu,chrf}.json and DIR/speed.json; writes DIR/table.md, DIR/table.json
+and, where matplotlib is installed, DIR/plot.png. What is missing or has failed gets a row that says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+from systems import STUDENTS, TEACHER
+
+TITLES = {system.name: system.title for system in (TEACHER, *STUDENTS)}
+COLUMNS = (
+    "system",
+    "data",
+    "strategy",
+    "BLEU",
+    "chrF",
+    "ms",
+    "x greedy",
+    "x beam",
+    "sent/s",
+    "x greedy",
+    "x beam",
+)
+LEGEND = """BLEU, chrF: with the 95 % interval of a bootstrap. ms: a sentence, one at a time.
+sent/s: sentences in a second, {many} of them in batches of 32.
+x greedy, x beam: how many times as fast as the teacher with greedy search and with beam 5, by rounds."""
+
+
+def key_of(name: str, data: str, spec: str) -> str:
+    """What a run's files are called."""
+    return f"{name}.{data}.{spec}".replace(":", "_").replace("=", "-")
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def ratio(base: list[float], mine: list[float]) -> float:
+    return statistics.median(b / m for b, m in zip(base, mine, strict=True))
+
+
+def collect(work: Path) -> list[dict[str, Any]]:
+    """A row for each system, kind of data and strategy."""
+    speed = read_json(work / "speed.json") or {"seconds": {}, "sentences": {}}
+    seconds = speed["seconds"]
+    bases = [seconds.get(key_of("teacher", "raw", spec)) for spec in TEACHER.decoders]
+    rows = []
+    for line in (work / "systems.tsv").read_text(encoding="utf-8").splitlines():
+        what, name, spec, rest = line.split("\t")
+        if what == "model":
+            continue
+        if what == "missing":
+            rows.append({"name": name, "data": "-", "strategy": spec, "missing": f"not available: {rest}"})
+            continue
+        for data in ("raw",) if name == "teacher" else ("raw", "distilled"):
+            key = key_of(name, data, spec)
+            row: dict[str, Any] = {"name": name, "data": data, "strategy": spec}
+            rows.append(row)
+            for metric in ("bleu", "chrf"):
+                row[metric] = read_json(work / "scores" / f"{key}.{metric}.json")
+            if row["bleu"] is None:
+                marks = (f"{name}.{data}", key, f"{key}.bleu")
+                failed = any((work / "failed" / mark).exists() for mark in marks)
+                row["missing"] = "failed" if failed else "not run"
+                continue
+            mine = seconds.get(key)
+            if mine is None:
+                continue
+            row["ms"] = 1000 * statistics.median(mine["1"]) / speed["sentences"]["1"]
+            row["sentences_per_second"] = speed["sentences"]["32"] / statistics.median(mine["32"])
+            for batch in ("1", "32"):
+                for base, reference in zip(bases, ("greedy", "beam"), strict=True):
+                    if base is not None:
+                        row[f"over_{reference}_{batch}"] = ratio(base[batch], mine[batch])
+    return rows
+
+
+def cells(row: dict[str, Any]) -> tuple[str, ...]:
+    def number(key: str, digits: int, unit: str = "") -> str:
+        return f"{row[key]:.{digits}f}{unit}" if key in row else "-"
+
+    def score(metric: str) -> str:
+        found = row[metric]
+        bounds = found.get("confidence")
+        around = f" ({bounds['low']:.1f} to {bounds['high']:.1f})" if bounds else ""
+        return f"{found['score']:.2f}{around}"
+
+    first = (TITLES[row["name"]], row["data"], row["strategy"])
+    if "missing" in row:
+        return (*first, row["missing"], *["-"] * 7)
+    return (
+        *first,
+        score("bleu"),
+        score("chrf"),
+        number("ms", 1),
+        number("over_greedy_1", 2, "x"),
+        number("over_beam_1", 2, "x"),
+        number("sentences_per_second", 1),
+        number("over_greedy_32", 2, "x"),
+        number("over_beam_32", 2, "x"),
+    )
+
+
+def plot(rows: list[dict[str, Any]], path: Path) -> None:
+    """BLEU against the speed of one sentence at a time; raw data hollow, distilled data filled."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    shown = [row for row in rows if "over_beam_1" in row]
+    names = list(dict.fromkeys(row["name"] for row in shown))
+    figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
+    for i, name in enumerate(names):
+        for data, filled in (("raw", False), ("distilled", True)):
+            mine = [row for row in shown if row["name"] == name and row["data"] == data]
+            if mine:
+                axes.scatter(
+                    [row["over_beam_1"] for row in mine],
+                    [row["bleu"]["score"] for row in mine],
+                    edgecolors=f"C{i}",
+                    facecolors=f"C{i}" if filled else "none",
+                    label=f"{TITLES[name]}, {data}",
+                )
+    axes.set_xscale("log")
+    axes.set_xlabel("times as fast as the teacher with beam 5, one sentence at a time")
+    axes.set_ylabel("BLEU")
+    axes.legend(fontsize="small")
+    axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", type=Path, required=True)
+    work = parser.parse_args().work
+    rows = collect(work)
+    speed = read_json(work / "speed.json")
+    lines = ["| " + " | ".join(row) + " |" for row in (COLUMNS, ("---",) * len(COLUMNS), *map(cells, rows))]
+    signatures = {
+        row[metric]["signature"] for row in rows for metric in ("bleu", "chrf") if row.get(metric) is not None
+    }
+    lines += ["", LEGEND.format(many=speed["sentences"]["32"] if speed else 0)]
+    lines += [f"signature {signature}" for signature in sorted(signatures)]
+    if speed:
+        lines.append(
+            f"{speed['machine']}, {speed['device']}, {speed['threads']} threads, torch {speed['torch']}"
+        )
+    (work / "table.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (work / "table.json").write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    print("\n".join(lines))
+    try:
+        plot(rows, work / "plot.png")
+    except ModuleNotFoundError as error:
+        print(f"table.py: no plot, {error.name} is not installed: pip install 'nartk[plot]'", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
