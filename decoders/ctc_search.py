@@ -134,6 +134,9 @@ class Prefixes:
 class _Beam:
     """K prefixes of each of B rows; dead ones have minus infinity in both scores.
 
+    All are different, but for dead copies of the empty prefix behind it: since prefixes come before their
+    extensions where scores are equal, no dead extension is ever taken.
+
     Attributes:
         tokens: [B,K,T] int64; lengths: [B,K].
         last: [B,K] the last token; -1 of the empty prefix.
@@ -247,11 +250,10 @@ def _advance(
     known = beam.last >= 0
     last = beam.last.clamp(min=0)
     again = log_probs.gather(1, last).masked_fill(~known, float("-inf"))  # [B,K] the last word's
-    # To prefixes that stay: their last word goes on, or extends the prefix that lacks only it.
+    # To prefixes that stay: their last word goes on, or extends the prefix that lacks only it. before is
+    # [B,K,K], whether the second is the first and a word more; of empty ones the first is alive, if any is.
     mine = beam.lengths[:, :, None]
     before = (beam.shared == mine) & (mine + 1 == beam.lengths[:, None])
-    alive = total > float("-inf")
-    before = before & alive[:, :, None] & alive[:, None]  # [B,K,K]: the second is the first and a word more
     has_parent, parent = before.any(1), before.long().argmax(1)  # [B,K]
     from_blank, from_all = beam.blank.gather(1, parent), total.gather(1, parent)
     entered = torch.where(beam.last.gather(1, parent) == beam.last, from_blank, from_all) + again

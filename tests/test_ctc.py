@@ -67,7 +67,7 @@ def random_rows(
     """Random frames and targets of random lengths, NaN and nonsense past these."""
     draw = torch.Generator().manual_seed(seed)
     log_probs = torch.randn(rows, length, size, generator=draw, dtype=torch.float64) * 2
-    log_probs = log_probs.round() if whole else log_probs.log_softmax(-1)
+    log_probs = (log_probs > 0).double() if whole else log_probs.log_softmax(-1)
     log_probs[torch.rand(log_probs.shape, generator=draw) < 0.05] = -INF
     targets = torch.randint(0, size - 1, (rows, words), generator=draw)
     targets += targets >= blank
@@ -79,11 +79,11 @@ def random_rows(
 
 
 def check_alignments(seeds: range, device: torch.device) -> None:
-    impossible = ties = 0
+    impossible = 0
     for seed in seeds:
-        size, length, blank = 2 + seed % 3, 1 + seed % 6, seed % 2
+        size, length, blank = 2 + seed % 3, 1 + seed % 6, seed // 2 % 2
         batch = random_rows(
-            seed, 12, length=length, size=size, words=seed % 5, whole=seed % 4 == 0, blank=blank
+            seed, 12, length=length, size=size, words=seed % 5, whole=seed % 2 == 0, blank=blank
         )
         log_probs, targets, lengths, counts = (x.to(device) for x in batch)
         found = ctc_best_states(log_probs, targets, lengths, counts, blank=blank).cpu()
@@ -98,13 +98,11 @@ def check_alignments(seeds: range, device: torch.device) -> None:
                 assert [words[u] if u >= 0 else blank for u in tokens_of(found[row, :frames])] == labels[
                     row, :frames
                 ].tolist()
-            ties += seed % 4 == 0
             alone = ctc_best_states(
                 *(x[row : row + 1] for x in (log_probs, targets, lengths, counts)), blank=blank
             )
             assert torch.equal(alone.cpu()[0], found[row])
     assert impossible > 0
-    assert ties > 0
 
 
 def test_alignment_is_the_likeliest_of_all_labellings(device: torch.device) -> None:
@@ -114,6 +112,22 @@ def test_alignment_is_the_likeliest_of_all_labellings(device: torch.device) -> N
 @pytest.mark.slow
 def test_alignment_is_the_likeliest_of_all_labellings_many_times(device: torch.device) -> None:
     check_alignments(range(60, 1060), device)
+
+
+def test_ties_go_as_far_as_they_can(device: torch.device) -> None:
+    draw = torch.Generator().manual_seed(0)
+    log_probs = torch.randint(-1, 1, (150, 5, 3), generator=draw).double()
+    targets = torch.tensor([[1, 2, 1], [1, 1, 2], [2, 1, 2]]).repeat(50, 1)
+    lengths, counts = torch.full((150,), 5), torch.randint(1, 4, (150,), generator=draw)
+    found = ctc_best_states(*(x.to(device) for x in (log_probs, targets, lengths, counts)), blank=0).tolist()
+    other = 0
+    for row, states in enumerate(found):
+        words = targets[row, : counts[row]].tolist()
+        assert states == best_by_hand(log_probs[row].numpy(), words, 0)[0]
+        # A rule that likes late blanks finds others: there are ties.
+        shaken = log_probs[row].numpy() + 1e-6 * np.arange(5)[:, None] * (np.arange(3) == 0)
+        other += states != best_by_hand(shaken, words, 0)[0]
+    assert other > 20
 
 
 def test_a_known_bad_alignment_is_noticed() -> None:
