@@ -37,12 +37,12 @@ class Packed:
     padding: int  # tokens at the end that belong to no row
 
     def unpack(self, x: Tensor) -> Tensor:
-        real = x[0, :, : x.shape[2] - self.padding]  # [H,N,D]
+        real = x[0, : x.shape[1] - self.padding]  # [N,W]
         if self.dense:
-            return real.unflatten(1, (self.batch, self.width)).transpose(0, 1)
-        out = x.new_zeros(self.batch, self.width, x.shape[1], x.shape[3])
-        out[self.rows, self.columns] = real.transpose(0, 1)
-        return out.transpose(1, 2)
+            return real.view(self.batch, self.width, -1)
+        out = x.new_zeros(self.batch, self.width, x.shape[2])
+        out[self.rows, self.columns] = real
+        return out
 
     def pack(self, x: Tensor) -> Tensor:
         x = x.transpose(1, 2)  # [B,K,H,D]

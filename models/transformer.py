@@ -117,7 +117,7 @@ class Layout(Protocol):
     """How tokens of rows of different lengths lie in one row of N, so that no padding is computed."""
 
     def unpack(self, x: Tensor) -> Tensor:
-        """[1,H,N,D] -> [B,H,K,D]."""
+        """[1,N,W] -> [B,K,W], whatever the W features are."""
 
     def pack(self, x: Tensor) -> Tensor:
         """[B,H,K,D] -> [1,N,H*D]."""
@@ -218,8 +218,6 @@ class Attention(nn.Module):
         A mask [B,1,K or 1,T] may have more rows than there are queries: q is then padded to it, which
         lets a caller fix the shape of the computation.
         """
-        if layout is not None:
-            q = layout.unpack(q)
         count = q.shape[2]
         if mask is not None and mask.shape[2] > count:
             q = F.pad(q, (0, 0, 0, mask.shape[2] - count))
@@ -266,9 +264,8 @@ class EncoderLayer(nn.Module):
         """x [B,S,d_model], or packed with a layout [1,N,d_model] -> the same shape."""
 
         def attend(y: Tensor) -> Tensor:
-            q, k, v = self.self_attention.split(self.self_attention.qkv(y), 3)
-            if layout is not None:
-                k, v = layout.unpack(k), layout.unpack(v)
+            qkv = self.self_attention.qkv(y)
+            q, k, v = self.self_attention.split(qkv if layout is None else layout.unpack(qkv), 3)
             return self.self_attention.attend(q, k, v, mask, layout=layout)
 
         x = _sublayer(x, attend, self.self_norm, self.dropout, self.norm_first)
@@ -290,8 +287,9 @@ class DecoderLayer(nn.Module):
 
     def source_kv(self, memory: Tensor, layout: Layout | None = None) -> tuple[Tensor, Tensor]:
         """Keys and values of the encoded source: memory [B,S,d_model], or packed -> two of [B,H,S,D]."""
-        k, v = self.cross_attention.split(self.cross_attention.kv(memory), 2)
-        return (k, v) if layout is None else (layout.unpack(k), layout.unpack(v))
+        kv = self.cross_attention.kv(memory)
+        k, v = self.cross_attention.split(kv if layout is None else layout.unpack(kv), 2)
+        return k, v
 
     def forward(
         self,
@@ -313,15 +311,17 @@ class DecoderLayer(nn.Module):
             causal, layout = False, cache.layout
 
         def attend(y: Tensor) -> Tensor:
-            q, k, v = self.self_attention.split(self.self_attention.qkv(y), 3)
+            qkv = self.self_attention.qkv(y)
+            unpacked = qkv if layout is None else layout.unpack(qkv)
+            q, k, v = self.self_attention.split(unpacked, 3)
             if cache is not None:
-                k, v = cache.append(k, v)
-            elif layout is not None:
-                k, v = layout.unpack(k), layout.unpack(v)
+                _, new_k, new_v = self.self_attention.split(qkv, 3)
+                k, v = cache.append(new_k, new_v)
             return self.self_attention.attend(q, k, v, mask, causal=causal, layout=layout)
 
         def attend_source(y: Tensor) -> Tensor:
-            (q,) = self.cross_attention.split(self.cross_attention.q(y), 1)
+            q = self.cross_attention.q(y)
+            (q,) = self.cross_attention.split(q if layout is None else layout.unpack(q), 1)
             return self.cross_attention.attend(q, *source_kv, source_mask, layout=layout)
 
         x = _sublayer(x, attend, self.self_norm, self.dropout, self.norm_first)
