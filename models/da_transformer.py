@@ -219,14 +219,17 @@ class DaTransformer(NonAutoregressive):
         parts["words"] = loss.detach() / tokens
         parts["shown"] = shown.sum() / (counts - 2).sum().clamp(min=1)
         if config.upsampling == "predict":
-            most = config.length_difference
             logits = self.lengths(self.pool(memory, src_tokens.ne(config.pad)))
-            logits = logits if logits.dtype == torch.float64 else logits.float()
-            difference = (counts - 1 - source_lengths).clamp(-most, most) + most
-            parts["length"] = F.cross_entropy(logits, difference)
-            loss = loss + training.length_factor * parts["length"] * tokens
-            parts["length"] = parts["length"].detach()
+            length = self._length_loss(logits, counts - 1 - source_lengths)
+            loss = loss + training.length_factor * length * tokens
+            parts["length"] = length.detach()
         return Losses(loss, tokens, parts)
+
+    def _length_loss(self, logits: Tensor, differences: Tensor) -> Tensor:
+        """The mean cross-entropy, nats, of logits [B,C] for differences [B] from the source's length."""
+        most = self.config.length_difference
+        wide = logits if logits.dtype == torch.float64 else logits.float()
+        return F.cross_entropy(wide, differences.clamp(-most, most) + most)
 
     def _graph(self, canvas: Tensor, batch: _Batch) -> tuple[Tensor, Tensor, Tensor]:
         """The graph of a canvas [B,L] and what it says of the target.

@@ -340,15 +340,16 @@ def requests_of(rng: random.Random, count: int, longest: int) -> list[Request]:
     return [Request(i, tuple(ids), 60) for i, ids in enumerate(sentences(rng, count, longest, WORDS))]
 
 
+@pytest.mark.parametrize("count", [24, pytest.param(300, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("upsampling", ["source", "predict"])
 def test_a_batch_says_bitwise_what_its_sentences_say_alone(
-    upsampling: str, dtype: torch.dtype, device: torch.device
+    upsampling: str, dtype: torch.dtype, count: int, device: torch.device
 ) -> None:
     settings = {"upsampling": upsampling, "upsample_scale": "3", "length_difference": 8}
     model = network(WORDS, seed=1, spread=3.0, **settings)
     scorer = scorer_of(model, dtype=dtype, device=device)
-    requests = requests_of(random.Random(0), 24, 45)
+    requests = requests_of(random.Random(0), count, 45)
     for name in STRATEGIES:
         options = {"nbest": 3} if name == "dag-sample" else {}
         alone = [decode(name, scorer, [request], **options)[0].hypotheses for request in requests]
