@@ -33,6 +33,10 @@ class DagScorer(NarScorer):
         hidden = self.decode(self.model.place_words(self.model.canvas(lengths)), lengths, state)
         return Graph(hidden, self._links(hidden, lengths), lengths)
 
+    def words(self, hidden: Tensor) -> Tensor:
+        """Logits [N,V] of the words at vertices [N,D]; a row's do not depend on the others."""
+        return self.logits(hidden)
+
     def sizes(self, state: NarState) -> Tensor:
         """Vertices [B] of the graphs of encoded sources."""
         model, lengths = self.model, state.lengths
@@ -45,17 +49,9 @@ class DagScorer(NarScorer):
         """Links [B,L,L] of features [B,L,D]; in exact mode each row's are computed alone."""
         batch, width = hidden.shape[:2]
         rows, places = (self.columns(width) < lengths[:, None]).nonzero().unbind(1)
-        count = rows.shape[0]
-        layout = self.layout(rows, places, batch, width)
+        layout = self.layout(rows, places, batch, -(-width // LENGTHS) * LENGTHS if self.exact else width)
         packed = self.model.links.project(layout.pad(hidden[rows, places]), layout.pad(places))
-        room = -(-width // LENGTHS) * LENGTHS if self.exact else width
-
-        def spread(x: Tensor) -> Tensor:  # [N,D] -> [B,L,D]
-            out = x.new_zeros(batch, room, x.shape[1])
-            out[rows, places] = x[:count]
-            return out
-
-        query, key, gate = map(spread, packed)
+        query, key, gate = (layout.unpack(x[None]) for x in packed)
         if not self.exact:
             return self.model.links.mix(query, key, gate, lengths)
         links = query.new_full((batch, width, width), -math.inf, dtype=torch.float32)
