@@ -81,5 +81,5 @@ class BlockwiseScorer(NarScorer):
         kept = self.columns(canvas.shape[1]) < lengths[:, None]
         hidden = self.decode(self.model.place_words(canvas), lengths, state)
         logits = hidden.new_zeros(*canvas.shape, self.config.tgt_vocab)
-        logits[kept] = self.words(hidden[kept])
+        logits[kept] = self.logits(hidden[kept])
         return logits

@@ -27,7 +27,7 @@ class CtcScorer(NarScorer):
         x = self.model.frames(state.tokens, state.memory)[:, :width]
         hidden = self.decode(self.model.place_vectors(x), lengths, state)
         kept = self.columns(width) < lengths[:, None]
-        said = self.words(hidden[kept]).float().log_softmax(-1)  # [n,V]
+        said = self.logits(hidden[kept]).float().log_softmax(-1)  # [n,V]
         if bool(kept.all()):
             return Frames(said.view(*kept.shape, -1), lengths)
         log_probs = said.new_zeros(*kept.shape, said.shape[1])

@@ -102,7 +102,7 @@ class NarScorer(Serving):
             yield (None if len(found) == 1 else (widths == width).nonzero().squeeze(1)), width
 
     @torch.inference_mode()
-    def words(self, hidden: Tensor) -> Tensor:
+    def logits(self, hidden: Tensor) -> Tensor:
         """Logits [N,V] of features [N,D]; a row's do not depend on the others."""
         return self.linear(self.model.output, hidden)
 

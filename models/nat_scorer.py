@@ -45,7 +45,7 @@ class NatScorer(NarScorer):
         x = self.model.inputs(canvas, lengths, state.tokens, state.lengths)
         hidden = self.decode(x, lengths, state)
         kept = self.columns(canvas.shape[1]) < lengths[:, None]
-        words = self.words(hidden[kept])  # [n,V]
+        words = self.logits(hidden[kept])  # [n,V]
         if bool(kept.all()):
             return words.view(*canvas.shape, -1)
         logits = words.new_zeros(*canvas.shape, words.shape[1])
