@@ -43,6 +43,8 @@ class DagBeam(Native):
     likeliest pairs of edge and word from each; here a prefix is at all its vertices at once and follows all
     edges. Its alpha, gamma and number of words are the defaults here.
 
+    In exact mode the sentences of a batch are searched one after the other, else together.
+
     A token's score is the log-probability of the word after those before it, without the language model.
     Where nothing ends within the limit, the best prefix stands as it is.
     """
@@ -51,7 +53,9 @@ class DagBeam(Native):
     promise = "approximate: the likeliest output over all paths, as far as the beam sees"
 
     beam_size: int = option(20, "prefixes of each length that are kept", low=1)
-    alpha: float = option(1.1, "scores are divided by length ** this; more favours long outputs")
+    alpha: float = option(
+        1.1, "scores are divided by length ** this; more favours long outputs", low=-10, high=10
+    )
     gamma: float = option(0.1, "weight of the language model's log-probabilities", low=0)
     lm: str = option("", "n-gram language model of target tokens, a file in ARPA format")
     candidates: int = option(5, "likeliest words of a vertex that count", low=1)

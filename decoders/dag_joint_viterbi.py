@@ -31,7 +31,7 @@ class DagJointViterbi(Native):
     promise = "approximate: the likeliest pair of path and words, not the likeliest words"
 
     beta: float = option(
-        1.0, "log-probabilities are divided by length ** this; more favours long outputs", low=0
+        1.0, "log-probabilities are divided by length ** this; more favours long outputs", low=0, high=10
     )
     merge_repeats: bool = option(False, "output equal words that follow each other as one")
 

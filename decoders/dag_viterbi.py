@@ -38,7 +38,7 @@ class DagViterbi(Native):
     promise = "approximate: the likeliest path, then the likeliest words on it"
 
     beta: float = option(
-        1.0, "log-probabilities are divided by length ** this; more favours long outputs", low=0
+        1.0, "log-probabilities are divided by length ** this; more favours long outputs", low=0, high=10
     )
     merge_repeats: bool = option(False, "output equal words that follow each other as one")
 
