@@ -108,7 +108,7 @@ def read_arpa(path: Path, vocab: Vocab) -> NGram:
 
     Words of the vocabulary that the file does not list count as ``<unk>``, and n-grams with words that the
     vocabulary does not have are left out, since no output says them. Where the file lists no ``<unk>``, it
-    has a base-10 log-probability of -100. Reading is Python code: about a million n-grams in five seconds.
+    has a base-10 log-probability of -100.
 
     Raises:
         InputFileError: The file cannot be read.

@@ -28,10 +28,11 @@ class TokenTrace:
     """Where one output token came from.
 
     Attributes:
-        origin: ``draft`` (proposed and accepted), ``verifier`` (the verifier's own), or ``prefix`` (forced).
+        origin: ``draft`` (proposed and accepted), ``verifier`` (the verifier's own), ``prefix`` (forced), or
+            ``model`` (a non-autoregressive model's).
         verifier_pass: The pass that settled it, from 1; of a forced token the one that reached it, or 0 where
             a strategy does not count it, as in beam search.
-        margin: How far the verifier's best logit lay above its second best, in nats.
+        margin: How far the best logit there lay above the second best, in nats.
     """
 
     origin: str
@@ -45,9 +46,10 @@ class Hypothesis:
 
     Attributes:
         tokens: Target ids; the last is eos unless `max_len` cut it off.
-        score: Sum of `positional_scores` (beam search: divided by its length penalty), natural logarithm;
-            None where the strategy computes none.
-        positional_scores: The verifier's log-probability of each token, natural logarithm.
+        score: What the strategy ranks by, natural logarithm: the sum of `positional_scores`, unless it says
+            otherwise (beam search divides by its length penalty, others take a mean); None where it has none.
+        positional_scores: The model's log-probability of each token, natural logarithm; None where the
+            strategy has none.
         trace: A TokenTrace for each token, where a trace was asked for.
         text: The tokens as a line of text; the pipeline fills it in.
     """

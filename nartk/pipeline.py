@@ -20,6 +20,7 @@ from nartk.errors import (
     ModelNotFoundError,
     NartkError,
     OutOfMemoryError,
+    StrategyMismatchError,
     UsageError,
 )
 from nartk.hypothesis import DecodeStats, Hypothesis, Request, Result
@@ -74,7 +75,9 @@ class Model:
         """The strategy `name`, checked against this model, with the other models that it needs loaded.
 
         Raises:
-            VocabMismatchError: Another model writes other words.
+            StrategyMismatchError: The model, or another one that an option names, is of the wrong kind or has
+                less room than the model.
+            VocabMismatchError: Another model reads or writes other words.
         """
         made = make_strategy(name, options)
         require_protocol(made, self.scorer)
@@ -84,7 +87,18 @@ class Model:
             if not item.metadata["model"] or not other:
                 continue
             helper = load(other, device=str(self.scorer.device), dtype=self.dtype)
-            self.scorer.vocab.require_equal(helper.scorer.vocab, "the model", f"{key} {other!r}")
+            for mine, theirs in (
+                (self.checkpoint.source_vocab, helper.checkpoint.source_vocab),
+                (self.checkpoint.target_vocab, helper.checkpoint.target_vocab),
+            ):
+                mine.require_equal(theirs, "the model", f"{key} {other!r}")
+            for side in ("max_source_len", "max_target_len"):
+                room, wanted = (getattr(each.scorer.config, side) for each in (helper, self))
+                if room < wanted:
+                    raise StrategyMismatchError(
+                        f"{key} {other!r} has a `{side}` of {room} tokens, the model one of {wanted}",
+                        fix="train it with the model's lengths",
+                    )
             made = replace(made, **{key: helper.checkpoint.fingerprint})
             helpers[key] = helper.scorer
         return replace(made, helpers=helpers) if helpers else made

@@ -851,6 +851,14 @@ def test_another_model_reranks_if_its_words_are_the_same(
     assert "the model and rerank" in capsys.readouterr().err
     assert main([*command, "--rerank", str(folder / "model")]) == 2
     assert "--rerank needs a Seq2SeqScorer" in capsys.readouterr().err
+    small = tiny.random_model(folder / "small", words=LETTERS, max_len=8)
+    assert main([*command, "--rerank", str(small)]) == 2
+    assert "has a `max_source_len` of 8 tokens, the model one of 24" in capsys.readouterr().err
+    readers = tiny.random_model(folder / "readers", words=LETTERS)
+    (readers / "dict.target.txt").write_bytes((readers / "dict.txt").read_bytes())
+    (readers / "dict.txt").write_bytes((other / "dict.txt").read_bytes())
+    assert main([*command, "--rerank", str(readers)]) == 4
+    assert f"differ at id {len(LETTERS) + 3}: {LETTERS[-1]!r} and 'x'" in capsys.readouterr().err
     assert main([*command, "--rerank", str(fitting)]) == 3
     random_choice = capsys.readouterr().out.splitlines()
     assert len(random_choice) == len(LINES)
