@@ -67,7 +67,7 @@ if [ -n "$quick" ]; then
   suffix=_tiny size=(--dropout 0.1) pieces=2000 batch=(--max-tokens 1500) lr=0.002 warmup=30 saves=2 average=2 log=20
   # A teacher of 200 updates says little: most references stay.
   distil=(--strategy greedy --max-len 40 --min-bleu 10 --drop-longer 100 --drop-repeats 6)
-  speed=(--rounds 2 --single 10 --many 40)
+  speed=(--rounds 2 --single 5 --many 32 --threads 1)
 else
   : "${updates:=15000}" "${teacher_updates:=6000}" "${jobs:=1}"
   suffix= pieces=8000 batch=(--max-tokens 4096) lr=0.001 warmup=1000 saves=30 average=5 log=100
