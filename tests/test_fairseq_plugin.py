@@ -263,3 +263,21 @@ def test_hook_imports_nothing_before_fairseq() -> None:
         [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True
     )
     assert done.stdout == "['_fairseq_compat']\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["nowhere", "--max-tokens", "9"], "error[E201 InputFile] nowhere: no such file or folder. Fix: "),
+        (["nowhere"], "error[E101 Usage] Must specify batch size either with --max-tokens or --batch-size. "),
+    ],
+)
+def test_what_fairseq_refuses_is_one_line(
+    flags: list[str], message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from nartk.cli.train import main
+
+    flags = [*flags, "--arch", "nartk_transformer_tiny", "--cpu"]
+    assert main(flags) == 2
+    last = capfd.readouterr().err.splitlines()[-1]
+    assert last.startswith(f"nartk: {message}"), last

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from collections.abc import Callable, Sequence
 
 from nartk import _fairseq_compat
-from nartk.errors import MissingDependencyError
+from nartk.cli import _common
+from nartk.errors import InputFileError, MissingDependencyError, UsageError
 
 # When this module is imported, so that processes which torch spawns are cured as well.
 _fairseq_compat.install()
@@ -15,6 +17,29 @@ _fairseq_compat.install()
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
     """Keeps the examples as they are written, and tells the defaults of fairseq's many options."""
+
+
+def run(command: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> int:
+    """Runs a command of fairseq's; what fairseq asserts of its options is an error in one line."""
+
+    def guarded(args: Sequence[str]) -> int:
+        start()
+        try:
+            return command([each for each in args if each != "--debug"])  # which fairseq does not know
+        except FileNotFoundError as error:
+            named = {} if error.filename is None else {"where": str(error.filename)}
+            message = "no such file or folder" if named else _first_line(error)
+            raise InputFileError(message, fix="--debug shows who asks for it", **named) from error
+        except AssertionError as error:
+            if not str(error):
+                raise
+            raise UsageError(_first_line(error), fix="see --help; --debug shows where") from error
+
+    return _common.run(guarded, argv)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0].rstrip(".!")
 
 
 def start() -> None:

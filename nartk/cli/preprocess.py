@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nartk.cli import _fairseq
-from nartk.cli._common import run
 
 EXAMPLES = """examples:
   nartk-preprocess --source-lang src --target-lang trg --trainpref train.sp --validpref dev.sp \\
@@ -15,11 +14,10 @@ EXAMPLES = """examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
-    return run(_command, argv)
+    return _fairseq.run(_command, argv)
 
 
 def _command(argv: Sequence[str]) -> int:
-    _fairseq.start()
     from fairseq import options
     from fairseq_cli import preprocess
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from nartk.cli import _fairseq
-from nartk.cli._common import run
 
 EXAMPLES = """examples:
   nartk-train data-bin --arch nartk_transformer_tiny --criterion nartk_cross_entropy --label-smoothing 0.1 \\
@@ -25,11 +24,10 @@ _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
-    return run(_command, argv)
+    return _fairseq.run(_command, argv)
 
 
 def _command(argv: Sequence[str]) -> int:
-    _fairseq.start()
     from fairseq import options
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from fairseq.distributed import utils as distributed
