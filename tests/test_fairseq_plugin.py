@@ -278,6 +278,8 @@ def test_what_fairseq_refuses_is_one_line(
     from nartk.cli.train import main
 
     flags = [*flags, "--arch", "nartk_transformer_tiny", "--cpu"]
-    assert main(flags) == 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # hydra's, about itself
+        assert main(flags) == 2
     last = capfd.readouterr().err.splitlines()[-1]
     assert last.startswith(f"nartk: {message}"), last
