@@ -1,7 +1,7 @@
 """Makes the text, the vocabulary and the encoded text of the translation recipe.
 
-python recipes/mt/prepare.py text --pair en-de --data DIR --output OUT [--quick]
-    OUT/{train,valid,test}.{en,de} from Multi30k or the Tanaka corpus
+python recipes/mt/prepare.py text --pair en-de [--data DIR] --output OUT [--quick]
+    OUT/{train,valid,test}.{en,de} from Multi30k in DIR; en-ja from the Tanaka corpus, which ships
 python recipes/mt/prepare.py pieces --output OUT --langs en de --size N
     OUT/spm.model and fairseq's OUT/dict.txt, one for both languages, from OUT/train.*
 python recipes/mt/prepare.py encode --model OUT/spm.model FILE ...
@@ -18,6 +18,8 @@ from collections import Counter
 from pathlib import Path
 
 import sentencepiece
+
+from nartk.data.text import read_shipped
 
 QUICK = {"train": 3000, "valid": 150, "test": 40}  # pairs
 HELD_OUT = 500  # of the end of Tanaka's training pairs, which has one set to test on and none to validate on
@@ -47,13 +49,16 @@ def multi30k(folder: Path, source: str, target: str) -> dict[str, list[tuple[str
     }
 
 
-def tanaka(folder: Path, source: str, target: str) -> dict[str, list[tuple[str, str]]]:
+def tanaka(source: str, target: str) -> dict[str, list[tuple[str, str]]]:
     """Japanese is written without the spaces between its words, as people write it."""
 
-    def pairs(name: str) -> list[tuple[str, str]]:
-        sides = {language: read(folder, f"{name}.{language}") for language in (source, target)}
-        sides["ja"] = [line.replace(" ", "") for line in sides["ja"]]
-        return list(zip(sides[source], sides[target], strict=True))
+    def pairs(split: str) -> list[tuple[str, str]]:
+        found = []
+        for line in read_shipped(f"tanaka_enja.{split}.tsv.xz"):
+            english, japanese = line.split("\t")
+            sides = {"en": english, "ja": japanese.replace(" ", "")}
+            found.append((sides[source], sides[target]))
+        return found
 
     train = pairs("train")
     return {"train": train[:-HELD_OUT], "valid": train[-HELD_OUT:], "test": pairs("dev")}
@@ -61,7 +66,12 @@ def tanaka(folder: Path, source: str, target: str) -> dict[str, list[tuple[str, 
 
 def write_text(args: argparse.Namespace) -> None:
     source, target = args.pair.split("-")
-    corpus = (tanaka if "ja" in (source, target) else multi30k)(args.data, source, target)
+    if "ja" in (source, target):
+        corpus = tanaka(source, target)
+    elif args.data is None:
+        raise SystemExit("prepare.py: --data DIR is needed: see recipes/mt/README.md")
+    else:
+        corpus = multi30k(args.data, source, target)
     args.output.mkdir(parents=True, exist_ok=True)
     for split, pairs in corpus.items():
         kept = pairs[: QUICK[split]] if args.quick else pairs
@@ -118,7 +128,7 @@ def main() -> None:
     commands = parser.add_subparsers(required=True)
     text = commands.add_parser("text")
     text.add_argument("--pair", required=True, choices=("en-de", "de-en", "en-ja"))
-    text.add_argument("--data", type=Path, required=True)
+    text.add_argument("--data", type=Path)
     text.add_argument("--output", type=Path, required=True)
     text.add_argument("--quick", action="store_true")
     text.set_defaults(run=write_text)

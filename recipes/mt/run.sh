@@ -7,8 +7,8 @@
 # Stages: prepare sentencepiece binarise teacher distil models decode score speed table. A stage that has
 # finished is not run again; --stage runs the stages it names, finished or not, and no others. Training,
 # distillation and the models within their stage go on where they were broken off.
-#   --pair     en-de (default) and de-en: Multi30k; en-ja: the Tanaka corpus
-#   --data     folder of the corpus (see recipes/mt/README.md; default: $NARTK_SHARED_DATA/mt/...)
+#   --pair     en-de (default, where the corpus is) and de-en: Multi30k; en-ja: the Tanaka corpus, which ships
+#   --data     folder of Multi30k (see recipes/mt/README.md; default: $NARTK_SHARED_DATA/mt/multi30k)
 #   --quick    small models on 3,000 pairs, few updates: every stage for real, in minutes on two cores
 #   --only     these students alone: nat, cmlm, glat, ctc, ctc-glat, dag
 #   --updates  of a student (default 15000, --quick 60); --teacher-updates (default 6000, --quick 200)
@@ -17,7 +17,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 stages=(prepare sentencepiece binarise teacher distil models decode score speed table)
-pair=en-de quick= data= work= device=cpu only= updates= teacher_updates= jobs= chosen=
+pair= quick= data= work= device=cpu only= updates= teacher_updates= jobs= chosen=
 
 usage() { sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 die() { echo "run.sh: $*" >&2; exit 2; }
@@ -42,10 +42,18 @@ while [ $# -gt 0 ]; do
   esac
   shift 2
 done
+[ -n "$data" ] || data=${NARTK_SHARED_DATA:-$here/../../../shared/data}/mt/multi30k
+if [ -z "$pair" ]; then
+  pair=en-de
+  if [ ! -d "$data" ]; then
+    pair=en-ja
+    echo "run.sh: no Multi30k in $data: taking the pair en-ja, which ships" >&2
+  fi
+fi
 case $pair in
-  en-de | de-en) corpus=multi30k tokenize=13a ;;
+  en-de | de-en) tokenize=13a ;;
   # sacrebleu's tokeniser of Japanese needs MeCab; without it, BLEU over characters, which is another number.
-  en-ja) corpus=tanaka_enja tokenize=char
+  en-ja) tokenize=char
     if python -c 'import MeCab, ipadic' 2>/dev/null; then tokenize=ja-mecab
     else echo "run.sh: BLEU over characters: pip install 'sacrebleu[ja]' for words" >&2; fi ;;
   *) die "no pair '$pair': choose from en-de, de-en, en-ja" ;;
@@ -58,7 +66,6 @@ for command in nartk-train nartk-distill; do
     die "nartk is not installed: pip install '.[train,score,plot]' && pip install --no-deps fairseq==0.12.2"
 done
 src=${pair%-*} trg=${pair#*-}
-[ -n "$data" ] || data=${NARTK_SHARED_DATA:-$here/../../../shared/data}/mt/$corpus
 [ -n "$work" ] || work=runs/mt-$pair${quick:+-quick}
 mkdir -p "$work/done" "$work/failed"
 
