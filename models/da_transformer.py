@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from nartk.errors import UsageError
 from nartk.models.dag import dag_best_path, dag_log_likelihood, match_scores
 from nartk.models.glancing import reveal
+from nartk.models.lengths import length_loss, pool, predictor
 from nartk.models.nar import Losses, NarTraining, NonAutoregressive
 from nartk.models.transformer import TransformerConfig, setting
-from nartk.sums import tree_sum
 from nartk.vocab import SPECIALS
 
 MASK = SPECIALS.index("<s>")  # also the bos that vertex 0 says
@@ -148,21 +148,13 @@ class DaTransformer(NonAutoregressive):
         super().__init__(config)
         self.links = Links(config)
         if config.upsampling == "predict":
-            self.lengths = nn.Linear(config.d_model, 2 * config.length_difference + 1)
-            nn.init.xavier_uniform_(self.lengths.weight)
-            nn.init.zeros_(self.lengths.bias)
+            self.lengths = predictor(config.d_model, config.length_difference)
 
     def sizes(self, lengths: Tensor, scale: float) -> Tensor:
         """Vertices [B] of graphs for lengths [B] of what their size goes by; 2 to `max_target_len`."""
         if self.config.upsampling == "fixed":
             lengths = torch.ones_like(lengths)
         return (lengths * scale).long().clamp(2, self.config.max_target_len)
-
-    def pool(self, memory: Tensor, kept: Tensor) -> Tensor:
-        """What the length is predicted from: the mean of memory [B,S,D] where `kept` [B,S] -> [B,D]."""
-        wide = memory if memory.dtype == torch.float64 else memory.float()
-        mean = tree_sum(wide.masked_fill(~kept[:, :, None], 0.0)) / kept.sum(1, keepdim=True)
-        return mean.to(memory.dtype)
 
     def length_of(self, logits: Tensor, source_lengths: Tensor) -> Tensor:
         """The likeliest length [B], tokens with eos, by logits [B,C] of its difference from the source's."""
@@ -219,17 +211,11 @@ class DaTransformer(NonAutoregressive):
         parts["words"] = loss.detach() / tokens
         parts["shown"] = shown.sum() / (counts - 2).sum().clamp(min=1)
         if config.upsampling == "predict":
-            logits = self.lengths(self.pool(memory, src_tokens.ne(config.pad)))
-            length = self._length_loss(logits, counts - 1 - source_lengths)
+            logits = self.lengths(pool(memory, src_tokens.ne(config.pad)))
+            length = length_loss(logits, counts - 1 - source_lengths)
             loss = loss + training.length_factor * length * tokens
             parts["length"] = length.detach()
         return Losses(loss, tokens, parts)
-
-    def _length_loss(self, logits: Tensor, differences: Tensor) -> Tensor:
-        """The mean cross-entropy, nats, of logits [B,C] for differences [B] from the source's length."""
-        most = self.config.length_difference
-        wide = logits if logits.dtype == torch.float64 else logits.float()
-        return F.cross_entropy(wide, differences.clamp(-most, most) + most)
 
     def _graph(self, canvas: Tensor, batch: _Batch) -> tuple[Tensor, Tensor, Tensor]:
         """The graph of a canvas [B,L] and what it says of the target.

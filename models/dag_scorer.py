@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from nartk.models.da_transformer import DaTransformer
+from nartk.models.lengths import pool
 from nartk.models.nar_scorer import NarScorer, NarState
 from nartk.models.serving import LENGTHS
 from nartk.scorer import Graph, Source
@@ -42,7 +43,7 @@ class DagScorer(NarScorer):
         model, lengths = self.model, state.lengths
         if model.config.upsampling == "predict":
             kept = self.columns(state.memory.shape[1]) < lengths[:, None]
-            lengths = model.length_of(self.linear(model.lengths, model.pool(state.memory, kept)), lengths)
+            lengths = model.length_of(self.linear(model.lengths, pool(state.memory, kept)), lengths)
         return model.sizes(lengths, model.config.scales[1])
 
     def _links(self, hidden: Tensor, lengths: Tensor) -> Tensor:

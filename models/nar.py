@@ -24,7 +24,9 @@ class NarTraining:
         UsageError: A value is out of its bounds.
     """
 
-    label_smoothing: float = setting(0.1, "probability mass spread over all words, in [0, 1)")
+    label_smoothing: float = setting(
+        0.1, "probability mass spread over all words, in [0, 1); CTC and DA-Transformer do not use it"
+    )
     length_factor: float = setting(0.1, "weight of the length predictor's loss beside the words'")
     glancing: str = setting(
         "0",

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from nartk.errors import UsageError
 from nartk.models.glancing import reveal
+from nartk.models.lengths import length_loss, pool, predictor
 from nartk.models.nar import Losses, NarTraining, NonAutoregressive, align_left
 from nartk.models.transformer import TransformerConfig, label_smoothed_cross_entropy, setting
-from nartk.sums import tree_sum
 from nartk.vocab import SPECIALS
 
 MASK = SPECIALS.index("<s>")  # stands at unfilled places; a word that no target has
@@ -69,9 +69,7 @@ class Nat(NonAutoregressive):
 
     def __init__(self, config: NatConfig) -> None:
         super().__init__(config)
-        self.lengths = nn.Linear(config.d_model, 2 * config.length_difference + 1)
-        nn.init.xavier_uniform_(self.lengths.weight)
-        nn.init.zeros_(self.lengths.bias)
+        self.lengths = predictor(config.d_model, config.length_difference)
 
     def losses(self, src_tokens: Tensor, target: Tensor, *, training: NarTraining, update: int) -> Losses:
         """The training loss of sources [B,S], padded on either side, and targets [B,T] with eos.
@@ -117,9 +115,7 @@ class Nat(NonAutoregressive):
             pad=self.config.pad,
         )
         source_lengths, lengths = (x.ne(self.config.pad).sum(1) for x in (src_tokens, target))
-        most = self.config.length_difference
-        difference = (lengths - source_lengths).clamp(-most, most) + most
-        length = F.cross_entropy(_wide(self.length_logits(memory, source_lengths)), difference)
+        length = length_loss(self.length_logits(memory, source_lengths), lengths - source_lengths)
         count = tokens.clamp(min=1)
         parts = {
             "words": (nll / count).detach(),
@@ -146,14 +142,10 @@ class Nat(NonAutoregressive):
             copied = soft_copy(source, source_lengths, lengths, canvas.shape[1], self.config.copy_temperature)
         return torch.where((canvas == MASK)[:, :, None], self.place_vectors(copied), words)
 
-    def pool(self, memory: Tensor, source_lengths: Tensor) -> Tensor:
-        """The mean over each source, memory [B,S,D] of which lengths [B] count -> [B,D], fp32 or wider."""
-        kept = torch.arange(memory.shape[1], device=memory.device) < source_lengths[:, None]
-        return tree_sum(_wide(memory).masked_fill(~kept[:, :, None], 0.0)) / source_lengths[:, None]
-
     def length_logits(self, memory: Tensor, source_lengths: Tensor) -> Tensor:
         """Logits [B,C] of the output's length minus the source's, from -length_difference on."""
-        return self.lengths(self.pool(memory, source_lengths).to(memory.dtype))
+        kept = torch.arange(memory.shape[1], device=memory.device) < source_lengths[:, None]
+        return self.lengths(pool(memory, kept))
 
     def _words_of(self, target: Tensor) -> Tensor:
         """The places [B,T] of words: all but padding and the eos before it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from nartk.models.lengths import pool
 from nartk.models.nar_scorer import NarScorer, NarState
 from nartk.models.nat import MASK, Nat
 from nartk.sums import tree_sum
@@ -26,8 +27,8 @@ class NatScorer(NarScorer):
         N is the model's longest target and 1. What the predictor gives to lengths outside of 1 to N - 1 goes
         to the nearest of them.
         """
-        pooled = self.model.pool(state.memory, state.lengths).to(self.dtype)
-        chances = self.linear(self.model.lengths, pooled).float().softmax(1)  # [B,C]
+        kept = self.columns(state.memory.shape[1]) < state.lengths[:, None]
+        chances = self.linear(self.model.lengths, pool(state.memory, kept)).float().softmax(1)  # [B,C]
         longest, most = self.config.max_target_len, self.model.config.length_difference
         length = state.lengths[:, None] + self.columns(2 * most + 1) - most
         found = chances.new_zeros(chances.shape[0], longest + 1)

@@ -1,0 +1,35 @@
+"""Predicting how long an output is from the encoded source, as its difference from the source's length.
+
+Symbols: B rows, S source positions, D features, C classes: the differences from -most to most.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, float64, nn
+
+from nartk.sums import tree_sum
+
+
+def predictor(features: int, most: int) -> nn.Linear:
+    """The layer that gives logits [B,C] of pooled sources [B,D]; `most` tokens may lengths differ."""
+    layer = nn.Linear(features, 2 * most + 1)
+    nn.init.xavier_uniform_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def pool(memory: Tensor, kept: Tensor) -> Tensor:
+    """The mean over each source, of memory [B,S,D] where `kept` [B,S] -> [B,D]; summed in fp32 or wider."""
+    total = tree_sum(_wide(memory).masked_fill(~kept[:, :, None], 0.0))
+    return (total / kept.sum(1, keepdim=True)).to(memory.dtype)
+
+
+def length_loss(logits: Tensor, differences: Tensor) -> Tensor:
+    """The mean cross-entropy, nats, of logits [B,C] for differences [B]; larger ones count as the largest."""
+    most = logits.shape[1] // 2
+    return F.cross_entropy(_wide(logits), differences.clamp(-most, most) + most)
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == float64 else x.float()
