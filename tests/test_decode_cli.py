@@ -567,11 +567,22 @@ def test_damaged_files_are_refused(
 # What only a process of its own can show
 
 
+def hear_sigint() -> None:
+    """A suite that runs in a shell's background hands down SIGINT ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_stream_answers_before_the_next_line_and_sigint_ends_it(model: str) -> None:
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     pipe = subprocess.PIPE
     with subprocess.Popen(
-        [*COMMAND, model, "--stream"], stdin=pipe, stdout=pipe, stderr=pipe, env=env, bufsize=0
+        [*COMMAND, model, "--stream"],
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        env=env,
+        bufsize=0,
+        preexec_fn=hear_sigint,
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
