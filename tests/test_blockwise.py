@@ -7,13 +7,13 @@ import random
 import pytest
 import torch
 import torch.nn.functional as F
-from transformers_small import vocabulary
+from transformers_small import padded, vocabulary
 
 from nartk.models.blockwise import MASK, Blockwise, BlockwiseConfig, BlockwiseScorer
 from nartk.models.nar import NarTraining
 from nartk.scorer import Source
 
-WORDS, EOS, PAD = 24, 2, 1
+WORDS, EOS = 24, 2
 TINY = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 2, "encoder_ffn": 32, "decoder_ffn": 32}
 HEADS = {"encoder_heads": 2, "decoder_heads": 2, "dropout": 0.0}
 
@@ -30,13 +30,6 @@ def network(*, block: int = 5, seed: int = 0) -> Blockwise:
 
 def sentence(rng: random.Random, longest: int) -> list[int]:
     return [*(rng.randrange(4, WORDS) for _ in range(rng.randint(1, longest))), EOS]
-
-
-def padded(rows: list[list[int]], *, left: bool = False) -> torch.Tensor:
-    width = max(map(len, rows))
-    gaps = ([PAD] * (width - len(row)) for row in rows)
-    pairs = zip(rows, gaps, strict=True)
-    return torch.tensor([gap + row if left else row + gap for row, gap in pairs])
 
 
 def test_the_loss_is_the_cross_entropy_of_what_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ import tiny
 import torch
 from scripted import decode, mix
 from torch import Tensor
-from transformers_small import random_config, random_requests, vocabulary
+from transformers_small import padded, random_config, random_requests, stir, vocabulary
 from transformers_small import random_model as random_transformer
 
 import nartk
@@ -52,23 +52,11 @@ def random_nat(seed: int, **changes: Any) -> Nat:
     settings = {**asdict(random_config(rng)), "decoder_input": INPUTS[seed % 3], "dropout": 0.0}
     settings["length_difference"] = rng.choice([3, 8, 40])
     torch.manual_seed(seed)
-    model = Nat(NatConfig(**{**settings, **changes})).eval()
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if "layers" in name and weight.dim() == 2:
-                weight.mul_(3.0)
-            elif name.endswith("bias"):
-                weight.normal_(std=0.1)
-    return model
+    return stir(Nat(NatConfig(**{**settings, **changes})).eval())
 
 
 def scorer_of(model: Nat, device: torch.device | str = "cpu", **options: Any) -> NatScorer:
     return NatScorer(model, vocabulary(model.config.tgt_vocab), device=device, **options)
-
-
-def padded(rows: Sequence[Sequence[int]]) -> Tensor:
-    width = max(map(len, rows))
-    return torch.tensor([[*row, *[PAD] * (width - len(row))] for row in rows])
 
 
 def source_of(rows: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> Source:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -15,7 +16,9 @@ from nartk.models.transformer import Transformer, TransformerConfig
 from nartk.scorer import Seq2SeqScorer
 from nartk.vocab import Vocab
 
-EOS = 2
+PAD, EOS = 1, 2
+
+M = TypeVar("M", bound=torch.nn.Module)
 
 
 def vocabulary(size: int) -> Vocab:
@@ -52,7 +55,11 @@ def random_config(rng: random.Random) -> TransformerConfig:
 def random_model(config: TransformerConfig, seed: int) -> Transformer:
     """Random weights that make the next word depend on all that was said, not on the last word alone."""
     torch.manual_seed(seed)
-    model = Transformer(config).eval()
+    return stir(Transformer(config).eval())
+
+
+def stir(model: M) -> M:
+    """Makes a model's weights, in place, such that what it says depends on everything it reads."""
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "layers" in name and weight.dim() == 2:
@@ -60,6 +67,14 @@ def random_model(config: TransformerConfig, seed: int) -> Transformer:
             elif name.endswith("bias"):
                 weight.normal_(std=0.1)
     return model
+
+
+def padded(rows: Sequence[Sequence[int]], *, left: bool = False) -> Tensor:
+    """[B,S] of rows of different lengths, padded on the right, or on the left as fairseq's sources are."""
+    width = max(map(len, rows))
+    gaps = ([PAD] * (width - len(row)) for row in rows)
+    pairs = zip(rows, gaps, strict=True)
+    return torch.tensor([[*gap, *row] if left else [*row, *gap] for row, gap in pairs])
 
 
 def random_requests(
