@@ -5,15 +5,15 @@ from __future__ import annotations
 from torch import Tensor
 
 from nartk.decoders.dag_paths import say_everywhere
-from nartk.decoders.dag_viterbi import best_paths, normalise
+from nartk.decoders.dag_viterbi import Viterbi, best_paths, normalise
 from nartk.decoders.graph import spell
-from nartk.decoders.native import Found, Native
-from nartk.registry import option, register_decoder
+from nartk.decoders.native import Found
+from nartk.registry import register_decoder
 from nartk.scorer import GraphScorer, Source
 
 
 @register_decoder("dag-joint-viterbi")
-class DagJointViterbi(Native):
+class DagJointViterbi(Viterbi):
     """Finds the path and words that are likeliest together for their length.
 
     Of all paths A of at most `limit` tokens and all words Y on them, those with the largest
@@ -27,13 +27,7 @@ class DagJointViterbi(Native):
     cut.
     """
 
-    needs = GraphScorer
     promise = "approximate: the likeliest pair of path and words, not the likeliest words"
-
-    beta: float = option(
-        1.0, "log-probabilities are divided by length ** this; more favours long outputs", low=0, high=10
-    )
-    merge_repeats: bool = option(False, "output equal words that follow each other as one")
 
     def search(self, scorer: GraphScorer, source: Source, limits: Tensor) -> Found:
         graph = scorer.emit(source)

@@ -6,7 +6,7 @@ t edges: one to each vertex that says a word, and one to the last, which says eo
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -20,8 +20,20 @@ from nartk.scorer import GraphScorer, Source
 _CHUNK = {"cpu": 2**19, "cuda": 2**28}  # sums that exist at a time: what a CPU's cache holds
 
 
+@dataclass(frozen=True, kw_only=True)
+class Viterbi(Native):
+    """Base of both Viterbi decoders."""
+
+    needs = GraphScorer
+
+    beta: float = option(
+        1.0, "log-probabilities are divided by length ** this; more favours long outputs", low=0, high=10
+    )
+    merge_repeats: bool = option(False, "output equal words that follow each other as one")
+
+
 @register_decoder("dag-viterbi")
-class DagViterbi(Native):
+class DagViterbi(Viterbi):
     """Takes the path that is likeliest for its length, and then the likeliest word at each of its vertices.
 
     Of all paths A of at most `limit` tokens, the one with the largest log P(A|X) / |A|^beta: of edges alone,
@@ -34,13 +46,7 @@ class DagViterbi(Native):
     taken and the output is cut.
     """
 
-    needs = GraphScorer
     promise = "approximate: the likeliest path, then the likeliest words on it"
-
-    beta: float = option(
-        1.0, "log-probabilities are divided by length ** this; more favours long outputs", low=0, high=10
-    )
-    merge_repeats: bool = option(False, "output equal words that follow each other as one")
 
     def search(self, scorer: GraphScorer, source: Source, limits: Tensor) -> Found:
         graph = scorer.emit(source)

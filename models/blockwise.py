@@ -78,8 +78,4 @@ class BlockwiseScorer(NarScorer):
     @torch.inference_mode()
     def fill(self, canvas: Tensor, lengths: Tensor, state: NarState) -> Tensor:
         """Logits [B,W,V] of a canvas [B,W] int64 of which lengths [B] places count."""
-        kept = self.columns(canvas.shape[1]) < lengths[:, None]
-        hidden = self.decode(self.model.place_words(canvas), lengths, state)
-        logits = hidden.new_zeros(*canvas.shape, self.config.tgt_vocab)
-        logits[kept] = self.logits(hidden[kept])
-        return logits
+        return self.fill_inputs(self.model.place_words(canvas), lengths, state)

@@ -6,8 +6,9 @@ Symbols: B rows, S source positions, D features, C classes: the differences from
 from __future__ import annotations
 
 import torch.nn.functional as F
-from torch import Tensor, float64, nn
+from torch import Tensor, nn
 
+from nartk.models.nar import wide
 from nartk.sums import tree_sum
 
 
@@ -21,15 +22,11 @@ def predictor(features: int, most: int) -> nn.Linear:
 
 def pool(memory: Tensor, kept: Tensor) -> Tensor:
     """The mean over each source, of memory [B,S,D] where `kept` [B,S] -> [B,D]; summed in fp32 or wider."""
-    total = tree_sum(_wide(memory).masked_fill(~kept[:, :, None], 0.0))
+    total = tree_sum(wide(memory).masked_fill(~kept[:, :, None], 0.0))
     return (total / kept.sum(1, keepdim=True)).to(memory.dtype)
 
 
 def length_loss(logits: Tensor, differences: Tensor) -> Tensor:
     """The mean cross-entropy, nats, of logits [B,C] for differences [B]; larger ones count as the largest."""
     most = logits.shape[1] // 2
-    return F.cross_entropy(_wide(logits), differences.clamp(-most, most) + most)
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x if x.dtype == float64 else x.float()
+    return F.cross_entropy(wide(logits), differences.clamp(-most, most) + most)

@@ -116,3 +116,8 @@ def align_left(tokens: Tensor, pad: int) -> Tensor:
     rows = torch.arange(tokens.shape[0], device=tokens.device)[:, None].expand_as(tokens)
     out[rows[kept], count_positions(tokens, pad)[kept]] = tokens[kept]
     return out
+
+
+def wide(x: Tensor) -> Tensor:
+    """In fp32, or wider if it is."""
+    return x if x.dtype == torch.float64 else x.float()

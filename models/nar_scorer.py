@@ -106,6 +106,18 @@ class NarScorer(Serving):
         """Logits [N,V] of features [N,D]; a row's do not depend on the others."""
         return self.linear(self.model.output, hidden)
 
+    @torch.inference_mode()
+    def fill_inputs(self, x: Tensor, lengths: Tensor, state: NarState) -> Tensor:
+        """Logits [B,T,V] at placed inputs x [B,T,D], of which lengths [B] count; 0 at the others."""
+        hidden = self.decode(x, lengths, state)
+        kept = self.columns(x.shape[1]) < lengths[:, None]
+        words = self.logits(hidden[kept])  # [n,V]
+        if bool(kept.all()):
+            return words.view(*x.shape[:2], -1)
+        logits = words.new_zeros(*x.shape[:2], words.shape[1])
+        logits[kept] = words
+        return logits
+
     def linear(self, layer: torch.nn.Linear, x: Tensor) -> Tensor:
         """A linear layer of the model over rows x [N,D], filled up to the floor -> [N,out features]."""
         count = x.shape[0]

@@ -24,7 +24,7 @@ from torch import Tensor
 from nartk.errors import UsageError
 from nartk.models.glancing import reveal
 from nartk.models.lengths import length_loss, pool, predictor
-from nartk.models.nar import Losses, NarTraining, NonAutoregressive, align_left
+from nartk.models.nar import Losses, NarTraining, NonAutoregressive, align_left, wide
 from nartk.models.transformer import TransformerConfig, label_smoothed_cross_entropy, setting
 from nartk.vocab import SPECIALS
 
@@ -195,13 +195,8 @@ def soft_copy(
     column = torch.arange(source.shape[1], device=source.device)
     distance = (column - place[:, None] * ratio[:, None, None]).abs()  # [B,rows,S]
     weights = (-distance / temperature).masked_fill(column >= source_lengths[:, None, None], float("-inf"))
-    v = F.pad(_wide(source), (0, -features % _FEATURES))[:, None]  # [B,1,S,D]
+    v = F.pad(wide(source), (0, -features % _FEATURES))[:, None]  # [B,1,S,D]
     q = v.new_zeros(v.shape[0], 1, rows, v.shape[3])
     with torch.autocast(source.device.type, enabled=False):
         y = F.scaled_dot_product_attention(q, v.detach(), v, attn_mask=weights[:, None].to(v.dtype))
     return y[:, 0, :width, :features].to(source.dtype)
-
-
-def _wide(x: Tensor) -> Tensor:
-    """In fp32, or wider if it is."""
-    return x if x.dtype == torch.float64 else x.float()

@@ -44,11 +44,4 @@ class NatScorer(NarScorer):
     def fill(self, canvas: Tensor, lengths: Tensor, state: NarState) -> Tensor:
         """Logits [B,T,V] of a canvas [B,T] int64 of which lengths [B] places count; 0 at the others."""
         x = self.model.inputs(canvas, lengths, state.tokens, state.lengths)
-        hidden = self.decode(x, lengths, state)
-        kept = self.columns(canvas.shape[1]) < lengths[:, None]
-        words = self.logits(hidden[kept])  # [n,V]
-        if bool(kept.all()):
-            return words.view(*canvas.shape, -1)
-        logits = words.new_zeros(*canvas.shape, words.shape[1])
-        logits[kept] = words
-        return logits
+        return self.fill_inputs(x, lengths, state)
