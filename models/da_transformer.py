@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -131,11 +132,45 @@ class Links(nn.Module):
             q, k = (x.to(wide).unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (query, key))
             places = torch.arange(query.shape[1], device=query.device)
             edge = (places[:, None] < places) & (places < lengths[:, None, None])  # [B,L,L]
-            scores = (q * q.shape[-1] ** -0.5) @ k.mT  # [B,H,L,L]
-            # Softmax and one logarithm: `logsumexp` takes many times as long where there is no edge.
-            heads = scores.masked_fill_(~edge[:, None], _NO_EDGE).softmax(-1)
-            mixed = torch.einsum("bhij,bih->bij", heads, gate.to(wide).softmax(-1))
+            mixed = _MixHeads.apply(q * q.shape[-1] ** -0.5, k, gate.to(wide).softmax(-1), edge)
             return mixed.clamp(min=torch.finfo(wide).tiny).log().masked_fill(~edge, -math.inf)
+
+
+class _MixHeads(torch.autograd.Function):
+    """Attention of all heads, mixed by their gates: q and k [B,H,L,D], gates [B,L,H] -> [B,L,L].
+
+    One head exists at a time, in the backward pass too, which computes it again: the probabilities of all
+    heads would be the largest tensors of a training step, and reading them costs more than computing them.
+    Where `edge` [B,L,L] is false they are 0, in a row without any edge the same everywhere.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, gates: Tensor, edge: Tensor) -> Tensor:
+        ctx.save_for_backward(q, k, gates, edge)
+        mixed = q.new_zeros(edge.shape)
+        for head in range(q.shape[1]):
+            mixed.addcmul_(_head(q, k, edge, head), gates[:, :, head, None])
+        return mixed
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        q, k, gates, edge = ctx.saved_tensors
+        by_q, by_k, by_gates = (torch.empty_like(x) for x in (q, k, gates))
+        for head in range(q.shape[1]):
+            chances = _head(q, k, edge, head)
+            by_gate = torch.einsum("bij,bij->bi", chances, gradient)
+            by_scores = chances.mul_(gradient - by_gate[..., None]).mul_(gates[:, :, head, None])
+            by_gates[:, :, head] = by_gate
+            by_q[:, head] = by_scores @ k[:, head]
+            by_k[:, head] = by_scores.mT @ q[:, head]
+        return by_q, by_k, by_gates, None
+
+
+def _head(q: Tensor, k: Tensor, edge: Tensor, head: int) -> Tensor:
+    """Probabilities [B,L,L] of one head of q and k [B,H,L,D]."""
+    # Softmax of a large number: `logsumexp` takes many times as long where there is no edge.
+    return (q[:, head] @ k[:, head].mT).masked_fill_(~edge, _NO_EDGE).softmax(-1)
 
 
 class DaTransformer(NonAutoregressive):

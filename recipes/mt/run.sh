@@ -2,7 +2,8 @@
 # Machine translation, autoregressive and not, from text to a table of quality and speed:
 #
 #   recipes/mt/run.sh [--pair en-de|de-en|en-ja] [--quick] [--data DIR] [--work DIR] [--device cpu|cuda]
-#                     [--stage NAME[,NAME...]] [--only NAME,...] [--updates N] [--teacher-updates N] [--jobs N]
+#                     [--stage NAME[,NAME...]] [--only NAME,...] [--on raw|distilled] [--d-model N]
+#                     [--updates N] [--teacher-updates N] [--jobs N]
 #
 # Stages: prepare sentencepiece binarise teacher distil models decode score speed table. A stage that has
 # finished is not run again; --stage runs the stages it names, finished or not, and no others. Training,
@@ -11,21 +12,24 @@
 #   --data     folder of Multi30k (see recipes/mt/README.md; default: $NARTK_SHARED_DATA/mt/multi30k)
 #   --quick    small models on 3,000 pairs, few updates: every stage for real, in minutes on two cores
 #   --only     these students alone: nat, cmlm, glat, ctc, ctc-glat, dag
-#   --updates  of a student (default 15000, --quick 60); --teacher-updates (default 6000, --quick 200)
-#   --jobs     trainings and decodings at a time (default 1, --quick 2); speed is measured one at a time
+#   --on       train the students on these data alone (default: on both)
+#   --d-model  width of all models (default 128, so that two cores train one in an hour at most; --quick 64)
+#   --updates  of a student (default 5000, --quick 60); --teacher-updates (default 4000, --quick 200)
+#   --jobs     trainings and decodings at a time (default 2, with cuda 1); speed is measured one at a time
 # Needs the extras train, score and plot (README.md, "Install").
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 stages=(prepare sentencepiece binarise teacher distil models decode score speed table)
-pair= quick= data= work= device=cpu only= updates= teacher_updates= jobs= chosen=
+pair= quick= data= work= device=cpu only= on='raw distilled' d_model= updates= teacher_updates= jobs= chosen=
 
-usage() { sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,20s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 die() { echo "run.sh: $*" >&2; exit 2; }
 while [ $# -gt 0 ]; do
   case $1 in
     --quick) quick=1; shift; continue ;;
     -h | --help) usage; exit 0 ;;
-    --pair | --data | --work | --device | --stage | --only | --updates | --teacher-updates | --jobs)
+    --pair | --data | --work | --device | --stage | --only | --on | --d-model | --updates | \
+      --teacher-updates | --jobs)
       [ $# -gt 1 ] || die "$1 needs a value" ;;
     *) usage >&2; die "unknown option $1" ;;
   esac
@@ -36,6 +40,9 @@ while [ $# -gt 0 ]; do
     --device) device=$2 ;;
     --stage) chosen=${2//,/ } ;;
     --only) only=$2 ;;
+    --on) on=$2
+      [[ "raw distilled" == *"$on"* ]] || die "--on $on: choose raw or distilled" ;;
+    --d-model) d_model=$2 ;;
     --updates) updates=$2 ;;
     --teacher-updates) teacher_updates=$2 ;;
     --jobs) jobs=$2 ;;
@@ -70,20 +77,30 @@ src=${pair%-*} trg=${pair#*-}
 mkdir -p "$work/done" "$work/failed"
 
 if [ -n "$quick" ]; then
-  : "${updates:=60}" "${teacher_updates:=200}" "${jobs:=2}"
-  suffix=_tiny size=(--dropout 0.1) pieces=2000 batch=(--max-tokens 1500) lr=0.002 warmup=30 saves=2 average=2 log=20
+  : "${updates:=60}" "${teacher_updates:=200}" "${d_model:=64}"
+  size=(--encoder-layers 2 --decoder-layers 2 --encoder-heads 2 --decoder-heads 2)
+  pieces=2000 tokens=1500 teacher_tokens=1500 lr=0.002 warmup=30 log=20
   # A teacher of 200 updates says little: most references stay.
   distil=(--strategy greedy --max-len 40 --min-bleu 10 --drop-longer 100 --drop-repeats 6)
   speed=(--rounds 2 --single 5 --many 32 --threads 1)
 else
-  : "${updates:=15000}" "${teacher_updates:=6000}" "${jobs:=1}"
-  suffix= pieces=8000 batch=(--max-tokens 4096) lr=0.001 warmup=1000 saves=30 average=5 log=100
-  size=(--d-model 256 --encoder-layers 3 --decoder-layers 3 --encoder-ffn 1024 --decoder-ffn 1024
-    --encoder-heads 4 --decoder-heads 4 --dropout 0.3)
+  : "${updates:=5000}" "${teacher_updates:=4000}" "${d_model:=128}"
+  size=(--encoder-layers 3 --decoder-layers 3 --encoder-heads 4 --decoder-heads 4)
+  # Students get small batches, and more of them: that is what a short training needs.
+  pieces=4000 tokens=2048 teacher_tokens=4096 lr=0.002 warmup=400 log=100
   distil=(--strategy beam --beam-size 5 --drop-longer 200 --drop-ratio 3 --drop-copies 1 --drop-repeats 4)
   speed=(--rounds 3 --single 100 --many 1000)
 fi
-if [ "$device" = cpu ]; then place=(--cpu --autocast bf16); else place=(--autocast bf16); fi
+size+=(--d-model "$d_model" --encoder-ffn $((4 * d_model)) --decoder-ffn $((4 * d_model)))
+if [ "$device" = cpu ]; then
+  : "${jobs:=2}"
+  place=(--cpu --autocast bf16)
+  # Huge pages, and none given back: with glibc's defaults a step of training spends up to 40 % on page faults.
+  export GLIBC_TUNABLES=glibc.malloc.hugetlb=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000
+else
+  : "${jobs:=1}"
+  place=(--autocast bf16)
+fi
 # With several trainings at a time, each on its own core.
 [ "$jobs" = 1 ] || export OMP_NUM_THREADS=1
 
@@ -101,21 +118,21 @@ binarise() {
     --validpref "$work/text/valid.spm" --destdir "$work/bin" --joined-dictionary --srcdict "$work/text/dict.txt"
 }
 
-# fit FOLDER KIND UPDATES FLAGS...: trains, averages the last checkpoints and writes FOLDER/model.
+# fit FOLDER KIND UPDATES FLAGS...: trains, and writes FOLDER/model.
 fit() {
   local folder=$1 kind=$2 most=$3
   shift 3
   local criterion=(--criterion nartk_nar)
   [ "$kind" != transformer ] || criterion=(--criterion nartk_cross_entropy)
   nartk-train "$work/bin" --task nartk_translation --source-lang "$src" --target-lang "$trg" \
-    --arch "nartk_$kind$suffix" "${size[@]}" "${batch[@]}" "${place[@]}" "${criterion[@]}" --label-smoothing 0.1 \
+    --arch "nartk_$kind" "${size[@]}" "${place[@]}" "${criterion[@]}" --label-smoothing 0.1 \
     --optimizer nartk_adamw --adam-betas '(0.9, 0.98)' --weight-decay 0.01 --clip-norm 1.0 --lr "$lr" \
-    --lr-scheduler inverse_sqrt --warmup-updates "$warmup" --warmup-init-lr 1e-7 --max-update "$most" \
+    --lr-scheduler polynomial_decay --warmup-updates "$warmup" --total-num-update "$most" --max-update "$most" \
     --skip-invalid-size-inputs-valid-test --seed 1 --num-workers 0 --save-dir "$folder/checkpoints" \
-    --save-interval-updates $((most / saves)) --keep-interval-updates 5 --no-epoch-checkpoints --log-interval "$log" \
+    --save-interval-updates $((most / 8)) --keep-interval-updates 1 --no-epoch-checkpoints --log-interval "$log" \
     --log-format simple "$@"
-  nartk-average --last "$average" "$folder/checkpoints" --output "$folder/averaged.pt"
-  nartk-convert "$folder/averaged.pt" --output "$folder/model" --dict "$work/text/dict.txt" --spm "$work/text/spm.model"
+  nartk-convert "$folder/checkpoints/checkpoint_last.pt" --output "$folder/model" --dict "$work/text/dict.txt" \
+    --spm "$work/text/spm.model"
 }
 
 # systems WHAT: the lines of systems.tsv that begin with WHAT.
@@ -123,7 +140,7 @@ systems() { grep -P "^$1\t" "$work/systems.tsv" || true; }
 key() { printf '%s.%s.%s' "$1" "$2" "$3" | tr ':=' '_-'; }
 
 describe() {
-  python "$here/systems.py" --updates "$updates" --only "$only" ${quick:+--quick} >"$work/systems.tsv"
+  python "$here/systems.py" --updates "$updates" --only "$only" >"$work/systems.tsv"
   systems missing | while IFS=$'\t' read -r _ name spec reason; do
     echo "run.sh: left out: $name $spec: $reason" >&2
   done
@@ -133,7 +150,7 @@ teacher() {
   local flags
   flags=$(systems model | awk -F '\t' '$2 == "teacher" { print $4 }')
   # shellcheck disable=SC2086
-  fit "$work/teacher" transformer "$teacher_updates" $flags
+  fit "$work/teacher" transformer "$teacher_updates" --max-tokens "$teacher_tokens" --dropout 0.2 $flags
 }
 
 distil() {
@@ -161,13 +178,13 @@ attempt() {
 # One student: what fails leaves a mark and its log, and the others go on.
 student() {
   local name=$1 kind=$2 flags=$3 kind_of_data=$4 start=$SECONDS
-  local folder=$work/$name.$kind_of_data extra=()
-  [ "$kind_of_data" = raw ] || extra=(--distilled "$work/bin-distilled")
+  local folder=$work/$name.$kind_of_data extra=(--init-encoder "$work/teacher/checkpoints/checkpoint_last.pt")
+  [ "$kind_of_data" = raw ] || extra+=(--distilled "$work/bin-distilled")
   mkdir -p "$folder"
   rm -f "$work/failed/$name.$kind_of_data"
   set +e # not in the condition below, where the first error of `fit` would not end it
   # shellcheck disable=SC2086
-  (set -e; fit "$folder" "$kind" "$updates" $flags "${extra[@]}") >"$folder/log" 2>&1
+  (set -e; fit "$folder" "$kind" "$updates" --max-tokens "$tokens" --dropout 0.1 $flags "${extra[@]}") >"$folder/log" 2>&1
   local status=$?
   set -e
   if [ $status = 0 ]; then
@@ -182,11 +199,11 @@ student() {
 models() {
   local name kind flags kind_of_data
   while IFS=$'\t' read -r _ name kind flags; do
-    for kind_of_data in raw distilled; do
+    for kind_of_data in $on; do
       [ "$name" = teacher ] || [ -e "$work/$name.$kind_of_data/model/config.json" ] ||
         later student "$name" "$kind" "$flags" "$kind_of_data"
     done
-  done < <(systems model)
+  done < <(systems model | tac) # the longest first, so that no job is left over at the end
   wait
 }
 

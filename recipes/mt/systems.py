@@ -1,6 +1,6 @@
 """The systems that the recipe trains and compares, and how each is decoded.
 
-    python recipes/mt/systems.py [--updates N] [--quick] [--only NAME,...]
+    python recipes/mt/systems.py [--updates N] [--only NAME,...]
 
 Prints lines of columns: `model NAME KIND FLAGS` for each system to train, `decode NAME SPEC FLAGS` for each
 way to decode it, and `missing NAME SPEC REASON` for what this version of nartk has not. SPEC is as in
@@ -25,7 +25,6 @@ class System:
     Attributes:
         kind: The architecture is `nartk_KIND`.
         flags: Of training, beside those that all share; {updates} stands for its length.
-        quick: Those that differ with `--quick`.
         decoders: Strategies with options.
     """
 
@@ -34,7 +33,6 @@ class System:
     kind: str
     flags: str
     decoders: tuple[str, ...]
-    quick: str = ""
 
 
 TEACHER = System(
@@ -45,8 +43,8 @@ TEACHER = System(
     ("greedy", "beam:beam_size=5"),
 )
 _NAT = "--max-source-len 256 --max-target-len 256 "
-_CTC = "--max-source-len 256 --max-target-len 768 --upsample 3 --label-smoothing 0 "
-_DAG = "--max-source-len 128 --label-smoothing 0 --glancing 0.5:0.1@{updates} "
+_CTC = "--max-source-len 256 --max-target-len 512 --upsample 2 --label-smoothing 0 "
+_DAG = "--max-source-len 256 --label-smoothing 0 --glancing 0.5:0.1@{updates} "
 _GLAT_DECODERS = ("glat", "glat:length_beam=5", "glat:length_beam=5:rerank=TEACHER")
 _CTC_DECODERS = ("ctc-greedy", "ctc-beam")
 STUDENTS = (
@@ -65,9 +63,8 @@ STUDENTS = (
         "dag",
         "DA-Transformer",
         "dag",
-        _DAG + "--max-target-len 1024 --upsample-scale 8",
+        _DAG + "--max-target-len 1024 --upsample-scale 4",
         ("dag-greedy", "dag-lookahead", "dag-viterbi", "dag-joint-viterbi", "dag-beam"),
-        quick=_DAG + "--max-target-len 256 --upsample-scale 4",
     ),
 )
 
@@ -91,7 +88,7 @@ def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
     return name, dict(part.split("=", 1) for part in given)
 
 
-def describe(updates: int, *, quick: bool, only: set[str]) -> Iterator[tuple[str, str, str, str]]:
+def describe(updates: int, *, only: set[str]) -> Iterator[tuple[str, str, str, str]]:
     """What `systems.py` prints."""
     for system in (TEACHER, *STUDENTS):
         if only and system is not TEACHER and system.name not in only:
@@ -100,8 +97,7 @@ def describe(updates: int, *, quick: bool, only: set[str]) -> Iterator[tuple[str
         if reason is not None:
             yield "missing", system.name, "-", reason
             continue
-        flags = system.quick if quick and system.quick else system.flags
-        yield "model", system.name, system.kind, flags.format(updates=updates)
+        yield "model", system.name, system.kind, system.flags.format(updates=updates)
         for spec in system.decoders:
             name, options = parse_spec(spec)
             if name not in strategies() or not options.keys() <= options_of(name).keys():
@@ -113,8 +109,7 @@ def describe(updates: int, *, quick: bool, only: set[str]) -> Iterator[tuple[str
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--updates", type=int, default=15000, help="of a student (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="smaller graphs")
+    parser.add_argument("--updates", type=int, default=5000, help="of a student (default: %(default)s)")
     parser.add_argument("--only", default="", help="these students alone, with commas")
     args = parser.parse_args()
     only = {name for name in args.only.split(",") if name}
@@ -123,7 +118,7 @@ def main() -> None:
         parser.error(
             f"no system {', '.join(sorted(unknown))}: choose from {', '.join(s.name for s in STUDENTS)}"
         )
-    for row in describe(args.updates, quick=args.quick, only=only):
+    for row in describe(args.updates, only=only):
         print("\t".join(row))
 
 
