@@ -6,6 +6,7 @@ looks for the place where the output has got to in the source.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -14,9 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nartk.decoders.loop import Draft, DraftAndVerify, Drafter
+from nartk.decoders.loop import Draft, DraftAndVerify, Drafter, target_words
+from nartk.hypothesis import Request
 from nartk.registry import option, register_decoder
-from nartk.scorer import Seq2SeqScorer
+from nartk.scorer import Seq2SeqScorer, Source
 from nartk.vocab import Vocab
 
 _UNIQUE_NGRAM = 3  # tokens of the longest suffix that the unique rule tries (Sun et al. 2021, section 3.2)
@@ -43,7 +45,7 @@ class InputGuidedAggressive(DraftAndVerify):
 
     def drafter(self, scorer: Seq2SeqScorer) -> Drafter:
         spelling = _spelling(scorer.vocab).to(scorer.device) if self.anchor == "aligned" else None
-        return SourceCopy(spelling, self.max_draft)
+        return SourceCopy(scorer.source_to_target, spelling, self.max_draft)
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class _CopyState:
 
 
 @dataclass(frozen=True)
-class SourceCopy:
+class SourceCopy(Drafter):
     """Proposes the source from the place on that the output has reached.
 
     Without `spelling`, the unique rule: the place is after the shortest suffix of the output that occurs once
@@ -82,19 +84,22 @@ class SourceCopy:
     already.
 
     Args:
+        source_to_target: As Seq2SeqScorer has it.
         spelling: [V+1,3] as `_spelling` makes it.
         max_draft: Longest draft, tokens; 0: no bound.
     """
 
+    source_to_target: Tensor
     spelling: Tensor | None
     max_draft: int = 0
 
-    def start(self, source: Tensor, lengths: Tensor) -> _CopyState:
-        source = F.pad(source, (0, 1), value=-1)
-        ahead = source[:, None] if self.spelling is None else _ahead(source, lengths, self.spelling)
-        return _CopyState(source, ahead, torch.zeros_like(lengths), torch.zeros_like(lengths))
+    def start(self, source: Source, requests: Sequence[Request]) -> _CopyState:
+        words, lengths = target_words(source, self.source_to_target)
+        words = F.pad(words, (0, 1), value=-1)
+        ahead = words[:, None] if self.spelling is None else _ahead(words, lengths, self.spelling)
+        return _CopyState(words, ahead, torch.zeros_like(lengths), torch.zeros_like(lengths))
 
-    def draft(self, state: Any, outputs: Tensor, lengths: Tensor) -> tuple[Draft, Any]:
+    def draft(self, state: Any, outputs: Tensor, lengths: Tensor, budget: Tensor) -> tuple[Draft, Any]:
         started = lengths > 0
         matched = _suffix_lengths(state.source[:, :-1], outputs, lengths)
         if self.spelling is None:

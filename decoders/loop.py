@@ -26,41 +26,64 @@ class Draft:
     """Proposed tokens [B,K] int64; lengths [B] says how many of each row count.
 
     What is no word of the target, such as -1, ends a row's draft.
+
+    Attributes:
+        lprobs: [B,K,V] fp32, the distribution that each token was taken from, for acceptances that compare
+            it with the verifier's; None where there is none.
     """
 
     tokens: Tensor
     lengths: Tensor
+    lprobs: Tensor | None = None
 
 
-class Drafter(Protocol):
-    """Proposes what may follow, never decides.
+class Drafter:
+    """Proposes what may follow, never decides. Its state is its own; the loop hands it back as it got it.
 
-    Its state is a dataclass of tensors whose first dimension is the row, so that the loop can move rows.
+    `select` and `join` fit states that are dataclasses of tensors with a row each.
     """
 
-    def start(self, source: Tensor, lengths: Tensor) -> Any:
-        """The state of new rows.
+    def start(self, source: Source, requests: Sequence[Request]) -> Any:
+        """The state of new rows, whose sources and requests these are."""
+        raise NotImplementedError
+
+    def draft(self, state: Any, outputs: Tensor, lengths: Tensor, budget: Tensor) -> tuple[Draft, Any]:
+        """Proposes after outputs [B,T], of which lengths [B] tokens count.
+
+        What stood of the last draft is known from these: all tokens but the newest, which is the verifier's,
+        are the draft's first. The tokens of a row that has ended are proposed for nothing.
 
         Args:
-            source: [B,S] the source's words as target ids; -1 where there is none, and for padding.
-            lengths: [B] source words, without eos.
+            budget: [B], most tokens of each row that will be looked at, 0 and more.
         """
+        raise NotImplementedError
 
-    def draft(self, state: Any, outputs: Tensor, lengths: Tensor) -> tuple[Draft, Any]:
-        """Proposes after outputs [B,T], of which lengths [B] tokens count."""
+    def select(self, state: Any, rows: Tensor) -> Any:
+        """The state of rows [N]."""
+        return select_rows(state, rows)
+
+    def join(self, first: Any, second: Any) -> Any:
+        """The rows of `first`, then those of `second`."""
+        return join_rows(first, second)
 
 
 @dataclass(frozen=True)
 class Fed:
-    """Which output positions N logits belong to: `rows` and `positions` [N], and the draft there or -1.
+    """Which output positions N logits belong to.
 
-    `requests` [N] is the index of each row's Request, which unlike its row does not depend on the batch.
+    Attributes:
+        rows: [N], in the batch.
+        positions: [N], in the output.
+        drafted: [N], the draft there, or -1.
+        requests: [N], the index of each row's Request, which unlike its row does not depend on the batch.
+        lprobs: [N,V], the draft's own distribution there, any where nothing is drafted; None: it has none.
     """
 
     rows: Tensor
     positions: Tensor
     drafted: Tensor
     requests: Tensor
+    lprobs: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -131,8 +154,9 @@ class _Rows:
 
 
 def select_rows(state: Any, rows: Tensor) -> Any:
-    """The given rows of a dataclass of tensors."""
-    return replace(state, **{item.name: getattr(state, item.name)[rows] for item in fields(state)})
+    """The given rows of a dataclass of tensors; what is None stays so."""
+    values = ((item.name, getattr(state, item.name)) for item in fields(state))
+    return replace(state, **{name: value[rows] for name, value in values if value is not None})
 
 
 def join_rows(first: Any, second: Any, *, fill: int = -1) -> Any:
@@ -152,6 +176,18 @@ def pad_rows(rows: Sequence[Sequence[int]], value: int) -> Tensor:
     """[B,S] of rows of different lengths, filled up on the right."""
     width = max(map(len, rows))
     return torch.tensor([[*row, *[value] * (width - len(row))] for row in rows], dtype=torch.int64)
+
+
+def target_words(source: Source, source_to_target: Tensor) -> tuple[Tensor, Tensor]:
+    """The words of a source as target ids [B,S], -1 where there is none and for padding; how many [B].
+
+    Args:
+        source_to_target: [source words], as Seq2SeqScorer has it. The eos is no word.
+    """
+    words = source.lengths - 1
+    inside = torch.arange(source.tokens.shape[1], device=words.device) < words[:, None]
+    mapped = F.pad(source_to_target, (0, 1), value=-1)  # for padding, which may be no source word at all
+    return torch.where(inside, mapped[source.tokens], -1), words
 
 
 def encode(scorer: Seq2SeqScorer, requests: Sequence[Request], room: int) -> tuple[Source, Any]:
@@ -201,7 +237,7 @@ class _Batch:
         self.rows: Any = None
         self.state: Any = None
         self.draft_state: Any = None
-        self.draft = torch.empty(0, 0, dtype=torch.int64, device=self.device)  # [B,K-1]
+        self.draft = _nothing(0, self.device)
 
     def run(self, waiting: list[Request], batch_size: int) -> Iterator[Result]:
         room = max(request.max_len for request in waiting)
@@ -232,9 +268,9 @@ class _Batch:
         index = torch.tensor(kept, device=self.device)
         self.rows = select_rows(self.rows, index)
         self.state = self.scorer.select(self.state, index)
-        self.draft = self.draft[index]
-        if self.draft_state is not None:
-            self.draft_state = select_rows(self.draft_state, index)
+        self.draft = select_rows(self.draft, index)
+        if self.drafter is not None:
+            self.draft_state = self.drafter.select(self.draft_state, index)
 
     def _enter(self, new: list[Request], room: int) -> None:
         now = time.perf_counter()
@@ -258,41 +294,38 @@ class _Batch:
             forced=pad_rows([request.prefix for request in new], vocab.pad).to(self.device),
             forced_lengths=torch.tensor([len(request.prefix) for request in new], device=self.device),
         )
-        draft_state, draft, counts = None, self.draft.new_empty(count, 0), [1] * count
+        draft_state, draft, counts = None, _nothing(count, self.device), [1] * count
         if self.drafter is not None:
-            mapped = F.pad(self.scorer.source_to_target, (0, 1), value=-1)
-            words = source.lengths - 1
-            inside = torch.arange(source.tokens.shape[1], device=self.device) < words[:, None]
-            draft_state = self.drafter.start(torch.where(inside, mapped[source.tokens], -1), words)
-            draft, lens, draft_state = self._propose(draft_state, rows)
-            counts = [1 + n for n in lens.tolist()]
+            draft_state = self.drafter.start(source, new)
+            draft, draft_state = self._propose(draft_state, rows)
+            counts = [1 + n for n in draft.lengths.tolist()]
         if not self.requests:
             self.rows, self.state, self.draft_state, self.draft = rows, state, draft_state, draft
         else:
             self.rows, self.state = join_rows(self.rows, rows), self.scorer.join(self.state, state)
-            width = max(self.draft.shape[1], draft.shape[1])
-            self.draft = torch.cat([F.pad(d, (0, width - d.shape[1])) for d in (self.draft, draft)])
-            if draft_state is not None:
-                self.draft_state = join_rows(self.draft_state, draft_state)
+            self.draft = _join_drafts(self.draft, draft)
+            if self.drafter is not None:
+                self.draft_state = self.drafter.join(self.draft_state, draft_state)
         self.requests += new
         self.started += [now] * count
         self.counts += counts
 
-    def _propose(self, draft_state: Any, rows: _Rows) -> tuple[Tensor, Tensor, Any]:
-        """The next draft [B,K], the length of each, and the drafter's new state."""
+    def _propose(self, draft_state: Any, rows: _Rows) -> tuple[Draft, Any]:
+        """The next draft, and the drafter's new state."""
         assert self.drafter is not None
-        draft, draft_state = self.drafter.draft(draft_state, rows.outputs, rows.lengths)
+        # One place stays free for the verifier's own token.
+        budget = (rows.limits - rows.lengths - 1).clamp(min=0)
+        draft, draft_state = self.drafter.draft(draft_state, rows.outputs, rows.lengths, budget)
         # A drafter is not trusted: whatever it proposes, words are fed.
         words = (draft.tokens >= 0) & (draft.tokens < len(self.scorer.vocab))
-        lens = words.cumprod(1).sum(1).minimum(draft.lengths)
-        # One place stays free for the verifier's own token.
-        return draft.tokens, lens.minimum(rows.limits - rows.lengths - 1).clamp(min=0), draft_state
+        lens = words.cumprod(1).sum(1).minimum(draft.lengths).minimum(budget).clamp(min=0)
+        return replace(draft, lengths=lens), draft_state
 
     def _advance(self) -> None:
         """One pass: feed each row's last token and draft, judge, append what stands and one token more."""
         rows, counts = self.rows, self.counts
         width, batch = max(counts), len(counts)
-        fed_tokens = torch.cat([rows.last[:, None], self.draft[:, : width - 1]], 1)  # [B,K]
+        fed_tokens = torch.cat([rows.last[:, None], self.draft.tokens[:, : width - 1]], 1)  # [B,K]
         logits, self.state = self.scorer.verify(fed_tokens, self.state, counts)  # [N,V]
         pack, unpack = _packing(counts, self.device)
         columns = torch.arange(width, device=self.device)
@@ -300,7 +333,11 @@ class _Batch:
         drafted = torch.where(columns < (count - 1)[:, None], fed_tokens.roll(-1, 1), -1)
         positions = rows.lengths[:, None] + columns
         owner = pack(torch.arange(batch, device=self.device)[:, None].expand(-1, width))
-        at = Fed(owner, pack(positions), pack(drafted), rows.requests[owner])
+        lprobs = self.draft.lprobs
+        if lprobs is not None:
+            # At a row's last position nothing is drafted: any will do.
+            lprobs = F.pad(lprobs, (0, 0, 0, 1))[owner, pack(columns.expand(batch, -1))]
+        at = Fed(owner, pack(positions), pack(drafted), rows.requests[owner], lprobs)
         judged = self.accept(logits, at)
         stands = judged.stands if judged.stands is not None else judged.tokens == at.drafted
         tokens = torch.where(stands, at.drafted, judged.tokens)
@@ -337,8 +374,8 @@ class _Batch:
         done = (last == self.scorer.vocab.eos) | (lengths >= rows.limits) | ~live
         feeds = torch.ones_like(count)
         if self.drafter is not None:
-            self.draft, lens, self.draft_state = self._propose(self.draft_state, rows)
-            feeds = 1 + lens
+            self.draft, self.draft_state = self._propose(self.draft_state, rows)
+            feeds = 1 + self.draft.lengths
         self.counts = torch.where(done, 0, feeds).tolist()  # the pass's one wait for the device
 
     def _results(self, rows: _Rows, places: list[int]) -> Iterator[Result]:
@@ -368,6 +405,25 @@ class _Batch:
                 drafted=drafted,
                 accepted=accepted,
             )
+
+
+def _nothing(rows: int, device: torch.device) -> Draft:
+    """A draft of no tokens."""
+    lengths = torch.zeros(rows, dtype=torch.int64, device=device)
+    return Draft(lengths.new_zeros(rows, 0), lengths)
+
+
+def _join_drafts(first: Draft, second: Draft) -> Draft:
+    """The rows of both."""
+    width = max(first.tokens.shape[1], second.tokens.shape[1])
+
+    def cat(a: Tensor, b: Tensor) -> Tensor:
+        return torch.cat([F.pad(x, (0, 0) * (x.dim() - 2) + (0, width - x.shape[1])) for x in (a, b)])
+
+    lprobs = None
+    if first.lprobs is not None and second.lprobs is not None:
+        lprobs = cat(first.lprobs, second.lprobs)
+    return Draft(cat(first.tokens, second.tokens), torch.cat([first.lengths, second.lengths]), lprobs)
 
 
 def _packing(

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nartk.decoders.loop import target_words
 from nartk.hypothesis import Request, Result
 from nartk.scorer import Source
 from nartk.vocab import SPECIALS, Vocab
@@ -221,6 +222,11 @@ def _sequence_key(tokens: Tensor, lengths: Tensor, salt: int) -> Tensor:
     places = torch.arange(tokens.shape[1], device=tokens.device)
     marks = mix(salt + (places + 1) * _signed(_FIRST) + (tokens + 1) * _signed(_SECOND))
     return (marks * (places < lengths[:, None])).sum(1)
+
+
+def same_words(source: Source) -> tuple[Tensor, Tensor]:
+    """A source, as drafters copy it, whose words are the target's: [B,S], -1 for padding; how many [B]."""
+    return target_words(source, torch.arange(100_000, device=source.tokens.device))
 
 
 class ScriptScorer(ScriptedScorer):

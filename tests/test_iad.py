@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 import torch
-from scripted import ScriptScorer, decode, outputs_of
+from scripted import ScriptScorer, decode, outputs_of, same_words
 from torch import Tensor
 
 from nartk.decoders.loop import Draft, DraftAndVerify, Drafter
 from nartk.hypothesis import Request, Result
 from nartk.registry import make_strategy
-from nartk.scorer import Seq2SeqScorer
+from nartk.scorer import Seq2SeqScorer, Source
 from nartk.vocab import Vocab
 
 EOS = 2
@@ -204,13 +204,14 @@ def test_aligned_never_takes_more_passes_at_full_size(device: torch.device) -> N
 
 
 @dataclasses.dataclass(frozen=True)
-class StraightOn:
+class StraightOn(Drafter):
     """Known to be wrong: takes every mismatch for a substitution and never looks for the place."""
 
-    def start(self, source: Tensor, lengths: Tensor) -> Any:
-        return dataclasses.make_dataclass("Source", ["source"], frozen=True)(source)
+    def start(self, source: Source, requests: Sequence[Request]) -> Any:
+        words, _ = same_words(source)
+        return dataclasses.make_dataclass("State", ["source"], frozen=True)(words)
 
-    def draft(self, state: Any, outputs: Tensor, lengths: Tensor) -> tuple[Draft, Any]:
+    def draft(self, state: Any, outputs: Tensor, lengths: Tensor, budget: Tensor) -> tuple[Draft, Any]:
         width = state.source.shape[1]
         index = lengths[:, None] + torch.arange(width, device=lengths.device)
         tokens = state.source.gather(1, index.clamp(max=width - 1)).masked_fill(index >= width, -1)

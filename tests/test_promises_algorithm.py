@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ from torch import Tensor
 from nartk.decoders.loop import Acceptance, Draft, DraftAndVerify, Drafter, Fed, Judged, argmax_acceptance
 from nartk.hypothesis import Request
 from nartk.registry import make_strategy, options_of, strategies
-from nartk.scorer import Seq2SeqScorer
+from nartk.scorer import Seq2SeqScorer, Source
 
 LOSSLESS = [name for name, promise in strategies().items() if promise == "identical to greedy"]
 PAD, EOS = 1, 2
@@ -240,17 +240,19 @@ class GarbageState:
 
 
 @dataclasses.dataclass(frozen=True)
-class GarbageDrafter:
+class GarbageDrafter(Drafter):
     """Proposes what no drafter should: see `GARBAGE`."""
 
     kind: str
     words: int
     generator: torch.Generator
 
-    def start(self, source: Tensor, lengths: Tensor) -> GarbageState:
-        return GarbageState(source)
+    def start(self, source: Source, requests: Sequence[Request]) -> GarbageState:
+        return GarbageState(source.lengths)
 
-    def draft(self, state: GarbageState, outputs: Tensor, lengths: Tensor) -> tuple[Draft, GarbageState]:
+    def draft(
+        self, state: GarbageState, outputs: Tensor, lengths: Tensor, budget: Tensor
+    ) -> tuple[Draft, GarbageState]:
         tokens, counts = GARBAGE[self.kind](len(lengths), self.words, self.generator)
         return Draft(tokens.to(lengths.device), counts.to(lengths.device)), state
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from realtable import EOS, RealTable, log_probs, random_transformer
-from scripted import TableScorer, decode, outputs_of
+from scripted import TableScorer, decode, outputs_of, same_words
 from torch import Tensor
 
 from nartk.decoders import sample as module
@@ -22,7 +22,7 @@ from nartk.errors import UsageError
 from nartk.hypothesis import Request
 from nartk.models.transformer_scorer import TransformerScorer
 from nartk.registry import make_strategy
-from nartk.scorer import Seq2SeqScorer
+from nartk.scorer import Seq2SeqScorer, Source
 from nartk.vocab import Vocab
 
 CHANCE = 1e-4  # of a right sampler to fail one of these tests; seeds are fixed, so it fails always or never
@@ -214,13 +214,15 @@ def test_more_samples_keep_those_there_were(device: torch.device) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class RestOfSource:
+class RestOfSource(Drafter):
     """Drafts the source's words at the places that follow."""
 
-    def start(self, source: Tensor, lengths: Tensor) -> _Sources:
-        return _Sources(source, lengths)
+    def start(self, source: Source, requests: Sequence[Request]) -> _Sources:
+        return _Sources(*same_words(source))
 
-    def draft(self, state: _Sources, outputs: Tensor, lengths: Tensor) -> tuple[Draft, _Sources]:
+    def draft(
+        self, state: _Sources, outputs: Tensor, lengths: Tensor, budget: Tensor
+    ) -> tuple[Draft, _Sources]:
         at = lengths[:, None] + torch.arange(state.source.shape[1], device=lengths.device)
         tokens = state.source.gather(1, at.clamp(max=state.source.shape[1] - 1))
         return Draft(tokens, (state.lengths - lengths).clamp(min=0)), state

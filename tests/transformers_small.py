@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import torch
+from scripted import same_words
 from torch import Tensor
 
 from nartk.decoders.loop import Draft, DraftAndVerify, Drafter
 from nartk.hypothesis import Request
 from nartk.models.transformer import Transformer, TransformerConfig
-from nartk.scorer import Seq2SeqScorer
+from nartk.scorer import Seq2SeqScorer, Source
 from nartk.vocab import Vocab
 
 PAD, EOS = 1, 2
@@ -96,7 +97,7 @@ class KnownState:
 
 
 @dataclasses.dataclass(frozen=True)
-class Knowing:
+class Knowing(Drafter):
     """Drafts what greedy search will say, of random length, with some tokens spoilt."""
 
     answers: Mapping[tuple[int, ...], Sequence[int]]
@@ -105,15 +106,18 @@ class Knowing:
     spoilt: float
     generator: torch.Generator
 
-    def start(self, source: Tensor, lengths: Tensor) -> KnownState:
-        rows = zip(source.tolist(), lengths.tolist(), strict=True)
+    def start(self, source: Source, requests: Sequence[Request]) -> KnownState:
+        words, lengths = same_words(source)
+        rows = zip(words.tolist(), lengths.tolist(), strict=True)
         answers = [self.answers[tuple(tokens[:size])] for tokens, size in rows]
         width = max(map(len, answers)) + self.longest
         return KnownState(
             torch.tensor([[*a, *[-1] * (width - len(a))] for a in answers], device=lengths.device)
         )
 
-    def draft(self, state: KnownState, outputs: Tensor, lengths: Tensor) -> tuple[Draft, KnownState]:
+    def draft(
+        self, state: KnownState, outputs: Tensor, lengths: Tensor, budget: Tensor
+    ) -> tuple[Draft, KnownState]:
         batch = len(lengths)
         index = lengths[:, None] + torch.arange(self.longest, device=lengths.device)
         tokens = state.known.gather(1, index.clamp(max=state.known.shape[1] - 1))
