@@ -43,7 +43,7 @@ class InputGuidedAggressive(DraftAndVerify):
     )
     max_draft: int = option(0, "longest draft, tokens; 0: no bound", low=0)
 
-    def drafter(self, scorer: Seq2SeqScorer) -> Drafter:
+    def make_drafter(self, scorer: Seq2SeqScorer) -> Drafter:
         spelling = _spelling(scorer.vocab).to(scorer.device) if self.anchor == "aligned" else None
         return SourceCopy(scorer.source_to_target, spelling, self.max_draft)
 

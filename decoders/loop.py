@@ -58,6 +58,10 @@ class Drafter:
         """
         raise NotImplementedError
 
+    def observe(self, state: Any, logits: Tensor, fed: Fed) -> Any:
+        """Sees the verifier's logits [N,V] of a pass, before it drafts again."""
+        return state
+
     def select(self, state: Any, rows: Tensor) -> Any:
         """The state of rows [N]."""
         return select_rows(state, rows)
@@ -208,7 +212,7 @@ class Autoregressive(Strategy):
 class DraftAndVerify(Autoregressive):
     """Base of the strategies that verify drafts. Subclasses say how to draft and what to accept."""
 
-    def drafter(self, scorer: Seq2SeqScorer) -> Drafter | None:
+    def make_drafter(self, scorer: Seq2SeqScorer) -> Drafter | None:
         """What proposes tokens to this verifier; None: nothing does, one token a pass."""
         return None
 
@@ -219,7 +223,7 @@ class DraftAndVerify(Autoregressive):
     def decode(
         self, scorer: Seq2SeqScorer, requests: list[Request], batch_size: int, *, trace: bool
     ) -> Iterator[Result]:
-        batch = _Batch(scorer, self.drafter(scorer), self.acceptance(), trace=trace)
+        batch = _Batch(scorer, self.make_drafter(scorer), self.acceptance(), trace=trace)
         yield from batch.run(requests, batch_size)
 
 
@@ -374,6 +378,7 @@ class _Batch:
         done = (last == self.scorer.vocab.eos) | (lengths >= rows.limits) | ~live
         feeds = torch.ones_like(count)
         if self.drafter is not None:
+            self.draft_state = self.drafter.observe(self.draft_state, logits, at)
             self.draft, self.draft_state = self._propose(self.draft_state, rows)
             feeds = 1 + self.draft.lengths
         self.counts = torch.where(done, 0, feeds).tolist()  # the pass's one wait for the device

@@ -222,7 +222,7 @@ class StraightOn(Drafter):
 class NoAnchor(DraftAndVerify):
     """Drafts straight on."""
 
-    def drafter(self, scorer: Seq2SeqScorer) -> Drafter:
+    def make_drafter(self, scorer: Seq2SeqScorer) -> Drafter:
         return StraightOn()
 
 

@@ -284,7 +284,7 @@ class Garbled(DraftAndVerify):
     words: int
     seed: int
 
-    def drafter(self, scorer: Seq2SeqScorer) -> Drafter:
+    def make_drafter(self, scorer: Seq2SeqScorer) -> Drafter:
         return GarbageDrafter(self.kind, self.words, torch.Generator().manual_seed(self.seed))
 
 

@@ -236,7 +236,7 @@ class _Sources:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Drafted(Sample):
-    def drafter(self, scorer: Seq2SeqScorer) -> Drafter | None:
+    def make_drafter(self, scorer: Seq2SeqScorer) -> Drafter | None:
         return RestOfSource()
 
 

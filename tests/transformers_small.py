@@ -140,6 +140,6 @@ class DraftsWhatIsKnown(DraftAndVerify):
     spoilt: float = 0.2
     seed: int = 0
 
-    def drafter(self, scorer: Seq2SeqScorer) -> Drafter:
+    def make_drafter(self, scorer: Seq2SeqScorer) -> Drafter:
         generator = torch.Generator().manual_seed(self.seed)
         return Knowing(self.answers, self.words, self.longest, self.spoilt, generator)
