@@ -30,6 +30,14 @@ class Strategy:
     exact: bool = option(True, "the same bits whatever the batch and the draft")
     helpers: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
+    @property
+    def promised(self) -> str:
+        """What it promises with its options; `promise` is what it promises without any."""
+        return self.promise
+
+    def check_helpers(self) -> None:
+        """Refuses helpers that are missing or of the wrong kind, before anything is decoded."""
+
     def limit(self, source_len: int) -> int:
         """Longest output of a source of that many tokens (eos included in both)."""
         return min(self.max_len, int(min(self.max_ratio * source_len, self.max_len)) + 10)
@@ -51,6 +59,7 @@ class Strategy:
             max_tokens: Most source tokens at a time, padding included; one row is always allowed.
             trace: Whether hypotheses carry one.
         """
+        self.check_helpers()
         scorer = scorer.mode(exact=self.exact)
         groups: dict[Hashable, list[Request]] = {}
         for request in sorted(requests, key=lambda r: (-len(r.source), r.index)):

@@ -21,6 +21,7 @@ from nartk.errors import (
     NartkError,
     OutOfMemoryError,
     StrategyMismatchError,
+    SwappedModelsError,
     UsageError,
 )
 from nartk.hypothesis import DecodeStats, Hypothesis, Request, Result
@@ -71,6 +72,11 @@ class Model:
         """Longest source, tokens without eos."""
         return self.scorer.config.max_source_len - 1
 
+    @property
+    def parameters(self) -> int:
+        """Numbers in its weights."""
+        return sum(tensor.numel() for tensor in self.checkpoint.tensors.values())
+
     def strategy(self, name: str, options: Mapping[str, Any]) -> Any:
         """The strategy `name`, checked against this model, with the other models that it needs loaded.
 
@@ -78,6 +84,7 @@ class Model:
             StrategyMismatchError: The model, or another one that an option names, is of the wrong kind or has
                 less room than the model.
             VocabMismatchError: Another model reads or writes other words.
+            SwappedModelsError: Another model, which should be smaller, is larger than the model.
         """
         made = make_strategy(name, options)
         require_protocol(made, self.scorer)
@@ -99,9 +106,17 @@ class Model:
                         f"{key} {other!r} has a `{side}` of {room} tokens, the model one of {wanted}",
                         fix="train it with the model's lengths",
                     )
+            if item.metadata["smaller"] and helper.parameters > self.parameters:
+                raise SwappedModelsError(
+                    f"{key} {other!r} has {helper.parameters:,} parameters, the model {self.parameters:,}",
+                    fix="swap them: the smaller model drafts for the larger one",
+                )
             made = replace(made, **{key: helper.checkpoint.fingerprint})
             helpers[key] = helper.scorer
-        return replace(made, helpers=helpers) if helpers else made
+        if helpers:
+            made = replace(made, helpers=helpers)
+        made.check_helpers()
+        return made
 
     def signature(self, strategy: Any) -> str:
         """What reproduces a result of this model with a strategy."""

@@ -25,6 +25,7 @@ def option(
     low: float | None = None,
     high: float | None = None,
     model: bool = False,
+    smaller: bool = False,
 ) -> Any:
     """Declares an option of a strategy.
 
@@ -35,9 +36,10 @@ def option(
         low, high: Its bounds, included.
         model: It names another model, which is loaded beside the first; the strategy finds its scorer in
             ``helpers`` and the model's fingerprint as the option's value.
+        smaller: That model has at most as many parameters as the first, or they are probably swapped.
     """
     metadata = {"help": help, "choices": choices, "low": low, "high": high, "model": model}
-    return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata={**metadata, "smaller": smaller})
 
 
 def register_decoder(name: str) -> Callable[[T], T]:
@@ -58,7 +60,7 @@ def register_decoder(name: str) -> Callable[[T], T]:
 
 
 def strategies() -> dict[str, str]:
-    """The names of all strategies, each with its promise."""
+    """The names of all strategies, each with its promise where no option is given."""
     _load()
     return {name: _STRATEGIES[name].promise for name in sorted(_STRATEGIES)}  # type: ignore[attr-defined]
 

@@ -11,7 +11,7 @@ from nartk.bench.runner import Cell, Series
 from nartk.errors import MissingDependencyError, UsageError
 from nartk.files import writing
 from nartk.hypothesis import DecodeStats
-from nartk.registry import strategies
+from nartk.registry import make_strategy, strategies
 
 _COLUMNS = (
     "engine",
@@ -66,8 +66,10 @@ def summarize(cell: Cell) -> dict[str, Any]:
 
 def lossless(series: Series) -> bool:
     """Whether it promises greedy search's output to the last bit."""
-    promised = strategies().get(series.spec.name) == "identical to greedy"
-    return promised and bool(series.spec.options.get("exact", True))
+    name, options = series.spec.name, series.spec.options
+    if name not in strategies() or not options.get("exact", True):
+        return False
+    return bool(make_strategy(name, options).promised == "identical to greedy")
 
 
 def broken(summaries: Sequence[dict[str, Any]]) -> list[str]:

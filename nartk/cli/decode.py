@@ -114,9 +114,9 @@ def _command(argv: Sequence[str]) -> int:
 
 
 def _require_lossless(strategy: Any) -> None:
-    if "approximate" in strategy.promise:
+    if "approximate" in strategy.promised:
         raise UsageError(
-            f"--assert-lossless, but the promise of {strategy.name!r} is {strategy.promise!r}",
+            f"--assert-lossless, but the promise of {strategy.name!r} is {strategy.promised!r}",
             fix="choose a strategy that is identical to greedy",
         )
     if not getattr(strategy, "exact", True):
