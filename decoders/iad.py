@@ -44,22 +44,24 @@ class InputGuidedAggressive(DraftAndVerify):
     max_draft: int = option(0, "longest draft, tokens; 0: no bound", low=0)
 
     def make_drafter(self, scorer: Seq2SeqScorer) -> Drafter:
-        spelling = _spelling(scorer.vocab).to(scorer.device) if self.anchor == "aligned" else None
-        return SourceCopy(scorer.source_to_target, spelling, self.max_draft)
+        spelt = spelling(scorer.vocab).to(scorer.device) if self.anchor == "aligned" else None
+        return SourceCopy(scorer.source_to_target, spelt, self.max_draft)
 
 
 @dataclass(frozen=True)
-class _CopyState:
-    """Where each row stands in its source.
+class CopyState:
+    """Where each row stands in the text that it copies.
 
     Attributes:
-        source: [B,S+1] target ids, -1 for what cannot be drafted and after the last.
+        text: [B,S+1] target ids, -1 for what cannot be drafted and after the last.
+        sizes: [B] how many of them are the text.
         ahead: [B,4,S+1] as `_ahead` makes it.
-        cursor: [B] the source position of the last draft's first token.
+        cursor: [B] the place in the text of the last draft's first token.
         seen: [B] output tokens at the last draft.
     """
 
-    source: Tensor
+    text: Tensor
+    sizes: Tensor
     ahead: Tensor
     cursor: Tensor
     seen: Tensor
@@ -85,7 +87,7 @@ class SourceCopy(Drafter):
 
     Args:
         source_to_target: As Seq2SeqScorer has it.
-        spelling: [V+1,3] as `_spelling` makes it.
+        spelling: [V+1,3] as `spelling` makes it.
         max_draft: Longest draft, tokens; 0: no bound.
     """
 
@@ -93,27 +95,38 @@ class SourceCopy(Drafter):
     spelling: Tensor | None
     max_draft: int = 0
 
-    def start(self, source: Source, requests: Sequence[Request]) -> _CopyState:
-        words, lengths = target_words(source, self.source_to_target)
-        words = F.pad(words, (0, 1), value=-1)
-        ahead = words[:, None] if self.spelling is None else _ahead(words, lengths, self.spelling)
-        return _CopyState(words, ahead, torch.zeros_like(lengths), torch.zeros_like(lengths))
+    def start(self, source: Source, requests: Sequence[Request]) -> CopyState:
+        return copy_state(*target_words(source, self.source_to_target), self.spelling)
 
     def draft(self, state: Any, outputs: Tensor, lengths: Tensor, budget: Tensor) -> tuple[Draft, Any]:
         started = lengths > 0
-        matched = _suffix_lengths(state.source[:, :-1], outputs, lengths)
+        matched = suffix_lengths(state.text[:, :-1], outputs, lengths)
         if self.spelling is None:
             place, found = _unique_place(matched)
             drafts = found | ~started
         else:
-            place = _aligned_place(matched, state, self.spelling, outputs, lengths)
+            place, _ = aligned_place(matched, state, self.spelling, outputs, lengths)
             drafts = torch.ones_like(started)
         place = place * started
-        most = state.source.shape[1] - 1
-        steps = torch.arange(min(self.max_draft, most) if self.max_draft else most, device=outputs.device)
-        # The -1 after the source ends the draft, as do words that have no id in the target.
-        tokens = state.source.gather(1, (place[:, None] + steps).clamp(max=most))  # [B,K]
-        return Draft(tokens, drafts * len(steps)), replace(state, cursor=place, seen=lengths)
+        tokens = following(state.text, place, self.max_draft)
+        return Draft(tokens, drafts * tokens.shape[1]), replace(state, cursor=place, seen=lengths)
+
+
+def copy_state(words: Tensor, sizes: Tensor, spelling: Tensor | None) -> CopyState:
+    """The state before any output, of texts [B,S], of which sizes [B] count."""
+    text = F.pad(words, (0, 1), value=-1)
+    ahead = text[:, None] if spelling is None else _ahead(text, sizes, spelling)
+    return CopyState(text, sizes, ahead, torch.zeros_like(sizes), torch.zeros_like(sizes))
+
+
+def following(text: Tensor, place: Tensor, longest: int) -> Tensor:
+    """The tokens [B,K] of text [B,S+1] from each place [B] on, at most `longest` where that is not 0.
+
+    The -1 after a text ends a draft, as do words that have no id in the target.
+    """
+    most = text.shape[1] - 1
+    steps = torch.arange(min(longest, most) if longest else most, device=text.device)
+    return text.gather(1, (place[:, None] + steps).clamp(max=most))
 
 
 def _unique_place(matched: Tensor) -> tuple[Tensor, Tensor]:
@@ -128,12 +141,17 @@ def _unique_place(matched: Tensor) -> tuple[Tensor, Tensor]:
     return place, found
 
 
-def _aligned_place(
-    matched: Tensor, state: _CopyState, spelling: Tensor, outputs: Tensor, lengths: Tensor
-) -> Tensor:
-    """The place [B] for which suffixes and alignment speak most; of equal ones the first."""
+def aligned_place(
+    matched: Tensor, state: CopyState, spelling: Tensor, outputs: Tensor, lengths: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The place [B] for which suffixes and alignment speak most, of equal ones the first; and how much [B].
+
+    Args:
+        matched: [B,S+1] as `suffix_lengths` gives it.
+    """
     grown = lengths - state.seen  # tokens since the last draft: all but the last were copied from it
-    expected = state.cursor + grown - 1  # where in the source the last token stands, if it is a substitute
+    # Where in the text the last token stands, if it is a substitute.
+    expected = (state.cursor + grown - 1).minimum(state.sizes)
     rows = torch.arange(len(lengths), device=lengths.device)
     begins, letter, letters = spelling[outputs[rows, lengths - 1]].unbind(1)
     after, here, expected_letter, expected_letters = state.ahead[rows, :, expected].unbind(1)
@@ -141,13 +159,14 @@ def _aligned_place(
     guess = torch.where(grown + begins > 1, after, here)
     guess = torch.where((letter != expected_letter) & (letters < expected_letters), expected, guess)
     places = torch.arange(matched.shape[1], device=matched.device)
-    best = (matched * _TOKEN_WORTH - (places - guess[:, None]).abs()).argmax(1)
+    worth = matched * _TOKEN_WORTH - (places - guess[:, None]).abs()
     longest, place = matched.topk(2, 1)
-    return torch.where(longest[:, 0] > longest[:, 1], place[:, 0], best)
+    place = torch.where(longest[:, 0] > longest[:, 1], place[:, 0], worth.argmax(1))
+    return place, worth.gather(1, place[:, None]).squeeze(1)
 
 
 @lru_cache(maxsize=8)
-def _spelling(vocab: Vocab) -> Tensor:
+def spelling(vocab: Vocab) -> Tensor:
     """How each word is written, and in the last row what is no word: [V+1,3] int64.
 
     Whether it begins a word of the text, 0 or 1; its first letter, in lower case; the number of its letters,
@@ -182,17 +201,17 @@ def _ahead(source: Tensor, lengths: Tensor, spelling: Tensor) -> Tensor:
     return torch.stack([after.minimum(most), here.minimum(most), letter, whole], 1)
 
 
-def _suffix_lengths(source: Tensor, outputs: Tensor, lengths: Tensor) -> Tensor:
-    """How many tokens before each place of the source equal the output's last ones: [B,S+1].
+def suffix_lengths(text: Tensor, outputs: Tensor, lengths: Tensor) -> Tensor:
+    """How many tokens before each place of the text equal the output's last ones: [B,S+1].
 
     Args:
-        source: [B,S] int64, -1 where nothing matches.
+        text: [B,S] int64, -1 where nothing matches.
         outputs: [B,T] int64, of which lengths [B] count.
     """
-    longest = max(1, min(source.shape[1], outputs.shape[1]))  # a suffix is no longer than the source
+    longest = max(1, min(text.shape[1], outputs.shape[1]))  # a suffix is no longer than the text
     steps = torch.arange(1, longest + 1, device=outputs.device)
     newest = outputs.gather(1, (steps + (lengths - longest - 1)[:, None]).clamp(min=0))  # [B,L]
-    windows = F.pad(source, (longest, 0), value=-1).unfold(1, longest, 1)  # before each place: [B,S+1,L]
+    windows = F.pad(text, (longest, 0), value=-1).unfold(1, longest, 1)  # before each place: [B,S+1,L]
     # The last difference is the largest index that has one: many times faster than a cumulative product.
     differs = (windows != newest[:, None]) * steps.short()
     # What was taken for the tokens before the output's first may have matched.
