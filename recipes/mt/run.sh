@@ -14,7 +14,7 @@
 #   --only     these students alone: nat, cmlm, glat, ctc, ctc-glat, dag
 #   --on       train the students on these data alone (default: on both)
 #   --d-model  width of all models (default 128, so that two cores train one in an hour at most; --quick 64)
-#   --updates  of a student (default 5000, --quick 60); --teacher-updates (default 4000, --quick 200)
+#   --updates  of a student (default 4000, --quick 60); --teacher-updates (default 4000, --quick 200)
 #   --jobs     trainings and decodings at a time (default 2, with cuda 1); speed is measured one at a time
 # Needs the extras train, score and plot (README.md, "Install").
 set -euo pipefail
@@ -84,7 +84,7 @@ if [ -n "$quick" ]; then
   distil=(--strategy greedy --max-len 40 --min-bleu 10 --drop-longer 100 --drop-repeats 6)
   speed=(--rounds 2 --single 5 --many 32 --threads 1)
 else
-  : "${updates:=5000}" "${teacher_updates:=4000}" "${d_model:=128}"
+  : "${updates:=4000}" "${teacher_updates:=4000}" "${d_model:=128}"
   size=(--encoder-layers 3 --decoder-layers 3 --encoder-heads 4 --decoder-heads 4)
   # Students get small batches, and more of them: that is what a short training needs.
   pieces=4000 tokens=2048 teacher_tokens=4096 lr=0.002 warmup=400 log=100

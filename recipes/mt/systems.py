@@ -109,7 +109,7 @@ def describe(updates: int, *, only: set[str]) -> Iterator[tuple[str, str, str, s
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--updates", type=int, default=5000, help="of a student (default: %(default)s)")
+    parser.add_argument("--updates", type=int, default=4000, help="of a student (default: %(default)s)")
     parser.add_argument("--only", default="", help="these students alone, with commas")
     args = parser.parse_args()
     only = {name for name in args.only.split(",") if name}
