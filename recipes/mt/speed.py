@@ -20,6 +20,7 @@ import torch
 
 import nartk
 from nartk.bench.engines import parse_spec
+from nartk.errors import NartkError
 
 BATCH = 32  # sentences
 
@@ -41,18 +42,22 @@ def main() -> None:
     models = {folder: nartk.load(folder, device=args.device) for folder in {run[1] for run in runs}}
     work = ((1, lines[: args.single]), (BATCH, lines[: args.many]))
     seconds: dict[str, dict[int, list[float]]] = {key: {size: [] for size, _ in work} for key, _, _ in runs}
-    signatures = {}
+    strategies = {}  # made once: some load a second model
+    for key, folder, text in runs:
+        spec = parse_spec(text, "fp32")
+        strategies[key] = models[folder].strategy(spec.name, spec.options)
     for turn in range(args.rounds + 1):
-        for key, folder, text in runs:
-            spec = parse_spec(text, "fp32")
+        for key, folder, _ in runs:
             for size, sentences in work:
                 start = time.perf_counter()
-                done = models[folder].run(sentences, spec.name, spec.options, batch_size=size, truncate=True)
+                done = list(
+                    models[folder].stream(sentences, strategies[key], batch_size=size, truncate=True)
+                )
                 if turn:
                     seconds[key][size].append(time.perf_counter() - start)
-                for error in done.errors.values():
-                    raise error
-                signatures[key] = done.signature
+                for _, outcome in done:
+                    if isinstance(outcome, NartkError):
+                        raise outcome
         print(f"round {turn} of {args.rounds}", file=sys.stderr, flush=True)
     report = {
         "machine": platform.processor() or platform.machine(),
@@ -61,7 +66,7 @@ def main() -> None:
         "torch": torch.__version__,
         "sentences": {str(size): len(sentences) for size, sentences in work},
         "seconds": seconds,
-        "signatures": signatures,
+        "signatures": {key: models[folder].signature(strategies[key]) for key, folder, _ in runs},
     }
     args.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
