@@ -208,8 +208,9 @@ def test_refuses_files_that_cannot_be_read(
     ("arguments", "message"),
     [
         (
-            ["rouge"],
-            "E102 UnknownStrategy] no metric 'rouge'. Fix: choose one of errant, m2, gleu, bleu, chrf.",
+            ["ter"],
+            "E102 UnknownStrategy] no metric 'ter'. Fix: choose one of errant, m2, gleu, bleu, chrf, rouge, "
+            "sari.",
         ),
         ([], "the following arguments are required: METRIC"),
         (

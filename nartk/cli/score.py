@@ -1,4 +1,4 @@
-"""`nartk-score`: scores corrections and translations, with confidence intervals and paired bootstrap."""
+"""`nartk-score`: scores corrections, translations and summaries, with intervals and paired bootstrap."""
 
 from __future__ import annotations
 
@@ -18,20 +18,25 @@ if TYPE_CHECKING:
     from nartk.metrics.bootstrap import Interval, PairedDifference
     from nartk.metrics.result import MetricResult
 
-DIGITS = {"errant": 4, "m2": 4, "gleu": 6, "bleu": 2, "chrf": 2}  # as the original programs print
+# As the original programs print.
+DIGITS = {"errant": 4, "m2": 4, "gleu": 6, "bleu": 2, "chrf": 2, "rouge": 5, "sari": 2}
 LONGEST_LIST = 8  # longer lists are for --json only
 FOR_JSON = ("types",)  # some 50 lines
 
-DESCRIPTION = """Scores HYP, one sentence a line, with errant, m2, gleu, bleu or chrf.
-errant, m2 and gleu run from 0 to 1 as their original programs print them, bleu and chrf from 0 to 100."""
+DESCRIPTION = """Scores HYP, one text a line, with errant, m2, gleu, bleu, chrf, rouge or sari.
+errant, m2, gleu and rouge run from 0 to 1 as their original programs print them, bleu, chrf and sari from 0
+to 100."""
 EXAMPLES = """  nartk-score m2 out.txt --gold gold.m2
   nartk-score gleu out.txt --source in.txt --ref ref0 ref1 ref2 ref3
   nartk-score errant out.txt --source in.txt --ref ref0 ref1 --json
   nartk-score errant --hyp-m2 out.m2 --gold gold.m2                needs no spaCy pipeline
   nartk-score bleu out.txt --ref ref.txt --baseline greedy.txt     paired bootstrap of the two
+  nartk-score rouge out.txt --ref ref0 ref1 ref2                   of several references the best
+  nartk-score sari out.txt --source in.txt --ref ref0 ref1
   nartk-decode model in.txt | nartk-score chrf - --ref ref.txt"""
 
-Scorer = Callable[[str], "MetricResult"]  # file name of a system's output -> its score
+# File name of a system's output -> its score; rouge has several, the first of them leads.
+Scorer = Callable[[str], "MetricResult | list[MetricResult]"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,17 +57,31 @@ def _command(argv: Sequence[str]) -> int:
     from nartk.metrics.bootstrap import compare, confidence
 
     score = METRICS[args.metric](args)
-    result = score(system)
-    interval = difference = None
-    if args.bootstrap > 0:
-        interval = confidence(result, samples=args.bootstrap, seed=args.seed)
+    results = _listed(score(system))
+    baselines: list[MetricResult | None] = [None] * len(results)
     if args.baseline is not None:
-        difference = compare(result, score(args.baseline), samples=args.bootstrap, seed=args.seed)
+        baselines = [*_listed(score(args.baseline))]
+    reports = []
+    for result, baseline in zip(results, baselines, strict=True):
+        interval = difference = None
+        if args.bootstrap > 0:
+            interval = confidence(result, samples=args.bootstrap, seed=args.seed)
+        if baseline is not None:
+            difference = compare(result, baseline, samples=args.bootstrap, seed=args.seed)
+        reports.append((result, interval, difference))
     if args.json:
-        print(json.dumps(_as_json(result, interval, difference), ensure_ascii=False))
+        first, *others = (_as_json(*report) for report in reports)
+        if others:
+            first["others"] = others
+        print(json.dumps(first, ensure_ascii=False))
     else:
-        print("\n".join(_as_text(result, interval, difference)))
+        print("\n".join(line for report in reports for line in _as_text(*report)))
+        print(f"sentences {results[0].sentences}\nsignature {results[0].signature}")
     return EXIT_OK
+
+
+def _listed(scored: MetricResult | list[MetricResult]) -> list[MetricResult]:
+    return scored if isinstance(scored, list) else [scored]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -121,6 +140,35 @@ def _parser() -> argparse.ArgumentParser:
     for sub in (bleu, chrf):
         sub.add_argument("--ref", nargs="+", action="extend", required=True, help="references")
         sub.add_argument("--lowercase", action="store_true", help="ignore case")
+
+    rouge = metric("rouge", "ROUGE-1, 2, L and Lsum F by rouge-score", example="rouge HYP --ref REF0 REF1")
+    rouge.add_argument(
+        "--ref",
+        nargs="+",
+        action="extend",
+        required=True,
+        help="references, of which the best counts; an empty line: there is none",
+    )
+    rouge.add_argument("--stem", action="store_true", help="Porter's stemmer, as ROUGE-1.5.5 with -m")
+    rouge.add_argument(
+        "--separator", default="", metavar="TEXT", help="what parts the sentences of a line, for ROUGE-Lsum"
+    )
+
+    sari = metric("sari", "SARI for simplification", example="sari HYP --source SRC --ref REF0 REF1")
+    sari.add_argument("--source", metavar="SRC", required=True, help="sentences to simplify")
+    sari.add_argument("--ref", nargs="+", action="extend", required=True, help="simplified sentences")
+    sari.add_argument(
+        "--level",
+        default="corpus",
+        help="corpus: counts summed, as EASSE; sentence: the mean of sentences (default: %(default)s)",
+    )
+    sari.add_argument(
+        "--deletion",
+        default="f1",
+        help="what counts of deletions: f1, as EASSE, or precision, as the paper (default: %(default)s)",
+    )
+    sari.add_argument("--tokenize", default="13a", help="sacrebleu's tokeniser (default: %(default)s)")
+    sari.add_argument("--keep-case", action="store_true", help="do not ignore case")
     return parser
 
 
@@ -259,12 +307,36 @@ def _chrf(args: argparse.Namespace) -> Scorer:
     )
 
 
+def _rouge(args: argparse.Namespace) -> Scorer:
+    from nartk.metrics.rouge import rouge_score
+
+    references = [_read_lines(name) for name in args.ref]
+    return lambda name: rouge_score(references, _read_lines(name), stem=args.stem, separator=args.separator)
+
+
+def _sari(args: argparse.Namespace) -> Scorer:
+    from nartk.metrics.sari import sari_score
+
+    sources, references = _read_lines(args.source), [_read_lines(name) for name in args.ref]
+    return lambda name: sari_score(
+        sources,
+        references,
+        _read_lines(name),
+        level=args.level,
+        deletion=args.deletion,
+        tokenize=args.tokenize,
+        lowercase=not args.keep_case,
+    )
+
+
 METRICS: dict[str, Callable[[argparse.Namespace], Scorer]] = {
     "errant": _errant,
     "m2": _m2,
     "gleu": _gleu,
     "bleu": _bleu,
     "chrf": _chrf,
+    "rouge": _rouge,
+    "sari": _sari,
 }
 
 
@@ -285,11 +357,13 @@ def _as_text(
     result: MetricResult, interval: Interval | None, difference: PairedDifference | None
 ) -> list[str]:
     """The score on the first line, then its parts, one a line."""
+    # rougeL is of the metric rouge
+    digits = next(number for name, number in DIGITS.items() if result.metric.startswith(name))
 
     def show(value: Any) -> str:
         if isinstance(value, list):
             return " ".join(map(show, value))
-        return f"{value:.{DIGITS[result.metric]}f}" if isinstance(value, float) else str(value)
+        return f"{value:.{digits}f}" if isinstance(value, float) else str(value)
 
     def between(bounds: Interval) -> str:
         return f"({bounds.level:.0%} interval {show(bounds.low)} to {show(bounds.high)})"
@@ -308,7 +382,7 @@ def _as_text(
             lines += [] if name in FOR_JSON else _table(name, value)
         elif not isinstance(value, list) or len(value) <= LONGEST_LIST:
             lines.append(f"{name} {show(value)}")
-    return [*lines, f"sentences {result.sentences}", f"signature {result.signature}"]
+    return lines
 
 
 def _table(name: str, rows: dict[str, dict[str, float]]) -> list[str]:

@@ -46,6 +46,15 @@ def sentence_bleu(tokenize: str = "13a") -> Callable[[str, str], float]:
     return lambda hypothesis, reference: float(metric.sentence_score(hypothesis, [reference]).score)
 
 
+def tokenizer(tokenize: str, *, lowercase: bool = False) -> Callable[[str], str]:
+    """A function that parts the tokens of a sentence by spaces, as BLEU counts them.
+
+    Raises as `bleu_score` does.
+    """
+    prepare: Callable[[str], str] = _bleu(tokenize, lowercase=lowercase)._preprocess_segment
+    return prepare
+
+
 def _bleu(tokenize: str, **settings: bool) -> Any:
     sacrebleu = _import_sacrebleu()
     if tokenize not in sacrebleu.BLEU.TOKENIZERS:
@@ -80,7 +89,7 @@ def _import_sacrebleu() -> Any:
         import sacrebleu
     except ImportError as error:
         raise MissingDependencyError(
-            "bleu and chrf need the package sacrebleu", fix="pip install 'nartk[score]'"
+            "bleu, chrf and sari need the package sacrebleu", fix="pip install 'nartk[score]'"
         ) from error
     return sacrebleu
 

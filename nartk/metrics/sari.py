@@ -1,0 +1,162 @@
+"""SARI for text simplification: how well a system adds, keeps and deletes the n-grams of its source.
+
+Source: Xu et al. 2016, "Optimizing Statistical Machine Translation for Text Simplification", section 4.2,
+https://aclanthology.org/Q16-1029. Published numbers differ in how they read it:
+
+- The default is what EASSE reports (Alva-Manchego et al. 2019, https://aclanthology.org/D19-3009): counts are
+  summed over the corpus; for each length n an F of additions, one of what is kept and one of deletions; then
+  means over n and over the three. Source, output and references are tokenised and lower-cased alike, where
+  the first programs tokenised all but the source.
+- `level="sentence"` scores each sentence so and takes the mean of all.
+- `deletion="precision"` takes the precision of deletions in place of their F, as the paper does, because to
+  delete too much harms more than to delete too little.
+
+The authors' Python script, `SARI.py`, has for each n-gram a ratio of its counts and the mean of those, and so
+differs in what is kept where an n-gram is in some of the references.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from nartk import __version__
+from nartk.errors import InputFileError, UsageError
+from nartk.metrics.result import MetricResult, check_lengths
+from nartk.metrics.sacre import tokenizer
+
+ORDER = 4  # longest n-gram, tokens
+OPERATIONS = ("add", "keep", "delete")
+LEVELS = ("corpus", "sentence")
+DELETIONS = ("f1", "precision")
+
+Grams = list[Counter[tuple[str, ...]]]
+
+
+def _ngrams(tokens: Sequence[str]) -> Grams:
+    return [
+        Counter(tuple(tokens[i : i + n]) for i in range(len(tokens) + 1 - n)) for n in range(1, ORDER + 1)
+    ]
+
+
+def sari_statistics(source: str, references: Sequence[str], hypothesis: str) -> np.ndarray:
+    """Counts of one sentence, [ORDER, 3 operations, 3] float64: correct, done by the system, asked for.
+
+    An n-gram is added once, however often it is added. What is kept and deleted counts as often as it is, the
+    source's and the output's R times for R references.
+
+    Args:
+        source, hypothesis: Tokens separated by white space, as those of the R references.
+    """
+    many = len(references)
+    grams = zip(
+        _ngrams(source.split()),
+        _ngrams(hypothesis.split()),
+        zip(*(_ngrams(reference.split()) for reference in references), strict=True),
+        strict=True,
+    )
+    table = np.zeros((ORDER, len(OPERATIONS), 3))
+    for n, (before, after, wanted_by_each) in enumerate(grams):
+        wanted: Counter[tuple[str, ...]] = sum(wanted_by_each, Counter())
+        had = Counter({gram: many * count for gram, count in before.items()})
+        said = Counter({gram: many * count for gram, count in after.items()})
+        pairs = (
+            (Counter(after.keys() - before.keys()), Counter(wanted.keys() - before.keys())),
+            (had & said, had & wanted),
+            (had - said, had - wanted),
+        )
+        for row, (done, asked) in zip(table[n], pairs, strict=True):
+            row[:] = (done & asked).total(), done.total(), asked.total()
+    return table
+
+
+def sari_operations(statistics: np.ndarray, *, deletion: str = "f1") -> np.ndarray:
+    """Scores, 0 to 100, of the operations of summed counts: [..., ORDER, 3, 3] -> [..., 3].
+
+    Where neither the system nor the references do anything, the score is 0.
+    """
+    correct, done, asked = np.moveaxis(statistics, -1, 0)  # [..., ORDER, 3 operations] each
+    # 2 P R / (P + R) with P = correct / done and R = correct / asked
+    below, above = done + asked, 2 * correct
+    if deletion == "precision":
+        delete = OPERATIONS.index("delete")
+        below[..., delete], above[..., delete] = done[..., delete], correct[..., delete]
+    scores = np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+    return 100 * scores.mean(-2)
+
+
+def sari_score(
+    sources: Sequence[str],
+    references: Sequence[Sequence[str]],
+    hypotheses: Sequence[str],
+    *,
+    level: str = "corpus",
+    deletion: str = "f1",
+    tokenize: str = "13a",
+    lowercase: bool = True,
+) -> MetricResult:
+    """SARI of a corpus, 0 to 100.
+
+    Args:
+        sources: N sentences to simplify.
+        references: R corpora of N simplified sentences; an empty line is a reference that deletes all.
+        hypotheses: N sentences of the system.
+        level: Of `LEVELS`: counts summed over the corpus, or the mean of the sentences' scores.
+        deletion: Of `DELETIONS`: what is taken of deletions.
+        tokenize: sacrebleu's tokeniser; `none` for text that is tokenised already.
+
+    Raises:
+        MissingDependencyError: sacrebleu, or what its tokeniser needs, is not installed.
+        UsageError: There is no such level, deletion or tokeniser.
+        InputFileError: There is no reference, or no sentence.
+        LengthMismatchError: The corpora differ in length.
+    """
+    for name, value, known in (("level", level, LEVELS), ("deletion", deletion, DELETIONS)):
+        if value not in known:
+            raise UsageError(f"SARI has no {name} {value!r}", fix=f"choose one of {', '.join(known)}")
+    if not references:
+        raise InputFileError("SARI needs a reference", fix="give one or more files with --ref")
+    lengths = {f"reference {number}": len(lines) for number, lines in enumerate(references, start=1)}
+    check_lengths(len(sources), "source", {**lengths, "hypothesis": len(hypotheses)})
+    split = tokenizer(tokenize, lowercase=lowercase)
+    statistics = np.array(
+        [
+            sari_statistics(split(source), [split(line) for line in lines], split(hypothesis))
+            for source, hypothesis, *lines in zip(sources, hypotheses, *references, strict=True)
+        ]
+    )  # [N, ORDER, 3 operations, 3]
+    if level == "sentence":
+        rows = sari_operations(statistics, deletion=deletion)  # [N, 3 operations]
+    else:
+        rows = statistics.reshape(len(sources), -1)
+
+    def operations(weights: np.ndarray) -> np.ndarray:
+        """[K, N] -> [K, 3]"""
+        if level == "sentence":
+            return weights @ rows / weights.sum(1, keepdims=True)
+        return sari_operations((weights @ rows).reshape(-1, *statistics.shape[1:]), deletion=deletion)
+
+    def resample(weights: np.ndarray) -> np.ndarray:
+        return operations(weights).mean(1)
+
+    scores = operations(np.ones((1, len(sources))))[0].tolist()
+    settings = [
+        "metric:sari",
+        f"level:{level}",
+        f"del:{deletion}",
+        f"refs:{len(references)}",
+        f"case:{'lc' if lowercase else 'mixed'}",
+        f"tok:{tokenize}",
+        f"order:{ORDER}",
+        f"nartk:{__version__}",
+    ]
+    return MetricResult(
+        metric="sari",
+        score=sum(scores) / len(scores),
+        parts={**dict(zip(OPERATIONS, scores, strict=True)), "references": len(references)},
+        signature="|".join(settings),
+        sentences=len(sources),
+        resample=resample,
+    )

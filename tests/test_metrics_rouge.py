@@ -1,0 +1,178 @@
+"""ROUGE equals what ROUGE-1.5.5 printed, and hand computation where rouge-score chooses otherwise."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nartk import __version__
+from nartk.cli.score import main
+from nartk.errors import InputFileError, LengthMismatchError, MissingDependencyError
+from nartk.metrics.bootstrap import compare, confidence
+from nartk.metrics.rouge import F, rouge_score, rouge_statistics
+
+pytest.importorskip("rouge_score", reason="rouge-score is not installed")
+
+# ROUGE-1.5.5 reads one sentence a line, and its ROUGE-L is over all of them: the package's ROUGE-Lsum.
+ORACLES = {"ROUGE-1": ("rouge1", 0, 1), "ROUGE-2": ("rouge2", 1, 2), "ROUGE-L": ("rougeLsum", 3, 1)}
+SETS = ["wikisplit_first300_source_as_hyp__fA", "scitldr_dev_first200_lead1_as_hyp__fA"]
+SETS += ["scitldr_dev_first200_lead1_as_hyp__fB", "asset_valid_first200_source_as_hyp_10refs__fB"]
+SETS += ["asset_valid_first200_source_as_hyp_10refs__fA"]
+
+
+def _words(text: str, n: int) -> int:
+    """How many n-grams of words of ASCII letters and digits a text has."""
+    runs = "".join(char if char.isascii() and char.isalnum() else " " for char in text.lower()).split()
+    return max(len(runs) + 1 - n, 0)
+
+
+def _pooled(table: np.ndarray, hypothesis: str, references: list[str], n: int) -> tuple[float, float]:
+    """ROUGE-1.5.5 -f A: precision and recall of matches summed over the references, from scores [R, 3]."""
+    proposed, wanted = _words(hypothesis, n), [_words(text, n) for text in references]
+    matches = sum(round(precision * proposed) for precision in table[:, 0])
+    return matches / (proposed * len(references) or 1), matches / (sum(wanted) or 1)
+
+
+def _printed(precision: float, recall: float) -> list[float]:
+    """Recall, precision and F as ROUGE-1.5.5 prints them: F is made of the other two as they are printed."""
+    p, r = float(f"{precision:.5f}"), float(f"{recall:.5f}")
+    return [r, p, float(f"{2 * p * r / (p + r) if p + r else 0:.5f}")]
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_equals_rouge_155_in_every_digit_it_prints(shared_data: Path, name: str) -> None:
+    folder = shared_data / "oracles" / "rouge155"
+    expected: dict[str, Any] = json.loads((folder / "expected.json").read_text(encoding="utf-8"))[name]
+    corpus, mode = name.split("__f")
+    with lzma.open(folder / f"{corpus}.jsonl.xz", "rt", encoding="utf-8") as lines:
+        items = [json.loads(line) for line in lines]
+    tables = [rouge_statistics([[text] for text in item["refs"]], [item["hyp"]])[0] for item in items]
+    for oracle, (_, column, n) in ORACLES.items():
+        mine = []
+        for item, table in zip(items, tables, strict=True):
+            scores = table[:, column]
+            if mode == "A":
+                mine.append(_printed(*_pooled(scores, item["hyp"], item["refs"], n)))
+            else:  # -f B: the reference with the highest recall
+                mine.append(_printed(*scores[scores[:, 1].argmax(), :2]))
+        assert mine == expected["per_item_RPF"][oracle]
+        # Its averages are those of 1,000 resamples, drawn without a seed: their error is that of a mean of N
+        # of which 1,000 were drawn, here at most five times its deviation.
+        noise = 5 * np.std(mine, axis=0) / math.sqrt(1000 * len(mine)) + 5e-6
+        average = [expected["average"][oracle][part] for part in "RPF"]
+        assert (np.abs(np.mean(mine, axis=0) - average) <= noise).all()
+
+
+def test_of_one_reference_the_score_is_rouge_155s(shared_data: Path) -> None:
+    folder = shared_data / "oracles" / "rouge155"
+    with lzma.open(folder / "wikisplit_first300_source_as_hyp.jsonl.xz", "rt", encoding="utf-8") as lines:
+        items = [json.loads(line) for line in lines]
+    expected = json.loads((folder / "expected.json").read_text(encoding="utf-8"))[SETS[0]]
+    results = rouge_score([[item["refs"][0] for item in items]], [item["hyp"] for item in items])
+    for result in results:
+        oracle = next((key for key, (name, *_) in ORACLES.items() if name == result.metric), None)
+        if oracle is not None:
+            mean = np.mean([f for _, _, f in expected["per_item_RPF"][oracle]])
+            assert result.score == pytest.approx(mean, abs=1e-5)  # it rounds each item
+
+
+def test_examples_of_the_paper() -> None:
+    # Lin 2004, section 3.1: reference "police killed the gunman".
+    reference = "police killed the gunman"
+    one, two, longest, _ = rouge_score([[reference]], ["police kill the gunman"])
+    assert (one.score, two.score, longest.score) == (0.75, pytest.approx(1 / 3), 0.75)
+    assert [result.score for result in rouge_score([[reference]], ["the gunman kill police"])][2] == 0.5
+    # Section 3.2: the union of both sentences' subsequences is w1 w2 w3 w5; as one text they have w1 w3 w5.
+    *_, longest, union = rouge_score(
+        [["w1 w2 w3 w4 w5"]], ["w1 w3 w8 w9 w5<n>w1 w2 w6 w7 w8"], separator="<n>"
+    )
+    assert union.parts["recall"] == pytest.approx(4 / 5)
+    assert union.parts["precision"] == pytest.approx(4 / 10)
+    assert longest.parts["recall"] == pytest.approx(3 / 5)
+
+
+def test_stemming_joins_forms_of_a_word() -> None:
+    texts = [["police killed the gunmen"]], ["police kills the gunman"]
+    assert rouge_score(*texts)[0].score == 0.5
+    assert rouge_score(*texts, stem=True)[0].score == 0.75
+
+
+def test_each_type_takes_its_best_reference_by_f() -> None:
+    references = [["a b c d"], ["x y a"], [""]]
+    one, two, _, _ = rouge_score(references, ["x y a b"])
+    assert one.score == pytest.approx(2 * (3 / 4) * 1 / (3 / 4 + 1))  # of the second
+    assert two.score == pytest.approx(2 * (2 / 3) * 1 / (2 / 3 + 1))
+    # By recall, as ROUGE-1.5.5 -f B has it, a single word that is there would win.
+    by_recall = [["a b c x"], ["a"]]
+    assert rouge_score(by_recall, ["a b c d"])[0].score == 0.75
+    table = rouge_statistics(by_recall, ["a b c d"])[0, :, 0]
+    assert table[table[:, 1].argmax(), F] == pytest.approx(0.4)
+
+
+def test_an_empty_line_among_the_references_is_none() -> None:
+    full = rouge_score([["a b", "c d"], ["a x", "c d"]], ["a x", "c"])
+    padded = rouge_score([["a b", "c d"], ["a x", ""]], ["a x", "c"])
+    assert [result.score for result in padded] == [result.score for result in full]
+
+
+def test_resampling_every_text_once_gives_the_score() -> None:
+    references = [["the cat sat on the mat", "a dog barked", "rain"]]
+    hypotheses = ["the cat sat on a mat", "the dog barked", "snow"]
+    for result in rouge_score(references, hypotheses):
+        assert result.resample(np.ones((1, 3)))[0] == pytest.approx(result.score, abs=1e-12)
+        twice = rouge_score([[*references[0], references[0][0]]], [*hypotheses, hypotheses[0]])
+        weighted = result.resample(np.array([[2.0, 1.0, 1.0]]))[0]
+        assert weighted == pytest.approx({other.metric: other.score for other in twice}[result.metric])
+    assert confidence(result, samples=100).low <= result.score <= confidence(result, samples=100).high
+    worse = rouge_score(references, ["snow"] * 3)[0]
+    best = rouge_score(references, references[0])[0]
+    assert compare(best, worse, samples=100).difference == 1.0
+
+
+def test_refuses_what_cannot_be_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(LengthMismatchError, match="reference 1 has 2 sentences, but hypothesis has 1"):
+        rouge_score([["a", "b"]], ["a"])
+    with pytest.raises(InputFileError, match="rouge needs a reference"):
+        rouge_score([], ["a"])
+    # Without the refusal each Japanese line would score 0.
+    assert rouge_statistics([["猫がいる"]], ["猫がいる"]).max() == 0
+    with pytest.raises(InputFileError, match="no reference holds a letter a to z"):
+        rouge_score([["猫がいる"]], ["猫がいる"])
+    monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
+    with pytest.raises(MissingDependencyError, match="rouge needs the package rouge-score"):
+        rouge_score([["a"]], ["a"])
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    reference, system, other = (tmp_path / name for name in ("ref", "hyp", "other"))
+    reference.write_text("police killed the gunman\n", encoding="utf-8")
+    system.write_text("police kill the gunman\n", encoding="utf-8")
+    other.write_text("the gunman kill police\n", encoding="utf-8")
+    from importlib.metadata import version
+
+    assert main(["rouge", str(system), "--ref", str(reference), "--bootstrap", "0"]) == 0
+    signature = (
+        f"metric:rouge|refs:1|stem:0|sep:none|rouge-score:{version('rouge-score')}|nartk:{__version__}"
+    )
+    assert capsys.readouterr().out == (
+        "rouge1 0.75000\nprecision 0.75000\nrecall 0.75000\nreferences 1\n"
+        "rouge2 0.33333\nprecision 0.33333\nrecall 0.33333\nreferences 1\n"
+        "rougeL 0.75000\nprecision 0.75000\nrecall 0.75000\nreferences 1\n"
+        "rougeLsum 0.75000\nprecision 0.75000\nrecall 0.75000\nreferences 1\n"
+        f"sentences 1\nsignature {signature}\n"
+    )
+    assert main(["rouge", "--json", str(system), "--ref", str(reference), "--baseline", str(other)]) == 0
+    report = json.loads(capsys.readouterr().out)
+    others = {part["metric"]: part for part in report["others"]}
+    assert report["metric"] == "rouge1"
+    assert list(others) == ["rouge2", "rougeL", "rougeLsum"]
+    assert others["rougeL"]["comparison"]["difference"] == 0.25
+    assert others["rougeL"]["confidence"]["low"] == 0.75
+    assert others["rouge2"]["signature"] == signature
