@@ -14,6 +14,7 @@ from torch import Tensor
 
 from nartk.decoders.beam import best_of, repeats
 from nartk.decoders.dag_paths import powers, say_everywhere
+from nartk.decoders.graph import FoundInGraph
 from nartk.decoders.native import Found, Native
 from nartk.decoders.ngram import NGram, load_ngram
 from nartk.registry import option, register_decoder
@@ -69,7 +70,8 @@ class DagBeam(Native):
         graph = scorer.emit(source)
         words, lprobs = say_everywhere(scorer, graph, self.candidates)
         if not self.exact:
-            return _search(self, _lattice(graph, words, lprobs, scorer.vocab.eos), limits, lm)
+            found = _search(self, _lattice(graph, words, lprobs, scorer.vocab.eos), limits, lm)
+            return FoundInGraph(**vars(found), graph=graph)
         # A matrix product adds in an order that depends on its shape, so each row is searched in its own.
         parts = []
         for row, size in enumerate(graph.lengths.tolist()):
@@ -77,7 +79,7 @@ class DagBeam(Native):
             alone = Graph(graph.hidden[one], graph.links[one, :size, :size], graph.lengths[one])
             lattice = _lattice(alone, words[one, :size], lprobs[one, :size], scorer.vocab.eos)
             parts.append(_search(self, lattice, limits[one], lm))
-        return _stack(parts)
+        return FoundInGraph(**vars(_stack(parts)), graph=graph)
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,26 @@ V words.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from nartk.decoders.native import Found
+from nartk.hypothesis import GraphTrace
 from nartk.scorer import Graph, GraphScorer
 from nartk.sums import tree_sum
 
 _CHUNK = 256  # vertices whose log-probabilities of all words exist at a time
+
+# What a trace shows of a graph: enough to see where else its path might have gone.
+_SHOWN_VERTICES = 96  # beside the path's
+_SHOWN_REACH = 0.01  # probability that a path drawn from the edges comes to the vertex
+_SHOWN_WORDS = 3  # of a vertex
+_SHOWN_LINK = 0.05  # probability of an edge, beside the path's; so a vertex has at most 20
 
 
 @dataclass(frozen=True)
@@ -40,16 +49,19 @@ class Paths:
         return rows, at
 
 
-def walk(following: Tensor, lengths: Tensor) -> Paths:
+def walk(following: Tensor, lengths: Tensor, start: Tensor | None = None) -> Paths:
     """Follows the chosen edges, following [R,L] being each vertex's next, in graphs of lengths [R].
 
     What does not lead to a later vertex is taken for the next one, so that every walk ends. Each round
     doubles what is known of the paths: log L rounds.
+
+    Args:
+        start: [R], the vertex that a walk begins with; None: vertex 0.
     """
     width, last = following.shape[1], lengths[:, None] - 1
     later = torch.arange(1, width + 1, device=following.device)
     jump = torch.minimum(torch.maximum(following, later), last)
-    vertices = torch.zeros_like(following[:, :1])
+    vertices = torch.zeros_like(following[:, :1]) if start is None else start[:, None]
     while vertices.shape[1] < width:
         vertices = torch.cat([vertices, jump.gather(1, vertices)], 1)
         jump = jump.gather(1, jump)
@@ -92,6 +104,98 @@ def score_ends(scorer: GraphScorer, graph: Graph) -> Tensor:
     return logits.float().log_softmax(-1)[:, scorer.vocab.eos]
 
 
+@dataclass(frozen=True, kw_only=True)
+class FoundInGraph(Found):
+    """Outputs, and the graphs that they were found in.
+
+    Attributes:
+        graph: The graphs.
+        walked: The B paths of the best outputs, and the word [B,P] int64 at each of their vertices; None
+            where all paths count together.
+    """
+
+    graph: Graph
+    walked: tuple[Paths, Tensor] | None = None
+
+    def graphs(self, scorer: GraphScorer) -> Sequence[GraphTrace | None]:
+        """The likelier part of each graph, with the best output's path."""
+        graph, sizes = self.graph, self.graph.lengths.tolist()
+        walked: list[tuple[list[int], list[int]]] = [([], []) for _ in sizes]
+        if self.walked is not None:
+            paths, words_said = self.walked
+            rows = zip(paths.vertices.tolist(), words_said.tolist(), paths.counts.tolist(), strict=True)
+            walked = [(vertices[:count], said[1:count]) for vertices, said, count in rows]
+        kept = [
+            _shown(row[:size], path)
+            for row, size, (path, _) in zip(reach(graph.links).tolist(), sizes, walked, strict=True)
+        ]
+        words = _likeliest_words(scorer, graph, kept)
+        return [
+            GraphTrace(
+                size,
+                tuple(vertices),
+                tuple(said_there),
+                _shown_links(links, vertices, path),
+                tuple(path),
+                tuple(said),
+            )
+            for size, vertices, said_there, links, (path, said) in zip(
+                sizes, kept, words, graph.links, walked, strict=True
+            )
+        ]
+
+
+def reach(links: Tensor) -> Tensor:
+    """The probability [B,L] fp32 that a path drawn from the edges [B,L,L] comes to each vertex."""
+    # r = e_0 + r P, P being strictly upper triangular: solved by substitution.
+    start = torch.zeros_like(links[:, :, :1])
+    start[:, 0] = 1.0
+    return torch.linalg.solve_triangular(-links.exp().mT, start, upper=False, unitriangular=True).squeeze(2)
+
+
+def _shown(reached: list[float], path: list[int]) -> list[int]:
+    """The vertices of a graph that a trace shows, ascending."""
+    often = sorted(range(len(reached)), key=lambda vertex: (-reached[vertex], vertex))[:_SHOWN_VERTICES]
+    ends = {0, len(reached) - 1}
+    return sorted({*path, *ends, *(vertex for vertex in often if reached[vertex] >= _SHOWN_REACH)})
+
+
+def _likeliest_words(
+    scorer: GraphScorer, graph: Graph, kept: list[list[int]]
+) -> list[list[tuple[tuple[int, float], ...]]]:
+    """Of each kept vertex of each graph the likeliest words; none at vertex 0, eos at the last."""
+    device = graph.links.device
+    inner = [(row, vertex) for row, vertices in enumerate(kept) for vertex in vertices[1:-1]]
+    rows, places = torch.tensor(inner, dtype=torch.int64, device=device).view(-1, 2).unbind(1)
+    count = min(_SHOWN_WORDS, len(scorer.vocab))
+    ends = score_ends(scorer, graph).tolist()
+    said: list[tuple[tuple[int, float], ...]] = []
+    if inner:
+        words, scores = choose_words(
+            scorer, graph.hidden[rows, places], lambda lprobs: lprobs.topk(count, -1).indices
+        )
+        pairs = zip(words.tolist(), scores.tolist(), strict=True)
+        said = [tuple((w, s) for w, s in zip(*pair, strict=True) if s > float("-inf")) for pair in pairs]
+    each = iter(said)
+    return [
+        [(), *(next(each) for _ in vertices[1:-1]), ((scorer.vocab.eos, end),)]
+        for vertices, end in zip(kept, ends, strict=True)
+    ]
+
+
+def _shown_links(links: Tensor, vertices: list[int], path: list[int]) -> tuple[tuple[int, int, float], ...]:
+    """The edges [L,L] between vertices that a trace shows: the likely ones, and those of the path."""
+    among = torch.tensor(vertices, device=links.device)
+    lprobs = links[among[:, None], among].tolist()
+    taken = set(pairwise(path))
+    return tuple(
+        (a, b, lprob)
+        for a, row in zip(vertices, lprobs, strict=True)
+        for b, lprob in zip(vertices, row, strict=True)
+        if lprob >= math.log(_SHOWN_LINK) or ((a, b) in taken and lprob > float("-inf"))
+    )
+
+
 def spell(
     graph: Graph,
     paths: Paths,
@@ -101,7 +205,7 @@ def spell(
     *,
     eos: int,
     merge_repeats: bool,
-) -> Found:
+) -> FoundInGraph:
     """The outputs of paths with the words that are said inside them, the best of each row first.
 
     Args:
@@ -123,14 +227,22 @@ def spell(
     edges = graph.links[graphs[:, None], paths.vertices[:, :-1], paths.vertices[:, 1:]]
     lengths = paths.counts - 1
     kept = torch.arange(width - 1, device=device) < lengths[:, None]
-    tokens = tokens[:, 1:]
+    spoken, tokens = tokens, tokens[:, 1:]
     positional = torch.where(kept, edges + said[:, 1:], 0.0)
     totals = tree_sum(positional)
     if merge_repeats:
         tokens, positional, lengths = _merge(tokens, positional, kept)
     order = totals.view(batch, -1).argsort(dim=1, descending=True, stable=True)  # [R] -> [B,R/B]
     order = order + torch.arange(batch, device=device)[:, None] * order.shape[1]
-    return Found(tokens[order], lengths[order], totals[order], positional[order])
+    best = order[:, 0]
+    return FoundInGraph(
+        tokens[order],
+        lengths[order],
+        totals[order],
+        positional[order],
+        graph=graph,
+        walked=(Paths(paths.vertices[best], paths.counts[best]), spoken[best]),
+    )
 
 
 def _merge(tokens: Tensor, scores: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -6,7 +6,7 @@ Symbols: B rows, N outputs a row, T tokens of an output.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from nartk.decoders.loop import pad_rows
 from nartk.decoders.strategy import Strategy
 from nartk.errors import UsageError
-from nartk.hypothesis import Hypothesis, Request, Result, TokenTrace
+from nartk.hypothesis import GraphTrace, Hypothesis, Request, Result, TokenTrace
 from nartk.scorer import Source
 
 
@@ -41,6 +41,10 @@ class Found:
     passes: int | Tensor = 1
     passes_at: Tensor | None = None
     margins: Tensor | None = None
+
+    def graphs(self, scorer: Any) -> Sequence[GraphTrace | None]:
+        """What a trace shows of the graph of each row; None: there is none."""
+        return [None] * len(self.lengths)
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,7 @@ class Native(Strategy):
         )
         passes = found.passes.tolist() if isinstance(found.passes, Tensor) else [found.passes] * len(requests)
         seconds = time.perf_counter() - start
+        graphs = found.graphs(scorer) if trace else [None] * len(requests)
         for i, request in enumerate(requests):
             hypotheses = []
             for j, count in enumerate(counts[i]):
@@ -117,4 +122,4 @@ class Native(Strategy):
                         else None,
                     )
                 )
-            yield Result(request.index, tuple(hypotheses), seconds, passes=passes[i])
+            yield Result(request.index, tuple(hypotheses), seconds, passes=passes[i], graph=graphs[i])

@@ -62,6 +62,27 @@ class Hypothesis:
 
 
 @dataclass(frozen=True)
+class GraphTrace:
+    """The likelier part of a DA-Transformer's graph, and the way that an output took through it.
+
+    Attributes:
+        size: Vertices of the whole graph.
+        vertices: Those that are kept, ascending: the path's, and others that paths often come to.
+        words: For each of them its likeliest words and their log-probabilities, best first.
+        links: Edges between them: from, to, log-probability.
+        path: Vertices of the best output's path, from 0 to the last; empty where all paths count together.
+        said: The word at each vertex of the path after the first.
+    """
+
+    size: int
+    vertices: tuple[int, ...]
+    words: tuple[tuple[tuple[int, float], ...], ...]
+    links: tuple[tuple[int, int, float], ...]
+    path: tuple[int, ...] = ()
+    said: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class Result:
     """All hypotheses of one request, best first, and what they took.
 
@@ -69,6 +90,7 @@ class Result:
         passes: Verifier passes this sentence took part in.
         drafted, accepted: Tokens proposed, and those of them that stood.
         seconds: Wall time from the sentence's entry into the batch to its end.
+        graph: What a graph's strategy shows of it, where a trace was asked for.
     """
 
     index: int
@@ -77,6 +99,7 @@ class Result:
     passes: int = 0
     drafted: int = 0
     accepted: int = 0
+    graph: GraphTrace | None = None
 
 
 @dataclass(frozen=True)
