@@ -239,14 +239,27 @@ def test_jsonl_output_holds_all_there_is(
     assert failed == {"id": 3, "error": {**error, "fix": 'write {"source": "..."}'}}
 
     traced = [json.loads(line) for line in trace.read_text().splitlines()]
+    signature = traced[0]["signature"]
+    assert "|exact:0|" in signature
     assert traced[0] == {
+        "nartk_trace": 1,
+        "line": 1,
         "id": "x",
+        "signature": signature,
+        "source_text": "he go",
+        "output_text": "he goes",
         "source": ["he", "go", "</s>"],
         "output": ["he", "goes", "</s>"],
-        **{key: found[key] for key in ("origin", "pass", "margin")},
+        **{key: found[key] for key in ("origin", "pass", "margin", "score")},
+        "lprob": found["positional_scores"],
+        "nbest": [],
+        "passes": 2,
+        "drafted": 2,
+        "accepted": 1,
+        "seconds": traced[0]["seconds"],
     }
-    assert traced[1] == {"id": 2, "source": ["</s>"], "output": []}
-    assert traced[2] == failed
+    assert (traced[1]["source"], traced[1]["output"], traced[1]["origin"]) == (["</s>"], [], [])
+    assert traced[2] == {"nartk_trace": 1, "line": 3, "signature": signature, **failed}
 
 
 def test_nbest_gives_columns(

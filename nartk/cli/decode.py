@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +24,7 @@ from nartk.cli._input import (
 )
 from nartk.cli._output import line_writer, progress
 from nartk.errors import EXIT_OK, EXIT_SOME_FAILED, NartkError, UsageError
+from nartk.tracing import describe, finite, head, provenance
 
 if TYPE_CHECKING:
     from nartk.data.readers import Record
@@ -67,7 +67,9 @@ def _parser() -> Parser:
         "jsonl: all there is (default: %(default)s)",
     )
     parser.add_argument("--stats", metavar="FILE", help="write counts, speed and latency as JSON")
-    parser.add_argument("--trace", metavar="FILE", help="write where each token came from as JSONL")
+    parser.add_argument(
+        "--trace", metavar="FILE", help="write where each token came from as JSONL: nartk-trace draws it"
+    )
     parser.add_argument("--stream", action="store_true", help="answer each line before the next is read")
     parser.add_argument(
         "--assert-lossless",
@@ -146,6 +148,7 @@ class _Job:
         self.write, self.write_trace = write, write_trace
         self.nbest: int = getattr(strategy, "nbest", 1)  # strategies that can find several have this option
         self.lines = self.failed = 0
+        self.signature = model.signature(strategy)
         self.windows: list[DecodeStats] = []
 
     def decode(self, records: Iterator[Record], done: Callable[[int], None]) -> None:
@@ -208,26 +211,28 @@ class _Job:
             columns = [f"{self.lines}\t{_score(each.score)}\t{each.text}" for each in hypotheses]
             self.write("\n".join(columns) if columns else f"{self.lines}\t\t")
         if self.write_trace is not None:
-            traced = self._describe_trace(record, hypotheses[0]) if hypotheses else failure
-            self.write_trace(_to_json(name | traced))
+            traced = failure if isinstance(outcome, NartkError) else self._describe_trace(record, outcome)
+            self.write_trace(_to_json(head(self.lines, name["id"], self.signature) | traced))
 
     def _describe(self, hypothesis: Hypothesis) -> dict[str, Any]:
         scores = hypothesis.positional_scores
         described = {
             "text": hypothesis.text,
             "tokens": self.model.checkpoint.target_vocab.to_words(hypothesis.tokens),
-            "score": _finite(hypothesis.score),
-            "positional_scores": None if scores is None else [*map(_finite, scores)],
+            "score": finite(hypothesis.score),
+            "positional_scores": None if scores is None else [*map(finite, scores)],
         }
-        return described | _provenance(hypothesis)
+        return described | provenance(hypothesis)
 
-    def _describe_trace(self, record: Record, hypothesis: Hypothesis) -> dict[str, Any]:
+    def _describe_trace(self, record: Record, result: Result) -> dict[str, Any]:
         source = self.model.encode(record.text, truncate=self.args.truncate)
-        pieces = {
-            "source": self.model.checkpoint.source_vocab.to_words(source),
-            "output": self.model.checkpoint.target_vocab.to_words(hypothesis.tokens),
-        }
-        return pieces | _provenance(hypothesis)
+        return describe(
+            result,
+            nbest=self.nbest,
+            text=record.text,
+            source=self.model.checkpoint.source_vocab.to_words(source),
+            words=self.model.checkpoint.target_vocab.to_words,
+        )
 
     def stats(self) -> DecodeStats:
         """What all sentences took."""
@@ -258,7 +263,7 @@ class _Job:
             "device": args.device,
             "dtype": args.dtype,
             "threads": torch.get_num_threads(),
-            "signature": self.model.signature(self.strategy),
+            "signature": self.signature,
         }
 
     def summary(self) -> str:
@@ -272,25 +277,9 @@ class _Job:
         )
 
 
-def _provenance(hypothesis: Hypothesis) -> dict[str, Any]:
-    """Per token where it came from, in which pass, and the margin in nats; nothing without a trace."""
-    if hypothesis.trace is None:
-        return {}
-    return {
-        "origin": [token.origin for token in hypothesis.trace],
-        "pass": [token.verifier_pass for token in hypothesis.trace],
-        "margin": [_finite(token.margin) for token in hypothesis.trace],
-    }
-
-
 def _describe_error(error: NartkError) -> dict[str, str]:
     names = ("code", "name", "where", "message", "fix")
     return {name: getattr(error, name) for name in names}
-
-
-def _finite(number: float | None) -> float | None:
-    """The number, or None where JSON has no word for it."""
-    return number if number is not None and math.isfinite(number) else None
 
 
 def _score(score: float | None) -> str:

@@ -1,0 +1,108 @@
+"""`nartk-trace`: draws what `nartk-decode --trace` wrote, as a page or a picture."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nartk.cli._common import Parser, run
+from nartk.errors import EXIT_OK, EXIT_SOME_FAILED, InputFileError, NartkError, UsageError
+from nartk.files import writing
+
+if TYPE_CHECKING:
+    from nartk.tracing import Traced
+
+DESCRIPTION = """Draws a trace: where each output token came from, in which pass, and how close a call it was.
+The page needs no network. Without --html, --png and --svg it says the figures alone.
+A damaged line is left out with an error on stderr, and exit code 3 at the end."""
+EXAMPLES = """  nartk-decode gec-en in.txt --trace trace.jsonl --output out.txt
+  nartk-trace trace.jsonl --html trace.html          every sentence, to be searched and sorted
+  nartk-trace trace.jsonl --png tokens.png           how many tokens passes settled
+  nartk-trace trace.jsonl --line 12 --svg line.svg   the passes of the 12th sentence
+  head -n 50 trace.jsonl | nartk-trace - --html some.html"""
+STDIN = "-"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit code."""
+    return run(_command, argv)
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="nartk-trace", description=DESCRIPTION, examples=EXAMPLES)
+    parser.add_argument("trace", metavar="TRACE", help="what nartk-decode --trace wrote, - for stdin")
+    parser.add_argument("--html", metavar="FILE", help="write a page with all sentences")
+    for form in ("png", "svg"):
+        parser.add_argument(
+            f"--{form}", metavar="FILE", help=f"draw how many tokens passes settled, as {form.upper()}"
+        )
+    parser.add_argument(
+        "--line", type=int, metavar="N", help="draw sentence N of the input alone; as a picture, its passes"
+    )
+    parser.add_argument("--quiet", action="store_true", help="errors alone on stderr")
+    return parser
+
+
+def _command(argv: Sequence[str]) -> int:
+    args = _parser().parse_args(argv)
+    if args.line is not None and args.line < 1:
+        raise UsageError(f"--line is {args.line}", fix="count sentences from 1")
+    pictures = [(getattr(args, form), form) for form in ("png", "svg") if getattr(args, form) is not None]
+
+    from nartk.tracing import page, plot
+
+    if pictures:
+        plot.require_matplotlib()
+    trace, damaged = _read(args.trace)
+    if args.line is not None:
+        trace = _only(trace, args.line)
+    if args.html is not None:
+        name = "stdin" if args.trace == STDIN else Path(args.trace).name
+        with writing(Path(args.html)) as file:
+            file.write(page.page(trace, name=name, damaged=damaged))
+    for path, form in pictures:
+        if args.line is None:
+            plot.plot_histogram(trace, Path(path), form)
+        else:
+            plot.plot_passes(trace[0], Path(path), form)
+    if not args.quiet:
+        print(f"nartk: {page.summary(trace)}", file=sys.stderr)
+    return EXIT_SOME_FAILED if damaged else EXIT_OK
+
+
+def _read(name: str) -> tuple[list[Traced], int]:
+    """The sound lines of a trace, and how many others there are, whose errors it prints.
+
+    Raises:
+        InputFileError: It cannot be read, is empty, no trace, or one of another version.
+    """
+    from nartk.tracing import read_trace
+
+    shown = "stdin" if name == STDIN else name
+    trace: list[Traced] = []
+    damaged = 0
+    try:
+        with nullcontext(sys.stdin.buffer) if name == STDIN else open(name, "rb") as file:
+            for found in read_trace(file, shown):
+                if isinstance(found, NartkError):
+                    damaged += 1
+                    print(f"nartk: {found}", file=sys.stderr)
+                else:
+                    trace.append(found)
+    except OSError as error:
+        raise InputFileError(
+            f"cannot read: {error.strerror}", fix="give a readable file", where=shown
+        ) from error
+    return trace, damaged
+
+
+def _only(trace: Sequence[Traced], line: int) -> list[Traced]:
+    """The sentence of that number; more than one where traces were put together."""
+    found = [traced for traced in trace if traced.line == line]
+    if not found:
+        low, high = (each(traced.line for traced in trace) for each in (min, max))
+        raise UsageError(f"--line is {line}, not in the trace", fix=f"choose from {low} to {high}")
+    return found

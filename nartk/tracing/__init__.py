@@ -1,0 +1,379 @@
+"""The trace of a run: what `nartk-decode --trace` writes and `nartk-trace` draws, a JSON object a line.
+
+Each line stands on its own, so that what `head`, `grep` or `cat` make of traces is a trace. Log-probabilities
+and margins are in nats; what has no number is null. Version 1 has these keys:
+
+    nartk_trace     the version, 1; keys may be added to it, and readers pass over those that they do not know
+    line            the sentence's number in the input, from 1
+    id              its name in the input, any JSON value; its number where it has none
+    signature       what reproduces the output
+
+and either, where a line failed,
+
+    error           {"code", "name", "where", "message", "fix"}, all text
+
+or
+
+    source_text     the line
+    output_text     what came of it
+    source          its pieces, with eos
+    output          the output's pieces, with eos unless the length limit cut it off
+    origin          of each piece of the output, where it came from, one of
+                      draft     proposed by the drafter and accepted
+                      verifier  the verifier's own
+                      rollback  the verifier's own in the place of a draft that fell, of strategies that
+                                tell it apart
+                      prefix    forced
+                      model     a non-autoregressive model's
+    pass            of each, the pass that settled it, from 1; 0 where the strategy does not count it
+    margin          of each, how far the best logit lay above the second best; may be null
+    lprob           of each, its log-probability; null where the strategy has none
+    score           what the strategy ranks by, or null
+    nbest           the further outputs, best first: [{"text", "score"}]
+    passes          how often the verifier, or the model, ran
+    drafted         tokens proposed
+    accepted        those of them that stood
+    seconds         from the sentence's entry into the batch to its end
+    graph           of strategies on a DA-Transformer's graph alone, what is likely in it:
+                      size      vertices of the whole graph
+                      vertices  those shown, ascending
+                      words     of each, [[word, log-probability]], likeliest first
+                      links     [[from, to, log-probability]]
+                      path      the vertices of the output's path; [] where all paths count together
+                      said      the word at each vertex of the path after the first
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, NoReturn
+
+from nartk.errors import InputEncodingError, InputFileError, InputFormatError, NartkError
+from nartk.hypothesis import GraphTrace, Hypothesis, Result
+
+VERSION = 1
+ORIGINS = ("draft", "verifier", "rollback", "prefix", "model")
+_MOST = 2**53  # integers below it are exact in every JSON reader
+_MOST_PASSES = 10**6  # of a sentence
+_ERROR_KEYS = ("code", "name", "where", "message", "fix")
+_SHOWN = 60  # characters of a wrong value that an error shows
+
+
+# Writing
+
+
+def head(line: int, id: Any, signature: str) -> dict[str, Any]:
+    """The keys that begin every line of a trace."""
+    return {"nartk_trace": VERSION, "line": line, "id": id, "signature": signature}
+
+
+def describe(
+    result: Result,
+    *,
+    nbest: int,
+    text: str,
+    source: Sequence[str],
+    words: Callable[[Iterable[int]], list[str]],
+) -> dict[str, Any]:
+    """What a trace says of a sentence after `head`.
+
+    Args:
+        nbest: Hypotheses that were asked for.
+        text: The line, and `source` its pieces.
+        words: Gives the words of target ids.
+    """
+    best, *others = result.hypotheses[:nbest]
+    lprobs = best.positional_scores
+    described = {
+        "source_text": text,
+        "output_text": best.text,
+        "source": list(source),
+        "output": words(best.tokens),
+        "origin": [],
+        "pass": [],
+        "margin": [],
+        **provenance(best),
+        "lprob": None if lprobs is None else [*map(finite, lprobs)],
+        "score": finite(best.score),
+        "nbest": [{"text": other.text, "score": finite(other.score)} for other in others],
+        "passes": result.passes,
+        "drafted": result.drafted,
+        "accepted": result.accepted,
+        "seconds": result.seconds,
+    }
+    if result.graph is not None:
+        described["graph"] = _describe_graph(result.graph, words)
+    return described
+
+
+def provenance(hypothesis: Hypothesis) -> dict[str, Any]:
+    """Per token where it came from, in which pass, and the margin in nats; nothing without a trace."""
+    if hypothesis.trace is None:
+        return {}
+    return {
+        "origin": [token.origin for token in hypothesis.trace],
+        "pass": [token.verifier_pass for token in hypothesis.trace],
+        "margin": [finite(token.margin) for token in hypothesis.trace],
+    }
+
+
+def finite(number: float | None) -> float | None:
+    """The number, or None where JSON has no word for it."""
+    return number if number is not None and math.isfinite(number) else None
+
+
+def _describe_graph(graph: GraphTrace, words: Callable[[Iterable[int]], list[str]]) -> dict[str, Any]:
+    return {
+        "size": graph.size,
+        "vertices": list(graph.vertices),
+        "words": [
+            [[word, finite(lprob)] for word, (_, lprob) in zip(words(i for i, _ in each), each, strict=True)]
+            for each in graph.words
+        ],
+        "links": [[a, b, finite(lprob)] for a, b, lprob in graph.links],
+        "path": list(graph.path),
+        "said": words(graph.said),
+    }
+
+
+# Reading
+
+
+@dataclass(frozen=True)
+class Traced:
+    """One line of a trace; the module's text says what its keys hold.
+
+    Attributes:
+        error: Why the line failed; then the rest is empty.
+        passes_at: The key `pass`.
+        graph: The key `graph` as it stands.
+    """
+
+    line: int
+    id: Any
+    signature: str
+    error: dict[str, str] | None = None
+    source_text: str = ""
+    output_text: str = ""
+    source: tuple[str, ...] = ()
+    output: tuple[str, ...] = ()
+    origin: tuple[str, ...] = ()
+    passes_at: tuple[int, ...] = ()
+    margin: tuple[float | None, ...] = ()
+    lprob: tuple[float | None, ...] | None = None
+    score: float | None = None
+    nbest: tuple[tuple[str, float | None], ...] = ()
+    passes: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    seconds: float = 0.0
+    graph: dict[str, Any] | None = None
+
+
+def read_trace(file: IO[bytes], name: str) -> Iterator[Traced | NartkError]:
+    """Yields what each line says, or what is wrong with it; blank lines are passed over.
+
+    Args:
+        file: Opened in binary mode.
+        name: What errors call it.
+
+    Raises:
+        InputFileError: The file is empty, no trace, or one of another version.
+    """
+    first: NartkError | None = None  # held back until a sound line shows that the file is a trace
+    sound = False
+    for number, raw in enumerate(file, start=1):
+        if not raw.strip():
+            continue
+        found: Traced | NartkError
+        try:
+            found = _read(raw, where=f"{name}:{number}", sound=sound)
+        except (InputFormatError, InputEncodingError) as error:
+            if not sound and first is None:
+                first = error
+                continue
+            found = error
+        if isinstance(found, Traced) and not sound:
+            sound = True
+            if first is not None:
+                yield first
+        if sound:
+            yield found
+    if not sound:
+        raise InputFileError(
+            "is empty" if first is None else f"not a trace: {first.message}",
+            fix="give what nartk-decode --trace wrote",
+            where=name if first is None else first.where,
+        )
+
+
+def _read(raw: bytes, *, where: str, sound: bool) -> Traced:
+    try:
+        values = json.loads(raw.decode("utf-8").strip(), parse_constant=_refuse)
+    except UnicodeDecodeError as error:
+        raise InputEncodingError(
+            f"not UTF-8 at byte {error.start + 1}", fix="write the trace again", where=where
+        ) from error
+    except json.JSONDecodeError as error:
+        raise _damaged(f"{error.msg} at character {error.colno}", where) from error
+    except RecursionError as error:
+        raise _damaged("nested too deeply", where) from error
+    except ValueError as error:  # an integer of too many digits
+        raise _damaged(str(error), where) from error
+    if not isinstance(values, dict) or "nartk_trace" not in values:
+        if not sound:
+            raise InputFileError(
+                "not a trace: no object with the key 'nartk_trace'",
+                fix="give what nartk-decode --trace wrote",
+                where=where,
+            )
+        raise InputFormatError(
+            "no object with the key 'nartk_trace'", fix="write the trace again", where=where
+        )
+    if values["nartk_trace"] != VERSION:
+        raise InputFileError(
+            f"a trace of version {_show(values['nartk_trace'])}, this nartk reads version {VERSION}",
+            fix="draw it with the nartk that wrote it, or write it again",
+            where=where,
+        )
+    try:
+        return _traced(values)
+    except _WrongError as error:
+        raise _damaged(str(error), where) from error
+
+
+def _damaged(message: str, where: str) -> InputFormatError:
+    return InputFormatError(f"damaged: {message}", fix="write the trace again", where=where)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
+
+
+class _WrongError(ValueError):
+    """A key of a line holds what it may not."""
+
+
+def _traced(values: dict[str, Any]) -> Traced:
+    line, signature = (_get(values, key) for key in ("line", "signature"))
+    name = values.get("id", line)
+    if "error" in values:
+        return Traced(line, name, signature, error=_get(values, "error"))
+    found = {key: _get(values, key) for key in _CHECKS if key not in ("line", "signature", "error", "graph")}
+    for key in ("origin", "pass", "margin", "lprob"):
+        if found[key] is not None and len(found[key]) != len(found["output"]):
+            raise _WrongError(f"{key!r} has {len(found[key])} entries, 'output' has {len(found['output'])}")
+    graph = _get(values, "graph") if values.get("graph") is not None else None
+    found["passes_at"] = found.pop("pass")
+    nbest = tuple((each["text"], each["score"]) for each in found.pop("nbest"))
+    lists: dict[str, Any] = {
+        key: tuple(each) if isinstance(each, list) else each for key, each in found.items()
+    }
+    return Traced(line, name, signature, nbest=nbest, graph=graph, **lists)
+
+
+def _get(values: dict[str, Any], key: str) -> Any:
+    if key not in values:
+        raise _WrongError(f"no key {key!r}")
+    good, wanted = _CHECKS[key]
+    if not good(values[key]):
+        raise _WrongError(f"{key!r} is {_show(values[key])}, not {wanted}")
+    return values[key]
+
+
+def _show(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < _MOST
+
+
+def _is_number(value: Any) -> bool:
+    # An integer beyond a float's range is compared without being made one.
+    return type(value) in (int, float) and abs(value) < 1e300
+
+
+def _is_number_or_null(value: Any) -> bool:
+    return value is None or _is_number(value)
+
+
+def _list_of(good: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(good, value))
+
+
+def _is_error(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(value.get(key), str) for key in _ERROR_KEYS)
+
+
+def _is_other(value: Any) -> bool:
+    return isinstance(value, dict) and _is_text(value.get("text")) and _is_number_or_null(value.get("score"))
+
+
+def _is_graph(value: Any) -> bool:
+    """Whether a graph's lists fit each other."""
+    if not isinstance(value, dict) or {*_GRAPH_KEYS} - {*value}:
+        return False
+    size, vertices, words, links, path, said = (value[key] for key in _GRAPH_KEYS)
+    return (
+        _is_count(size)
+        and all(_list_of(_is_count)(each) for each in (vertices, path))
+        and _list_of(_is_text)(said)
+        and _list_of(_list_of(_is_pair))(words)
+        and _list_of(_is_link)(links)
+        and vertices == sorted({*vertices})
+        and all(vertex < size for vertex in vertices)
+        and len(words) == len(vertices)
+        and {*path, *(end for link in links for end in link[:2])} <= {*vertices}
+        and path == sorted({*path})
+        and len(said) == max(0, len(path) - 1)
+    )
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and _is_text(value[0]) and _is_number_or_null(value[1])
+
+
+def _is_link(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 3
+        and _is_count(value[0])
+        and _is_count(value[1])
+        and _is_number_or_null(value[2])
+    )
+
+
+_GRAPH_KEYS = ("size", "vertices", "words", "links", "path", "said")
+# Of each key, what it may hold, and how an error calls that.
+_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "line": (_is_count, "a number"),
+    "signature": (_is_text, "text"),
+    "error": (_is_error, f"an object of the texts {', '.join(_ERROR_KEYS)}"),
+    "source_text": (_is_text, "text"),
+    "output_text": (_is_text, "text"),
+    "source": (_list_of(_is_text), "a list of texts"),
+    "output": (_list_of(_is_text), "a list of texts"),
+    "origin": (_list_of(lambda value: value in ORIGINS), f"a list of {', '.join(ORIGINS)}"),
+    "pass": (
+        _list_of(lambda value: _is_count(value) and value <= _MOST_PASSES),
+        f"a list of numbers from 0 to {_MOST_PASSES}",
+    ),
+    "margin": (_list_of(_is_number_or_null), "a list of numbers and nulls"),
+    "lprob": (lambda value: value is None or _list_of(_is_number_or_null)(value), "a list of numbers"),
+    "score": (_is_number_or_null, "a number"),
+    "nbest": (_list_of(_is_other), "a list of texts with scores"),
+    "passes": (_is_count, "a number from 0 on"),
+    "drafted": (_is_count, "a number from 0 on"),
+    "accepted": (_is_count, "a number from 0 on"),
+    "seconds": (lambda value: _is_number(value) and value >= 0, "a number from 0 on"),
+    "graph": (_is_graph, "a graph whose lists fit each other"),
+}

@@ -1,0 +1,447 @@
+
+"use strict";
+// Text from the trace reaches the page by textContent alone: nothing in it is ever read as markup.
+const data = JSON.parse(document.getElementById("data").textContent);
+const byId = (id) => document.getElementById(id);
+const ORIGINS = data.origins.map(([name]) => name);
+const MEANING = {
+  draft: "drafted and accepted",
+  verifier: "the verifier's own",
+  rollback: "in the place of a draft that fell",
+  prefix: "forced by the prefix",
+  model: "a non-autoregressive model's",
+};
+const SPECIAL = /^<.*>$/;
+const AT_ONCE = 40; // sentences drawn before the reader scrolls on
+const CONTEXT = 3; // tokens shown before what a pass settled
+
+function make(tag, name, text) {
+  const element = document.createElement(tag);
+  if (name) element.className = name;
+  if (text !== undefined) element.textContent = text;
+  return element;
+}
+
+function shape(tag, attributes) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  return element;
+}
+
+const count = (number) => number.toLocaleString("en");
+const plural = (number, what) => `${count(number)} ${what}${number === 1 ? "" : "s"}`;
+const ratio = (number, of) => (of ? (number / of).toFixed(2) : "–");
+const percent = (number, of) => (of ? `${((100 * number) / of).toFixed(1)} %` : "–");
+const nats = (number) => (number === null ? "not known" : `${number} nats`);
+
+// Above the list
+
+function drawTop() {
+  byId("name").textContent = data.name;
+  document.title = `${data.name} – nartk trace`;
+  const warnings = [];
+  if (data.failed) warnings.push(`${plural(data.failed, "line")} failed`);
+  if (data.damaged) warnings.push(`${plural(data.damaged, "damaged line")} of the trace left out`);
+  if (warnings.length) {
+    byId("warning").textContent = `${warnings.join("; ")}.`;
+    byId("warning").hidden = false;
+  }
+  const figures = [
+    ["sentences", count(data.sentences)],
+    ["tokens", count(data.tokens)],
+    ["passes", count(data.passes)],
+    ["tokens a pass", ratio(data.tokens, data.passes)],
+    ["latency, median", `${data.latency.p50} ms`, "from a sentence's entry into its batch to its end"],
+    ["tokens/s", count(Math.round(data.tokensPerSecond)),
+      "a sentence's tokens over the time from its entry into the batch to its end: larger batches look slower"],
+  ];
+  if (data.drafted) {
+    figures.splice(4, 0, ["accepted a pass", ratio(data.accepted, data.passes), "drafted tokens that stood"]);
+    figures.splice(5, 0, ["drafts accepted", percent(data.accepted, data.drafted),
+      `${count(data.accepted)} of ${count(data.drafted)} drafted tokens`]);
+  }
+  for (const [name, value, title] of figures) {
+    const box = make("div");
+    if (title) box.title = title;
+    box.append(make("dt", "", name), make("dd", "", value));
+    byId("summary").append(box);
+  }
+  const total = data.origins.reduce((sum, [, number]) => sum + number, 0);
+  for (const [name, number] of data.origins) {
+    if (total && !number) continue;
+    const item = make("li");
+    const sample = make("span");
+    sample.append(make("span", `token ${name}`, name));
+    item.append(sample, make("span", "", MEANING[name]),
+      make("span", "count", `${count(number)} (${percent(number, total)})`));
+    byId("legend").append(item);
+  }
+  drawHistogram();
+  for (const signature of data.signatures) byId("signatures").lastElementChild.append(make("li", "", signature));
+}
+
+function drawHistogram() {
+  const box = byId("histogram");
+  const most = Math.max(1, ...data.bars.map(([, , number]) => number));
+  const every = Math.ceil(data.bars.length / 16); // labels that fit
+  data.bars.forEach(([low, high, number], place) => {
+    const name = low === high ? `${low}` : `${low}–${high}`;
+    const bin = make("div", "bin");
+    bin.title = `${plural(number, "pass")} settled ${name} ${high === 1 ? "token" : "tokens"}`.replace("passs", "passes");
+    const bar = make("div", "bar");
+    bar.style.height = `${(number / most) * 80}%`;
+    if (number) bar.style.minHeight = "1px";
+    bin.append(make("span", "value", data.bars.length <= 16 ? count(number) : ""), bar,
+      make("span", "value", place % every ? "\u00a0" : `${low}`));
+    box.append(bin);
+  });
+  box.setAttribute("aria-label", data.bars
+    .map(([low, high, number]) => `${low === high ? low : `${low} to ${high}`} tokens: ${number} passes`).join("; "));
+}
+
+// A sentence
+
+function spell(line, at) {
+  // A piece as it is read: whether a space comes before it, and its text.
+  const piece = line.output[at];
+  if (!data.marked[line.of]) return [at > 0, piece];
+  if (piece[0] !== "▁" && piece[0] !== "Ġ") return [SPECIAL.test(piece), piece];
+  return [at > 0, piece.length > 1 ? piece.slice(1) : "␣"];
+}
+
+function drawToken(line, at) {
+  const [, text] = spell(line, at);
+  const origin = ORIGINS[line.origin[at]];
+  const token = make("span", `token ${origin}`, text);
+  if (SPECIAL.test(line.output[at])) token.classList.add("special");
+  token.tabIndex = -1;
+  token.dataset.at = at;
+  token.dataset.pass = line.pass[at];
+  return token;
+}
+
+function describeToken(line, at) {
+  const lprob = line.lprob === null ? null : line.lprob[at];
+  const chance = lprob === null ? "" : ` (${(100 * Math.exp(lprob)).toPrecision(3)} %)`;
+  const origin = ORIGINS[line.origin[at]];
+  return [
+    line.output[at],
+    `${origin}: ${MEANING[origin]}`,
+    `pass ${line.pass[at] || "not counted"} of ${line.passes}`,
+    `margin ${nats(line.margin[at])}`,
+    `log-probability ${nats(lprob)}${chance}`,
+  ].join("\n");
+}
+
+function drawOutput(line) {
+  const output = make("p", "output");
+  output.dir = "auto";
+  line.output.forEach((_, at) => {
+    const turns = at > 0 && line.pass[at] !== line.pass[at - 1];
+    if (spell(line, at)[0]) output.append(" ");
+    if (turns) {
+      const turn = make("span", "turn", "|");
+      turn.setAttribute("aria-hidden", "true");
+      output.append(turn);
+    }
+    output.append(drawToken(line, at));
+  });
+  if (!line.output.length) output.append(make("span", "before", "nothing"));
+  return output;
+}
+
+function drawPasses(line) {
+  const list = make("ol", "passes");
+  const settled = new Map();
+  line.pass.forEach((number, at) => {
+    if (!settled.has(number)) settled.set(number, []);
+    settled.get(number).push(at);
+  });
+  const most = Math.max(1, ...[...settled.values()].map((places) => places.length));
+  for (const number of [...settled.keys()].sort((a, b) => a - b)) {
+    const places = settled.get(number);
+    const row = make("li");
+    const meter = make("span", "meter");
+    const bar = make("i");
+    bar.style.width = `${(100 * places.length) / most}%`;
+    meter.append(bar);
+    const text = make("span", "output");
+    text.dir = "auto";
+    let before = -1; // the last place that is written
+    for (const at of places) {
+      if (at > before + 1) {
+        const from = Math.max(before + 1, at - CONTEXT);
+        let context = from > before + 1 || (before < 0 && from > 0) ? "… " : "";
+        for (let i = from; i < at; i += 1) {
+          const [space, word] = spell(line, i);
+          context += (space ? " " : "") + word;
+        }
+        text.append(make("span", "before", context));
+      }
+      if (spell(line, at)[0]) text.append(" ");
+      text.append(drawToken(line, at));
+      before = at;
+    }
+    row.append(make("span", "number", number ? `${number}` : "–"), make("span", "settled", `${places.length}`), meter, text);
+    row.firstChild.title = number ? `pass ${number}` : "not counted";
+    row.children[1].title = plural(places.length, "token");
+    list.append(row);
+  }
+  return list;
+}
+
+function drawSentence(place, view) {
+  const line = data.lines[place];
+  const article = make("article");
+  article.dataset.place = place;
+  const facts = make("div", "facts");
+  facts.append(make("b", "", `#${line.line}`));
+  if (line.id !== undefined) facts.append(`${line.id} · `);
+  article.append(facts);
+  if (line.error) {
+    const { code, name, where, message, fix } = line.error;
+    article.append(make("p", "error", `${code} ${name}: ${where ? `${where}: ` : ""}${message}${fix ? `. Fix: ${fix}.` : ""}`));
+    return article;
+  }
+  const told = [plural(line.output.length, "token"), `${count(line.passes)} ${line.passes === 1 ? "pass" : "passes"}`];
+  if (line.passes) told.push(`${ratio(line.output.length, line.passes)} tokens a pass`);
+  if (line.drafted) told.push(`${line.accepted} of ${line.drafted} drafted accepted`);
+  if (line.passes) told.push(`${line.ms} ms`);
+  if (line.score !== null) told.push(`score ${line.score}`);
+  if (data.signatures.length > 1) told.push(data.signatures[line.of].split("|")[0]);
+  facts.append(told.join(" · "));
+  const source = make("p", "source", line.source);
+  source.dir = "auto";
+  const output = view === "passes" && line.output.length ? drawPasses(line) : drawOutput(line);
+  article.append(source, output);
+  const first = output.querySelector(".token");
+  if (first) first.tabIndex = 0;
+  if (line.nbest.length) {
+    article.append(fold(plural(line.nbest.length, "further output"), () => {
+      const list = make("ol", "others");
+      list.start = 2;
+      for (const [text, score] of line.nbest) {
+        const item = make("li", "", score === null ? text : `${text} (${score})`);
+        item.dir = "auto";
+        list.append(item);
+      }
+      return list;
+    }));
+  }
+  if (line.graph) {
+    const shown = line.graph.vertices.length;
+    article.append(fold(`graph: ${shown} of ${line.graph.size} vertices`, () => drawGraph(line.graph)));
+  }
+  return article;
+}
+
+function fold(title, draw) {
+  // Drawn when it is opened first.
+  const details = make("details");
+  details.append(make("summary", "", title));
+  details.addEventListener("toggle", () => {
+    if (details.open && details.childElementCount === 1) details.append(draw());
+  });
+  return details;
+}
+
+// A graph: the path's vertices on a line above, the others on one below, links between the lines
+
+function drawGraph(graph) {
+  const STEP = 44, TOP = 96, LOW = 206, HEIGHT = 300, LEFT = 30;
+  const path = new Set(graph.path.length ? graph.path : graph.vertices);
+  const said = new Map(graph.path.slice(1).map((vertex, i) => [vertex, graph.said[i]]));
+  const x = new Map(graph.vertices.map((vertex, i) => [vertex, LEFT + i * STEP]));
+  const y = (vertex) => (path.has(vertex) ? TOP : LOW);
+  const next = new Map(graph.path.slice(1).map((vertex, i) => [graph.path[i], vertex]));
+  const width = LEFT + graph.vertices.length * STEP + 60;
+  const box = make("div", "graph");
+  box.tabIndex = 0; // so that the arrow keys scroll it
+  const svg = shape("svg", { width, height: HEIGHT, viewBox: `0 0 ${width} ${HEIGHT}`, role: "img" });
+  svg.setAttribute("aria-label", `${graph.vertices.length} vertices, path ${graph.path.join(" ") || "none"}`);
+  for (const [from, to, lprob] of graph.links) {
+    if (next.get(from) === to) continue;
+    const [a, b] = [x.get(from), x.get(to)];
+    // Links on a line bend into the space between the lines.
+    const bend = Math.min(90, 14 + (b - a) / 7);
+    const middle = y(from) !== y(to) ? (y(from) + y(to)) / 2 : y(from) + (y(from) === TOP ? bend : -bend);
+    const link = shape("path", {
+      class: "link", d: `M${a} ${y(from)}Q${(a + b) / 2} ${middle} ${b} ${y(to)}`,
+      "stroke-opacity": Math.max(0.15, Math.exp(lprob === null ? 0 : lprob)).toFixed(2),
+    });
+    svg.append(link);
+  }
+  for (const [from, to] of next) {
+    svg.append(shape("path", { class: "path", d: `M${x.get(from)} ${TOP}L${x.get(to)} ${TOP}` }));
+  }
+  graph.vertices.forEach((vertex, i) => {
+    const group = shape("g", { class: path.has(vertex) && graph.path.length ? "vertex on" : "vertex", tabindex: -1 });
+    group.append(shape("circle", { cx: x.get(vertex), cy: y(vertex), r: 6 }));
+    const words = graph.words[i];
+    const word = said.get(vertex) ?? (words.length ? words[0][0] : vertex === 0 ? "start" : "");
+    const below = !path.has(vertex);
+    const at = `${x.get(vertex) + 3} ${y(vertex) + (below ? 18 : -12)}`;
+    const label = shape("text", { transform: `translate(${at}) rotate(${below ? 45 : -45})` });
+    label.textContent = word.length > 14 ? `${word.slice(0, 13)}…` : word;
+    group.append(label);
+    group.dataset.tip = describeVertex(graph, vertex, words, said.get(vertex));
+    svg.append(group);
+  });
+  box.append(svg);
+  return box;
+}
+
+function describeVertex(graph, vertex, words, said) {
+  const chance = (lprob) => (lprob === null ? "" : ` ${(100 * Math.exp(lprob)).toPrecision(3)} %`);
+  const lines = [`vertex ${vertex} of ${graph.size}`];
+  if (said !== undefined) lines.push(`says ${said}`);
+  if (words.length) lines.push(`words: ${words.map(([word, lprob]) => word + chance(lprob)).join(", ")}`);
+  const next = graph.links.filter(([from]) => from === vertex).sort((a, b) => b[2] - a[2]);
+  if (next.length) lines.push(`next: ${next.map(([, to, lprob]) => `${to}${chance(lprob)}`).join(", ")}`);
+  return lines.join("\n");
+}
+
+// The list: what is searched for, in order, drawn as the reader scrolls
+
+const state = { q: "", sort: "line", view: "tokens" };
+let shown = [];
+let drawn = 0;
+
+const per = (line) => (line.error || !line.passes ? -1 : line.output.length / line.passes);
+const least = (numbers) => Math.min(Infinity, ...(numbers || []).filter((number) => number !== null));
+const ORDERS = {
+  line: () => 0,
+  passes: (line) => -(line.passes || 0),
+  fast: (line) => -per(line),
+  slow: (line) => (per(line) < 0 ? Infinity : per(line)),
+  margin: (line) => least(line.margin),
+  lprob: (line) => least(line.lprob),
+};
+const texts = new Map();
+
+function textOf(place) {
+  if (!texts.has(place)) {
+    const line = data.lines[place];
+    const parts = line.error ? [line.id, ...Object.values(line.error)] : [line.id, line.source, line.text];
+    texts.set(place, parts.filter((part) => part !== undefined).join("\n").toLowerCase());
+  }
+  return texts.get(place);
+}
+
+function choose() {
+  const wanted = state.q.trim().toLowerCase();
+  const number = /^#\d+$/.test(wanted) ? Number(wanted.slice(1)) : null;
+  const places = [...data.lines.keys()].filter((place) =>
+    number !== null ? data.lines[place].line === number : textOf(place).includes(wanted));
+  const keys = new Map(places.map((place) => [place, ORDERS[state.sort](data.lines[place])]));
+  // Infinity minus itself is no number.
+  shown = places.sort((a, b) => (keys.get(a) === keys.get(b) ? a - b : keys.get(a) < keys.get(b) ? -1 : 1));
+  drawn = 0;
+  byId("list").replaceChildren();
+  byId("count").textContent = shown.length === data.lines.length
+    ? plural(shown.length, "line") : `${count(shown.length)} of ${plural(data.lines.length, "line")}`;
+  hideTip();
+  drawMore();
+}
+
+function drawMore() {
+  const part = document.createDocumentFragment();
+  for (const place of shown.slice(drawn, drawn + AT_ONCE)) part.append(drawSentence(place, state.view));
+  drawn = Math.min(shown.length, drawn + AT_ONCE);
+  byId("list").append(part);
+}
+
+new IntersectionObserver((entries, observer) => {
+  if (!entries.some((entry) => entry.isIntersecting) || drawn >= shown.length) return;
+  drawMore();
+  // The end may still be in sight: be told again.
+  observer.unobserve(byId("more"));
+  observer.observe(byId("more"));
+}, { rootMargin: "600px" }).observe(byId("more"));
+
+// The address keeps what is shown, so that it can be passed on: #q=...&sort=...&view=...
+
+function readAddress() {
+  const asked = new URLSearchParams(location.hash.slice(1));
+  state.q = asked.get("q") ?? "";
+  for (const name of ["sort", "view"]) {
+    const value = asked.get(name);
+    state[name] = [...byId(name).options].some((option) => option.value === value) ? value : byId(name).options[0].value;
+    byId(name).value = state[name];
+  }
+  byId("search").value = state.q;
+  choose();
+}
+
+function change(name, value) {
+  state[name] = value;
+  const asked = new URLSearchParams();
+  if (state.q) asked.set("q", state.q);
+  if (state.sort !== "line") asked.set("sort", state.sort);
+  if (state.view !== "tokens") asked.set("view", state.view);
+  history.replaceState(null, "", `#${asked}`);
+  choose();
+}
+
+byId("search").addEventListener("input", (event) => change("q", event.target.value));
+byId("sort").addEventListener("change", (event) => change("sort", event.target.value));
+byId("view").addEventListener("change", (event) => change("view", event.target.value));
+addEventListener("hashchange", readAddress);
+
+// Tokens and vertices: what they tell, by mouse and by keyboard
+
+function lineOf(element) {
+  return data.lines[element.closest("article").dataset.place];
+}
+
+function showTip(element) {
+  const tip = byId("tip");
+  hideTip();
+  if (element.dataset.tip !== undefined) {
+    tip.textContent = element.dataset.tip;
+  } else {
+    tip.textContent = describeToken(lineOf(element), Number(element.dataset.at));
+    for (const other of element.closest("article").querySelectorAll(".token")) {
+      if (other.dataset.pass === element.dataset.pass) other.classList.add("same");
+    }
+  }
+  tip.hidden = false;
+  element.setAttribute("aria-describedby", "tip");
+  const where = element.getBoundingClientRect();
+  const low = where.bottom + 8 + tip.offsetHeight > innerHeight;
+  tip.style.left = `${Math.max(4, Math.min(where.left, innerWidth - tip.offsetWidth - 8))}px`;
+  tip.style.top = `${low ? where.top - tip.offsetHeight - 8 : where.bottom + 8}px`;
+}
+
+function hideTip() {
+  byId("tip").hidden = true;
+  for (const element of document.querySelectorAll("[aria-describedby=tip]")) element.removeAttribute("aria-describedby");
+  for (const element of document.querySelectorAll(".token.same")) element.classList.remove("same");
+}
+
+const TELLS = "#list .token, #list .vertex";
+const told = (event) => (event.target instanceof Element ? event.target.closest(TELLS) : null);
+document.addEventListener("pointerover", (event) => { if (told(event)) showTip(told(event)); });
+document.addEventListener("pointerout", (event) => { if (told(event)) hideTip(); });
+document.addEventListener("focusin", (event) => { if (told(event)) showTip(told(event)); });
+document.addEventListener("focusout", (event) => { if (told(event)) hideTip(); });
+addEventListener("scroll", () => {
+  const token = document.activeElement.closest(TELLS);
+  if (token) showTip(token); else hideTip();
+}, { passive: true });
+
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") hideTip();
+  const token = event.target instanceof Element ? event.target.closest("#list .token") : null;
+  if (!token || event.ctrlKey || event.altKey || event.metaKey) return;
+  const all = [...token.closest("article").querySelectorAll(".token")];
+  const to = { ArrowLeft: all.indexOf(token) - 1, ArrowRight: all.indexOf(token) + 1, Home: 0, End: all.length - 1 }[event.key];
+  if (to === undefined || !all[to]) return;
+  event.preventDefault();
+  token.tabIndex = -1;
+  all[to].tabIndex = 0;
+  all[to].focus();
+});
+
+drawTop();
+readAddress();

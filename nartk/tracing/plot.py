@@ -1,0 +1,112 @@
+"""A trace as a picture, by matplotlib: how many tokens passes settle, and what each pass settled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nartk.errors import MissingDependencyError
+from nartk.files import writing
+from nartk.tracing import ORIGINS, Traced
+from nartk.tracing.page import bars, histogram, stats
+
+# Okabe and Ito's colours, which colour-blind readers tell apart, and hatches for those who see none.
+_LOOKS = {
+    "draft": ("#0072b2", ""),
+    "verifier": ("#e69f00", "///"),
+    "rollback": ("#cc79a7", "xxx"),
+    "prefix": ("#999999", "..."),
+    "model": ("#009e73", "\\\\\\"),
+}
+_MOST_TOKENS = 200  # of a sentence that is drawn with its words
+_WIDTH = 0.2  # inches of a token
+
+
+def require_matplotlib() -> None:
+    """Raises MissingDependencyError where matplotlib is not installed."""
+    try:
+        import matplotlib  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            "--png and --svg need matplotlib, which is not installed", fix="pip install 'nartk[plot]'"
+        ) from error
+
+
+def plot_histogram(trace: Sequence[Traced], path: Path, form: str) -> None:
+    """Draws how many passes settled how many tokens, as `form`, png or svg."""
+    figure = _figure(7, 3.5)
+    axes = figure.subplots()
+    found = bars(histogram(trace))
+    total = stats(trace)
+    middles = [(low + high) / 2 for low, high, _ in found]
+    widths = [0.9 * (high - low + 1) for low, high, _ in found]
+    axes.bar(middles, [count for _, _, count in found], widths, color=_LOOKS["draft"][0])
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlabel("tokens that a pass settled")
+    axes.set_ylabel("passes")
+    axes.set_title(
+        f"{total.sentences} sentences, {total.tokens} tokens, {total.passes} passes, "
+        f"{_per(total.accepted, total.passes)} drafted tokens accepted a pass",
+        loc="left",
+        fontsize="medium",
+    )
+    _save(figure, path, form)
+
+
+def plot_passes(traced: Traced, path: Path, form: str) -> None:
+    """Draws each token of a sentence in the row of the pass that settled it, as `form`, png or svg."""
+    count = len(traced.output)
+    rows = sorted({*traced.passes_at})
+    figure = _figure(max(5.0, 1.5 + _WIDTH * count), 2.2 + 0.25 * len(rows))
+    axes = figure.subplots()
+    place = {number: row for row, number in enumerate(rows)}
+    for origin in (origin for origin in ORIGINS if origin in traced.origin):
+        color, hatch = _LOOKS[origin]
+        at = [i for i, each in enumerate(traced.origin) if each == origin]
+        where = [place[traced.passes_at[i]] for i in at]
+        axes.barh(
+            where,
+            0.9,
+            0.8,
+            left=[i - 0.45 for i in at],
+            color=color,
+            hatch=hatch,
+            edgecolor="w",
+            label=origin,
+        )
+    axes.set_yticks(range(len(rows)), [str(number) for number in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_ylabel("pass")
+    if count <= _MOST_TOKENS:
+        # A dollar sign would begin a formula.
+        axes.set_xticks(range(count), [word.replace("$", r"\$") for word in traced.output], rotation=90)
+    else:
+        axes.set_xlabel("token")
+    drafted = f", {traced.accepted} of {traced.drafted} drafted tokens accepted" if traced.drafted else ""
+    axes.set_title(
+        f"line {traced.line}: {count} tokens in {traced.passes} passes{drafted}",
+        loc="left",
+        fontsize="medium",
+    )
+    if traced.origin:
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+    _save(figure, path, form)
+
+
+def _per(count: int, of: int) -> str:
+    return f"{count / of:.2f}" if of else "0"
+
+
+def _figure(width: float, height: float) -> Any:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(min(width, 60), min(height, 60)), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _save(figure: Any, path: Path, form: str) -> None:
+    with writing(path, binary=True) as file:
+        figure.savefig(file, format=form, dpi=150)
