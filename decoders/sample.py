@@ -47,6 +47,17 @@ class Sample(DraftAndVerify):
     def acceptance(self) -> Acceptance:
         return _Draw(self)
 
+    def chances(self, logits: Tensor) -> Tensor:
+        """The probabilities [N,V] fp32 with which words are drawn after logits [N,V]."""
+        kept = keep_likeliest(logits.float() / self.temperature, top_k=self.top_k, top_p=self.top_p)
+        return kept.softmax(-1)
+
+    def numbers(self, requests: Tensor, positions: Tensor, *stream: int) -> Tensor:
+        """A random number [N] fp64 for each position [N] of requests [N], another one in each stream."""
+        sentence, sample = requests // self.nbest, requests % self.nbest
+        streams = (torch.full_like(positions, part) for part in stream)
+        return uniform(self.seed, sentence, sample, positions, *streams)
+
     def run(
         self,
         scorer: Seq2SeqScorer,
@@ -92,15 +103,15 @@ class _Draw:
     options: Sample
 
     def __call__(self, logits: Tensor, fed: Fed) -> Judged:
-        options = self.options
-        kept = keep_likeliest(logits.float() / options.temperature, top_k=options.top_k, top_p=options.top_p)
-        sentence, sample = fed.requests // options.nbest, fed.requests % options.nbest
-        at = uniform(options.seed, sentence, sample, fed.positions)
-        # Inversion: the first word up to which the mass is more than a share `at` of the whole.
-        mass = kept.softmax(-1).cumsum(-1, dtype=torch.float64)  # [N,V]
-        tokens = torch.searchsorted(mass, at[:, None] * mass[:, -1:], right=True).squeeze(1)
-        tokens = tokens.clamp(max=logits.shape[1] - 1)  # past the end where logits are NaN
+        tokens = draw(self.options.chances(logits), self.options.numbers(fed.requests, fed.positions))
         return Judged(tokens, log_probs(logits, tokens))
+
+
+def draw(weights: Tensor, at: Tensor) -> Tensor:
+    """Draws by inversion: the first word [N] up to which weights [N,V] exceed a share `at` [N] of the whole."""
+    mass = weights.cumsum(-1, dtype=torch.float64)
+    tokens = torch.searchsorted(mass, at[:, None] * mass[:, -1:], right=True).squeeze(1)
+    return tokens.clamp(max=weights.shape[1] - 1)  # past the end where weights are NaN
 
 
 def keep_likeliest(logits: Tensor, *, top_k: int, top_p: float) -> Tensor:

@@ -67,9 +67,9 @@ def _plain(result: Any) -> Any:
 
 
 @cache
-def scorer_of(kind: str) -> Any:
+def scorer_of(kind: str, seed: int = 3) -> Any:
     found = KINDS[kind]
-    torch.manual_seed(3)
+    torch.manual_seed(seed)
     sizes = {f"{side}_{what}": 2 for side in ("encoder", "decoder") for what in ("layers", "heads")}
     config = found.config(
         src_vocab=30,
@@ -90,6 +90,13 @@ PAIRS = [
     for name in strategies()
     if isinstance(scorer_of(kind), make_strategy(name, {}).needs)
 ]
+
+
+# The kind of drafter that a strategy needs, and options with which it makes and judges most.
+DRAFTED: dict[str, tuple[str, dict[str, Any]]] = {
+    "bild": ("transformer", {"fallback": 0.0, "distance": "kl"}),
+    "speculative": ("transformer", {"temperature": 1.0}),
+}
 
 
 def test_a_strategy_takes_the_models_it_is_for() -> None:
@@ -115,7 +122,10 @@ def test_strategies_keep_to_the_scorers_device(kind: str, name: str, exact: bool
     if "exact" not in options_of(name) and not exact:
         pytest.skip("one mode alone")
     scorer = scorer_of(kind)
-    strategy = make_strategy(name, {"exact": exact} if "exact" in options_of(name) else {})
+    drafter, options = DRAFTED.get(name, (None, {}))
+    strategy = make_strategy(name, options | ({"exact": exact} if "exact" in options_of(name) else {}))
+    if drafter is not None:
+        strategy = dataclasses.replace(strategy, helpers={"drafter": scorer_of(drafter, 4)})
     requests = random_requests(random.Random(1), 7, len(scorer.vocab), limits=[2, 5, 9])
     if KINDS[kind].autoregressive:
         requests[3] = dataclasses.replace(requests[3], prefix=(5, 6))
