@@ -43,17 +43,29 @@ class Blockwise(NonAutoregressive):
 
     def losses(self, src_tokens: Tensor, target: Tensor, *, training: NarTraining, update: int) -> Losses:
         """The loss of the words behind a prefix of random length, those that glancing shows left out."""
-        pad, block = self.config.pad, self.config.block
+        logits, wanted, shown = self.practise(src_tokens, target, training=training, update=update)
+        pad = self.config.pad
+        words = wanted[wanted.ne(pad)]
+        loss, nll, tokens = label_smoothed_cross_entropy(
+            logits[None], words[None], epsilon=training.label_smoothing, pad=pad
+        )
+        return Losses(loss, tokens, {"words": nll / tokens.clamp(min=1), "shown": shown})
+
+    def practise(
+        self, src_tokens: Tensor, target: Tensor, *, training: NarTraining, update: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Fills the places behind a prefix of random length, of which glancing shows some.
+
+        Returns:
+            Logits [N,V] of the N places it had to fill, the words wanted there, [B,W] with padding elsewhere,
+            and the share of the places that were shown.
+        """
+        pad = self.config.pad
         memory, mask = self.encode(align_left(src_tokens, pad))
         lengths = target.ne(pad).sum(1)
         start = (torch.rand(lengths.shape, device=target.device) * lengths).long()
-        width = min(int(start.max()) + block, self.config.max_target_len)
-        target = F.pad(target, (0, max(0, width - target.shape[1])), value=pad)[:, :width]
-        columns = torch.arange(width, device=target.device)
-        slots = (columns >= start[:, None]) & (columns < start[:, None] + block)  # [B,W]
-        kept = columns < start[:, None] + block
+        target, known, kept, slots = self.canvas(target, start)
         wanted = target.masked_fill(~slots, pad)
-        known = target.masked_fill(slots, MASK)
         share = training.schedule.at(update)
         hidden = wanted.ne(pad)
         shown = torch.zeros_like(hidden)
@@ -61,21 +73,39 @@ class Blockwise(NonAutoregressive):
             with torch.no_grad():
                 guess = self.logits(known, kept, memory, mask).argmax(-1)
             shown = reveal(guess != target, hidden, share, training.glancing_strategy)
-        logits = self.logits(torch.where(shown, target, known), kept, memory, mask)
-        loss, nll, tokens = label_smoothed_cross_entropy(
-            logits, wanted.masked_fill(shown, pad), epsilon=training.label_smoothing, pad=pad
-        )
-        parts = {"words": nll / tokens.clamp(min=1), "shown": shown.sum() / hidden.sum()}
-        return Losses(loss, tokens, parts)
+        wanted = wanted.masked_fill(shown, pad)
+        features = self.fill(self.place_words(torch.where(shown, target, known)), kept, memory, mask)
+        return self.output(features[wanted.ne(pad)]), wanted, shown.sum() / hidden.sum()
+
+    def canvas(self, target: Tensor, start: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Lays out targets [B,T] that are known up to `start` [B], as far as the last block goes.
+
+        Returns:
+            The targets [B,W], the same with their blocks masked, which places count and which are masked.
+        """
+        width = min(int(start.max()) + self.config.block, self.config.max_target_len)
+        target = F.pad(target, (0, max(0, width - target.shape[1])), value=self.config.pad)[:, :width]
+        columns = torch.arange(width, device=target.device)
+        kept = columns < start[:, None] + self.config.block  # [B,W]
+        slots = kept & (columns >= start[:, None])
+        return target, target.masked_fill(slots, MASK), kept, slots
 
 
 class BlockwiseScorer(NarScorer):
-    """Serves a blockwise drafter."""
+    """Implements `nartk.scorer.BlockScorer`."""
 
     model: Blockwise
     mask = MASK
 
+    @property
+    def block(self) -> int:
+        """Places that it has learnt to fill at once."""
+        return self.model.config.block
+
     @torch.inference_mode()
-    def fill(self, canvas: Tensor, lengths: Tensor, state: NarState) -> Tensor:
-        """Logits [B,W,V] of a canvas [B,W] int64 of which lengths [B] places count."""
-        return self.fill_inputs(self.model.place_words(canvas), lengths, state)
+    def fill(self, canvas: Tensor, lengths: Tensor, state: NarState, places: Tensor | None = None) -> Tensor:
+        """Logits [B,W,V] of a canvas [B,W] int64 of which lengths [B] places count.
+
+        With `places` [B,W] bool, the logits [N,V] of these alone, row after row.
+        """
+        return self.fill_inputs(self.model.place_words(canvas), lengths, state, places)

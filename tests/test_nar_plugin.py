@@ -31,7 +31,7 @@ def _fairseq() -> None:
     fairseq_host.require_fairseq()
 
 
-def build(kind: str, *flags: str) -> Any:
+def build(kind: str, *flags: str, words: int = WORDS) -> Any:
     """A model built as `fairseq-train` does it: the command line, then the architecture."""
     from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
@@ -40,7 +40,7 @@ def build(kind: str, *flags: str) -> Any:
     ARCH_MODEL_REGISTRY[arch].add_args(parser.add_argument_group(argument_default=argparse.SUPPRESS))
     args = parser.parse_args(flags)
     ARCH_CONFIG_REGISTRY[arch](args)
-    return ARCH_MODEL_REGISTRY[arch].build_model(args, fairseq_host.task(WORDS))
+    return ARCH_MODEL_REGISTRY[arch].build_model(args, fairseq_host.task(words))
 
 
 def criterion(**options: Any) -> Any:

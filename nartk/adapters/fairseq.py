@@ -211,9 +211,9 @@ def convert(
     checkpoint = read_checkpoint(path)
     model = to_network(checkpoint)
     config = model.config
-    source = Vocab.read(_dictionary(checkpoint, source_dict, "source"))
+    source = Vocab.read(find_dictionary(checkpoint, source_dict, "source"))
     target = Vocab.read(
-        _dictionary(checkpoint, source_dict if target_dict is None else target_dict, "target")
+        find_dictionary(checkpoint, source_dict if target_dict is None else target_dict, "target")
     )
     for side, size, vocab in (("source", config.src_vocab, source), ("target", config.tgt_vocab, target)):
         if size != len(vocab):
@@ -503,7 +503,7 @@ class _Settings:
         return values
 
 
-def _dictionary(checkpoint: FairseqCheckpoint, given: Path | None, side: str) -> Path:
+def find_dictionary(checkpoint: FairseqCheckpoint, given: Path | None, side: str) -> Path:
     """The dictionary that is given, or else the one in the data folder that the checkpoint names."""
     if given is not None:
         return given

@@ -43,10 +43,15 @@ class NarModel(CoreModel):
         self.updates = num_updates
 
     def forward(
-        self, src_tokens: Tensor, target: Tensor, training: NarTraining
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """src_tokens [B,S] padded on either side, target [B,T] -> summed loss, its tokens, and its parts."""
+        self, src_tokens: Tensor, target: Tensor, training: NarTraining, *, practise: bool = False
+    ) -> Any:
+        """src_tokens [B,S] padded on either side, target [B,T] -> summed loss, its tokens, and its parts.
+
+        Or what the core's `practise` gives, which blockwise drafters have.
+        """
         with self.autocast(src_tokens.device):
+            if practise:
+                return self.core.practise(src_tokens, target, training=training, update=self.updates)
             losses = self.core.losses(src_tokens, target, training=training, update=self.updates)
         return losses.total, losses.tokens, dict(losses.parts)
 

@@ -1,0 +1,323 @@
+"""`--criterion nartk_drafter`: trains a drafter for the verifier that it is to draft for.
+
+The drafter is a small autoregressive model (`--arch nartk_transformer`) or a blockwise one
+(`--arch nartk_blockwise`). Its loss is (1 - W) times the label-smoothed cross-entropy of the target's words
+plus W times a divergence from the verifier's distributions at the same words, under teacher forcing on the
+target (W: `--distil-weight`; the divergences: `nartk.models.distil_losses`). A blockwise drafter, which has
+not seen the words of its block, learns what the verifier says that has.
+
+`accept_len`, logged when validating, is how many tokens a pass of the verifier gives with greedy acceptance.
+From a position of the target on these are the run of words where drafter and verifier say the same, at most
+a block, and the verifier's own word behind it, unless the sentence ends before. It is the mean over all
+positions of all targets, each with the target before it as prefix; of a blockwise drafter, over `STARTS`
+positions that split each target evenly. To keep the best drafter by it:
+`--best-checkpoint-metric accept_len --maximize-best-checkpoint-metric`.
+
+What `nartk-decode --stats` reports of real decoding is tokens / passes (accepted_per_pass and about one), in
+which it differs thus. Its prefixes are the verifier's own output: those of validation data that the verifier
+wrote (`nartk-distill`) are the same. And its passes start where the last one ended, not anywhere. Starts near
+the end of a sentence leave little to accept, which makes accept_len the smaller, most so if a block holds the
+whole sentence: of ten words that are all right a pass accepts ten, and a start anywhere 5.5 on average.
+Stretches of easy words hold many positions and few passes, which makes it the larger. So compare drafters of
+one verifier on the same data and the same block.
+"""
+
+# No `from __future__ import annotations` here: fairseq reads the options' types from the class.
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+import torch
+from fairseq import metrics
+from fairseq.criterions import register_criterion
+from torch import Tensor
+
+from nartk.adapters.fairseq import find_dictionary, kind_name, read_checkpoint, to_network
+from nartk.checkpoint import load_checkpoint
+from nartk.errors import CheckpointError, StrategyMismatchError, UsageError, VocabMismatchError
+from nartk.kinds import KINDS
+from nartk.models.blockwise import Blockwise
+from nartk.models.distil_losses import DIVERGENCES, tokens_a_pass
+from nartk.models.nar import NarTraining, align_left
+from nartk.models.transformer import Transformer, edited, label_smoothed_cross_entropy
+from nartk.pipeline import load_network, model_folder
+from nartk.tasks.cross_entropy import CrossEntropy, CrossEntropyConfig
+from nartk.vocab import Vocab
+
+STARTS = 4  # positions of each target where a blockwise drafter is validated
+NONE = "none"
+_GLANCING = NarTraining.__dataclass_fields__
+
+
+@dataclass
+class DrafterConfig(CrossEntropyConfig):
+    """Options of the criterion."""
+
+    # fairseq knows no other way to write this type.
+    verifier: Optional[str] = field(  # noqa: UP045
+        default=None,
+        metadata={
+            "help": "model that the drafter is to draft for: a checkpoint (.pt) whose training data are "
+            "where they were, or a folder as nartk-convert writes it; with the dictionaries of the data"
+        },
+    )
+    distil: str = field(
+        default="kl",
+        metadata={
+            "help": f"divergence from the verifier that is minimised: {', '.join(DIVERGENCES)} (Zhou et al. "
+            f"2023; tvd++: Goel et al. 2024), or {NONE}: the target's words alone are learnt, and the "
+            "verifier serves accept_len"
+        },
+    )
+    distil_weight: float = field(
+        default=0.5,
+        metadata={"help": "what the divergence weighs, in [0, 1]; the target's words weigh the rest"},
+    )
+    distil_temperature: float = field(
+        default=1.0,
+        metadata={"help": "divides drafter's and verifier's logits in the divergence; above 0"},
+    )
+    accept_block: int = field(
+        default=5,
+        metadata={
+            "help": "longest draft of an autoregressive drafter (nartk-decode --block-size), for accept_len "
+            "when validating: tokens that a pass of the verifier gives; a blockwise one fills its --block"
+        },
+    )
+    glancing: str = field(
+        default=_GLANCING["glancing"].default,
+        metadata={"help": "of blockwise drafters: " + _GLANCING["glancing"].metadata["help"]},
+    )
+    glancing_strategy: str = field(
+        default=_GLANCING["glancing_strategy"].default,
+        metadata={"help": "of blockwise drafters: " + _GLANCING["glancing_strategy"].metadata["help"]},
+    )
+
+
+@register_criterion("nartk_drafter", dataclass=DrafterConfig)
+class Drafting(CrossEntropy):
+    """The target's words and the verifier's distributions; sums over the words that the drafter says."""
+
+    def __init__(
+        self,
+        task: Any,
+        sentence_avg: bool,
+        label_smoothing: float,
+        edit_weight: float,
+        report_accuracy: bool,
+        verifier: Optional[str],  # noqa: UP045
+        distil: str,
+        distil_weight: float,
+        distil_temperature: float,
+        accept_block: int,
+        glancing: str,
+        glancing_strategy: str,
+    ) -> None:
+        super().__init__(task, sentence_avg, label_smoothing, edit_weight, report_accuracy)
+        if verifier is None:
+            raise UsageError("--criterion nartk_drafter without --verifier", fix="give the verifier's model")
+        if distil not in (*DIVERGENCES, NONE):
+            raise UsageError(f"--distil is {distil!r}", fix=f"choose from {', '.join(DIVERGENCES)}, {NONE}")
+        if not 0.0 <= distil_weight <= 1.0:
+            raise UsageError(f"--distil-weight is {distil_weight}, not in [0, 1]")
+        if not 0.0 < distil_temperature < float("inf"):
+            raise UsageError(f"--distil-temperature is {distil_temperature}, not above 0")
+        if accept_block < 1:
+            raise UsageError(f"--accept-block is {accept_block}", fix="give at least 1")
+        self.divergence = DIVERGENCES.get(distil)
+        self.weight = 0.0 if self.divergence is None else distil_weight
+        self.temperature = distil_temperature
+        self.block = accept_block
+        self.nar = NarTraining(
+            label_smoothing=label_smoothing, glancing=glancing, glancing_strategy=glancing_strategy
+        )
+        # In a tuple: it is no part of the criterion, whose weights fairseq trains and saves.
+        self._verifier = (load_verifier(verifier, task),)
+
+    def forward(
+        self, model: Any, sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, int, dict[str, Any]]:
+        """Loss (nats, summed), how many words or sentences it is of, and what to log."""
+        target, fed = sample["target"], sample["net_input"]
+        real = target.ne(self.padding_idx)
+        parts: dict[str, Tensor] = {}
+        if isinstance(getattr(model, "core", None), Blockwise):
+            logits, wanted, parts["shown"] = model(fed["src_tokens"], target, self.nar, practise=True)
+            said = torch.zeros_like(real)
+            width = min(target.shape[1], wanted.shape[1])
+            said[:, :width] = wanted[:, :width].ne(self.padding_idx)
+        elif hasattr(model, "kind") and KINDS[model.kind].autoregressive:
+            said = real
+            logits = model(**fed)[0][said]  # [B,T,V] -> [N,V]
+        else:
+            raise StrategyMismatchError(
+                f"--criterion nartk_drafter trains no {getattr(model, 'kind', type(model).__name__)} model",
+                fix="--arch nartk_transformer or nartk_blockwise",
+            )
+        loss, nll, _ = label_smoothed_cross_entropy(
+            logits[None],
+            target[said][None],
+            epsilon=self.eps,
+            pad=self.padding_idx,
+            weights=self._weights(fed, target, said),
+        )
+        words, validating = logits.shape[0], not self.training
+        if self.divergence is not None or validating:
+            theirs = self._verify(model, fed, real if validating else said)
+            if validating:
+                best = torch.full_like(target, -1)
+                best[real] = theirs.max(-1).indices
+                passes, tokens = self._passes(model, fed, target, logits, best)
+                parts |= {"passes": passes, "pass_tokens": tokens}
+                theirs = theirs[said[real]]
+            if self.divergence is not None:
+                distance = self.divergence(logits, theirs, self.temperature)
+                loss = (1.0 - self.weight) * loss + self.weight * distance
+                parts["distil"] = distance
+        size = target.shape[0] if self.sentence_avg else words
+        logged = {
+            "loss": loss.detach(),
+            "nll_loss": nll.detach(),
+            "ntokens": words,
+            "nsentences": target.shape[0],
+            "sample_size": size,
+            **{name: value.detach() for name, value in parts.items()},
+        }
+        if "shown" in logged:
+            logged["shown"] = logged["shown"] * words
+        if self.report_accuracy:
+            logged |= {"n_correct": (logits.max(-1).indices == target[said]).sum(), "total": words}
+        return loss, size, logged
+
+    def _weights(self, fed: dict[str, Tensor], target: Tensor, said: Tensor) -> Tensor | None:
+        """What the loss of each word [1,N] counts; None: 1."""
+        if self.edit_weight == 1.0:
+            return None
+        changed = edited(fed["src_tokens"], fed["prev_output_tokens"], target, pad=self.padding_idx)
+        return 1.0 + (self.edit_weight - 1.0) * changed[said][None]
+
+    @torch.no_grad()
+    def _verify(self, model: Any, fed: dict[str, Tensor], places: Tensor) -> Tensor:
+        """The verifier's logits [N,V] at the N places [B,T] of the target, in the drafter's arithmetic."""
+        source, previous = fed["src_tokens"], fed["prev_output_tokens"]
+        verifier = self._verifier[0].to(source.device)
+        for tokens, side in ((source, "source"), (previous, "target")):
+            longest = getattr(verifier.config, f"max_{side}_len")
+            if tokens.shape[1] > longest:
+                raise StrategyMismatchError(
+                    f"a {side} of {tokens.shape[1]} tokens, the verifier reads {longest}",
+                    fix=f"--max-{side}-positions {longest} --skip-invalid-size-inputs-valid-test",
+                )
+        with model.autocast(source.device):
+            return verifier.output(verifier.features(source, previous)[places])
+
+    def _passes(
+        self, model: Any, fed: dict[str, Tensor], target: Tensor, logits: Tensor, best: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """How many passes of the verifier are looked at, and the tokens they give.
+
+        Args:
+            logits: [N,V] the drafter's, of all words if it is autoregressive.
+            best: [B,T] the verifier's words, -1 behind the end.
+        """
+        lengths = best.ge(0).sum(1)
+        if not isinstance(model.core, Blockwise):
+            words = torch.full_like(best, -2)
+            words[best >= 0] = logits.max(-1).indices
+            tokens = tokens_a_pass(words == best, lengths, self.block)
+            return lengths.sum(), tokens.sum()
+        with model.autocast(target.device):
+            return block_passes(model.core, fed["src_tokens"], target, best, lengths)
+
+    @classmethod
+    def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
+        """As fairseq's cross-entropy (in bits), with the divergence a word (KL in nats) and accept_len."""
+
+        def total(name: str) -> float:
+            return float(sum(log.get(name, 0) for log in logging_outputs))
+
+        words, passes = total("ntokens"), total("passes")
+        if words == 0:  # glancing has shown everything
+            return
+        super().reduce_metrics(logging_outputs)
+        for name in ("distil", "shown"):
+            if any(name in log for log in logging_outputs):
+                metrics.log_scalar(name, total(name) / words, words, round=4)
+        if passes > 0:
+            metrics.log_scalar("accept_len", total("pass_tokens") / passes, passes, round=3)
+
+
+def block_passes(
+    drafter: Blockwise, src_tokens: Tensor, target: Tensor, best: Tensor, lengths: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Passes and tokens of a blockwise drafter's blocks at `STARTS` positions of each target [B,T].
+
+    Positions that fall together in a short target count once.
+
+    Args:
+        src_tokens: [B,S] padded on either side.
+        best: [B,T] the verifier's words, -1 behind the end.
+        lengths: [B], of the targets.
+    """
+    memory, mask = drafter.encode(align_left(src_tokens, drafter.config.pad))
+    passes = tokens = torch.zeros((), dtype=torch.int64, device=target.device)
+    before = torch.full_like(lengths, -1)
+    for part in range(STARTS):
+        start = lengths * part // STARTS
+        _, known, kept, slots = drafter.canvas(target, start)
+        theirs = best.new_full(known.shape, -1)
+        width = min(best.shape[1], known.shape[1])
+        theirs[:, :width] = best[:, :width]
+        asked = slots & (theirs >= 0)
+        features = drafter.fill(drafter.place_words(known), kept, memory, mask)
+        agree = torch.zeros_like(asked)
+        agree[asked] = drafter.output(features[asked]).max(-1).indices == theirs[asked]
+        given = tokens_a_pass(agree, lengths, drafter.config.block).gather(1, start[:, None]).squeeze(1)
+        fresh = start > before
+        passes, tokens = passes + fresh.sum(), tokens + (given * fresh).sum()
+        before = start
+    return passes, tokens
+
+
+def load_verifier(name: str, task: Any) -> Transformer:
+    """An autoregressive model, in evaluation mode and without gradients, for the dictionaries of a task.
+
+    Args:
+        name: A checkpoint, a model folder or a shipped model.
+
+    Raises:
+        StrategyMismatchError: It is not autoregressive.
+        VocabMismatchError: It was trained with other dictionaries; the first differing id is named.
+        CheckpointError: It is corrupt, or its dictionaries are not found.
+    """
+    folder = model_folder(name)
+    if folder.is_dir():
+        stored = load_checkpoint(folder)
+        kind, network = stored.kind, load_network(stored)
+        vocabs = [stored.source_vocab, stored.target_vocab]
+    else:
+        checkpoint = read_checkpoint(Path(name))
+        kind, network = kind_name(checkpoint), to_network(checkpoint)
+        try:
+            vocabs = [Vocab.read(find_dictionary(checkpoint, None, side)) for side in ("source", "target")]
+        except CheckpointError as error:
+            raise CheckpointError(
+                error.message, fix="nartk-convert it with --dict, and name the folder", where=name
+            ) from error
+    if not KINDS[kind].autoregressive:
+        raise StrategyMismatchError(
+            f"--verifier {name} is a {kind} model, which verifies nothing",
+            fix="give the autoregressive model that it drafts for",
+        )
+    sizes = (network.config.src_vocab, network.config.tgt_vocab)
+    dictionaries = (task.source_dictionary, task.target_dictionary)
+    for side, vocab, size, dictionary in zip(("source", "target"), vocabs, sizes, dictionaries, strict=True):
+        vocab.require_equal(
+            Vocab(tuple(dictionary.symbols)), f"the verifier's {side} dictionary", "that of the data"
+        )
+        if size != len(vocab):
+            raise VocabMismatchError(
+                f"the verifier has {size} {side} words, its dictionary {len(vocab)}",
+                fix="nartk-convert it with the --dict it was trained with, and name the folder",
+            )
+    return network.eval().requires_grad_(False)
