@@ -31,6 +31,7 @@ class Record:
         where: The place as errors name it, such as ``in.txt:17``.
         id: What the input calls it, any JSON value; None where it has no name.
         prefix: What the output must begin with.
+        drafts: What the output may be.
         error: Why there is no text.
     """
 
@@ -39,6 +40,7 @@ class Record:
     where: str
     id: Any = None
     prefix: str = ""
+    drafts: tuple[str, ...] = ()
     error: NartkError | None = None
 
 
@@ -50,11 +52,15 @@ class Fields:
         column: Column of a TSV line that holds the sentence, from 1.
         prefix_column: The one that holds the beginning of the output; None: none does.
         key: Key of a JSON object that holds the sentence; None: ``source``, else ``text``.
+        draft_columns: The columns that hold a draft of the output each.
+        draft_key: Key of a JSON object that holds a list of drafts, or one; None: none does.
     """
 
     column: int = 1
     prefix_column: int | None = None
     key: str | None = None
+    draft_columns: tuple[int, ...] = ()
+    draft_key: str | None = None
 
 
 def format_of(name: str) -> str:
@@ -80,16 +86,16 @@ def read_records(file: IO[bytes], name: str, form: str, fields: Fields) -> Itera
         try:
             if not whole:
                 raise InputTooLongError(f"a line of more than {MOST_BYTES} bytes", fix="split the line")
-            line, prefix = _decode(raw), ""
+            line, prefix, drafts = _decode(raw), "", ()
             if form == "jsonl":
                 values = _parse_json(line, fields)
                 id = values.get("id")
-                line, prefix = _pick(values, fields)
+                line, prefix, drafts = _pick(values, fields)
             elif form == "tsv":
-                line, prefix = _parse_tsv(line, fields)
+                line, prefix, drafts = _parse_tsv(line, fields)
             elif form == "m2":
                 line = _parse_m2(line)
-            yield Record(line, number, where, id, prefix)
+            yield Record(line, number, where, id, prefix, drafts)
         except NartkError as error:
             error.where = where
             yield Record("", number, where, id, error=error)
@@ -133,12 +139,14 @@ def _parse_m2(line: str) -> str:
     return line[2:]
 
 
-def _parse_tsv(line: str, fields: Fields) -> tuple[str, str]:
+def _parse_tsv(line: str, fields: Fields) -> tuple[str, str, tuple[str, ...]]:
     cells = line.split("\t")
-    wanted = max(fields.column, 0 if fields.prefix_column is None else fields.prefix_column)
+    prefix = 0 if fields.prefix_column is None else fields.prefix_column
+    wanted = max(fields.column, prefix, *fields.draft_columns)
     if len(cells) < wanted:
         raise InputFormatError(f"{len(cells)} columns, but column {wanted} is asked for", fix="fill it in")
-    return cells[fields.column - 1], "" if fields.prefix_column is None else cells[fields.prefix_column - 1]
+    drafts = tuple(cells[column - 1] for column in fields.draft_columns)
+    return cells[fields.column - 1], cells[prefix - 1] if prefix else "", drafts
 
 
 def _example(fields: Fields) -> str:
@@ -158,16 +166,19 @@ def _parse_json(line: str, fields: Fields) -> dict[str, Any]:
     return values
 
 
-def _pick(values: dict[str, Any], fields: Fields) -> tuple[str, str]:
-    """The sentence and the prefix in a JSON object."""
+def _pick(values: dict[str, Any], fields: Fields) -> tuple[str, str, tuple[str, ...]]:
+    """The sentence, the prefix and the drafts in a JSON object."""
     keys = SOURCE_KEYS if fields.key is None else (fields.key,)
     key = next((key for key in keys if key in values), None)
     if key is None:
         raise InputFormatError(
             f"no key {' or '.join(map(repr, keys))}", fix="add it, or name the key that holds it with --key"
         )
-    for name in (key, "prefix"):
-        text = values.get(name, "")
+    drafts = [] if fields.draft_key is None else values.get(fields.draft_key, [])
+    if not isinstance(drafts, list):
+        drafts = [drafts]
+    texts = [(key, values[key]), ("prefix", values.get("prefix", ""))]
+    for name, text in [*texts, *((fields.draft_key, draft) for draft in drafts)]:
         if not isinstance(text, str):
             raise InputFormatError(f"{name!r} is {str(text)[:40]!r}, not a string", fix=_example(fields))
         _refuse_nul(text)
@@ -177,4 +188,4 @@ def _pick(values: dict[str, Any], fields: Fields) -> tuple[str, str]:
             raise InputEncodingError(
                 f"{name!r} holds half of a surrogate pair", fix="write both halves"
             ) from None
-    return values[key], values.get("prefix", "")
+    return values[key], values.get("prefix", ""), tuple(drafts)

@@ -15,12 +15,14 @@ class Request:
         source: Source ids, with eos.
         max_len: Longest output, tokens with eos.
         prefix: Target ids that the output must begin with.
+        drafts: Target ids, without eos, of what the output may be, for strategies that read drafts.
     """
 
     index: int
     source: tuple[int, ...]
     max_len: int
     prefix: tuple[int, ...] = ()
+    drafts: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -17,6 +17,7 @@ from nartk.checkpoint import Checkpoint, load_checkpoint, require_shapes
 from nartk.errors import (
     CheckpointError,
     InputTooLongError,
+    LengthMismatchError,
     ModelNotFoundError,
     NartkError,
     OutOfMemoryError,
@@ -26,7 +27,7 @@ from nartk.errors import (
 )
 from nartk.hypothesis import DecodeStats, Hypothesis, Request, Result
 from nartk.kinds import kind_of
-from nartk.registry import make_strategy, options_of, require_protocol, signature
+from nartk.registry import make_strategy, options_of, require_drafts_reader, require_protocol, signature
 
 if TYPE_CHECKING:
     from nartk.models.serving import Serving
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SHIPPED = ("gec-en",)  # models inside the package, the default first
+Drafts: TypeAlias = Sequence[str | Sequence[str]]  # of each line one or several
 
 
 @dataclass(frozen=True)
@@ -139,13 +141,23 @@ class Model:
         return (*ids, self.checkpoint.source_vocab.eos)
 
     def request(
-        self, index: int, line: str, strategy: Any, *, prefix: str = "", truncate: bool = False
+        self,
+        index: int,
+        line: str,
+        strategy: Any,
+        *,
+        prefix: str = "",
+        drafts: Sequence[str] = (),
+        truncate: bool = False,
     ) -> Request:
         """What a decoder is asked for a line; raises as `encode` does."""
         source = self.encode(line, truncate=truncate)
         longest = min(strategy.limit(len(source)), self.scorer.config.max_target_len)
-        forced = self.checkpoint.target_tokenizer.encode(prefix)[:longest] if prefix else ()
-        return Request(index, source, longest, tuple(forced))
+        write = self.checkpoint.target_tokenizer.encode
+        forced = write(prefix)[:longest] if prefix else ()
+        # What lies beyond the output's longest end is hardly ever reached. The order is kept.
+        drafted = dict.fromkeys(tuple(write(draft)[:longest]) for draft in drafts)
+        return Request(index, source, longest, tuple(forced), tuple(filter(None, drafted)))
 
     def decode(
         self,
@@ -153,6 +165,7 @@ class Model:
         strategy: str = "greedy",
         *,
         batch_size: int = 32,
+        drafts: Drafts | None = None,
         trace: bool = False,
         **options: Any,
     ) -> list[Hypothesis]:
@@ -162,13 +175,14 @@ class Model:
             lines: Any text, one sentence each; an empty line gives an empty hypothesis.
             strategy: A name of `nartk.strategies()`.
             batch_size: Most sentences at a time.
+            drafts: What each line's output may be, for the strategies that read drafts.
             trace: Whether hypotheses say where each token came from.
             options: Of the strategy, such as ``exact=False``.
 
         Raises:
             NartkError: An option is unknown or out of bounds, or a line cannot be decoded.
         """
-        run = self.run(lines, strategy, options, batch_size=batch_size, trace=trace)
+        run = self.run(lines, strategy, options, batch_size=batch_size, drafts=drafts, trace=trace)
         for index in sorted(run.errors):
             error = run.errors[index]
             error.where = f"line {index + 1}"
@@ -184,6 +198,7 @@ class Model:
         batch_size: int = 32,
         max_tokens: int | None = None,
         prefixes: Sequence[str] | None = None,
+        drafts: Drafts | None = None,
         truncate: bool = False,
         trace: bool = False,
     ) -> Run:
@@ -199,6 +214,7 @@ class Model:
             batch_size=batch_size,
             max_tokens=max_tokens,
             prefixes=prefixes,
+            drafts=drafts,
             truncate=truncate,
             trace=trace,
         ):
@@ -218,6 +234,7 @@ class Model:
         batch_size: int = 32,
         max_tokens: int | None = None,
         prefixes: Sequence[str] | None = None,
+        drafts: Drafts | None = None,
         truncate: bool = False,
         trace: bool = False,
         first: int = 0,
@@ -227,24 +244,37 @@ class Model:
         Where memory runs out, the batch is halved and the unfinished sentences start again.
 
         Args:
+            prefixes: What each line's output must begin with.
+            drafts: What each line's output may be.
             first: How many lines came before these: sampling draws a line's numbers by its place among all.
 
         Raises:
+            UsageError: Drafts are given to a strategy that reads none.
+            LengthMismatchError: There are drafts for more or fewer lines.
             OutOfMemoryError: Memory runs out with a single sentence.
         """
         if batch_size < 1:
             raise UsageError(f"--batch-size is {batch_size}", fix="give at least 1")
         if max_tokens is not None and max_tokens < 1:
             raise UsageError(f"--max-tokens is {max_tokens}", fix="give at least 1")
+        if drafts is not None:
+            require_drafts_reader(strategy)
+            if len(drafts) != len(lines):
+                raise LengthMismatchError(
+                    f"drafts for {len(drafts)} lines, but there are {len(lines)}",
+                    fix="give an empty draft where a line has none",
+                )
         requests: dict[int, Request] = {}
         for index, line in enumerate(lines):
             if not line.strip():
                 yield index, Result(index, (Hypothesis(tokens=(), score=None),))
                 continue
             prefix = "" if prefixes is None else prefixes[index]
+            given = () if drafts is None else drafts[index]
+            given = (given,) if isinstance(given, str) else given
             try:
                 requests[index] = self.request(
-                    first + index, line, strategy, prefix=prefix, truncate=truncate
+                    first + index, line, strategy, prefix=prefix, drafts=given, truncate=truncate
                 )
             except InputTooLongError as error:
                 yield index, error

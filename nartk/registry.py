@@ -110,6 +110,17 @@ def require_protocol(strategy: Any, scorer: object) -> None:
     )
 
 
+def require_drafts_reader(strategy: Any) -> None:
+    """Refuses drafts for a strategy that reads none (it has no ``reads_drafts``), naming those that do."""
+    if getattr(strategy, "reads_drafts", False):
+        return
+    reading = [name for name, cls in sorted(_STRATEGIES.items()) if getattr(cls, "reads_drafts", False)]
+    raise UsageError(
+        f"drafts are given, but strategy {strategy.name!r} reads none",
+        fix=f"choose from {', '.join(reading)}",
+    )
+
+
 def signature(strategy: Any, *, dtype: str, model: str, version: str) -> str:
     """What reproduces a result: ``strategy:iad|exact:1|dtype:fp32|nartk:0.1.0|model:ab12cd``."""
     parts = [f"strategy:{strategy.name}"]

@@ -98,6 +98,12 @@ def unique_rule(source: list[int], output: list[int], memory: dict[str, int]) ->
 
 
 def aligned_rule(words: Sequence[str]) -> Rule:
+    rule = weighed_rule(words)
+    return lambda source, output, memory: rule(source, output, memory)[0]
+
+
+def weighed_rule(words: Sequence[str]) -> Callable[[list[int], list[int], dict[str, int]], tuple[int, int]]:
+    """The place of the aligned rule, and what suffix and alignment are worth there."""
     marked = any(word.startswith("▁") for word in words)
 
     def begins(token: int) -> bool:
@@ -106,7 +112,7 @@ def aligned_rule(words: Sequence[str]) -> Rule:
     def letters(token: int) -> str:
         return words[token].removeprefix("▁")
 
-    def rule(source: list[int], output: list[int], memory: dict[str, int]) -> int:
+    def rule(source: list[int], output: list[int], memory: dict[str, int]) -> tuple[int, int]:
         def suffix(place: int) -> int:
             n = 0
             while n < min(place, len(output)) and source[place - 1 - n] == output[-1 - n]:
@@ -118,9 +124,6 @@ def aligned_rule(words: Sequence[str]) -> Rule:
                 place += 1
             return min(place, len(source))
 
-        suffixes = [suffix(place) for place in range(len(source) + 1)]
-        if max(suffixes) > 0 and suffixes.count(max(suffixes)) == 1:
-            return suffixes.index(max(suffixes))
         here = memory["cursor"] + memory["accepted"]
         token = output[-1]
         guess = next_word(here + 1) if memory["accepted"] or begins(token) else next_word(here)
@@ -129,8 +132,11 @@ def aligned_rule(words: Sequence[str]) -> Rule:
             other = letters(token)[0].lower() != letters(source[here])[0].lower()
             if other and len(letters(token)) < len(word):
                 guess = here
+        suffixes = [suffix(place) for place in range(len(source) + 1)]
         worth = [3 * n - abs(place - guess) for place, n in enumerate(suffixes)]
-        return worth.index(max(worth))
+        once = max(suffixes) > 0 and suffixes.count(max(suffixes)) == 1
+        best = suffixes.index(max(suffixes)) if once else worth.index(max(worth))
+        return best, worth[best]
 
     return rule
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nartk.cli._common import Parser
 from nartk.data.readers import FORMATS, Fields, Record, format_of, read_records
-from nartk.errors import InputFileError, ModelNotFoundError, UsageError
+from nartk.errors import InputFileError, LengthMismatchError, ModelNotFoundError, UsageError
 
 if TYPE_CHECKING:
     from nartk.pipeline import Model
@@ -51,6 +53,29 @@ def add_model(parser: Parser) -> None:
     parser.add_argument(
         "--max-tokens", type=int, metavar="N", help="most source tokens at a time, padding included"
     )
+
+
+def add_drafts(parser: Parser) -> None:
+    """Adds where the drafts of a strategy that reads drafts come from."""
+    parser.add_argument(
+        "--drafts",
+        metavar="FILE",
+        help="what the outputs may be, a line for each sentence; several drafts of it with tabs between",
+    )
+    parser.add_argument(
+        "--draft-columns",
+        type=_columns,
+        default=(),
+        metavar="LIST",
+        help='TSV columns of drafts, such as 2,3; in JSONL the key "drafts", a text or a list of them',
+    )
+
+
+def _columns(text: str) -> tuple[int, ...]:
+    columns = text.split(",")
+    if not all(column.isdecimal() and int(column) >= 1 for column in columns):
+        raise argparse.ArgumentTypeError(f"must be numbers from 1 on with commas between, but is {text!r}")
+    return tuple(map(int, columns))
 
 
 def split_inputs(inputs: Sequence[str], prog: str) -> tuple[str, list[str]]:
@@ -97,6 +122,47 @@ def fields_of(args: argparse.Namespace) -> Fields:
     return Fields(args.column, args.prefix_column, args.key)
 
 
+def require_drafts(drafts: str, files: Sequence[str], form: str | None) -> None:
+    """Refuses a file of drafts that cannot be read, or that is seen beforehand not to fit the sentences.
+
+    Raises:
+        LengthMismatchError: It has another number of lines than the files have sentences.
+    """
+    if drafts != STDIN:
+        _require_readable(drafts)
+    elif not files or STDIN in files:
+        raise UsageError("--drafts is -, but the sentences come from stdin", fix="give one of them as a file")
+    sentences, lines = count_sentences(files, form), count_sentences([drafts], "txt")
+    if sentences is not None and lines is not None and sentences != lines:
+        raise _too_few_or_many(drafts, f"{lines} lines", f"{sentences} sentences")
+
+
+def with_drafts(records: Iterator[Record], drafts: str, tell: Callable[[str], None]) -> Iterator[Record]:
+    """The records, with the drafts in the lines of a file behind those that they have.
+
+    An unreadable line holds no draft: `tell` is called with what is wrong.
+
+    Raises:
+        LengthMismatchError: One of the two ends before the other.
+    """
+    lines = read_files([drafts], "txt", Fields())
+    for number, (record, line) in enumerate(zip_longest(records, lines), start=1):
+        if record is None or line is None:
+            counts = [f"{number - 1} {name}" for name in ("lines", "sentences")]
+            counts[line is None] = f"more than {counts[line is None]}"
+            raise _too_few_or_many(drafts, *counts)
+        if line.error is not None:
+            tell(f"{line.where}: {line.error.message}; its sentence is decoded without")
+        yield replace(record, drafts=(*record.drafts, *line.text.split("\t")))
+
+
+def _too_few_or_many(drafts: str, lines: str, sentences: str) -> LengthMismatchError:
+    return LengthMismatchError(
+        f"{drafts} has {lines}, but there are {sentences}",
+        fix="give a line for each sentence, an empty one where there is no draft",
+    )
+
+
 def read_files(files: Sequence[str], form: str | None, fields: Fields) -> Iterator[Record]:
     """The record of each sentence of the files, or of stdin where there is none.
 
@@ -125,7 +191,7 @@ def count_sentences(files: Sequence[str], form: str | None) -> int | None:
     for name in files:
         m2 = (format_of(name) if form is None else form) == "m2"
         with open(name, "rb") as file:
-            count += sum(not m2 or line.startswith(b"S") for line in file)
+            count += sum(not m2 or (line.strip() != b"" and not line.startswith(b"A ")) for line in file)
     return count
 
 

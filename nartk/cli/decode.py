@@ -8,26 +8,30 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from nartk.cli import _strategy
 from nartk.cli._common import Parser, run
 from nartk.cli._input import (
+    add_drafts,
     add_input,
     add_model,
     count_sentences,
     fields_of,
     load_model,
     read_files,
+    require_drafts,
     split_inputs,
+    with_drafts,
 )
 from nartk.cli._output import line_writer, progress
 from nartk.errors import EXIT_OK, EXIT_SOME_FAILED, NartkError, UsageError
 from nartk.tracing import describe, finite, head, provenance
 
 if TYPE_CHECKING:
-    from nartk.data.readers import Record
+    from nartk.data.readers import Fields, Record
     from nartk.hypothesis import DecodeStats, Hypothesis, Result
     from nartk.pipeline import Model
 
@@ -37,7 +41,9 @@ EXAMPLES = """  echo 'She go to school yesterday .' | nartk-decode
   nartk-decode gec-en in.txt --output out.txt --stats stats.json
   nartk-decode MODEL in.tsv --column 2 --strategy greedy --max-len 100
   nartk-decode MODEL in.jsonl --output-format jsonl     with scores and tokens
-  nartk-decode MODEL in.txt --trace trace.jsonl         where every token came from"""
+  nartk-decode MODEL in.txt --trace trace.jsonl         where every token came from
+  nartk-decode MODEL in.txt --strategy verify --drafts drafts.txt
+      another system's outputs, put right where the model says otherwise"""
 WINDOW = 4096  # sentences read ahead and sorted by length: memory does not grow with the input
 WARM_UP = ("Warm up .", "The first sentences take longer .")
 
@@ -51,6 +57,7 @@ def _parser() -> Parser:
     parser = Parser(prog="nartk-decode", description=DESCRIPTION, examples=EXAMPLES)
     parser.usage = "%(prog)s [MODEL] [FILE ...] [--strategy NAME] [options]"
     add_input(parser)
+    add_drafts(parser)
     add_model(parser)
     parser.add_argument(
         "--dtype", default="fp32", help="fp32, bf16 or fp16, of the computation (default: %(default)s)"
@@ -85,10 +92,15 @@ def _command(argv: Sequence[str]) -> int:
     fields = fields_of(args)
     name, files = split_inputs(args.inputs, "nartk-decode")
 
-    from nartk.registry import make_strategy
+    from nartk.registry import make_strategy, require_drafts_reader
 
+    checked = make_strategy(args.strategy, options)
     if args.assert_lossless:
-        _require_lossless(make_strategy(args.strategy, options))
+        _require_lossless(checked)
+    if args.drafts is not None or args.draft_columns:
+        require_drafts_reader(checked)
+    if args.drafts is not None:
+        require_drafts(args.drafts, files, args.format)
     with ExitStack() as outputs:
         # Opened before the model is: a place that cannot be written to is found out before the work.
         write = outputs.enter_context(line_writer(args.output))
@@ -107,7 +119,10 @@ def _command(argv: Sequence[str]) -> int:
         with progress(
             "decoding", count_sentences(files, args.format) if drawn else None, drawn=drawn
         ) as done:
-            job.decode(read_files(files, args.format, fields), done)
+            records = read_files(files, args.format, job.fields(fields))
+            if args.drafts is not None:
+                records = with_drafts(records, args.drafts, job.tell)
+            job.decode(records, done)
         if write_stats is not None:
             write_stats(json.dumps(job.report(), indent=2))
     if not args.quiet:
@@ -147,9 +162,21 @@ class _Job:
         self.args, self.model, self.strategy = args, model, strategy
         self.write, self.write_trace = write, write_trace
         self.nbest: int = getattr(strategy, "nbest", 1)  # strategies that can find several have this option
+        self.reads_drafts: bool = getattr(strategy, "reads_drafts", False)
         self.lines = self.failed = 0
         self.signature = model.signature(strategy)
         self.windows: list[DecodeStats] = []
+
+    def fields(self, fields: Fields) -> Fields:
+        """The fields to read: drafts too, where the strategy reads them."""
+        if not self.reads_drafts:
+            return fields
+        return replace(fields, draft_columns=self.args.draft_columns, draft_key="drafts")
+
+    def tell(self, line: str) -> None:
+        """Tells the user of what is no error."""
+        if not self.args.quiet:
+            print(f"nartk: {line}", file=sys.stderr)
 
     def decode(self, records: Iterator[Record], done: Callable[[int], None]) -> None:
         """Decodes all records; tells `done` how many sentences are written."""
@@ -184,6 +211,7 @@ class _Job:
             batch_size=self.args.batch_size,
             max_tokens=self.args.max_tokens,
             prefixes=[record.prefix for record in window],
+            drafts=[record.drafts for record in window] if self.reads_drafts else None,
             truncate=self.args.truncate,
             trace=self.write_trace is not None,
             first=first,
@@ -260,6 +288,7 @@ class _Job:
             "strategy": args.strategy,
             "batch_size": args.batch_size,
             "max_tokens": args.max_tokens,
+            "drafts": args.drafts,
             "device": args.device,
             "dtype": args.dtype,
             "threads": torch.get_num_threads(),

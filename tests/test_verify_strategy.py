@@ -1,0 +1,557 @@
+"""Drafts that the user gives: what of them is fed, how many passes they save, and that they change nothing.
+
+The oracles are a plain Python twin, built on the twin of the aligned rule, and cases worked by hand.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import random
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from scripted import ScriptScorer, TableScorer, decode, differing, outputs_of, plain_greedy
+from test_iad import aligned_rule, edited, ids, passes_by_hand, repetitive_pair, spelled, weighed_rule
+from transformers_small import random_config, random_model, random_requests, vocabulary
+
+import nartk.pipeline
+from nartk.cli.decode import main
+from nartk.data.readers import Fields, Record, read_records
+from nartk.decoders.loop import Fed, Judged, argmax_acceptance
+from nartk.decoders.verify import GivenDrafts
+from nartk.errors import LengthMismatchError, UsageError
+from nartk.hypothesis import Request, Result
+from nartk.models.transformer_scorer import TransformerScorer
+from nartk.registry import make_strategy
+from nartk.scorer import Source
+from nartk.vocab import Vocab
+
+EOS = 2
+Drafts = Sequence[Sequence[int]]
+
+
+def run(
+    cases: Sequence[tuple[Drafts, Sequence[int]]],
+    words: Sequence[str],
+    device: torch.device,
+    *,
+    max_len: int = 64,
+    batch_size: int = 256,
+    strategy: Any = None,
+) -> list[Result]:
+    """Decodes outputs without eos, each with its drafts, behind a source that says nothing of them."""
+    sources = [(*(4 + int(digit) % 2 for digit in f"{i:b}"), EOS) for i in range(len(cases))]
+    script = {source: [*output, EOS] for source, (_, output) in zip(sources, cases, strict=True)}
+    scorer = ScriptScorer(len(words), script, device=device)
+    scorer.vocab = Vocab(tuple(words))
+    requests = [
+        Request(i, source, max_len, drafts=tuple(map(tuple, drafts)))
+        for i, (source, (drafts, _)) in enumerate(zip(sources, cases, strict=True))
+    ]
+    strategy = make_strategy("verify", {}) if strategy is None else strategy
+    results = decode(strategy, scorer, requests, batch_size=batch_size)
+    assert outputs_of(results) == [script[request.source][:max_len] for request in requests]
+    return results
+
+
+def counts_by_hand(
+    drafts: Drafts, words: Sequence[str], output: Sequence[int], *, max_draft: int = 0, max_len: int = 64
+) -> tuple[int, int, int]:
+    """Passes, drafted and accepted tokens: the twin."""
+    rule = weighed_rule(words)
+    output = [*output, EOS][:max_len]
+    done, passes, drafted, accepted, grown = 0, 0, 0, 0, 0
+    cursors = [0] * len(drafts)
+    while done < len(output):
+        worths = [0] * len(drafts)
+        for i, draft in enumerate(drafts):
+            if done:
+                # Past a draft's end there is no word that the newest one stands for.
+                memory = {"cursor": min(cursors[i] + grown - 1, len(draft)), "accepted": 0}
+                if grown > 1:
+                    memory = {"cursor": memory["cursor"] - 1, "accepted": 1}
+                cursors[i], worths[i] = rule(list(draft), output[:done], memory)
+        open_ones = [i for i, draft in enumerate(drafts) if cursors[i] < len(draft)]
+        proposal: list[int] = []
+        if open_ones:
+            best = max(open_ones, key=lambda i: (worths[i], -i))
+            proposal = list(drafts[best][cursors[best] :])
+        proposal = proposal[: max_draft if max_draft else None][: max_len - done - 1]
+        stands = 0
+        while (
+            stands < len(proposal)
+            and done + stands < len(output)
+            and proposal[stands] == output[done + stands]
+        ):
+            stands += 1
+        passes, drafted, accepted = passes + 1, drafted + len(proposal), accepted + stands
+        grown = stands + 1
+        done += grown
+    return passes, drafted, accepted
+
+
+def random_case(rng: random.Random, words: int) -> tuple[list[list[int]], list[int]]:
+    """An output and 0 to 5 drafts: editions of it and of each other, and noise."""
+    first, output = repetitive_pair(rng, words)
+    drafts = [first, *(edited(rng, rng.choice([first, output])) for _ in range(4))]
+    drafts = [draft if rng.random() < 0.9 else rng.choices(range(4, words), k=9) for draft in drafts]
+    return [draft for draft in drafts if draft][: rng.randint(0, 5)], output
+
+
+def test_passes_and_drafts_equal_the_twin(device: torch.device) -> None:
+    chosen = set()
+    for seed in range(12):
+        rng = random.Random(seed)
+        words = spelled(rng, rng.randint(6, 40))
+        cases = [random_case(rng, len(words)) for _ in range(60)]
+        options = {"max_draft": rng.choice([0, 0, 1, 3, 10])}
+        max_len = rng.choice([64, 64, 12])
+        results = run(cases, words, device, max_len=max_len, strategy=make_strategy("verify", options))
+        for (drafts, output), result in zip(cases, results, strict=True):
+            wanted = counts_by_hand(drafts, words, output, max_len=max_len, **options)
+            assert (result.passes, result.drafted, result.accepted) == wanted, (words, drafts, output)
+            chosen.add(len(drafts))
+    assert chosen == set(range(6))
+
+
+def test_a_single_draft_is_read_as_iad_reads_a_source(device: torch.device) -> None:
+    rng = random.Random(3)
+    words = spelled(rng, 30)
+    pairs = [repetitive_pair(rng, len(words)) for _ in range(100)]
+    results = run([([draft] if draft else [], output) for draft, output in pairs], words, device)
+    for pair, result in zip(pairs, results, strict=True):
+        assert result.passes == passes_by_hand(pair, aligned_rule(words))[0]
+
+
+# By hand: each pass copies up to the next difference and adds the verifier's own token there; eos is its own.
+BY_HAND = [
+    ("she goes home now .", "she goes home now .", 1),
+    ("she go home now .", "she goes home now .", 2),  # goes replaces go
+    ("he went school .", "he went to school .", 2),  # to, shorter than school, is put in
+    ("she goes home .", "she goes home now .", 3),  # now is not shorter: the draft is at its end
+    ("she goes to home now .", "she goes home now .", 2),  # to is left out: home occurs once
+    ("she goes home", "she goes home now .", 3),  # ends too early: now, . and eos, each by the verifier
+    ("she goes home now . oh no", "she goes home now .", 1),  # eos instead of oh
+    ("", "she goes", 3),
+    ("he he he he", "she goes", 3),
+]
+
+
+@pytest.mark.parametrize(("draft", "output", "passes"), BY_HAND)
+def test_passes_by_hand(draft: str, output: str, passes: int, device: torch.device) -> None:
+    words: dict[str, int] = {}
+    case = [ids(words, draft)], ids(words, output)
+    vocabulary = ["<s>", "<pad>", "</s>", "<unk>", *words]
+    (result,) = run([case], vocabulary, device)
+    assert result.passes == passes
+    assert result.accepted == len(case[1]) + 1 - passes
+
+
+# By hand: the drafts, the output, passes with each alone, and with all.
+NBEST_BY_HAND = [
+    (("a b c d", "a b c d"), "a b c d", (1, 1), 1),
+    # Up to x the first, from the verifier's c on the second, which alone is wrong at its beginning.
+    (("a b x y", "q b c d e f"), "a b c d e f", (5, 2), 2),
+    # The second is right where the first is not, both times.
+    (("a X c d e Y g h", "a b c d e f g h"), "a b c d e f g h", (3, 1), 2),
+    # Neither knows c; the first goes on as after a substitution.
+    (("a b x d e", "r s t"), "a b c d e", (2, 6), 2),
+]
+
+
+@pytest.mark.parametrize(("drafts", "output", "alone", "together"), NBEST_BY_HAND)
+def test_nbest_passes_by_hand(
+    drafts: tuple[str, ...], output: str, alone: tuple[int, ...], together: int, device: torch.device
+) -> None:
+    words: dict[str, int] = {}
+    given, said = [ids(words, draft) for draft in drafts], ids(words, output)
+    vocabulary = ["<s>", "<pad>", "</s>", "<unk>", *words]
+    cases = [*(([draft], said) for draft in given), (given, said)]
+    results = run(cases, vocabulary, device)
+    assert tuple(result.passes for result in results[:-1]) == alone
+    assert results[-1].passes == together
+
+
+def test_more_drafts_save_passes(device: torch.device) -> None:
+    """On average: no rule can know beforehand which of two drafts is right where they first differ."""
+    rng = random.Random(5)
+    words = spelled(rng, 40)
+    outputs = [repetitive_pair(rng, len(words))[1] for _ in range(150)]
+    drafts = [[edited(rng, output) or [4] for _ in range(4)] for output in outputs]
+    passes = [
+        sum(r.passes for r in run([(d[:n], o) for d, o in zip(drafts, outputs, strict=True)], words, device))
+        for n in (0, 1, 2, 4)
+    ]
+    assert sorted(passes, reverse=True) == passes
+    assert passes[3] < 0.8 * passes[1]
+
+
+def test_company_changes_no_draft(device: torch.device) -> None:
+    """Rows with other numbers of drafts and other lengths come and go: passes stay those of a row alone."""
+    rng = random.Random(4)
+    words = spelled(rng, 30)
+    cases = [random_case(rng, len(words)) for _ in range(60)]
+
+    def counts(batch_size: int) -> list[tuple[int, int, int]]:
+        results = run(cases, words, device, batch_size=batch_size)
+        return [(r.passes, r.drafted, r.accepted) for r in results]
+
+    assert counts(1) == counts(2) == counts(8) == counts(60)
+
+
+# The output is greedy search's
+
+
+def table_mismatches(cases: int, device: torch.device, **changes: Any) -> int:
+    """How many sentences the strategy decodes otherwise than greedy search, with drafts of all kinds."""
+    wrong = 0
+    for seed in range(cases // 40):
+        rng = random.Random(seed)
+        size = 4 + rng.randint(2, 40)
+        scorer = TableScorer(
+            size,
+            seed=rng.getrandbits(60),
+            spread=rng.choice([2, 8, 50]),
+            bonus=rng.choice([0, 6, 40]),
+            device=device,
+        )
+        bare = []
+        for i in range(40):
+            source = (*rng.choices(range(size), k=rng.randint(0, 40)), EOS)
+            prefix = tuple(rng.choices(range(3, size), k=rng.choice([0, 0, 3])))
+            limit = rng.choice([1, 2, 3, 8, 40])
+            bare.append(Request(i, source, limit, prefix[:limit]))
+        wanted = plain_greedy(scorer.scores, bare)
+        requests = []
+        for request, output in zip(bare, wanted, strict=True):
+            kinds = [
+                tuple(output),  # with eos
+                tuple(output[:-1]),
+                tuple(edited(rng, output[:-1] or [4])),
+                tuple(rng.choices(range(size), k=rng.randint(1, 60))),
+                (EOS,) * 3,
+                (1,) * 50,
+                tuple(rng.choices(range(-5, size + 5), k=9)),  # no words among them
+                (2**40, -(2**40)),
+                (),
+            ]
+            drafts = tuple(rng.sample(kinds, rng.randint(0, len(kinds))))
+            requests.append(dataclasses.replace(request, drafts=drafts))
+        strategy = make_strategy("verify", {"max_draft": rng.choice([0, 0, 2])})
+        if changes:
+            strategy = type("Wrong", (type(strategy),), changes)()
+        found = decode(strategy, scorer, requests, batch_size=rng.choice([1, 2, 8]))
+        wrong += len(differing(outputs_of(found), wanted))
+    return wrong
+
+
+def test_any_draft_leaves_greedys_output(device: torch.device) -> None:
+    assert table_mismatches(800, device) == 0
+
+
+def test_it_fails_where_drafts_are_believed(device: torch.device) -> None:
+    def believe(logits: torch.Tensor, fed: Fed) -> Judged:
+        return dataclasses.replace(argmax_acceptance(logits, fed), stands=fed.drafted >= 0)
+
+    assert table_mismatches(80, device, acceptance=lambda _: believe) > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_drafts_change_no_bit(dtype: torch.dtype, device: torch.device) -> None:
+    for seed in range(3):
+        rng = random.Random(seed)
+        config = random_config(rng)
+        scorer = TransformerScorer(
+            random_model(config, seed), vocabulary(config.tgt_vocab), dtype=dtype, device=device
+        )
+        requests = random_requests(rng, 16, len(scorer.vocab), limits=[1, 4, 12, 30])
+        wanted = [r.hypotheses for r in decode(make_strategy("greedy", {}), scorer, requests, batch_size=1)]
+        given = []
+        for request, (hypothesis,) in zip(requests, wanted, strict=True):
+            near = edited(rng, hypothesis.tokens)
+            noise = rng.choices(range(len(scorer.vocab)), k=20)
+            drafts = rng.sample([hypothesis.tokens, tuple(near), tuple(noise)], rng.randint(1, 3))
+            given.append(dataclasses.replace(request, drafts=tuple(drafts)))
+        for batch_size in (1, 2, 8):
+            results = decode(make_strategy("verify", {}), scorer, given, batch_size=batch_size)
+            assert [r.hypotheses for r in results] == wanted  # tokens and every log-probability
+            assert sum(r.accepted for r in results) > 0
+
+
+def test_without_drafts_it_is_greedy(device: torch.device) -> None:
+    rng = random.Random(0)
+    scorer = TableScorer(20, seed=1, device=device)
+    requests = random_requests(rng, 20, 20, limits=[1, 9])
+    greedy, found = (decode(make_strategy(name, {}), scorer, requests) for name in ("greedy", "verify"))
+    assert [dataclasses.replace(r, seconds=0.0) for r in found] == [
+        dataclasses.replace(r, seconds=0.0) for r in greedy
+    ]
+
+
+# Drafts as text
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Copies its source, with `goes` for `go`."""
+    return str(tiny.corrector(tmp_path_factory.mktemp("corrector")))
+
+
+LINES = ("she go to school yesterday .", "", "the big cat sees it .", "he go home !")
+OUTPUTS = ("she goes to school yesterday .", "", "the big cat sees it .", "he goes home !")
+
+
+def test_drafts_in_python(model: str) -> None:
+    loaded = nartk.pipeline.load(model)
+    exact = loaded.run(LINES, "verify", drafts=OUTPUTS)
+    assert [h[0].text for h in exact.hypotheses] == [*OUTPUTS]
+    assert exact.stats.passes == 3  # one a sentence; the blank line takes none
+    several = loaded.run(LINES, "verify", drafts=[["he he", output, "", output] for output in OUTPUTS])
+    assert [h[0].text for h in several.hypotheses] == [*OUTPUTS]
+    assert several.stats.passes == 6  # the first draft falls before its end, the second goes on
+    assert [h.text for h in loaded.decode(LINES, "verify", drafts=[()] * 4)] == [*OUTPUTS]
+    request = loaded.request(
+        0,
+        LINES[0],
+        make_strategy("verify", {"max_len": 1}),
+        drafts=["he " * 50, "she", "she", " ", "he " * 11],
+    )
+    he, she = loaded.checkpoint.target_vocab.ids(["he", "she"])
+    assert request.drafts == ((he,) * 11, (she,))  # cut, and each once
+
+
+def test_drafts_for_other_lines_are_refused(model: str) -> None:
+    loaded = nartk.pipeline.load(model)
+    with pytest.raises(LengthMismatchError, match=r"E301 .* drafts for 3 lines, but there are 4\."):
+        loaded.run(LINES, "verify", drafts=OUTPUTS[:3])
+    with pytest.raises(UsageError, match=r"strategy 'iad' reads none\. Fix: choose from verify\."):
+        loaded.run(LINES, "iad", drafts=OUTPUTS)
+
+
+def read(data: bytes, form: str, fields: Fields) -> list[Record]:
+    return list(read_records(io.BytesIO(data), "in", form, fields))
+
+
+def test_readers_find_drafts() -> None:
+    fields = Fields(column=2, draft_columns=(1, 3))
+    (record,) = read(b"d one\tsource\td two\n", "tsv", fields)
+    assert (record.text, record.drafts) == ("source", ("d one", "d two"))
+    (short,) = read(b"d one\tsource\n", "tsv", fields)
+    assert "2 columns, but column 3" in str(short.error)
+    fields = Fields(draft_key="drafts")
+    data = [{"text": "s", "drafts": ["a", ""]}, {"text": "s", "drafts": "a b"}, {"text": "s"}]
+    found = read("\n".join(map(json.dumps, data)).encode(), "jsonl", fields)
+    assert [record.drafts for record in found] == [("a", ""), ("a b",), ()]
+    for drafts, message in (
+        ("3", "'drafts' is '3', not a string"),
+        ("[null]", "'drafts' is 'None', not a string"),
+        (r'["a\u0000"]', "NUL"),
+        (r'["\ud800"]', "half of a surrogate pair"),
+    ):
+        line = f'{{"text": "s", "drafts": {drafts}}}'.encode()
+        (bad,) = read(line, "jsonl", fields)
+        assert message in str(bad.error)
+        (unread,) = read(line, "jsonl", Fields())  # a key like any other where drafts are not asked for
+        assert (unread.error, unread.drafts) == (None, ())
+
+
+# The command
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    path = tmp_path / "in.txt"
+    path.write_text("".join(f"{line}\n" for line in LINES))
+    return str(path)
+
+
+def written(folder: Path, data: bytes) -> str:
+    path = folder / "drafts.txt"
+    path.write_bytes(data)
+    return str(path)
+
+
+GOOD = "".join(f"{line}\n" for line in OUTPUTS).encode()
+
+
+def give_stdin(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+@pytest.mark.parametrize("extra", [[], ["--stream"], ["--batch-size", "1"], ["--max-tokens", "9"]])
+def test_a_file_of_drafts(
+    model: str, source: str, tmp_path: Path, extra: list[str], capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    drafts, stats = written(tmp_path, GOOD), tmp_path / "stats.json"
+    args = [model, source, "--strategy", "verify", "--drafts", drafts, "--stats", str(stats)]
+    assert main([*args, "--assert-lossless", *extra]) == 0
+    assert capsysbinary.readouterr().out == GOOD
+    report = json.loads(stats.read_text())
+    assert (report["passes"], report["sentences"], report["drafts"]) == (3, 3, drafts)
+    assert report["accepted"] == report["drafted"] == sum(len(line.split()) for line in OUTPUTS)
+
+
+@pytest.mark.parametrize(
+    ("drafts", "passes"),
+    [
+        (b"\n\n\n\n", None),
+        (b"she\tshe goes to school\n\n\t\the big\nhe goes home !\the goes home !\n", None),
+        (b"qwx zxq\n \nshe she she she\n" + b"he " * 9_000 + b"\n", None),
+        (b"she goes to school yesterday .\nx\nthe big cat sees it .\nhe goes home !", 3),  # no last line feed
+        (GOOD.replace(b"\n", b"\r\n"), 3),
+    ],
+    ids=["empty", "several", "nonsense", "no line feed at the end", "carriage returns"],
+)
+def test_no_draft_changes_the_output(
+    model: str,
+    source: str,
+    tmp_path: Path,
+    drafts: bytes,
+    passes: int | None,
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    args = [model, source, "--strategy", "verify", "--drafts", written(tmp_path, drafts)]
+    assert main(args) == 0
+    captured = capsysbinary.readouterr()
+    assert captured.out == GOOD
+    if passes is not None:
+        assert f", {passes} passes, " in captured.err.decode()
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (b"she goes\0to", "the line holds a NUL character"),
+        (b"caf\xe9 goes", "byte 4 of the line, 0xe9, is not UTF-8"),
+    ],
+)
+def test_an_unreadable_draft_is_told_of_and_left_out(
+    model: str,
+    source: str,
+    tmp_path: Path,
+    bad: bytes,
+    message: str,
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    path = written(tmp_path, GOOD.replace(OUTPUTS[2].encode(), bad))
+    args = [model, source, "--strategy", "verify", "--drafts", path]
+    assert main(args) == 0
+    captured = capsysbinary.readouterr()
+    assert captured.out == GOOD
+    assert (
+        captured.err.decode().splitlines()[0]
+        == f"nartk: {path}:3: {message}; its sentence is decoded without"
+    )
+    assert main([*args, "--quiet"]) == 0
+    assert capsysbinary.readouterr() == (GOOD, b"")
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (["SOURCE", "--drafts", "nowhere.txt"], 2, r"E201 InputFile\] nowhere.txt: no such file"),
+        (["SOURCE", "--drafts", "MODEL"], 2, r"E201 InputFile\] .*: a folder, not a file"),
+        (
+            ["SOURCE", "--drafts", "SHORT"],
+            4,
+            r"E301 LengthMismatch\] .* has 3 lines, but there are 4 sentences",
+        ),
+        (["SOURCE", "SOURCE", "--drafts", "GOOD"], 4, r"has 4 lines, but there are 8 sentences"),
+        (["-", "--drafts", "GOOD"], 4, r"has 4 lines, but there are more than 4 sentences"),
+        (["--drafts", "LONG"], 4, r"has more than 5 lines, but there are 5 sentences"),
+        (["--drafts", "-"], 2, r"E101 Usage\] --drafts is -, but the sentences come from stdin"),
+        (
+            ["SOURCE", "--drafts", "GOOD", "--strategy", "iad"],
+            2,
+            r"'iad' reads none\. Fix: choose from verify\.",
+        ),
+        (["SOURCE", "--draft-columns", "2", "--strategy", "greedy"], 2, r"'greedy' reads none"),
+        (["SOURCE", "--draft-columns", "2,0"], 2, r"numbers from 1 on with commas between, but is '2,0'"),
+    ],
+)
+def test_drafts_that_do_not_fit_are_refused_before_decoding(
+    model: str,
+    source: str,
+    tmp_path: Path,
+    args: list[str],
+    code: int,
+    message: str,
+    capsysbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = {"MODEL": model, "SOURCE": source}
+    for name, data in (("GOOD", GOOD), ("SHORT", b"\n" * 3), ("LONG", b"\n" * 6)):
+        names[name] = str(tmp_path / f"{name}.txt")
+        Path(names[name]).write_bytes(data)
+    give_stdin(monkeypatch, b"he go\n" * 5)
+    assert main([model, "--strategy", "verify", *(names.get(arg, arg) for arg in args)]) == code
+    captured = capsysbinary.readouterr()
+    assert captured.out == b""
+    (line,) = captured.err.decode().splitlines()
+    assert re.search(message, line), line
+
+
+def test_drafts_come_from_stdin_columns_and_keys(
+    model: str,
+    source: str,
+    tmp_path: Path,
+    capsysbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def passes(*args: str) -> int:
+        assert main([model, *args, "--strategy", "verify"]) == 0
+        captured = capsysbinary.readouterr()
+        assert captured.out == GOOD
+        found = re.search(r", (\d+) passes", captured.err.decode())
+        assert found is not None
+        return int(found[1])
+
+    give_stdin(monkeypatch, GOOD)
+    assert passes(source, "--drafts", "-") == 3
+    tsv, jsonl = tmp_path / "in.tsv", tmp_path / "in.jsonl"
+    pairs = list(zip(LINES, OUTPUTS, strict=True))
+    tsv.write_text("".join(f"{line}\t!\t{output}\n" for line, output in pairs))
+    assert passes(str(tsv), "--draft-columns", "3") == 3
+    assert passes(str(tsv), "--draft-columns", "3,2") == 3
+    assert passes(str(tsv)) > 3
+    jsonl.write_text("".join(json.dumps({"text": a, "drafts": ["!", b]}) + "\n" for a, b in pairs))
+    alone = passes(str(jsonl))
+    assert alone > 3
+    assert passes(str(jsonl), "--drafts", written(tmp_path, GOOD)) <= alone  # both are read
+    # Other strategies take no notice of a key.
+    assert main([model, str(jsonl), "--quiet"]) == 0
+    assert capsysbinary.readouterr().out == GOOD
+
+
+def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert "nartk-decode MODEL in.txt --strategy verify --drafts drafts.txt" in out
+    assert re.search(r"^  verify +Verifies drafts that are given with the sentences", out, re.MULTILINE)
+
+
+def test_the_drafters_state_fits_any_company(device: torch.device) -> None:
+    """Rows of 3 drafts join rows of 1: what is filled up is never proposed."""
+    drafter = GivenDrafts(torch.zeros(11, 3, dtype=torch.int64, device=device))
+    source = Source(torch.tensor([[EOS]], device=device), torch.tensor([1], device=device))
+
+    def start(*drafts: tuple[int, ...]) -> Any:
+        return drafter.start(source, [Request(0, (EOS,), 9, drafts=drafts)])
+
+    state = drafter.join(start((4,)), start((5, 6, 7), (8, 9), (4, 4)))
+    outputs = torch.ones(2, 10, dtype=torch.int64, device=device)
+    lengths = torch.zeros(2, dtype=torch.int64, device=device)
+    draft, state = drafter.draft(state, outputs, lengths, lengths + 8)
+    assert draft.tokens[:, :3].tolist() == [[4, -1, -1], [5, 6, 7]]
+    outputs[:, 0] = torch.tensor([9, 8], device=device)
+    draft, _ = drafter.draft(state, outputs, lengths + 1, lengths + 7)
+    # 9 stands for the first row's 4, after which nothing is left; 8 is the second row's second draft's.
+    assert draft.tokens[:, :2].tolist() == [[-1, -1], [9, -1]]
