@@ -10,6 +10,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,8 @@ from nartk.decoders.graph import reach
 from nartk.errors import InputFileError, NartkError
 from nartk.hypothesis import GraphTrace, Hypothesis, Result, TokenTrace
 from nartk.registry import make_strategy
-from nartk.tracing import ORIGINS, Traced, describe, head, read_trace
-from nartk.tracing.page import bars, histogram, settled, stats
+from nartk.tracing import ORIGINS, Traced, describe, head, plot, read_trace
+from nartk.tracing.page import bars, histogram, page, settled, stats
 
 WORDS = ("<s>", "<pad>", "</s>", "<unk>", "she", "goes", "home")
 SIGNATURE = "strategy:iad|model:abc"
@@ -241,6 +242,22 @@ def test_graphs_that_fit_are_taken() -> None:
     """Else the graphs above might all be refused for another reason."""
     for graph in (GRAPH, {**GRAPH, "path": [], "said": []}, None):
         assert isinstance(read(record(graph=graph))[0], Traced)
+
+
+def test_flipped_bits_are_named_or_harmless() -> None:
+    lines = [json.dumps(record(line, graph=GRAPH)).encode() for line in range(1, 4)]
+    draw = random.Random(0)
+    named = 0
+    for _ in range(500):
+        flipped = bytearray(lines[1])
+        flipped[draw.randrange(len(flipped))] ^= 1 << draw.randrange(8)
+        with suppress(InputFileError):  # of another version
+            found = read(lines[0], bytes(flipped), lines[2])
+            sound = [each for each in found if isinstance(each, Traced)]
+            assert (sound[0].line, sound[-1].line) == (1, 3)
+            named += len(found) > len(sound)
+            page(sound, name="t")
+    assert named > 200
 
 
 # Figures
@@ -471,10 +488,11 @@ def test_the_command_draws_all_it_can(
 
 @pytest.mark.filterwarnings("ignore")  # matplotlib's own, of letters that its font lacks
 @pytest.mark.parametrize(
-    "words", [["$", "a$b$", "\\frac", "_{", "中", "🙂", "\n"], [], ["w"] * 250], ids=["odd", "none", "many"]
+    "words", [["$", "a$b$", "\\frac", "_{", "中", "🙂", "\n"], [], ["w"] * 12], ids=["odd", "none", "many"]
 )
-def test_any_words_can_be_drawn(words: list[str], tmp_path: Path) -> None:
+def test_any_words_can_be_drawn(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    monkeypatch.setattr(plot, "_MOST_TOKENS", 10)
     count = len(words)
     values = {
         "output": words,
@@ -495,16 +513,16 @@ def test_any_words_can_be_drawn(words: list[str], tmp_path: Path) -> None:
 def test_a_damaged_line_is_left_out_with_exit_code_3(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path, page = tmp_path / "t.jsonl", tmp_path / "t.html"
+    path, html = tmp_path / "t.jsonl", tmp_path / "t.html"
     path.write_text("\n".join([json.dumps(record(1)), "{", json.dumps(record(2))]))
-    assert main([str(path), "--html", str(page)]) == 3
+    assert main([str(path), "--html", str(html)]) == 3
     first, second = capsys.readouterr().err.splitlines()
     assert first == (
         f"nartk: error[E204 InputFormat] {path}:2: damaged: "
         "Expecting property name enclosed in double quotes at character 2. Fix: write the trace again."
     )
     assert second.startswith("nartk: 2 sentences, 6 tokens, 4 passes")
-    assert '"damaged":1' in page.read_text()
+    assert '"damaged":1' in html.read_text()
 
 
 def test_a_trace_comes_by_stdin_too(

@@ -315,7 +315,12 @@ def _is_error(value: Any) -> bool:
 
 
 def _is_other(value: Any) -> bool:
-    return isinstance(value, dict) and _is_text(value.get("text")) and _is_number_or_null(value.get("score"))
+    return (
+        isinstance(value, dict)
+        and _is_text(value.get("text"))
+        and "score" in value
+        and _is_number_or_null(value["score"])
+    )
 
 
 def _is_graph(value: Any) -> bool:

@@ -52,7 +52,7 @@ function drawTop() {
     ["passes", count(data.passes)],
     ["tokens a pass", ratio(data.tokens, data.passes)],
     ["latency, median", `${data.latency.p50} ms`, "from a sentence's entry into its batch to its end"],
-    ["tokens/s", count(Math.round(data.tokensPerSecond)),
+    ["tokens/s of a sentence", count(Math.round(data.tokensPerSecond)),
       "a sentence's tokens over the time from its entry into the batch to its end: larger batches look slower"],
   ];
   if (data.drafted) {
@@ -139,11 +139,7 @@ function drawOutput(line) {
   line.output.forEach((_, at) => {
     const turns = at > 0 && line.pass[at] !== line.pass[at - 1];
     if (spell(line, at)[0]) output.append(" ");
-    if (turns) {
-      const turn = make("span", "turn", "|");
-      turn.setAttribute("aria-hidden", "true");
-      output.append(turn);
-    }
+    if (turns) output.append(make("span", "turn"));
     output.append(drawToken(line, at));
   });
   if (!line.output.length) output.append(make("span", "before", "nothing"));
@@ -170,8 +166,9 @@ function drawPasses(line) {
     let before = -1; // the last place that is written
     for (const at of places) {
       if (at > before + 1) {
-        const from = Math.max(before + 1, at - CONTEXT);
-        let context = from > before + 1 || (before < 0 && from > 0) ? "… " : "";
+        let from = Math.max(before + 1, at - CONTEXT);
+        while (from > before + 1 && at - from < 2 * CONTEXT && !spell(line, from)[0]) from -= 1; // to a word's beginning
+        let context = from > before + 1 ? "…" : "";
         for (let i = from; i < at; i += 1) {
           const [space, word] = spell(line, i);
           context += (space ? " " : "") + word;

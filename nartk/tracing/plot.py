@@ -21,6 +21,7 @@ _LOOKS = {
 }
 _MOST_TOKENS = 200  # of a sentence that is drawn with its words
 _WIDTH = 0.2  # inches of a token
+_MOST_INCHES = 40.0  # of a picture
 
 
 def require_matplotlib() -> None:
@@ -102,7 +103,7 @@ def _figure(width: float, height: float) -> Any:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(min(width, 60), min(height, 60)), layout="constrained")
+    figure = Figure(figsize=(min(width, _MOST_INCHES), min(height, _MOST_INCHES)), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
