@@ -17,24 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nartk.decoders.strategy import Strategy
+from nartk.decoders.tree import Draft, Fork, along, chained, fork, prune
 from nartk.hypothesis import Hypothesis, Request, Result, TokenTrace
-from nartk.scorer import Seq2SeqScorer, Source
-
-
-@dataclass(frozen=True)
-class Draft:
-    """Proposed tokens [B,K] int64; lengths [B] says how many of each row count.
-
-    What is no word of the target, such as -1, ends a row's draft.
-
-    Attributes:
-        lprobs: [B,K,V] fp32, the distribution that each token was taken from, for acceptances that compare
-            it with the verifier's; None where there is none.
-    """
-
-    tokens: Tensor
-    lengths: Tensor
-    lprobs: Tensor | None = None
+from nartk.scorer import Seq2SeqScorer, Source, TreeScorer
 
 
 class Drafter:
@@ -78,9 +63,11 @@ class Fed:
     Attributes:
         rows: [N], in the batch.
         positions: [N], in the output.
-        drafted: [N], the draft there, or -1.
+        drafted: [N], the draft there, or -1; of a tree the first that follows.
         requests: [N], the index of each row's Request, which unlike its row does not depend on the batch.
         lprobs: [N,V], the draft's own distribution there, any where nothing is drafted; None: it has none.
+        tokens: [N], what was fed, after which the logits stand.
+        parents: [N], which of the N each fed token follows, -1 for a row's first; None: each row is a chain.
     """
 
     rows: Tensor
@@ -88,6 +75,8 @@ class Fed:
     drafted: Tensor
     requests: Tensor
     lprobs: Tensor | None = None
+    tokens: Tensor | None = None
+    parents: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -237,7 +226,9 @@ class _Batch:
         self.device = torch.device(scorer.device)
         self.requests: list[Request] = []
         self.started: list[float] = []
+        self.trees = scorer if isinstance(scorer, TreeScorer) else None
         self.counts: list[int] = []  # tokens each row feeds next: 1 + its draft; 0: the row is done
+        self.shapes: list[tuple[int, int]] = []  # leaves and levels of each row's draft; a chain has 1 leaf
         self.rows: Any = None
         self.state: Any = None
         self.draft_state: Any = None
@@ -266,6 +257,7 @@ class _Batch:
         self.requests = [self.requests[i] for i in kept]
         self.started = [self.started[i] for i in kept]
         self.counts = [self.counts[i] for i in kept]
+        self.shapes = [self.shapes[i] for i in kept]
         if not kept:
             self.rows = self.state = self.draft_state = None
             return
@@ -298,11 +290,10 @@ class _Batch:
             forced=pad_rows([request.prefix for request in new], vocab.pad).to(self.device),
             forced_lengths=torch.tensor([len(request.prefix) for request in new], device=self.device),
         )
-        draft_state, draft, counts = None, _nothing(count, self.device), [1] * count
+        draft_state, draft, feeds, shapes = None, _nothing(count, self.device), torch.ones_like(zeros), None
         if self.drafter is not None:
             draft_state = self.drafter.start(source, new)
-            draft, draft_state = self._propose(draft_state, rows)
-            counts = [1 + n for n in draft.lengths.tolist()]
+            draft, feeds, shapes, draft_state = self._propose(draft_state, rows)
         if not self.requests:
             self.rows, self.state, self.draft_state, self.draft = rows, state, draft_state, draft
         else:
@@ -312,36 +303,73 @@ class _Batch:
                 self.draft_state = self.drafter.join(self.draft_state, draft_state)
         self.requests += new
         self.started += [now] * count
+        counts, read = _read(feeds, shapes)
         self.counts += counts
+        self.shapes += read
 
-    def _propose(self, draft_state: Any, rows: _Rows) -> tuple[Draft, Any]:
-        """The next draft, and the drafter's new state."""
+    def _propose(self, draft_state: Any, rows: _Rows) -> tuple[Draft, Tensor, Tensor | None, Any]:
+        """The next draft, how many tokens each row feeds with it [B], and the drafter's new state.
+
+        In the third place leaves and levels [B,2], where the draft is a tree.
+        """
         assert self.drafter is not None
         # One place stays free for the verifier's own token.
         budget = (rows.limits - rows.lengths - 1).clamp(min=0)
         draft, draft_state = self.drafter.draft(draft_state, rows.outputs, rows.lengths, budget)
         # A drafter is not trusted: whatever it proposes, words are fed.
-        words = (draft.tokens >= 0) & (draft.tokens < len(self.scorer.vocab))
-        lens = words.cumprod(1).sum(1).minimum(draft.lengths).minimum(budget).clamp(min=0)
-        return replace(draft, lengths=lens), draft_state
+        size, shapes = len(self.scorer.vocab), None
+        if draft.parents is None or not draft.tokens.shape[1]:
+            words = (draft.tokens >= 0) & (draft.tokens < size)
+            lens = words.cumprod(1).sum(1).minimum(draft.lengths).minimum(budget).clamp(min=0)
+            draft = replace(draft, lengths=lens, parents=None)
+        else:
+            draft, shapes = prune(draft, size, budget, branching=self.trees is not None)
+        return draft, 1 + draft.lengths, shapes, draft_state
+
+    def _fork(self, count: Tensor) -> Fork | None:
+        """The tree that is fed, or None if every row's is a single path."""
+        shapes = [shape for shape, fed in zip(self.shapes, self.counts, strict=True) if fed]
+        paths, depth = (max(sizes) for sizes in zip(*shapes, strict=True))
+        if self.draft.parents is None or paths < 2:
+            return None
+        parents = F.pad(self.draft.parents[:, : max(self.counts) - 1] + 1, (1, 0), value=-1)
+        return fork(parents, count, paths, depth)
+
+    def _fed(self, tokens: Tensor, count: Tensor, pack: Callable[[Tensor], Tensor], tree: Fork | None) -> Fed:
+        """What tokens [B,K], of which count [B] are fed, stand for."""
+        rows, (batch, width) = self.rows, tokens.shape
+        columns = torch.arange(width, device=self.device)
+        parents = None
+        if tree is None:
+            depths, after = columns, columns + 1
+            drafted = torch.where(columns < (count - 1)[:, None], tokens.roll(-1, 1), -1)
+        else:
+            depths, after = tree.tree.depths, tree.first
+            drafted = torch.where(after == columns, -1, tokens.gather(1, after))
+            begins = (count.cumsum(0) - count)[:, None]
+            parents = pack(torch.where(tree.parents < 0, -1, tree.parents + begins))
+        owner = pack(torch.arange(batch, device=self.device)[:, None].expand(-1, width))
+        lprobs = self.draft.lprobs
+        if lprobs is not None:
+            # Where nothing is drafted, such as at a row's last position, any will do.
+            place = (after - 1).clamp(min=0).expand(batch, -1)
+            lprobs = F.pad(lprobs, (0, 0, 0, 1))[owner, pack(place)]
+        positions = pack(rows.lengths[:, None] + depths)
+        return Fed(owner, positions, pack(drafted), rows.requests[owner], lprobs, pack(tokens), parents)
 
     def _advance(self) -> None:
         """One pass: feed each row's last token and draft, judge, append what stands and one token more."""
         rows, counts = self.rows, self.counts
-        width, batch = max(counts), len(counts)
+        width = max(counts)
         fed_tokens = torch.cat([rows.last[:, None], self.draft.tokens[:, : width - 1]], 1)  # [B,K]
-        logits, self.state = self.scorer.verify(fed_tokens, self.state, counts)  # [N,V]
-        pack, unpack = _packing(counts, self.device)
-        columns = torch.arange(width, device=self.device)
         count = torch.tensor(counts, device=self.device)
-        drafted = torch.where(columns < (count - 1)[:, None], fed_tokens.roll(-1, 1), -1)
-        positions = rows.lengths[:, None] + columns
-        owner = pack(torch.arange(batch, device=self.device)[:, None].expand(-1, width))
-        lprobs = self.draft.lprobs
-        if lprobs is not None:
-            # At a row's last position nothing is drafted: any will do.
-            lprobs = F.pad(lprobs, (0, 0, 0, 1))[owner, pack(columns.expand(batch, -1))]
-        at = Fed(owner, pack(positions), pack(drafted), rows.requests[owner], lprobs)
+        tree = self._fork(count)
+        if tree is None or self.trees is None:
+            logits, self.state = self.scorer.verify(fed_tokens, self.state, counts)  # [N,V]
+        else:
+            logits, self.state = self.trees.verify_tree(fed_tokens, self.state, counts, tree.tree)
+        pack, unpack = _packing(counts, self.device)
+        at = self._fed(fed_tokens, count, pack, tree)
         judged = self.accept(logits, at)
         stands = judged.stands if judged.stands is not None else judged.tokens == at.drafted
         tokens = torch.where(stands, at.drafted, judged.tokens)
@@ -349,20 +377,26 @@ class _Batch:
         if rows.forced.shape[1]:
             tokens, scores, stands = _force(rows, logits, at, tokens, scores, stands)
 
+        tokens, scores, stands, way = unpack(tokens), unpack(scores), unpack(stands), None
+        if tree is not None:
+            way, stands = tree.follow(fed_tokens, tokens, stands, self.scorer.vocab.eos)
+            tokens, scores, stands = (along(way, x) for x in (tokens, scores, stands))
         goes_on = stands & (tokens != self.scorer.vocab.eos)
-        tokens, scores = unpack(tokens), unpack(scores)
         live = count > 0
-        accepted = unpack(stands).cumprod(1).sum(1)
-        emitted = (unpack(goes_on).cumprod(1).sum(1) + 1).minimum(rows.limits - rows.lengths) * live
+        columns = torch.arange(tokens.shape[1], device=self.device)
+        positions = rows.lengths[:, None] + columns
+        accepted = stands.cumprod(1).sum(1)
+        emitted = (goes_on.cumprod(1).sum(1) + 1).minimum(rows.limits - rows.lengths) * live
         kept = columns < emitted[:, None]
         target = torch.where(kept, positions, rows.outputs.shape[1] - 1)
         rows.outputs.scatter_(1, target, tokens)
         rows.scores.scatter_(1, target, scores)
         if self.trace:
             best = logits.float().topk(2, -1).values
+            margins = unpack(best[:, 0] - best[:, 1])
             origin = torch.where(columns < accepted[:, None], -1, 1)  # negative: the draft's
             rows.passes_at.scatter_(1, target, origin * (rows.passes + 1)[:, None])
-            rows.margins.scatter_(1, target, unpack(best[:, 0] - best[:, 1]))
+            rows.margins.scatter_(1, target, margins if way is None else along(way, margins))
         last = tokens.gather(1, (emitted - 1).clamp(min=0)[:, None]).squeeze(1)
         last = torch.where(live, last, rows.last)
         lengths = rows.lengths + emitted
@@ -374,14 +408,17 @@ class _Batch:
             drafted=rows.drafted + (count - 1).clamp(min=0),
             accepted=rows.accepted + accepted.minimum(emitted),
         )
-        self.state = self.scorer.truncate(self.state, lengths)
+        if way is None or self.trees is None:
+            self.state = self.scorer.truncate(self.state, lengths)
+        else:
+            self.state = self.trees.keep(self.state, way, lengths)
         done = (last == self.scorer.vocab.eos) | (lengths >= rows.limits) | ~live
-        feeds = torch.ones_like(count)
+        feeds, shapes = torch.ones_like(count), None
         if self.drafter is not None:
             self.draft_state = self.drafter.observe(self.draft_state, logits, at)
-            self.draft, self.draft_state = self._propose(self.draft_state, rows)
-            feeds = 1 + self.draft.lengths
-        self.counts = torch.where(done, 0, feeds).tolist()  # the pass's one wait for the device
+            self.draft, feeds, shapes, self.draft_state = self._propose(self.draft_state, rows)
+        feeds = torch.where(done, 0, feeds)
+        self.counts, self.shapes = _read(feeds, shapes)  # the pass's one wait for the device
 
     def _results(self, rows: _Rows, places: list[int]) -> Iterator[Result]:
         now = time.perf_counter()
@@ -425,10 +462,22 @@ def _join_drafts(first: Draft, second: Draft) -> Draft:
     def cat(a: Tensor, b: Tensor) -> Tensor:
         return torch.cat([F.pad(x, (0, 0) * (x.dim() - 2) + (0, width - x.shape[1])) for x in (a, b)])
 
-    lprobs = None
+    lprobs = parents = None
     if first.lprobs is not None and second.lprobs is not None:
         lprobs = cat(first.lprobs, second.lprobs)
-    return Draft(cat(first.tokens, second.tokens), torch.cat([first.lengths, second.lengths]), lprobs)
+    if first.parents is not None or second.parents is not None:
+        parents = cat(chained(first), chained(second))
+    lengths = torch.cat([first.lengths, second.lengths])
+    return Draft(cat(first.tokens, second.tokens), lengths, lprobs, parents)
+
+
+def _read(feeds: Tensor, shapes: Tensor | None) -> tuple[list[int], list[tuple[int, int]]]:
+    """Brings feeds [B] and the shapes [B,2] of trees to the host, at once."""
+    if shapes is None:
+        counts = feeds.tolist()
+        return counts, [(1, max(count - 1, 0)) for count in counts]
+    numbers = torch.cat([feeds[:, None], shapes], 1).tolist()
+    return [count for count, _, _ in numbers], [(leaves, levels) for _, leaves, levels in numbers]
 
 
 def _packing(

@@ -128,8 +128,15 @@ class Cache(Protocol):
 
     layout: Layout
 
-    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Stores [1,H,N,D] of the new tokens; returns all, [B,H,T,D]."""
+    def attend(self, attention: Attention, qkv: Tensor) -> Tensor:
+        """Stores keys and values of the new tokens, each of which attends to those before it and to itself.
+
+        Args:
+            qkv: [1,N,3*H*D], the attention's projections of the tokens.
+
+        Returns:
+            What the attention gives, [1,N,d_model].
+        """
 
 
 def count_positions(tokens: Tensor, pad: int) -> Tensor:
@@ -308,15 +315,13 @@ class DecoderLayer(nn.Module):
         sees what the mask [B,1,1 or K,K] lets it.
         """
         if cache is not None:
-            causal, layout = False, cache.layout
+            layout = cache.layout
 
         def attend(y: Tensor) -> Tensor:
             qkv = self.self_attention.qkv(y)
-            unpacked = qkv if layout is None else layout.unpack(qkv)
-            q, k, v = self.self_attention.split(unpacked, 3)
             if cache is not None:
-                _, new_k, new_v = self.self_attention.split(qkv, 3)
-                k, v = cache.append(new_k, new_v)
+                return cache.attend(self.self_attention, qkv)
+            q, k, v = self.self_attention.split(qkv if layout is None else layout.unpack(qkv), 3)
             return self.self_attention.attend(q, k, v, mask, causal=causal, layout=layout)
 
         def attend_source(y: Tensor) -> Tensor:

@@ -7,15 +7,17 @@ the device needs (`models/linear.py`), and one code path serves a step and a ver
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nartk.models.linear import attention as dot_attention
 from nartk.models.serving import LENGTHS, Packed, Serving
-from nartk.scorer import Source
+from nartk.models.transformer import Attention, Cache
+from nartk.scorer import Source, Tree
 
 _FEW = 16  # rows of a linear layer that cost hardly more than one: reading the weights takes as long
 
@@ -29,12 +31,22 @@ class TransformerState:
         source_mask: [B,1,1,S], 0 or minus infinity.
         target_kv: Per layer, two of [B,T+1,H,D]; the last position takes what belongs nowhere.
         lengths: [B] int64.
+        branches: What `keep` chooses from; None unless a tree was fed.
     """
 
     source_kv: tuple[tuple[Tensor, Tensor], ...]
     source_mask: Tensor
     target_kv: tuple[tuple[Tensor, Tensor], ...]
     lengths: Tensor
+    branches: _Branches | None = None
+
+
+@dataclass(frozen=True)
+class _Branches:
+    """The keys and values of a tree's N tokens: per layer two of [N,H*D]; which of them [B,K] is whose."""
+
+    kv: Sequence[tuple[Tensor, Tensor]]
+    packed: Tensor
 
 
 @dataclass(frozen=True)
@@ -43,14 +55,86 @@ class _Cache:
 
     keys: Tensor  # [B,T+1,H,D]
     values: Tensor
+    mask: Tensor  # [B,1,K,T]
     positions: Tensor  # [N]
     layout: Packed
 
-    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    def attend(self, attention: Attention, qkv: Tensor) -> Tensor:
         rows, positions, count = self.layout.rows, self.positions, self.positions.shape[0]
+        q, _, _ = attention.split(self.layout.unpack(qkv), 3)
+        _, keys, values = attention.split(qkv, 3)
         self.keys[rows, positions] = keys[0, :, :count].transpose(0, 1)
         self.values[rows, positions] = values[0, :, :count].transpose(0, 1)
-        return self.keys[:, :-1].transpose(1, 2), self.values[:, :-1].transpose(1, 2)
+        k, v = self.keys[:, :-1].transpose(1, 2), self.values[:, :-1].transpose(1, 2)
+        return attention.attend(q, k, v, self.mask, layout=self.layout)
+
+
+@dataclass(frozen=True)
+class _PathCache:
+    """Attends path by path, each written where greedy search would have its tokens: see `_Paths`."""
+
+    keys: Tensor  # [B,T+1,H,D]
+    values: Tensor
+    paths: _Paths
+    layout: Packed
+    fed: list[tuple[Tensor, Tensor]]  # takes the new tokens' keys and values
+
+    def attend(self, attention: Attention, qkv: Tensor) -> Tensor:
+        paths, heads = self.paths, attention.heads
+        q, new_keys, new_values = qkv[0].unflatten(1, (3, -1)).unbind(1)  # [N,H*D]
+        self.fed.append((new_keys, new_values))
+        keys, values = (x.flatten(2).flatten(0, 1) for x in (self.keys, self.values))  # views [B*(T+1),H*D]
+        k, v = self.keys[:, :-1].transpose(1, 2), self.values[:, :-1].transpose(1, 2)
+        queries = q[paths.queries].unflatten(3, (heads, -1)).transpose(2, 3)  # [P,B,H,K,D]
+        found = []
+        for path_keys, path_values, q in zip(
+            new_keys[paths.tokens], new_values[paths.tokens], queries, strict=True
+        ):
+            keys.index_copy_(0, paths.places, path_keys)
+            values.index_copy_(0, paths.places, path_values)
+            found.append(dot_attention(q, k, v, paths.mask, scale=attention.scale))
+        y = torch.stack(found).transpose(2, 3)[paths.owners, self.layout.rows, paths.depths]  # [N,H,D]
+        return attention.out(self.layout.pad(y.flatten(1))[None])
+
+
+@dataclass(frozen=True)
+class _Paths:
+    """Where the tokens of a tree stand: P paths of up to D of the N tokens that are fed.
+
+    Attributes:
+        tokens: [P,B*D], which of the N.
+        places: [B*D], where they are written in a cache of B rows.
+        queries: [P,B,K], which of the N ask.
+        mask: [B,1,K,T], what they see, whatever the path.
+        owners, depths: [N], the path that each token's result is taken from, and where on it.
+    """
+
+    tokens: Tensor
+    places: Tensor
+    queries: Tensor
+    mask: Tensor
+    owners: Tensor
+    depths: Tensor
+
+
+@dataclass(frozen=True)
+class _TreeCache:
+    """Attends to cache and tree at once; the tokens come to stand otherwise than in greedy search."""
+
+    keys: Tensor  # [B,T+1,H,D]
+    values: Tensor
+    mask: Tensor  # [B,1,K,T+K]
+    layout: Packed
+    fed: list[tuple[Tensor, Tensor]]  # takes the new tokens' keys and values
+
+    def attend(self, attention: Attention, qkv: Tensor) -> Tensor:
+        self.fed.append(qkv[0].unflatten(1, (3, -1)).unbind(1)[1:])
+        q, new_keys, new_values = attention.split(self.layout.unpack(qkv), 3)
+        k, v = (
+            torch.cat([old[:, :-1].transpose(1, 2), new], 2)
+            for old, new in ((self.keys, new_keys), (self.values, new_values))
+        )
+        return attention.attend(q, k, v, self.mask, layout=self.layout)
 
 
 class TransformerScorer(Serving):
@@ -102,16 +186,90 @@ class TransformerScorer(Serving):
         for layer, source_kv, (keys, values) in zip(
             self.model.decoder_layers, state.source_kv, state.target_kv, strict=True
         ):
-            x = layer(x, source_kv, source_mask, mask, _Cache(keys, values, positions, layout))
-        if self.model.decoder_norm is not None:
-            x = self.model.decoder_norm(x)
-        logits = self.model.output(x)[0, :real]  # [N,V]
+            cache = _Cache(keys, values, mask, positions, layout)
+            x = layer(x, source_kv, source_mask, cache=cache)
+        logits = self._logits(x)[:real]  # [N,V]
         if wide > width:
             logits = logits.unflatten(0, (batch, wide))[:, :width].flatten(0, 1)
         if counts is None:
             return logits.view(batch, width, -1), replace(state, lengths=state.lengths + width)
         fed_lengths = torch.tensor(counts, device=self.device)
         return logits, replace(state, lengths=state.lengths + fed_lengths)
+
+    @torch.inference_mode()
+    def verify_tree(
+        self, tokens: Tensor, state: TransformerState, counts: Sequence[int], tree: Tree
+    ) -> tuple[Tensor, TransformerState]:
+        width = tokens.shape[1]
+        layout, fed = self._pack(tokens, counts, min(counts) == width)
+        rows, columns, real = layout.rows, layout.columns, layout.rows.shape[0]
+        packed = torch.zeros_like(tokens).index_put_((rows, columns), self.columns(real))  # [B,K]
+        depths = tree.depths[rows, columns]  # [N]
+        known = (state.lengths[rows] + depths).clamp(max=self.config.max_target_len - 1)
+        x = self.model.decoder_embedding(layout.pad(fed)[None], layout.pad(known)[None])
+        queries = width + (-width % self.floors.queries if self.exact else 0)
+        source_mask = state.source_mask.expand(-1, -1, queries, -1)
+        kv: list[tuple[Tensor, Tensor]] = []
+        make: Callable[[Tensor, Tensor], Cache]
+        if self.exact:
+            paths = self._paths(state, layout, packed, depths, tree.paths)
+
+            def make(keys: Tensor, values: Tensor) -> Cache:
+                return _PathCache(keys, values, paths, layout, kv)
+        else:
+            room = state.target_kv[0][0].shape[1] - 1
+            past = (self.columns(room) >= state.lengths[:, None])[:, None].expand(-1, width, -1)
+            mask = self.hide(torch.cat([past, ~tree.ancestors], 2)[:, None])
+
+            def make(keys: Tensor, values: Tensor) -> Cache:
+                return _TreeCache(keys, values, mask, layout, kv)
+
+        for layer, source_kv, (keys, values) in zip(
+            self.model.decoder_layers, state.source_kv, state.target_kv, strict=True
+        ):
+            x = layer(x, source_kv, source_mask, cache=make(keys, values))
+        return self._logits(x)[:real], replace(state, branches=_Branches(kv, packed))
+
+    def _paths(
+        self, state: TransformerState, layout: Packed, packed: Tensor, depths: Tensor, lines: Tensor
+    ) -> _Paths:
+        """Where the tokens on `lines` [B,P,D] stand; see `Tree.paths`."""
+        room = state.target_kv[0][0].shape[1] - 1
+        batch, count, depth = lines.shape
+        # Behind a path's end stands any token: none of the path's queries looks there.
+        tokens = packed[:, None].expand(-1, count, -1).gather(2, lines.clamp(min=0)).transpose(0, 1)
+        queries = depth + -depth % self.floors.queries
+        reach = state.lengths[:, None] + self.columns(queries)  # [B,K]
+        places = (state.lengths[:, None] + self.columns(depth)).clamp(max=room)
+        places = places + self.columns(batch)[:, None] * (room + 1)  # [B,D]
+        on_path = (lines[:, :, :, None] == self.columns(packed.shape[1])).any(2)  # [B,P,K]
+        return _Paths(
+            tokens=tokens.flatten(1),
+            places=places.flatten(),
+            queries=F.pad(tokens, (0, queries - depth)),
+            mask=self.hide(self.columns(room) > reach[:, None, :, None]),
+            owners=on_path.long().argmax(1)[layout.rows, layout.columns],
+            depths=depths,
+        )
+
+    @torch.inference_mode()
+    def keep(self, state: TransformerState, way: Tensor, lengths: Tensor) -> TransformerState:
+        assert state.branches is not None
+        places, batch = state.target_kv[0][0].shape[1], len(lengths)
+        positions = state.lengths[:, None] + self.columns(way.shape[1])  # [B,D]
+        positions = positions.masked_fill((positions >= lengths[:, None]) | (way < 0), places - 1)
+        positions = (positions + self.columns(batch)[:, None] * places).flatten()
+        tokens = state.branches.packed.gather(1, way.clamp(min=0)).flatten()
+        for cached, fed in zip(state.target_kv, state.branches.kv, strict=True):
+            for to, new in zip(cached, fed, strict=True):
+                to.flatten(2).flatten(0, 1).index_copy_(0, positions, new[tokens])
+        return replace(state, lengths=lengths, branches=None)
+
+    def _logits(self, x: Tensor) -> Tensor:
+        """x [1,N,d_model], as the last layer leaves it -> [N,V]."""
+        if self.model.decoder_norm is not None:
+            x = self.model.decoder_norm(x)
+        return self.model.output(x)[0]
 
     def _pack(self, tokens: Tensor, counts: Sequence[int] | None, every: bool) -> tuple[Packed, Tensor]:
         batch, width = tokens.shape

@@ -58,6 +58,22 @@ class Graph:
     lengths: Tensor
 
 
+@dataclass(frozen=True)
+class Tree:
+    """How K fed tokens branch. The first is the output's last; each other follows one before it.
+
+    Attributes:
+        depths: [B,K] int64, how many tokens before each lie on the way to it.
+        ancestors: [B,K,K] bool, whether the second lies on the way to the first, itself included.
+        paths: [B,P,D] int64, the tokens on the way to each leaf, from the first on; -1 after it, and for all
+            of a path that a row does not have. All tokens that are fed lie on one.
+    """
+
+    depths: Tensor
+    ancestors: Tensor
+    paths: Tensor
+
+
 class Scorer(Protocol):
     """What all models have."""
 
@@ -109,6 +125,31 @@ class Seq2SeqScorer(Scorer, Protocol):
 
     def join(self, first: State, second: State) -> State:
         """The rows of `first`, then those of `second`."""
+
+
+@runtime_checkable
+class TreeScorer(Seq2SeqScorer, Protocol):
+    """Verifies drafts that branch. One that cannot is given a single path of each."""
+
+    def verify_tree(
+        self, tokens: Tensor, state: State, counts: Sequence[int], tree: Tree
+    ) -> tuple[Tensor, State]:
+        """Scores tokens [B,K], each after those on the way to it: logits [N,V], row after row.
+
+        Args:
+            counts: How many of the K tokens are real in each row.
+
+        Returns:
+            The logits, and a state that must go through `keep` before anything else.
+        """
+
+    def keep(self, state: State, way: Tensor, lengths: Tensor) -> State:
+        """Appends the tokens on one way through the tree and forgets the others.
+
+        Args:
+            way: [B,D] int64, of the K tokens that were fed; -1 after its end.
+            lengths: [B], target tokens of each row afterwards: it may keep fewer than the way has.
+        """
 
 
 @runtime_checkable

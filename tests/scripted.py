@@ -19,7 +19,7 @@ from torch import Tensor
 
 from nartk.decoders.loop import target_words
 from nartk.hypothesis import Request, Result
-from nartk.scorer import Source
+from nartk.scorer import Source, Tree
 from nartk.vocab import SPECIALS, Vocab
 
 _MASK = 2**64 - 1
@@ -53,6 +53,7 @@ class ScriptedState:
         source_lengths: [B].
         script: [B,M] what a scorer knows of each source beforehand.
         cache: [B,T] int64, written in place; what lies past `lengths` [B] is left over.
+        branches: [B,K] the tokens of a tree that was fed and of which nothing was kept yet, or None.
     """
 
     sources: Tensor
@@ -60,6 +61,7 @@ class ScriptedState:
     script: Tensor
     cache: Tensor
     lengths: Tensor
+    branches: Tensor | None = None
 
 
 class ScriptedScorer:
@@ -125,10 +127,46 @@ class ScriptedScorer:
         return scores[:, 0], state
 
     def truncate(self, state: ScriptedState, lengths: Tensor) -> ScriptedState:
+        assert state.branches is None, "the tree was not taken in"
         assert bool((lengths <= state.lengths).all()), "truncate to more than there is"
         return replace(state, lengths=lengths)
 
+    def verify_tree(
+        self, tokens: Tensor, state: ScriptedState, counts: Sequence[int], tree: Tree
+    ) -> tuple[Tensor, ScriptedState]:
+        self.calls += 1
+        width = tokens.shape[1]
+        columns = torch.arange(width, device=self.device)
+        fed = columns < torch.tensor(counts, device=self.device)[:, None]
+        rows, nodes = fed.nonzero().unbind(1)
+        assert bool((tree.paths[rows] == nodes[:, None, None]).any(2).any(1).all()), "a node on no path"
+        given = tokens[rows, nodes]
+        assert bool(((given >= 0) & (given < len(self.vocab))).all()), "a token that is no word was fed"
+        # Each node gets a row of its own, whose cache holds the node's way.
+        scored = self.select(state, rows)
+        for i, (row, node) in enumerate(zip(rows.tolist(), nodes.tolist(), strict=True)):
+            way = tree.ancestors[row, node].nonzero().squeeze(1)
+            assert len(way) == tree.depths[row, node] + 1
+            assert bool(fed[row, way].all()), "a node after one that was not fed"
+            start = int(state.lengths[row])
+            assert start + len(way) <= scored.cache.shape[1], "more tokens than `encode` made room for"
+            scored.cache[i, start : start + len(way)] = tokens[row, way]
+        positions = state.lengths[rows] + tree.depths[rows, nodes]
+        alone = torch.arange(len(rows), device=self.device)
+        scores = self.state_scores(scored, alone, positions + 1).float()
+        return scores, replace(state, branches=tokens)
+
+    def keep(self, state: ScriptedState, way: Tensor, lengths: Tensor) -> ScriptedState:
+        assert state.branches is not None
+        for row, (start, end) in enumerate(zip(state.lengths.tolist(), lengths.tolist(), strict=True)):
+            kept = way[row, : end - start]
+            assert len(kept) == end - start, "longer than the way"
+            assert bool((kept >= 0).all()), "longer than the way"
+            state.cache[row, start:end] = state.branches[row, kept]
+        return replace(state, lengths=lengths, branches=None)
+
     def select(self, state: ScriptedState, rows: Tensor) -> ScriptedState:
+        assert state.branches is None, "the tree was not taken in"
         return ScriptedState(
             sources=state.sources[rows],
             source_lengths=state.source_lengths[rows],

@@ -1,0 +1,280 @@
+"""Drafts, and drafts that branch: many continuations verified in one pass (SpecInfer, Miao et al. 2023,
+arXiv:2305.09781).
+
+A tree's nodes are its tokens; each says which node it follows. Symbols: B rows, N drafts a row, K nodes,
+D levels, C candidates a level, P paths, V words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nartk.errors import UsageError
+from nartk.scorer import Tree
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Proposed tokens [B,K] int64; lengths [B] says how many of each row count.
+
+    What is no word of the target, such as -1, ends a row's draft, or its branch.
+
+    Attributes:
+        lprobs: [B,K,V] fp32, the distribution that each token was taken from, for acceptances that compare
+            it with the verifier's; None where there is none.
+        parents: [B,K] int64, which of the K tokens each follows, one before it; -1: the output's last. None:
+            each follows the one before it. The first that follows a token is judged by the acceptance, the
+            others stand if they are what is output there; equal ones may be proposed but are not used.
+    """
+
+    tokens: Tensor
+    lengths: Tensor
+    lprobs: Tensor | None = None
+    parents: Tensor | None = None
+
+
+class DraftTree:
+    """Builds drafts that branch. The first draft, or the best candidates, are a path of each: no fewer of
+    their tokens stand than if they were proposed alone."""
+
+    @staticmethod
+    def merge(drafts: Tensor, lengths: Tensor, *, most: int | None = None) -> Draft:
+        """One tree of several drafts, in which beginnings that they share occur once.
+
+        Args:
+            drafts: [B,N,K] int64, the best first.
+            lengths: [B,N], how many tokens of each count.
+            most: Nodes that are kept, the first draft's before the second's and so on; None: all.
+        """
+        _, count, width = drafts.shape
+        steps = torch.arange(width, device=drafts.device)
+        inside = steps < lengths[:, :, None]  # [B,N,K]
+        same = (drafts[:, :, None] == drafts[:, None]) & inside[:, :, None] & inside[:, None]
+        shared = same.cumprod(3)  # [B,N,N,K]: both begin with the same tokens, up to here
+        owner = shared.argmax(2)  # [B,N,K]: the first draft that has them
+        kept = inside & (owner == torch.arange(count, device=drafts.device)[:, None])
+        before = owner.roll(1, 2) * width + steps - 1
+        parents = torch.where(steps == 0, -1, before).flatten(1)
+        return _kept(drafts.flatten(1), parents, kept.flatten(1), most=most)
+
+    @staticmethod
+    def from_candidates(tokens: Tensor, shape: Sequence[int] | str) -> Draft:
+        """A tree of the same shape in each row: after every token of a level, the next level's best ones.
+
+        Args:
+            tokens: [B,D,C] int64, the candidates of each level, the best first; -1 where there are fewer.
+            shape: How many of each level, such as (4, 3, 2) or "4x3x2"; levels past D are left out.
+
+        Raises:
+            UsageError: The shape is none, or asks for more candidates than there are.
+        """
+        batch, depth, count = tokens.shape
+        sizes = parse_shape(shape)[:depth]
+        if sizes and max(sizes) > count:
+            raise UsageError(f"tree {shape!r} asks for {max(sizes)} candidates a level, there are {count}")
+        levels, choices, parents = (torch.tensor(x, device=tokens.device) for x in _static(sizes))
+        lengths = torch.full((batch,), len(parents), device=tokens.device)
+        return Draft(tokens[:, levels, choices], lengths, parents=parents.expand(batch, -1))
+
+    @staticmethod
+    def most_probable(tokens: Tensor, lprobs: Tensor, nodes: int) -> Draft:
+        """The tree of the best candidates and the most probable other nodes, so many in all.
+
+        A node's log-probability is the sum of its path's, as if levels did not depend on each other.
+
+        Args:
+            tokens: [B,D,C] int64, the candidates of each level, the best first; -1 where there are fewer.
+            lprobs: [B,D,C] fp32, their log-probabilities.
+        """
+        batch, depth, count = tokens.shape
+        lprobs = lprobs.clamp(max=0.0).masked_fill(tokens < 0, float("-inf"))
+        device = tokens.device
+        score = torch.zeros(batch, 1, device=device)
+        parent = torch.full((batch, 1), -1, device=device)
+        levels: list[tuple[Tensor, Tensor, Tensor]] = []
+        for level in range(depth):
+            # Of the most probable nodes, each lies among as many most probable of its level.
+            grown = (score[:, :, None] + lprobs[:, level, None]).flatten(1)  # [B,W,C] -> [B,W*C]
+            best, chosen = _first_raised(grown).topk(min(nodes, grown.shape[1]), 1)
+            node = sum(each[0].shape[1] for each in levels) + torch.arange(chosen.shape[1], device=device)
+            levels.append(
+                (tokens[:, level].gather(1, chosen % count), parent.gather(1, chosen // count), best)
+            )
+            score, parent = grown.gather(1, chosen), node.expand(batch, -1)
+        pool, parents, ranks = (torch.cat(each, 1) for each in zip(*levels, strict=True))
+        # A parent is no less probable and comes first, so it stays first among equals.
+        order = ranks.sort(dim=1, descending=True, stable=True).indices[:, :nodes]
+        chosen = torch.zeros_like(pool, dtype=torch.bool).scatter_(1, order, True) & (ranks > float("-inf"))
+        return _kept(pool, parents, chosen, most=nodes)
+
+
+def parse_shape(shape: Sequence[int] | str) -> tuple[int, ...]:
+    """(4, 3, 2) of "4x3x2".
+
+    Raises:
+        UsageError: It is no shape.
+    """
+    sizes = shape.split("x") if isinstance(shape, str) else shape
+    if not all(str(size).isdecimal() and int(size) > 0 for size in sizes) or not sizes:
+        raise UsageError(f"tree {shape!r} is no shape", fix="write the branches of each level, such as 4x3x2")
+    return tuple(int(size) for size in sizes)
+
+
+@lru_cache(maxsize=32)
+def _static(shape: tuple[int, ...]) -> tuple[list[int], list[int], list[int]]:
+    """Level, candidate and parent of each node of a tree of this shape, level by level."""
+    levels: list[int] = []
+    choices: list[int] = []
+    parents: list[int] = []
+    above = [-1]
+    for level, size in enumerate(shape):
+        first = len(parents)
+        for parent in above:
+            parents += [parent] * size
+            choices += range(size)
+        levels += [level] * (len(parents) - first)
+        above = list(range(first, len(parents)))
+    return levels, choices, parents
+
+
+def _first_raised(scores: Tensor) -> Tensor:
+    """scores [B,W] of which the first, if it is possible at all, is above all others."""
+    first = scores[:, :1].masked_fill(scores[:, :1] > float("-inf"), float("inf"))
+    return torch.cat([first, scores[:, 1:]], 1)
+
+
+def ancestors(parents: Tensor) -> Tensor:
+    """Which nodes lie on the way to each, itself included: parents [B,K], -1 for none -> [B,K,K] bool."""
+    batch, count = parents.shape
+    ways = torch.eye(count + 1, dtype=torch.bool, device=parents.device)[:, :count]
+    ways = ways.expand(batch, -1, -1)  # [B,K+1,K]: above the first nodes lies the last row, which is empty
+    jump = F.pad(torch.where(parents < 0, count, parents), (0, 1), value=count)
+    for _ in range(max(count - 1, 0).bit_length()):  # each time twice as many steps upwards
+        ways = ways | ways.gather(1, jump[:, :, None].expand(-1, -1, count))
+        jump = jump.gather(1, jump)
+    return ways[:, :count]
+
+
+def along(way: Tensor, values: Tensor) -> Tensor:
+    """The values [B,K] on a way [B,D] through a tree; after its end, where it is -1, zeros."""
+    return values.gather(1, way.clamp(min=0)) * (way >= 0)
+
+
+def chained(draft: Draft) -> Tensor:
+    """The parents [B,K] of a draft, also where it is a chain."""
+    if draft.parents is not None:
+        return draft.parents
+    return (_columns(draft.tokens) - 1).expand(draft.tokens.shape)
+
+
+def prune(draft: Draft, words: int, budget: Tensor, *, branching: bool) -> tuple[Draft, Tensor]:
+    """What of a tree can be fed, its nodes moved to the front; how many leaves and levels it has [B,2].
+
+    What lies deeper than the budget [B], is no word, or follows nothing before it goes, and what follows it.
+
+    Args:
+        words: Of the vocabulary.
+        branching: Whether all paths may stay; otherwise the way through each token's first successor.
+    """
+    tokens, parents = draft.tokens, draft.parents
+    assert parents is not None
+    columns = torch.arange(tokens.shape[1], device=tokens.device)
+    sound = (tokens >= 0) & (tokens < words) & (columns < draft.lengths[:, None])
+    sound &= (parents >= -1) & (parents < columns)
+    parents = torch.where(sound, parents, -1)
+    ways = ancestors(parents)
+    levels = ways.sum(2)
+    kept = ~(ways & ~sound[:, None]).any(2) & (levels <= budget[:, None])
+    if not branching:
+        sooner = (parents[:, :, None] == parents[:, None]) & kept[:, None] & (columns < columns[:, None])
+        kept &= ~(ways & sooner.any(2)[:, None]).any(2)
+    leaves = kept & ((ways & kept[:, :, None]).sum(1) == 1)
+    shapes = torch.stack([leaves.sum(1), (levels * kept).amax(1)], 1)
+    return _kept(tokens, parents, kept, lprobs=draft.lprobs), shapes
+
+
+def _kept(
+    tokens: Tensor, parents: Tensor, kept: Tensor, *, lprobs: Tensor | None = None, most: int | None = None
+) -> Draft:
+    """The nodes that are kept [B,K], at most so many, moved to the front in their order."""
+    order = kept.long().sort(dim=1, descending=True, stable=True).indices[:, :most]
+    place = kept.cumsum(1) - 1
+    parents = parents.gather(1, order)
+    parents = torch.where(parents < 0, -1, place.gather(1, parents.clamp(min=0)))
+    if lprobs is not None:
+        lprobs = lprobs.gather(1, order[:, :, None].expand(-1, -1, lprobs.shape[2]))
+    return Draft(tokens.gather(1, order), kept.sum(1).clamp(max=order.shape[1]), lprobs, parents)
+
+
+@dataclass(frozen=True)
+class Fork:
+    """A tree of fed tokens, the output's last token first. K counts it.
+
+    Attributes:
+        tree: What the scorer is told.
+        parents: [B,K], -1 for the first.
+        follows: [B,K,K], whether the second is fed and follows the first.
+        first: [B,K], the first that follows each; itself where there is none.
+        ways: [B,K,D+1], the tokens on the way to each, -1 after it.
+    """
+
+    tree: Tree
+    parents: Tensor
+    follows: Tensor
+    first: Tensor
+    ways: Tensor
+
+    def follow(self, fed: Tensor, tokens: Tensor, stands: Tensor, eos: int) -> tuple[Tensor, Tensor]:
+        """The way that is taken [B,D+1], -1 after its end; whether a drafted token stands after each [B,K].
+
+        Args:
+            fed: [B,K], the tokens of the tree.
+            tokens: [B,K], what is output after each.
+            stands: [B,K], whether the first that follows it is accepted.
+        """
+        columns, before = _columns(fed), self.parents.clamp(min=0)
+        judged = self.first.gather(1, before) == columns
+        right = torch.where(judged, stands.gather(1, before), fed == tokens.gather(1, before))
+        right = self.follows & right[:, None]
+        right = right & (columns == right.long().argmax(2, keepdim=True))  # of equal ones the first
+        goes_on = (right.any(1) & (fed != eos)) | (columns == 0)
+        reached = ~(self.tree.ancestors & ~goes_on[:, None]).any(2)
+        end = (reached * (self.tree.depths + 1)).argmax(1)
+        way = self.ways.gather(1, end[:, None, None].expand(-1, 1, self.ways.shape[2])).squeeze(1)
+        return way, right.any(2)
+
+
+def fork(parents: Tensor, counts: Tensor, paths: int, depth: int) -> Fork:
+    """The tree of fed tokens.
+
+    Args:
+        parents: [B,K], -1 for the first token, which all others follow.
+        counts: [B], how many of the K are fed.
+        paths: Leaves of the row that has most.
+        depth: Levels of the row that has most, the first token not counted.
+    """
+    columns = _columns(parents)
+    real = columns < counts[:, None]
+    above = ancestors(parents)
+    depths = above.sum(2) - 1
+    leaf = real & ((above & real[:, :, None]).sum(1) == 1)
+    # A column more takes what belongs nowhere.
+    ways = torch.full((*parents.shape, depth + 2), -1, device=parents.device)
+    places = torch.where(above, depths[:, None].clamp(max=depth), depth + 1)
+    ways = ways.scatter_(2, places, columns.expand_as(places))[:, :, : depth + 1]
+    ends = leaf.long().sort(dim=1, descending=True, stable=True).indices[:, :paths]
+    lines = ways.gather(1, ends[:, :, None].expand(-1, -1, depth + 1))
+    lines = lines.masked_fill(~leaf.gather(1, ends)[:, :, None], -1)
+    follows = (parents[:, None] == columns[:, None]) & real[:, None]  # [B,K,K]: the second follows the first
+    first = torch.where(follows.any(2), follows.long().argmax(2), columns)
+    return Fork(Tree(depths, above, lines), parents, follows, first, ways)
+
+
+def _columns(x: Tensor) -> Tensor:
+    return torch.arange(x.shape[1], device=x.device)
