@@ -60,7 +60,7 @@ class BigLittle(DraftAndVerify):
     eos, at 1 it drafts only what it is certain of.
     """
 
-    promise = "approximate: the small model's words stand where the model's are not far from them"
+    promise = "approximate: words of the small model stand where the model nearly agrees"
 
     drafter: str = option("", DRAFTER_HELP, model=True, smaller=True)
     fallback: float = option(

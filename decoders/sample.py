@@ -108,7 +108,7 @@ class _Draw:
 
 
 def draw(weights: Tensor, at: Tensor) -> Tensor:
-    """Draws by inversion: the first word [N] up to which weights [N,V] exceed a share `at` [N] of the whole."""
+    """Draws by inversion: the first word [N] up to which weights [N,V] exceed a share `at` [N] of all."""
     mass = weights.cumsum(-1, dtype=torch.float64)
     tokens = torch.searchsorted(mass, at[:, None] * mass[:, -1:], right=True).squeeze(1)
     return tokens.clamp(max=weights.shape[1] - 1)  # past the end where weights are NaN

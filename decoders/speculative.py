@@ -61,7 +61,7 @@ class Speculative(Sample):
         small_model(self.helpers, self.name)
 
     def make_drafter(self, scorer: Seq2SeqScorer) -> Drafter:
-        # What is drafted changes the output only where words are drawn; else it may come from what is fastest.
+        # Where nothing is drawn, the draft does not change the output: it may come from what is fastest.
         small = small_model(self.helpers, self.name).mode(exact=self.exact and self.temperature > 0)
         if self.temperature == 0:
             return SmallModel(small, self.block_size, pick_best)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -35,6 +35,10 @@ class Near(ScriptedScorer):
 
     def scores(self, *state: Tensor) -> Tensor:
         return self.table.scores(*state) + self.noise * self.other.scores(*state)
+
+    def scores_by_hand(self, source: Sequence[int], prefix: Sequence[int]) -> list[float]:
+        scores, other = (each.scores_by_hand(source, prefix) for each in (self.table, self.other))
+        return [a + self.noise * b for a, b in zip(scores, other, strict=True)]
 
 
 GARBAGE: dict[str, Callable[[Tensor], Tensor]] = {

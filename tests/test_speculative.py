@@ -6,25 +6,35 @@ Each promise comes with a variant that is known to be wrong and must fail the sa
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
 import random
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import test_promises_algorithm as algorithm
 import test_promises_exact as exactness
+import test_sample as sampling
+import tiny
 import torch
-from realtable import EOS
-from scripted import ScriptScorer, decode, differing, outputs_of, plain_greedy
+from realtable import EOS, RealTable, log_probs, random_transformer
+from scripted import ScriptScorer, TableScorer, decode, differing, outputs_of, plain_greedy
 from small_drafters import GARBAGE, Garbage, Near, drafting, shaken
 from torch import Tensor
 from transformers_small import random_config, random_model, random_requests, vocabulary
 
+from nartk.cli.decode import main
+from nartk.decoders import speculative as module
 from nartk.decoders.loop import Draft, Fed, Judged, argmax_acceptance
 from nartk.decoders.small_model import SmallModel, pick_best
+from nartk.decoders.speculative import Speculative
+from nartk.errors import StrategyMismatchError, UsageError
 from nartk.hypothesis import Request
 from nartk.models.transformer_scorer import TransformerScorer
+from nartk.registry import make_strategy
 
 CHANCE = 1e-5  # of a right sampler to fail one of these tests; seeds are fixed, so it fails always or never
 
@@ -280,3 +290,271 @@ def test_the_drafters_cache_is_a_new_states(device: torch.device) -> None:
 @pytest.mark.parametrize("kind", [Forgetful, Hasty])
 def test_a_wrong_cache_of_the_drafter_shows(kind: type, device: torch.device) -> None:
     assert checked(kind, device)["unequal"] > 0
+
+
+# P9: the distribution, by enumeration.
+
+
+@dataclasses.dataclass(frozen=True)
+class Toy:
+    """A table of few words, a drafter, and how to draw."""
+
+    table: RealTable
+    drafter: Any
+    request: Request
+    options: dict[str, Any]
+
+
+def toy(seed: int, device: torch.device) -> Toy:
+    """Drafters are near the model or far from it; filters may leave them no word in common."""
+    rng = random.Random(seed)
+    words = rng.randint(5, 7)
+    table = RealTable(words, seed=rng.getrandbits(60), device=device)
+    drafter = RealTable(words, seed=rng.getrandbits(60), device=device)
+    if rng.random() < 0.5:
+        drafter = Near(table, seed=rng.getrandbits(60), noise=rng.choice([0.0, 0.2, 0.5]))
+    options: dict[str, Any] = {
+        "temperature": rng.choice([0.7, 1.0, 1.0, 2.0]),
+        "top_k": rng.choice([0, 0, 2, 4]),
+        "top_p": rng.choice([1.0, 1.0, 0.8]),
+        "block_size": rng.choice([1, 2, 3, 5]),
+        "seed": seed,
+    }
+    return Toy(table, drafter, Request(rng.randrange(100), (4, 4, EOS), rng.choice([2, 3, 4])), options)
+
+
+def drawn(toy: Toy, count: int) -> list[tuple[int, ...]]:
+    strategy = speculative(toy.drafter, nbest=count, **toy.options)
+    (result,) = strategy.run(toy.table, [toy.request], batch_size=10_000)
+    return [hypothesis.tokens for hypothesis in result.hypotheses]
+
+
+def misfit(toy: Toy, count: int) -> tuple[float, float, float]:
+    """The chance of a right sampler's draws to be so far from the distribution; their distance in total
+    variation; and the distance that a right sampler has on average, at most."""
+    wanted = sampling.every_output(toy.table, toy.request, speculative(toy.drafter, **toy.options))
+    outputs = drawn(toy, count)
+    counts = Counter(outputs)
+    variation = sum(abs(counts[output] / count - p) for output, p in wanted.items()) / 2
+    # E|X/n - p| is at most sqrt(p (1 - p) / n).
+    usual = sum(math.sqrt(p * (1 - p) / count) for p in wanted.values()) / 2
+    return sampling.fit(outputs, wanted), variation, usual
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_p9_draws_have_the_models_distribution(seed: int, device: torch.device) -> None:
+    chance, variation, usual = misfit(toy(seed, device), 4_000)
+    assert chance > CHANCE
+    assert variation <= 2 * usual
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_p9_at_full_size(seed: int, device: torch.device) -> None:
+    chance, variation, _ = misfit(toy(100 + seed, device), 1_000_000)
+    assert chance > 0.001 / 20
+    assert variation < 0.01
+
+
+class _Wrong(module._Reject):
+    """Known to be wrong in one way."""
+
+    def __init__(self, options: Speculative, way: str) -> None:
+        object.__setattr__(self, "options", options)
+        object.__setattr__(self, "way", way)
+
+    def __call__(self, logits: Tensor, fed: Fed) -> Judged:
+        judged, way = super().__call__(logits, fed), self.way  # type: ignore[attr-defined]
+        assert fed.lprobs is not None
+        if way == "accepts always":
+            return dataclasses.replace(judged, stands=fed.drafted >= 0)
+        at = self.options.numbers(fed.requests, fed.positions, 3)
+        if way == "replaces from p":
+            return dataclasses.replace(judged, tokens=module.draw(self.options.chances(logits), at))
+        p, q = self.options.chances(logits), fed.lprobs.exp()
+        rest = torch.where(fed.drafted[:, None] >= 0, (q - p).clamp(min=0), p)
+        return dataclasses.replace(judged, tokens=module.draw(rest, at))
+
+
+@pytest.mark.parametrize("way", ["accepts always", "replaces from p", "replaces from q - p"])
+def test_p9_fails_with_a_wrong_acceptance(
+    way: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Speculative, "acceptance", lambda self: _Wrong(self, way))
+    plain = dataclasses.replace(toy(4, device), options={"temperature": 1.0})
+    far = dataclasses.replace(plain, drafter=RealTable(len(plain.table.vocab), seed=9, device=device))
+    chance, variation, usual = misfit(far, 4_000)
+    assert chance < CHANCE
+    assert variation > 2 * usual
+
+
+@pytest.mark.parametrize("shared", [(1, 1, 3), (1, 2, 1), (1, 2, 2)])
+def test_p9_fails_where_decisions_share_their_random_numbers(
+    shared: tuple[int, int, int], device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, stream in zip(("_DRAFTS", "_ACCEPTS", "_REPLACES"), shared, strict=True):
+        monkeypatch.setattr(module, name, stream)
+    plain = dataclasses.replace(toy(4, device), options={"temperature": 1.0})
+    far = dataclasses.replace(plain, drafter=RealTable(len(plain.table.vocab), seed=9, device=device))
+    assert misfit(far, 4_000)[0] < CHANCE
+
+
+@pytest.mark.parametrize("kind", GARBAGE)
+def test_p9_holds_with_a_garbage_drafter(kind: str, device: torch.device) -> None:
+    made = toy(1, device)
+    made = dataclasses.replace(made, drafter=Garbage(made.table, kind), options={"temperature": 1.0})
+    assert misfit(made, 4_000)[0] > CHANCE
+
+
+def test_a_drafter_that_is_the_verifier_is_never_refused(device: torch.device) -> None:
+    table = RealTable(9, seed=3, device=device)
+    requests = [Request(i, (4, 5, EOS), 12) for i in range(50)]
+    twin = RealTable(9, seed=3, device=device)
+    for result in decode(speculative(twin, temperature=1.0, nbest=4), table, requests):
+        assert result.accepted == result.drafted > 0
+        lengths = [len(hypothesis.tokens) for hypothesis in result.hypotheses]
+        assert result.passes == sum(-(-length // 6) for length in lengths)
+
+
+def test_scores_are_the_models(device: torch.device) -> None:
+    table, drafter = (RealTable(6, seed=seed, device=device) for seed in (1, 2))
+    request = Request(0, (4, 5, EOS), 5)
+    (result,) = decode(speculative(drafter, temperature=2.0, top_k=3, nbest=20), table, [request])
+    for hypothesis in result.hypotheses:
+        told = hypothesis.tokens
+        wanted = [log_probs(table, request.source, told[:i])[word] for i, word in enumerate(told)]
+        assert hypothesis.positional_scores == pytest.approx(wanted, abs=1e-5)
+
+
+# What a draw depends on.
+
+
+@pytest.mark.parametrize("settings", [{}, {"top_k": 20, "top_p": 0.9}], ids=str)
+def test_draws_are_the_same_alone_and_in_any_batch(settings: dict[str, Any], device: torch.device) -> None:
+    words = vocabulary(60)
+    model = random_transformer(0, len(words))
+    scorer = TransformerScorer(model, words, device=device)
+    drafter = TransformerScorer(shaken(model, 1, 0.1), words, device=device)
+    requests = random_requests(random.Random(0), 8, len(words), limits=[1, 2, 7, 20])
+    strategy = speculative(drafter, temperature=0.8, nbest=3, **settings)
+    alone = [next(iter(strategy.run(scorer, [request], batch_size=1))) for request in requests]
+    drafted, accepted = (sum(getattr(result, name) for result in alone) for name in ("drafted", "accepted"))
+    assert 0.2 * drafted < accepted < 0.9 * drafted
+    for size in (2, 7, 24):
+        together = decode(strategy, scorer, requests, batch_size=size)
+        assert [result.hypotheses for result in together] == [result.hypotheses for result in alone]
+        assert [result.passes for result in together] == [result.passes for result in alone]
+
+
+def test_the_seed_decides_and_more_samples_keep_those_there_were(device: torch.device) -> None:
+    table, drafter = (RealTable(9, seed=seed, device=device) for seed in (1, 2))
+    requests = random_requests(random.Random(1), 12, 9)
+    first, again, other = (
+        outputs_of(decode(speculative(drafter, temperature=1.0, seed=seed), table, requests))
+        for seed in (1, 1, 2)
+    )
+    assert first == again
+    assert first != other
+    few, many = (
+        decode(speculative(drafter, temperature=1.0, nbest=n), table, requests, batch_size=8) for n in (2, 5)
+    )
+    for two, five in zip(few, many, strict=True):
+        told = [Counter(each.tokens for each in result.hypotheses) for result in (two, five)]
+        assert told[0] <= told[1]
+
+
+def test_a_prefix_is_kept(device: torch.device) -> None:
+    table, drafter = (RealTable(9, seed=seed, device=device) for seed in (1, 2))
+    request = Request(0, (4, 5, EOS), 6, prefix=(7, 7, 4))
+    (result,) = decode(speculative(drafter, temperature=1.0, nbest=5), table, [request])
+    assert {hypothesis.tokens[:3] for hypothesis in result.hypotheses} == {(7, 7, 4)}
+
+
+# Options, helpers, and the command.
+
+
+def test_what_is_promised_depends_on_the_temperature() -> None:
+    greedy, drawing = (make_strategy("speculative", {"temperature": t}) for t in (0.0, 1.0))
+    assert greedy.promised == "identical to greedy"
+    assert drawing.promised == "drawn from the model's distribution; the same in any batch"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": 1e-4}, "--temperature of 'speculative' is 0.0001"),
+        ({"temperature": -1.0}, "--temperature of 'speculative' is -1.0"),
+        ({"top_k": 3}, "--top-k is 3, but at --temperature 0 nothing is drawn"),
+        ({"top_p": 0.5}, "--top-p is 0.5, but at --temperature 0 nothing is drawn"),
+        ({"nbest": 2}, "--nbest is 2, but at --temperature 0 nothing is drawn"),
+        ({"block_size": 0}, "--block-size of 'speculative' is 0"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        make_strategy("speculative", options)
+    assert caught.value.message == message
+
+
+@pytest.mark.parametrize("name", ["speculative", "bild"])
+def test_no_drafter_and_one_that_says_all_at_once_are_refused(name: str, device: torch.device) -> None:
+    table, request = TableScorer(9, device=device), Request(0, (4, EOS), 5)
+    with pytest.raises(UsageError, match=r"--drafter names none\. Fix: name a small autoregressive model"):
+        decode(make_strategy(name, {}), table, [request])
+    with pytest.raises(StrategyMismatchError, match=r"needs a Seq2SeqScorer.* --strategy gad"):
+        decode(drafting(name, object()), table, [request])
+
+
+WORDS = tiny.WORDS.split()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models `model` and `small`, and `other`, which has other words."""
+    folder = tmp_path_factory.mktemp("speculative")
+    tiny.random_model(folder / "model", words=WORDS, layers=2)
+    tiny.random_model(folder / "small", words=WORDS, seed=2)
+    tiny.random_model(folder / "other", words=[*WORDS[:5], "x", *WORDS[6:]])
+    lines = [" ".join(random.Random(i).choices(WORDS, k=i % 9)) for i in range(12)]
+    (folder / "in.txt").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def decoded(folder: Path, model: str, *flags: str) -> bytes:
+    out = folder / "out.txt"
+    assert main([str(folder / model), str(folder / "in.txt"), "--output", str(out), "--quiet", *flags]) == 0
+    return out.read_bytes()
+
+
+def test_the_command_says_what_greedy_search_says(folder: Path) -> None:
+    flags = ["--assert-lossless", "--stats", str(folder / "stats.json")]
+    wanted = decoded(folder, "model", "--strategy", "greedy")
+    for drafter in ("small", "model"):
+        named = ["--strategy", "speculative", "--drafter", str(folder / drafter)]
+        assert decoded(folder, "model", *named, "--batch-size", "3", *flags) == wanted
+        report = json.loads((folder / "stats.json").read_text())
+        assert report["drafted"] > 0
+        assert report["accepted"] == report["drafted"] or drafter == "small"
+        assert "|temperature:0.0|" in report["signature"]
+        assert str(folder) not in report["signature"]
+
+
+@pytest.mark.parametrize("name", ["speculative", "bild"])
+def test_drafters_that_do_not_fit_are_refused(
+    name: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(model: str, drafter: str | None) -> tuple[int, str]:
+        flags = [] if drafter is None else ["--drafter", str(folder / drafter)]
+        command = [str(folder / model), str(folder / "in.txt"), "--strategy", name, "--quiet", *flags]
+        code = main(command)
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        return code, captured.err
+
+    code, message = refused("model", None)
+    assert (code, f"strategy {name!r} drafts with a second model" in message) == (2, True)
+    code, message = refused("model", "other")
+    assert (code, "differ at id 9: 'went' and 'x'" in message) == (4, True)
+    code, message = refused("small", "model")
+    assert (code, message.startswith("nartk: error[E304 SwappedModels] drafter")) == (4, True)
+    assert "Fix: swap them" in message

@@ -38,8 +38,9 @@ def random_model(
     spread: float = 3.0,
     twins: tuple[str, str] | None = None,
     max_len: int = 64,
+    layers: int = 1,
 ) -> Path:
-    """Writes a random Transformer of one layer a side to `folder` and returns it.
+    """Writes a random Transformer of so many layers a side to `folder` and returns it.
 
     Args:
         words: The vocabulary, words between spaces; None: sentencepiece pieces of `SENTENCES`.
@@ -54,7 +55,7 @@ def random_model(
         vocab = _train_pieces(tokenizer)
     else:
         vocab = Vocab.from_words(words)
-    model = _transformer(len(vocab), seed=seed, max_len=max_len)
+    model = _transformer(len(vocab), seed=seed, max_len=max_len, layers=layers)
     with torch.no_grad():
         for weights in model.parameters():
             if weights.dim() > 1:
@@ -92,13 +93,13 @@ def trained_corrector() -> Transformer:
     return model
 
 
-def _transformer(words: int, *, seed: int, max_len: int) -> Transformer:
+def _transformer(words: int, *, seed: int, max_len: int, layers: int = 1) -> Transformer:
     config = TransformerConfig(
         src_vocab=words,
         tgt_vocab=words,
         d_model=32,
-        encoder_layers=1,
-        decoder_layers=1,
+        encoder_layers=layers,
+        decoder_layers=layers,
         encoder_ffn=32,
         decoder_ffn=32,
         encoder_heads=2,
