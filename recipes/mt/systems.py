@@ -10,7 +10,7 @@ nartk-bench, NAME:OPTION=VALUE; TEACHER in it and in FLAGS stands for the teache
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -88,9 +88,11 @@ def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
     return name, dict(part.split("=", 1) for part in given)
 
 
-def describe(updates: int, *, only: set[str]) -> Iterator[tuple[str, str, str, str]]:
+def describe(
+    updates: int, *, only: set[str], systems: Iterable[System] = (TEACHER, *STUDENTS)
+) -> Iterator[tuple[str, str, str, str]]:
     """What `systems.py` prints."""
-    for system in (TEACHER, *STUDENTS):
+    for system in systems:
         if only and system is not TEACHER and system.name not in only:
             continue
         reason = why_missing(system)

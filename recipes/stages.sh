@@ -1,0 +1,63 @@
+# Sourced by a recipe's run.sh: stages that run once, training, and jobs beside each other.
+# shellcheck shell=bash
+#
+# It reads of the recipe: work (its folder), jobs (most at a time), src and trg (the sides of the corpus), and
+# the arrays place (device and precision) and schedule (learning rate and what goes with it).
+
+die() { echo "run.sh: $*" >&2; exit 2; }
+
+# later COMMAND...: runs it beside at most $jobs - 1 others.
+later() {
+  while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n || true; done
+  "$@" &
+}
+
+# attempt NAME COMMAND...: what fails leaves a mark, and the run goes on.
+attempt() {
+  local name=$1
+  shift
+  rm -f "$work/failed/$name"
+  "$@" || touch "$work/failed/$name"
+}
+
+# fit FOLDER KIND UPDATES FLAGS...: trains, and writes FOLDER/model; of flags that are given twice the last counts.
+fit() {
+  local folder=$1 kind=$2 most=$3
+  shift 3
+  local criterion=(--criterion nartk_nar)
+  [ "$kind" != transformer ] || criterion=(--criterion nartk_cross_entropy)
+  nartk-train "$work/bin" --task nartk_translation --source-lang "$src" --target-lang "$trg" --arch "nartk_$kind" \
+    "${place[@]}" "${criterion[@]}" --label-smoothing 0.1 --optimizer nartk_adamw --adam-betas '(0.9, 0.98)' \
+    --weight-decay 0.01 --clip-norm 1.0 --lr-scheduler polynomial_decay "${schedule[@]}" \
+    --total-num-update "$most" --max-update "$most" --skip-invalid-size-inputs-valid-test --seed 1 --num-workers 0 \
+    --save-dir "$folder/checkpoints" --save-interval-updates $((most / 8)) --keep-interval-updates 1 \
+    --no-epoch-checkpoints --log-format simple "$@"
+  nartk-convert "$folder/checkpoints/checkpoint_last.pt" --output "$folder/model" --dict "$work/text/dict.txt" \
+    --spm "$work/text/spm.model"
+}
+
+# run_stages CHOSEN STAGE...: runs those of CHOSEN, else those that have not finished, and says how long each took.
+# `mark STAGE` of the recipe names what says that a stage has finished.
+run_stages() {
+  local chosen=$1 stage start finished
+  shift
+  mkdir -p "$work/done" "$work/failed"
+  for stage in "$@"; do
+    finished=$work/done/$(mark "$stage")
+    if [ -n "$chosen" ]; then
+      [[ " $chosen " == *" $stage "* ]] || continue
+    elif [ -e "$finished" ]; then
+      echo "== $stage: done before" >&2
+      continue
+    fi
+    echo "== $stage" >&2
+    start=$SECONDS
+    "$stage"
+    touch "$finished"
+    echo "== $stage: $((SECONDS - start)) s" >&2
+  done
+  if [ -n "$(ls "$work/failed")" ]; then
+    echo "run.sh: failed: $(ls "$work/failed" | tr '\n' ' ')" >&2
+    exit 1
+  fi
+}

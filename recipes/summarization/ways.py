@@ -1,0 +1,49 @@
+"""The models that the recipe trains, and how the verifier is decoded with them.
+
+    python recipes/summarization/ways.py [--updates N]
+
+Prints lines as `recipes/mt/systems.py` does: `model NAME KIND FLAGS`, `decode NAME SPEC FLAGS` and
+`missing NAME SPEC REASON`. DRAFTER and SMALL in SPEC and FLAGS stand for the folders of these models.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "mt"))
+
+from systems import System, describe
+
+ROOM = "--max-source-len 512 --max-target-len 256"  # the same for all: drafts must fit the verifier
+MODELS = (
+    System(
+        "ar",
+        "autoregressive Transformer",
+        "transformer",
+        ROOM,
+        (
+            "greedy",
+            "iad",
+            "gad:drafter=DRAFTER",
+            "gad:drafter=DRAFTER:beta=3",
+            "speculative:drafter=SMALL",
+            "bild:drafter=SMALL",
+        ),
+    ),
+    System("drafter", "blockwise drafter", "blockwise", f"{ROOM} --glancing 0.5:0.3@{{updates}}", ()),
+    System("small", "small autoregressive Transformer", "transformer", ROOM, ()),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--updates", type=int, default=5000, help="of the drafter (default: %(default)s)")
+    args = parser.parse_args()
+    for row in describe(args.updates, only=set(), systems=MODELS):
+        print("\t".join(row))
+
+
+if __name__ == "__main__":
+    main()
