@@ -17,8 +17,8 @@ class MetricResult:
 
     Attributes:
         metric: Name of the metric, as on the command line.
-        score: The score in the scale of the metric's original program: 0 to 1 for errant, m2 and gleu,
-            0 to 100 for bleu and chrf.
+        score: The score in the scale of the metric's original program: 0 to 1 for errant, m2, gleu and
+            rouge, 0 to 100 for bleu, chrf and sari.
         parts: What the score is made of, by name; numbers, lists and mappings only.
         signature: The settings that make the number reproducible.
         sentences: Number of sentences scored, N.
