@@ -24,6 +24,7 @@ from transformers_small import padded, stir
 
 from nartk.adapters.fairseq import read_checkpoint
 from nartk.checkpoint import save_checkpoint
+from nartk.cli.train import main as train
 from nartk.errors import CheckpointError, StrategyMismatchError, UsageError, VocabMismatchError
 from nartk.models.blockwise import MASK
 from nartk.models.distil_losses import DIVERGENCES, kl, reverse_kl, tokens_a_pass, tvd, tvd_plus_plus
@@ -537,6 +538,15 @@ def test_options_out_of_their_bounds_are_refused(
     folder = save(tmp_path / "verifier", verifier_of(WORDS), vocab_of(task))
     with pytest.raises(UsageError, match=message):
         criterion(task, **{"verifier": folder, **options})
+
+
+def test_help_tells_the_options_of_the_criterion_and_the_architecture(
+    task: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(["data", "--arch", "nartk_blockwise", "--criterion", "nartk_drafter", "--help"]) == 0
+    told = capsys.readouterr().out
+    for option in ("--verifier", "--distil-temperature", "--accept-block", "--glancing-strategy", "--block"):
+        assert f"\n  {option} " in told
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import sys
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ EXAMPLES = """examples:
       --optimizer nartk_adamw --lr 1e-3 --lr-scheduler inverse_sqrt --warmup-updates 1000 \\
       --max-tokens 4096 --max-update 10000 --save-dir checkpoints
   nartk-train data-bin ... --cpu --autocast bf16     about twice as fast on a CPU with bf16 instructions
-  nartk-train data-bin --arch NAME --help            the options of one architecture
+  nartk-train data-bin --arch NAME --criterion NAME --help        with the options of these
 """
 
 
@@ -35,9 +36,21 @@ def _command(argv: Sequence[str]) -> int:
     parser = options.get_training_parser()
     parser.prog, parser.epilog = "nartk-train", EXAMPLES
     parser.formatter_class = _fairseq.HelpFormatter
+    _help_last(parser)
     args = options.parse_args_and_arch(parser, list(argv))
     distributed.call_main(convert_namespace_to_omegaconf(args), _train)
     return 0
+
+
+def _help_last(parser: argparse.ArgumentParser) -> None:
+    """Lets `--help` tell the options of the chosen parts, which fairseq adds after a first look at the flags."""
+    parse = parser.parse_known_args
+
+    def first(args: Any = None, namespace: Any = None) -> Any:
+        parser.parse_known_args = parse  # type: ignore[method-assign]
+        return parse([each for each in args if each not in ("-h", "--help")], namespace)
+
+    parser.parse_known_args = first  # type: ignore[method-assign]
 
 
 def _train(cfg: Any) -> None:
