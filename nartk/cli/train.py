@@ -43,7 +43,7 @@ def _command(argv: Sequence[str]) -> int:
 
 
 def _help_last(parser: argparse.ArgumentParser) -> None:
-    """Lets `--help` tell the options of the chosen parts, which fairseq adds after a first look at the flags."""
+    """Lets `--help` wait for the options that fairseq adds after a first look at the flags."""
     parse = parser.parse_known_args
 
     def first(args: Any = None, namespace: Any = None) -> Any:
