@@ -77,6 +77,7 @@ def plot_passes(traced: Traced, path: Path, form: str) -> None:
             label=origin,
         )
     axes.set_yticks(range(len(rows)), [str(number) for number in rows])
+    axes.set_xlim(-0.6, max(count, 1) - 0.4)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_ylabel("pass")
     if count <= _MOST_TOKENS:
