@@ -11,8 +11,8 @@ https://aclanthology.org/Q16-1029. Published numbers differ in how they read it:
 - `deletion="precision"` takes the precision of deletions in place of their F, as the paper does, because to
   delete too much harms more than to delete too little.
 
-The authors' Python script, `SARI.py`, gives each n-gram that is kept or deleted a ratio of its counts and takes
-the mean of these, where EASSE divides the sums: it differs where the references disagree.
+The authors' Python script, `SARI.py`, gives each n-gram that is kept or deleted a ratio of its counts and
+takes the mean of these, where EASSE divides the sums: it differs where the references disagree.
 """
 
 from __future__ import annotations
