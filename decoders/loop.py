@@ -19,6 +19,7 @@ from torch import Tensor
 from nartk.decoders.strategy import Strategy
 from nartk.decoders.tree import Draft, Fork, along, chained, fork, prune
 from nartk.hypothesis import Hypothesis, Request, Result, TokenTrace
+from nartk.rows import cat_rows
 from nartk.scorer import Seq2SeqScorer, Source, TreeScorer
 
 
@@ -153,16 +154,9 @@ def select_rows(state: Any, rows: Tensor) -> Any:
 
 
 def join_rows(first: Any, second: Any, *, fill: int = -1) -> Any:
-    """The rows of both; where last dimensions differ, the narrower one is filled up on the right."""
-
-    def cat(a: Tensor, b: Tensor) -> Tensor:
-        if a.dim() > 1:
-            width = max(a.shape[-1], b.shape[-1])
-            a, b = (F.pad(x, (0, width - x.shape[-1]), value=fill) for x in (a, b))
-        return torch.cat([a, b])
-
-    names = [item.name for item in fields(first)]
-    return replace(first, **{name: cat(getattr(first, name), getattr(second, name)) for name in names})
+    """The rows of both; where other dimensions differ, the smaller one is filled up at its end."""
+    pairs = ((item.name, getattr(first, item.name), getattr(second, item.name)) for item in fields(first))
+    return replace(first, **{name: cat_rows(one, two, fill) for name, one, two in pairs})
 
 
 def pad_rows(rows: Sequence[Sequence[int]], value: int) -> Tensor:
@@ -457,18 +451,13 @@ def _nothing(rows: int, device: torch.device) -> Draft:
 
 def _join_drafts(first: Draft, second: Draft) -> Draft:
     """The rows of both."""
-    width = max(first.tokens.shape[1], second.tokens.shape[1])
-
-    def cat(a: Tensor, b: Tensor) -> Tensor:
-        return torch.cat([F.pad(x, (0, 0) * (x.dim() - 2) + (0, width - x.shape[1])) for x in (a, b)])
-
     lprobs = parents = None
     if first.lprobs is not None and second.lprobs is not None:
-        lprobs = cat(first.lprobs, second.lprobs)
+        lprobs = cat_rows(first.lprobs, second.lprobs)
     if first.parents is not None or second.parents is not None:
-        parents = cat(chained(first), chained(second))
+        parents = cat_rows(chained(first), chained(second), -1)
     lengths = torch.cat([first.lengths, second.lengths])
-    return Draft(cat(first.tokens, second.tokens), lengths, lprobs, parents)
+    return Draft(cat_rows(first.tokens, second.tokens), lengths, lprobs, parents)
 
 
 def _read(feeds: Tensor, shapes: Tensor | None) -> tuple[list[int], list[tuple[int, int]]]:

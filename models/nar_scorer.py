@@ -13,6 +13,7 @@ from torch import Tensor
 
 from nartk.models.nar import NonAutoregressive
 from nartk.models.serving import LENGTHS, Serving
+from nartk.rows import cat_rows
 from nartk.scorer import Source
 
 
@@ -68,6 +69,20 @@ class NarScorer(Serving):
         )
 
     @torch.inference_mode()
+    def join(self, first: NarState, second: NarState) -> NarState:
+        """The rows of `first`, then those of `second`."""
+        return NarState(
+            tokens=cat_rows(first.tokens, second.tokens, self.config.pad),
+            lengths=torch.cat([first.lengths, second.lengths]),
+            memory=cat_rows(first.memory, second.memory),
+            source_kv=tuple(
+                (cat_rows(k1, k2), cat_rows(v1, v2))
+                for (k1, v1), (k2, v2) in zip(first.source_kv, second.source_kv, strict=True)
+            ),
+            source_mask=cat_rows(first.source_mask, second.source_mask, float("-inf")),
+        )
+
+    @torch.inference_mode()
     def decode(self, x: Tensor, lengths: Tensor, state: NarState) -> Tensor:
         """The decoder over placed inputs x [B,T,D], of which lengths [B] count -> features [B,T,D].
 
@@ -107,9 +122,16 @@ class NarScorer(Serving):
         return self.linear(self.model.output, hidden)
 
     @torch.inference_mode()
-    def fill_inputs(self, x: Tensor, lengths: Tensor, state: NarState) -> Tensor:
-        """Logits [B,T,V] at placed inputs x [B,T,D], of which lengths [B] count; 0 at the others."""
+    def fill_inputs(
+        self, x: Tensor, lengths: Tensor, state: NarState, places: Tensor | None = None
+    ) -> Tensor:
+        """Logits [B,T,V] at placed inputs x [B,T,D], of which lengths [B] count; 0 at the others.
+
+        With `places` [B,T] bool, the logits [N,V] of these alone, row after row.
+        """
         hidden = self.decode(x, lengths, state)
+        if places is not None:
+            return self.logits(hidden[places])
         kept = self.columns(x.shape[1]) < lengths[:, None]
         words = self.logits(hidden[kept])  # [n,V]
         if bool(kept.all()):

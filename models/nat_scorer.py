@@ -41,7 +41,10 @@ class NatScorer(NarScorer):
         return found.log()
 
     @torch.inference_mode()
-    def fill(self, canvas: Tensor, lengths: Tensor, state: NarState) -> Tensor:
-        """Logits [B,T,V] of a canvas [B,T] int64 of which lengths [B] places count; 0 at the others."""
+    def fill(self, canvas: Tensor, lengths: Tensor, state: NarState, places: Tensor | None = None) -> Tensor:
+        """Logits [B,T,V] of a canvas [B,T] int64 of which lengths [B] places count; 0 at the others.
+
+        With `places` [B,T] bool, the logits [N,V] of these alone, row after row.
+        """
         x = self.model.inputs(canvas, lengths, state.tokens, state.lengths)
-        return self.fill_inputs(x, lengths, state)
+        return self.fill_inputs(x, lengths, state, places)

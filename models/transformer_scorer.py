@@ -17,6 +17,7 @@ from torch import Tensor
 from nartk.models.linear import attention as dot_attention
 from nartk.models.serving import LENGTHS, Packed, Serving
 from nartk.models.transformer import Attention, Cache
+from nartk.rows import cat_rows
 from nartk.scorer import Source, Tree
 
 _FEW = 16  # rows of a linear layer that cost hardly more than one: reading the weights takes as long
@@ -298,25 +299,15 @@ class TransformerScorer(Serving):
 
     @torch.inference_mode()
     def join(self, first: TransformerState, second: TransformerState) -> TransformerState:
-        def cat(a: Tensor, b: Tensor, dim: int, value: float = 0.0) -> Tensor:
-            # In fast mode two batches differ in length; the shorter one grows by masked positions.
-            size = max(a.shape[dim], b.shape[dim])
-            grown = [
-                x
-                if x.shape[dim] == size
-                else F.pad(x, (0, 0) * (x.dim() - 1 - dim) + (0, size - x.shape[dim]), value=value)
-                for x in (a, b)
-            ]
-            return torch.cat(grown)
-
-        def cat_layers(one: tuple, two: tuple, dim: int) -> tuple:
+        # In fast mode two batches differ in length; the shorter one grows by masked positions.
+        def cat_layers(one: tuple, two: tuple) -> tuple:
             return tuple(
-                (cat(k1, k2, dim), cat(v1, v2, dim)) for (k1, v1), (k2, v2) in zip(one, two, strict=True)
+                (cat_rows(k1, k2), cat_rows(v1, v2)) for (k1, v1), (k2, v2) in zip(one, two, strict=True)
             )
 
         return TransformerState(
-            source_kv=cat_layers(first.source_kv, second.source_kv, 2),
-            source_mask=cat(first.source_mask, second.source_mask, 3, float("-inf")),
-            target_kv=cat_layers(first.target_kv, second.target_kv, 1),
+            source_kv=cat_layers(first.source_kv, second.source_kv),
+            source_mask=cat_rows(first.source_mask, second.source_mask, float("-inf")),
+            target_kv=cat_layers(first.target_kv, second.target_kv),
             lengths=torch.cat([first.lengths, second.lengths]),
         )

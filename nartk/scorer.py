@@ -176,20 +176,39 @@ class GraphScorer(Scorer, Protocol):
         """Logits [N,V] of the words at vertices [N,D]: asked for only where they are needed."""
 
 
-@runtime_checkable
-class CanvasScorer(Scorer, Protocol):
-    """Fills places of a canvas at once: glancing models, mask-predict."""
+class Filler(Scorer, Protocol):
+    """Fills places of a canvas at once."""
 
     mask: int  # id of an unfilled place
 
     def read(self, source: Source) -> State:
         """Reads the source."""
 
-    def predict_lengths(self, state: State) -> Tensor:
-        """[B,N] fp32: log-probability that the output has n tokens, eos included; minus infinity at 0."""
+    def fill(self, canvas: Tensor, lengths: Tensor, state: State, places: Tensor | None = None) -> Tensor:
+        """Logits [B,T,V] of a canvas [B,T] int64 of which lengths [B] places count.
 
-    def fill(self, canvas: Tensor, lengths: Tensor, state: State) -> Tensor:
-        """Logits [B,T,V] of a canvas [B,T] int64 of which lengths [B] places count."""
+        With `places` [B,T] bool, the logits [N,V] of these alone, row after row.
+        """
 
     def select(self, state: State, rows: Tensor) -> State:
         """The state of rows [N], which may repeat or leave out rows."""
+
+    def join(self, first: State, second: State) -> State:
+        """The rows of `first`, then those of `second`."""
+
+
+@runtime_checkable
+class CanvasScorer(Filler, Protocol):
+    """Says how long an output is, and fills its canvas: glancing models, mask-predict."""
+
+    def predict_lengths(self, state: State) -> Tensor:
+        """[B,N] fp32: log-probability that the output has n tokens, eos included; minus infinity at 0."""
+
+
+@runtime_checkable
+class BlockScorer(Filler, Protocol):
+    """Fills the places behind a prefix, and says nothing of lengths: the blockwise drafter."""
+
+    @property
+    def block(self) -> int:
+        """Places that it has learnt to fill at once."""

@@ -1,7 +1,7 @@
 """Is a strategy's output greedy search's? Compares them, and tells a numerical tie from a bug.
 
 Two ways of computing the same logits differ in their last bits, so two words whose logits nearly agree may
-change places. That is a tie; every other difference is a bug.
+change places. That is a tie; every other difference is a bug, or a deviation where a strategy is approximate.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class Difference:
         margin: How far the worse of the two lies below the best word's logit, in nats; None where an output
             had ended without eos, which no tie explains.
         noise: How far the logits of the sentence up to there differ at most between ways of computing them.
+        approximate: Whether the strategy said that outputs may differ.
     """
 
     line: int
@@ -44,14 +45,17 @@ class Difference:
     found: int | None
     margin: float | None
     noise: float
+    approximate: bool = False
 
     @property
     def kind(self) -> str:
-        """``tie`` or ``bug``; ``scores`` where the tokens agree and their log-probabilities do not."""
+        """``tie``, ``bug`` or ``deviation``; ``scores`` where only the log-probabilities differ."""
         if self.expected == self.found:
             return "scores"
         # Each of the two logits may be off by the noise.
-        return "tie" if self.margin is not None and self.margin <= 2 * self.noise else "bug"
+        if self.margin is not None and self.margin <= 2 * self.noise:
+            return "tie"
+        return "deviation" if self.approximate else "bug"
 
 
 @dataclass(frozen=True)
@@ -183,7 +187,8 @@ class Verifier:
         known = [word for word in words if word is not None]
         if len(known) == 2:
             margin = float((logits.max() - logits[known]).max())
-        return Difference(line, position, words[0], words[1], margin, noise)
+        approximate = "approximate" in strategy.promised
+        return Difference(line, position, words[0], words[1], margin, noise, approximate)
 
 
 def measure(

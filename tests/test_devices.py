@@ -92,10 +92,11 @@ PAIRS = [
 ]
 
 
-# The kind of drafter that a strategy needs, and options with which it makes and judges most.
-DRAFTED: dict[str, tuple[str, dict[str, Any]]] = {
-    "bild": ("transformer", {"fallback": 0.0, "distance": "kl"}),
-    "speculative": ("transformer", {"temperature": 1.0}),
+# The kinds of drafter that a strategy takes, and options with which it makes and judges most.
+DRAFTED: dict[str, tuple[tuple[str | None, ...], dict[str, Any]]] = {
+    "bild": (("transformer",), {"fallback": 0.0, "distance": "kl"}),
+    "gad": (("blockwise", "nat", "ctc", "dag"), {"beta": 9, "tau": 50.0}),
+    "speculative": (("transformer",), {"temperature": 1.0}),
 }
 
 
@@ -122,17 +123,18 @@ def test_strategies_keep_to_the_scorers_device(kind: str, name: str, exact: bool
     if "exact" not in options_of(name) and not exact:
         pytest.skip("one mode alone")
     scorer = scorer_of(kind)
-    drafter, options = DRAFTED.get(name, (None, {}))
+    drafters, options = DRAFTED.get(name, ((None,), {}))
     strategy = make_strategy(name, options | ({"exact": exact} if "exact" in options_of(name) else {}))
-    if drafter is not None:
-        strategy = dataclasses.replace(strategy, helpers={"drafter": scorer_of(drafter, 4)})
     requests = random_requests(random.Random(1), 7, len(scorer.vocab), limits=[2, 5, 9])
     if KINDS[kind].autoregressive:
         requests[3] = dataclasses.replace(requests[3], prefix=(5, 6))
-    wanted = decode(strategy, scorer, requests, batch_size=3, trace=True)
-    with Apart():
-        found = decode(strategy, scorer, requests, batch_size=3, trace=True)
-    assert [each.hypotheses for each in found] == [each.hypotheses for each in wanted]
+    for drafter in drafters:
+        if drafter is not None:
+            strategy = dataclasses.replace(strategy, helpers={"drafter": scorer_of(drafter, 4)})
+        wanted = decode(strategy, scorer, requests, batch_size=3, trace=True)
+        with Apart():
+            found = decode(strategy, scorer, requests, batch_size=3, trace=True)
+        assert [each.hypotheses for each in found] == [each.hypotheses for each in wanted]
 
 
 def test_a_model_that_leaves_the_device_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ FAIRSEQ_DOORS = {
 # Files of the core that may import a room inside a function, where it is needed.
 LAZY = {"nartk/pipeline.py", "nartk/__init__.py", "nartk/registry.py", "nartk/kinds.py"}
 # What decoders see of the core.
-OF_DECODERS = {"scorer", "registry", "hypothesis", "errors", "vocab", "sums", "decoders"}
+OF_DECODERS = {"scorer", "registry", "hypothesis", "errors", "vocab", "sums", "rows", "decoders"}
 
 
 @dataclass(frozen=True)

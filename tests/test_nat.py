@@ -381,18 +381,22 @@ class ScriptedCanvas:
     def select(self, state: Tensor, rows: Tensor) -> Tensor:
         return state[rows]
 
+    def join(self, first: Tensor, second: Tensor) -> Tensor:
+        return torch.cat([first, second])
+
     def predict_lengths(self, state: Tensor) -> Tensor:
         scores = (mix(state[:, None] + torch.arange(self.longest + 1) * 7919) >> 40) & 7
         scores = (scores.float() - (torch.arange(self.longest + 1) - 9).abs() * 0.5).log_softmax(1)
         scores[:, 0] = float("-inf")
         return scores.log_softmax(1)
 
-    def fill(self, canvas: Tensor, lengths: Tensor, state: Tensor) -> Tensor:
+    def fill(self, canvas: Tensor, lengths: Tensor, state: Tensor, places: Tensor | None = None) -> Tensor:
         self.filled.append(len(canvas))
         key = self._key(canvas, lengths, 2) + 3 * state
         places, words = torch.arange(canvas.shape[1]), torch.arange(len(self.vocab))
         scores = mix(key[:, None, None] + places[:, None] * 104729 + words * 1299709)
-        return (((scores >> 40) & 0xFFFF) % self.spread / 4).float()
+        logits = (((scores >> 40) & 0xFFFF) % self.spread / 4).float()
+        return logits if places is None else logits[places]
 
     def _key(self, tokens: Tensor, lengths: Tensor, salt: int) -> Tensor:
         places = torch.arange(tokens.shape[1])

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 DESCRIPTION = """Decodes with greedy search and with a strategy and compares the tokens; in exact mode, every
 bit of their log-probabilities too. Exits with 0 if they are identical, with 1 if not. Of each sentence that
 differs it says where, and whether that is a tie (the two words' logits lie within twice the numerical noise,
-measured there) or a bug. With --no-exact ties are listed and allowed."""
+measured there) or a bug; of an approximate strategy, a deviation. With --no-exact ties are listed and
+allowed."""
 EXAMPLES = """  nartk-verify gec-en in.txt
   nartk-verify MODEL in.m2 --strategy iad --dtype fp32,bf16,fp16 --batch-size 1,8,32
   nartk-verify MODEL in.txt --batch-sweep --adversarial --fuzz 200
