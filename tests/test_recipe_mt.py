@@ -81,6 +81,18 @@ def test_the_table_by_hand(tmp_path: Path) -> None:
     assert "| DA-Transformer | - | dag-new | not available: no strategy dag-new |" in table[6]
     assert (tmp_path / "plot.png").stat().st_size > 1000
 
+    # What another run has measured fills what this one has not run, but not what failed or is there.
+    earlier = [
+        {**row, "bleu": {**glat["bleu"], "score": 9.0}} for row in (glat, {**glat, "data": "distilled"})
+    ]
+    write(tmp_path / "earlier" / "table.json", earlier)
+    (tmp_path / "failed" / "glat.distilled").unlink()
+    script("table.py", "--work", str(tmp_path), "--earlier", str(tmp_path / "earlier" / "table.json"))
+    table = (tmp_path / "table.md").read_text(encoding="utf-8").splitlines()
+    assert "| GLAT | raw | glat:length_beam=5 | 32.00" in table[4]
+    assert "| GLAT | distilled | glat:length_beam=5 * | 9.00" in table[5]
+    assert any(line.startswith("*: from an earlier run") for line in table)
+
 
 @pytest.mark.parametrize(
     ("args", "said"),

@@ -50,9 +50,7 @@ def main() -> None:
         for key, folder, _ in runs:
             for size, sentences in work:
                 start = time.perf_counter()
-                done = list(
-                    models[folder].stream(sentences, strategies[key], batch_size=size, truncate=True)
-                )
+                done = list(models[folder].stream(sentences, strategies[key], batch_size=size, truncate=True))
                 if turn:
                     seconds[key][size].append(time.perf_counter() - start)
                 for _, outcome in done:

@@ -1,9 +1,10 @@
 """The recipe's table and plot: quality of every system, and speed relative to the teacher's.
 
-    python recipes/mt/table.py --work DIR
+    python recipes/mt/table.py --work DIR [--earlier TABLE.json]
 
 Reads DIR/systems.tsv, DIR/scores/KEY.{bleu,chrf}.json and DIR/speed.json; writes DIR/table.md, DIR/table.json
-and, where matplotlib is installed, DIR/plot.png. What is missing or has failed gets a row that says so.
+and, where matplotlib is installed, DIR/plot.png. What is missing or has failed gets a row that says so; what
+another run, whose table.json is given, has measured, gets that run's row and a mark.
 """
 
 from __future__ import annotations
@@ -41,7 +42,11 @@ def key_of(name: str, data: str, spec: str) -> str:
     return f"{name}.{data}.{spec}".replace(":", "_").replace("=", "-")
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
+def identity(row: dict[str, Any]) -> tuple[str, str, str]:
+    return row["name"], row["data"], row["strategy"]
+
+
+def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
@@ -95,7 +100,7 @@ def cells(row: dict[str, Any]) -> tuple[str, ...]:
         around = f" ({bounds['low']:.1f} to {bounds['high']:.1f})" if bounds else ""
         return f"{found['score']:.2f}{around}"
 
-    first = (TITLES[row["name"]], row["data"], row["strategy"])
+    first = (TITLES[row["name"]], row["data"], row["strategy"] + " *" * row.get("earlier", False))
     if "missing" in row:
         return (*first, row["missing"], *["-"] * 7)
     return (
@@ -143,14 +148,27 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, required=True)
-    work = parser.parse_args().work
+    parser.add_argument(
+        "--earlier", type=Path, help="table.json of another run, for what this one has not run"
+    )
+    args = parser.parse_args()
+    work = args.work
     rows = collect(work)
+    earlier = {identity(row): row for row in (read_json(args.earlier) or [] if args.earlier else [])}
+    rows = [
+        {**earlier[identity(row)], "earlier": True}
+        if row.get("missing") == "not run" and "missing" not in earlier.get(identity(row), row)
+        else row
+        for row in rows
+    ]
     speed = read_json(work / "speed.json")
     lines = ["| " + " | ".join(row) + " |" for row in (COLUMNS, ("---",) * len(COLUMNS), *map(cells, rows))]
     signatures = {
         row[metric]["signature"] for row in rows for metric in ("bleu", "chrf") if row.get(metric) is not None
     }
     lines += ["", LEGEND.format(many=speed["sentences"]["32"] if speed else 0)]
+    if any(row.get("earlier") for row in rows):
+        lines.append("*: from an earlier run of the same recipe, relative to that run's own teacher.")
     lines += [f"signature {signature}" for signature in sorted(signatures)]
     if speed:
         lines.append(
