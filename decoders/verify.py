@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from nartk.decoders.iad import CopyState, aligned_place, copy_state, following, spelling, suffix_lengths
-from nartk.decoders.loop import Draft, DraftAndVerify, Drafter, pad_rows
+from nartk.decoders.loop import DraftAndVerify, Drafter, pad_rows
+from nartk.decoders.tree import Draft, DraftTree
 from nartk.hypothesis import Request
 from nartk.registry import option, register_decoder
 from nartk.scorer import Seq2SeqScorer, Source
@@ -29,9 +30,12 @@ class VerifyDrafts(DraftAndVerify):
     reads_drafts: ClassVar[bool] = True
 
     max_draft: int = option(0, "longest draft fed at once, tokens; 0: no bound", low=0)
+    nodes: int = option(
+        256, "most tokens fed at once of all drafts; 0: the best draft alone, without this bound", low=0
+    )
 
     def make_drafter(self, scorer: Seq2SeqScorer) -> Drafter:
-        return GivenDrafts(spelling(scorer.vocab).to(scorer.device), self.max_draft)
+        return GivenDrafts(spelling(scorer.vocab).to(scorer.device), self.max_draft, self.nodes)
 
 
 @dataclass(frozen=True)
@@ -53,19 +57,21 @@ class _Drafts:
 
 @dataclass(frozen=True)
 class GivenDrafts(Drafter):
-    """Proposes the rest of the draft that agrees best with the output so far.
+    """Proposes the rest of each draft, from the place on that the output has reached in it.
 
-    The place that the output has reached is found in every draft by the aligned rule of
-    `nartk.decoders.iad.SourceCopy`. The draft whose suffix and alignment there speak most is the one that
-    goes on; of equal ones the first. Drafts that are at their end propose nothing.
+    The place is found by the aligned rule of `nartk.decoders.iad.SourceCopy`. Several drafts make a tree: no
+    fewer tokens stand than of any of them. First comes the one whose suffix and alignment speak most, of
+    equal ones the first; where the verifier reads no trees, it alone is fed.
 
     Args:
         spelling: [V+1,3] as `nartk.decoders.iad.spelling` makes it.
         max_draft: Longest draft, tokens; 0: no bound.
+        nodes: Most tokens at once; 0: no tree, and no bound.
     """
 
     spelling: Tensor
     max_draft: int = 0
+    nodes: int = 256
 
     def start(self, source: Source, requests: Sequence[Request]) -> _Drafts:
         most = max(1, *(len(request.drafts) for request in requests))
@@ -99,9 +105,14 @@ class GivenDrafts(Drafter):
         place, worth = aligned_place(matched, flat, self.spelling, outputs, seen)
         place, worth = place * (seen > 0), worth * (seen > 0)
         worth = torch.where(place < flat.sizes, worth, torch.iinfo(worth.dtype).min)
-        best = worth.view(shape).max(1).indices  # the first of equals
-        rows = torch.arange(shape[0], device=best.device)
-        place, seen = place.view(shape), seen.view(shape)
-        tokens = following(state.text[rows, best], place[rows, best], self.max_draft)
-        draft = Draft(tokens, torch.full_like(lengths, tokens.shape[1]))
-        return draft, replace(state, cursor=place, seen=seen)
+        order = worth.view(shape).sort(dim=1, descending=True, stable=True).indices
+        tokens = following(flat.text, place, self.max_draft).unflatten(0, shape)  # [B,N,K]
+        tokens = tokens.gather(1, order[:, :, None].expand_as(tokens))
+        counts = (tokens >= 0).cumprod(2).sum(2)
+        if not self.nodes:
+            draft = Draft(tokens[:, 0], counts[:, 0])
+        elif shape[1] == 1:
+            draft = Draft(tokens[:, 0], counts[:, 0].clamp(max=self.nodes))
+        else:
+            draft = DraftTree.merge(tokens, counts, most=self.nodes)
+        return draft, replace(state, cursor=place.view(shape), seen=seen.view(shape))
