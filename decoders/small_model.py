@@ -118,9 +118,8 @@ class SmallModel(Drafter):
         fed = state.fed.minimum(lengths)
         inner = self.scorer.truncate(state.inner, fed)
         drafting = (budget > 0) & ((lengths == 0) | (newest != eos))
-        feeds = (
-            lengths + 1 - fed
-        ) * drafting  # 2 where the whole draft was accepted, for its last was not fed
+        # The newest token; where the whole draft was accepted, also its last, which was not fed.
+        feeds = (lengths + 1 - fed) * drafting
         counts = feeds.tolist()
         places = fed[:, None] + torch.arange(max(1, *counts), device=fed.device)
         tokens = said.gather(1, places.clamp(max=said.shape[1] - 1))  # [B,W]
