@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from nartk import __version__
+from nartk import __version__, calibration
 from nartk.checkpoint import Checkpoint, load_checkpoint, require_shapes
 from nartk.errors import (
     CheckpointError,
@@ -79,10 +80,18 @@ class Model:
         """Numbers in its weights."""
         return sum(tensor.numel() for tensor in self.checkpoint.tensors.values())
 
-    def strategy(self, name: str, options: Mapping[str, Any]) -> Any:
+    def strategy(
+        self, name: str, options: Mapping[str, Any], *, tell: Callable[[str], None] = warnings.warn
+    ) -> Any:
         """The strategy `name`, checked against this model, with the other models that it needs loaded.
 
+        Thresholds that `nartk-calibrate` has stored for these models take the place of defaults.
+
+        Args:
+            tell: Is told in a line where there are such thresholds, but not for these models or options.
+
         Raises:
+            CheckpointError: Another model, or what is stored, is corrupt.
             StrategyMismatchError: The model, or another one that an option names, is of the wrong kind or has
                 less room than the model.
             VocabMismatchError: Another model reads or writes other words.
@@ -115,6 +124,16 @@ class Model:
                 )
             made = replace(made, **{key: helper.checkpoint.fingerprint})
             helpers[key] = helper.scorer
+            added, unfit = calibration.apply(
+                self.checkpoint.folder,
+                made,
+                options,
+                model=self.checkpoint.fingerprint,
+                drafter=helper.checkpoint.fingerprint,
+            )
+            if unfit:
+                tell(unfit)
+            made = replace(made, **added)
         if helpers:
             made = replace(made, helpers=helpers)
         made.check_helpers()

@@ -6,9 +6,11 @@ import argparse
 import json
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -109,10 +111,10 @@ def _command(argv: Sequence[str]) -> int:
             for path in (args.trace, args.stats)
         )
         model = load_model(name, args, args.dtype)
-        strategy = model.strategy(args.strategy, options)
+        strategy = model.strategy(args.strategy, options, tell=partial(_tell, args))
         job = _Job(args, model, strategy, write, write_trace)
         if write_stats is not None:
-            model.run(WARM_UP, args.strategy, options, truncate=True)
+            deque(model.stream(WARM_UP, strategy, truncate=True), maxlen=0)
         drawn = (
             not args.quiet and sys.stderr.isatty() and (args.output is not None or not sys.stdout.isatty())
         )
@@ -121,13 +123,19 @@ def _command(argv: Sequence[str]) -> int:
         ) as done:
             records = read_files(files, args.format, job.fields(fields))
             if args.drafts is not None:
-                records = with_drafts(records, args.drafts, job.tell)
+                records = with_drafts(records, args.drafts, partial(_tell, args))
             job.decode(records, done)
         if write_stats is not None:
             write_stats(json.dumps(job.report(), indent=2))
     if not args.quiet:
         print(f"nartk: {job.summary()}\nnartk: {model.signature(strategy)}", file=sys.stderr)
     return EXIT_SOME_FAILED if job.failed else EXIT_OK
+
+
+def _tell(args: argparse.Namespace, line: str) -> None:
+    """Tells the user of what is no error."""
+    if not args.quiet:
+        print(f"nartk: {line}", file=sys.stderr)
 
 
 def _require_lossless(strategy: Any) -> None:
@@ -172,11 +180,6 @@ class _Job:
         if not self.reads_drafts:
             return fields
         return replace(fields, draft_columns=self.args.draft_columns, draft_key="drafts")
-
-    def tell(self, line: str) -> None:
-        """Tells the user of what is no error."""
-        if not self.args.quiet:
-            print(f"nartk: {line}", file=sys.stderr)
 
     def decode(self, records: Iterator[Record], done: Callable[[int], None]) -> None:
         """Decodes all records; tells `done` how many sentences are written."""

@@ -80,6 +80,17 @@ def _command(argv: Sequence[str]) -> int:
     return EXIT_OK
 
 
+def flags_of(metric: str) -> set[str]:
+    """The flags that a metric knows."""
+    (action,) = (each for each in _parser()._actions if each.dest == "metric")
+    return {text for each in action.choices[metric]._actions for text in each.option_strings}  # type: ignore
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments of a metric, its name first, as `METRICS` takes them; raises UsageError."""
+    return _parser().parse_args(argv)
+
+
 def _listed(scored: MetricResult | list[MetricResult]) -> list[MetricResult]:
     return scored if isinstance(scored, list) else [scored]
 

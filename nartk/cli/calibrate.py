@@ -1,0 +1,580 @@
+"""`nartk-calibrate`: finds the thresholds of an approximate strategy that keep a metric, and stores them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nartk import __version__
+from nartk.cli import _strategy, score
+from nartk.cli._common import Parser, run
+from nartk.cli._input import STDIN, add_model, load_model, read_files, split_inputs
+from nartk.cli._output import progress
+from nartk.errors import (
+    EXIT_FAILED,
+    EXIT_OK,
+    InputFileError,
+    NartkError,
+    OutputError,
+    UnknownStrategyError,
+    UsageError,
+)
+from nartk.files import writing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nartk.calibration import Point, Sample, Scored, Setting, Sweep
+    from nartk.data.readers import Record
+    from nartk.pipeline import Model
+
+DEFAULT = "bild"
+DESCRIPTION = """Decodes DEV with every setting of a strategy's thresholds and with greedy search, in turns,
+and reports which settings are the fastest for what they lose (the Pareto front). The fastest one that loses
+no more than --max-drop, with 95 % confidence, is stored in MODEL's folder, where nartk-decode finds it as the
+default for the same drafter. Exits with 1, and stores nothing, if no setting loses so little."""
+EXAMPLES = """  nartk-calibrate MODEL dev.en --drafter SMALL --ref dev.de --metric bleu --max-drop 0.3
+  nartk-decode MODEL in.txt --strategy bild --drafter SMALL      with the thresholds that were stored
+  nartk-calibrate MODEL dev.en --drafter SMALL --ref dev.de --metric chrf --max-drop 0.2 \\
+      --grid fallback=0.4,0.6 --grid rollback=2,4 --plot front.png --json front.json
+  nartk-calibrate MODEL dev.src --strategy gad --drafter NAR --metric 'm2 --gold dev.m2' --max-drop 0.01
+  nartk-calibrate MODEL dev.en --drafter SMALL --ref dev.de --metric 'bleu --tokenize none' \\
+      --max-drop 0.3 --dry-run"""
+LEGEND = """x greedy: how many times as fast on the same sentences, median of the rounds (lowest-highest).
+drop: of the metric, and its 95 % interval by paired bootstrap; at most: with 95 % confidence, one-sided.
+passes, drafted: verifier passes, and drafted tokens that the verifier looked at, an output token. A small
+  model that drafts takes a step for each drafted token, and one for each that it was not sure of.
+front: no other setting is as fast with as small a drop. The one that is chosen is bold."""
+EVERY = 30.0  # seconds between two lines of progress, where no bar is drawn
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit code."""
+    return run(_command, argv)
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="nartk-calibrate", description=DESCRIPTION, examples=EXAMPLES)
+    parser.usage = "%(prog)s MODEL DEV --drafter D --metric NAME --max-drop X [--ref REF ...] [options]"
+    parser.add_argument(
+        "inputs",
+        nargs="*",
+        metavar="MODEL DEV",
+        help="a model folder, and a text file of one sentence a line",
+    )
+    quality = parser.add_argument_group("quality")
+    quality.add_argument(
+        "--metric",
+        metavar="NAME",
+        help=f"{', '.join(score.METRICS)}, with its options of nartk-score if need be, in quotes; of several "
+        "scores the first; DEV is the --source of those that need one",
+    )
+    quality.add_argument("--ref", nargs="+", action="extend", default=[], help="references of DEV")
+    quality.add_argument(
+        "--max-drop",
+        type=float,
+        metavar="X",
+        help="how much worse than greedy search the output may be, in the metric's units",
+    )
+    quality.add_argument(
+        "--trust",
+        choices=("bound", "point"),
+        default="bound",
+        help="what must not be above --max-drop: what the drop is below with 95 %% confidence, or its "
+        "estimate (default: %(default)s)",
+    )
+    quality.add_argument(
+        "--bootstrap", type=int, default=1000, metavar="N", help="resamples (default: %(default)s)"
+    )
+    quality.add_argument(
+        "--bootstrap-seed", type=int, default=12345, metavar="N", help="of the resamples (default: 12345)"
+    )
+    search = parser.add_argument_group("search")
+    search.add_argument(
+        "--grid",
+        action="append",
+        default=[],
+        metavar="NAME=LIST",
+        help="values of an option to try, with commas; for each option anew (default: some values of the "
+        "strategy's thresholds, but for those whose flags are given)",
+    )
+    search.add_argument(
+        "--rounds", type=int, default=3, metavar="N", help="how often DEV is decoded (default: %(default)s)"
+    )
+    search.add_argument(
+        "--no-prune",
+        action="store_true",
+        help="measure on all of DEV also what is clearly slower and worse than another on its first third",
+    )
+    add_model(parser)
+    parser.add_argument(
+        "--dtype", default="fp32", help="fp32, bf16 or fp16, of the computation (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--batch-size", type=int, default=32, metavar="N", help="most sentences at a time (default: 32)"
+    )
+    parser.add_argument("--truncate", action="store_true", help="cut sentences too long for the model")
+    parser.add_argument("--json", metavar="FILE", help="write all figures as JSON")
+    parser.add_argument("--plot", metavar="FILE", help="draw the settings (.png, .svg or .pdf)")
+    parser.add_argument("--dry-run", action="store_true", help="store nothing")
+    parser.add_argument("--quiet", action="store_true", help="errors alone on stderr")
+    return parser
+
+
+def _command(argv: Sequence[str]) -> int:
+    args, options = _strategy.parse(_parser(), argv, default=DEFAULT)
+    return _Job(args, options).run()
+
+
+class _Job:
+    """A calibration: its settings and inputs checked."""
+
+    def __init__(self, args: argparse.Namespace, options: dict[str, Any]) -> None:
+        from nartk import calibration
+        from nartk.pipeline import model_folder
+        from nartk.registry import make_strategy, options_of
+
+        self.args = args
+        for flag, value in (
+            ("--rounds", args.rounds),
+            ("--batch-size", args.batch_size),
+            ("--bootstrap", args.bootstrap),
+        ):
+            if value < 1:
+                raise UsageError(f"{flag} is {value}", fix="give at least 1")
+        if args.bootstrap_seed < 0:
+            raise UsageError(f"--bootstrap-seed is {args.bootstrap_seed}", fix="give 0 or more")
+        if args.max_drop is None or not abs(args.max_drop) < float("inf"):
+            raise UsageError(
+                "--max-drop is missing" if args.max_drop is None else f"--max-drop is {args.max_drop}",
+                fix="give a number, in the metric's units",
+            )
+        if len(args.inputs) != 2 or STDIN in args.inputs:
+            raise UsageError(
+                f"MODEL and DEV, but the arguments are {' '.join(args.inputs) or 'none'}",
+                fix="name a model and a file, before --ref or other flags that take lists",
+            )
+        self.name, (self.dev,) = split_inputs(args.inputs, "nartk-calibrate")
+        self.grid = _grid(args, options)
+        self.settings = calibration.settings_of(self.grid)
+        for setting in self.settings:
+            made = make_strategy(args.strategy, options | setting)
+            if "approximate" not in made.promised:
+                raise UsageError(
+                    f"{args.strategy} with {_label(setting)} is {made.promised}, so nothing is to be lost",
+                    fix="sweep values with which it is approximate",
+                )
+        models = [key for key, item in options_of(args.strategy).items() if item.metadata["model"]]
+        if not models:
+            raise UsageError(
+                f"strategy {args.strategy!r} has no drafter",
+                fix=f"choose from {', '.join(calibration.GRIDS)}",
+            )
+        if not any(getattr(made, key) for key in models):
+            made.check_helpers()
+        # All of them, so that what an earlier calibration has stored is not used.
+        self.options = {key: getattr(made, key) for key in options_of(args.strategy)}
+        folder = model_folder(self.name)
+        if not args.dry_run:
+            _require_own(self.name, folder)
+            calibration.require_storable(folder)
+            calibration.read_calibrations(folder)
+        if args.plot is not None:
+            from nartk.bench.report import require_plot
+
+            require_plot(Path(args.plot))
+        self.records = self._read()
+
+    def _read(self) -> list[Record]:
+        from nartk.data.readers import Fields
+
+        records = [*read_files([self.dev], "txt", Fields())]
+        for record in records:
+            if record.error is not None:
+                record.error.where = record.where
+                raise record.error
+        if not any(record.text.strip() for record in records):
+            raise InputFileError("no sentence to decode", fix="give a file with at least one", where=self.dev)
+        return records
+
+    def run(self) -> int:
+        """Measures, reports and stores; returns the exit code."""
+        from nartk import calibration
+
+        args = self.args
+        with ExitStack() as stack:
+            # Opened before the work: a place that cannot be written to is found out first.
+            report = None if args.json is None else stack.enter_context(writing(Path(args.json)))
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            scores = _Scores(_scorer(args, self.dev), len(self.records), args, folder / "output")
+            scores([record.text for record in self.records])  # refuses references that do not fit
+            model = load_model(self.name, args, args.dtype)
+            measure = _Measure(args, model, model.strategy(args.strategy, self.options), self.records)
+            measure.warm_up(self.settings[0])
+            total = len(self.settings) + 1
+            rest = -(-len(self.records) // calibration.PART) * calibration.PART_ROUNDS
+            work = total * (len(self.records) * args.rounds + (0 if args.no_prune else rest))
+            drawn = not args.quiet and sys.stderr.isatty()
+            self._tell(f"{total - 1} settings, {args.rounds} rounds of {len(self.records)} sentences")
+            with progress("calibrating", work, drawn=drawn) as show:
+                measure.show = show if drawn or args.quiet else _lines(work)
+                found = calibration.sweep(
+                    self.settings,
+                    measure,
+                    scores,
+                    sentences=len(self.records),
+                    rounds=args.rounds,
+                    prune=not args.no_prune,
+                )
+            chosen, fits = calibration.choose(found.points, args.max_drop, trust=args.trust)
+            strategy = replace(measure.strategy, **chosen.setting)
+            facts = self._facts(model, strategy, scores.signature)
+            if report is not None:
+                data = facts | _as_data(found, chosen, fits) | {"stored": fits and not args.dry_run}
+                json.dump(calibration.finite(data), report, indent=2, allow_nan=False)
+                report.write("\n")
+            if args.plot is not None:
+                _plot(found, chosen if fits else None, args.max_drop, facts["metric"], Path(args.plot))
+        print(_table(found, chosen if fits else None), flush=True)
+        self._tell(LEGEND)
+        if not fits:
+            print(
+                f"nartk: no setting keeps within --max-drop {args.max_drop:g}; "
+                f"the nearest is {_verdict(chosen)}",
+                file=sys.stderr,
+            )
+            return EXIT_FAILED
+        self._tell(f"chosen: {_verdict(chosen)}")
+        if chosen.speed <= 1:
+            self._tell("which is no faster than greedy search")
+        if not args.dry_run:
+            self._store(model, strategy, chosen, facts)
+        return EXIT_OK
+
+    def _facts(self, model: Model, strategy: Any, metric: str) -> dict[str, Any]:
+        """What the figures depend on."""
+        import torch
+
+        args = self.args
+        return {
+            "metric": shlex.split(args.metric)[0],
+            "metric_signature": metric,
+            "max_drop": args.max_drop,
+            "trust": args.trust,
+            "bootstrap": args.bootstrap,
+            "bootstrap_seed": args.bootstrap_seed,
+            "sentences": len(self.records),
+            "rounds": args.rounds,
+            "batch_size": args.batch_size,
+            "max_tokens": args.max_tokens,
+            "device": args.device,
+            "dtype": args.dtype,
+            "threads": torch.get_num_threads(),
+            "grid": self.grid,
+            "signature": model.signature(strategy),
+        }
+
+    def _store(self, model: Model, strategy: Any, chosen: Point, facts: dict[str, Any]) -> None:
+        from nartk import calibration
+        from nartk.registry import make_strategy, options_of
+
+        models = {
+            key: getattr(strategy, key)
+            for key, item in options_of(strategy.name).items()
+            if item.metadata["model"]
+        }
+        own = calibration.own_options(strategy, [*self.grid])
+        entry = calibration.Calibration(
+            strategy.name,
+            model.checkpoint.fingerprint,
+            ",".join(models.values()),
+            dict(chosen.setting),
+            own,
+            {**facts, **_point(chosen), "nartk": __version__},
+        )
+        calibration.store(model.checkpoint.folder, entry)
+        self._tell(f"stored in {model.checkpoint.folder / calibration.FILE}")
+        # Where the strategy is exact by default, only options that make it approximate make use of these.
+        if "approximate" not in make_strategy(strategy.name, own).promised:
+            flags = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in chosen.setting.items())
+            self._tell(f"{strategy.name} stays identical to greedy search without flags; use {flags}")
+
+    def _tell(self, lines: str) -> None:
+        if not self.args.quiet:
+            print("\n".join(f"nartk: {line}" for line in lines.split("\n")), file=sys.stderr)
+
+
+def _grid(args: argparse.Namespace, options: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """The values to try of each option, by name; the strategy's own grid stands where none are given."""
+    from nartk.calibration import GRIDS, types_of
+
+    kinds = types_of(args.strategy)
+    default = GRIDS.get(args.strategy, {})
+    grid = {key: (options[key],) if key in options else values for key, values in default.items()}
+    for text in args.grid:
+        name, equals, listed = text.partition("=")
+        key = name.replace("-", "_")
+        if not equals or not listed:
+            raise UsageError(f"--grid is {text!r}", fix="give NAME=VALUE,VALUE")
+        if key not in kinds or kinds[key] is bool:
+            able = ", ".join(key for key, kind in kinds.items() if kind is not bool)
+            raise UsageError(
+                f"strategy {args.strategy!r} has no threshold {name!r}", fix=f"choose from {able}"
+            )
+        if key in options:
+            raise UsageError(
+                f"--grid {name} and --{name.replace('_', '-')} are both given", fix="leave one of them out"
+            )
+        try:
+            values = [kinds[key](value) for value in listed.split(",")]
+        except ValueError as error:
+            raise UsageError(f"--grid is {text!r}: {error}", fix="give numbers, with commas") from None
+        grid[key] = tuple(dict.fromkeys(values))
+    if not grid:
+        raise UsageError(
+            f"strategy {args.strategy!r} has no thresholds of its own to sweep",
+            fix=f"give --grid NAME=LIST, or choose from {', '.join(GRIDS)}",
+        )
+    return grid
+
+
+def _require_own(name: str, folder: Path) -> None:
+    """Refuses to store in a model that is part of the package."""
+    if folder.resolve().is_relative_to(Path(import_module("nartk.data").__path__[0]).resolve()):
+        raise OutputError(
+            f"{name!r} is shipped inside the package, where nothing is stored",
+            fix="add --dry-run, and keep the choice with --json FILE",
+        )
+
+
+def _scorer(args: argparse.Namespace, dev: str) -> score.Scorer:
+    """What scores a file of outputs, as nartk-score would with the same options."""
+    name, *flags = shlex.split("" if args.metric is None else args.metric) or [""]
+    if name not in score.METRICS:
+        raise UnknownStrategyError(
+            f"no metric {name!r}" if name else "--metric is missing",
+            fix=f"choose one of {', '.join(score.METRICS)}",
+        )
+    known = score.flags_of(name)
+    if "--source" in known and not {"--source", "--gold"} & set(flags):
+        flags += ["--source", dev]
+    if args.ref:
+        flags += ["--ref", *args.ref]
+    return score.METRICS[name](score.parse([name, *flags]))
+
+
+class _Scores:
+    """Scores texts of the first sentences, and resamples of them.
+
+    Attributes:
+        signature: Of the metric.
+    """
+
+    def __init__(self, scorer: score.Scorer, sentences: int, args: argparse.Namespace, path: Path) -> None:
+        self.scorer, self.sentences, self.args, self.path = scorer, sentences, args, path
+        self.signature = ""
+
+    def __call__(self, texts: Sequence[str]) -> Scored:
+        import numpy as np
+
+        from nartk.calibration import Scored
+        from nartk.metrics.bootstrap import resampled
+
+        first, rest = len(texts), self.sentences - len(texts)
+        lines = [text.replace("\n", " ") + "\n" for text in (*texts, *[""] * rest)]
+        self.path.write_bytes("".join(lines).encode("utf-8", "backslashreplace"))
+        found = self.scorer(str(self.path))
+        result = found[0] if isinstance(found, list) else found
+        self.signature = result.signature
+        # What stands for the rest has no weight.
+        there = np.repeat([[1.0, 0.0]], [first, rest], axis=1)
+        return Scored(
+            float(result.resample(there)[0]) if rest else result.score,
+            resampled(result, samples=self.args.bootstrap, seed=self.args.bootstrap_seed, first=first),
+        )
+
+
+class _Measure:
+    """Decodes the first sentences with a setting.
+
+    Attributes:
+        show: Is told how many sentences have been decoded in all.
+    """
+
+    def __init__(
+        self, args: argparse.Namespace, model: Model, strategy: Any, records: Sequence[Record]
+    ) -> None:
+        from nartk.calibration import REFERENCE
+        from nartk.registry import make_strategy
+
+        self.args, self.model, self.strategy, self.records = args, model, strategy, records
+        self.greedy = make_strategy(REFERENCE, _strategy.shared_options(strategy, REFERENCE))
+        self.show: Callable[[int], None] = lambda done: None
+        self.done = 0
+
+    def warm_up(self, setting: Setting) -> None:
+        """Decodes what is decoded slowly the first time."""
+        for each in (None, setting):
+            self(each, min(len(self.records), self.args.batch_size))
+        self.done = 0
+
+    def __call__(self, setting: Setting | None, sentences: int) -> Sample:
+        from nartk.calibration import Sample
+        from nartk.pipeline import summarize
+
+        strategy = self.greedy if setting is None else replace(self.strategy, **setting)
+        records, args = self.records[:sentences], self.args
+        texts, results = [""] * sentences, []
+        start = time.perf_counter()
+        for index, outcome in self.model.stream(
+            [record.text for record in records],
+            strategy,
+            batch_size=args.batch_size,
+            max_tokens=args.max_tokens,
+            truncate=args.truncate,
+        ):
+            if isinstance(outcome, NartkError):
+                outcome.where = records[index].where
+                raise outcome
+            texts[index] = outcome.hypotheses[0].text
+            results.append(outcome)
+        stats = summarize(results, time.perf_counter() - start)
+        self.done += sentences
+        self.show(self.done)
+        return Sample(stats.seconds, texts, stats.tokens, stats.passes, stats.drafted)
+
+
+def _lines(total: int) -> Callable[[int], None]:
+    """Tells on stderr, now and then, how many of `total` sentences are decoded."""
+    last = time.monotonic()
+
+    def show(done: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= EVERY:
+            last = time.monotonic()
+            print(f"nartk: decoded {done} of at most {total} sentences", file=sys.stderr, flush=True)
+
+    return show
+
+
+def _label(setting: Setting) -> str:
+    return ", ".join(f"{name} {_short(value)}" for name, value in setting.items())
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _verdict(point: Point) -> str:
+    drop = point.drop
+    return (
+        f"{_label(point.setting)}: {point.speed:.2f} times as fast, drop {drop.drop:.4g}, "
+        f"at most {drop.bound:.4g}"
+    )
+
+
+def _point(point: Point) -> dict[str, Any]:
+    return {
+        "speed": point.speed,
+        "speeds": point.speeds,
+        "score": point.score,
+        **asdict(point.drop),
+        "passes_per_token": point.passes,
+        "drafted_per_token": point.drafted,
+    }
+
+
+def _as_data(found: Sweep, chosen: Point, fits: bool) -> dict[str, Any]:
+    from nartk.calibration import front
+
+    best = front([found.greedy, *found.points])
+    return {
+        "pruned_on": found.sentences[1],
+        "greedy": _point(found.greedy),
+        "points": [
+            {"setting": point.setting, "front": point in best, **_point(point)} for point in found.points
+        ],
+        "dropped": [{"setting": setting, "beaten_by": other} for setting, other in found.dropped],
+        "chosen": chosen.setting if fits else None,
+        "nearest": chosen.setting,
+    }
+
+
+def _table(found: Sweep, chosen: Point | None) -> str:
+    """The settings as a Markdown table, the fastest first, and below it those that were given up."""
+    from nartk.calibration import front
+
+    best = front([found.greedy, *found.points])
+    names = [*found.points[0].setting]
+    rows: list[Sequence[str]] = [
+        [*names, "x greedy", "score", "drop", "at most", "passes", "drafted", "front"]
+    ]
+    rows.append(["---"] * len(rows[0]))
+    for point in sorted([found.greedy, *found.points], key=lambda each: -each.speed):
+        drop = point.drop
+        cells = (
+            ["greedy", *[""] * (len(names) - 1)]
+            if point is found.greedy
+            else [_short(value) for value in point.setting.values()]
+        )
+        cells += [
+            f"{point.speed:.2f} ({min(point.speeds):.2f}-{max(point.speeds):.2f})",
+            f"{point.score:.4g}",
+            f"{drop.drop:.4g} ({drop.low:.4g} to {drop.high:.4g})",
+            f"{drop.bound:.4g}",
+            f"{point.passes:.2f}",
+            f"{point.drafted:.2f}",
+            "*" if point in best else "",
+        ]
+        rows.append([f"**{cell}**" if cell and point is chosen else cell for cell in cells])
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    total, first = found.sentences
+    if found.dropped:
+        lines += ["", f"Given up on the first {first} of {total} sentences, slower and worse there:"]
+        lines += [f"- {_label(setting)}, than {_label(other)}" for setting, other in found.dropped]
+    return "\n".join(lines)
+
+
+def _plot(found: Sweep, chosen: Point | None, max_drop: float, metric: str, path: Path) -> None:
+    """Draws the drop of each setting against its speed, with their intervals."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from nartk.calibration import front
+
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for point in found.points:
+        drop = point.drop
+        # A percentile interval need not hold the estimate; a bar has no negative length.
+        across = [[point.speed - min(point.speeds)], [max(point.speeds) - point.speed]]
+        along = [[max(0.0, drop.drop - drop.low)], [max(0.0, drop.high - drop.drop)]]
+        axes.errorbar(
+            point.speed, drop.drop, along, across, fmt="o", color="#4477aa", ecolor="#bbbbbb", elinewidth=0.8
+        )
+    axes.plot(1.0, 0.0, "s", color="#222222", label="greedy")
+    best = front([found.greedy, *found.points])
+    axes.plot(
+        [point.speed for point in best], [point.drop.drop for point in best], color="#4477aa", label="front"
+    )
+    axes.axhline(max_drop, color="#222222", linewidth=0.8, linestyle=":", label="--max-drop")
+    if chosen is not None:
+        axes.plot(
+            chosen.speed, chosen.drop.drop, "*", markersize=14, color="#ee6677", label=_label(chosen.setting)
+        )
+    axes.set_xlabel("times as fast as greedy")
+    axes.set_ylabel(f"drop of {metric}")
+    axes.legend()
+    with writing(path, binary=True) as file:
+        figure.savefig(file, format=path.suffix[1:], dpi=150)
