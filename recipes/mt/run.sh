@@ -19,11 +19,12 @@
 # Needs the extras train, score and plot (README.md, "Install").
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=../stages.sh
+source "$here/../stages.sh"
 stages=(prepare sentencepiece binarise teacher distil models decode score speed table)
 pair= quick= data= work= device=cpu only= on='raw distilled' d_model= updates= teacher_updates= jobs= chosen=
 
 usage() { sed -n '2,20s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
-die() { echo "run.sh: $*" >&2; exit 2; }
 while [ $# -gt 0 ]; do
   case $1 in
     --quick) quick=1; shift; continue ;;
@@ -74,12 +75,12 @@ for command in nartk-train nartk-distill; do
 done
 src=${pair%-*} trg=${pair#*-}
 [ -n "$work" ] || work=runs/mt-$pair${quick:+-quick}
-mkdir -p "$work/done" "$work/failed"
+mkdir -p "$work"
 
 if [ -n "$quick" ]; then
   : "${updates:=60}" "${teacher_updates:=200}" "${d_model:=64}"
   size=(--encoder-layers 2 --decoder-layers 2 --encoder-heads 2 --decoder-heads 2)
-  pieces=2000 tokens=1500 teacher_tokens=1500 lr=0.002 warmup=30 log=20
+  schedule=(--lr 0.002 --warmup-updates 30 --log-interval 20) pieces=2000 tokens=1500 teacher_tokens=1500
   # A teacher of 200 updates says little: most references stay.
   distil=(--strategy greedy --max-len 40 --min-bleu 10 --drop-longer 100 --drop-repeats 6)
   speed=(--rounds 2 --single 5 --many 32 --threads 1)
@@ -87,7 +88,7 @@ else
   : "${updates:=4000}" "${teacher_updates:=4000}" "${d_model:=128}"
   size=(--encoder-layers 3 --decoder-layers 3 --encoder-heads 4 --decoder-heads 4)
   # Students get small batches, and more of them: that is what a short training needs.
-  pieces=4000 tokens=2048 teacher_tokens=4096 lr=0.002 warmup=400 log=100
+  schedule=(--lr 0.002 --warmup-updates 400 --log-interval 100) pieces=4000 tokens=2048 teacher_tokens=4096
   distil=(--strategy beam --beam-size 5 --drop-longer 200 --drop-ratio 3 --drop-copies 1 --drop-repeats 4)
   speed=(--rounds 3 --single 100 --many 1000)
 fi
@@ -118,23 +119,6 @@ binarise() {
     --validpref "$work/text/valid.spm" --destdir "$work/bin" --joined-dictionary --srcdict "$work/text/dict.txt"
 }
 
-# fit FOLDER KIND UPDATES FLAGS...: trains, and writes FOLDER/model.
-fit() {
-  local folder=$1 kind=$2 most=$3
-  shift 3
-  local criterion=(--criterion nartk_nar)
-  [ "$kind" != transformer ] || criterion=(--criterion nartk_cross_entropy)
-  nartk-train "$work/bin" --task nartk_translation --source-lang "$src" --target-lang "$trg" \
-    --arch "nartk_$kind" "${size[@]}" "${place[@]}" "${criterion[@]}" --label-smoothing 0.1 \
-    --optimizer nartk_adamw --adam-betas '(0.9, 0.98)' --weight-decay 0.01 --clip-norm 1.0 --lr "$lr" \
-    --lr-scheduler polynomial_decay --warmup-updates "$warmup" --total-num-update "$most" --max-update "$most" \
-    --skip-invalid-size-inputs-valid-test --seed 1 --num-workers 0 --save-dir "$folder/checkpoints" \
-    --save-interval-updates $((most / 8)) --keep-interval-updates 1 --no-epoch-checkpoints --log-interval "$log" \
-    --log-format simple "$@"
-  nartk-convert "$folder/checkpoints/checkpoint_last.pt" --output "$folder/model" --dict "$work/text/dict.txt" \
-    --spm "$work/text/spm.model"
-}
-
 # systems WHAT: the lines of systems.tsv that begin with WHAT.
 systems() { grep -P "^$1\t" "$work/systems.tsv" || true; }
 key() { printf '%s.%s.%s' "$1" "$2" "$3" | tr ':=' '_-'; }
@@ -150,7 +134,7 @@ teacher() {
   local flags
   flags=$(systems model | awk -F '\t' '$2 == "teacher" { print $4 }')
   # shellcheck disable=SC2086
-  fit "$work/teacher" transformer "$teacher_updates" --max-tokens "$teacher_tokens" --dropout 0.2 $flags
+  fit "$work/teacher" transformer "$teacher_updates" "${size[@]}" --max-tokens "$teacher_tokens" --dropout 0.2 $flags
 }
 
 distil() {
@@ -159,20 +143,6 @@ distil() {
   python "$here/prepare.py" encode --model "$work/text/spm.model" "$work/distilled"/train.{"$src","$trg"}
   nartk-preprocess --source-lang "$src" --target-lang "$trg" --trainpref "$work/distilled/train.spm" \
     --destdir "$work/bin-distilled" --joined-dictionary --srcdict "$work/text/dict.txt"
-}
-
-# later COMMAND...: runs it beside at most $jobs - 1 others.
-later() {
-  while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n || true; done
-  "$@" &
-}
-
-# attempt NAME COMMAND...: what fails leaves a mark, and the run goes on.
-attempt() {
-  local name=$1
-  shift
-  rm -f "$work/failed/$name"
-  "$@" || touch "$work/failed/$name"
 }
 
 # One student: what fails leaves a mark and its log, and the others go on.
@@ -184,7 +154,10 @@ student() {
   rm -f "$work/failed/$name.$kind_of_data"
   set +e # not in the condition below, where the first error of `fit` would not end it
   # shellcheck disable=SC2086
-  (set -e; fit "$folder" "$kind" "$updates" --max-tokens "$tokens" --dropout 0.1 $flags "${extra[@]}") >"$folder/log" 2>&1
+  (
+    set -e
+    fit "$folder" "$kind" "$updates" "${size[@]}" --max-tokens "$tokens" --dropout 0.1 $flags "${extra[@]}"
+  ) >"$folder/log" 2>&1
   local status=$?
   set -e
   if [ $status = 0 ]; then
@@ -266,21 +239,7 @@ table() {
   python "$here/table.py" --work "$work"
 }
 
+mark() { echo "$1"; }
+
 describe
-for stage in "${stages[@]}"; do
-  if [ -n "$chosen" ]; then
-    [[ " $chosen " == *" $stage "* ]] || continue
-  elif [ -e "$work/done/$stage" ]; then
-    echo "== $stage: done before" >&2
-    continue
-  fi
-  echo "== $stage" >&2
-  start=$SECONDS
-  "$stage"
-  touch "$work/done/$stage"
-  echo "== $stage: $((SECONDS - start)) s" >&2
-done
-if [ -n "$(ls "$work/failed")" ]; then
-  echo "run.sh: failed: $(ls "$work/failed" | tr '\n' ' ')" >&2
-  exit 1
-fi
+run_stages "$chosen" "${stages[@]}"
