@@ -1,0 +1,733 @@
+"""`nartk-calibrate`: the sweep and the choice against plain Python, and where stored thresholds are used.
+
+Each safeguard comes with a variant that is known to be wrong and must fail the same check.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from small_drafters import shaken
+
+import nartk
+from nartk import calibration
+from nartk.calibration import Calibration, Drop, Point, Sample, Scored, Setting
+from nartk.checkpoint import save_checkpoint
+from nartk.cli import decode, score
+from nartk.cli.calibrate import main
+from nartk.errors import CheckpointError
+from nartk.metrics.bootstrap import resampled
+from nartk.metrics.result import MetricResult
+from nartk.metrics.sacre import bleu_score
+from nartk.models.blockwise import Blockwise, BlockwiseConfig
+from nartk.vocab import Vocab
+
+WORDS = tiny.WORDS.split()
+
+
+# The front and the choice
+
+
+def point(speed: float, drop: float, bound: float = 0.0, name: int = 0) -> Point:
+    return Point({"name": name}, (speed,), 50.0 - drop, Drop(drop, drop - 1, drop + 1, bound), 1.0, 0.0)
+
+
+def random_points(rng: random.Random) -> list[Point]:
+    """Few values, so that many are equal."""
+    found = []
+    for name in range(rng.randint(1, 9)):
+        drop = rng.randint(-1, 4) / 4
+        found.append(point(rng.randint(2, 8) / 4, drop, drop + rng.randint(0, 3) / 4, name))
+    return found
+
+
+def names(points: Sequence[Point]) -> set[int]:
+    return {each.setting["name"] for each in points}
+
+
+def front_by_hand(points: Sequence[Point]) -> set[int]:
+    """Those that no other one beats in one thing without losing in the other."""
+    best = set()
+    for mine in points:
+        beaten = False
+        for other in points:
+            as_good = other.speeds[0] >= mine.speeds[0] and other.drop.drop <= mine.drop.drop
+            better = other.speeds[0] > mine.speeds[0] or other.drop.drop < mine.drop.drop
+            beaten = beaten or (as_good and better)
+        if not beaten:
+            best.add(mine.setting["name"])
+    return best
+
+
+def without_equals(points: Sequence[Point]) -> list[Point]:
+    """Known to be wrong: of equal points only one stays."""
+    best: list[Point] = []
+    for each in sorted(points, key=lambda each: (-each.speed, each.drop.drop)):
+        if not best or each.drop.drop < best[-1].drop.drop:
+            best.append(each)
+    return best
+
+
+def slowest_first(points: Sequence[Point]) -> list[Point]:
+    """Known to be wrong: a point of the same speed and a larger drop stays."""
+    return [
+        mine
+        for mine in points
+        if not any(other.speed > mine.speed and other.drop.drop <= mine.drop.drop for other in points)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("front", "right"), [(calibration.front, True), (without_equals, False), (slowest_first, False)]
+)
+def test_the_front_is_what_nothing_dominates(
+    front: Callable[[Sequence[Point]], list[Point]], right: bool
+) -> None:
+    rng = random.Random(1)
+    trials = [random_points(rng) for _ in range(300)]
+    assert all(names(front(points)) == front_by_hand(points) for points in trials) == right
+
+
+def choice_by_hand(points: Sequence[Point], most: float, trust: str) -> tuple[tuple[float, float], bool]:
+    """Speed and trusted drop of the point to choose: equal ones are as good."""
+    found = [(each.speeds[0], each.drop.bound if trust == "bound" else each.drop.drop) for each in points]
+    fitting = [each for each in found if each[1] <= most]
+    if fitting:
+        fastest = max(speed for speed, _ in fitting)
+        return (fastest, min(drop for speed, drop in fitting if speed == fastest)), True
+    least = min(drop for _, drop in found)
+    return (max(speed for speed, drop in found if drop == least), least), False
+
+
+def trusts_the_estimate(points: Sequence[Point], most: float, *, trust: str) -> tuple[Point, bool]:
+    """Known to be wrong: the bound is not looked at."""
+    return calibration.choose(points, most, trust="point")
+
+
+def takes_the_first(points: Sequence[Point], most: float, *, trust: str) -> tuple[Point, bool]:
+    """Known to be wrong: of equally fast points any one is taken."""
+    found, fits = calibration.choose(points, most, trust=trust)
+    return next(each for each in points if not fits or each.speed == found.speed), fits
+
+
+@pytest.mark.parametrize(
+    ("choose", "right"),
+    [(calibration.choose, True), (trusts_the_estimate, False), (takes_the_first, False)],
+)
+def test_the_choice_is_the_fastest_that_fits(choose: Any, right: bool) -> None:
+    rng = random.Random(2)
+    same, fitted = True, set()
+    for _ in range(300):
+        points, most = random_points(rng), rng.randint(-1, 6) / 4
+        for trust in calibration.TRUSTS:
+            found, fits = choose(points, most, trust=trust)
+            drop = found.drop.bound if trust == "bound" else found.drop.drop
+            same &= ((found.speeds[0], drop), fits) == choice_by_hand(points, most, trust)
+            fitted.add(fits)
+    assert same == right
+    assert fitted == {True, False}
+
+
+# The bootstrap
+
+
+def mean_metric(values: Sequence[float]) -> MetricResult:
+    """The mean of a value a sentence."""
+    numbers = np.array(values)
+    return MetricResult(
+        "bleu", float(numbers.mean()), {}, "", len(numbers), lambda w: (w @ numbers) / w.sum(axis=1)
+    )
+
+
+@pytest.mark.parametrize("first", [None, 11])
+def test_the_bound_is_the_percentile_of_the_paired_drops(first: int | None) -> None:
+    rng = np.random.default_rng(3)
+    base, other = rng.normal(10, 5, 30), rng.normal(0, 1, 30)
+    other += base
+    count = 30 if first is None else first
+    scored = [
+        Scored(values[:count].mean(), resampled(mean_metric(values), samples=400, seed=7, first=first))
+        for values in (base, other)
+    ]
+    found = Drop.between(*scored)
+    picks = np.random.default_rng(7).integers(count, size=(400, count))
+    drops = sorted((base[picks].mean(1) - other[picks].mean(1)).tolist())
+
+    def percentile(share: float) -> float:
+        place = share * (len(drops) - 1)
+        low = math.floor(place)
+        return drops[low] + (place - low) * (drops[min(low + 1, len(drops) - 1)] - drops[low])
+
+    assert found.drop == pytest.approx(base[:count].mean() - other[:count].mean(), abs=1e-12)
+    assert [found.low, found.high, found.bound] == pytest.approx(
+        [*map(percentile, (0.025, 0.975, 0.95))], abs=1e-9
+    )
+    # Known to be wrong: resamples of other sentences for the two.
+    apart = resampled(mean_metric(other), samples=400, seed=8, first=first)
+    assert Drop.between(scored[0], Scored(0.0, apart)).bound > found.bound + 0.5
+
+
+# The sweep
+
+
+class Twin:
+    """Settings whose speed and quality are made up; time is `seconds` of a setting times the sentences.
+
+    Args:
+        seconds: Of a sentence by setting, and of greedy search under None: one for each round, over and over.
+        quality: The value of each sentence by setting.
+    """
+
+    def __init__(self, seconds: dict[Any, Sequence[float]], quality: dict[Any, Sequence[float]]) -> None:
+        self.seconds, self.quality = seconds, quality
+        self.calls: list[tuple[Any, int]] = []
+
+    def measure(self, setting: Setting | None, sentences: int) -> Sample:
+        key = None if setting is None else setting["name"]
+        turn = sum(call == (key, sentences) for call in self.calls)
+        self.calls.append((key, sentences))
+        seconds = self.seconds[key][turn % len(self.seconds[key])] * sentences
+        texts = [str(value) for value in self.quality[key][:sentences]]
+        return Sample(seconds, texts, tokens=10 * sentences, passes=4 * sentences, drafted=13 * sentences)
+
+    def score(self, texts: Sequence[str]) -> Scored:
+        values = np.array([*map(float, texts)])
+        return Scored(values.mean(), resampled(mean_metric(values), samples=200))
+
+
+def test_speeds_are_paired_by_round() -> None:
+    seconds = {None: (2.0, 4.0, 3.0), "a": (1.0, 8.0, 1.0), "b": (4.0, 2.0, 1.0)}
+    twin = Twin(seconds, {None: [5.0] * 9, "a": [4.0] * 9, "b": [5.0] * 9})
+    settings = [{"name": "a"}, {"name": "b"}]
+    found = calibration.sweep(settings, twin.measure, twin.score, sentences=9, rounds=3, prune=False)
+    assert [each.speeds for each in found.points] == [(2.0, 0.5, 3.0), (0.5, 2.0, 3.0)]
+    assert [each.speed for each in found.points] == [2.0, 2.0]
+    assert [each.drop for each in found.points] == [Drop(1.0, 1.0, 1.0, 1.0), Drop(0.0, 0.0, 0.0, 0.0)]
+    assert [each.score for each in found.points] == [4.0, 5.0]
+    assert (found.greedy.speeds, found.greedy.drop.drop) == ((1.0, 1.0, 1.0), 0.0)
+    assert {(each.passes, each.drafted) for each in found.points} == {(0.4, 1.3)}
+    # Each round begins with another one.
+    assert twin.calls == [(name, 9) for name in (None, "a", "b", "a", "b", None, "b", None, "a")]
+    # Known to be wrong: the ratio of the medians.
+    assert statistics.median(seconds[None]) / statistics.median(seconds["a"]) == 3.0
+
+
+def sweep_of(seconds: dict[Any, Sequence[float]], quality: dict[Any, Sequence[float]]) -> tuple[Any, Twin]:
+    twin = Twin({None: (1.0,), **seconds}, {None: [9.0] * 30, **quality})
+    settings: list[Setting] = [{"name": name} for name in seconds]
+    return calibration.sweep(settings, twin.measure, twin.score, sentences=30, rounds=1), twin
+
+
+def test_what_is_clearly_dominated_is_given_up() -> None:
+    noise = [random.Random(4).gauss(0, 1) for _ in range(30)]
+    good, bad = [8 + each for each in noise], [5 + each for each in reversed(noise)]
+    seconds = {"fast": (0.5,), "slow and worse": (1.0, 1.0)}
+    found, twin = sweep_of(seconds, {"fast": good, "slow and worse": bad})
+    assert found.dropped == [({"name": "slow and worse"}, {"name": "fast"})]
+    assert [each.setting["name"] for each in found.points] == ["fast"]
+    assert found.sentences == (30, 10)
+    assert twin.calls.count(("slow and worse", 10)) == 2
+    assert ("slow and worse", 30) not in twin.calls
+
+
+@pytest.mark.parametrize(
+    ("fast", "slow", "good", "bad"),
+    [
+        pytest.param((0.5,), (1.0,), 8, 8, id="as good"),
+        pytest.param((0.5,), (1.0,), 8, 8.5, id="better"),
+        pytest.param((0.5,), (0.52,), 8, 5, id="hardly slower"),
+        pytest.param((0.5, 1.0), (1.0, 0.9), 8, 5, id="slower in one round alone"),
+        pytest.param((1.0,), (0.5,), 8, 5, id="faster"),
+    ],
+)
+def test_what_is_not_clearly_dominated_stays(
+    fast: Sequence[float], slow: Sequence[float], good: float, bad: float
+) -> None:
+    noise = [random.Random(4).gauss(0, 1) for _ in range(30)]
+    quality = {"a": [good + each for each in noise], "b": [bad + each for each in noise]}
+    found, _ = sweep_of({"a": fast, "b": slow}, quality)
+    assert found.dropped == []
+    assert [each.setting["name"] for each in found.points] == ["a", "b"]
+
+
+def test_a_difference_that_may_be_chance_gives_nothing_up() -> None:
+    good = [9.0] * 5 + [1.0] * 5 + [9.0] * 20
+    bad = [1.0] * 5 + [8.9] * 5 + [9.0] * 20
+    assert sum(bad[:10]) < sum(good[:10])  # the known-bad rule, which compares the means, would
+    found, _ = sweep_of({"fast": (0.5,), "slow": (1.0,)}, {"fast": good, "slow": bad})
+    assert found.dropped == []
+
+
+# The folder
+
+
+def calibrated(**changes: Any) -> Calibration:
+    usual = Calibration(
+        "bild",
+        "m" * 12,
+        "d" * 12,
+        {"fallback": 0.3, "rollback": 4.0},
+        {"max_draft": 10, "distance": "cross-entropy"},
+        {},
+    )
+    return replace(usual, **changes)
+
+
+def test_a_folder_keeps_one_choice_for_each_strategy_and_drafter(tmp_path: Path) -> None:
+    assert calibration.read_calibrations(tmp_path) == []
+    entries = [
+        calibrated(),
+        calibrated(drafter="e"),
+        calibrated(strategy="gad", thresholds={"beta": 3, "tau": 1.0}, options={"block_size": 25}),
+        calibrated(strategy="of another package", thresholds={"x": 1}),
+    ]
+    for entry in entries:
+        calibration.store(tmp_path, entry)
+    assert calibration.read_calibrations(tmp_path) == entries
+    newer = calibrated(model="n", thresholds={"fallback": 0.5, "rollback": 1.0}, evidence={"speed": 2.0})
+    calibration.store(tmp_path, newer)
+    assert calibration.read_calibrations(tmp_path) == [*entries[1:], newer]
+
+
+def bild(**options: Any) -> Any:
+    return nartk.registry.make_strategy("bild", options)
+
+
+def apply_to(folder: Path, given: dict[str, Any], **changes: str) -> tuple[dict[str, Any], str]:
+    models = {"model": "m" * 12, "drafter": "d" * 12} | changes
+    return calibration.apply(folder, bild(**given), given, **models)
+
+
+def test_what_is_stored_sets_what_is_not_given(tmp_path: Path) -> None:
+    entry = calibrated(thresholds={"fallback": 0.3, "rollback": math.inf}, options={"max_draft": 7})
+    calibration.store(tmp_path, entry)
+    stored = {"fallback": 0.3, "rollback": math.inf, "max_draft": 7}
+    assert apply_to(tmp_path, {}) == (stored, "")
+    found = apply_to(tmp_path, {"fallback": 0.9, "max_len": 5, "max_draft": 7})
+    assert found == ({"rollback": math.inf}, "")
+    assert apply_to(tmp_path, {"fallback": 0.9, "rollback": 1.0, "max_draft": 2}, model="x") == ({}, "")
+    assert apply_to(tmp_path / "none", {}) == ({}, "")
+
+
+@pytest.mark.parametrize(
+    ("given", "changes", "why"),
+    [
+        ({}, {"drafter": "x"}, "they are for drafter dddddddddddd, this one is x"),
+        ({}, {"model": "x"}, "they are for model mmmmmmmmmmmm, this one is x"),
+        ({"distance": "kl"}, {}, "they are for distance cross-entropy, which is now kl"),
+        ({"rollback": 1.0, "max_draft": 3}, {}, "they are for max_draft 10, which is now 3"),
+    ],
+)
+def test_what_does_not_fit_is_not_used(
+    given: dict[str, Any], changes: dict[str, str], why: str, tmp_path: Path
+) -> None:
+    calibration.store(tmp_path, calibrated())
+    added, line = apply_to(tmp_path, given, **changes)
+    assert added == {}
+    assert line == f"the thresholds in {tmp_path / 'calibration.json'} are not used: {why}"
+
+
+def entries(**changes: Any) -> str:
+    entry = asdict(calibrated()) | changes
+    return json.dumps({"format": 1, "calibrations": [entry]})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        "\xff",
+        "[" * 100_000,
+        '{"format": 2, "calibrations": []}',
+        '{"format": 1, "calibrations": [{}]}',
+        entries(more=1),
+        entries(thresholds=[]),
+        entries(model=3),
+        entries(thresholds={"fallback": 7.0}),
+        entries(thresholds={"fallback": "x"}),
+        entries(thresholds={"fallback": None}),
+        entries(thresholds={"drafter": "somewhere"}),
+        entries(options={"tau": 1.0}),
+        entries(options={"distance": "far"}),
+    ],
+)
+def test_a_damaged_file_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "calibration.json").write_text(text, encoding="latin-1")
+    with pytest.raises(CheckpointError) as caught:
+        apply_to(tmp_path, {})
+    assert caught.value.where == str(tmp_path / "calibration.json")
+    assert caught.value.exit_code == 5
+
+
+# The command
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A verifier, small models near it, a non-autoregressive one, and sentences with their references."""
+    root = tmp_path_factory.mktemp("calibrate")
+    vocab = Vocab.from_words(WORDS)
+    tiny.corrector(root / "model")
+    for seed, name in enumerate(("small", "other")):
+        tiny._save(root / name, shaken(tiny.trained_corrector(), seed, 0.3), vocab, None)
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn": 16, "decoder_ffn": 16}
+    heads = {"encoder_heads": 2, "decoder_heads": 2, "max_source_len": 64, "max_target_len": 64}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        network = Blockwise(
+            BlockwiseConfig(src_vocab=len(vocab), tgt_vocab=len(vocab), block=3, **sizes, **heads)
+        )
+    save_checkpoint(
+        root / "blockwise",
+        kind="blockwise",
+        settings=asdict(network.config),
+        tensors=network.state_dict(),
+        source_vocab=vocab,
+        target_vocab=vocab,
+        card="# A small model for tests\n",
+    )
+    rng = random.Random(5)
+    lines = [" ".join(rng.choices(WORDS, k=rng.randint(3, 10))) for _ in range(14)]
+    lines[3] = ""
+    (root / "dev.src").write_text("".join(f"{line}\n" for line in lines))
+    gold = [" ".join("goes" if word == "go" else word for word in line.split()) for line in lines]
+    (root / "dev.ref").write_text("".join(f"{line}\n" for line in gold))
+    return root
+
+
+@pytest.fixture
+def model(folders: Path, tmp_path: Path) -> Path:
+    """The verifier, without a calibration."""
+    return Path(shutil.copytree(folders / "model", tmp_path / "model"))
+
+
+def calibrate(folders: Path, model: Path, *flags: str, drafter: str = "small") -> int:
+    usual = ["--ref", str(folders / "dev.ref"), "--rounds", "1", "--bootstrap", "50"]
+    if "--metric" not in flags:
+        usual += ["--metric", "chrf"]
+    files = [str(model), str(folders / "dev.src"), "--drafter", str(folders / drafter)]
+    return main([*files, *usual, *flags])
+
+
+GRID = ("--grid", "fallback=0.2", "--grid", "rollback=0.5,inf")
+
+
+def signature_of(model: Path, *flags: str, capsys: pytest.CaptureFixture[str]) -> tuple[str, list[str]]:
+    """The signature that nartk-decode prints, and the other lines but the summary."""
+    source = model.parent / "in.txt"
+    source.write_text("she go home !\n")
+    assert decode.main([str(model), str(source), *flags]) == 0
+    *lines, _, signature = capsys.readouterr().err.splitlines()
+    return signature, lines
+
+
+def test_what_is_chosen_is_the_default_of_nartk_decode(
+    folders: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = nartk.load(model).checkpoint.fingerprint
+    use = ("--strategy", "bild", "--drafter", str(folders / "small"))
+    signature, _ = signature_of(model, *use, capsys=capsys)
+    assert "|fallback:0.6|rollback:2.0|max_draft:10|" in signature
+
+    report = tmp_path / "report.json"
+    assert calibrate(folders, model, "--max-drop", "0.1", *GRID, "--json", str(report)) == 0
+    captured = capsys.readouterr()
+    table = [
+        [cell.strip(" *") for cell in line.split("|")[1:-1]]
+        for line in captured.out.splitlines()
+        if line.startswith("|")
+    ]
+    assert table[0] == [
+        *("fallback", "rollback", "x greedy", "score", "drop", "at most", "passes", "drafted", "front")
+    ]
+    assert {row[0] for row in table[2:]} == {"greedy", "0.2"}
+    assert {row[1] for row in table[2:]} == {"", "0.5", "inf"}
+    assert "**0.2** | **0.5**" in captured.out
+    assert f"nartk: stored in {model / 'calibration.json'}" in captured.err
+    data = json.loads(report.read_text())
+    assert data["chosen"] == {"fallback": 0.2, "rollback": 0.5}
+    by_rollback = {each["setting"]["rollback"]: each for each in data["points"]}
+    assert by_rollback["inf"]["drop"] > by_rollback[0.5]["drop"]
+    assert data["stored"] is True
+
+    (stored,) = calibration.read_calibrations(model)
+    assert stored.thresholds == {"fallback": 0.2, "rollback": 0.5}
+    assert stored.options == {"max_draft": 10, "distance": "cross-entropy"}
+    assert stored.model == before == nartk.load(model).checkpoint.fingerprint
+    assert stored.evidence["speed"] == by_rollback[0.5]["speed"]
+
+    assert "|fallback:0.2|rollback:0.5|max_draft:10|" in signature_of(model, *use, capsys=capsys)[0]
+    signature, lines = signature_of(model, *use, "--fallback", "0.9", capsys=capsys)
+    assert "|fallback:0.9|rollback:0.5|" in signature
+    assert lines == []
+    found = nartk.load(model).strategy("bild", {"drafter": str(folders / "small"), "rollback": 3})
+    assert (found.fallback, found.rollback) == (0.2, 3)
+
+
+def test_figures_are_those_of_the_library(folders: Path, model: Path, tmp_path: Path) -> None:
+    """The drop, its bound and the counts, by other ways."""
+    report = tmp_path / "report.json"
+    flags = ["--metric", "bleu", "--dry-run", "--max-drop", "99", "--no-prune", *GRID, "--json", str(report)]
+    assert calibrate(folders, model, *flags, "--quiet") == 0
+    lines, gold = ((folders / name).read_text().splitlines() for name in ("dev.src", "dev.ref"))
+    loaded = nartk.load(model)
+    greedy = bleu_score([gold], [each.text for each in loaded.decode(lines, "greedy")])
+    for found in json.loads(report.read_text())["points"]:
+        options = {key: float(value) for key, value in found["setting"].items()}
+        run = loaded.run(lines, "bild", {"drafter": str(folders / "small"), **options})
+        result = bleu_score([gold], [hypotheses[0].text for hypotheses in run.hypotheses])
+        assert found["score"] == result.score
+        assert found["drop"] == greedy.score - result.score
+        weights = np.zeros((50, len(lines)))
+        picks = np.random.default_rng(12345).integers(len(lines), size=weights.shape)
+        for row, column in zip(np.arange(50).repeat(len(lines)), picks.ravel(), strict=True):
+            weights[row, column] += 1
+        drops = greedy.resample(weights) - result.resample(weights)
+        assert found["bound"] == pytest.approx(np.quantile(drops, 0.95), abs=1e-9)
+        assert found["passes_per_token"] == run.stats.passes / run.stats.tokens
+        assert found["drafted_per_token"] == run.stats.drafted / run.stats.tokens
+
+
+def test_other_models_are_told_apart(
+    folders: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert calibrate(folders, model, "--max-drop", "0.1", *GRID, "--quiet") == 0
+    (stored,) = calibration.read_calibrations(model)
+    capsys.readouterr()
+    use = ("--strategy", "bild", "--drafter", str(folders / "other"))
+    other = nartk.load(folders / "other").checkpoint.fingerprint
+    signature, lines = signature_of(model, *use, capsys=capsys)
+    assert "|fallback:0.6|rollback:2.0|" in signature
+    assert lines == [
+        f"nartk: the thresholds in {model / 'calibration.json'} are not used: "
+        f"they are for drafter {stored.drafter}, this one is {other}"
+    ]
+    assert decode.main([str(model), str(tmp_path / "in.txt"), *use, "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
+    # In the library it is a warning, and only there: --stats decodes twice.
+    with pytest.warns(UserWarning, match="are not used: they are for drafter"):
+        nartk.load(model).strategy("bild", {"drafter": str(folders / "other")})
+    _, lines = signature_of(model, *use, "--stats", str(tmp_path / "stats.json"), capsys=capsys)
+    assert len(lines) == 1
+
+    config = model / "config.json"
+    config.write_text(config.read_text() + "\n")  # another fingerprint
+    signature, lines = signature_of(
+        model, "--strategy", "bild", "--drafter", str(folders / "small"), capsys=capsys
+    )
+    assert "|fallback:0.6|rollback:2.0|" in signature
+    (line,) = lines
+    assert f"they are for model {stored.model}, this one is " in line
+
+
+def test_gad_stays_exact_unless_it_is_asked_not_to(
+    folders: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--strategy", "gad", "--grid", "beta=3", "--grid", "tau=0.25,0.5", "--max-drop", "9")
+    assert calibrate(folders, model, *flags, "--metric", "chrf", drafter="blockwise") == 0
+    (stored,) = calibration.read_calibrations(model)
+    said = capsys.readouterr().err
+    assert f"identical to greedy search without flags; use --beta 3 --tau {stored.thresholds['tau']}" in said
+    use = ("--strategy", "gad", "--drafter", str(folders / "blockwise"))
+    signature, lines = signature_of(model, *use, "--assert-lossless", capsys=capsys)
+    assert "|beta:1|tau:3.0|" in signature
+    assert lines == []
+    signature, _ = signature_of(model, *use, "--beta", "3", capsys=capsys)
+    assert f"|beta:3|tau:{stored.thresholds['tau']}|" in signature
+
+
+def test_where_nothing_fits_nothing_is_stored(
+    folders: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "report.json"
+    flags = ("--fallback", "0.2", "--grid", "rollback=inf", "--max-drop", "0.1", "--json", str(report))
+    assert calibrate(folders, model, *flags) == 1
+    captured = capsys.readouterr()
+    assert re.search(
+        r"^nartk: no setting keeps within --max-drop 0.1; the nearest is fallback 0.2, rollback inf: "
+        r"[\d.]+ times as fast, drop [\d.]+, at most [\d.]+$",
+        captured.err,
+        re.MULTILINE,
+    )
+    assert "**" not in captured.out
+    assert json.loads(report.read_text())["chosen"] is None
+    assert not (model / "calibration.json").exists()
+    # By the estimate of the drop a setting fits that does not by its bound.
+    drop = json.loads(report.read_text())["points"][0]["drop"]
+    most = ("--max-drop", str(drop + 1e-6))
+    assert calibrate(folders, model, *flags, *most) == 1
+    assert calibrate(folders, model, *flags, *most, "--trust", "point", "--dry-run") == 0
+    assert not (model / "calibration.json").exists()
+    assert calibrate(folders, model, *flags, *most, "--trust", "point") == 0
+    assert (model / "calibration.json").exists()
+
+
+def test_an_earlier_calibration_is_not_used(folders: Path, model: Path, tmp_path: Path) -> None:
+    drafter = nartk.load(folders / "small").checkpoint.fingerprint
+    fingerprint = nartk.load(model).checkpoint.fingerprint
+    thresholds = {"fallback": 0.1, "rollback": 9.0, "max_draft": 2}
+    calibration.store(
+        model, calibrated(model=fingerprint, drafter=drafter, thresholds=thresholds, options={})
+    )
+    assert calibrate(folders, model, "--max-drop", "0.1", *GRID, "--quiet") == 0
+    (stored,) = calibration.read_calibrations(model)
+    assert stored.options == {"max_draft": 10, "distance": "cross-entropy"}
+
+
+def test_a_picture_is_drawn(folders: Path, model: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "front.png"
+    flags = ("--max-drop", "0.1", *GRID, "--dry-run", "--quiet", "--plot", str(picture))
+    assert calibrate(folders, model, *flags) == 0
+    assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_metrics_are_those_of_nartk_score(
+    folders: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """GLEU needs the source too, and options of a metric are its own."""
+    report = tmp_path / "report.json"
+    out = tmp_path / "out.txt"
+    for metric, options in (("gleu", []), ("chrf", ["--word-order", "2"])):
+        flags = ["--metric", " ".join([metric, *options]), "--max-drop", "99", "--dry-run", "--quiet"]
+        flags += ["--fallback", "0.5", "--rollback", "9", "--json", str(report)]
+        assert (
+            calibrate(folders, model, *flags, "--fallback", "0.5", "--rollback", "9", "--json", str(report))
+            == 0
+        )
+        found = json.loads(report.read_text())
+        source, gold = str(folders / "dev.src"), str(folders / "dev.ref")
+        command = [str(model), source, "--strategy", "greedy", "--output", str(out), "--quiet"]
+        assert decode.main(command) == 0
+        capsys.readouterr()
+        given = ["--source", source] if metric == "gleu" else []
+        assert score.main([metric, str(out), *given, *options, "--ref", gold, "--json"]) == 0
+        wanted = json.loads(capsys.readouterr().out)
+        assert found["greedy"]["score"] == wanted["score"]
+        assert found["metric_signature"] == wanted["signature"]
+
+
+BAD: list[tuple[list[str], int, str]] = [
+    (["MODEL", "DEV", "--metric", "chrf", "--ref", "REF", "DRAFTER"], 2, r"--max-drop is missing"),
+    (["MODEL", "DEV", "--max-drop", "nan", "DRAFTER", "--metric", "chrf"], 2, r"--max-drop is nan"),
+    (["MODEL", "DEV", "--max-drop", "1", "DRAFTER", "--ref", "REF"], 2, r"--metric is missing.*bleu"),
+    (["USUAL", "--metric", "blue"], 2, r"E102 UnknownStrategy\] no metric 'blue'"),
+    (["USUAL", "--metric", "bleu --tokenise x"], 2, r"unrecognized arguments: --tokenise"),
+    (["MODEL", "DEV", "--max-drop", "1", "--metric", "chrf", "DRAFTER"], 2, r"required: --ref"),
+    (["MODEL", "DEV", "--max-drop", "1", "--metric", "chrf", "--ref", "REF"], 2, r"--drafter names none"),
+    (["USUAL", "--drafter", "NONE"], 2, r"E401 ModelNotFound"),
+    (["USUAL", "--drafter", "BLOCKWISE"], 2, r"E103 StrategyMismatch\].*gad"),
+    (["USUAL", "--strategy", "gad"], 2, r"E103 StrategyMismatch\].*autoregressive"),
+    (["USUAL", "--ref", "SHORT"], 4, r"E301 LengthMismatch\] reference 2 has 1 sentences"),
+    (["USUAL", "--ref", "NONE"], 2, r"E201 InputFile\].*cannot read"),
+    (["MODEL", "--metric", "chrf", "--max-drop", "1"], 2, r"MODEL and DEV, but"),
+    (["MODEL", "-", "--metric", "chrf", "--max-drop", "1"], 2, r"MODEL and DEV, but"),
+    (["MODEL", "EMPTY", "--metric", "chrf", "--max-drop", "1", "DRAFTER"], 2, r"no sentence to decode"),
+    (["USUAL", "--strategy", "speculative"], 2, r"'speculative' has no thresholds.*bild, gad"),
+    (["USUAL", "--strategy", "speculative", "--grid", "block_size=3"], 2, r"is identical to greedy, so"),
+    (["USUAL", "--strategy", "gad", "--grid", "beta=1"], 2, r"--tau is 0.5, but with --beta 1"),
+    (["USUAL", "--grid", "fallback"], 2, r"--grid is 'fallback'.*NAME=VALUE"),
+    (["USUAL", "--grid", "fallback=a"], 2, r"--grid is 'fallback=a'"),
+    (["USUAL", "--grid", "fallback=0.5,2"], 2, r"--fallback of 'bild' is 2.0.*between 0.0 and 1.0"),
+    (["USUAL", "--grid", "exact=1"], 2, r"has no threshold 'exact'"),
+    (["USUAL", "--grid", "drafter=x"], 2, r"has no threshold 'drafter'"),
+    (["USUAL", "--grid", "fallback=0.5", "--fallback", "0.6"], 2, r"are both given"),
+    (["USUAL", "--rounds", "0"], 2, r"--rounds is 0"),
+    (["USUAL", "--plot", "front.jpg"], 2, r"--plot is 'front.jpg'"),
+    (["USUAL", "--json", "SHORT/x"], 6, r"E501 Output"),
+    (["gec-en", "DEV", "--max-drop", "1", "--metric", "chrf", "--ref", "REF", "DRAFTER"], 6, r"--dry-run"),
+]
+
+
+@pytest.mark.parametrize(("args", "code", "message"), BAD)
+def test_errors_come_before_any_work(
+    args: list[str],
+    code: int,
+    message: str,
+    folders: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "short").write_text("x\n")
+    (tmp_path / "empty").write_text("\n \n")
+    places = {
+        "MODEL": folders / "model",
+        "DEV": folders / "dev.src",
+        "REF": folders / "dev.ref",
+        "BLOCKWISE": folders / "blockwise",
+        "SHORT": tmp_path / "short",
+        "SHORT/x": tmp_path / "short/x",
+        "EMPTY": tmp_path / "empty",
+        "NONE": tmp_path / "none",
+    }
+    drafter = ["--drafter", str(folders / "small")]
+    usual = [
+        str(places["MODEL"]),
+        str(places["DEV"]),
+        *drafter,
+        "--max-drop",
+        "1",
+        "--ref",
+        str(places["REF"]),
+    ]
+    more = {"DRAFTER": drafter, "USUAL": [*usual, "--metric", "chrf"]}
+    flags = [each for arg in args for each in more.get(arg, [str(places.get(arg, arg))])]
+    assert main([*flags, "--quiet"]) == code
+    captured = capsys.readouterr()
+    (line,) = captured.err.splitlines()
+    assert re.search(message, line), line
+    assert captured.out == ""
+    assert not (folders / "model" / "calibration.json").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_found_out_first(
+    folders: Path, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(**where: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    assert calibrate(folders, model, "--max-drop", "0.1", *GRID) == 6
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(r"E501 Output\].*calibration.json: cannot write: Permission denied.*--dry-run", line)
+
+
+def test_a_sentence_that_cannot_be_decoded_ends_it(
+    folders: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, gold = tmp_path / "long.src", tmp_path / "long.ref"
+    source.write_text("she go\n" + "she " * 100 + "\n")
+    gold.write_text("she goes\nshe\n")
+    command = [str(model), str(source), "--drafter", str(folders / "small"), "--metric", "chrf"]
+    command += ["--max-drop", "99", "--ref", str(gold), "--quiet", "--fallback", "0.5", "--rollback", "0"]
+    assert main(command) == 3
+    assert f"E203 InputTooLong] {source}:2: 100 tokens" in capsys.readouterr().err
+    assert main([*command, "--truncate", "--rounds", "1"]) == 0
+
+
+def test_help_has_examples_and_comes_without_torch() -> None:
+    code = (
+        "import sys; from nartk.cli.calibrate import main; main(['--help']); sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
+    assert done.returncode == 0
+    assert "examples:\n  nartk-calibrate MODEL dev.en --drafter SMALL" in done.stdout
+    assert "--max-drop X" in done.stdout
