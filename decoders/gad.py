@@ -12,13 +12,14 @@ from torch import Tensor
 
 from nartk.decoders.loop import (
     Acceptance,
-    DraftAndVerify,
     Drafter,
     Fed,
     Judged,
     argmax_acceptance,
     log_probs,
 )
+from nartk.decoders.pace import Pace
+from nartk.decoders.paced import Adaptive
 from nartk.decoders.parallel_drafts import can_draft, parallel_drafter
 from nartk.errors import StrategyMismatchError, UsageError
 from nartk.registry import option, register_decoder
@@ -28,7 +29,7 @@ _TAU = 3.0
 
 
 @register_decoder("gad")
-class GeneralizedAggressive(DraftAndVerify):
+class GeneralizedAggressive(Adaptive):
     """Drafts with a non-autoregressive model; equal to greedy search, unless --beta is above 1.
 
     With --beta above 1 (GAD++, section 3.2 of the paper, whose top-beta and tau these are), a drafted token
@@ -76,6 +77,9 @@ class GeneralizedAggressive(DraftAndVerify):
         # A draft changes the output with --beta above 1 alone; else it may come from whatever is fastest.
         helper = self.helpers["drafter"].mode(exact=self.exact and self.beta > 1)
         return parallel_drafter(helper, scorer, self.block_size)
+
+    def make_pace(self, scorer: Seq2SeqScorer) -> Pace | None:
+        return super().make_pace(scorer) if self.beta == 1 else None
 
     def acceptance(self) -> Acceptance:
         return argmax_acceptance if self.beta == 1 else NearlyBest(self.beta, self.tau)

@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nartk.decoders.loop import Draft, DraftAndVerify, Drafter, target_words
+from nartk.decoders.loop import Draft, Drafter, target_words
+from nartk.decoders.paced import Adaptive
 from nartk.hypothesis import Request
 from nartk.registry import option, register_decoder
 from nartk.scorer import Seq2SeqScorer, Source
@@ -30,7 +31,7 @@ _MANY = 1 << 20  # letters, more than any word has
 
 
 @register_decoder("iad")
-class InputGuidedAggressive(DraftAndVerify):
+class InputGuidedAggressive(Adaptive):
     """Drafts with the source itself; equal to greedy search token for token."""
 
     promise = "identical to greedy"

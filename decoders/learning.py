@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from nartk.decoders.loop import DraftAndVerify, Drafter
+from nartk.decoders.loop import Drafter
+from nartk.decoders.paced import Adaptive
 from nartk.hypothesis import Request, Result
 from nartk.scorer import Scorer, Seq2SeqScorer
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learning(DraftAndVerify):
+class Learning(Adaptive):
     """One drafter serves all batches of a run. What it has learnt changes the drafts, never the output.
 
     Attributes:

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -37,7 +37,8 @@ class Drafter:
         """Proposes after outputs [B,T], of which lengths [B] tokens count.
 
         What stood of the last draft is known from these: all tokens but the newest, which is the verifier's,
-        are the draft's first. The tokens of a row that has ended are proposed for nothing.
+        are the draft's first, unless it has paused. The tokens of a row that has ended are proposed for
+        nothing.
 
         Args:
             budget: [B], most tokens of each row that will be looked at, 0 and more.
@@ -45,7 +46,14 @@ class Drafter:
         raise NotImplementedError
 
     def observe(self, state: Any, logits: Tensor, fed: Fed) -> Any:
-        """Sees the verifier's logits [N,V] of a pass, before it drafts again."""
+        """Sees the verifier's logits [N,V] of the pass that it drafted for, before it drafts again."""
+        return state
+
+    def pause(self, state: Any, lengths: Tensor) -> Any:
+        """Sees the lengths [B] of the outputs after a pass that it drafted for, if it is not to draft then.
+
+        When it is asked again, the verifier may have put out several tokens.
+        """
         return state
 
     def select(self, state: Any, rows: Tensor) -> Any:
@@ -55,6 +63,32 @@ class Drafter:
     def join(self, first: Any, second: Any) -> Any:
         """The rows of `first`, then those of `second`."""
         return join_rows(first, second)
+
+
+@runtime_checkable
+class Watcher(Protocol):
+    """A drafter that is told how its drafts fared, on the host."""
+
+    def begun(self, state: Any) -> None:
+        """A pass begins, with what was drafted last."""
+
+    def passed(
+        self,
+        counts: Sequence[int],
+        shapes: Sequence[tuple[int, int]],
+        stood: Sequence[int],
+        emitted: Sequence[int],
+        following: Sequence[int],
+    ) -> None:
+        """A pass has ended, and the host has waited for it.
+
+        Args:
+            counts: Tokens that each row was fed: 1 and its draft, or 0 where it has ended.
+            shapes: Leaves and levels of each row's draft.
+            stood: Drafted tokens of each row that stand.
+            emitted: Tokens that each row has put out.
+            following: What `counts` will be in the next pass.
+        """
 
 
 @dataclass(frozen=True)
@@ -179,9 +213,15 @@ def target_words(source: Source, source_to_target: Tensor) -> tuple[Tensor, Tens
 
 def encode(scorer: Seq2SeqScorer, requests: Sequence[Request], room: int) -> tuple[Source, Any]:
     """The sources of requests, and the scorer's state that has read them, with room for so many tokens."""
-    tokens = pad_rows([request.source for request in requests], scorer.vocab.pad).to(scorer.device)
-    source = Source(tokens, torch.tensor([len(request.source) for request in requests], device=scorer.device))
+    source = sources(scorer, requests)
     return source, scorer.encode(source, room)
+
+
+def sources(scorer: Seq2SeqScorer, requests: Sequence[Request]) -> Source:
+    """The sources of requests, on the scorer's device."""
+    tokens = pad_rows([request.source for request in requests], scorer.vocab.pad).to(scorer.device)
+    lengths = torch.tensor([len(request.source) for request in requests], device=scorer.device)
+    return Source(tokens, lengths)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,10 +243,14 @@ class DraftAndVerify(Autoregressive):
         """What judges them."""
         return argmax_acceptance
 
+    def served_drafter(self, scorer: Seq2SeqScorer) -> Drafter | None:
+        """What proposes tokens in the end, where something stands between the drafter and the loop."""
+        return self.make_drafter(scorer)
+
     def decode(
         self, scorer: Seq2SeqScorer, requests: list[Request], batch_size: int, *, trace: bool
     ) -> Iterator[Result]:
-        batch = _Batch(scorer, self.make_drafter(scorer), self.acceptance(), trace=trace)
+        batch = _Batch(scorer, self.served_drafter(scorer), self.acceptance(), trace=trace)
         yield from batch.run(requests, batch_size)
 
 
@@ -217,6 +261,7 @@ class _Batch:
         self, scorer: Seq2SeqScorer, drafter: Drafter | None, accept: Acceptance, *, trace: bool
     ) -> None:
         self.scorer, self.drafter, self.accept, self.trace = scorer, drafter, accept, trace
+        self.watcher = drafter if isinstance(drafter, Watcher) else None
         self.device = torch.device(scorer.device)
         self.requests: list[Request] = []
         self.started: list[float] = []
@@ -297,7 +342,7 @@ class _Batch:
                 self.draft_state = self.drafter.join(self.draft_state, draft_state)
         self.requests += new
         self.started += [now] * count
-        counts, read = _read(feeds, shapes)
+        counts, read, _ = _read(feeds, shapes)
         self.counts += counts
         self.shapes += read
 
@@ -310,9 +355,11 @@ class _Batch:
         # One place stays free for the verifier's own token.
         budget = (rows.limits - rows.lengths - 1).clamp(min=0)
         draft, draft_state = self.drafter.draft(draft_state, rows.outputs, rows.lengths, budget)
+        if not draft.tokens.shape[1]:
+            return draft, torch.ones_like(budget), None, draft_state
         # A drafter is not trusted: whatever it proposes, words are fed.
         size, shapes = len(self.scorer.vocab), None
-        if draft.parents is None or not draft.tokens.shape[1]:
+        if draft.parents is None:
             words = (draft.tokens >= 0) & (draft.tokens < size)
             lens = words.cumprod(1).sum(1).minimum(draft.lengths).minimum(budget).clamp(min=0)
             draft = replace(draft, lengths=lens, parents=None)
@@ -355,6 +402,8 @@ class _Batch:
         """One pass: feed each row's last token and draft, judge, append what stands and one token more."""
         rows, counts = self.rows, self.counts
         width = max(counts)
+        if self.watcher is not None:
+            self.watcher.begun(self.draft_state)
         fed_tokens = torch.cat([rows.last[:, None], self.draft.tokens[:, : width - 1]], 1)  # [B,K]
         count = torch.tensor(counts, device=self.device)
         tree = self._fork(count)
@@ -412,7 +461,11 @@ class _Batch:
             self.draft_state = self.drafter.observe(self.draft_state, logits, at)
             self.draft, feeds, shapes, self.draft_state = self._propose(self.draft_state, rows)
         feeds = torch.where(done, 0, feeds)
-        self.counts, self.shapes = _read(feeds, shapes)  # the pass's one wait for the device
+        watched = () if self.watcher is None else (accepted.minimum(emitted), emitted)
+        fed_shapes = self.shapes
+        self.counts, self.shapes, told = _read(feeds, shapes, *watched)  # the pass's one wait for the device
+        if self.watcher is not None:
+            self.watcher.passed(counts, fed_shapes, *told, self.counts)
 
     def _results(self, rows: _Rows, places: list[int]) -> Iterator[Result]:
         now = time.perf_counter()
@@ -460,13 +513,16 @@ def _join_drafts(first: Draft, second: Draft) -> Draft:
     return Draft(cat_rows(first.tokens, second.tokens), lengths, lprobs, parents)
 
 
-def _read(feeds: Tensor, shapes: Tensor | None) -> tuple[list[int], list[tuple[int, int]]]:
-    """Brings feeds [B] and the shapes [B,2] of trees to the host, at once."""
+def _read(
+    feeds: Tensor, shapes: Tensor | None, *more: Tensor
+) -> tuple[list[int], list[tuple[int, int]], list[list[int]]]:
+    """Brings feeds [B], the shapes [B,2] of trees and more of [B] to the host, at once."""
+    columns = [feeds, *([] if shapes is None else shapes.unbind(1)), *more]
+    counts, *rest = torch.stack(columns).tolist() if len(columns) > 1 else [feeds.tolist()]
     if shapes is None:
-        counts = feeds.tolist()
-        return counts, [(1, max(count - 1, 0)) for count in counts]
-    numbers = torch.cat([feeds[:, None], shapes], 1).tolist()
-    return [count for count, _, _ in numbers], [(leaves, levels) for _, leaves, levels in numbers]
+        return counts, [(1, max(count - 1, 0)) for count in counts], rest
+    leaves, levels, *rest = rest
+    return counts, list(zip(leaves, levels, strict=True)), rest
 
 
 def _packing(

@@ -119,8 +119,10 @@ class NgramCache(Drafter):
         return state
 
     def draft(self, state: Any, outputs: Tensor, lengths: Tensor, budget: Tensor) -> tuple[Draft, Any]:
-        # No more is new than the last draft and the verifier's token.
-        columns = state.seen[:, None] + torch.arange(self.max_draft + 1, device=outputs.device)
+        # No more is new than the last draft and the verifier's token; if it has paused, what was put out
+        # before the suffix that is looked up is not remembered.
+        columns = torch.arange(self.max_draft + self.max_ngram + 1, device=outputs.device)
+        columns = state.seen.maximum(lengths - len(columns))[:, None] + columns
         tokens = outputs.gather(1, columns.clamp(max=outputs.shape[1] - 1))
         self._write(state.start[:, None] + columns, tokens, columns < lengths[:, None], state.owner)
         place, found = self._lookup(state.start + lengths, state.owner)

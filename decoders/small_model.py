@@ -6,7 +6,7 @@ Symbols: B rows, K drafted tokens, T output positions, W tokens fed at once, N r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Protocol
 
@@ -151,6 +151,9 @@ class SmallModel(Drafter):
             torch.cat(lprobs, 1) if self.with_lprobs else None,
         )
         return draft, SmallModelState(inner, fed, state.requests)
+
+    def pause(self, state: SmallModelState, lengths: Tensor) -> SmallModelState:
+        return replace(state, fed=state.fed.minimum(lengths))
 
     def select(self, state: SmallModelState, rows: Tensor) -> SmallModelState:
         return SmallModelState(self.scorer.select(state.inner, rows), state.fed[rows], state.requests[rows])

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from nartk.decoders.loop import Acceptance, Drafter, Fed, Judged, argmax_acceptance, log_probs
+from nartk.decoders.pace import Pace
+from nartk.decoders.paced import Adaptive
 from nartk.decoders.sample import Sample, draw
 from nartk.decoders.small_model import DRAFTER_HELP, Picked, SmallModel, pick_best, small_model
 from nartk.errors import UsageError
@@ -24,7 +26,7 @@ _DRAFTS, _ACCEPTS, _REPLACES = 1, 2, 3
 
 
 @register_decoder("speculative")
-class Speculative(Sample):
+class Speculative(Adaptive, Sample):
     """Drafts with a small autoregressive model; equal to greedy search token for token.
 
     At a temperature above 0, words are drawn as `sample` draws them: the outputs have its distribution, but
@@ -66,6 +68,9 @@ class Speculative(Sample):
         if self.temperature == 0:
             return SmallModel(small, self.block_size, pick_best)
         return SmallModel(small, self.block_size, _Draw(self), with_lprobs=True)
+
+    def make_pace(self, scorer: Seq2SeqScorer) -> Pace | None:
+        return super().make_pace(scorer) if self.temperature == 0 else None
 
     def acceptance(self) -> Acceptance:
         return argmax_acceptance if self.temperature == 0 else _Reject(self)

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from nartk.decoders.iad import CopyState, aligned_place, copy_state, following, spelling, suffix_lengths
-from nartk.decoders.loop import DraftAndVerify, Drafter, pad_rows
+from nartk.decoders.loop import Drafter, pad_rows
+from nartk.decoders.paced import Adaptive
 from nartk.decoders.tree import Draft, DraftTree
 from nartk.hypothesis import Request
 from nartk.registry import option, register_decoder
@@ -23,7 +24,7 @@ from nartk.scorer import Seq2SeqScorer, Source
 
 
 @register_decoder("verify")
-class VerifyDrafts(DraftAndVerify):
+class VerifyDrafts(Adaptive):
     """Verifies drafts that are given with the sentences; equal to greedy search token for token."""
 
     promise = "identical to greedy"
