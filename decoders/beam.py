@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Any
 
@@ -17,13 +17,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nartk.decoders.beam_drafts import Answers, BeamDrafter, ask, make_beam_drafter
 from nartk.decoders.loop import Autoregressive, encode, join_rows, pad_rows, select_rows
 from nartk.errors import UsageError
 from nartk.hypothesis import Hypothesis, Request, Result, TokenTrace
 from nartk.registry import option, register_decoder
-from nartk.scorer import Seq2SeqScorer
+from nartk.scorer import Scorer, Seq2SeqScorer
 
 _CHUNK = 64  # words whose best is found first; any size gives the same result
+_MAX_DRAFT = 3
 
 
 @register_decoder("beam")
@@ -34,6 +36,9 @@ class Beam(Autoregressive):
     `beam_size` hypotheses have ended or `max_len` is reached, where the candidates at hand stand as they
     are. With one hypothesis this is greedy search. These are the rules of fairseq's SequenceGenerator, but
     for `max_len`, where fairseq adds an eos.
+
+    With --draft a pass also looks at what the hypotheses may go on with. As long as all that are kept are
+    among this, the next words are chosen without a pass, by the same rules: the hypotheses are the same.
     """
 
     promise = "the best of k hypotheses; the same in any batch"
@@ -42,12 +47,40 @@ class Beam(Autoregressive):
     length_penalty: float = option(1.0, "scores are divided by length ** this; more favours long outputs")
     nbest: int = option(1, "hypotheses given back, at most the beam size", low=1)
     no_repeat_ngram: int = option(0, "no n tokens recur in an output; 0: they may", low=0)
+    draft: str = option(
+        "none",
+        "what a hypothesis may go on with: the source, the words that were best after the same word before, "
+        "or both",
+        choices=("none", "source", "recycling", "both"),
+    )
+    max_draft: int = option(_MAX_DRAFT, "longest draft of a hypothesis, tokens", low=1)
+    drafter: BeamDrafter | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.nbest > self.beam_size:
             raise UsageError(
                 f"--nbest is {self.nbest}, above --beam-size {self.beam_size}", fix="raise --beam-size"
             )
+        if self.draft == "none" and self.max_draft != _MAX_DRAFT:
+            raise UsageError(
+                f"--max-draft is {self.max_draft}, but nothing is drafted",
+                fix="choose what with --draft: source, recycling or both",
+            )
+
+    def run(
+        self,
+        scorer: Scorer,
+        requests: Sequence[Request],
+        *,
+        batch_size: int,
+        max_tokens: int | None = None,
+        trace: bool = False,
+    ) -> Iterator[Result]:
+        assert isinstance(scorer, Seq2SeqScorer)
+        learner = replace(self, drafter=make_beam_drafter(scorer, self.draft, self.max_draft))
+        yield from super(Beam, learner).run(
+            scorer, requests, batch_size=batch_size, max_tokens=max_tokens, trace=trace
+        )
 
     def decode(
         self, scorer: Seq2SeqScorer, requests: list[Request], batch_size: int, *, trace: bool
@@ -113,6 +146,8 @@ class _Beams:
         ended: [B] int64, hypotheses that have ended.
         ended_outputs, ended_scores, ended_lengths: theirs, [B,k+1,T] twice and [B,k+1]; the last takes what
             has not ended.
+        settled: [B,T] int64, the pass that chose the tokens at each place.
+        passes, drafted, accepted: [B] int64.
     """
 
     outputs: Tensor
@@ -126,6 +161,10 @@ class _Beams:
     ended_outputs: Tensor
     ended_scores: Tensor
     ended_lengths: Tensor
+    settled: Tensor
+    passes: Tensor
+    drafted: Tensor
+    accepted: Tensor
 
 
 class _Batch:
@@ -138,6 +177,7 @@ class _Batch:
         self.started: list[float] = []
         self.beams: Any = None
         self.state: Any = None
+        self.draft_state: Any = None
 
     def run(self, waiting: list[Request], batch_size: int) -> Iterator[Result]:
         room = max(request.max_len for request in waiting)
@@ -153,7 +193,9 @@ class _Batch:
     def _enter(self, new: list[Request], room: int) -> None:
         self.started += [time.perf_counter()] * len(new)
         count, k = len(new), self.options.beam_size
-        _, state = encode(self.scorer, new, room)
+        source, state = encode(self.scorer, new, room)
+        drafter = self.options.drafter
+        draft_state = None if drafter is None else drafter.start(source, new, k)
         state = self.scorer.select(state, torch.arange(count, device=self.device).repeat_interleave(k))
         totals = torch.full((count, k), float("-inf"), device=self.device)
         totals[:, 0] = 0.0  # all hypotheses are alike at first, so one stands for them
@@ -172,16 +214,100 @@ class _Batch:
             ended_outputs=outputs,
             ended_scores=scores,
             ended_lengths=torch.zeros(count, k + 1, dtype=torch.int64, device=self.device),
+            settled=torch.zeros(count, room, dtype=torch.int64, device=self.device),
+            passes=zeros,
+            drafted=zeros,
+            accepted=zeros,
         )
         if self.requests:
             beams, state = join_rows(self.beams, beams), self.scorer.join(self.state, state)
-        self.beams, self.state = beams, state
+            if drafter is not None:
+                draft_state = drafter.join(self.draft_state, draft_state)
+        self.beams, self.state, self.draft_state = beams, state, draft_state
         self.requests += new
 
     def _advance(self) -> Iterator[Result]:
-        """One pass: extend every hypothesis, end those that reach eos, keep the best of the others."""
-        beams, k, eos = self.beams, self.options.beam_size, self.scorer.vocab.eos
-        words, lprobs = self._extend()  # [B,k,C]
+        """One pass: extend every hypothesis, and keep the best."""
+        if self.options.drafter is not None:
+            yield from self._advance_drafted(self.options.drafter)
+            return
+        k = self.options.beam_size
+        logits, self.state = self.scorer.step(self._last(self.beams), self.state)  # [R,V]
+        beams = replace(self.beams, passes=self.beams.passes + 1)
+        self.beams, parents, done = self._choose(beams, *self._candidates(beams, logits))
+        moved = (parents != torch.arange(k, device=self.device)).any(1)
+        gone, moves = torch.stack([done, moved]).tolist()  # the pass's one wait for the device
+        index = yield from self._leave(gone)
+        if index is not None and (any(gone) or any(moves)):
+            rows = index[:, None] * k + parents[index]
+            self.state = self.scorer.select(self.state, rows.flatten())
+
+    def _advance_drafted(self, drafter: BeamDrafter) -> Iterator[Result]:
+        """One pass over all hypotheses and their drafts, and all the words that it settles."""
+        beams, k = self.beams, self.options.beam_size
+        last, live = self._last(beams), (beams.totals > float("-inf")).flatten()
+        # One place stays free for the word after the draft.
+        budget = (beams.limits - beams.lengths - 1).clamp(min=0).repeat_interleave(k) * live
+        lengths = beams.lengths.repeat_interleave(k)
+        outputs = beams.outputs.flatten(0, 1)
+        draft, self.draft_state = drafter.draft(self.draft_state, outputs, lengths, last, budget)
+        answers, drafted = ask(self.scorer, self.state, last, draft, budget)
+        drafted = beams.drafted + drafted.view(-1, k).sum(1)
+        self.beams = replace(beams, passes=beams.passes + 1, drafted=drafted)
+        gone, rows, columns = self._replay(answers, drafter)
+        index = yield from self._leave(gone)
+        if index is not None:
+            rows, columns = rows[index].flatten(), columns[index].flatten()
+            lengths = self.beams.lengths.repeat_interleave(k)
+            self.state = answers.keep(self.scorer, rows, columns, lengths)
+            self.draft_state = drafter.select(self.draft_state, rows)
+
+    def _replay(self, answers: Answers, drafter: BeamDrafter) -> tuple[list[bool], Tensor, Tensor]:
+        """Chooses words as long as what follows every hypothesis of a sentence is known.
+
+        Returns:
+            Which sentences are done; the nodes that the hypotheses end with, rows and columns [B,k].
+        """
+        k, count = self.options.beam_size, len(self.requests)
+        rows = torch.arange(count * k, device=self.device).view(count, k)  # the node to ask of
+        columns = torch.zeros_like(rows)
+        gone = [False] * count
+        kept_rows, kept_columns = rows.clone(), columns.clone()
+        going = list(range(count))
+        while going:
+            index = torch.tensor(going, device=self.device)
+            beams, at_rows, at_columns = select_rows(self.beams, index), rows[index], columns[index]
+            logits = answers.after(at_rows.flatten(), at_columns.flatten())
+            words, lprobs = self._candidates(beams, logits)
+            drafter.learn(self._last(beams), words.flatten(0, 1))
+            beams, parents, done = self._choose(beams, words, lprobs)
+            live = beams.totals > float("-inf")
+            # The best hypothesis stands for the parent of what is none; its node is known.
+            parents = torch.where(live, parents, 0)
+            at_rows, at_columns = (x.gather(1, parents) for x in (at_rows, at_columns))
+            kept_rows[index], kept_columns[index] = at_rows, at_columns
+            newest = self._last(beams).view(-1, k)
+            at_columns, known = answers.child(at_rows, at_columns, newest)
+            known = (known | ~live).all(1) & ~done
+            rows[index], columns[index] = at_rows, at_columns
+            accepted = beams.accepted + live.sum(1) * known
+            self.beams = put_rows(self.beams, index, replace(beams, accepted=accepted))
+            ended, goes_on = torch.stack([done, known]).tolist()
+            for place, end in zip(going, ended, strict=True):
+                gone[place] = end
+            going = [place for place, goes in zip(going, goes_on, strict=True) if goes]
+        return gone, kept_rows, kept_columns
+
+    def _choose(self, beams: _Beams, words: Tensor, lprobs: Tensor) -> tuple[_Beams, Tensor, Tensor]:
+        """Ends the hypotheses that reach eos, and keeps the best of the others.
+
+        Args:
+            words, lprobs: [B,k,C], the best words after each hypothesis and their log-probabilities.
+
+        Returns:
+            The new beams, which of the old hypotheses each new one extends [B,k], and who is done [B].
+        """
+        k, eos = self.options.beam_size, self.scorer.vocab.eos
         choices = words.shape[2]
         totals = (beams.totals[:, :, None] + lprobs).flatten(1)  # [B,k*C]
         best = best_of(totals, 2 * k)  # [B,2k]: k of them are no eos, since each hypothesis has one eos
@@ -204,10 +330,10 @@ class _Batch:
         ended_lengths = beams.ended_lengths.scatter(1, place[:, :, 0], lengths[:, None].expand(-1, k))
 
         kept = ends.long().argsort(dim=1, stable=True)[:, :k]  # the best without eos
-        rows = torch.arange(len(self.requests), device=self.device)[:, None]
+        rows = torch.arange(len(words), device=self.device)[:, None]
         parents, totals = parents[rows, kept], totals.masked_fill(ends, float("-inf"))[rows, kept]
         ended = (beams.ended + ending.sum(1)).clamp(max=k)
-        self.beams = replace(
+        grown = replace(
             beams,
             outputs=outputs[rows, kept],
             scores=scores[rows, kept],
@@ -217,19 +343,26 @@ class _Batch:
             ended_outputs=ended_outputs,
             ended_scores=ended_scores,
             ended_lengths=ended_lengths,
+            settled=beams.settled.scatter(1, beams.lengths[:, None], beams.passes[:, None]),
         )
         done = (ended == k) | (lengths >= beams.limits) | (totals == float("-inf")).all(1)
-        moved = (parents != torch.arange(k, device=self.device)).any(1)
-        gone, moves = torch.stack([done, moved]).tolist()  # the pass's one wait for the device
-        yield from self._reorder(gone, parents, any(moves))
+        return grown, parents, done
 
-    def _extend(self) -> tuple[Tensor, Tensor]:
-        """The best words after each hypothesis, best first, and their log-probabilities: [B,k,C]."""
-        beams, k, vocab = self.beams, self.options.beam_size, self.scorer.vocab
+    def _last(self, beams: _Beams) -> Tensor:
+        """The newest token of each hypothesis [R]."""
+        k = self.options.beam_size
         newest = (beams.lengths - 1).clamp(min=0)[:, None, None].expand(-1, k, 1)
-        last = beams.outputs.gather(2, newest).flatten()  # [R]
-        last = torch.where(beams.lengths.repeat_interleave(k) == 0, vocab.eos, last)  # models begin with eos
-        logits, self.state = self.scorer.step(last, self.state)  # [R,V]
+        last = beams.outputs.gather(2, newest).flatten()
+        # Models begin with eos.
+        return torch.where(beams.lengths.repeat_interleave(k) == 0, self.scorer.vocab.eos, last)
+
+    def _candidates(self, beams: _Beams, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The best words after each hypothesis, best first, and their log-probabilities: [B,k,C].
+
+        Args:
+            logits: [R,V].
+        """
+        k = self.options.beam_size
         logits = logits.float()
         lprobs = logits.log_softmax(1)
         size = logits.shape[1]
@@ -242,13 +375,12 @@ class _Batch:
         words = best_of(allowed, min(k + 1, size))  # [R,C]
         chances = chances.gather(1, words)
         if beams.forced.shape[1]:
-            words, chances = self._force(words, chances, lprobs)
+            words, chances = self._force(beams, words, chances, lprobs)
         shape = (-1, k, words.shape[1])
         return words.view(shape), chances.view(shape)
 
-    def _force(self, words: Tensor, chances: Tensor, lprobs: Tensor) -> tuple[Tensor, Tensor]:
+    def _force(self, beams: _Beams, words: Tensor, chances: Tensor, lprobs: Tensor) -> tuple[Tensor, Tensor]:
         """Leaves one candidate to the hypotheses that are inside their sentence's prefix."""
-        beams = self.beams
         place = beams.lengths.clamp(max=beams.forced.shape[1] - 1)[:, None]
         inside = (beams.lengths < beams.forced_lengths)[:, None]
         k = self.options.beam_size
@@ -257,23 +389,22 @@ class _Batch:
         alone = F.pad(lprobs.gather(1, wanted), (0, words.shape[1] - 1), value=float("-inf"))
         return torch.where(inside, wanted, words), torch.where(inside, alone, chances)
 
-    def _reorder(self, gone: Sequence[bool], parents: Tensor, moved: bool) -> Iterator[Result]:
-        """Takes out the sentences that are done, and gives each hypothesis its parent's cache."""
+    def _leave(self, gone: Sequence[bool]) -> Generator[Result, None, Tensor | None]:
+        """Takes out the sentences that are done; returns the places [B] of the others, if there are any."""
         leaving = [i for i, done in enumerate(gone) if done]
         staying = [i for i, done in enumerate(gone) if not done]
         if leaving:
             yield from self._results(leaving)
         if not staying:
-            self.requests, self.started, self.beams, self.state = [], [], None, None
-            return
-        if leaving or moved:
-            index = torch.tensor(staying, device=self.device)
-            rows = index[:, None] * self.options.beam_size + parents[index]
-            self.state = self.scorer.select(self.state, rows.flatten())
+            self.requests, self.started = [], []
+            self.beams = self.state = self.draft_state = None
+            return None
+        index = torch.tensor(staying, device=self.device)
         if leaving:
             self.beams = select_rows(self.beams, index)
             self.requests = [self.requests[i] for i in staying]
             self.started = [self.started[i] for i in staying]
+        return index
 
     def _results(self, places: list[int]) -> Iterator[Result]:
         now = time.perf_counter()
@@ -281,12 +412,13 @@ class _Batch:
         outputs, scores, lengths = (
             x.tolist() for x in (beams.ended_outputs, beams.ended_scores, beams.ended_lengths)
         )
-        counts = torch.stack([beams.ended, beams.lengths], 1).tolist()
+        counts = torch.stack([beams.ended, beams.passes, beams.drafted, beams.accepted], 1).tolist()
+        settled = beams.settled.tolist() if self.trace else [[]] * len(places)
         for i, place in enumerate(places):
-            ended, passes = counts[i]
+            ended, passes, drafted, accepted = counts[i]
             prefix = len(self.requests[place].prefix)
             found = [
-                self._hypothesis(outputs[i][j][:length], scores[i][j][:length], prefix)
+                self._hypothesis(outputs[i][j][:length], scores[i][j][:length], prefix, settled[i])
                 for j, length in enumerate(lengths[i][:ended])
             ]
             found.sort(key=attrgetter("score"), reverse=True)
@@ -295,14 +427,22 @@ class _Batch:
                 hypotheses=tuple(found[: self.options.nbest]),
                 seconds=now - self.started[place],
                 passes=passes,
+                drafted=drafted,
+                accepted=accepted,
             )
 
-    def _hypothesis(self, tokens: list[int], scores: list[float], prefix: int) -> Hypothesis:
+    def _hypothesis(
+        self, tokens: list[int], scores: list[float], prefix: int, settled: list[int]
+    ) -> Hypothesis:
         trace = None
         if self.trace:
+            # A token was drafted if the pass that chose it also chose what follows it.
+            follows = [*settled[1 : len(tokens)], 0]
             trace = tuple(
-                TokenTrace("prefix", 0, None) if j < prefix else TokenTrace("verifier", j + 1, None)
-                for j in range(len(tokens))
+                TokenTrace("prefix", 0, None)
+                if j < prefix
+                else TokenTrace("draft" if settled[j] == after else "verifier", settled[j], None)
+                for j, after in enumerate(follows)
             )
         return Hypothesis(
             tokens=tuple(tokens),
@@ -318,3 +458,9 @@ def _append(old: Tensor, parents: Tensor, lengths: Tensor, new: Tensor) -> Tenso
     grown = old.gather(1, parents[:, :, None].expand(-1, -1, width))
     at = lengths[:, None, None].expand(-1, new.shape[1], 1)
     return grown.scatter_(2, at, new[:, :, None])
+
+
+def put_rows(state: Any, rows: Tensor, new: Any) -> Any:
+    """A dataclass of tensors in which the given rows are new."""
+    values = ((item.name, getattr(state, item.name), getattr(new, item.name)) for item in fields(state))
+    return replace(state, **{name: old.index_copy(0, rows, value) for name, old, value in values})

@@ -290,11 +290,15 @@ class TransformerScorer(Serving):
 
     @torch.inference_mode()
     def select(self, state: TransformerState, rows: Tensor) -> TransformerState:
+        branches = state.branches
+        if branches is not None:
+            branches = replace(branches, packed=branches.packed[rows])
         return TransformerState(
             source_kv=tuple((k[rows], v[rows]) for k, v in state.source_kv),
             source_mask=state.source_mask[rows],
             target_kv=tuple((k[rows], v[rows]) for k, v in state.target_kv),
             lengths=state.lengths[rows],
+            branches=branches,
         )
 
     @torch.inference_mode()

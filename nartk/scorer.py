@@ -140,7 +140,7 @@ class TreeScorer(Seq2SeqScorer, Protocol):
             counts: How many of the K tokens are real in each row.
 
         Returns:
-            The logits, and a state that must go through `keep` before anything else.
+            The logits, and a state that must go through `keep` before anything but `select`.
         """
 
     def keep(self, state: State, way: Tensor, lengths: Tensor) -> State:

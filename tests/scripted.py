@@ -166,13 +166,13 @@ class ScriptedScorer:
         return replace(state, lengths=lengths, branches=None)
 
     def select(self, state: ScriptedState, rows: Tensor) -> ScriptedState:
-        assert state.branches is None, "the tree was not taken in"
         return ScriptedState(
             sources=state.sources[rows],
             source_lengths=state.source_lengths[rows],
             script=state.script[rows],
             cache=state.cache[rows],
             lengths=state.lengths[rows],
+            branches=None if state.branches is None else state.branches[rows],
         )
 
     def join(self, first: ScriptedState, second: ScriptedState) -> ScriptedState:
