@@ -30,6 +30,7 @@ GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "gad": {"beta": (2, 3, 5), "tau": (0.5, 1.0, 2.0, 4.0)},
 }
 LEVEL = 0.95
+_PASSES = ("verify", "step", "emit", "fill")  # of a scorer, each a pass of its decoder
 PART = 3  # one sentence in so many, the first ones, tells which settings are hopeless
 PART_ROUNDS = 2
 CLEARLY = 1.1  # times as fast, in each round, that a setting is on the first sentences to count as faster
@@ -39,12 +40,19 @@ Setting: TypeAlias = dict[str, Any]  # values of the thresholds
 
 @dataclass(frozen=True)
 class Sample:
-    """What one decoding of some sentences took and said."""
+    """What one decoding of some sentences took and said.
+
+    Attributes:
+        passes: Of the verifier; summed over sentences, as all counts are.
+        steps: Passes of the drafter.
+        drafted: Tokens of drafts that the verifier looked at.
+    """
 
     seconds: float
     texts: Sequence[str]
     tokens: int
     passes: int
+    steps: int
     drafted: int
 
 
@@ -90,8 +98,7 @@ class Point:
 
     Attributes:
         speeds: How many times as fast as greedy search, of each round.
-        passes: Verifier passes an output token.
-        drafted: Tokens of drafts an output token, which the verifier looked at.
+        passes, steps, drafted: As a Sample's, an output token.
         score: In the metric's own units, as the drop.
     """
 
@@ -100,6 +107,7 @@ class Point:
     score: float
     drop: Drop
     passes: float
+    steps: float
     drafted: float
 
     @property
@@ -191,14 +199,43 @@ def _point(
     setting: Setting, samples: Sequence[Sample], base: Sequence[Sample], scored: Scored, reference: Scored
 ) -> Point:
     last = samples[-1]
+    counts = (count / max(1, last.tokens) for count in (last.passes, last.steps, last.drafted))
     return Point(
         setting,
         tuple(theirs.seconds / mine.seconds for theirs, mine in zip(base, samples, strict=True)),
         scored.score,
         Drop.between(reference, scored),
-        last.passes / max(1, last.tokens),
-        last.drafted / max(1, last.tokens),
+        *counts,
     )
+
+
+class _View:
+    """Has the attributes of something else."""
+
+
+def counted(drafter: Any, count: Callable[[int], None]) -> Any:
+    """The scorer of a drafter, which tells at each of its passes how many rows are in it.
+
+    Rows that an autoregressive drafter feeds nothing are not; rows that have ended are, in others.
+    """
+    view: Any = _View()
+    # A protocol is told by what an instance has: the view has all that the scorer has.
+    vars(view).update({name: getattr(drafter, name) for name in dir(drafter) if not name.startswith("__")})
+
+    def counting(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(fed: Any, *others: Any, **named: Any) -> Any:
+            rows = getattr(fed, "lengths", fed).shape[0]
+            counts = next((each for each in others if isinstance(each, list)), named.get("counts"))
+            count(rows if counts is None else sum(map(bool, counts)))
+            return method(fed, *others, **named)
+
+        return call
+
+    for name in _PASSES:
+        if hasattr(view, name):
+            setattr(view, name, counting(getattr(drafter, name)))
+    view.mode = lambda *, exact: counted(drafter.mode(exact=exact), count)
+    return view
 
 
 def front(points: Sequence[Point]) -> list[Point]:

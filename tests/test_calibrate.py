@@ -45,7 +45,7 @@ WORDS = tiny.WORDS.split()
 
 
 def point(speed: float, drop: float, bound: float = 0.0, name: int = 0) -> Point:
-    return Point({"name": name}, (speed,), 50.0 - drop, Drop(drop, drop - 1, drop + 1, bound), 1.0, 0.0)
+    return Point({"name": name}, (speed,), 50.0 - drop, Drop(drop, drop - 1, drop + 1, bound), 1.0, 0.0, 0.0)
 
 
 def random_points(rng: random.Random) -> list[Point]:
@@ -204,7 +204,8 @@ class Twin:
         self.calls.append((key, sentences))
         seconds = self.seconds[key][turn % len(self.seconds[key])] * sentences
         texts = [str(value) for value in self.quality[key][:sentences]]
-        return Sample(seconds, texts, tokens=10 * sentences, passes=4 * sentences, drafted=13 * sentences)
+        counts = {"tokens": 10, "passes": 4, "steps": 15, "drafted": 13}
+        return Sample(seconds, texts, **{name: count * sentences for name, count in counts.items()})
 
     def score(self, texts: Sequence[str]) -> Scored:
         values = np.array([*map(float, texts)])
@@ -221,7 +222,7 @@ def test_speeds_are_paired_by_round() -> None:
     assert [each.drop for each in found.points] == [Drop(1.0, 1.0, 1.0, 1.0), Drop(0.0, 0.0, 0.0, 0.0)]
     assert [each.score for each in found.points] == [4.0, 5.0]
     assert (found.greedy.speeds, found.greedy.drop.drop) == ((1.0, 1.0, 1.0), 0.0)
-    assert {(each.passes, each.drafted) for each in found.points} == {(0.4, 1.3)}
+    assert {(each.passes, each.steps, each.drafted) for each in found.points} == {(0.4, 1.5, 1.3)}
     # Each round begins with another one.
     assert twin.calls == [(name, 9) for name in (None, "a", "b", "a", "b", None, "b", None, "a")]
     # Known to be wrong: the ratio of the medians.
@@ -456,7 +457,18 @@ def test_what_is_chosen_is_the_default_of_nartk_decode(
         if line.startswith("|")
     ]
     assert table[0] == [
-        *("fallback", "rollback", "x greedy", "score", "drop", "at most", "passes", "drafted", "front")
+        *(
+            "fallback",
+            "rollback",
+            "x greedy",
+            "score",
+            "drop",
+            "at most",
+            "passes",
+            "steps",
+            "drafted",
+            "front",
+        )
     ]
     assert {row[0] for row in table[2:]} == {"greedy", "0.2"}
     assert {row[1] for row in table[2:]} == {"", "0.5", "inf"}
@@ -466,7 +478,6 @@ def test_what_is_chosen_is_the_default_of_nartk_decode(
     assert data["chosen"] == {"fallback": 0.2, "rollback": 0.5}
     by_rollback = {each["setting"]["rollback"]: each for each in data["points"]}
     assert by_rollback["inf"]["drop"] > by_rollback[0.5]["drop"]
-    assert data["stored"] is True
 
     (stored,) = calibration.read_calibrations(model)
     assert stored.thresholds == {"fallback": 0.2, "rollback": 0.5}
@@ -504,6 +515,25 @@ def test_figures_are_those_of_the_library(folders: Path, model: Path, tmp_path: 
         assert found["bound"] == pytest.approx(np.quantile(drops, 0.95), abs=1e-9)
         assert found["passes_per_token"] == run.stats.passes / run.stats.tokens
         assert found["drafted_per_token"] == run.stats.drafted / run.stats.tokens
+
+
+def test_steps_of_the_drafter_are_counted(folders: Path, model: Path, tmp_path: Path) -> None:
+    """A small model that is always sure drafts a token a step; one that never is steps once before a pass."""
+    report = tmp_path / "report.json"
+    flags = ["--dry-run", "--max-drop", "99", "--no-prune", "--quiet", "--json", str(report)]
+    flags += ["--grid", "fallback=0,0.7,1", "--rollback", "1"]
+    assert calibrate(folders, model, *flags) == 0
+    data = json.loads(report.read_text())
+    always, mostly, never = (
+        [each[f"{name}_per_token"] for name in ("passes", "drafter_steps", "drafted")]
+        for each in data["points"]
+    )
+    assert always[1] == always[2] > 0
+    assert mostly[2] < mostly[1] <= mostly[2] + mostly[0]
+    assert never[2] < 0.1
+    # But before the last token that there may be, none is drafted.
+    assert never[0] - 0.1 <= never[1] <= never[0] + never[2] + 1e-9
+    assert data["greedy"]["drafter_steps_per_token"] == 0
 
 
 def test_other_models_are_told_apart(
@@ -630,6 +660,8 @@ BAD: list[tuple[list[str], int, str]] = [
     (["MODEL", "DEV", "--max-drop", "nan", "DRAFTER", "--metric", "chrf"], 2, r"--max-drop is nan"),
     (["MODEL", "DEV", "--max-drop", "1", "DRAFTER", "--ref", "REF"], 2, r"--metric is missing.*bleu"),
     (["USUAL", "--metric", "blue"], 2, r"E102 UnknownStrategy\] no metric 'blue'"),
+    (["USUAL", "--metric", "bleu '"], 2, r"E101 Usage\] --metric is .*close the quotes"),
+    (["USUAL", "--plot", "SHORT/x.png"], 6, r"E501 Output"),
     (["USUAL", "--metric", "bleu --tokenise x"], 2, r"unrecognized arguments: --tokenise"),
     (["MODEL", "DEV", "--max-drop", "1", "--metric", "chrf", "DRAFTER"], 2, r"required: --ref"),
     (["MODEL", "DEV", "--max-drop", "1", "--metric", "chrf", "--ref", "REF"], 2, r"--drafter names none"),
@@ -675,6 +707,7 @@ def test_errors_come_before_any_work(
         "BLOCKWISE": folders / "blockwise",
         "SHORT": tmp_path / "short",
         "SHORT/x": tmp_path / "short/x",
+        "SHORT/x.png": tmp_path / "short/x.png",
         "EMPTY": tmp_path / "empty",
         "NONE": tmp_path / "none",
     }

@@ -34,6 +34,8 @@ from nartk.files import writing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from matplotlib.figure import Figure
+
     from nartk.calibration import Point, Sample, Scored, Setting, Sweep
     from nartk.data.readers import Record
     from nartk.pipeline import Model
@@ -52,8 +54,7 @@ EXAMPLES = """  nartk-calibrate MODEL dev.en --drafter SMALL --ref dev.de --metr
       --max-drop 0.3 --dry-run"""
 LEGEND = """x greedy: how many times as fast on the same sentences, median of the rounds (lowest-highest).
 drop: of the metric, and its 95 % interval by paired bootstrap; at most: with 95 % confidence, one-sided.
-passes, drafted: verifier passes, and drafted tokens that the verifier looked at, an output token. A small
-  model that drafts takes a step for each drafted token, and one for each that it was not sure of.
+passes, steps, drafted: passes of the model, passes of the drafter and drafted tokens, an output token.
 front: no other setting is as fast with as small a drop. The one that is chosen is bold."""
 EVERY = 30.0  # seconds between two lines of progress, where no bar is drawn
 
@@ -175,12 +176,13 @@ class _Job:
                     fix="sweep values with which it is approximate",
                 )
         models = [key for key, item in options_of(args.strategy).items() if item.metadata["model"]]
-        if not models:
+        if len(models) != 1:
             raise UsageError(
-                f"strategy {args.strategy!r} has no drafter",
+                f"strategy {args.strategy!r} reads {len(models)} other models, not one drafter",
                 fix=f"choose from {', '.join(calibration.GRIDS)}",
             )
-        if not any(getattr(made, key) for key in models):
+        (self.drafter,) = models
+        if not getattr(made, self.drafter):
             made.check_helpers()
         # All of them, so that what an earlier calibration has stored is not used.
         self.options = {key: getattr(made, key) for key in options_of(args.strategy)}
@@ -215,6 +217,9 @@ class _Job:
         with ExitStack() as stack:
             # Opened before the work: a place that cannot be written to is found out first.
             report = None if args.json is None else stack.enter_context(writing(Path(args.json)))
+            picture = (
+                None if args.plot is None else stack.enter_context(writing(Path(args.plot), binary=True))
+            )
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             scores = _Scores(_scorer(args, self.dev), len(self.records), args, folder / "output")
             scores([record.text for record in self.records])  # refuses references that do not fit
@@ -240,11 +245,12 @@ class _Job:
             strategy = replace(measure.strategy, **chosen.setting)
             facts = self._facts(model, strategy, scores.signature)
             if report is not None:
-                data = facts | _as_data(found, chosen, fits) | {"stored": fits and not args.dry_run}
+                data = facts | _as_data(found, chosen, fits) | {"dry_run": args.dry_run}
                 json.dump(calibration.finite(data), report, indent=2, allow_nan=False)
                 report.write("\n")
-            if args.plot is not None:
-                _plot(found, chosen if fits else None, args.max_drop, facts["metric"], Path(args.plot))
+            if picture is not None:
+                figure = _figure(found, chosen if fits else None, args.max_drop, facts["metric"])
+                figure.savefig(picture, format=Path(args.plot).suffix[1:], dpi=150)
         print(_table(found, chosen if fits else None), flush=True)
         self._tell(LEGEND)
         if not fits:
@@ -286,18 +292,13 @@ class _Job:
 
     def _store(self, model: Model, strategy: Any, chosen: Point, facts: dict[str, Any]) -> None:
         from nartk import calibration
-        from nartk.registry import make_strategy, options_of
+        from nartk.registry import make_strategy
 
-        models = {
-            key: getattr(strategy, key)
-            for key, item in options_of(strategy.name).items()
-            if item.metadata["model"]
-        }
         own = calibration.own_options(strategy, [*self.grid])
         entry = calibration.Calibration(
             strategy.name,
             model.checkpoint.fingerprint,
-            ",".join(models.values()),
+            getattr(strategy, self.drafter),
             dict(chosen.setting),
             own,
             {**facts, **_point(chosen), "nartk": __version__},
@@ -359,7 +360,10 @@ def _require_own(name: str, folder: Path) -> None:
 
 def _scorer(args: argparse.Namespace, dev: str) -> score.Scorer:
     """What scores a file of outputs, as nartk-score would with the same options."""
-    name, *flags = shlex.split("" if args.metric is None else args.metric) or [""]
+    try:
+        name, *flags = shlex.split("" if args.metric is None else args.metric) or [""]
+    except ValueError as error:
+        raise UsageError(f"--metric is {args.metric!r}: {error}", fix="close the quotes") from None
     if name not in score.METRICS:
         raise UnknownStrategyError(
             f"no metric {name!r}" if name else "--metric is missing",
@@ -414,13 +418,17 @@ class _Measure:
     def __init__(
         self, args: argparse.Namespace, model: Model, strategy: Any, records: Sequence[Record]
     ) -> None:
-        from nartk.calibration import REFERENCE
-        from nartk.registry import make_strategy
+        from nartk.calibration import REFERENCE, counted
 
-        self.args, self.model, self.strategy, self.records = args, model, strategy, records
-        self.greedy = make_strategy(REFERENCE, _strategy.shared_options(strategy, REFERENCE))
+        self.args, self.model, self.records = args, model, records
+        helpers = {key: counted(scorer, self._count) for key, scorer in strategy.helpers.items()}
+        self.strategy = replace(strategy, helpers=helpers)
+        self.greedy = model.strategy(REFERENCE, _strategy.shared_options(strategy, REFERENCE))
         self.show: Callable[[int], None] = lambda done: None
-        self.done = 0
+        self.done = self.steps = 0
+
+    def _count(self, rows: int) -> None:
+        self.steps += rows
 
     def warm_up(self, setting: Setting) -> None:
         """Decodes what is decoded slowly the first time."""
@@ -435,6 +443,7 @@ class _Measure:
         strategy = self.greedy if setting is None else replace(self.strategy, **setting)
         records, args = self.records[:sentences], self.args
         texts, results = [""] * sentences, []
+        self.steps = 0
         start = time.perf_counter()
         for index, outcome in self.model.stream(
             [record.text for record in records],
@@ -451,7 +460,7 @@ class _Measure:
         stats = summarize(results, time.perf_counter() - start)
         self.done += sentences
         self.show(self.done)
-        return Sample(stats.seconds, texts, stats.tokens, stats.passes, stats.drafted)
+        return Sample(stats.seconds, texts, stats.tokens, stats.passes, self.steps, stats.drafted)
 
 
 def _lines(total: int) -> Callable[[int], None]:
@@ -490,6 +499,7 @@ def _point(point: Point) -> dict[str, Any]:
         "score": point.score,
         **asdict(point.drop),
         "passes_per_token": point.passes,
+        "drafter_steps_per_token": point.steps,
         "drafted_per_token": point.drafted,
     }
 
@@ -517,7 +527,7 @@ def _table(found: Sweep, chosen: Point | None) -> str:
     best = front([found.greedy, *found.points])
     names = [*found.points[0].setting]
     rows: list[Sequence[str]] = [
-        [*names, "x greedy", "score", "drop", "at most", "passes", "drafted", "front"]
+        [*names, "x greedy", "score", "drop", "at most", "passes", "steps", "drafted", "front"]
     ]
     rows.append(["---"] * len(rows[0]))
     for point in sorted([found.greedy, *found.points], key=lambda each: -each.speed):
@@ -533,6 +543,7 @@ def _table(found: Sweep, chosen: Point | None) -> str:
             f"{drop.drop:.4g} ({drop.low:.4g} to {drop.high:.4g})",
             f"{drop.bound:.4g}",
             f"{point.passes:.2f}",
+            f"{point.steps:.2f}",
             f"{point.drafted:.2f}",
             "*" if point in best else "",
         ]
@@ -545,8 +556,8 @@ def _table(found: Sweep, chosen: Point | None) -> str:
     return "\n".join(lines)
 
 
-def _plot(found: Sweep, chosen: Point | None, max_drop: float, metric: str, path: Path) -> None:
-    """Draws the drop of each setting against its speed, with their intervals."""
+def _figure(found: Sweep, chosen: Point | None, max_drop: float, metric: str) -> Figure:
+    """The drop of each setting against its speed, with their intervals."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -576,5 +587,4 @@ def _plot(found: Sweep, chosen: Point | None, max_drop: float, metric: str, path
     axes.set_xlabel("times as fast as greedy")
     axes.set_ylabel(f"drop of {metric}")
     axes.legend()
-    with writing(path, binary=True) as file:
-        figure.savefig(file, format=path.suffix[1:], dpi=150)
+    return figure
