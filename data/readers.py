@@ -86,7 +86,8 @@ def read_records(file: IO[bytes], name: str, form: str, fields: Fields) -> Itera
         try:
             if not whole:
                 raise InputTooLongError(f"a line of more than {MOST_BYTES} bytes", fix="split the line")
-            line, prefix, drafts = _decode(raw), "", ()
+            line, prefix = _decode(raw), ""
+            drafts: tuple[str, ...] = ()
             if form == "jsonl":
                 values = _parse_json(line, fields)
                 id = values.get("id")

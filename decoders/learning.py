@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from nartk.decoders.loop import Drafter
 from nartk.decoders.paced import Adaptive
 from nartk.hypothesis import Request, Result
-from nartk.scorer import Scorer, Seq2SeqScorer
+from nartk.scorer import Seq2SeqScorer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,13 +21,13 @@ class Learning(Adaptive):
 
     drafter: Drafter | None = field(default=None, repr=False, compare=False)
 
-    def new_drafter(self, scorer: Scorer) -> Drafter:
+    def new_drafter(self, scorer: Seq2SeqScorer) -> Drafter:
         """One that has learnt nothing."""
         raise NotImplementedError
 
     def run(
         self,
-        scorer: Scorer,
+        scorer: Seq2SeqScorer,
         requests: Sequence[Request],
         *,
         batch_size: int,

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -81,7 +82,10 @@ class NGram:
     def to(self, device: torch.device | str) -> NGram:
         """The same on another device."""
         moved = {item.name: getattr(self, item.name) for item in fields(self)}
-        return replace(self, **{name: x.to(device) for name, x in moved.items() if isinstance(x, Tensor)})
+        tensors: dict[str, Any] = {
+            name: x.to(device) for name, x in moved.items() if isinstance(x, Tensor)
+        }
+        return replace(self, **tensors)
 
     def _find(self, state: Tensor, word: Tensor) -> Tensor:
         """Where in the tables an n-gram is, if it is listed."""

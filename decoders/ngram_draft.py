@@ -20,7 +20,7 @@ from nartk.decoders.learning import Learning
 from nartk.decoders.loop import Draft, Drafter, target_words
 from nartk.hypothesis import Request
 from nartk.registry import option, register_decoder
-from nartk.scorer import Scorer, Source
+from nartk.scorer import Seq2SeqScorer, Source
 
 _CELLS = 1 << 18  # tokens of text that are remembered: 2 MiB
 _SLOTS = 1 << 19  # n-grams of it that can be found: 4 MiB
@@ -36,12 +36,12 @@ class NgramDrafts(Learning):
     max_ngram: int = option(4, "longest suffix of the output that is looked up, tokens", low=1)
     max_draft: int = option(10, "longest draft, tokens; 0: none", low=0)
 
-    def new_drafter(self, scorer: Scorer) -> Drafter:
+    def new_drafter(self, scorer: Seq2SeqScorer) -> Drafter:
         return NgramCache(
             scorer.source_to_target,
             len(scorer.vocab),
             self.max_ngram,
-            self.max_draft,  # type: ignore[attr-defined]
+            self.max_draft,
         )
 
 

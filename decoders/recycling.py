@@ -18,7 +18,7 @@ from nartk.decoders.learning import Learning
 from nartk.decoders.loop import Draft, Drafter, Fed
 from nartk.hypothesis import Request
 from nartk.registry import option, register_decoder
-from nartk.scorer import Scorer, Source
+from nartk.scorer import Seq2SeqScorer, Source
 
 
 @register_decoder("recycling")
@@ -32,7 +32,7 @@ class TokenRecycling(Learning):
     )
     max_draft: int = option(6, "longest draft, tokens; 0: none", low=0)
 
-    def new_drafter(self, scorer: Scorer) -> Drafter:
+    def new_drafter(self, scorer: Seq2SeqScorer) -> Drafter:
         return Recycler(len(scorer.vocab), scorer.vocab.eos, self.k, self.max_draft, scorer.device)
 
 

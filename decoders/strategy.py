@@ -10,7 +10,6 @@ import torch
 
 from nartk.hypothesis import Request, Result
 from nartk.registry import option
-from nartk.scorer import Scorer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +44,7 @@ class Strategy:
     @torch.inference_mode()
     def run(
         self,
-        scorer: Scorer,
+        scorer: Any,
         requests: Sequence[Request],
         *,
         batch_size: int,

@@ -128,7 +128,9 @@ def match_scores(
     if graph_lengths is not None:
         counted = torch.arange(hidden.shape[1], device=device) < graph_lengths.to(device)[:, None]
     rows, places = counted.nonzero(as_tuple=True)
-    vertices, weight, bias = hidden[rows, places], output.weight, output.bias  # [B,L,D] -> [N,D]
+    vertices = hidden[rows, places]  # [B,L,D] -> [N,D]
+    weight: Tensor = output.weight
+    bias: Tensor | None = output.bias
     if torch.is_autocast_enabled(device.type):
         low = torch.get_autocast_dtype(device.type)
         vertices, weight = vertices.to(low), weight.to(low)

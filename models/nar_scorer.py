@@ -90,10 +90,9 @@ class NarScorer(Serving):
         """
         out = x.new_zeros(x.shape)
         for rows, width in self._groups(lengths):
-            every = rows is None
-            some = state if every else self.select(state, rows)
-            inside = x if every else x[rows]
-            count = lengths if every else lengths[rows]
+            some, inside, count = state, x, lengths
+            if rows is not None:
+                some, inside, count = self.select(state, rows), x[rows], lengths[rows]
             kept = self.columns(width) < count[:, None]  # [b,width]
             at, columns = kept.nonzero().unbind(1)
             layout = self.layout(at, columns, kept.shape[0], width)
@@ -103,7 +102,7 @@ class NarScorer(Serving):
                 y = layer(y, source_kv, some.source_mask, mask, causal=False, layout=layout)
             if self.model.decoder_norm is not None:
                 y = self.model.decoder_norm(y)
-            out[at if every else rows[at], columns] = y[0, : at.shape[0]]
+            out[at if rows is None else rows[at], columns] = y[0, : at.shape[0]]
         return out
 
     def _groups(self, lengths: Tensor) -> Iterator[tuple[Tensor | None, int]]:

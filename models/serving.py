@@ -164,7 +164,9 @@ def _align_heads(attention: Attention) -> None:
         return F.pad(rows, (0, 0) * (rows.dim() - 2) + (0, missing)).flatten(0, 1)
 
     for name, layer in attention.named_children():
-        weight, bias = layer.weight, layer.bias
+        assert isinstance(layer, torch.nn.Linear)
+        weight: Tensor = layer.weight
+        bias: Tensor = layer.bias
         if name == "out":
             weight = filled(weight.t()).t().contiguous()
         else:

@@ -126,7 +126,9 @@ class Layout(Protocol):
 class Cache(Protocol):
     """Where one decoder layer keeps the keys and values of the tokens it has seen."""
 
-    layout: Layout
+    @property
+    def layout(self) -> Layout:
+        """Whose the tokens are."""
 
     def attend(self, attention: Attention, qkv: Tensor) -> Tensor:
         """Stores keys and values of the new tokens, each of which attends to those before it and to itself.
@@ -146,6 +148,8 @@ def count_positions(tokens: Tensor, pad: int) -> Tensor:
 
 class Embedding(nn.Module):
     """Words plus positions: tokens [B,S] and positions [B,S] -> [B,S,d_model]."""
+
+    table: Tensor  # [max_len,d_model], where positions are sinusoidal
 
     def __init__(self, config: TransformerConfig, words: nn.Embedding, positions: str, max_len: int) -> None:
         super().__init__()
@@ -354,8 +358,13 @@ class Transformer(nn.Module):
         self.decoder_embedding = Embedding(
             config, target_words, config.decoder_positions, config.max_target_len
         )
-        self.encoder_layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
-        self.decoder_layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
+        # A ModuleList is a sequence, but does not say of what.
+        self.encoder_layers: Sequence[EncoderLayer] = nn.ModuleList(  # type: ignore[assignment]
+            EncoderLayer(config) for _ in range(config.encoder_layers)
+        )
+        self.decoder_layers: Sequence[DecoderLayer] = nn.ModuleList(  # type: ignore[assignment]
+            DecoderLayer(config) for _ in range(config.decoder_layers)
+        )
         self.encoder_norm = nn.LayerNorm(config.d_model) if config.encoder_norm_first else None
         self.decoder_norm = nn.LayerNorm(config.d_model) if config.decoder_norm_first else None
         self.output = nn.Linear(config.d_model, config.tgt_vocab, bias=False)

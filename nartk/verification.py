@@ -11,7 +11,7 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -178,9 +178,8 @@ class Verifier:
         # In fast mode the neighbours decide how long a row's source and cache are.
         peers = [request] if exact else [*self._requests.values()]
         expected = self.hypotheses[line].tokens
-        logits, noise = measure(
-            self.model.scorer.mode(exact=exact), request, expected[:position], rows=batch_size, peers=peers
-        )
+        scorer = cast("Seq2SeqScorer", self.model.scorer.mode(exact=exact))
+        logits, noise = measure(scorer, request, expected[:position], rows=batch_size, peers=peers)
         words, margin = [], None
         for tokens in (expected, found.tokens):
             words.append(tokens[position] if position < len(tokens) else None)

@@ -393,8 +393,8 @@ class ScriptedCanvas:
     def fill(self, canvas: Tensor, lengths: Tensor, state: Tensor, places: Tensor | None = None) -> Tensor:
         self.filled.append(len(canvas))
         key = self._key(canvas, lengths, 2) + 3 * state
-        places, words = torch.arange(canvas.shape[1]), torch.arange(len(self.vocab))
-        scores = mix(key[:, None, None] + places[:, None] * 104729 + words * 1299709)
+        columns, words = torch.arange(canvas.shape[1]), torch.arange(len(self.vocab))
+        scores = mix(key[:, None, None] + columns[:, None] * 104729 + words * 1299709)
         logits = (((scores >> 40) & 0xFFFF) % self.spread / 4).float()
         return logits if places is None else logits[places]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +77,11 @@ def _spec(model: Transformer, specs: Any) -> Any:
         activation=activation,
         layernorm_embedding=config.norm_embedding,
     )
-    for spec, embedding, layers, norm in (
+    stacks: tuple[tuple[Any, Any, Sequence[Any], Any], ...] = (
         (encoder, model.encoder_embedding, model.encoder_layers, model.encoder_norm),
         (decoder, model.decoder_embedding, model.decoder_layers, model.decoder_norm),
-    ):
+    )
+    for spec, embedding, layers, norm in stacks:
         longest = config.max_source_len if spec is encoder else config.max_target_len
         _set_embedding(spec, embedding, longest)
         _set_norm(spec, "layer_norm", norm)

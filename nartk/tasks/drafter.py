@@ -85,11 +85,11 @@ class DrafterConfig(CrossEntropyConfig):
         },
     )
     glancing: str = field(
-        default=_GLANCING["glancing"].default,
+        default=str(_GLANCING["glancing"].default),
         metadata={"help": "of blockwise drafters: " + _GLANCING["glancing"].metadata["help"]},
     )
     glancing_strategy: str = field(
-        default=_GLANCING["glancing_strategy"].default,
+        default=str(_GLANCING["glancing_strategy"].default),
         metadata={"help": "of blockwise drafters: " + _GLANCING["glancing_strategy"].metadata["help"]},
     )
 
