@@ -269,14 +269,12 @@ class _Batch:
             Which sentences are done; the nodes that the hypotheses end with, rows and columns [B,k].
         """
         k, count = self.options.beam_size, len(self.requests)
-        rows = torch.arange(count * k, device=self.device).view(count, k)  # the node to ask of
+        rows = torch.arange(count * k, device=self.device).view(count, k)
         columns = torch.zeros_like(rows)
-        gone = [False] * count
-        kept_rows, kept_columns = rows.clone(), columns.clone()
-        going = list(range(count))
+        gone, going = [False] * count, list(range(count))
+        index = torch.tensor(going, device=self.device)
+        beams, at_rows, at_columns = self.beams, rows, columns  # the nodes to ask of
         while going:
-            index = torch.tensor(going, device=self.device)
-            beams, at_rows, at_columns = select_rows(self.beams, index), rows[index], columns[index]
             logits = answers.after(at_rows.flatten(), at_columns.flatten())
             words, lprobs = self._candidates(beams, logits)
             drafter.learn(self._last(beams), words.flatten(0, 1))
@@ -284,19 +282,25 @@ class _Batch:
             live = beams.totals > float("-inf")
             # The best hypothesis stands for the parent of what is none; its node is known.
             parents = torch.where(live, parents, 0)
-            at_rows, at_columns = (x.gather(1, parents) for x in (at_rows, at_columns))
-            kept_rows[index], kept_columns[index] = at_rows, at_columns
-            newest = self._last(beams).view(-1, k)
-            at_columns, known = answers.child(at_rows, at_columns, newest)
+            at_rows, end_columns = (x.gather(1, parents) for x in (at_rows, at_columns))
+            at_columns, known = answers.child(at_rows, end_columns, self._last(beams).view(-1, k))
             known = (known | ~live).all(1) & ~done
-            rows[index], columns[index] = at_rows, at_columns
-            accepted = beams.accepted + live.sum(1) * known
-            self.beams = put_rows(self.beams, index, replace(beams, accepted=accepted))
+            beams = replace(beams, accepted=beams.accepted + live.sum(1) * known)
+            if len(going) == count:
+                self.beams, rows, columns = beams, at_rows, end_columns
+            else:
+                self.beams = put_rows(self.beams, index, beams)
+                rows, columns = rows.index_copy(0, index, at_rows), columns.index_copy(0, index, end_columns)
             ended, goes_on = torch.stack([done, known]).tolist()
             for place, end in zip(going, ended, strict=True):
                 gone[place] = end
-            going = [place for place, goes in zip(going, goes_on, strict=True) if goes]
-        return gone, kept_rows, kept_columns
+            if not all(goes_on):
+                left = [i for i, goes in enumerate(goes_on) if goes]
+                going = [going[i] for i in left]
+                places = torch.tensor(left, dtype=torch.int64, device=self.device)
+                beams = select_rows(beams, places)
+                index, at_rows, at_columns = index[places], at_rows[places], at_columns[places]
+        return gone, rows, columns
 
     def _choose(self, beams: _Beams, words: Tensor, lprobs: Tensor) -> tuple[_Beams, Tensor, Tensor]:
         """Ends the hypotheses that reach eos, and keeps the best of the others.
