@@ -461,11 +461,12 @@ class _Batch:
             self.draft_state = self.drafter.observe(self.draft_state, logits, at)
             self.draft, feeds, shapes, self.draft_state = self._propose(self.draft_state, rows)
         feeds = torch.where(done, 0, feeds)
-        watched = () if self.watcher is None else (accepted.minimum(emitted), emitted)
+        watched = () if self.watcher is None or width == 1 else (accepted.minimum(emitted), emitted)
         fed_shapes = self.shapes
         self.counts, self.shapes, told = _read(feeds, shapes, *watched)  # the pass's one wait for the device
         if self.watcher is not None:
-            self.watcher.passed(counts, fed_shapes, *told, self.counts)
+            stood, put_out = told if told else ([0] * len(counts), [min(each, 1) for each in counts])
+            self.watcher.passed(counts, fed_shapes, stood, put_out, self.counts)
 
     def _results(self, rows: _Rows, places: list[int]) -> Iterator[Result]:
         now = time.perf_counter()

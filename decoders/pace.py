@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import log2
@@ -29,7 +29,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from nartk.scorer import Seq2SeqScorer
 
 DEEPEST = 64  # drafted tokens that are told apart; who may draft so many may draft without bound
-_SHARE = 0.03  # of the time of greedy search that all tries together may lose
+_SHARE = 0.02  # of the time of greedy search that all tries together may lose
 _GRANT = 1.0  # greedy passes that the first tries may lose, once
 _MOST = 32.0  # greedy passes that the account holds at most: gains of long ago are no licence to lose
 _PAYS = 1.03  # how much faster than greedy search the drafted tokens must be expected to come
@@ -43,6 +43,7 @@ _RATE, _HELD = 0.7, 4.0  # the prior: a drafted token stands, and so many tokens
 _ROW = 8.0  # tokens of its own that a row must have drafted to count as much as all rows' do
 _KEPT = 0.9  # of what a row remembers, after each draft of its own
 _CLASSES = 3  # rows are told apart by doublings of the odds that their drafts stand, so many up and down
+_OUTLIER = 2.0  # times what is usual: what takes longer was held up by another program, as any pass may be
 _RECENT = 7  # measurements of a shape that are kept
 _THRESHOLDS = 24  # ways to cut the drafts that are compared
 
@@ -58,10 +59,10 @@ class Clock(Protocol):
 
 
 class HostClock:
-    """The host's time, for devices that it waits for anyway."""
+    """The host's time: its own work's on a CPU, so that a busy machine does not make drafts look dear."""
 
-    def tick(self) -> float:
-        return time.perf_counter()
+    def __init__(self, device: torch.device) -> None:
+        self.tick = time.thread_time if device.type == "cpu" else time.perf_counter
 
     def seconds(self, first: float, second: float) -> float:
         return second - first
@@ -77,6 +78,12 @@ class CudaClock:
 
     def seconds(self, first: torch.cuda.Event, second: torch.cuda.Event) -> float:
         return first.elapsed_time(second) / 1000  # ms
+
+
+def usual(costs: Iterable[float]) -> float:
+    """What is seldom undercut: what other programs do makes passes take longer, never shorter."""
+    ordered = sorted(costs)
+    return ordered[len(ordered) // 4]
 
 
 @dataclass
@@ -121,14 +128,14 @@ class Curve:
         return cost + slope * (size - low)
 
     def _smooth(self) -> list[tuple[float, float]]:
-        """Sizes and medians of their costs, ascending; no size costs less than a smaller one."""
+        """Sizes and their usual costs, ascending; no size costs more than a larger one."""
         if self._points is None:
             points = [
-                (median(size for size, _ in cell), median(cost for _, cost in cell))
+                (median(size for size, _ in cell), usual(cost for _, cost in cell))
                 for cell in self._cells.values()
             ]
             points = sorted([*points, self.anchor] if self.anchor else points)
-            costs = accumulate((cost for _, cost in points), max)
+            costs = [*accumulate((cost for _, cost in reversed(points)), min)][::-1]
             self._points = [(size, cost) for (size, _), cost in zip(points, costs, strict=True)]
         return self._points
 
@@ -182,7 +189,7 @@ class Costs:
             return 0.0
         octave = rows.bit_length()
         near = min(self._greedy, key=lambda other: (abs(other - octave), other))
-        return median(cost * (1 + min(2.0, rows / of)) / 2 for of, cost in self._greedy[near])
+        return usual(cost * (1 + min(2.0, rows / of)) / 2 for of, cost in self._greedy[near])
 
     def verify(self, rows: int, tokens: float, *, worst: bool = False) -> float:
         """A pass of so many tokens in all."""
@@ -370,8 +377,9 @@ def best_plan(
 class Pace:
     """Sets how many tokens each row may draft, 0 for none, and learns from each pass.
 
-    However badly drafts do, a run takes at most a share `_SHARE` longer than greedy search, once `_GRANT` of
-    its passes, and what a single pass takes beyond the worst that was expected of it.
+    However badly drafts do, a run takes at most a share `_SHARE` longer than greedy search, besides its own
+    arithmetic; once, `_GRANT` of its passes, the first source that is read and the first draft; and what the
+    last drafted pass takes beyond the worst that was expected of it.
 
     Args:
         clock: Of the model's device.
@@ -386,8 +394,13 @@ class Pace:
         self.credit: float | None = None
         self._start: deque[float] = deque(maxlen=_RECENT)  # seconds a row
         self._fan, self._rate = 1.0, _RATE
-        self._age = self._idle = self._drafts = 0
+        self._age = self._idle = 0
+        self._warm: set[bool] = set()  # which of starting and drafting has been done before
+        self._rates: list[list[float]] = []
         self._outlooks: dict[int, Outlook] = {}
+        self._quiet: tuple[int, int] | None = (
+            None  # rows known and fed for which nothing pays, until replanned
+        )
         self._plans: dict[tuple[int, tuple[tuple[int, int], ...]], Plan] = {}
         self._spans: list[tuple[bool, int, int, Any, Any]] = []
         self._reserved = 0.0  # for what is not charged yet
@@ -410,7 +423,7 @@ class Pace:
         if not self._start:
             # One shows what it takes.
             return int(credit >= 0 and not any(is_start for is_start, *_ in self._spans))
-        cost = median(self._start)
+        cost = usual(self._start)
         for count in _fewer(len(lengths)):
             speed = self._plan(live, ((0, count),)).speed
             saved = (1 - 1 / speed) * self.costs.greedy(live) * sum(lengths[:count]) / count
@@ -427,7 +440,9 @@ class Pace:
             live: B, rows that are fed.
         """
         asked = [0] * len(rows)
-        if self.credit is None or not rows or not self.costs.measured(live):
+        if self.credit is None or not rows or self.is_quiet(len(rows), live):
+            return asked
+        if not self.costs.measured(live):
             return asked
         classes = [self._class(row) for row in rows]
         order = sorted(range(len(rows)), key=lambda i: -classes[i])
@@ -440,8 +455,13 @@ class Pace:
             if plan.depths and plan.risk <= self.credit:
                 for i in chosen:
                     asked[i] = plan.depths[classes[i]]
-                break
+                return asked
+        self._quiet = (len(rows), live)
         return asked
+
+    def is_quiet(self, known: int, live: int) -> bool:
+        """Whether `budgets` of so many rows would be 0: quick to ask."""
+        return self._quiet == (known, live)
 
     def started(self, rows: int, first: Any, second: Any) -> None:
         """Hears between which points in time the drafter read so many sources."""
@@ -465,15 +485,18 @@ class Pace:
         fed = live + sum(each.fed for each in judged)
         if fed == live:
             self.costs.add_greedy(live, seconds)
-            equal = seconds
+            gained = _SHARE * seconds
         else:
             self.costs.add_pass(live, fed, seconds)
             equal = self.costs.greedy(live) * emitted / live  # what greedy search takes for as much
-        if self.credit is None and self.costs.measured(live):
-            self.credit = _GRANT * self.costs.greedy(live)
+            most = _OUTLIER * self.costs.verify(live, fed, worst=True)
+            gained = (1 + _SHARE) * equal - min(seconds, most)
         if self.credit is not None:
-            gained = (1 + _SHARE) * equal - seconds
-            self.credit = min(self.credit + gained, _MOST * self.costs.greedy(live))
+            self.credit += gained
+            if self._age % _REPLAN == 0:
+                self.credit = min(self.credit, _MOST * self.costs.greedy(live))
+        elif self.costs.measured(live):
+            self.credit = (_GRANT + _SHARE * _BASE) * self.costs.greedy(live)
         for each in judged:
             each.learn(self.standing)
             if each.levels:
@@ -483,15 +506,19 @@ class Pace:
     def _charge_drafting(self) -> None:
         for is_start, rows, depth, first, second in self._spans:
             seconds = self.clock.seconds(first, second)
-            if self.credit is not None:
-                self.credit -= seconds
             if is_start:
                 self._start.append(seconds / rows)
+                most = _OUTLIER * rows * usual(self._start)
             else:
-                self._drafts += 1
-                # The first time, code is loaded and memory is got: it says nothing of the next.
-                if self._drafts > 1:
-                    self.costs.add_draft(rows, depth, seconds)
+                self.costs.add_draft(rows, depth, seconds)
+                most = _OUTLIER * self.costs.draft(rows, depth, worst=True)
+            # The first time, code is loaded and memory is got: it says nothing of the next.
+            if is_start not in self._warm:
+                self._warm.add(is_start)
+                self.costs.doubt()
+                self._start.clear()
+            elif self.credit is not None:
+                self.credit -= min(seconds, most)
         self._spans, self._reserved = [], 0.0
 
     def _tick_over(self, drafted: bool) -> None:
@@ -505,7 +532,7 @@ class Pace:
                 self.costs.doubt()
                 self._start.clear()
         if self._age % (_REPLAN if drafted else 4 * _REPLAN) == 0:
-            self._outlooks, self._plans = {}, {}
+            self._rates, self._outlooks, self._plans, self._quiet = [], {}, {}, None
 
     def _class(self, row: Row) -> int:
         """Doublings of the odds that a drafted token of it stands, compared with all rows'."""
@@ -518,10 +545,11 @@ class Pace:
     def _plan(self, live: int, counts: tuple[tuple[int, int], ...]) -> Plan:
         key = (live, counts)
         if key not in self._plans:
-            if not self._outlooks:
-                self._rate, stands, goes_on = self.standing.rates()
-                classes = range(-_CLASSES, _CLASSES + 1)
-                self._outlooks = {each: Outlook.of(stands, goes_on, 2.0**each) for each in classes}
+            if not self._rates:
+                self._rate, *self._rates = self.standing.rates()
+            for each, _ in counts:
+                if each not in self._outlooks:
+                    self._outlooks[each] = Outlook.of(*self._rates, odds=2.0**each)
             credit = 0.0 if self.credit is None else self.credit
             self._plans[key] = best_plan(self.costs, live, self._outlooks, dict(counts), self._fan, credit)
         return self._plans[key]
@@ -539,6 +567,6 @@ def pace_of(strategy: Hashable, scorer: Seq2SeqScorer) -> Pace:
     """The pace of a strategy with a model, as it was left by the last run with both."""
     paces = _PACES.setdefault(scorer.source_to_target, {})
     if strategy not in paces:
-        cuda = torch.device(scorer.device).type == "cuda"
-        paces[strategy] = Pace(CudaClock() if cuda else HostClock())
+        device = torch.device(scorer.device)
+        paces[strategy] = Pace(CudaClock() if device.type == "cuda" else HostClock(device))
     return paces[strategy]

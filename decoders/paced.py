@@ -14,6 +14,7 @@ from torch import Tensor
 
 from nartk.decoders.loop import Draft, DraftAndVerify, Drafter, Fed, sources
 from nartk.decoders.pace import DEEPEST, Judgement, Pace, Row, pace_of
+from nartk.decoders.tree import prune
 from nartk.hypothesis import Request
 from nartk.registry import option
 from nartk.scorer import Seq2SeqScorer, Source
@@ -72,6 +73,7 @@ class Paced(Drafter):
         self.device = torch.device(scorer.device)
         self.live = 0  # rows that have not ended
         self._flight: _State | None = None  # what the pass in progress was drafted from
+        self._none: dict[int, Draft] = {}  # drafts of no tokens, by rows
         self._began: Any = None
         self._judged: Any = None
 
@@ -129,9 +131,9 @@ class Paced(Drafter):
         )
 
     def draft(self, state: _State, outputs: Tensor, lengths: Tensor, budget: Tensor) -> tuple[Draft, _State]:
-        known = set(state.places)
-        unknown = [i for i, row in enumerate(state.rows) if i not in known and not row.ended]
-        if unknown and self.pace.looks_again:
+        if len(state.places) < len(state.rows) and self.pace.looks_again:
+            known = set(state.places)
+            unknown = [i for i, row in enumerate(state.rows) if i not in known and not row.ended]
             state = self._admit(state, unknown)
         asked = self._asked(state)
         whole = len(state.places) == len(state.rows) and state.places == sorted(state.places)
@@ -140,7 +142,11 @@ class Paced(Drafter):
             inner = state.inner
             if any(state.asked):
                 inner = self.drafter.pause(inner, lengths if index is None else lengths[index])
-            return _none(lengths), replace(state, inner=inner, asked=asked)
+            if len(asked) not in self._none:
+                self._none[len(asked)] = _none(lengths)
+            if asked == state.asked:
+                return self._none[len(asked)], state
+            return self._none[len(asked)], replace(state, inner=inner, asked=asked)
         first = self.pace.clock.tick()
         most = [_UNBOUNDED if count == DEEPEST else count for count in asked]
         budget = budget.minimum(torch.tensor(most, device=self.device))
@@ -149,12 +155,21 @@ class Paced(Drafter):
         else:
             draft, inner = self.drafter.draft(state.inner, outputs[index], lengths[index], budget[index])
             draft = _spread(draft, index, len(lengths))
+        draft = self._within(draft, budget)
         self.pace.drafted(sum(map(bool, asked)), max(asked), first, self.pace.clock.tick())
         return draft, replace(state, inner=inner, asked=asked)
+
+    def _within(self, draft: Draft, budget: Tensor) -> Draft:
+        """What of a draft lies within the budget [B]: drafters may propose more."""
+        if draft.parents is None:
+            return replace(draft, lengths=draft.lengths.minimum(budget))
+        return prune(draft, len(self.scorer.vocab), budget, branching=True)[0]
 
     def _asked(self, state: _State) -> list[int]:
         """The tokens that each row may draft now."""
         asked = [0] * len(state.rows)
+        if not state.places or self.pace.is_quiet(len(state.places), self.live):
+            return asked
         places = [place for place in state.places if not state.rows[place].ended]
         budgets = self.pace.budgets([state.rows[place] for place in places], self.live)
         for place, most in zip(places, budgets, strict=True):
@@ -175,9 +190,9 @@ class Paced(Drafter):
         assert self._flight is not None
         rows, asked = self._flight.rows, self._flight.asked
         judged = [
-            Judgement(rows[i], asked[i], counts[i] - 1, shapes[i][1], stood[i])
-            for i in range(len(rows))
-            if asked[i] and counts[i]
+            Judgement(row, most, count - 1, levels, stands)
+            for row, most, count, (_, levels), stands in zip(rows, asked, counts, shapes, stood, strict=True)
+            if most and count
         ]
         live = len(counts) - counts.count(0)
         self.pace.passed(live, judged, sum(emitted), self._began, self._judged)
