@@ -45,7 +45,8 @@ _KEPT = 0.9  # of what a row remembers, after each draft of its own
 _CLASSES = 3  # rows are told apart by doublings of the odds that their drafts stand, so many up and down
 _OUTLIER = 2.0  # times what is usual: what takes longer was held up by another program, as any pass may be
 _RECENT = 7  # measurements of a shape that are kept
-_THRESHOLDS = 24  # ways to cut the drafts that are compared
+_DEPTHS = (*range(1, 9), 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, DEEPEST)  # those that are compared
+_THRESHOLDS = 48  # ways to cut the drafts of all rows that are compared
 
 
 class Clock(Protocol):
@@ -353,7 +354,7 @@ def best_plan(
     """
     greedy = costs.greedy(rows)
     drafting = sum(counts.values())
-    levels = sorted({each for key in counts for each in outlooks[key].standing[1:]})
+    levels = sorted({outlooks[key].standing[depth] for key in counts for depth in _DEPTHS})
     thresholds = levels[:: -(-len(levels) // _THRESHOLDS)] if levels else []
     best = _NOTHING
     for threshold in thresholds:
