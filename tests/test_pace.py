@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import torch
 from scripted import ScriptScorer, TableScorer, decode, outputs_of, plain_greedy
-from small_drafters import Near, drafting
+from small_drafters import Near, drafting, shaken
 from torch import Tensor
+from transformers_small import random_config, random_model, random_requests, vocabulary
 
 from nartk.decoders import pace as pace_module
 from nartk.decoders.loop import Draft, Drafter, sources
@@ -26,6 +27,7 @@ from nartk.decoders.pace import DEEPEST, Costs, Curve, Outlook, Pace, Row, Stand
 from nartk.decoders.paced import Adaptive
 from nartk.decoders.small_model import SmallModel, pick_best
 from nartk.hypothesis import Request, Result
+from nartk.models.transformer_scorer import TransformerScorer
 from nartk.registry import make_strategy
 from nartk.scorer import Source
 
@@ -450,6 +452,29 @@ def test_the_output_is_greedy_searchs_whatever_is_drafted_when(seed: int, device
                 assert outputs_of(results) == wanted, strategy.name
                 accepted += sum(result.accepted for result in results)
         assert accepted > 0, strategy.name
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_no_bit_depends_on_what_is_drafted_when(dtype: torch.dtype, device: torch.device) -> None:
+    def said(results: Sequence[Result]) -> list[Any]:
+        return [(r.hypotheses[0].tokens, r.hypotheses[0].positional_scores) for r in results]
+
+    for seed in range(3):
+        rng = random.Random(seed)
+        config = random_config(rng)
+        model = random_model(config, seed)
+        words = vocabulary(config.tgt_vocab)
+        scorer, small = (
+            TransformerScorer(each, words, dtype=dtype, device=device)
+            for each in (model, shaken(model, seed, 0.02))
+        )
+        requests = random_requests(rng, 12, len(words), limits=[1, 2, 5, 9, 20])
+        wanted = said(decode(make_strategy("greedy", {}), scorer, requests, batch_size=1))
+        for name in ("iad", "ngram", "speculative"):
+            strategy = drafting(name, small)
+            for batch_size in (1, 3, 12):
+                results = decode(paced(strategy, Dice(seed)), scorer, requests, batch_size=batch_size)
+                assert said(results) == wanted
 
 
 def drafts_after_a_pause(drafter: Any, scorer: TableScorer) -> tuple[list[int], list[int]]:
