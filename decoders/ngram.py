@@ -82,9 +82,7 @@ class NGram:
     def to(self, device: torch.device | str) -> NGram:
         """The same on another device."""
         moved = {item.name: getattr(self, item.name) for item in fields(self)}
-        tensors: dict[str, Any] = {
-            name: x.to(device) for name, x in moved.items() if isinstance(x, Tensor)
-        }
+        tensors: dict[str, Any] = {name: x.to(device) for name, x in moved.items() if isinstance(x, Tensor)}
         return replace(self, **tensors)
 
     def _find(self, state: Tensor, word: Tensor) -> Tensor:
