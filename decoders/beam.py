@@ -77,7 +77,8 @@ class Beam(Autoregressive):
         trace: bool = False,
     ) -> Iterator[Result]:
         assert isinstance(scorer, Seq2SeqScorer)
-        learner = replace(self, drafter=make_beam_drafter(scorer, self.draft, self.max_draft))
+        made = make_beam_drafter(scorer, self.draft, self.max_draft)
+        learner = replace(self, drafter=made)  # type: ignore[call-arg]  # registering makes the dataclass
         yield from super(Beam, learner).run(
             scorer, requests, batch_size=batch_size, max_tokens=max_tokens, trace=trace
         )

@@ -192,8 +192,8 @@ def ask(
     else:
         trees = isinstance(scorer, TreeScorer)
         pruned, shapes = prune(replace(draft, tokens=tokens), size, budget, branching=trees)
+        assert pruned.parents is not None
         tokens, lengths, parents = pruned.tokens, pruned.lengths, pruned.parents
-        assert parents is not None
         sizes = torch.cat([lengths[:, None], shapes], 1).tolist()  # the host waits for the device
         paths, depth = (max(each) for each in list(zip(*sizes, strict=True))[1:])
     counts = [1 + row[0] for row in sizes]

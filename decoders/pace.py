@@ -550,7 +550,8 @@ class Pace:
                 self._rate, *self._rates = self.standing.rates()
             for each, _ in counts:
                 if each not in self._outlooks:
-                    self._outlooks[each] = Outlook.of(*self._rates, odds=2.0**each)
+                    stands, goes_on = self._rates
+                    self._outlooks[each] = Outlook.of(stands, goes_on, 2.0**each)
             credit = 0.0 if self.credit is None else self.credit
             self._plans[key] = best_plan(self.costs, live, self._outlooks, dict(counts), self._fan, credit)
         return self._plans[key]
