@@ -19,10 +19,11 @@ from torch import Tensor
 
 from nartk.decoders.beam_drafts import Answers, BeamDrafter, ask, make_beam_drafter
 from nartk.decoders.loop import Autoregressive, encode, join_rows, pad_rows, select_rows
+from nartk.decoders.strategy import Strategy
 from nartk.errors import UsageError
 from nartk.hypothesis import Hypothesis, Request, Result, TokenTrace
 from nartk.registry import option, register_decoder
-from nartk.scorer import Scorer, Seq2SeqScorer
+from nartk.scorer import Seq2SeqScorer
 
 _CHUNK = 64  # words whose best is found first; any size gives the same result
 _MAX_DRAFT = 3
@@ -67,21 +68,9 @@ class Beam(Autoregressive):
                 fix="choose what with --draft: source, recycling or both",
             )
 
-    def run(
-        self,
-        scorer: Scorer,
-        requests: Sequence[Request],
-        *,
-        batch_size: int,
-        max_tokens: int | None = None,
-        trace: bool = False,
-    ) -> Iterator[Result]:
-        assert isinstance(scorer, Seq2SeqScorer)
+    def for_run(self, scorer: Seq2SeqScorer) -> Strategy:
         made = make_beam_drafter(scorer, self.draft, self.max_draft)
-        learner = replace(self, drafter=made)  # type: ignore[call-arg]  # registering makes the dataclass
-        yield from super(Beam, learner).run(
-            scorer, requests, batch_size=batch_size, max_tokens=max_tokens, trace=trace
-        )
+        return replace(self, drafter=made)  # type: ignore[call-arg]  # registering makes the dataclass
 
     def decode(
         self, scorer: Seq2SeqScorer, requests: list[Request], batch_size: int, *, trace: bool

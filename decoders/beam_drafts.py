@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nartk.decoders.iad import SourceCopy, spelling
 from nartk.decoders.loop import Draft, Drafter
-from nartk.decoders.tree import Fork, fork, prune
+from nartk.decoders.tree import Fork, chained, feedable, fork
 from nartk.hypothesis import Request
 from nartk.scorer import Seq2SeqScorer, Source, State, TreeScorer
 
@@ -173,8 +173,6 @@ def ask(
 ) -> tuple[Answers, Tensor]:
     """One pass over the last token of each hypothesis and its draft; how many tokens were drafted [R].
 
-    A drafter is not trusted: whatever it proposes, words are fed.
-
     Args:
         last: [R] int64.
         budget: [R], levels that are looked at.
@@ -182,18 +180,13 @@ def ask(
     size, device = len(scorer.vocab), last.device
     # Nothing follows eos.
     tokens = torch.where(draft.tokens == scorer.vocab.eos, -1, draft.tokens)
-    tree = None
-    if draft.parents is None:
-        words = (tokens >= 0) & (tokens < size)
-        lengths = words.cumprod(1).sum(1).minimum(draft.lengths).minimum(budget)
-        parents = torch.arange(-1, tokens.shape[1] - 1, device=device).expand_as(tokens)
+    branching, tree = isinstance(scorer, TreeScorer), None
+    draft, shapes = feedable(replace(draft, tokens=tokens), size, budget, branching=branching)
+    tokens, lengths, parents = draft.tokens, draft.lengths, chained(draft)
+    if shapes is None:
         sizes = lengths[:, None].tolist()
         paths, depth = 1, 0
     else:
-        trees = isinstance(scorer, TreeScorer)
-        pruned, shapes = prune(replace(draft, tokens=tokens), size, budget, branching=trees)
-        assert pruned.parents is not None
-        tokens, lengths, parents = pruned.tokens, pruned.lengths, pruned.parents
         sizes = torch.cat([lengths[:, None], shapes], 1).tolist()  # the host waits for the device
         paths, depth = (max(each) for each in list(zip(*sizes, strict=True))[1:])
     counts = [1 + row[0] for row in sizes]

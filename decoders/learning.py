@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from nartk.decoders.loop import Drafter
 from nartk.decoders.paced import Adaptive
-from nartk.hypothesis import Request, Result
+from nartk.decoders.strategy import Strategy
 from nartk.scorer import Seq2SeqScorer
 
 
@@ -25,19 +24,8 @@ class Learning(Adaptive):
         """One that has learnt nothing."""
         raise NotImplementedError
 
-    def run(
-        self,
-        scorer: Seq2SeqScorer,
-        requests: Sequence[Request],
-        *,
-        batch_size: int,
-        max_tokens: int | None = None,
-        trace: bool = False,
-    ) -> Iterator[Result]:
-        learner = replace(self, drafter=self.new_drafter(scorer))
-        yield from super(Learning, learner).run(
-            scorer, requests, batch_size=batch_size, max_tokens=max_tokens, trace=trace
-        )
+    def for_run(self, scorer: Seq2SeqScorer) -> Strategy:
+        return replace(self, drafter=self.new_drafter(scorer))
 
     def make_drafter(self, scorer: Seq2SeqScorer) -> Drafter | None:
         return self.drafter

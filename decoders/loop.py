@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nartk.decoders.strategy import Strategy
-from nartk.decoders.tree import Draft, Fork, along, chained, fork, prune
+from nartk.decoders.tree import Draft, Fork, along, chained, feedable, fork, nothing
 from nartk.hypothesis import Hypothesis, Request, Result, TokenTrace
 from nartk.rows import cat_rows
 from nartk.scorer import Seq2SeqScorer, Source, TreeScorer
@@ -271,7 +271,7 @@ class _Batch:
         self.rows: Any = None
         self.state: Any = None
         self.draft_state: Any = None
-        self.draft = _nothing(0, self.device)
+        self.draft = nothing(0, self.device)
 
     def run(self, waiting: list[Request], batch_size: int) -> Iterator[Result]:
         room = max(request.max_len for request in waiting)
@@ -329,7 +329,7 @@ class _Batch:
             forced=pad_rows([request.prefix for request in new], vocab.pad).to(self.device),
             forced_lengths=torch.tensor([len(request.prefix) for request in new], device=self.device),
         )
-        draft_state, draft, feeds, shapes = None, _nothing(count, self.device), torch.ones_like(zeros), None
+        draft_state, draft, feeds, shapes = None, nothing(count, self.device), torch.ones_like(zeros), None
         if self.drafter is not None:
             draft_state = self.drafter.start(source, new)
             draft, feeds, shapes, draft_state = self._propose(draft_state, rows)
@@ -357,14 +357,8 @@ class _Batch:
         draft, draft_state = self.drafter.draft(draft_state, rows.outputs, rows.lengths, budget)
         if not draft.tokens.shape[1]:
             return draft, torch.ones_like(budget), None, draft_state
-        # A drafter is not trusted: whatever it proposes, words are fed.
-        size, shapes = len(self.scorer.vocab), None
-        if draft.parents is None:
-            words = (draft.tokens >= 0) & (draft.tokens < size)
-            lens = words.cumprod(1).sum(1).minimum(draft.lengths).minimum(budget).clamp(min=0)
-            draft = replace(draft, lengths=lens, parents=None)
-        else:
-            draft, shapes = prune(draft, size, budget, branching=self.trees is not None)
+        branching = self.trees is not None
+        draft, shapes = feedable(draft, len(self.scorer.vocab), budget, branching=branching)
         return draft, 1 + draft.lengths, shapes, draft_state
 
     def _fork(self, count: Tensor) -> Fork | None:
@@ -495,12 +489,6 @@ class _Batch:
                 drafted=drafted,
                 accepted=accepted,
             )
-
-
-def _nothing(rows: int, device: torch.device) -> Draft:
-    """A draft of no tokens."""
-    lengths = torch.zeros(rows, dtype=torch.int64, device=device)
-    return Draft(lengths.new_zeros(rows, 0), lengths)
 
 
 def _join_drafts(first: Draft, second: Draft) -> Draft:

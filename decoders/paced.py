@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nartk.decoders.loop import Draft, DraftAndVerify, Drafter, Fed, sources
 from nartk.decoders.pace import DEEPEST, Judgement, Pace, Row, pace_of
-from nartk.decoders.tree import prune
+from nartk.decoders.tree import nothing, prune
 from nartk.hypothesis import Request
 from nartk.registry import option
 from nartk.scorer import Seq2SeqScorer, Source
@@ -143,7 +143,7 @@ class Paced(Drafter):
             if any(state.asked):
                 inner = self.drafter.pause(inner, lengths if index is None else lengths[index])
             if len(asked) not in self._none:
-                self._none[len(asked)] = _none(lengths)
+                self._none[len(asked)] = nothing(len(lengths), lengths.device)
             if asked == state.asked:
                 return self._none[len(asked)], state
             return self._none[len(asked)], replace(state, inner=inner, asked=asked)
@@ -230,11 +230,6 @@ class Paced(Drafter):
             inner=inner,
             places=[*first.places, *(after + place for place in second.places)],
         )
-
-
-def _none(lengths: Tensor) -> Draft:
-    """A draft of no tokens for rows whose outputs have lengths [B]."""
-    return Draft(lengths.new_zeros(len(lengths), 0), torch.zeros_like(lengths))
 
 
 def _spread(draft: Draft, index: Tensor, rows: int) -> Draft:

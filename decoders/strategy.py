@@ -37,6 +37,10 @@ class Strategy:
     def check_helpers(self) -> None:
         """Refuses helpers that are missing or of the wrong kind, before anything is decoded."""
 
+    def for_run(self, scorer: Any) -> Strategy:
+        """What decodes all batches of a run: itself, or a copy with what is learnt in the run."""
+        return self
+
     def limit(self, source_len: int) -> int:
         """Longest output of a source of that many tokens (eos included in both)."""
         return min(self.max_len, int(min(self.max_ratio * source_len, self.max_len)) + 10)
@@ -60,6 +64,7 @@ class Strategy:
         """
         self.check_helpers()
         scorer = scorer.mode(exact=self.exact)
+        strategy = self.for_run(scorer)
         groups: dict[Hashable, list[Request]] = {}
         for request in sorted(requests, key=lambda r: (-len(r.source), r.index)):
             groups.setdefault(scorer.bucket(len(request.source), request.max_len), []).append(request)
@@ -67,7 +72,7 @@ class Strategy:
             rows = batch_size
             if max_tokens is not None:
                 rows = max(1, min(rows, max_tokens // len(group[0].source)))
-            yield from self.decode(scorer, group, rows, trace=trace)
+            yield from strategy.decode(scorer, group, rows, trace=trace)
 
     def decode(
         self, scorer: Any, requests: list[Request], batch_size: int, *, trace: bool

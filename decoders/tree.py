@@ -8,7 +8,7 @@ D levels, C candidates a level, P paths, V words.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -171,6 +171,24 @@ def chained(draft: Draft) -> Tensor:
     if draft.parents is not None:
         return draft.parents
     return (_columns(draft.tokens) - 1).expand(draft.tokens.shape)
+
+
+def nothing(rows: int, device: torch.device) -> Draft:
+    """A draft of no tokens."""
+    lengths = torch.zeros(rows, dtype=torch.int64, device=device)
+    return Draft(lengths.new_zeros(rows, 0), lengths)
+
+
+def feedable(draft: Draft, words: int, budget: Tensor, *, branching: bool) -> tuple[Draft, Tensor | None]:
+    """What of a draft can be fed, up to so many levels [B]; of a tree its leaves and levels [B,2], else None.
+
+    A drafter is not trusted: whatever it proposes, words are fed. Arguments as for `prune`.
+    """
+    if draft.parents is not None:
+        return prune(draft, words, budget, branching=branching)
+    sound = (draft.tokens >= 0) & (draft.tokens < words)
+    lengths = sound.cumprod(1).sum(1).minimum(draft.lengths).minimum(budget).clamp(min=0)
+    return replace(draft, lengths=lengths), None
 
 
 def prune(draft: Draft, words: int, budget: Tensor, *, branching: bool) -> tuple[Draft, Tensor]:

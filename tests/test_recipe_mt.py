@@ -6,28 +6,18 @@ The stages themselves are real trainings: `recipes/mt/run.sh --quick` runs them.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from recipe_scripts import RECIPES, assert_refused, script
 
 from nartk.registry import make_strategy
 
-RECIPE = Path(__file__).parents[1] / "recipes" / "mt"
-
-pytestmark = pytest.mark.skipif(not RECIPE.is_dir(), reason="the recipes are not beside the tests")
-
-
-def script(name: str, *args: str) -> str:
-    done = subprocess.run(
-        [sys.executable, str(RECIPE / name), *args], capture_output=True, text=True, check=True, timeout=300
-    )
-    return done.stdout
+pytestmark = pytest.mark.skipif(not RECIPES.is_dir(), reason="the recipes are not beside the tests")
 
 
 def test_every_system_has_its_architecture_and_strategies() -> None:
-    rows = [line.split("\t") for line in script("systems.py", "--updates", "123").splitlines()]
+    rows = [line.split("\t") for line in script("mt", "systems.py", "--updates", "123").splitlines()]
     assert [row for row in rows if row[0] == "missing"] == []
     models = {row[1]: row[3] for row in rows if row[0] == "model"}
     assert set(models) == {"teacher", "nat", "cmlm", "glat", "ctc", "ctc-glat", "dag"}
@@ -66,7 +56,7 @@ def test_the_table_by_hand(tmp_path: Path) -> None:
     write(tmp_path / "speed.json", {"seconds": seconds, "sentences": {"1": 10, "32": 100}, **machine})
     (tmp_path / "failed").mkdir()
     (tmp_path / "failed" / "glat.distilled").touch()
-    script("table.py", "--work", str(tmp_path))
+    script("mt", "table.py", "--work", str(tmp_path))
     rows = json.loads((tmp_path / "table.json").read_text(encoding="utf-8"))
     glat = next(row for row in rows if row["name"] == "glat" and row["data"] == "raw")
     # Medians of the rounds' ratios, not ratios of medians: 4/2, 5/1, 6/2 and 8/2, 8/1, 8/2; 2/1, 2/0.5, 2/4.
@@ -87,7 +77,7 @@ def test_the_table_by_hand(tmp_path: Path) -> None:
     ]
     write(tmp_path / "earlier" / "table.json", earlier)
     (tmp_path / "failed" / "glat.distilled").unlink()
-    script("table.py", "--work", str(tmp_path), "--earlier", str(tmp_path / "earlier" / "table.json"))
+    script("mt", "table.py", "--work", str(tmp_path), "--earlier", str(tmp_path / "earlier" / "table.json"))
     table = (tmp_path / "table.md").read_text(encoding="utf-8").splitlines()
     assert "| GLAT | raw | glat:length_beam=5 | 32.00" in table[4]
     assert "| GLAT | distilled | glat:length_beam=5 * | 9.00" in table[5]
@@ -105,14 +95,4 @@ def test_the_table_by_hand(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_options_are_refused_before_any_work(args: list[str], said: str, tmp_path: Path) -> None:
-    work = tmp_path / "work"
-    done = subprocess.run(
-        ["bash", str(RECIPE / "run.sh"), "--work", str(work), *args],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=60,
-    )
-    assert done.returncode == 2
-    assert said in done.stderr.splitlines()[-1]
-    assert not work.exists()
+    assert_refused("mt", args, said, tmp_path)

@@ -6,22 +6,12 @@ The stages themselves are real trainings: `recipes/summarization/run.sh --quick`
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from recipe_scripts import RECIPES, assert_refused, script
 
-RECIPE = Path(__file__).parents[1] / "recipes" / "summarization"
-
-pytestmark = pytest.mark.skipif(not RECIPE.is_dir(), reason="the recipes are not beside the tests")
-
-
-def script(name: str, *args: str) -> str:
-    done = subprocess.run(
-        [sys.executable, str(RECIPE / name), *args], capture_output=True, text=True, check=True, timeout=300
-    )
-    return done.stdout
+pytestmark = pytest.mark.skipif(not RECIPES.is_dir(), reason="the recipes are not beside the tests")
 
 
 def lines(path: Path) -> list[str]:
@@ -29,7 +19,7 @@ def lines(path: Path) -> list[str]:
 
 
 def test_no_sentence_that_is_held_out_is_trained_on(tmp_path: Path) -> None:
-    script("prepare.py", "simplify", "--output", str(tmp_path))
+    script("summarization", "prepare.py", "simplify", "--output", str(tmp_path))
     pairs = {
         name: list(zip(lines(tmp_path / f"{name}.src"), lines(tmp_path / f"{name}.{side}"), strict=True))
         for name, side in (("train", "trg"), ("valid", "trg"), ("onestop", "ref0"), ("wikisplit", "ref0"))
@@ -43,7 +33,7 @@ def test_no_sentence_that_is_held_out_is_trained_on(tmp_path: Path) -> None:
 
 
 def test_abstracts_have_lines_for_all_their_references(tmp_path: Path) -> None:
-    script("prepare.py", "scitldr", "--output", str(tmp_path), "--quick")
+    script("summarization", "prepare.py", "scitldr", "--output", str(tmp_path), "--quick")
     references = [lines(tmp_path / f"scitldr.ref{number}") for number in range(3)]
     assert {len(part) for part in references} == {30}
     assert all(references[0])
@@ -52,7 +42,7 @@ def test_abstracts_have_lines_for_all_their_references(tmp_path: Path) -> None:
 
 
 def test_every_model_has_its_architecture_and_strategies() -> None:
-    rows = [line.split("\t") for line in script("ways.py", "--updates", "123").splitlines()]
+    rows = [line.split("\t") for line in script("summarization", "ways.py", "--updates", "123").splitlines()]
     assert [row for row in rows if row[0] == "missing"] == []
     models = {row[1]: (row[2], row[3]) for row in rows if row[0] == "model"}
     assert {name: kind for name, (kind, _) in models.items()} == {
@@ -92,7 +82,7 @@ def test_the_table_by_hand(tmp_path: Path) -> None:
     machine = {"machine": "a machine", "device": "cpu", "threads": 2, "torch": "2"}
     speed = {"seconds": seconds, "sentences": {"1": 10, "32": 100}, **machine}
     (tmp_path / "speed.news.json").write_text(json.dumps(speed), encoding="utf-8")
-    script("report.py", "--work", str(tmp_path), "--test", "news")
+    script("summarization", "report.py", "--work", str(tmp_path), "--test", "news")
     table = lines(tmp_path / "table.news.md")
     assert table[0] == (
         "| strategy | promise | ROUGE-1 | ROUGE-L | same | tokens/pass | ms | x greedy | texts/s | x greedy |"
@@ -119,14 +109,4 @@ def test_the_table_by_hand(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_options_are_refused_before_any_work(args: list[str], said: str, tmp_path: Path) -> None:
-    work = tmp_path / "work"
-    done = subprocess.run(
-        ["bash", str(RECIPE / "run.sh"), "--work", str(work), *args],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=60,
-    )
-    assert done.returncode == 2
-    assert said in done.stderr.splitlines()[-1]
-    assert not work.exists()
+    assert_refused("summarization", args, said, tmp_path)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from nartk import __version__
 from nartk.cli import _strategy, score
 from nartk.cli._common import Parser, run
-from nartk.cli._input import STDIN, add_model, load_model, read_files, split_inputs
+from nartk.cli._input import STDIN, add_computation, load_model, read_files, split_inputs
 from nartk.cli._output import progress
 from nartk.errors import (
     EXIT_FAILED,
@@ -117,13 +117,7 @@ def _parser() -> Parser:
         action="store_true",
         help="measure on all of DEV also what is clearly slower and worse than another on its first third",
     )
-    add_model(parser)
-    parser.add_argument(
-        "--dtype", default="fp32", help="fp32, bf16 or fp16, of the computation (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--batch-size", type=int, default=32, metavar="N", help="most sentences at a time (default: 32)"
-    )
+    add_computation(parser)
     parser.add_argument("--truncate", action="store_true", help="cut sentences too long for the model")
     parser.add_argument("--json", metavar="FILE", help="write all figures as JSON")
     parser.add_argument("--plot", metavar="FILE", help="draw the settings (.png, .svg or .pdf)")

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from nartk.cli import _strategy
 from nartk.cli._common import Parser, run
 from nartk.cli._input import (
+    add_computation,
     add_drafts,
     add_input,
-    add_model,
     count_sentences,
     fields_of,
     load_model,
@@ -60,13 +60,7 @@ def _parser() -> Parser:
     parser.usage = "%(prog)s [MODEL] [FILE ...] [--strategy NAME] [options]"
     add_input(parser)
     add_drafts(parser)
-    add_model(parser)
-    parser.add_argument(
-        "--dtype", default="fp32", help="fp32, bf16 or fp16, of the computation (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--batch-size", type=int, default=32, metavar="N", help="most sentences at a time (default: 32)"
-    )
+    add_computation(parser)
     parser.add_argument("--output", metavar="FILE", help="where to, written whole or not at all")
     parser.add_argument(
         "--output-format",

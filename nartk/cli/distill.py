@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from nartk.cli import _strategy
 from nartk.cli._common import Parser, run
-from nartk.cli._input import add_model, load_model, read_files, split_inputs
+from nartk.cli._input import add_computation, load_model, read_files, split_inputs
 from nartk.cli._output import progress
 from nartk.distillation import REASONS, Choice, Filters
 from nartk.errors import (
@@ -66,13 +66,7 @@ def _parser() -> Parser:
     parser.add_argument("--output", metavar="DIR", help="folder of the distilled corpus and of the journal")
     parser.add_argument("--source-lang", metavar="SRC", help="suffix of train.SRC (default: SOURCE's own)")
     parser.add_argument("--target-lang", metavar="TGT", help="suffix of train.TGT (default: REFERENCE's own)")
-    add_model(parser)
-    parser.add_argument(
-        "--dtype", default="fp32", help="fp32, bf16 or fp16, of the computation (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--batch-size", type=int, default=32, metavar="N", help="most sentences at a time (default: 32)"
-    )
+    add_computation(parser)
     parser.add_argument("--truncate", action="store_true", help="cut sentences too long for the model")
     choice = parser.add_argument_group("choice of the text")
     choice.add_argument(

@@ -1,0 +1,25 @@
+"""How the tests of the recipes run their scripts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+
+
+def script(recipe: str, name: str, *args: str) -> str:
+    """What a recipe's Python script prints."""
+    command = [sys.executable, str(RECIPES / recipe / name), *args]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+
+
+def assert_refused(recipe: str, args: list[str], said: str, folder: Path) -> None:
+    """A recipe's run.sh refuses its options before any work, and says why in its last line."""
+    work = folder / "work"
+    command = ["bash", str(RECIPES / recipe / "run.sh"), "--work", str(work), *args]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=60)
+    assert done.returncode == 2
+    assert said in done.stderr.splitlines()[-1]
+    assert not work.exists()
