@@ -31,7 +31,8 @@ class DagScorer(NarScorer):
         """Reads the source and says all vertices and edges at once."""
         state = self.read(source)
         lengths = self.sizes(state)
-        hidden = self.decode(self.model.place_words(self.model.canvas(lengths)), lengths, state)
+        x = self.model.inputs(self.model.canvas(lengths), state.tokens)
+        hidden = self.decode(x, lengths, state)
         return Graph(hidden, self._links(hidden, lengths), lengths)
 
     def words(self, hidden: Tensor) -> Tensor:

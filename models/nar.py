@@ -118,6 +118,19 @@ def align_left(tokens: Tensor, pad: int) -> Tensor:
     return out
 
 
+def uniform_copy(source: Tensor, source_lengths: Tensor, lengths: Tensor, width: int) -> Tensor:
+    """The vector of source [B,S,D] at the same share of the length as each place -> [B,width,D].
+
+    The first place gets the first vector, the last the last; in between the nearest, of two the later (Gu et
+    al. 2018, section 3.1). Lengths [B] say how much of source and canvas counts.
+    """
+    place = torch.arange(width, device=source.device)
+    last = (lengths - 1).clamp(min=1)[:, None]
+    nearest = (2 * place * (source_lengths - 1)[:, None] + last).div(2 * last, rounding_mode="floor")
+    at = nearest.clamp(max=source.shape[1] - 1)  # what does not count may lie behind
+    return source.gather(1, at[:, :, None].expand(-1, -1, source.shape[2]))
+
+
 def wide(x: Tensor) -> Tensor:
     """In fp32, or wider if it is."""
     return x if x.dtype == torch.float64 else x.float()

@@ -24,7 +24,7 @@ from torch import Tensor
 from nartk.errors import UsageError
 from nartk.models.glancing import reveal
 from nartk.models.lengths import length_loss, pool, predictor
-from nartk.models.nar import Losses, NarTraining, NonAutoregressive, align_left, wide
+from nartk.models.nar import Losses, NarTraining, NonAutoregressive, align_left, uniform_copy, wide
 from nartk.models.transformer import TransformerConfig, label_smoothed_cross_entropy, setting
 from nartk.vocab import SPECIALS
 
@@ -160,19 +160,6 @@ class Nat(NonAutoregressive):
         kept = target.ne(self.config.pad)
         source_lengths = src_tokens.ne(self.config.pad).sum(1)
         return self.fill(self.inputs(canvas, kept.sum(1), src_tokens, source_lengths), kept, memory, mask)
-
-
-def uniform_copy(source: Tensor, source_lengths: Tensor, lengths: Tensor, width: int) -> Tensor:
-    """The vector of source [B,S,D] at the same share of the length as each place -> [B,width,D].
-
-    The first place gets the first vector, the last the last; in between the nearest, of two the later (Gu et
-    al. 2018, section 3.1). Lengths [B] say how much of source and canvas counts.
-    """
-    place = torch.arange(width, device=source.device)
-    last = (lengths - 1).clamp(min=1)[:, None]
-    nearest = (2 * place * (source_lengths - 1)[:, None] + last).div(2 * last, rounding_mode="floor")
-    at = nearest.clamp(max=source.shape[1] - 1)  # what does not count may lie behind
-    return source.gather(1, at[:, :, None].expand(-1, -1, source.shape[2]))
 
 
 def soft_copy(

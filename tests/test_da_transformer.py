@@ -71,8 +71,8 @@ def graph_of(model: DaTransformer, source: list[int], canvas: list[int]) -> tupl
     """
     size, device = len(canvas), model.output.weight.device
     with torch.no_grad():
-        memory, mask = model.encode(torch.tensor([source], device=device))
-        hidden = model.vertices(torch.tensor([canvas], device=device), memory, mask)[0]
+        tokens = torch.tensor([source], device=device)
+        hidden = model.vertices(torch.tensor([canvas], device=device), tokens, *model.encode(tokens))[0]
         logits = model.output(hidden).cpu().numpy()
     words = logits - np.log(np.exp(logits).sum(1, keepdims=True))
 
@@ -151,9 +151,9 @@ def test_links_equal_a_loop_over_heads_and_vertices(features: str, device: torch
         model = network(seed=seed, link_features=features, link_heads=4).to(device).double()
         source = sentences(random.Random(seed), 1, 6)[0]
         size = 2 * len(source) + seed
-        memory, mask = model.encode(torch.tensor([source], device=device))
+        tokens = torch.tensor([source], device=device)
         sizes = torch.tensor([size], device=device)
-        hidden = model.vertices(model.canvas(sizes), memory, mask)
+        hidden = model.vertices(model.canvas(sizes), tokens, *model.encode(tokens))
         found = model.links(hidden, sizes)[0].detach().cpu().numpy()
         np.testing.assert_allclose(found, graph_of(model, source, blank(size))[1], rtol=1e-12, atol=1e-12)
 
@@ -176,8 +176,8 @@ def test_an_edge_stays_one_however_unlikely(device: torch.device) -> None:
         model.links.query.weight.mul_(100.0)
     batch = [padded(sentences(rng, 4, 6)).to(device) for _ in range(2)]
     sizes = 3 * batch[0].ne(PAD).sum(1)
-    memory, mask = model.encode(batch[0])
-    links = model.links(model.vertices(model.canvas(sizes), memory, mask), sizes)
+    hidden = model.vertices(model.canvas(sizes), batch[0], *model.encode(batch[0]))
+    links = model.links(hidden, sizes)
     least = math.log(torch.finfo(torch.float32).tiny)
     assert links[links > -math.inf].min().item() == pytest.approx(least)
     assert (links > -math.inf).sum().item() == sum(n * (n - 1) // 2 for n in sizes.tolist())
@@ -186,16 +186,29 @@ def test_an_edge_stays_one_however_unlikely(device: torch.device) -> None:
     assert all(bool(gradient.isfinite().all()) for gradient in found.values())
 
 
+def test_vertices_begin_with_the_source_word_at_the_same_share_of_the_graph(device: torch.device) -> None:
+    model = network(decoder_input="uniform-copy", decoder_positions="none").to(device)
+    sources = padded([[7, 8, EOS], [9, EOS]]).to(device)
+    canvas = model.canvas(torch.tensor([7, 2], device=device))
+    canvas[0, 3] = 11  # a word that was shown
+    nearest = [7, 7, 8, 11, 8, EOS, EOS]  # of the first row; places 1.5 and 4.5 of 6 lie half-way: the later
+    words = padded([nearest, [9, EOS]]).to(device)
+    kept = canvas.ne(PAD)
+    torch.testing.assert_close(model.inputs(canvas, sources)[kept], model.place_words(words)[kept])
+
+
 # The loss.
 
 
 @pytest.mark.parametrize("seeds", [range(20), pytest.param(range(20, 360), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("decoder_input", ["mask", "uniform-copy"])
 @pytest.mark.parametrize("upsampling", ["source", "predict", "fixed"])
 def test_the_loss_sums_over_all_paths(
-    upsampling: str, left: bool, seeds: range, device: torch.device
+    upsampling: str, decoder_input: str, left: bool, seeds: range, device: torch.device
 ) -> None:
     settings = {"upsampling": upsampling, "upsample_scale": {"fixed": "7"}.get(upsampling, "1.6")}
+    settings["decoder_input"] = decoder_input
     checked = 0
     for seed in seeds:
         rng = random.Random(seed)

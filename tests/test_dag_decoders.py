@@ -369,8 +369,11 @@ def emitted(scorer: DagScorer, requests: list[Request]) -> Graph:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("exact", [True, False])
-def test_graphs_are_the_networks(exact: bool, dtype: torch.dtype, device: torch.device) -> None:
-    model = network(WORDS, seed=2).eval()
+@pytest.mark.parametrize("decoder_input", ["mask", "uniform-copy"])
+def test_graphs_are_the_networks(
+    decoder_input: str, exact: bool, dtype: torch.dtype, device: torch.device
+) -> None:
+    model = network(WORDS, seed=2, decoder_input=decoder_input).eval()
     scorer = scorer_of(model, dtype=dtype, device=device).mode(exact=exact)
     assert isinstance(scorer, GraphScorer)
     requests = requests_of(random.Random(1), 6, 20)
@@ -381,8 +384,8 @@ def test_graphs_are_the_networks(exact: bool, dtype: torch.dtype, device: torch.
         size = min(8 * len(request.source), 128)
         assert int(graph.lengths[row]) == size
         with torch.no_grad():
-            memory, mask = model.encode(torch.tensor([request.source]))
-            hidden = model.vertices(model.canvas(torch.tensor([size])), memory, mask)
+            tokens = torch.tensor([request.source])
+            hidden = model.vertices(model.canvas(torch.tensor([size])), tokens, *model.encode(tokens))
             links = model.links(hidden, torch.tensor([size]))[0]
         found = graph.links[row].cpu()
         assert bool((found[size:] == -math.inf).all())

@@ -33,8 +33,8 @@ from nartk.cli.convert import main as convert
 from nartk.cli.decode import main
 from nartk.errors import StrategyMismatchError, UsageError
 from nartk.hypothesis import Hypothesis, Request
-from nartk.models.nar import NarTraining
-from nartk.models.nat import MASK, Nat, NatConfig, soft_copy, uniform_copy
+from nartk.models.nar import NarTraining, uniform_copy
+from nartk.models.nat import MASK, Nat, NatConfig, soft_copy
 from nartk.models.nat_scorer import NatScorer
 from nartk.models.transformer_scorer import TransformerScorer
 from nartk.registry import make_strategy, require_protocol
