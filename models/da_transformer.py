@@ -45,8 +45,8 @@ class DagConfig(TransformerConfig):
     )
     decoder_input: str = setting(
         "mask",
-        "what vertices begin with: the mask symbol (mask, as published), or the source word at the same share "
-        "of the graph (uniform-copy), which learns in fewer steps",
+        "what vertices begin with: the mask symbol (mask, as published), or the source word at the same "
+        "share of the graph (uniform-copy), which learns in fewer steps",
         choices=("mask", "uniform-copy"),
     )
     upsampling: str = setting(
@@ -222,7 +222,7 @@ class DaTransformer(NonAutoregressive):
         return torch.where((canvas == MASK)[:, :, None], self.place_vectors(copied), words)
 
     def vertices(self, canvas: Tensor, src_tokens: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
-        """Features [B,L,D] of a canvas [B,L] over sources [B,S], padded on the right, as `encode` read them."""
+        """Features [B,L,D] of a canvas [B,L] over sources [B,S], padded on the right, read by `encode`."""
         return self.fill(self.inputs(canvas, src_tokens), canvas.ne(self.config.pad), memory, mask)
 
     def losses(self, src_tokens: Tensor, target: Tensor, *, training: NarTraining, update: int) -> Losses:
