@@ -17,12 +17,15 @@ from torch import Tensor
 
 from nartk.errors import UsageError
 from nartk.models.ctc_alignment import ctc_best_alignment, fewest_frames
+from nartk.models.dag import match_scores
 from nartk.models.glancing import reveal
 from nartk.models.nar import Losses, NarTraining, NonAutoregressive, align_left
 from nartk.models.transformer import Embedding, TransformerConfig, setting
 from nartk.vocab import SPECIALS
 
 BLANK = SPECIALS.index("<s>")  # a word that no target has
+_CHUNK = 256  # frames at a time whose words are all there
+_NEVER = -1e9  # log-probability of a label that is another's twin: its probability is exactly 0
 _MOST_FRAMES = 16  # frames of a source token; more is a mistake or a corrupt file
 
 
@@ -91,28 +94,24 @@ class CtcNat(NonAutoregressive):
         x = self.frames(src_tokens, memory)
         kept = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
 
+        labels, places = _own_labels(target)
         share, strategy = training.schedule.at(update), training.glancing_strategy
         shown = torch.zeros_like(kept)
         if self.training and (share > 0.0 or strategy == "cmlm"):
             with torch.no_grad():
-                guess = self._log_probs(x, kept, memory, mask)
-                labels = ctc_best_alignment(guess, target, lengths, counts, blank=BLANK)
-            known = labels >= 0
-            shown = reveal((guess.max(-1).indices != labels) & known, known, share, strategy)
-            words = self.decoder_embedding.words(labels.clamp(min=0)) * self.decoder_embedding.scale
+                hidden = self.fill(self.place_vectors(x), kept, memory, mask)
+                said, top = self._first_pass(hidden, labels)
+                best = ctc_best_alignment(said, places, lengths, counts, blank=0)
+            known, best = best >= 0, best.clamp(min=0)
+            wrong = said.gather(2, best[:, :, None]).squeeze(2) < top
+            wanted = labels.gather(1, best)
+            shown = reveal(wrong & known, known, share, strategy)
+            words = self.decoder_embedding.words(wanted) * self.decoder_embedding.scale
             x = torch.where(shown[:, :, None], words.to(x.dtype), x)
-        log_probs = self._log_probs(x, kept, memory, mask)
-        log_probs = torch.where(shown[:, :, None], log_probs.detach(), log_probs)
-        each = F.ctc_loss(
-            log_probs.transpose(0, 1),  # [B,T,V] -> [T,B,V]
-            target,
-            lengths,
-            counts,
-            blank=BLANK,
-            reduction="none",
-            zero_infinity=True,
-        )
-        loss = each.masked_fill(~fits, 0.0).sum()
+        hidden = self.fill(self.place_vectors(x), kept, memory, mask)
+        said = match_scores(self.output, hidden, labels, graph_lengths=lengths)  # [B,1+U,T]
+        said = torch.where(shown[:, None], said.detach(), said)
+        loss = _ctc_loss(said, places, lengths, counts).masked_fill(~fits, 0.0).sum()
         tokens = (counts + 1).masked_fill(~fits, 0).sum()  # with eos, as other models count them
         parts = {
             "words": loss.detach() / tokens.clamp(min=1),
@@ -121,7 +120,51 @@ class CtcNat(NonAutoregressive):
         }
         return Losses(loss, tokens, parts)
 
-    def _log_probs(self, x: Tensor, kept: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
-        """Log-probabilities [B,T,V], fp32 or wider, of frames x [B,T,D] of which `kept` [B,T] count."""
-        logits = self.output(self.fill(self.place_vectors(x), kept, memory, mask))
-        return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+    def _first_pass(self, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities [B,T,C] of labels [B,C] at features [B,T,D], and that of the best word [B,T]."""
+        said, top = [], []
+        own = labels[:, None].expand(-1, hidden.shape[1], -1).flatten(0, 1)
+        for x, some in zip(hidden.flatten(0, 1).split(_CHUNK), own.split(_CHUNK), strict=True):
+            logits = self.output(x)
+            each = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+            said.append(each.gather(1, some))
+            top.append(each.amax(1))
+        return torch.cat(said).unflatten(0, hidden.shape[:2]), torch.cat(top).view(hidden.shape[:2])
+
+
+def _own_labels(target: Tensor) -> tuple[Tensor, Tensor]:
+    """The labels that a target [B,U] needs -> [B,1+U], blank first, and where its words stand there -> [B,U].
+
+    Equal words stand at the place of the first: what is one label must be one number. A target has few words
+    of all, so that a loss over these alone never holds the log-probabilities of all words at all frames.
+    """
+    labels = F.pad(target, (1, 0), value=BLANK)
+    return labels, 1 + (target[:, :, None] == target[:, None]).int().argmax(2)
+
+
+def _ctc_loss(said: Tensor, places: Tensor, lengths: Tensor, counts: Tensor) -> Tensor:
+    """torch's CTC loss [B] over a target's own labels.
+
+    torch's gradient is right for log-probabilities that sum to 1 alone, so each frame is normalised over the
+    labels, and what that took away is given back.
+
+    Args:
+        said: [B,1+U,T], log-probability of each label at each frame, blank first.
+        places: [B,U] label of each word.
+    """
+    used = torch.zeros(said.shape[:2], dtype=torch.bool, device=said.device)
+    used = used.scatter(1, F.pad(places, (1, 0)), True)
+    inside = torch.arange(said.shape[2], device=said.device) < lengths[:, None]  # [B,T]
+    # Minus infinity would make gradients that are no numbers.
+    said = said.masked_fill(~used[:, :, None], _NEVER).masked_fill(~inside[:, None], 0.0)
+    mass = said.logsumexp(1)  # [B,T]
+    each = F.ctc_loss(
+        (said - mass[:, None]).permute(2, 0, 1),
+        places,
+        lengths,
+        counts,
+        blank=0,
+        reduction="none",
+        zero_infinity=True,
+    )
+    return each - mass.masked_fill(~inside, 0.0).sum(1)
