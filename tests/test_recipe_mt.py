@@ -21,7 +21,8 @@ def test_every_system_has_its_architecture_and_strategies() -> None:
     assert [row for row in rows if row[0] == "missing"] == []
     models = {row[1]: row[3] for row in rows if row[0] == "model"}
     assert set(models) == {"teacher", "nat", "cmlm", "glat", "ctc", "ctc-glat", "dag"}
-    assert "--glancing 0.5:0.1@123" in models["dag"]
+    assert "--glancing 0.3:0.1@123" in models["dag"]
+    assert {row[1] for row in rows if row[0] == "drafter"} == {"blockwise", "small"}
     for _, name, spec, _ in (row for row in rows if row[0] == "decode"):
         strategy, *options = spec.split(":")
         given = dict(option.split("=") for option in options)

@@ -5,14 +5,15 @@
 #                     [--stage NAME[,NAME...]] [--only NAME,...] [--on raw|distilled] [--d-model N]
 #                     [--updates N] [--teacher-updates N] [--jobs N]
 #
-# Stages: prepare sentencepiece binarise teacher distil models decode score speed table. A stage that has
+# Stages: prepare sentencepiece binarise teacher distil models calibrate decode score speed table. A stage that has
 # finished is not run again; --stage runs the stages it names, finished or not, and no others. Training,
 # distillation and the models within their stage go on where they were broken off.
 #   --pair     en-de (default, where the corpus is) and de-en: Multi30k; en-ja: the Tanaka corpus, which ships
 #   --data     folder of Multi30k (see recipes/mt/README.md; default: $NARTK_SHARED_DATA/mt/multi30k)
 #   --quick    small models on 3,000 pairs, few updates: every stage for real, in minutes on two cores
-#   --only     these students alone: nat, cmlm, glat, ctc, ctc-glat, dag
-#   --on       train the students on these data alone (default: on both)
+#   --only     these alone: the students nat, cmlm, glat, ctc, ctc-glat, dag, and the teacher's drafters, blockwise
+#              and small
+#   --on       train the students on these data alone (default: on both); drafters know distilled data alone
 #   --d-model  width of all models (default 128, so that two cores train one in an hour at most; --quick 64)
 #   --updates  of a student (default 4000, --quick 60); --teacher-updates (default 4000, --quick 200)
 #   --jobs     trainings and decodings at a time (default 2, with cuda 1); speed is measured one at a time
@@ -21,10 +22,10 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=../stages.sh
 source "$here/../stages.sh"
-stages=(prepare sentencepiece binarise teacher distil models decode score speed table)
+stages=(prepare sentencepiece binarise teacher distil models calibrate decode score speed table)
 pair= quick= data= work= device=cpu only= on='raw distilled' d_model= updates= teacher_updates= jobs= chosen=
 
-usage() { sed -n '2,20s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,21s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 while [ $# -gt 0 ]; do
   case $1 in
     --quick) quick=1; shift; continue ;;
@@ -170,20 +171,42 @@ student() {
 }
 
 models() {
-  local name kind flags kind_of_data
-  while IFS=$'\t' read -r _ name kind flags; do
+  local what name kind flags kind_of_data
+  while IFS=$'\t' read -r what name kind flags; do
     for kind_of_data in $on; do
-      [ "$name" = teacher ] || [ -e "$work/$name.$kind_of_data/model/config.json" ] ||
+      [ "$name" = teacher ] || [ "$what.$kind_of_data" = drafter.raw ] ||
+        [ -e "$work/$name.$kind_of_data/model/config.json" ] ||
         later student "$name" "$kind" "$flags" "$kind_of_data"
     done
-  done < <(systems model | tac) # the longest first, so that no job is left over at the end
+  done < <({ systems model; systems drafter; } | tac) # the longest first, so that no job is left over at the end
   wait
+}
+
+# Thresholds of bild, kept with the teacher; where none keeps the promise, those that are built in remain.
+calibrate() {
+  [ -e "$work/small.distilled/model/config.json" ] || return 0
+  nartk-calibrate "$work/teacher/model" "$work/text/valid.$src" --ref "$work/text/valid.$trg" --max-drop 0.3 \
+    --drafter "$work/small.distilled/model" --metric "bleu --tokenize $tokenize" --batch-size 1 --device "$device" \
+    --json "$work/calibration.json" --plot "$work/calibration.png" --quiet ||
+    echo "run.sh: no thresholds of bild were stored" >&2
+}
+
+# Names of systems in capitals become their folders.
+folders() {
+  sed -E ":again
+    s#^(.*[= ])TEACHER#\1$work/teacher/model#
+    s#^(.*[= ])([A-Z][A-Z-]+)#\1$work/\L\2.distilled/model#
+    t again"
 }
 
 # Each way to decode each model that is there: NAME KIND-OF-DATA SPEC FOLDER FLAGS.
 runs() {
-  local name spec flags kind_of_data folder
+  local name spec flags kind_of_data folder helper
   while IFS=$'\t' read -r _ name spec flags; do
+    flags=$(folders <<<"$flags")
+    for helper in $flags; do
+      [[ $helper != "$work"/* || -e $helper/config.json ]] || continue 2
+    done
     for kind_of_data in raw distilled; do
       folder=$work/$name.$kind_of_data
       if [ "$name" = teacher ]; then
@@ -191,8 +214,7 @@ runs() {
         folder=$work/teacher
       fi
       [ -e "$folder/model/config.json" ] || continue
-      printf '%s\t%s\t%s\t%s\t%s\n' "$name" "$kind_of_data" "$spec" "$folder/model" \
-        "${flags//TEACHER/$work/teacher/model}"
+      printf '%s\t%s\t%s\t%s\t%s\n' "$name" "$kind_of_data" "$spec" "$folder/model" "$flags"
     done
   done < <(systems decode)
 }
@@ -230,7 +252,7 @@ score() {
 speed() {
   local name kind_of_data spec folder
   while IFS=$'\t' read -r name kind_of_data spec folder _; do
-    printf '%s\t%s\t%s\n' "$(key "$name" "$kind_of_data" "$spec")" "$folder" "${spec//TEACHER/$work/teacher/model}"
+    printf '%s\t%s\t%s\n' "$(key "$name" "$kind_of_data" "$spec")" "$folder" "$(folders <<<"$spec")"
   done < <(runs) | env -u OMP_NUM_THREADS python "$here/speed.py" --source "$work/text/test.$src" \
     --output "$work/speed.json" --device "$device" "${speed[@]}"
 }

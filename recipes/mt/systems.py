@@ -2,9 +2,10 @@
 
     python recipes/mt/systems.py [--updates N] [--only NAME,...]
 
-Prints lines of columns: `model NAME KIND FLAGS` for each system to train, `decode NAME SPEC FLAGS` for each
-way to decode it, and `missing NAME SPEC REASON` for what this version of nartk has not. SPEC is as in
-nartk-bench, NAME:OPTION=VALUE; TEACHER in it and in FLAGS stands for the teacher's folder.
+Prints lines of columns: `model NAME KIND FLAGS` for each system to train, `drafter NAME KIND FLAGS` for one
+that is trained on distilled data alone, `decode NAME SPEC FLAGS` for each way to decode one, and `missing NAME
+SPEC REASON` for what this version of nartk has not. SPEC is as in nartk-bench, NAME:OPTION=VALUE; a value in
+capitals, in it and in FLAGS, stands for the folder of the system of that name.
 """
 
 from __future__ import annotations
@@ -40,7 +41,18 @@ TEACHER = System(
     "autoregressive Transformer",
     "transformer",
     "--max-source-len 256 --max-target-len 256",
-    ("greedy", "beam:beam_size=5"),
+    (
+        "greedy",
+        "beam:beam_size=5",
+        "ngram",
+        "recycling",
+        "speculative:drafter=SMALL",
+        "gad:drafter=BLOCKWISE",
+        "gad:drafter=GLAT",
+        "gad:drafter=CTC-GLAT",
+        "gad:drafter=DAG",
+        "bild:drafter=SMALL",
+    ),
 )
 _NAT = "--max-source-len 256 --max-target-len 256 "
 _CTC = "--max-source-len 256 --max-target-len 512 --upsample 2 --label-smoothing 0 "
@@ -69,6 +81,19 @@ STUDENTS = (
         ("dag-greedy", "dag-lookahead", "dag-viterbi", "dag-joint-viterbi", "dag-beam"),
     ),
 )
+# What drafts for the teacher, and is of no use but for it: it learns from what the teacher says.
+DRAFTERS = (
+    System(
+        "blockwise", "blockwise drafter", "blockwise", _NAT + "--block 12 --glancing 0.5:0.3@{updates}", ()
+    ),
+    System(
+        "small",
+        "small autoregressive model",
+        "transformer",
+        "--max-source-len 256 --max-target-len 256 --decoder-layers 1",
+        ("greedy",),
+    ),
+)
 
 
 def why_missing(system: System) -> str | None:
@@ -91,7 +116,7 @@ def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
 
 
 def describe(
-    updates: int, *, only: set[str], systems: Iterable[System] = (TEACHER, *STUDENTS)
+    updates: int, *, only: set[str], systems: Iterable[System] = (TEACHER, *STUDENTS, *DRAFTERS)
 ) -> Iterator[tuple[str, str, str, str]]:
     """What `systems.py` prints."""
     for system in systems:
@@ -101,7 +126,8 @@ def describe(
         if reason is not None:
             yield "missing", system.name, "-", reason
             continue
-        yield "model", system.name, system.kind, system.flags.format(updates=updates)
+        what = "drafter" if system in DRAFTERS else "model"
+        yield what, system.name, system.kind, system.flags.format(updates=updates)
         for spec in system.decoders:
             name, options = parse_spec(spec)
             if name not in strategies() or not options.keys() <= options_of(name).keys():
@@ -117,11 +143,10 @@ def main() -> None:
     parser.add_argument("--only", default="", help="these students alone, with commas")
     args = parser.parse_args()
     only = {name for name in args.only.split(",") if name}
-    unknown = only - {system.name for system in STUDENTS}
+    names = [system.name for system in (*STUDENTS, *DRAFTERS)]
+    unknown = only - set(names)
     if unknown:
-        parser.error(
-            f"no system {', '.join(sorted(unknown))}: choose from {', '.join(s.name for s in STUDENTS)}"
-        )
+        parser.error(f"no system {', '.join(sorted(unknown))}: choose from {', '.join(names)}")
     for row in describe(args.updates, only=only):
         print("\t".join(row))
 

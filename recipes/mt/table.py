@@ -16,9 +16,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from systems import STUDENTS, TEACHER
+from systems import DRAFTERS, STUDENTS, TEACHER
 
-TITLES = {system.name: system.title for system in (TEACHER, *STUDENTS)}
+TITLES = {system.name: system.title for system in (TEACHER, *STUDENTS, *DRAFTERS)}
+KINDS_OF_DATA = {"teacher": ("raw",), **dict.fromkeys((system.name for system in DRAFTERS), ("distilled",))}
 COLUMNS = (
     "system",
     "data",
@@ -58,16 +59,16 @@ def collect(work: Path) -> list[dict[str, Any]]:
     """A row for each system, kind of data and strategy."""
     speed = read_json(work / "speed.json") or {"seconds": {}, "sentences": {}}
     seconds = speed["seconds"]
-    bases = [seconds.get(key_of("teacher", "raw", spec)) for spec in TEACHER.decoders]
+    bases = [seconds.get(key_of("teacher", "raw", spec)) for spec in TEACHER.decoders[:2]]
     rows = []
     for line in (work / "systems.tsv").read_text(encoding="utf-8").splitlines():
         what, name, spec, rest = line.split("\t")
-        if what == "model":
+        if what in ("model", "drafter"):
             continue
         if what == "missing":
             rows.append({"name": name, "data": "-", "strategy": spec, "missing": f"not available: {rest}"})
             continue
-        for data in ("raw",) if name == "teacher" else ("raw", "distilled"):
+        for data in KINDS_OF_DATA.get(name, ("raw", "distilled")):
             key = key_of(name, data, spec)
             row: dict[str, Any] = {"name": name, "data": data, "strategy": spec}
             rows.append(row)
