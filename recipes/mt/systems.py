@@ -3,9 +3,9 @@
     python recipes/mt/systems.py [--updates N] [--only NAME,...]
 
 Prints lines of columns: `model NAME KIND FLAGS` for each system to train, `drafter NAME KIND FLAGS` for one
-that is trained on distilled data alone, `decode NAME SPEC FLAGS` for each way to decode one, and `missing NAME
-SPEC REASON` for what this version of nartk has not. SPEC is as in nartk-bench, NAME:OPTION=VALUE; a value in
-capitals, in it and in FLAGS, stands for the folder of the system of that name.
+that is trained on distilled data alone, `decode NAME SPEC FLAGS` for each way to decode one, and
+`missing NAME SPEC REASON` for what this version of nartk has not. SPEC is as in nartk-bench,
+NAME:OPTION=VALUE; a value in capitals, in it and in FLAGS, stands for the folder of the system of that name.
 """
 
 from __future__ import annotations
