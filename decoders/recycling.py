@@ -2,7 +2,7 @@
 
 Every pass ranks the words that may follow each token that is fed, accepted or not. What was ranked best after
 a token is a guess at what follows it elsewhere.
-Symbols: N tokens fed in all, V words, k candidates a word.
+Symbols: B rows, W nodes of a level, D levels, N tokens fed in all, V words, k candidates a word.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from torch import Tensor
 
 from nartk.decoders.learning import Learning
 from nartk.decoders.loop import Draft, Drafter, Fed
+from nartk.decoders.tree import parse_shape
 from nartk.hypothesis import Request
 from nartk.registry import option, register_decoder
 from nartk.scorer import Seq2SeqScorer, Source
+
+TREE = "4x3x2"
 
 
 @register_decoder("recycling")
@@ -27,67 +30,85 @@ class TokenRecycling(Learning):
 
     promise = "identical to greedy"
 
-    k: int = option(
-        8, "candidates kept after each word; the best that the draft does not yet hold is taken", low=1
-    )
+    k: int = option(8, "candidates kept after each word; the best that the draft does not yet hold", low=1)
     max_draft: int = option(6, "longest draft, tokens; 0: none", low=0)
+    tree: str = option(TREE, "how many of them are drafted at each level, the best further on; '': the best")
+
+    def __post_init__(self) -> None:
+        if self.tree:
+            parse_shape(self.tree)
 
     def new_drafter(self, scorer: Seq2SeqScorer) -> Drafter:
-        return Recycler(len(scorer.vocab), scorer.vocab.eos, self.k, self.max_draft, scorer.device)
+        vocab, shape = scorer.vocab, parse_shape(self.tree) if self.tree else ()
+        return Recycler(len(vocab), vocab.eos, self.k, self.max_draft, scorer.device, shape=shape)
 
 
 @dataclass(frozen=True)
-class _Last:
-    """The token [B] that each row feeds first in the next pass."""
-
-    token: Tensor
+class _Rows:
+    """There is nothing to remember of a row."""
 
 
 class Recycler(Drafter):
     """Follows the candidates of the last token, one after the other; the matrix is all rows' own.
+
+    After a token its first candidates are tried that do not yet lie on the way to it. The best of them are
+    followed up to `max_draft` tokens, the others as far as the shape goes.
 
     Args:
         words: V.
         first: The token that every output begins after.
         k: Candidates a word.
         max_draft: Longest draft, tokens.
+        shape: How many candidates are tried at each level; of further ones the best.
 
     Attributes:
         candidates: [V+1,min(k,V)] int64, best first; -1 where the word was never fed, and in the last row,
             which is the successor of -1.
     """
 
-    def __init__(self, words: int, first: int, k: int, max_draft: int, device: Any) -> None:
-        self.first, self.max_draft = first, max_draft
+    def __init__(
+        self, words: int, first: int, k: int, max_draft: int, device: Any, *, shape: Sequence[int] = ()
+    ) -> None:
+        self.first, self.max_draft, self.shape = first, max_draft, shape
         self.candidates = torch.full((words + 1, min(k, words)), -1, device=device)
         self._newest = torch.zeros(words, dtype=torch.int64, device=device)
 
-    def start(self, source: Source, requests: Sequence[Request]) -> _Last:
-        return _Last(torch.full_like(source.lengths, self.first))
+    def start(self, source: Source, requests: Sequence[Request]) -> _Rows:
+        return _Rows()
 
     def draft(self, state: Any, outputs: Tensor, lengths: Tensor, budget: Tensor) -> tuple[Draft, Any]:
-        newest = outputs.gather(1, (lengths - 1).clamp(min=0)[:, None]).squeeze(1)
-        token = torch.where(lengths > 0, newest, self.first)
-        chain = [token]
-        for _ in range(self.max_draft):  # each depends on the one before
-            candidates = self.candidates[chain[-1]]  # [B,k]
-            # A chain that comes back to a word goes round and round.
-            fresh = (candidates[:, :, None] != torch.stack(chain, 1)[:, None]).all(2)
-            best = fresh.int().argmax(1)  # the first of equals
-            found = candidates.gather(1, best[:, None]).squeeze(1)
-            chain.append(torch.where(fresh.any(1), found, -1))
-        tokens = torch.stack(chain, 1)[:, 1:]  # [B,K]
-        return Draft(tokens, torch.full_like(lengths, self.max_draft)), replace(state, token=token)
+        newest = outputs.gather(1, (lengths - 1).clamp(min=0)[:, None])
+        ways = torch.where(lengths[:, None] > 0, newest, self.first)[:, :, None]  # [B,W,D], here [B,1,1]
+        above = torch.full_like(newest[:1], -1)  # [1,W], the node of each way
+        levels, parents = [newest[:, :0]], [above[:, :0]]
+        size = 0
+        for level in range(self.max_draft):  # each depends on the one before
+            branches = self.shape[level] if level < len(self.shape) else 1
+            if level == len(self.shape):
+                ways, above = ways[:, :1], above[:, :1]
+            candidates = self.candidates[ways[:, :, -1]]  # [B,W,k]
+            # A way that comes back to a word goes round and round.
+            fresh = (candidates[..., None] != ways[:, :, None]).all(3)
+            best = fresh.int().sort(dim=2, descending=True, stable=True).indices[:, :, :branches]
+            tokens = candidates.masked_fill(~fresh, -1).gather(2, best)  # [B,W,C]
+            branches = tokens.shape[2]
+            ways = ways.repeat_interleave(branches, 1)
+            ways = torch.cat([ways, tokens.flatten(1)[:, :, None]], 2)  # [B,W,D] -> [B,W*C,D+1]
+            levels.append(tokens.flatten(1))
+            parents.append(above.repeat_interleave(branches, 1))
+            above = size + torch.arange(ways.shape[1], device=outputs.device)[None]
+            size += ways.shape[1]
+        tokens = torch.cat(levels, 1)
+        draft = Draft(tokens, torch.full_like(lengths, size))
+        if self.shape:
+            draft = replace(draft, parents=torch.cat(parents, 1).expand_as(tokens))
+        return draft, state
 
     def observe(self, state: Any, logits: Tensor, fed: Fed) -> Any:
-        # What was fed at a place is what was drafted at the place before it, or the row's last token.
-        fed_tokens = fed.drafted.roll(1)
-        begins = fed.rows != fed.rows.roll(1)
-        begins[0] = True
-        fed_tokens = torch.where(begins, state.token[fed.rows], fed_tokens)
+        assert fed.tokens is not None
         best = logits.topk(self.candidates.shape[1], -1).indices
         # Of a word that was fed several times the last place counts, whatever order the device writes in.
-        places = torch.arange(len(fed_tokens), device=logits.device)
-        self._newest.scatter_reduce_(0, fed_tokens, places, "amax", include_self=False)
-        self.candidates[fed_tokens] = best[self._newest[fed_tokens]]
+        places = torch.arange(len(fed.tokens), device=logits.device)
+        self._newest.scatter_reduce_(0, fed.tokens, places, "amax", include_self=False)
+        self.candidates[fed.tokens] = best[self._newest[fed.tokens]]
         return state

@@ -18,6 +18,8 @@ from torch import Tensor
 from nartk.errors import UsageError
 from nartk.scorer import Tree
 
+_UNSAID = -9.0  # log-probability of what a chain says and its lattice does not
+
 
 @dataclass(frozen=True)
 class Draft:
@@ -64,6 +66,17 @@ class DraftTree:
         return _kept(drafts.flatten(1), parents, kept.flatten(1), most=most)
 
     @staticmethod
+    def unite(drafts: Sequence[Draft], words: int, depth: int, *, most: int | None = None) -> Draft:
+        """One tree of drafts, which may branch, as `merge` makes it of the ways to each of their tokens.
+
+        Args:
+            words: Of the vocabulary: what is none ends a branch.
+            depth: Most levels, D.
+        """
+        tokens, lengths = zip(*(_lines(draft, words, depth) for draft in drafts), strict=True)
+        return DraftTree.merge(torch.cat(tokens, 1), torch.cat(lengths, 1), most=most)
+
+    @staticmethod
     def from_candidates(tokens: Tensor, shape: Sequence[int] | str) -> Draft:
         """A tree of the same shape in each row: after every token of a level, the next level's best ones.
 
@@ -92,26 +105,49 @@ class DraftTree:
             tokens: [B,D,C] int64, the candidates of each level, the best first; -1 where there are fewer.
             lprobs: [B,D,C] fp32, their log-probabilities.
         """
-        batch, depth, count = tokens.shape
-        lprobs = lprobs.clamp(max=0.0).masked_fill(tokens < 0, float("-inf"))
-        device = tokens.device
-        score = torch.zeros(batch, 1, device=device)
-        parent = torch.full((batch, 1), -1, device=device)
-        levels: list[tuple[Tensor, Tensor, Tensor]] = []
-        for level in range(depth):
-            # Of the most probable nodes, each lies among as many most probable of its level.
-            grown = (score[:, :, None] + lprobs[:, level, None]).flatten(1)  # [B,W,C] -> [B,W*C]
-            best, chosen = _first_raised(grown).topk(min(nodes, grown.shape[1]), 1)
-            node = sum(each[0].shape[1] for each in levels) + torch.arange(chosen.shape[1], device=device)
-            levels.append(
-                (tokens[:, level].gather(1, chosen % count), parent.gather(1, chosen // count), best)
-            )
-            score, parent = grown.gather(1, chosen), node.expand(batch, -1)
-        pool, parents, ranks = (torch.cat(each, 1) for each in zip(*levels, strict=True))
-        # A parent is no less probable and comes first, so it stays first among equals.
-        order = ranks.sort(dim=1, descending=True, stable=True).indices[:, :nodes]
-        chosen = torch.zeros_like(pool, dtype=torch.bool).scatter_(1, order, True) & (ranks > float("-inf"))
-        return _kept(pool, parents, chosen, most=nodes)
+        ahead = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
+        lattice = Lattice(tokens, lprobs, ahead[:, None].expand_as(tokens)).closed()
+        return _grown(tokens[:, :, 0], lattice, F.pad(ahead, (1, 0)).expand(len(tokens), -1), nodes, nodes)
+
+    @staticmethod
+    def grow(draft: Draft, lattice: Lattice, vertices: Tensor, nodes: int) -> Draft:
+        """A chain, and the most probable other tokens on the paths of a lattice, so many beside the chain's.
+
+        Args:
+            draft: The chain, of K tokens at most: it stays the first path.
+            vertices: [B,K+1] int64, the vertex before each of its tokens, and that after the last.
+        """
+        steps = torch.arange(draft.tokens.shape[1], device=draft.tokens.device)
+        chain = draft.tokens.masked_fill(steps >= draft.lengths[:, None], -1)
+        most = nodes + (chain >= 0).cumprod(1).sum(1, keepdim=True)
+        return _grown(chain, lattice.closed(), vertices, nodes + 1, most)
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """What may follow each of L vertices. Attributes are [B,L,C], the likeliest first.
+
+    Attributes:
+        tokens: int64, each at most once after a vertex; -1 where there are fewer than C.
+        lprobs: fp32, their log-probabilities after the vertex.
+        vertices: int64, where they lead to; after a vertex of no row nothing follows.
+    """
+
+    tokens: Tensor
+    lprobs: Tensor
+    vertices: Tensor
+
+    def closed(self) -> Lattice:
+        """With a vertex more, after which nothing follows; no log-probability above 0, nor NaN."""
+        never = float("-inf")
+        lprobs = self.lprobs.nan_to_num(never, posinf=0.0, neginf=never).clamp(max=0.0)
+        end = self.tokens.shape[1]
+        inside = (self.tokens >= 0) & (self.vertices >= 0) & (self.vertices < end)
+        return Lattice(
+            F.pad(self.tokens, (0, 0, 0, 1), value=-1),
+            F.pad(lprobs.masked_fill(self.tokens < 0, never), (0, 0, 0, 1), value=never),
+            F.pad(torch.where(inside, self.vertices, end), (0, 0, 0, 1), value=end),
+        )
 
 
 def parse_shape(shape: Sequence[int] | str) -> tuple[int, ...]:
@@ -143,10 +179,53 @@ def _static(shape: tuple[int, ...]) -> tuple[list[int], list[int], list[int]]:
     return levels, choices, parents
 
 
-def _first_raised(scores: Tensor) -> Tensor:
-    """scores [B,W] of which the first, if it is possible at all, is above all others."""
-    first = scores[:, :1].masked_fill(scores[:, :1] > float("-inf"), float("inf"))
-    return torch.cat([first, scores[:, 1:]], 1)
+def _grown(chain: Tensor, lattice: Lattice, vertices: Tensor, width: int, most: Tensor | int) -> Draft:
+    """The tree of a chain [B,K] and the most probable other paths of a lattice that is closed.
+
+    Args:
+        chain: -1 ends a row's.
+        vertices: [B,K+1], as for `DraftTree.grow`.
+        width: Most nodes of a level that may be chosen.
+        most: Nodes of each row [B,1], or of all; the chain's come first.
+    """
+    device, never = chain.device, float("-inf")
+    chain = torch.where((chain >= 0).cumprod(1) > 0, chain, -1)
+    at, score = vertices[:, :1], torch.zeros(chain[:, :1].shape, device=device)
+    parent = torch.full_like(at, -1)
+    levels: list[tuple[Tensor, Tensor, Tensor]] = []
+    size = 0
+    for level in range(chain.shape[1]):
+        own = chain[:, level, None]  # [B,1], what the chain says after the first node
+        at = at.clamp(0, lattice.tokens.shape[1] - 1)
+        tokens, lprobs, leads = (
+            x.gather(1, at[:, :, None].expand(-1, -1, x.shape[2]))  # [B,W,C]
+            for x in (lattice.tokens, lattice.lprobs, lattice.vertices)
+        )
+        grown = score[:, :, None] + lprobs
+        same = (tokens[:, 0] == own) & (own >= 0)
+        said = grown[:, 0].masked_fill(~same, never).amax(1, keepdim=True)
+        said = torch.where(same.any(1, keepdim=True), said, score[:, :1] + _UNSAID)
+        grown[:, 0] = grown[:, 0].masked_fill(same, never)  # the chain has it
+        # Of the most probable nodes, each lies among as many most probable of its level.
+        ranks = torch.cat([torch.where(own >= 0, float("inf"), never), grown.flatten(1)], 1)
+        best, chosen = ranks.topk(min(width, ranks.shape[1]), 1)
+        before = (chosen - 1).clamp(min=0) // tokens.shape[2]
+        levels.append((_first(own, tokens, chosen), parent.gather(1, before), best))
+        at = _first(vertices[:, level + 1, None], leads, chosen)
+        score = _first(said, grown, chosen)
+        parent = (size + torch.arange(chosen.shape[1], device=device)).expand_as(chosen)
+        size += chosen.shape[1]
+    pool, parents, ranks = (torch.cat(each, 1) for each in zip(*levels, strict=True))
+    # A parent is no less probable and comes first, so it stays first among equals.
+    order = ranks.sort(dim=1, descending=True, stable=True).indices
+    inside = (torch.arange(size, device=device) < most).expand_as(order)
+    kept = torch.zeros_like(inside).scatter(1, order, inside) & (ranks > never)
+    return _kept(pool, parents, kept, most=most if isinstance(most, int) else width - 1 + chain.shape[1])
+
+
+def _first(first: Tensor, others: Tensor, chosen: Tensor) -> Tensor:
+    """The chosen [B,N] of a first [B,1] and others [B,W,C]."""
+    return torch.cat([first, others.flatten(1)], 1).gather(1, chosen)
 
 
 def ancestors(parents: Tensor) -> Tensor:
@@ -164,6 +243,30 @@ def ancestors(parents: Tensor) -> Tensor:
 def along(way: Tensor, values: Tensor) -> Tensor:
     """The values [B,K] on a way [B,D] through a tree; after its end, where it is -1, zeros."""
     return values.gather(1, way.clamp(min=0)) * (way >= 0)
+
+
+def _lines(draft: Draft, words: int, depth: int) -> tuple[Tensor, Tensor]:
+    """The ways through a draft [B,N,D], each a draft of its own, and their lengths [B,N]; of a chain one."""
+    tokens, columns = draft.tokens, _columns(draft.tokens)
+    sound = (tokens >= 0) & (tokens < words) & (columns < draft.lengths[:, None])
+    if draft.parents is None:
+        missing = max(depth - tokens.shape[1], 0)
+        lengths = sound[:, :depth].cumprod(1).sum(1, keepdim=True)
+        return F.pad(tokens[:, :depth], (0, missing), value=-1)[:, None], lengths
+    above = ancestors(draft.parents)  # [B,K,K]
+    levels, ways = above.sum(2), _ways(above, depth)  # [B,K], [B,K,D]
+    whole = ~(above & ~sound[:, None]).any(2) & (levels <= depth)
+    lines = tokens.gather(1, ways.clamp(min=0).flatten(1)).view(ways.shape)
+    return lines.masked_fill(ways < 0, -1), levels * whole
+
+
+def _ways(above: Tensor, depth: int) -> Tensor:
+    """The nodes on the way to each [B,K,D], -1 after it, of `ancestors` [B,K,K]; none is deeper than D."""
+    levels = above.sum(2) - 1
+    # A column more takes what belongs nowhere.
+    places = torch.where(above, levels[:, None].clamp(max=depth - 1), depth)
+    ways = torch.full((*levels.shape, depth + 1), -1, device=above.device)
+    return ways.scatter_(2, places, _columns(levels).expand_as(places))[:, :, :depth]
 
 
 def chained(draft: Draft) -> Tensor:
@@ -213,7 +316,7 @@ def prune(draft: Draft, words: int, budget: Tensor, *, branching: bool) -> tuple
         sooner = (parents[:, :, None] == parents[:, None]) & kept[:, None] & (columns < columns[:, None])
         kept &= ~(ways & sooner.any(2)[:, None]).any(2)
     leaves = kept & ((ways & kept[:, :, None]).sum(1) == 1)
-    shapes = torch.stack([leaves.sum(1), (levels * kept).amax(1)], 1)
+    shapes = torch.stack([leaves.sum(1), F.pad(levels * kept, (1, 0)).amax(1)], 1)
     return _kept(tokens, parents, kept, lprobs=draft.lprobs), shapes
 
 
@@ -282,10 +385,7 @@ def fork(parents: Tensor, counts: Tensor, paths: int, depth: int) -> Fork:
     above = ancestors(parents)
     depths = above.sum(2) - 1
     leaf = real & ((above & real[:, :, None]).sum(1) == 1)
-    # A column more takes what belongs nowhere.
-    ways = torch.full((*parents.shape, depth + 2), -1, device=parents.device)
-    places = torch.where(above, depths[:, None].clamp(max=depth), depth + 1)
-    ways = ways.scatter_(2, places, columns.expand_as(places))[:, :, : depth + 1]
+    ways = _ways(above, depth + 1)
     ends = leaf.long().sort(dim=1, descending=True, stable=True).indices[:, :paths]
     lines = ways.gather(1, ends[:, :, None].expand(-1, -1, depth + 1))
     lines = lines.masked_fill(~leaf.gather(1, ends)[:, :, None], -1)
