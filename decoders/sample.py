@@ -7,13 +7,17 @@ Temperature as usual; top-k after Fan et al. 2018 (arXiv:1805.04833), top-p afte
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 import torch
 from torch import Tensor
 
-from nartk.decoders.loop import Acceptance, DraftAndVerify, Fed, Judged, log_probs
+from nartk.decoders.iad import SourceCopy, spelling
+from nartk.decoders.loop import Acceptance, DraftAndVerify, Drafter, Fed, Judged, log_probs
+from nartk.decoders.ngram_draft import NgramCache
+from nartk.decoders.strategy import Strategy
+from nartk.errors import UsageError
 from nartk.hypothesis import Request, Result
 from nartk.registry import option, register_decoder
 from nartk.scorer import Seq2SeqScorer
@@ -23,11 +27,13 @@ _SIGNED = 2**64
 # generators", section 7 and its reference implementation), as signed 64-bit integers.
 _GAMMA, _FIRST, _SECOND = (x - _SIGNED for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 _BITS = 48  # of a uniform number: so much below 1 that no rounding takes it there
+_MAX_DRAFT = 10
+_MAX_NGRAM = 4  # tokens of the longest suffix that is looked up, as in `ngram`
 
 
-@register_decoder("sample")
-class Sample(DraftAndVerify):
-    """Draws each word at random; a draw depends on the seed, the sentence, the sample and the position alone.
+@dataclass(frozen=True, kw_only=True)
+class Sampling(DraftAndVerify):
+    """Base of the strategies that draw words at random.
 
     Filters work in the order temperature, top-k, top-p, each on what the one before left. Words as likely
     as the last that a filter keeps stay too. Scores are log-probabilities under the model itself, without
@@ -43,9 +49,6 @@ class Sample(DraftAndVerify):
     )
     seed: int = option(1, "another seed draws other words", low=0)
     nbest: int = option(1, "outputs drawn for a sentence, given back likeliest first", low=1)
-
-    def acceptance(self) -> Acceptance:
-        return _Draw(self)
 
     def chances(self, logits: Tensor) -> Tensor:
         """The probabilities [N,V] fp32 with which words are drawn after logits [N,V]."""
@@ -82,6 +85,47 @@ class Sample(DraftAndVerify):
                 yield _together(index, found.pop(index))
 
 
+@register_decoder("sample")
+class Sample(Sampling):
+    """Draws each word at random; a draw depends on the seed, the sentence, the sample and the position alone.
+
+    With --draft a pass also looks at what may be drawn next, and those words stand that are drawn there: in
+    exact mode the outputs are the same ones, to the bit, in fewer passes.
+    """
+
+    draft: str = option(
+        "none",
+        "what may be drawn next: the rest of the source, or what followed the same words earlier in the "
+        "document; the outputs stay the same",
+        choices=("none", "source", "ngram"),
+    )
+    max_draft: int = option(_MAX_DRAFT, "longest draft, tokens", low=1)
+    drafter: Drafter | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.draft == "none" and self.max_draft != _MAX_DRAFT:
+            raise UsageError(
+                f"--max-draft is {self.max_draft}, but nothing is drafted",
+                fix="choose what with --draft: source or ngram",
+            )
+
+    def for_run(self, scorer: Seq2SeqScorer) -> Strategy:
+        made: Drafter | None = None
+        if self.draft == "source":
+            made = SourceCopy(
+                scorer.source_to_target, spelling(scorer.vocab).to(scorer.device), self.max_draft
+            )
+        elif self.draft == "ngram":
+            made = NgramCache(scorer.source_to_target, len(scorer.vocab), _MAX_NGRAM, self.max_draft)
+        return replace(self, drafter=made)  # type: ignore[call-arg]  # registering makes the dataclass
+
+    def make_drafter(self, scorer: Seq2SeqScorer) -> Drafter | None:
+        return self.drafter
+
+    def acceptance(self) -> Acceptance:
+        return _Draw(self)
+
+
 def _together(index: int, drawn: Sequence[Result]) -> Result:
     """The result of a sentence whose samples were decoded apart."""
     drawn = sorted(drawn, key=attrgetter("index"))
@@ -100,7 +144,7 @@ def _together(index: int, drawn: Sequence[Result]) -> Result:
 class _Draw:
     """An Acceptance: the drafted token stands if it is the one that is drawn at its position."""
 
-    options: Sample
+    options: Sampling
 
     def __call__(self, logits: Tensor, fed: Fed) -> Judged:
         tokens = draw(self.options.chances(logits), self.options.numbers(fed.requests, fed.positions))

@@ -14,7 +14,7 @@ from torch import Tensor
 from nartk.decoders.loop import Acceptance, Drafter, Fed, Judged, argmax_acceptance, log_probs
 from nartk.decoders.pace import Pace
 from nartk.decoders.paced import Adaptive
-from nartk.decoders.sample import Sample, draw
+from nartk.decoders.sample import Sampling, draw
 from nartk.decoders.small_model import DRAFTER_HELP, Picked, SmallModel, pick_best, small_model
 from nartk.errors import UsageError
 from nartk.registry import option, register_decoder
@@ -26,7 +26,7 @@ _DRAFTS, _ACCEPTS, _REPLACES = 1, 2, 3
 
 
 @register_decoder("speculative")
-class Speculative(Adaptive, Sample):
+class Speculative(Adaptive, Sampling):
     """Drafts with a small autoregressive model; equal to greedy search token for token.
 
     At a temperature above 0, words are drawn as `sample` draws them: the outputs have its distribution, but
@@ -57,7 +57,7 @@ class Speculative(Adaptive, Sample):
 
     @property
     def promised(self) -> str:
-        return self.promise if self.temperature == 0 else Sample.promise
+        return self.promise if self.temperature == 0 else Sampling.promise
 
     def check_helpers(self) -> None:
         small_model(self.helpers, self.name)

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import json
 import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny
 import torch
 from realtable import EOS, RealTable, log_probs, random_transformer
-from scripted import TableScorer, decode, outputs_of, same_words
+from scripted import TableScorer, decode, differing, outputs_of, same_words
+from test_tree import Proposing, garbage
 from torch import Tensor
 
+from nartk.cli.decode import main
 from nartk.decoders import sample as module
-from nartk.decoders.loop import Draft, Drafter
-from nartk.decoders.sample import Sample, keep_likeliest, uniform
+from nartk.decoders.loop import Acceptance, Draft, Drafter, Fed, Judged
+from nartk.decoders.sample import Sample, Sampling, draw, keep_likeliest, uniform
 from nartk.errors import UsageError
 from nartk.hypothesis import Request
 from nartk.models.transformer_scorer import TransformerScorer
@@ -240,7 +246,7 @@ class Drafted(Sample):
         return RestOfSource()
 
 
-def test_drafts_change_no_draw(device: torch.device) -> None:
+def test_words_that_are_drawn_stand(device: torch.device) -> None:
     accepted = 0
     for seed in range(20):
         table = TableScorer(12, seed=seed, spread=4, bonus=5, device=device)
@@ -251,6 +257,143 @@ def test_drafts_change_no_draw(device: torch.device) -> None:
         assert [result.hypotheses for result in plain] == [result.hypotheses for result in drafted]
         accepted += sum(result.accepted for result in drafted)
     assert accepted > 100
+
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("draft", ["source", "ngram"])
+def test_drafts_change_no_bit_and_save_passes(draft: str, dtype: str, device: torch.device) -> None:
+    """A model that copies, and one that does not, alone and in batches."""
+    copies, words = copy.deepcopy(tiny.trained_corrector()).eval(), len(tiny.WORDS.split()) + 4
+    for model, saves in ((copies, True), (random_transformer(0, words), False)):
+        vocab = Vocab.from_words(tiny.WORDS.split())
+        scorer = TransformerScorer(model, vocab, dtype=DTYPES[dtype], device=device)
+        requests = random_requests(random.Random(0), 10, words)
+        for settings in ({"nbest": 2}, {"temperature": 0.5, "top_k": 9, "top_p": 0.9}):
+            plain = decode(sampler(**settings), scorer, requests, batch_size=1)
+            for size, most in ((1, 10), (7, 3), (20, 10)):
+                drafting = sampler(draft=draft, max_draft=most, **settings)
+                drafted = decode(drafting, scorer, requests, batch_size=size)
+                assert [result.hypotheses for result in drafted] == [result.hypotheses for result in plain]
+                passes = [sum(result.passes for result in results) for results in (plain, drafted)]
+                assert passes[1] < (0.7 if saves else 1.01) * passes[0]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Proposed(Sample):
+    what: Callable[[Tensor, Tensor, Tensor], Draft]
+    rule: Callable[[Sampling], Acceptance] | None = None
+
+    def for_run(self, scorer: Seq2SeqScorer) -> Any:
+        return dataclasses.replace(self, drafter=Proposing(self.what))
+
+    def acceptance(self) -> Acceptance:
+        return super().acceptance() if self.rule is None else self.rule(self)
+
+
+def changed_draws(device: torch.device, rule: Callable[[Sampling], Acceptance] | None = None) -> int:
+    """How many sentences get other samples with garbage for drafts: trees and chains, no words, eos."""
+    wrong = 0
+    for seed in range(12):
+        rng = random.Random(f"garbage {seed}")
+        table = TableScorer(12, seed=seed, spread=4, bonus=5, device=device)
+        requests = random_requests(rng, 12, 12)
+        plain = decode(Sample(nbest=2), table, requests)
+        proposed = Proposed(nbest=2, what=garbage(rng, 12), rule=rule)
+        drafted = decode(proposed, table, requests, batch_size=rng.choice([1, 5, 24]))
+        wrong += len(differing(*([result.hypotheses for result in found] for found in (plain, drafted))))
+    return wrong
+
+
+def test_garbage_changes_no_draw(device: torch.device) -> None:
+    assert changed_draws(device) == 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Believes:
+    """Known to be wrong: whatever is drafted stands."""
+
+    options: Sampling
+
+    def __call__(self, logits: Tensor, fed: Fed) -> Judged:
+        tokens = draw(self.options.chances(logits), self.options.numbers(fed.requests, fed.positions))
+        return Judged(tokens, module.log_probs(logits, tokens), fed.drafted >= 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class DrawsByTheDraft:
+    """Known to be wrong, though right in distribution: another draw for another draft."""
+
+    options: Sampling
+
+    def __call__(self, logits: Tensor, fed: Fed) -> Judged:
+        requests = fed.requests * 100 + fed.drafted + 1
+        tokens = draw(self.options.chances(logits), self.options.numbers(requests, fed.positions))
+        return Judged(tokens, module.log_probs(logits, tokens))
+
+
+@pytest.mark.parametrize("rule", [Believes, DrawsByTheDraft])
+def test_a_wrong_acceptance_changes_draws(
+    rule: Callable[[Sampling], Acceptance], device: torch.device
+) -> None:
+    assert changed_draws(device, rule) > 0
+
+
+def test_the_command_writes_the_same_file_in_fewer_passes(
+    tmp_path: Path, device: torch.device, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, lines, stats = str(tiny.corrector(tmp_path / "model")), tmp_path / "in.txt", tmp_path / "stats"
+    rng = random.Random(0)
+    words = tiny.WORDS.split()
+    lines.write_text("".join(f"{' '.join(rng.choices(words, k=9))}\n" for _ in range(8)))
+    said, passes, errors = [], [], []
+    for draft in ("none", "source", "ngram"):
+        command = [model, str(lines), "--strategy", "sample", "--temperature", "1.5", "--draft", draft]
+        where = ["--device", str(device), "--stats", str(stats), "--assert-lossless"]
+        assert main([*command, *where]) == 0
+        captured = capsys.readouterr()
+        said.append(captured.out)
+        errors.append(captured.err)
+        passes.append(json.loads(stats.read_text())["passes"])
+    assert len(set(said)) == 1
+    assert set(said[0].splitlines()) != set(lines.read_text().splitlines())
+    assert max(passes[1:]) < passes[0]
+    assert "|nbest:1|draft:source|max_draft:10|" in errors[1]
+    assert (
+        main(
+            [
+                model,
+                str(lines),
+                "--strategy",
+                "sample",
+                "--draft",
+                "source",
+                "--no-exact",
+                "--assert-lossless",
+            ]
+        )
+        == 2
+    )
+
+
+def test_help_tells_of_the_drafts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--strategy", "sample", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "--draft {none,source,ngram}" in out
+    assert "longest draft, tokens (default: 10)" in out
+    assert main(["--strategy", "speculative", "--help"]) == 0
+    assert "--draft " not in capsys.readouterr().out
+
+
+def test_a_length_without_drafts_is_refused() -> None:
+    with pytest.raises(UsageError) as caught:
+        sampler(max_draft=3)
+    assert str(caught.value) == (
+        "error[E101 Usage] --max-draft is 3, but nothing is drafted. "
+        "Fix: choose what with --draft: source or ngram."
+    )
 
 
 def test_a_prefix_is_kept(device: torch.device) -> None:
