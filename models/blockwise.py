@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nartk.models.glancing import reveal
+from nartk.models.glancing import is_best, reveal
 from nartk.models.nar import Losses, NarTraining, NonAutoregressive, align_left
 from nartk.models.nar_scorer import NarScorer, NarState
 from nartk.models.transformer import TransformerConfig, label_smoothed_cross_entropy, setting
@@ -71,8 +71,8 @@ class Blockwise(NonAutoregressive):
         shown = torch.zeros_like(hidden)
         if share > 0.0 or training.glancing_strategy == "cmlm":
             with torch.no_grad():
-                guess = self.logits(known, kept, memory, mask).argmax(-1)
-            shown = reveal(guess != target, hidden, share, training.glancing_strategy)
+                logits = self.logits(known, kept, memory, mask)
+            shown = reveal(~is_best(logits, target), hidden, share, training.glancing_strategy)
         wanted = wanted.masked_fill(shown, pad)
         features = self.fill(self.place_words(torch.where(shown, target, known)), kept, memory, mask)
         return self.output(features[wanted.ne(pad)]), wanted, shown.sum() / hidden.sum()

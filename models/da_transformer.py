@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from nartk.errors import UsageError
 from nartk.models.dag import dag_best_path, dag_log_likelihood, match_scores
-from nartk.models.glancing import reveal
+from nartk.models.glancing import is_best, reveal
 from nartk.models.lengths import length_loss, pool, predictor
 from nartk.models.nar import Losses, NarTraining, NonAutoregressive, align_left, uniform_copy
 from nartk.models.transformer import TransformerConfig, setting
@@ -295,8 +295,8 @@ class DaTransformer(NonAutoregressive):
         places = torch.arange(target.shape[1], device=target.device)
         words = (places > 0) & (places < counts[:, None] - 1)  # bos and eos are no secret
         rows, tokens = words.nonzero().unbind(1)
-        said = self.output(hidden[rows, path[rows, tokens]]).argmax(-1)  # [N,V] -> [N]
-        wrong = torch.zeros_like(words).index_put((rows, tokens), said != target[rows, tokens])
+        logits = self.output(hidden[rows, path[rows, tokens]])  # [N,V]
+        wrong = torch.zeros_like(words).index_put((rows, tokens), ~is_best(logits, target[rows, tokens]))
         return path, reveal(wrong, words, share, strategy)
 
 

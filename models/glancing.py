@@ -77,6 +77,12 @@ def reveal(wrong: Tensor, kept: Tensor, share: float, strategy: str) -> Tensor:
     return rank < count[:, None]
 
 
+def is_best(logits: Tensor, words: Tensor) -> Tensor:
+    """Whether words [...] are the likeliest, or as likely as these, by logits [...,V]."""
+    # argmax takes 15 times as long as amax in bf16 on a CPU.
+    return logits.gather(-1, words[..., None]).squeeze(-1) == logits.amax(-1)
+
+
 def _share_of(count: Tensor, share: float) -> Tensor:
     """The share of counts, rounded down; 0.29 of 100 is 29, although the float is a little less than 0.29."""
     return (count.double() * share + 1e-9).long()

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nartk.errors import UsageError
-from nartk.models.glancing import reveal
+from nartk.models.glancing import is_best, reveal
 from nartk.models.lengths import length_loss, pool, predictor
 from nartk.models.nar import Losses, NarTraining, NonAutoregressive, align_left, uniform_copy, wide
 from nartk.models.transformer import TransformerConfig, label_smoothed_cross_entropy, setting
@@ -85,8 +85,8 @@ class Nat(NonAutoregressive):
             shown = reveal(words, words, share, training.glancing_strategy)
         elif share > 0.0:
             with torch.no_grad():
-                guess = self.output(self._read_target(src_tokens, target, shown, memory, mask)).argmax(-1)
-            shown = reveal(guess != target, words, share, training.glancing_strategy)
+                logits = self.output(self._read_target(src_tokens, target, shown, memory, mask))
+            shown = reveal(~is_best(logits, target), words, share, training.glancing_strategy)
         return self.losses_showing(shown, src_tokens, target, memory, mask, training=training)
 
     def losses_showing(
