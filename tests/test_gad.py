@@ -22,7 +22,7 @@ from scripted import ScriptScorer, TableScorer, decode, differing, outputs_of, p
 from test_dag_decoders import ScriptedGraphs
 from test_iad import aligned_rule
 from test_promises_algorithm import edge_request, random_request, random_table
-from test_promises_exact import alone, random_scorer, said
+from test_promises_exact import TIES, alone, make_naive, random_scorer, said, tied_scorer
 from torch import Tensor
 from transformers_small import random_requests, stir, vocabulary
 
@@ -855,3 +855,53 @@ def test_the_bench_expects_no_more_than_is_promised() -> None:
 
     assert lossless(series())
     assert not lossless(series(beta=2))
+
+
+# The promise of beta 1 where scores tie: P3.
+
+
+def changed_ties(
+    kind: str, dtype: torch.dtype, device: torch.device, seeds: Sequence[int], *, naive: bool = False
+) -> int:
+    """How many sentences are decoded otherwise than greedily by verifiers with constructed ties.
+
+    Args:
+        naive: Known to be wrong: plain layers at whatever shape comes, in both ways of decoding.
+    """
+    wrong = 0
+    for seed, ties in itertools.product(seeds, TIES):
+        rng = random.Random(f"{kind}.{ties}.{seed}")
+        scorer = tied_scorer(ties, seed, dtype, device)
+        if naive:
+            make_naive(scorer)
+        words = len(scorer.vocab)
+        requests = random_requests(rng, 12, words, limits=[1, 3, 5, 8])
+        wanted = alone(scorer, requests, exact=not naive)
+        if kind in NETWORKS:
+            drafter = network(kind, words, seed, dtype=dtype, device=device)
+        else:
+            outputs = zip(requests, wanted, strict=True)
+            answers = {request.source: spoilt(rng, [*tokens, EOS], words) for request, (tokens, _) in outputs}
+            drafter = SCRIPTED[kind](words, answers, device)
+        strategy = with_drafter(drafter, block_size=rng.choice([2, 4, 25]), exact=not naive)
+        found = [said(decode(strategy, scorer, requests, batch_size=size)) for size in (1, 12)]
+        wrong += sum(len(differing(each, wanted)) for each in found)
+    return wrong
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [*((kind, "fp32") for kind in (*NETWORKS, "block", "graph")), ("block", "bf16")]
+)
+def test_p3_ties_change_no_bit(kind: str, dtype: str, device: torch.device) -> None:
+    assert changed_ties(kind, DTYPES[dtype], device, [0]) == 0  # 336 sentences in all
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", [*NETWORKS, *SCRIPTED])
+def test_p3_at_full_size(kind: str, dtype: str, device: torch.device) -> None:
+    assert changed_ties(kind, DTYPES[dtype], device, range(1, 8)) == 0  # 6,048 sentences in all
+
+
+def test_p3_fails_the_naive_way(device: torch.device) -> None:
+    assert changed_ties("block", torch.float32, device, range(3), naive=True) > 0
