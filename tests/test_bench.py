@@ -5,18 +5,34 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from test_gad import network, stir
 from tiny import SENTENCES, random_model
 
+from nartk import pipeline
 from nartk.bench import report
-from nartk.bench.engines import Setup, Spec, parse_spec
+from nartk.bench.choose import Given
+from nartk.bench.engines import HuggingFace, NartkEngine, Setup, Spec, parse_spec
+from nartk.bench.quality import Quality
 from nartk.bench.runner import Cell, EngineError, Sample, Series, worker
 from nartk.bench.work import Job, random_job
+from nartk.bench.worker import _Worker
+from nartk.checkpoint import save_checkpoint
 from nartk.cli.bench import main
-from nartk.errors import UnknownStrategyError, UsageError
+from nartk.cli.score import scorer_of
+from nartk.errors import LengthMismatchError, NartkError, UnknownStrategyError, UsageError
+from nartk.kinds import KINDS
+from nartk.metrics.bootstrap import compare
+from nartk.metrics.sacre import chrf_score
+from nartk.pipeline import Model, load
+from nartk.registry import strategies
+from nartk.vocab import Vocab
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +45,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def sample(seconds: float, tokens: list[list[int]], **values: Any) -> Sample:
     filled: dict[str, Any] = {
+        "texts": [" ".join(map(str, row)) for row in tokens],
         "latencies": [],
         "passes": None,
         "drafted": None,
@@ -171,6 +188,248 @@ def test_forced_outputs_differ_from_their_sources_in_so_many_words() -> None:
     assert Job.from_dict(json.loads(json.dumps(dataclasses.asdict(job)))) == job
 
 
+def test_drafts_go_with_their_sentences() -> None:
+    job = Job(("a", "b", "c"), (1, 2, 3), drafts=(("x", "y"), (), ("z",)))
+    assert job.part(1, 3) == Job(("b", "c"), (2, 3), drafts=((), ("z",)))
+    assert Job.from_dict(json.loads(json.dumps(dataclasses.asdict(job)))) == job
+
+
+# Engines that models allow.
+
+WORDS = [f"{letter}{end}" for letter in "abcdefgh" for end in ("", "x", "y")]
+LINES = ("a b c d", "e e e a", "d c b a f g a b c d", "e e e a")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A model, a smaller one, one of other words, and non-autoregressive ones; a file of sentences."""
+    folder = tmp_path_factory.mktemp("models")
+
+    def save(name: str, kind: str, words: Sequence[str], seed: int) -> None:
+        vocab = Vocab.from_words(words)
+        scorer = network(kind, len(vocab), seed)
+        torch.manual_seed(seed)
+        save_checkpoint(
+            folder / name,
+            kind=kind,
+            settings=dataclasses.asdict(scorer.config),
+            tensors=stir(KINDS[kind].network(scorer.config)).state_dict(),
+            source_vocab=vocab,
+            target_vocab=vocab,
+            card="# A small model for tests\n",
+        )
+
+    for seed, kind in enumerate(("transformer", "blockwise", "nat", "ctc", "dag"), start=5):
+        save(kind, kind, WORDS, seed)
+    random_model(folder / "large", words=WORDS, layers=3, seed=7)  # one that says something
+    save("foreign", "transformer", WORDS[::-1], 5)
+    (folder / "in.txt").write_text("".join(f"{line}\n" for line in LINES))
+    names = ("transformer", "large", "foreign", "blockwise", "nat", "ctc", "dag", "in.txt")
+    return {name: str(folder / name) for name in names}
+
+
+def decodes(model: Model, name: str, options: dict[str, Any]) -> bool:
+    try:
+        model.decode(LINES[:1], name, max_len=3, **options)
+    except NartkError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("given_models", [("large", "transformer", "ctc"), ("nat", "transformer")])
+def test_all_are_those_that_decode(given_models: tuple[str, ...], folders: dict[str, str]) -> None:
+    names = [folders[name] for name in given_models]
+    given = Given(names[0], names[1:], drafts=False)
+    found = {(spec.name, spec.model, spec.options.get("drafter", "")) for spec in given.every("fp32")}
+    wanted = set()
+    models = {name: load(name) for name in names}
+    for name in strategies():
+        if name == "verify":
+            continue
+        for place in names:
+            pairs = {
+                drafter for drafter in ("", *names[1:])
+                if decodes(models[place], name, {"drafter": drafter} if drafter else {})
+            }  # fmt: skip
+            wanted |= {(name, "" if place == names[0] else place, drafter) for drafter in pairs}
+            if pairs and place == names[0]:
+                break
+    assert found == wanted
+    assert len(found) > 7
+    given.require_used()
+
+
+def test_drafts_let_verify_in(folders: dict[str, str]) -> None:
+    for drafts in (False, True):
+        given = Given(folders["large"], [], drafts=drafts)
+        assert ("verify" in [spec.label for spec in given.every("fp32")]) == drafts
+        assert ("left out: verify: reads drafts, and none are given" in given.reasons()) != drafts
+
+
+def test_a_drafter_that_none_takes_is_refused(folders: dict[str, str]) -> None:
+    given = Given(folders["large"], [folders["foreign"]], drafts=False)
+    assert all(not spec.model and not spec.options for spec in given.every("fp32"))
+    with pytest.raises(UsageError, match="is taken by no engine: the model and drafter"):
+        given.require_used()
+    with pytest.raises(UsageError, match="'gad' takes no --drafter that is given: the model and"):
+        given.named(parse_spec("gad", "fp32"))
+
+
+def test_a_named_strategy_is_put_to_its_drafters(folders: dict[str, str]) -> None:
+    small, ctc = folders["transformer"], folders["ctc"]
+    given = Given(folders["large"], [small, ctc], drafts=False)
+    (pair,) = given.named(parse_spec("speculative:block_size=3", "bf16"))
+    assert pair == Spec(
+        f"speculative:block_size=3:drafter={small}",
+        "speculative",
+        {"block_size": 3, "drafter": small},
+        "bf16",
+    )
+    assert given.reasons() == [
+        f"left out: speculative:block_size=3:drafter={ctc}: --drafter needs a Seq2SeqScorer, the model it "
+        "names is none"
+    ]
+    own = parse_spec("gad:drafter=x", "fp32")
+    assert given.named(own) == [own]
+    assert given.named(parse_spec("greedy", "fp32")) == [parse_spec("greedy", "fp32")]
+    assert f"hf:assistant={small}" in given.peers()
+    assert f"hf:assistant={ctc}" not in given.peers()
+
+
+def test_a_drafter_is_loaded_once(folders: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = parse_spec(f"speculative:drafter={folders['transformer']}", "fp32")
+    engine = NartkEngine(spec, Setup(folders["large"], "cpu", 1))
+    monkeypatch.setattr(pipeline, "load", None)
+    outcome = engine.decode(Job(LINES, (9,) * 4), 1)
+    assert (len(outcome.tokens), len(outcome.latencies)) == (4, 4)
+    assert all(outcome.texts)
+    assert outcome.drafted
+
+
+def test_a_strategy_learns_within_a_job_alone_as_in_a_batch(folders: dict[str, str]) -> None:
+    setup, job = Setup(folders["large"], "cpu", torch.get_num_threads()), Job(LINES, (40,) * 4)
+    engine = _Worker()
+    engine.load(dataclasses.asdict(parse_spec("ngram", "fp32")), dataclasses.asdict(setup))
+    reply = engine.run(dataclasses.asdict(job), 1)
+    apart = [engine.run(dataclasses.asdict(job.part(i, i + 1)), 1) for i in range(4)]
+    assert reply["tokens"] == [row for each in apart for row in each["tokens"]]
+    assert reply["passes"] < sum(each["passes"] for each in apart)  # the second and the fourth are the same
+    assert len(reply["latencies"]) == 4
+
+
+# Quality.
+
+
+def said(rng: random.Random, count: int) -> list[str]:
+    return [" ".join(rng.choices(WORDS, k=8)) for _ in range(count)]
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> tuple[Path, list[str], list[str], list[str]]:
+    """References in a file, and two systems that say some of them."""
+    rng = random.Random(1)
+    references = said(rng, 30)
+    first, second = (
+        [text if rng.random() < p else said(rng, 1)[0] for text in references] for p in (0.6, 0.5)
+    )
+    path = tmp_path / "ref"
+    path.write_text("".join(f"{text}\n" for text in references))
+    return path, references, first, second
+
+
+def test_only_what_is_decoded_is_scored(texts: tuple[Path, list[str], list[str], list[str]]) -> None:
+    path, references, first, second = texts
+    scorer = scorer_of("chrf", references=[str(path)], source="")
+    for rows in (range(30), [0, 3, 4, 17, 28, 29]):
+        quality = Quality("chrf", scorer, rows, 30, path.with_name("out"))
+        mine, theirs = ([each[row] for row in rows] for each in (first, second))
+        wanted = [chrf_score([[references[row] for row in rows]], each) for each in (mine, theirs)]
+        assert quality.of(mine).score == pytest.approx(wanted[0].score)
+        assert quality.of(mine).sentences == len(rows)
+        found, by_hand = quality.difference(mine, theirs), compare(*wanted)
+        assert found.difference == pytest.approx(by_hand.difference)
+        assert found.interval.low == pytest.approx(by_hand.interval.low)
+        assert found.interval.high == pytest.approx(by_hand.interval.high)
+        assert found.p_value == by_hand.p_value
+        assert by_hand.interval.low < by_hand.difference < by_hand.interval.high
+    # Known bad: what is not decoded has a weight.
+    assert scorer(str(path.with_name("out"))).score < wanted[1].score - 5  # type: ignore[union-attr]
+
+
+def test_references_that_do_not_fit_are_refused(texts: tuple[Path, list[str], list[str], list[str]]) -> None:
+    path, _, first, _ = texts
+    scorer = scorer_of("chrf", references=[str(path)], source="")
+    with pytest.raises(LengthMismatchError):
+        Quality("chrf", scorer, range(30), 31, path.with_name("out")).of(first)
+
+
+def scored(path: Path, *series: Series) -> dict[str, Any]:
+    references = path / "ref"
+    references.write_text("5 6 2\n7 2\n")
+    scorer = scorer_of("chrf", references=[str(references)], source="")
+    quality = Quality("chrf", scorer, range(2), 2, path / "out")
+    return report.summarize(cell_of(*series), [quality])
+
+
+def test_figures_say_how_good_outputs_are(tmp_path: Path) -> None:
+    same, worse = (series("iad", [1.0] * 3, row) for row in ([[5, 6, 2], [7, 2]], [[5, 6, 2], [8, 3]]))
+    absent = Series(parse_spec("fairseq", "fp32"), not_run="it is not installed")
+    summary = scored(tmp_path, GREEDY, same, worse, absent)
+    greedy, iad, wrong, _ = (entry.get("quality", {}).get("chrf") for entry in summary["engines"])
+    assert (greedy["score"], greedy["comparison"]) == (100.0, None)
+    assert iad["score"] == 100.0
+    comparison = iad["comparison"]
+    interval = comparison["interval"]
+    assert (comparison["baseline"], comparison["difference"]) == (100.0, 0.0)
+    assert (interval["low"], interval["high"], interval["level"]) == (0.0, 0.0, 0.95)
+    assert wrong["score"] < 100.0
+    assert wrong["comparison"]["difference"] == pytest.approx(wrong["score"] - 100.0)
+    assert wrong["comparison"]["interval"]["high"] <= 0.0
+    header, _, *rows, _, last = report.table([summary]).split("\n")
+    assert header.endswith(" | differ | chrf | less greedy |")
+    assert rows[0].endswith(" | 0 | 100 | - |")
+    assert rows[1].endswith(" | 0 | 100 | +0 (+0 to +0) |")
+    assert last.startswith("not run: fairseq")
+
+
+def test_another_model_is_compared_by_text_and_promises_nothing() -> None:
+    other = series("iad:model=small", [1.0] * 3, [[15, 16], [17]], texts=["5 6 2", "8"])
+    summary = report.summarize(cell_of(GREEDY, other))
+    assert (summary["engines"][1]["differ"], report.broken([summary])) == (1, [])
+
+
+def test_a_page_holds_what_makes_it_reproducible(tmp_path: Path) -> None:
+    summary = scored(tmp_path, GREEDY, series("iad", [1.0] * 3, [[5, 6, 2], [7, 2]]))
+    environment = {
+        "gpu": None, "cpu": "A CPU", "cores": 2, "threads": 1, "load_average": 0.5,
+        "versions": {"nartk": "1", "fairseq": None},
+    }  # fmt: skip
+    found = {
+        "command": ["nartk-bench", "a b"], "model": "m", "rounds": 3, "environment": environment,
+        "cells": [summary],
+    }  # fmt: skip
+    page = report.page(found)
+    assert page.startswith(
+        "# nartk-bench\n- command: `nartk-bench 'a b'`\n- model: `m`\n- sentences: 2\n- rounds: 3\n"
+        "- hardware: A CPU, 2 cores, 1 threads\n- load average: 0.50 at the start\n- versions: nartk 1\n\n|"
+    )
+    assert report.table([summary]) in page
+    assert "\nSignatures:\n- `signature`\n- `nrefs:1|" in page
+
+
+@pytest.mark.filterwarnings("ignore")  # matplotlib's own
+def test_quality_is_drawn_beside_speed(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    drawn: dict[str, int] = {}
+    for name, summary in (
+        ("without", report.summarize(cell_of(GREEDY))),
+        ("with", scored(tmp_path, GREEDY, series("iad", [1.0] * 3, [[5, 6, 2], [8, 2]]))),
+    ):
+        report.plot([summary], tmp_path / f"{name}.svg")
+        drawn[name] = (tmp_path / f"{name}.svg").read_text().count('<g id="axes_')
+    assert drawn == {"without": 1, "with": 2}
+
+
 # The command.
 
 
@@ -194,6 +453,10 @@ def failing(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
         (["--max-len", "10"], "--max-len is 10, too short for an output of --source-len 30 words"),
         (["model", "file"], "--random with a MODEL or a FILE"),
         (["--plot", "ratios.bmp"], "--plot is 'ratios.bmp'"),
+        (["--ref", "ref.txt"], "--random with --ref"),
+        (["--drafts", "drafts.txt"], "--random with --drafts"),
+        (["--peers", "hf:assistants=x"], "'hf:assistants=x' sets 'assistants=x'"),
+        (["--strategies", "verify"], "strategy 'verify' reads drafts, and none are given"),
     ],
 )
 def test_what_cannot_be_done_is_refused(
@@ -246,7 +509,69 @@ def test_engines_are_measured_and_agree(
         assert iad["passes_per_sentence"] <= greedy["passes_per_sentence"]
         assert 10 < greedy["peak_mb"] < 10_000
         assert "strategy:iad" in iad["signature"]
-        assert (iad["latency_ms"] is None) == (cell["batch_size"] > 1)
+        for entry in (greedy, iad):
+            assert 0 < entry["latency_ms"]["p50"] <= entry["latency_ms"]["p99"] < 1000 * max(entry["seconds"])
+            assert entry["quality"] == {}
+
+
+def test_quality_is_measured_with_speed(
+    folders: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drafts, references = tmp_path / "drafts", tmp_path / "ref"
+    drafts.write_text("a\nb\tc\n\nd\n")
+    wanted = ["ax ax b", "hy hy", "gy dx", "c"]
+    references.write_text("".join(f"{line}\n" for line in wanted))
+    argv = [folders["large"], folders["in.txt"], "--strategies", "verify", "--rounds", "1"]
+    argv += ["--batch-size", "4", "--max-len", "12", "--threads", "1", "--drafts", str(drafts), "--quiet"]
+    argv += ["--ref", str(references), "--metric", "chrf", "--metric", "bleu --tokenize none"]
+    argv += ["--output", str(tmp_path / "out.json"), "--markdown", str(tmp_path / "out.md")]
+    assert main(argv) == 0
+    out, err = capsys.readouterr()
+    assert (out.count("less greedy"), err) == (2, "")
+    (cell,) = json.loads((tmp_path / "out.json").read_text())["cells"]
+    greedy, verify = cell["engines"]
+    outputs = [each.text for each in load(folders["large"]).decode(LINES, max_len=12)]
+    score = chrf_score([wanted], outputs).score
+    assert greedy["quality"]["chrf"]["score"] == verify["quality"]["chrf"]["score"] == pytest.approx(score)
+    assert score > 1
+    assert "|tok:none|" in greedy["quality"]["bleu --tokenize none"]["signature"]
+    assert greedy["quality"]["chrf"]["comparison"] is None
+    assert verify["quality"]["chrf"]["comparison"]["difference"] == 0.0
+    assert (greedy["accepted_per_pass"], verify["accepted_per_pass"] is not None) == (None, True)
+    assert out.strip() in (tmp_path / "out.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "message"),
+    [
+        ("--metric blue --ref {ref}", 2, "no metric 'blue'. Fix: choose one of errant, "),
+        ("--ref {nowhere}", 2, "cannot read: No such file or directory. Fix: name a readable file"),
+        ("--ref {short}", 4, "has 3 sentences, but "),
+        ("--metric chrf", 2, "the following arguments are required: --ref"),
+        ("--strategies verify", 2, "strategy 'verify' reads drafts, and none are given. Fix: give them with"),
+        ("--drafts {ref}", 2, "drafts are given, but none of --strategies 'greedy,iad' reads them"),
+        ("--strategies verify --drafts {short}", 4, "has 3 lines, but there are 4 sentences"),
+        ("--drafter {small}", 2, "is taken by no engine. Fix: add a strategy that drafts with it"),
+        ("--strategies all --drafter {nowhere}", 2, "error[E401 ModelNotFound]"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_timed(
+    flags: str,
+    code: int,
+    message: str,
+    folders: dict[str, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "ref").write_text("a\nb\nc\nd\n")
+    (tmp_path / "short").write_text("a\nb\nc\n")
+    places = {name: str(tmp_path / name) for name in ("ref", "short", "nowhere")}
+    flags = flags.format(small=folders["transformer"], **places)
+    assert main([folders["large"], folders["in.txt"], *flags.split()]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert "loaded" not in err
 
 
 def test_forced_outputs_cost_known_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -275,6 +600,40 @@ def test_a_peer_answers_from_its_own_process(peer: str, model: Path) -> None:
     for tokens, limit in zip(reply["tokens"], (5, 6, 7), strict=True):
         assert len(tokens) == limit or tokens[-1] == 2
     assert reply["passes"] is None
+
+
+@pytest.fixture
+def assisted(folders: dict[str, str]) -> Callable[..., Any]:
+    pytest.importorskip("transformers", reason="transformers is not installed")
+
+    def start(assistant: str) -> HuggingFace:
+        peer = HuggingFace(assistant=folders[assistant] if assistant else "")
+        peer.start(parse_spec("hf", "fp32"), Setup(folders["large"], "cpu", 1))
+        return peer
+
+    return start
+
+
+@pytest.mark.filterwarnings("ignore")  # transformers' own
+def test_an_assistant_changes_no_word(assisted: Callable[..., Any]) -> None:
+    alone, helped = assisted(""), assisted("transformer")
+    for line in LINES[:3]:
+        job = Job((line,), (12,))
+        assert helped.decode(job, 1).tokens == alone.decode(job, 1).tokens
+    # What transformers says of a batch.
+    with pytest.raises(ValueError, match="assisted generate is only supported for batch_size = 1"):
+        helped.decode(Job(LINES[:2], (12, 12)), 2)
+
+
+@pytest.mark.parametrize(
+    ("assistant", "message"),
+    [("ctc", "is a 'ctc' model, which is not autoregressive"), ("foreign", "differ")],
+)
+def test_an_assistant_of_another_kind_is_refused(
+    assistant: str, message: str, assisted: Callable[..., Any]
+) -> None:
+    with pytest.raises(NartkError, match=message):
+        assisted(assistant)
 
 
 def test_an_engine_that_fails_says_why(model: Path) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
@@ -13,9 +14,11 @@ from typing import Any, ClassVar, get_type_hints
 import torch
 
 from nartk.bench.work import Job
-from nartk.checkpoint import load_checkpoint
-from nartk.errors import MissingDependencyError, UsageError
-from nartk.pipeline import DTYPES, load, load_network, model_folder
+from nartk.checkpoint import Checkpoint, load_checkpoint
+from nartk.errors import MissingDependencyError, NartkError, StrategyMismatchError, UsageError
+from nartk.hypothesis import Result
+from nartk.kinds import kind_of
+from nartk.pipeline import DTYPES, load, load_network, model_folder, summarize
 from nartk.registry import option, options_of
 
 
@@ -28,12 +31,14 @@ class Spec:
         name: A strategy, or a peer of `PEERS`.
         options: Its options that were given.
         dtype: fp32, bf16 or fp16.
+        model: The model that a strategy decodes with; empty: the benchmark's.
     """
 
     label: str
     name: str
     options: dict[str, Any]
     dtype: str
+    model: str = ""
 
     @property
     def peer(self) -> bool:
@@ -56,32 +61,53 @@ class Outcome:
 
     Attributes:
         tokens: Ids of each sentence, with eos unless its limit cut it off.
+        texts: What they say.
+        latencies: Seconds of each sentence from its entry into a batch to its end, in any order; empty where
+            the engine does not tell.
         passes, drafted, accepted: Summed over sentences; None where the engine does not tell.
     """
 
     tokens: list[list[int]]
+    texts: list[str]
+    latencies: list[float] = field(default_factory=list)
     passes: int | None = None
     drafted: int | None = None
     accepted: int | None = None
 
 
 class NartkEngine:
-    """A strategy of nartk."""
+    """A strategy of nartk. It learns within a job, as in a run of nartk-decode."""
+
+    by_sentence: ClassVar[bool] = False
 
     def __init__(self, spec: Spec, setup: Setup) -> None:
-        self.spec = spec
-        self.model = load(setup.model, device=setup.device, dtype=spec.dtype)
-        self.signature = self.model.signature(self.model.strategy(spec.name, spec.options))
+        self.model = load(spec.model or setup.model, device=setup.device, dtype=spec.dtype)
+        self.strategy = self.model.strategy(spec.name, spec.options)
+        self.signature = self.model.signature(self.strategy)
 
     def decode(self, job: Job, batch_size: int) -> Outcome:
         """Decodes from text to text."""
-        run = self.model.run(
-            job.lines, self.spec.name, self.spec.options, batch_size=batch_size, prefixes=job.forced
+        found: dict[int, Result] = {}
+        for index, outcome in self.model.stream(
+            job.lines,
+            self.strategy,
+            batch_size=batch_size,
+            prefixes=job.forced,
+            drafts=job.drafts if getattr(self.strategy, "reads_drafts", False) else None,
+        ):
+            if isinstance(outcome, NartkError):
+                raise outcome
+            found[index] = outcome
+        results = [found[index] for index in range(len(job.lines))]
+        stats = summarize(results, 0.0)
+        return Outcome(
+            tokens=[list(result.hypotheses[0].tokens) for result in results],
+            texts=[result.hypotheses[0].text for result in results],
+            latencies=list(stats.latencies),
+            passes=stats.passes,
+            drafted=stats.drafted,
+            accepted=stats.accepted,
         )
-        for error in run.errors.values():
-            raise error
-        tokens = [list(hypotheses[0].tokens) for hypotheses in run.hypotheses]
-        return Outcome(tokens, run.stats.passes, run.stats.drafted, run.stats.accepted)
 
 
 @dataclass(frozen=True)
@@ -101,6 +127,8 @@ class Peer:
     """Base of other libraries. Batches are sentences of like length; tokenization is ours, and counted."""
 
     package: ClassVar[str]
+    by_sentence: ClassVar[bool] = True  # at batch 1 each sentence is a job of its own
+    in_turn: ClassVar[bool] = True  # a batch begins when the one before it has ended
 
     beam: int = option(1, "hypotheses kept", low=1)
 
@@ -132,11 +160,15 @@ class Peer:
             for group in groups
         ]
         tokens: list[list[int]] = [[]] * len(sources)
+        texts, latencies = [""] * len(sources), []
+        start = time.perf_counter()
         for group, rows in zip(groups, self.generate(batches), strict=True):
+            latencies += [time.perf_counter() - start] * len(group)
             for i, row in zip(group, rows, strict=True):
                 tokens[i] = self._cut(row, job.limits[i])
-                self.checkpoint.target_tokenizer.decode(tokens[i])
-        return Outcome(tokens)
+                texts[i] = self.checkpoint.target_tokenizer.decode(tokens[i])
+            start = time.perf_counter()
+        return Outcome(tokens, texts, latencies if self.in_turn else [])
 
     def _encode(self, line: str) -> list[int]:
         return [*self.checkpoint.source_tokenizer.encode(line), self.checkpoint.source_vocab.eos]
@@ -160,27 +192,49 @@ class HuggingFace(Peer):
     package: ClassVar[str] = "transformers"
 
     lookup: int = option(0, "tokens of a prompt-lookup draft, batch 1 alone; 0: none", low=0)
+    assistant: str = option("", "a small autoregressive model that drafts, batch 1 alone")
     int8: bool = option(False, "torch's dynamic int8 linear layers")
 
     def build(self) -> None:
+        self.settings: dict[str, Any] = {}
+        if self.beam > 1:
+            self.settings |= {"num_beams": self.beam, "early_stopping": True}
+        if self.lookup:
+            self.settings["prompt_lookup_num_tokens"] = self.lookup
+        if self.assistant:
+            self.settings["assistant_model"] = self._convert(self._assistant())
+        self.model = self._convert(self.checkpoint)
+
+    def _assistant(self) -> Checkpoint:
+        """The small model, which must be one and say the model's words."""
+        small = load_checkpoint(model_folder(self.assistant))
+        if not kind_of(small.kind).autoregressive:
+            raise StrategyMismatchError(
+                f"assistant {self.assistant!r} is a {small.kind!r} model, which is not autoregressive",
+                fix="name an autoregressive model",
+            )
+        for mine, theirs in (
+            (self.checkpoint.source_vocab, small.source_vocab),
+            (self.checkpoint.target_vocab, small.target_vocab),
+        ):
+            mine.require_equal(theirs, "the model", f"assistant {self.assistant!r}")
+        return small
+
+    def _convert(self, checkpoint: Checkpoint) -> Any:
         from nartk.adapters.hf import to_hugging_face
 
-        model = to_hugging_face(load_network(self.checkpoint), self.checkpoint.target_vocab)
+        model = to_hugging_face(load_network(checkpoint), checkpoint.target_vocab)
         model = model.to(self.device, DTYPES[self.dtype])
         if self.int8:
             model = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, torch.qint8)
-        self.model = model
+        return model
 
     def generate(self, batches: Sequence[_Batch]) -> Iterator[list[list[int]]]:
         for batch in batches:
             tokens = self.pad(batch)
-            settings: dict[str, Any] = {"max_new_tokens": batch.limit}
+            settings = self.settings | {"max_new_tokens": batch.limit}
             if batch.forced:
                 settings["min_new_tokens"] = batch.limit
-            if self.beam > 1:
-                settings |= {"num_beams": self.beam, "early_stopping": True}
-            if self.lookup:
-                settings["prompt_lookup_num_tokens"] = self.lookup
             mask = tokens.ne(self.checkpoint.source_vocab.pad).long()
             with torch.inference_mode():
                 found = self.model.generate(tokens, attention_mask=mask, do_sample=False, **settings)
@@ -192,6 +246,7 @@ class CTranslate2(Peer):
     """CTranslate2's `Translator`."""
 
     package: ClassVar[str] = "ctranslate2"
+    in_turn: ClassVar[bool] = False
 
     int8: bool = option(False, "int8 weights")
     replicas: int = option(1, "batches at a time, which share the threads", low=1)
@@ -277,11 +332,14 @@ class Fairseq(Peer):
             yield [each[0]["tokens"].tolist() for each in found]
 
 
+MODEL = "model"  # the option of a spec that is none of its strategy
 PEERS: dict[str, type[Peer]] = {"hf": HuggingFace, "ctranslate2": CTranslate2, "fairseq": Fairseq}
 
 
 def parse_spec(text: str, dtype: str) -> Spec:
     """Reads ``NAME`` or ``NAME:OPTION=VALUE:OPTION=VALUE``.
+
+    The option ``model`` of a strategy names the model that decodes, where it is not the benchmark's.
 
     Raises:
         UnknownStrategyError: There is no such strategy.
@@ -289,20 +347,20 @@ def parse_spec(text: str, dtype: str) -> Spec:
     """
     name, *given = text.split(":")
     if name in PEERS:
-        known = {item.name: item for item in dataclasses.fields(PEERS[name])}
-        types = get_type_hints(PEERS[name])
+        hints = get_type_hints(PEERS[name])
+        types = {item.name: hints[item.name] for item in dataclasses.fields(PEERS[name])}
     else:
-        known = options_of(name)
-        types = {key: type(item.default) for key, item in known.items()}
-    options = {}
+        types = {MODEL: str, **{key: type(item.default) for key, item in options_of(name).items()}}
+    options: dict[str, Any] = {}
     for part in given:
         key, equals, value = part.partition("=")
-        if not equals or key not in known:
+        if not equals or key not in types:
             raise UsageError(
-                f"{text!r} sets {part!r}", fix=f"{name} knows {', '.join(known)}, as OPTION=VALUE"
+                f"{text!r} sets {part!r}", fix=f"{name} knows {', '.join(types)}, as OPTION=VALUE"
             )
         options[key] = _value(value, types[key], text)
-    return Spec(text, name, options, dtype)
+    model = options.pop(MODEL, "")
+    return Spec(text, name, options, dtype, model)
 
 
 def _value(text: str, wanted: type, where: str) -> Any:

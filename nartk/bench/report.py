@@ -1,17 +1,23 @@
-"""Medians, paired ratios and differences of what a benchmark measured: as data, a table and a picture."""
+"""Medians, paired ratios and differences of what a benchmark measured: as data, a page and a picture."""
 
 from __future__ import annotations
 
+import shlex
 import statistics
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from nartk.bench.quality import Quality
 from nartk.bench.runner import Cell, Series
 from nartk.errors import MissingDependencyError, UsageError
 from nartk.files import writing
 from nartk.hypothesis import DecodeStats
 from nartk.registry import make_strategy, strategies
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _COLUMNS = (
     "engine",
@@ -31,11 +37,13 @@ _COLUMNS = (
 )
 LEGEND = """x: how many times as fast on the same sentences, median of the rounds (lowest-highest), paired;
   greedy in the same type, hf in fp32. passes: verifier passes a sentence. accepted: drafted tokens a pass.
-p50 p90 p99: latency of a sentence, alone in its batch. MB: peak memory.
-differ: sentences whose output is not greedy search's in the same type."""
+p50 p90 p99: latency of a sentence from its entry into a batch to its end, of a peer at batch 1 from text to
+  text. MB: peak memory. differ: sentences whose output is not greedy search's in the same type.
+less greedy: the metric's difference to greedy search in the same type, with its 95 % interval by paired
+  bootstrap."""
 
 
-def summarize(cell: Cell) -> dict[str, Any]:
+def summarize(cell: Cell, qualities: Sequence[Quality] = ()) -> dict[str, Any]:
     """A cell as data: one entry an engine, in the order they were named."""
     hf = _find(cell, "hf", "fp32")
     entries = []
@@ -55,6 +63,7 @@ def summarize(cell: Cell) -> dict[str, Any]:
             # A peer whose output is forced is forced in its length alone.
             told = greedy is not None and not (series.spec.peer and cell.job.forced is not None)
             entry["differ"] = _differing(series, greedy) if told and greedy is not None else None
+            entry["quality"] = {each.name: _quality(each, series, greedy) for each in qualities}
         entries.append(entry)
     return {
         "batch_size": cell.batch_size,
@@ -67,7 +76,7 @@ def summarize(cell: Cell) -> dict[str, Any]:
 def lossless(series: Series) -> bool:
     """Whether it promises greedy search's output to the last bit."""
     name, options = series.spec.name, series.spec.options
-    if name not in strategies() or not options.get("exact", True):
+    if name not in strategies() or series.spec.model or not options.get("exact", True):
         return False
     return bool(make_strategy(name, options).promised == "identical to greedy")
 
@@ -121,13 +130,64 @@ def _ratio(series: Series, base: Series | None) -> dict[str, float] | None:
 
 
 def _differing(series: Series, greedy: Series) -> int:
-    wanted = greedy.samples[0].tokens
-    return max(sum(a != b for a, b in zip(sample.tokens, wanted, strict=True)) for sample in series.samples)
+    said = "texts" if series.spec.model else "tokens"  # another model may have other words
+    wanted = getattr(greedy.samples[0], said)
+    return max(
+        sum(a != b for a, b in zip(getattr(sample, said), wanted, strict=True)) for sample in series.samples
+    )
+
+
+def _quality(quality: Quality, series: Series, greedy: Series | None) -> dict[str, Any]:
+    """The score of the first round's outputs, and how it compares with greedy search's."""
+    texts, compared = series.samples[0].texts, None
+    if greedy is not None and greedy is not series:
+        compared = asdict(quality.difference(texts, greedy.samples[0].texts))
+    result = quality.of(texts)
+    return {"score": result.score, "comparison": compared, "signature": result.signature}
+
+
+def page(found: dict[str, Any]) -> str:
+    """All that was found, as it is written to JSON, as a page of Markdown."""
+    around = found["environment"]
+    versions = ", ".join(f"{name} {number}" for name, number in around["versions"].items() if number)
+    facts = [
+        ("command", f"`{shlex.join(found['command'])}`"),
+        ("model", f"`{found['model']}`"),
+        ("sentences", str(found["cells"][0]["sentences"])),
+        ("rounds", str(found["rounds"])),
+        (
+            "hardware",
+            f"{around['gpu'] or around['cpu']}, {around['cores']} cores, {around['threads']} threads",
+        ),
+        ("load average", f"{around['load_average']:.2f} at the start"),
+        ("versions", versions),
+    ]
+    entries = [entry for summary in found["cells"] for entry in summary["engines"]]
+    signatures = [
+        *(entry["signature"] for entry in entries),
+        *(each["signature"] for entry in entries for each in entry.get("quality", {}).values()),
+    ]
+    return "\n".join(
+        [
+            "# nartk-bench",
+            *(f"- {name}: {value}" for name, value in facts),
+            "",
+            table(found["cells"]),
+            "",
+            LEGEND,
+            "",
+            "Signatures:",
+            *(f"- `{each}`" for each in dict.fromkeys(filter(None, signatures))),
+        ]
+    )
 
 
 def table(summaries: Sequence[dict[str, Any]]) -> str:
     """The figures as a Markdown table. Engines that did not run are listed below it."""
-    rows = [_COLUMNS, tuple("---" for _ in _COLUMNS)]
+    entries = [entry for summary in summaries for entry in summary["engines"]]
+    metrics = [*dict.fromkeys(name for entry in entries for name in entry.get("quality", {}))]
+    columns = (*_COLUMNS, *(column for name in metrics for column in (name, "less greedy")))
+    rows = [columns, tuple("---" for _ in columns)]
     absent = []
     for summary in summaries:
         for entry in summary["engines"]:
@@ -135,8 +195,8 @@ def table(summaries: Sequence[dict[str, Any]]) -> str:
                 where = f"batch {summary['batch_size']}"
                 absent.append(f"not run: {entry['engine']} {entry['dtype']}, {where}: {entry['not_run']}")
                 continue
-            rows.append(_row(summary, entry))
-    used = [i for i in range(len(_COLUMNS)) if any(row[i] != "-" for row in rows[2:])] if rows[2:] else []
+            rows.append((*_row(summary, entry), *_cells(entry, metrics)))
+    used = [i for i in range(len(columns)) if any(row[i] != "-" for row in rows[2:])] if rows[2:] else []
     lines = ["| " + " | ".join(row[i] for i in used) + " |" for row in rows] if used else []
     return "\n".join([*lines, *([""] if lines and absent else []), *dict.fromkeys(absent)])
 
@@ -157,6 +217,20 @@ def _row(summary: dict[str, Any], entry: dict[str, Any]) -> tuple[str, ...]:
         _number(entry["peak_mb"], 0),
         _number(entry["differ"], 0),
     )
+
+
+def _cells(entry: dict[str, Any], metrics: Sequence[str]) -> tuple[str, ...]:
+    cells: list[str] = []
+    for name in metrics:
+        quality = entry["quality"][name]
+        compared = quality["comparison"]
+        cells.append(f"{quality['score']:.4g}")
+        if compared is None:
+            cells.append("-")
+            continue
+        low, high = (compared["interval"][side] for side in ("low", "high"))
+        cells.append(f"{compared['difference']:+.3g} ({low:+.3g} to {high:+.3g})")
+    return tuple(cells)
 
 
 def _number(value: float | None, digits: int) -> str:
@@ -187,25 +261,57 @@ def require_plot(path: Path) -> None:
 
 
 def plot(summaries: Sequence[dict[str, Any]], path: Path) -> None:
-    """Draws for each cell how many times as fast as greedy search every engine is, or as hf where it ran."""
+    """Draws each cell: how many times as fast as greedy search every engine is, or as hf where it ran.
+
+    Beside it, where there are references, the first metric against tokens a second, engines by their number.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 1 + 1.6 * len(summaries)), layout="constrained")
+    ran = [[each for each in summary["engines"] if each["not_run"] is None] for summary in summaries]
+    metric = next((name for entries in ran for each in entries for name in each["quality"]), None)
+    columns = 1 if metric is None else 2
+    most = max(1, *map(len, ran))
+    figure = Figure(figsize=(7 * columns, (1 + 0.3 * most) * len(summaries)), layout="constrained")
     FigureCanvasAgg(figure)
-    for axes, summary in zip(figure.subplots(len(summaries), squeeze=False)[:, 0], summaries, strict=True):
-        entries = [entry for entry in summary["engines"] if entry["not_run"] is None]
-        base = "hf" if any(entry["over_hf"] for entry in entries) else "greedy"
-        names, middles, errors = [], [], []
-        for entry in reversed(entries):
-            ratio = entry[f"over_{base}"] or {"median": 1.0, "low": 1.0, "high": 1.0}
-            names.append(f"{entry['engine']} {entry['dtype']}")
-            middles.append(ratio["median"])
-            errors.append((ratio["median"] - ratio["low"], ratio["high"] - ratio["median"]))
-        axes.barh(names, middles, xerr=list(zip(*errors, strict=True)), color="#4477aa", ecolor="#222222")
-        axes.axvline(1.0, color="#222222", linewidth=0.8)
+    places = figure.subplots(len(summaries), columns, squeeze=False)
+    for axes, summary, entries in zip(places, summaries, ran, strict=True):
+        _plot_ratios(axes[0], entries)
         edits = "" if summary["edits"] is None else f", {summary['edits']} edits"
-        axes.set_title(f"batch {summary['batch_size']}{edits}", loc="left", fontsize="medium")
-        axes.set_xlabel(f"times as fast as {base}")
+        axes[0].set_title(f"batch {summary['batch_size']}{edits}", loc="left", fontsize="medium")
+        if metric is not None:
+            _plot_quality(axes[1], entries, metric)
     with writing(path, binary=True) as file:
         figure.savefig(file, format=path.suffix[1:], dpi=150)
+
+
+def _plot_ratios(axes: Axes, entries: Sequence[dict[str, Any]]) -> None:
+    base = "hf" if any(entry["over_hf"] for entry in entries) else "greedy"
+    names, middles, errors = [], [], []
+    for number, entry in reversed([*enumerate(entries, start=1)]):
+        ratio = entry[f"over_{base}"] or {"median": 1.0, "low": 1.0, "high": 1.0}
+        names.append(f"{entry['engine']} {entry['dtype']} ({number})")
+        middles.append(ratio["median"])
+        errors.append((ratio["median"] - ratio["low"], ratio["high"] - ratio["median"]))
+    axes.barh(names, middles, xerr=list(zip(*errors, strict=True)), color="#4477aa", ecolor="#222222")
+    axes.axvline(1.0, color="#222222", linewidth=0.8)
+    axes.set_xlabel(f"times as fast as {base}")
+
+
+def _plot_quality(axes: Axes, entries: Sequence[dict[str, Any]], metric: str) -> None:
+    """Each engine's score, with the interval of its difference to greedy search, against its speed."""
+    for number, entry in enumerate(entries, start=1):
+        speed, quality = entry["tokens_per_second"], entry["quality"][metric]
+        score, compared = quality["score"], quality["comparison"]
+        bars = None
+        if compared is not None:
+            low, high = (compared["baseline"] + compared["interval"][side] for side in ("low", "high"))
+            # A percentile interval need not hold the estimate; a bar has no negative length.
+            bars = [[max(0.0, score - low)], [max(0.0, high - score)]]
+        axes.errorbar(speed, score, bars, fmt="o", color="#4477aa", ecolor="#bbbbbb", elinewidth=0.8)
+        axes.annotate(
+            str(number), (speed, score), xytext=(0, 4), textcoords="offset points", ha="center", size="small"
+        )
+    axes.set_xscale("log")
+    axes.set_xlabel("tokens a second")
+    axes.set_ylabel(metric)

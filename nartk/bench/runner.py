@@ -34,8 +34,10 @@ class Sample:
 
     Attributes:
         seconds: Wall time of all sentences, from text to text.
-        latencies: Seconds of each sentence; only at batch 1.
+        latencies: Seconds of each sentence from its entry into a batch to its end, of a peer at batch 1 from
+            text to text; empty where the engine does not tell.
         tokens: Ids of each output.
+        texts: What each says.
         passes, drafted, accepted: Of nartk's strategies; None for others.
         peak_mb: Peak memory, MB of 10^6 bytes: resident on a CPU, torch's own on a GPU.
     """
@@ -43,6 +45,7 @@ class Sample:
     seconds: float
     latencies: list[float]
     tokens: list[list[int]]
+    texts: list[str]
     passes: int | None
     drafted: int | None
     accepted: int | None

@@ -47,22 +47,30 @@ class Job:
     Attributes:
         limits: Longest output of each, tokens with eos.
         forced: The output that each gets whatever the model says, eos included; None: the model decides.
+        drafts: What each one's output may be, for strategies that read drafts; None: nothing is given.
     """
 
     lines: tuple[str, ...]
     limits: tuple[int, ...]
     forced: tuple[str, ...] | None = None
+    drafts: tuple[tuple[str, ...], ...] | None = None
 
     def part(self, start: int, end: int) -> Job:
         """The sentences from `start` up to `end`."""
         forced = None if self.forced is None else self.forced[start:end]
-        return Job(self.lines[start:end], self.limits[start:end], forced)
+        drafts = None if self.drafts is None else self.drafts[start:end]
+        return Job(self.lines[start:end], self.limits[start:end], forced, drafts)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Job:
         """Reads what `dataclasses.asdict` and JSON made of a job."""
-        forced = values["forced"]
-        return cls(tuple(values["lines"]), tuple(values["limits"]), None if forced is None else tuple(forced))
+        forced, drafts = values["forced"], values["drafts"]
+        return cls(
+            lines=tuple(values["lines"]),
+            limits=tuple(values["limits"]),
+            forced=None if forced is None else tuple(forced),
+            drafts=None if drafts is None else tuple(map(tuple, drafts)),
+        )
 
 
 def save_random_model(folder: Path, size: str, *, seed: int) -> None:

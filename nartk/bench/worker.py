@@ -56,11 +56,11 @@ class _Worker:
         return {"signature": self.engine.signature}
 
     def run(self, job: dict[str, Any], batch_size: int) -> dict[str, Any]:
-        """Decodes a job; gives times, outputs and what they took. At batch 1 each sentence is timed."""
+        """Decodes a job; gives times, outputs and what they took."""
         from nartk.bench.work import Job
 
-        work = Job.from_dict(job)
-        parts = [work] if batch_size > 1 else [work.part(i, i + 1) for i in range(len(work.lines))]
+        work, apart = Job.from_dict(job), batch_size == 1 and self.engine.by_sentence
+        parts = [work.part(i, i + 1) for i in range(len(work.lines))] if apart else [work]
         self._reset_peak()
         seconds, outcomes = [], []
         for part in parts:
@@ -73,8 +73,9 @@ class _Worker:
             counts[name] = None if None in told else sum(told)
         return {
             "seconds": sum(seconds),
-            "latencies": seconds if batch_size == 1 else [],
+            "latencies": seconds if apart else outcomes[0].latencies,
             "tokens": [row for outcome in outcomes for row in outcome.tokens],
+            "texts": [text for outcome in outcomes for text in outcome.texts],
             "peak_mb": self._peak(),
             **counts,
         }

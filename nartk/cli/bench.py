@@ -8,30 +8,55 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nartk.cli import score
 from nartk.cli._common import Parser, run
-from nartk.cli._input import add_input, fields_of, read_files, split_inputs
+from nartk.cli._input import (
+    add_drafts,
+    add_input,
+    fields_of,
+    read_files,
+    require_drafts,
+    split_inputs,
+    with_drafts,
+)
 from nartk.errors import EXIT_FAILED, EXIT_OK, InputFileError, UsageError
 from nartk.files import writing
 
 if TYPE_CHECKING:
     from nartk.bench.engines import Spec
+    from nartk.bench.quality import Quality
     from nartk.bench.runner import Cell
+    from nartk.data.readers import Record
 
-DESCRIPTION = """Decodes the same sentences with several engines and compares their speed and their outputs.
-Each engine has a process of its own, one is active at a time, and rounds are interleaved, so that ratios
-hold on a busy machine. Greedy search always runs; it is what the others are compared with.
+DESCRIPTION = """Decodes the same sentences with several engines, compares their speed and their outputs, and
+prints a table in Markdown. Each engine has a process of its own, one is active at a time, and rounds are
+interleaved, so that ratios hold on a busy machine. Greedy search always runs; it is what the others are
+compared with.
 
-An engine is NAME or NAME:OPTION=VALUE:... The options of a strategy are those of nartk-decode. Peers are
-  hf           transformers, eager     beam=N, lookup=N (prompt lookup), int8=1 (dynamic)
+An engine is NAME or NAME:OPTION=VALUE:... The options of a strategy are those of nartk-decode, and model=NAME
+to decode with another model. A strategy that drafts with another model is put to each --drafter that it
+takes. Among the strategies, all stands for every one that MODEL allows, and that a --drafter allows where
+MODEL does not (a non-autoregressive model's own); verify needs --drafts. Peers, of which all stands for the
+usual ways to run them, are
+  hf           transformers, eager     beam=N, lookup=N (prompt lookup), assistant=MODEL, int8=1 (dynamic)
   ctranslate2  CTranslate2             beam=N, int8=1, replicas=N
   fairseq      its own SequenceGenerator, fp32   beam=N"""
 EXAMPLES = """  nartk-bench gec-en in.txt --strategies greedy,iad,iad:anchor=unique --limit 200
   nartk-bench MODEL in.txt --dtype fp32,bf16 --peers hf,ctranslate2,ctranslate2:int8=1 --output bench.json
+  nartk-bench MODEL in.en --strategies all --drafter SMALL --drafter NAR --drafts old.de --peers all \\
+      --batch-size 1,4,8,32 --ref in.de --metric bleu --metric chrf \\
+      --markdown bench.md --output bench.json --plot bench.png
+      all there is to compare, its speed and its quality
+  nartk-bench gec-en in.txt --strategies all --metric 'm2 --gold gold.m2'
   nartk-bench --random base --forced-edits 0,1,3 --peers hf,ctranslate2,fairseq
       random weights of Transformer-base; outputs are the sources with 0, 1 and 3 words replaced"""
+GREEDY = "greedy"
+DEFAULT_METRIC = "bleu"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,14 +69,25 @@ def _parser() -> Parser:
     parser.usage = "%(prog)s MODEL FILE [FILE ...] [options], or --random SIZE [options]"
     add_input(parser)
     parser.add_argument(
-        "--strategies", metavar="LIST", default="greedy,iad", help="with commas (default: %(default)s)"
+        "--strategies", metavar="LIST", default="greedy,iad", help="with commas; all (default: %(default)s)"
     )
-    parser.add_argument("--peers", metavar="LIST", default="", help="other libraries, with commas")
+    parser.add_argument(
+        "--drafter",
+        metavar="MODEL",
+        action="append",
+        default=[],
+        help="another model, for the strategies that draft with one of its kind; may be given again",
+    )
+    add_drafts(parser)
+    parser.add_argument("--peers", metavar="LIST", default="", help="other libraries, with commas; all")
     parser.add_argument(
         "--dtype", metavar="LIST", default="fp32", help="fp32, bf16, fp16, with commas (default: %(default)s)"
     )
     parser.add_argument(
-        "--batch-size", metavar="LIST", default="1,32", help="sentences at a time (default: %(default)s)"
+        "--batch-size",
+        metavar="LIST",
+        default="1,32",
+        help="sentences at a time, such as 1,4,8,32 (default: %(default)s)",
     )
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="default: %(default)s")
     parser.add_argument("--limit", type=int, metavar="N", help="use the first N sentences alone")
@@ -61,6 +97,23 @@ def _parser() -> Parser:
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: %(default)s)")
     parser.add_argument(
         "--threads", type=int, metavar="N", help="CPU threads of an engine (default: torch's)"
+    )
+    quality = parser.add_argument_group("quality")
+    quality.add_argument(
+        "--ref",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FILE",
+        help="references of the sentences, a line for each of FILE",
+    )
+    quality.add_argument(
+        "--metric",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help=f"{', '.join(score.METRICS)}, with its options of nartk-score if need be, in quotes; of several "
+        f"scores the first; may be given again (default, with --ref: {DEFAULT_METRIC})",
     )
     random = parser.add_argument_group("random weights, in place of MODEL and FILE")
     random.add_argument("--random", choices=("base", "small", "tiny"), help="size of a random Transformer")
@@ -72,7 +125,12 @@ def _parser() -> Parser:
     )
     random.add_argument("--seed", type=int, default=1, metavar="N", help="of words and weights (default: 1)")
     parser.add_argument("--output", metavar="FILE", help="write all figures and the environment as JSON")
-    parser.add_argument("--plot", metavar="FILE", help="draw the ratios (.png, .svg or .pdf)")
+    parser.add_argument(
+        "--markdown", metavar="FILE", help="write the table with command, environment and signatures"
+    )
+    parser.add_argument(
+        "--plot", metavar="FILE", help="draw the ratios, and quality against speed (.png, .svg or .pdf)"
+    )
     parser.add_argument("--quiet", action="store_true", help="errors alone on stderr")
     return parser
 
@@ -84,37 +142,38 @@ def _command(argv: Sequence[str]) -> int:
     from nartk.bench import report, runner
     from nartk.bench.engines import Setup
 
-    specs = _specs(args)
+    strategies, peers = _named(args)
     if args.plot is not None:
         report.require_plot(Path(args.plot))
     with ExitStack() as stack:
         # Opened before the work: a place that cannot be written to is found out first.
-        output = None if args.output is None else stack.enter_context(writing(Path(args.output)))
+        output, markdown = (
+            None if path is None else stack.enter_context(writing(Path(path)))
+            for path in (args.output, args.markdown)
+        )
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        qualities: list[Quality] = []
         if args.random is not None:
-            model = stack.enter_context(tempfile.TemporaryDirectory())
-            cells = _random_cells(args, Path(model))
+            model, cells = str(folder), _random_cells(args, folder)
         else:
-            model, cells = _file_cells(args)
+            model, cells, qualities = _file_cells(args, strategies, folder)
+        specs = _chosen(args, strategies, peers, model, drafts=cells[0].job.drafts is not None)
         setup = Setup(model, args.device, _threads(args.threads))
         environment = runner.environment(setup)
-        runner.measure(
-            cells,
-            specs,
-            setup,
-            rounds=args.rounds,
-            tell=lambda line: None if args.quiet else print(f"nartk: {line}", file=sys.stderr, flush=True),
-        )
-        summaries = [report.summarize(cell) for cell in cells]
+        runner.measure(cells, specs, setup, rounds=args.rounds, tell=partial(_tell, args))
+        summaries = [report.summarize(cell, qualities) for cell in cells]
+        found = {
+            "command": ["nartk-bench", *argv],
+            "model": args.random if args.random is not None else model,
+            "rounds": args.rounds,
+            "environment": environment,
+            "cells": summaries,
+        }
         if output is not None:
-            found = {
-                "command": ["nartk-bench", *argv],
-                "model": args.random if args.random is not None else model,
-                "rounds": args.rounds,
-                "environment": environment,
-                "cells": summaries,
-            }
             json.dump(found, output, indent=2)
             output.write("\n")
+        if markdown is not None:
+            markdown.write(f"{report.page(found)}\n")
         if args.plot is not None:
             report.plot(summaries, Path(args.plot))
     print(report.table(summaries))
@@ -124,6 +183,11 @@ def _command(argv: Sequence[str]) -> int:
     for line in broken:
         print(f"nartk: {line}", file=sys.stderr)
     return EXIT_FAILED if broken else EXIT_OK
+
+
+def _tell(args: argparse.Namespace, line: str) -> None:
+    if not args.quiet:
+        print(f"nartk: {line}", file=sys.stderr, flush=True)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -148,8 +212,18 @@ def _check(args: argparse.Namespace) -> None:
                 f"--forced-edits is {max(args.edits)}, above --source-len {args.source_len}",
                 fix="replace fewer words",
             )
-    if args.random is not None and args.inputs:
-        raise UsageError("--random with a MODEL or a FILE", fix="leave one of them out")
+    if args.random is not None:
+        for flag, given in (
+            ("a MODEL or a FILE", args.inputs),
+            ("--ref", args.ref),
+            ("--metric", args.metric),
+            ("--drafts", args.drafts),
+            ("--draft-columns", args.draft_columns),
+        ):
+            if given:
+                raise UsageError(f"--random with {flag}", fix="leave one of them out")
+    if args.ref and not args.metric:
+        args.metric = [DEFAULT_METRIC]
 
 
 def _integers(flag: str, text: str, *, low: int) -> list[int]:
@@ -168,11 +242,16 @@ def _threads(wanted: int | None) -> int:
     return torch.get_num_threads() if wanted is None else wanted
 
 
-def _specs(args: argparse.Namespace) -> list[Spec]:
-    """All engines in all types; greedy search first."""
+def _named(args: argparse.Namespace) -> tuple[list[Spec | str], list[Spec | str]]:
+    """Strategies and peers as the user names them, in the first type; `choose.ALL` stands as it is.
+
+    Raises:
+        NartkError: One of them, or an option, does not exist.
+    """
+    from nartk.bench.choose import ALL
     from nartk.bench.engines import PEERS, parse_spec
     from nartk.pipeline import DTYPES
-    from nartk.registry import make_strategy, options_of
+    from nartk.registry import make_strategy
 
     dtypes = args.dtype.split(",")
     for dtype in dtypes:
@@ -180,27 +259,88 @@ def _specs(args: argparse.Namespace) -> list[Spec]:
             raise UsageError(
                 f"--dtype is {args.dtype!r}", fix=f"choose from {', '.join(DTYPES)}, with commas"
             )
-    strategies = [name for name in args.strategies.split(",") if name]
-    if "greedy" not in strategies:
-        strategies.insert(0, "greedy")
-    peers = [name for name in args.peers.split(",") if name]
-    for peer in peers:
-        if peer.partition(":")[0] not in PEERS:
-            raise UsageError(f"no peer {peer!r}", fix=f"choose from {', '.join(PEERS)}")
-    specs = []
-    for dtype in dtypes:
-        for text in dict.fromkeys([*strategies, *peers]):
-            spec = parse_spec(text, dtype)
-            if not spec.peer:
-                if "max_len" in options_of(spec.name):
-                    spec.options.setdefault("max_len", args.max_len)
-                make_strategy(spec.name, spec.options)
-            specs.append(spec)
-    return specs
+    names = [[name for name in text.split(",") if name] for text in (args.strategies, args.peers)]
+    for peer in names[1]:
+        if peer.partition(":")[0] not in (*PEERS, ALL):
+            raise UsageError(f"no peer {peer!r}", fix=f"choose from {', '.join(PEERS)}, or {ALL}")
+    strategies, peers = (
+        [name if name == ALL else parse_spec(name, dtypes[0]) for name in dict.fromkeys(each)]
+        for each in names
+    )
+    for spec in strategies:
+        if not isinstance(spec, str):
+            make_strategy(spec.name, spec.options)
+    return strategies, peers
 
 
-def _file_cells(args: argparse.Namespace) -> tuple[str, list[Cell]]:
-    """The model's name, and the sentences of the files at each batch size."""
+def _reads_drafts(args: argparse.Namespace, strategies: Sequence[Spec | str]) -> bool:
+    """Whether a strategy may read drafts; drafts that none reads are refused."""
+    from nartk.registry import strategy_class
+
+    reads = any(
+        isinstance(spec, str) or getattr(strategy_class(spec.name), "reads_drafts", False)
+        for spec in strategies
+    )
+    if (args.drafts is not None or args.draft_columns) and not reads:
+        raise UsageError(
+            f"drafts are given, but none of --strategies {args.strategies!r} reads them", fix="add verify"
+        )
+    return reads
+
+
+def _chosen(
+    args: argparse.Namespace,
+    strategies: Sequence[Spec | str],
+    peers: Sequence[Spec | str],
+    model: str,
+    *,
+    drafts: bool,
+) -> list[Spec]:
+    """All engines in all types; greedy search first.
+
+    Args:
+        drafts: Whether the sentences have drafts.
+
+    Raises:
+        UsageError: Strategies and drafters do not fit each other.
+    """
+    from nartk.bench.choose import ALL, Given
+    from nartk.bench.engines import parse_spec
+    from nartk.registry import options_of
+
+    dtypes = args.dtype.split(",")
+    given = Given(model, args.drafter, drafts=drafts)
+    found: list[Spec] = []
+    for each in strategies:
+        found += given.every(dtypes[0]) if isinstance(each, str) else given.named(each)
+    if ALL not in strategies:
+        found.insert(0, parse_spec(GREEDY, dtypes[0]))
+    found.sort(key=lambda spec: spec.label != GREEDY)
+    for spec in found:
+        if "max_len" in options_of(spec.name):
+            spec.options.setdefault("max_len", args.max_len)
+    for each in peers:
+        found += (parse_spec(name, dtypes[0]) for name in given.peers()) if isinstance(each, str) else [each]
+    given.require_used()
+    for line in given.reasons():
+        _tell(args, line)
+    engines: dict[str, Spec] = {}
+    for spec in found:
+        engines.setdefault(spec.label, spec)
+    return [replace(spec, dtype=dtype) for dtype in dtypes for spec in engines.values()]
+
+
+def _file_cells(
+    args: argparse.Namespace, strategies: Sequence[Spec | str], folder: Path
+) -> tuple[str, list[Cell], list[Quality]]:
+    """The model's name, the sentences of the files at each batch size, and how their outputs are scored.
+
+    Args:
+        folder: For texts to score.
+
+    Raises:
+        NartkError: There is no sentence, or references or drafts do not fit.
+    """
     from nartk.bench.runner import Cell
     from nartk.bench.work import Job
     from nartk.checkpoint import load_checkpoint
@@ -208,27 +348,69 @@ def _file_cells(args: argparse.Namespace) -> tuple[str, list[Cell]]:
     from nartk.registry import make_strategy
 
     model, files = split_inputs(args.inputs, "nartk-bench")
+    records = _records(args, files, reads_drafts=_reads_drafts(args, strategies))
     checkpoint = load_checkpoint(model_folder(model))
     longest = checkpoint.settings["max_source_len"]
-    limit = make_strategy("greedy", {"max_len": args.max_len}).limit
-    lines: list[str] = []
+    limit = make_strategy(GREEDY, {"max_len": args.max_len}).limit
+    rows: list[int] = []
     limits: list[int] = []
     left_out = 0
-    for record in read_files(files, args.format, fields_of(args)):
-        if args.limit is not None and len(lines) == args.limit:
+    for row, record in enumerate(records):
+        if len(rows) == args.limit:
             break
         length = len(checkpoint.source_tokenizer.encode(record.text)) + 1 if record.error is None else 0
         if not 1 < length <= longest:
             left_out += 1
             continue
-        lines.append(record.text)
+        rows.append(row)
         limits.append(min(limit(length), checkpoint.settings["max_target_len"]))
-    if left_out and not args.quiet:
-        print(f"nartk: {left_out} lines left out: blank, unreadable or too long", file=sys.stderr)
-    if not lines:
+    if left_out:
+        _tell(args, f"{left_out} lines left out: blank, unreadable or too long")
+    if not rows:
         raise InputFileError("no sentence to decode", fix="give a file with at least one")
-    job = Job(tuple(lines), tuple(limits))
-    return model, [Cell(job, size, None) for size in args.batch_sizes]
+    drafts = tuple(tuple(filter(None, records[row].drafts)) for row in rows)
+    job = Job(
+        lines=tuple(records[row].text for row in rows),
+        limits=tuple(limits),
+        drafts=drafts if any(drafts) else None,
+    )
+    return (
+        model,
+        [Cell(job, size, None) for size in args.batch_sizes],
+        _qualities(args, records, rows, folder),
+    )
+
+
+def _records(args: argparse.Namespace, files: Sequence[str], *, reads_drafts: bool) -> list[Record]:
+    fields = fields_of(args)
+    if reads_drafts:
+        fields = replace(fields, draft_columns=args.draft_columns, draft_key="drafts")
+    if args.drafts is not None:
+        require_drafts(args.drafts, files, args.format)
+    records = read_files(files, args.format, fields)
+    if args.drafts is not None:
+        records = with_drafts(records, args.drafts, partial(_tell, args))
+    return [*records]
+
+
+def _qualities(
+    args: argparse.Namespace, records: Sequence[Record], rows: Sequence[int], folder: Path
+) -> list[Quality]:
+    """What scores the outputs of the records `rows`; references that do not fit are refused."""
+    if not args.metric:
+        return []
+    from nartk.bench.quality import Quality
+
+    source = folder / "source"
+    texts = [record.text.replace("\n", " ") for record in records]
+    source.write_bytes("".join(f"{text}\n" for text in texts).encode("utf-8", "backslashreplace"))
+    found = []
+    for metric in dict.fromkeys(args.metric):
+        scorer = score.scorer_of(metric, references=args.ref, source=str(source))
+        quality = Quality(metric, scorer, rows, len(records), folder / "output")
+        quality.of([texts[row] for row in rows])
+        found.append(quality)
+    return found
 
 
 def _random_cells(args: argparse.Namespace, folder: Path) -> list[Cell]:
@@ -242,7 +424,7 @@ def _random_cells(args: argparse.Namespace, folder: Path) -> list[Cell]:
         "sentences": max(args.batch_sizes) if args.limit is None else args.limit,
         "source_len": args.source_len,
         "seed": args.seed,
-        "limit": make_strategy("greedy", {"max_len": args.max_len}).limit(args.source_len + 1),
+        "limit": make_strategy(GREEDY, {"max_len": args.max_len}).limit(args.source_len + 1),
     }
     if args.source_len >= settings["limit"]:
         raise UsageError(

@@ -26,7 +26,6 @@ from nartk.errors import (
     InputFileError,
     NartkError,
     OutputError,
-    UnknownStrategyError,
     UsageError,
 )
 from nartk.files import writing
@@ -215,7 +214,8 @@ class _Job:
                 None if args.plot is None else stack.enter_context(writing(Path(args.plot), binary=True))
             )
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            scores = _Scores(_scorer(args, self.dev), len(self.records), args, folder / "output")
+            scorer = score.scorer_of(args.metric, references=args.ref, source=self.dev)
+            scores = _Scores(scorer, len(self.records), args, folder / "output")
             scores([record.text for record in self.records])  # refuses references that do not fit
             model = load_model(self.name, args, args.dtype)
             measure = _Measure(args, model, model.strategy(args.strategy, self.options), self.records)
@@ -350,25 +350,6 @@ def _require_own(name: str, folder: Path) -> None:
             f"{name!r} is shipped inside the package, where nothing is stored",
             fix="add --dry-run, and keep the choice with --json FILE",
         )
-
-
-def _scorer(args: argparse.Namespace, dev: str) -> score.Scorer:
-    """What scores a file of outputs, as nartk-score would with the same options."""
-    try:
-        name, *flags = shlex.split("" if args.metric is None else args.metric) or [""]
-    except ValueError as error:
-        raise UsageError(f"--metric is {args.metric!r}: {error}", fix="close the quotes") from None
-    if name not in score.METRICS:
-        raise UnknownStrategyError(
-            f"no metric {name!r}" if name else "--metric is missing",
-            fix=f"choose one of {', '.join(score.METRICS)}",
-        )
-    known = score.flags_of(name)
-    if "--source" in known and not {"--source", "--gold"} & set(flags):
-        flags += ["--source", dev]
-    if args.ref:
-        flags += ["--ref", *args.ref]
-    return score.METRICS[name](score.parse([name, *flags]))
 
 
 class _Scores:

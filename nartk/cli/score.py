@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
@@ -80,15 +81,38 @@ def _command(argv: Sequence[str]) -> int:
     return EXIT_OK
 
 
-def flags_of(metric: str) -> set[str]:
-    """The flags that a metric knows."""
+def scorer_of(metric: str | None, *, references: Sequence[str], source: str) -> Scorer:
+    """What scores a file of outputs, as nartk-score would.
+
+    Args:
+        metric: A name, and options of it if need be, as on a command line.
+        references: Files, for ``--ref``.
+        source: A file, for the ``--source`` of those that need one.
+
+    Raises:
+        UnknownStrategyError: There is no such metric.
+        UsageError: It does not know an option, or lacks one.
+    """
+    try:
+        name, *flags = shlex.split("" if metric is None else metric) or [""]
+    except ValueError as error:
+        raise UsageError(f"--metric is {metric!r}: {error}", fix="close the quotes") from None
+    if name not in METRICS:
+        raise UnknownStrategyError(
+            f"no metric {name!r}" if name else "--metric is missing",
+            fix=f"choose one of {', '.join(METRICS)}",
+        )
+    known = _flags_of(name)
+    if "--source" in known and not {"--source", "--gold"} & set(flags):
+        flags += ["--source", source]
+    if references:
+        flags += ["--ref", *references]
+    return METRICS[name](_parser().parse_args([name, *flags]))
+
+
+def _flags_of(metric: str) -> set[str]:
     (action,) = (each for each in _parser()._actions if each.dest == "metric")
     return {text for each in action.choices[metric]._actions for text in each.option_strings}  # type: ignore
-
-
-def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The arguments of a metric, its name first, as `METRICS` takes them; raises UsageError."""
-    return _parser().parse_args(argv)
 
 
 def _listed(scored: MetricResult | list[MetricResult]) -> list[MetricResult]:

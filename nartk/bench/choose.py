@@ -1,0 +1,131 @@
+"""Which engines the given models allow: every strategy whose needs are met, and peers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from nartk.bench.engines import Spec
+from nartk.errors import NartkError, UsageError
+from nartk.kinds import kind_of
+from nartk.pipeline import Model, load
+from nartk.registry import options_of, strategies, strategy_class
+
+ALL = "all"
+DRAFTER = "drafter"  # the option of the strategies that draft with another model
+_PEERS = ("hf", "hf:beam=5", "hf:lookup=10", "ctranslate2", "ctranslate2:beam=5", "fairseq", "fairseq:beam=5")
+
+
+class Given:
+    """The models of a benchmark, and the engines that they allow.
+
+    Args:
+        model: Its name or folder.
+        drafters: Those of other models. A strategy that drafts with one is paired with each that it takes.
+        drafts: Whether the sentences come with drafts.
+
+    Attributes:
+        left_out: Why a strategy, or a strategy with a drafter, was left out, by its label.
+    """
+
+    def __init__(self, model: str, drafters: Sequence[str], *, drafts: bool) -> None:
+        self.model, self.drafters, self.drafts = model, drafters, drafts
+        self.left_out: dict[str, str] = {}
+        self._models: dict[str, Model] = {}
+        self._used: set[str] = set()
+
+    def every(self, dtype: str) -> Iterator[Spec]:
+        """Every strategy whose needs are met. What the model itself cannot serve, a drafter may."""
+        for name in strategies():
+            cls: Any = strategy_class(name)
+            if getattr(cls, "reads_drafts", False) and not self.drafts:
+                self.left_out[name] = "reads drafts, and none are given"
+                continue
+            hosts = [each for each in (self.model, *self.drafters) if self._speaks(each, cls.needs)]
+            if not hosts:
+                self.left_out[name] = f"needs a {cls.needs.__name__}, and no model is one"
+            for host in hosts[:1] if self.model in hosts else hosts:
+                spec = Spec(name, name, {}, dtype)
+                if host != self.model:
+                    self._used.add(host)
+                    spec = replace(spec, label=f"{name}:model={host}", model=host)
+                error = self._refusal(spec)
+                if error is None:
+                    yield spec
+                elif self.drafters and DRAFTER in options_of(name):
+                    yield from self._paired(spec)
+                else:
+                    self.left_out[spec.label] = error.message
+
+    def named(self, spec: Spec) -> list[Spec]:
+        """A strategy with each drafter that it takes; itself where it names one, or takes none ever.
+
+        Raises:
+            UsageError: It takes none of these, or reads drafts and none are given.
+        """
+        if getattr(strategy_class(spec.name), "reads_drafts", False) and not self.drafts:
+            raise UsageError(
+                f"strategy {spec.name!r} reads drafts, and none are given", fix="give them with --drafts"
+            )
+        if not self.drafters or DRAFTER in spec.options or DRAFTER not in options_of(spec.name):
+            return [spec]
+        found = [*self._paired(spec)]
+        if not found:
+            why = self.left_out[f"{spec.label}:{DRAFTER}={self.drafters[-1]}"]
+            raise UsageError(
+                f"{spec.label!r} takes no --drafter that is given: {why}",
+                fix="give one that it takes, or leave the strategy out",
+            )
+        return found
+
+    def peers(self) -> list[str]:
+        """Other libraries with the model's weights, by greedy and beam search and with their own drafts."""
+        small = [each for each in self.drafters if kind_of(self._load(each).checkpoint.kind).autoregressive]
+        self._used.update(small)
+        return [*_PEERS, *(f"hf:assistant={each}" for each in small)]
+
+    def reasons(self) -> list[str]:
+        """What was left out, a line for each reason."""
+        found: dict[str, list[str]] = {}
+        for label, reason in self.left_out.items():
+            found.setdefault(reason, []).append(label)
+        return [f"left out: {', '.join(labels)}: {reason}" for reason, labels in found.items()]
+
+    def require_used(self) -> None:
+        """Refuses a drafter that no engine takes."""
+        for drafter in self.drafters:
+            if drafter not in self._used:
+                reasons = [text for label, text in self.left_out.items() if label.endswith(f"={drafter}")]
+                raise UsageError(
+                    f"--drafter {drafter!r} is taken by no engine{''.join(f': {x}' for x in reasons[-1:])}",
+                    fix="add a strategy that drafts with it, or leave it out",
+                )
+
+    def _paired(self, spec: Spec) -> Iterator[Spec]:
+        for drafter in self.drafters:
+            label, options = f"{spec.label}:{DRAFTER}={drafter}", spec.options | {DRAFTER: drafter}
+            pair = replace(spec, label=label, options=options)
+            error = self._refusal(pair)
+            if error is None:
+                self._used.add(drafter)
+                yield pair
+            else:
+                self.left_out[label] = error.message
+
+    def _refusal(self, spec: Spec) -> NartkError | None:
+        """Why the models do not serve a strategy, if they do not."""
+        try:
+            self._load(spec.model or self.model).strategy(spec.name, spec.options)
+        except NartkError as error:
+            return error
+        return None
+
+    def _speaks(self, name: str, protocol: type) -> bool:
+        return isinstance(self._load(name).scorer, protocol)
+
+    def _load(self, name: str) -> Model:
+        """A model for what it is; nothing is decoded with it."""
+        if name not in self._models:
+            self._models[name] = load(name)
+        return self._models[name]

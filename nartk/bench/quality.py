@@ -1,0 +1,74 @@
+"""How good the outputs of a benchmark are, and by how much they are better or worse than greedy search's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from nartk.metrics.bootstrap import PairedDifference, compare
+from nartk.metrics.result import MetricResult
+
+
+@dataclass
+class Quality:
+    """A metric of the sentences that are decoded, which may be fewer than it has references of.
+
+    Attributes:
+        name: Of the metric.
+        score: Scores a file of outputs, one for each reference; of several scores the first counts.
+        rows: The references of the sentences that are decoded, by their places among all, from 0.
+        total: How many references there are.
+        path: A file to write outputs to.
+    """
+
+    name: str
+    score: Callable[[str], MetricResult | list[MetricResult]]
+    rows: Sequence[int]
+    total: int
+    path: Path
+    # Most engines say the same: what they say is scored once.
+    _results: dict[tuple[str, ...], MetricResult] = field(default_factory=dict, repr=False)
+    _differences: dict[tuple[tuple[str, ...], ...], PairedDifference] = field(
+        default_factory=dict, repr=False
+    )
+
+    def of(self, texts: Sequence[str]) -> MetricResult:
+        """The score of the outputs of all sentences that are decoded.
+
+        Raises:
+            NartkError: The references do not fit, or a package is missing.
+        """
+        key = tuple(texts)
+        if key not in self._results:
+            # A line each, also for what is not decoded, which then has no weight.
+            lines = [""] * self.total
+            for row, text in zip(self.rows, texts, strict=True):
+                lines[row] = text.replace("\n", " ")
+            self.path.write_bytes("".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))
+            found = self.score(str(self.path))
+            self._results[key] = _of_rows(found[0] if isinstance(found, list) else found, self.rows)
+        return self._results[key]
+
+    def difference(self, texts: Sequence[str], greedy: Sequence[str]) -> PairedDifference:
+        """By how much outputs are better than others, by paired bootstrap."""
+        key = (tuple(texts), tuple(greedy))
+        if key not in self._differences:
+            self._differences[key] = compare(self.of(texts), self.of(greedy))
+        return self._differences[key]
+
+
+def _of_rows(result: MetricResult, rows: Sequence[int]) -> MetricResult:
+    """The result of some sentences alone."""
+    if len(rows) == result.sentences:
+        return result
+
+    def resample(weights: np.ndarray) -> np.ndarray:
+        spread = np.zeros((len(weights), result.sentences))
+        spread[:, list(rows)] = weights
+        return result.resample(spread)
+
+    score = float(resample(np.ones((1, len(rows))))[0])
+    return replace(result, score=score, parts={}, sentences=len(rows), resample=resample)
