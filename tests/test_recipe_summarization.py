@@ -6,6 +6,7 @@ The stages themselves are real trainings: `recipes/summarization/run.sh --quick`
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,14 @@ def test_the_table_by_hand(tmp_path: Path) -> None:
 )
 def test_wrong_options_are_refused_before_any_work(args: list[str], said: str, tmp_path: Path) -> None:
     assert_refused("summarization", args, said, tmp_path)
+
+
+def test_the_readme_and_the_help_tell_of_every_stage() -> None:
+    folder = RECIPES / "summarization"
+    run = (folder / "run.sh").read_text(encoding="utf-8")
+    stages = re.findall(r"^stages=\((.*)\)$", run, re.MULTILINE)[0].split()
+    rows = re.findall(r"^\| ([a-z]+) \|", (folder / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert rows[rows.index(stages[0]) :][: len(stages)] == stages
+    told = " ".join(run.split("# Stages: ")[1].split(".")[0].replace("#", " ").split())
+    assert told == " ".join(stages)
+    assert all(re.search(rf"^{stage}\(\) {{$", run, re.MULTILINE) for stage in stages)

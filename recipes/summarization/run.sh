@@ -5,28 +5,29 @@
 #                                [--device cpu|cuda] [--stage NAME[,NAME...]] [--d-model N] [--updates N]
 #                                [--drafter-updates N] [--jobs N]
 #
-# Stages: prepare sentencepiece binarise model drafter small decode score speed table. A stage that has finished is
-# not run again; --stage runs the stages it names, finished or not, and no others. Training goes on where it was
-# broken off.
+# Stages: prepare sentencepiece binarise model distil drafter small decode score speed table. A stage that has
+# finished is not run again; --stage runs the stages it names, finished or not, and no others. Training and
+# distillation go on where they were broken off.
 #   --task     simplify (default): OneStopEnglish and WikiSplit; scitldr: an abstract to one sentence
 #   --data     folder of the whole sets (see README.md; default: $NARTK_SHARED_DATA/summ where that is; with
 #              --quick and where it is not, the parts that ship)
 #   --test     set to decode and score: onestop (default), wikisplit or asset of simplify, scitldr of scitldr
 #   --quick    small models on 1,500 texts, few updates: every stage for real, in minutes on one core
-#   --d-model  width of verifier and drafter (default 256, --quick 64); the small model has half of it
-#   --updates  of the verifier and of the small model (default 6000, --quick 200)
-#   --drafter-updates  (default 10000, --quick 100)
+#   --d-model  width of verifier and drafter (default 128, so that two cores train all in about an hour; --quick 64);
+#              the small model has half of it
+#   --updates  of the verifier (default 4000, --quick 200)
+#   --drafter-updates  of the drafter and of the small model (default 4000, --quick 100)
 #   --jobs     decodings at a time (default 1); speed is measured one at a time
 # Needs the extras train and score (README.md, "Install").
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=../stages.sh
 source "$here/../stages.sh"
-stages=(prepare sentencepiece binarise model drafter small decode score speed table)
+stages=(prepare sentencepiece binarise model distil drafter small decode score speed table)
 task=simplify quick= data= work= test= device=cpu d_model= updates= drafter_updates= jobs=1 chosen=
 src=src trg=trg
 
-usage() { sed -n '2,22s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,23s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 while [ $# -gt 0 ]; do
   case $1 in
     --quick) quick=1; shift; continue ;;
@@ -62,21 +63,24 @@ done
 if [ -z "$data" ] && [ -z "$quick" ] && [ -d "${NARTK_SHARED_DATA-}/summ" ]; then
   data=$NARTK_SHARED_DATA/summ
 fi
-command -v nartk-train >/dev/null ||
-  die "nartk is not installed: pip install '.[train,score]' && pip install --no-deps fairseq==0.12.2"
+for command in nartk-train nartk-distill; do
+  command -v $command >/dev/null ||
+    die "nartk is not installed: pip install '.[train,score]' && pip install --no-deps fairseq==0.12.2"
+done
 [ -n "$work" ] || work=runs/$task${quick:+-quick}
 mkdir -p "$work"
 
 if [ -n "$quick" ]; then
   : "${updates:=200}" "${drafter_updates:=100}" "${d_model:=64}"
-  encoder=2 decoder=2 drafter_decoder=1 heads=2 small=1 pieces=1500
-  schedule=(--lr 0.003 --warmup-updates 40 --log-interval 25 --max-tokens 2000 --dropout 0.1)
+  encoder=2 decoder=2 drafter_decoder=1 heads=2 small=1 pieces=1500 tokens=2000 drafter_tokens=2000
+  schedule=(--lr 0.003 --warmup-updates 40 --log-interval 25)
   # Quick models have learnt no end: they go on to the limit.
   limit=(--max-len 40) speed=(--rounds 2 --single 5 --many 30 --threads 1)
 else
-  : "${updates:=6000}" "${drafter_updates:=10000}" "${d_model:=256}"
-  encoder=6 decoder=6 drafter_decoder=3 heads=4 small=2 pieces=6000
-  schedule=(--lr 0.001 --warmup-updates 600 --log-interval 100 --max-tokens 4096 --dropout 0.2)
+  : "${updates:=4000}" "${drafter_updates:=4000}" "${d_model:=128}"
+  # Drafters get small batches, and more of them: that is what a short training needs.
+  encoder=3 decoder=3 drafter_decoder=3 heads=4 small=1 pieces=4000 tokens=4096 drafter_tokens=2048
+  schedule=(--lr 0.002 --warmup-updates 400 --log-interval 100)
   limit=(--max-len 256) speed=(--rounds 3 --single 50 --many 400)
 fi
 if [ "$device" = cpu ]; then
@@ -114,18 +118,39 @@ flags_of() { ways model | awk -F '\t' -v name="$1" '$2 == name { print $4 }'; }
 # Flags are split at spaces on purpose here and below.
 # shellcheck disable=SC2046
 model() {
-  fit "$work/ar" transformer "$updates" $(size "$d_model" "$encoder" "$decoder") $(flags_of ar)
+  fit "$work/ar" transformer "$updates" --max-tokens "$tokens" --dropout 0.2 \
+    $(size "$d_model" "$encoder" "$decoder") $(flags_of ar)
+}
+
+# What greedy search says is what drafts must be like, copies and repetitions too: nothing is filtered out. `iad`
+# says the same, faster.
+distil() {
+  nartk-distill "$work/ar/model" "$work/text/train.src" --target-lang trg --strategy iad --adaptive "${limit[@]}" \
+    --truncate --device "$device" --output "$work/distilled"
+  python "$here/../mt/prepare.py" encode --model "$work/text/spm.model" "$work/distilled"/train.{src,trg}
+  nartk-preprocess --source-lang src --target-lang trg --trainpref "$work/distilled/train.spm" \
+    --destdir "$work/bin-distilled" --joined-dictionary --srcdict "$work/text/dict.txt"
+}
+
+# fit_drafter NAME KIND FLAGS...: trains on what the verifier said, and on how likely it held every word.
+# shellcheck disable=SC2046
+fit_drafter() {
+  local name=$1 kind=$2
+  shift 2
+  fit "$work/$name" "$kind" "$drafter_updates" --max-tokens "$drafter_tokens" --dropout 0.1 \
+    --distilled "$work/bin-distilled" --criterion nartk_drafter --verifier "$work/ar/model" --distil kl "$@" \
+    $(flags_of "$name")
 }
 
 # shellcheck disable=SC2046
 drafter() {
-  fit "$work/drafter" blockwise "$drafter_updates" $(size "$d_model" "$encoder" "$drafter_decoder") \
-    $(flags_of drafter) --init-encoder "$work/ar/checkpoints/checkpoint_last.pt"
+  fit_drafter drafter blockwise $(size "$d_model" "$encoder" "$drafter_decoder") \
+    --init-encoder "$work/ar/checkpoints/checkpoint_last.pt"
 }
 
 # shellcheck disable=SC2046
 small() {
-  fit "$work/small" transformer "$updates" $(size $((d_model / 2)) "$small" "$small") $(flags_of small)
+  fit_drafter small transformer $(size $((d_model / 2)) "$small" "$small")
 }
 
 named() { sed "s|DRAFTER|$work/drafter/model|g; s|SMALL|$work/small/model|g" <<<"$1"; }
