@@ -151,6 +151,10 @@ def log_probs(logits: Tensor, tokens: Tensor) -> Tensor:
     return logits.float().log_softmax(-1).gather(1, tokens[:, None]).squeeze(1)
 
 
+_ORIGINS = ("draft", "verifier", "rollback")  # of a TokenTrace
+_DRAFT, _OWN, _ROLLBACK = range(3)
+
+
 @dataclass(frozen=True)
 class _Rows:
     """The sentences in the batch. All tensors have a row each.
@@ -160,8 +164,9 @@ class _Rows:
         last: [B] the token that is output but not yet fed.
         outputs: [B,T+1] int64; the last column takes what belongs nowhere.
         scores: [B,T+1] fp32.
-        passes_at: [B,T+1] int64, the pass that settled each token, negative where the draft stood.
-        margins: [B,T+1] fp32; like passes_at, filled only when a trace is wanted.
+        passes_at: [B,T+1] int64, the pass that settled each token.
+        origins: [B,T+1] int64, where in `_ORIGINS` each token came from.
+        margins: [B,T+1] fp32; like passes_at and origins, filled only when a trace is wanted.
         lengths, limits, passes, drafted, accepted: [B] int64.
         forced, forced_lengths: [B,P] and [B], tokens that the output must begin with.
     """
@@ -171,6 +176,7 @@ class _Rows:
     outputs: Tensor
     scores: Tensor
     passes_at: Tensor
+    origins: Tensor
     margins: Tensor
     lengths: Tensor
     limits: Tensor
@@ -320,6 +326,7 @@ class _Batch:
             outputs=torch.full((count, width), vocab.pad, device=self.device),
             scores=torch.zeros(count, width, device=self.device),
             passes_at=torch.zeros(count, width, dtype=torch.int64, device=self.device),
+            origins=torch.zeros(count, width, dtype=torch.int64, device=self.device),
             margins=torch.zeros(count, width, device=self.device),
             lengths=zeros,
             limits=torch.tensor([request.max_len for request in new], device=self.device),
@@ -430,10 +437,16 @@ class _Batch:
         rows.scores.scatter_(1, target, scores)
         if self.trace:
             best = logits.float().topk(2, -1).values
-            margins = unpack(best[:, 0] - best[:, 1])
-            origin = torch.where(columns < accepted[:, None], -1, 1)  # negative: the draft's
-            rows.passes_at.scatter_(1, target, origin * (rows.passes + 1)[:, None])
-            rows.margins.scatter_(1, target, margins if way is None else along(way, margins))
+            margins, drafted = unpack(best[:, 0] - best[:, 1]), unpack(at.drafted)
+            if way is not None:
+                margins, drafted = along(way, margins), along(way, drafted)
+            # Behind what stands there is one token: the verifier's, in the place of a draft or of nothing.
+            origins = torch.where(
+                columns < accepted[:, None], _DRAFT, torch.where(drafted >= 0, _ROLLBACK, _OWN)
+            )
+            rows.passes_at.scatter_(1, target, (rows.passes + 1)[:, None].expand_as(target))
+            rows.origins.scatter_(1, target, origins)
+            rows.margins.scatter_(1, target, margins)
         last = tokens.gather(1, (emitted - 1).clamp(min=0)[:, None]).squeeze(1)
         last = torch.where(live, last, rows.last)
         lengths = rows.lengths + emitted
@@ -466,14 +479,19 @@ class _Batch:
         now = time.perf_counter()
         outputs, scores = rows.outputs.tolist(), rows.scores.tolist()
         numbers = torch.stack([rows.lengths, rows.passes, rows.drafted, rows.accepted], 1).tolist()
-        passes_at, margins = (rows.passes_at.tolist(), rows.margins.tolist()) if self.trace else ([], [])
+        traced = (
+            [each.tolist() for each in (rows.passes_at, rows.origins, rows.margins)] if self.trace else []
+        )
         for i, place in enumerate(places):
             length, passes, drafted, accepted = numbers[i]
             trace = None
             if self.trace:
+                forced = len(self.requests[place].prefix)
                 trace = tuple(
-                    TokenTrace(_origin(at, j < len(self.requests[place].prefix)), abs(at), margin)
-                    for j, (at, margin) in enumerate(zip(passes_at[i][:length], margins[i], strict=False))
+                    TokenTrace("prefix" if j < forced else _ORIGINS[origin], at, margin)
+                    for j, (at, origin, margin) in enumerate(
+                        zip(*(each[i][:length] for each in traced), strict=True)
+                    )
                 )
             hypothesis = Hypothesis(
                 tokens=tuple(outputs[i][:length]),
@@ -531,12 +549,6 @@ def _packing(
         return values.new_zeros(batch * width).index_copy_(0, places, values).view(batch, width)
 
     return lambda values: values.flatten()[places], unpack
-
-
-def _origin(at: int, forced: bool) -> str:
-    if forced:
-        return "prefix"
-    return "draft" if at < 0 else "verifier"
 
 
 def _force(

@@ -30,8 +30,9 @@ class TokenTrace:
     """Where one output token came from.
 
     Attributes:
-        origin: ``draft`` (proposed and accepted), ``verifier`` (the verifier's own), ``prefix`` (forced), or
-            ``model`` (a non-autoregressive model's).
+        origin: ``draft`` (proposed and accepted), ``rollback`` (the verifier's, in the place of a proposed
+            one that it took back), ``verifier`` (its own, where nothing was proposed), ``prefix`` (forced),
+            or ``model`` (a non-autoregressive model's).
         verifier_pass: The pass that settled it, from 1; of a forced token the one that reached it, or 0 where
             a strategy does not count it, as in beam search.
         margin: How far the best logit there lay above the second best, in nats.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from transformers_small import random_config, random_model, random_requests, voc
 
 from nartk.cli.decode import main
 from nartk.decoders import bild as module
+from nartk.decoders import loop
 from nartk.decoders.loop import Fed, Judged, log_probs
 from nartk.errors import UsageError
 from nartk.hypothesis import Request, Result
@@ -58,16 +60,18 @@ class Told:
 
     tokens: list[int]
     scores: list[float]
+    origins: list[str]
     passes: int = 0
     drafted: int = 0
 
 
 def twin(model: Any, small: Any, request: Request, options: Any) -> Told:
-    told = Told([], [])
+    told = Told([], [], [])
 
-    def append(word: int, p: list[float]) -> None:
+    def append(word: int, p: list[float], origin: str) -> None:
         told.tokens.append(word)
         told.scores.append(p[word])
+        told.origins.append(origin)
 
     def say(scorer: Any, words: Sequence[int]) -> list[float]:
         return log_softmax(scorer.scores_by_hand(request.source, [EOS, *words]))
@@ -88,14 +92,14 @@ def twin(model: Any, small: Any, request: Request, options: Any) -> Told:
         for word, q in draft:
             p = say(model, told.tokens)
             if distance_by_hand(options.distance, word, p, q) > options.rollback:
-                append(p.index(max(p)), p)
+                append(p.index(max(p)), p, "rollback")
                 break
-            append(word, p)
+            append(word, p, "draft")
             if word == EOS:
                 break
         else:
             p = say(model, told.tokens)
-            append(p.index(max(p)), p)
+            append(p.index(max(p)), p, "verifier")
     return told
 
 
@@ -197,6 +201,31 @@ def test_distances_by_hand(device: torch.device) -> None:
     assert log_probs(logits, fed.drafted).tolist() == pytest.approx([-math.log(4)])
 
 
+def traced_otherwise(cases: int, device: torch.device) -> tuple[int, Counter[str]]:
+    """How many of `cases` traces say otherwise than by hand where tokens came from; what they say."""
+    wrong, said = 0, Counter[str]()
+    for seed in range(cases // 6):
+        rng = random.Random(seed)
+        table, small, requests, strategy = random_case(rng, device)
+        found = decode(strategy, table, requests, batch_size=rng.choice([1, 4]), trace=True)
+        for result, request in zip(found, requests, strict=True):
+            trace = result.hypotheses[0].trace
+            assert trace is not None
+            origins = [each.origin for each in trace]
+            wrong += origins != twin(table, small, request, strategy).origins
+            said.update(origins)
+    return wrong, said
+
+
+def test_what_is_rolled_back_is_told(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong, said = traced_otherwise(240, device)
+    assert wrong == 0
+    assert min(said[origin] for origin in ("draft", "verifier", "rollback")) > 10
+    # Known bad: every token of the verifier's is told alike.
+    monkeypatch.setattr(loop, "_ROLLBACK", loop._OWN)
+    assert traced_otherwise(240, device)[0] > 0
+
+
 # Edges of the options.
 
 SAID = {(4, EOS): [5, 6, 7, 8, 9, 10, EOS]}
@@ -237,7 +266,7 @@ def test_an_eos_that_the_model_refuses_ends_nothing(device: torch.device) -> Non
     trace = result.hypotheses[0].trace
     assert trace is not None
     # 5 6 stand, 7 replaces eos. After that the small model says pad, which is refused as well.
-    assert [each.origin for each in trace] == ["draft"] * 2 + ["verifier"] * 5
+    assert [each.origin for each in trace] == ["draft"] * 2 + ["rollback"] * 5
     assert [each.verifier_pass for each in trace] == [1, 1, 1, 2, 3, 4, 5]
     assert (result.drafted, result.accepted) == (3 + 5 + 5 + 5 + 5, 2)
 

@@ -228,7 +228,7 @@ def test_jsonl_output_holds_all_there_is(
     assert (found["text"], found["tokens"]) == ("he goes", ["he", "goes", "</s>"])
     assert found["score"] == pytest.approx(sum(found["positional_scores"]))
     assert all(score <= 0 for score in found["positional_scores"])
-    assert found["origin"] == ["draft", "verifier", "verifier"]
+    assert found["origin"] == ["draft", "rollback", "verifier"]
     assert found["pass"] == [1, 1, 2]
     assert blank == {
         "id": 2,

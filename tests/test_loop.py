@@ -177,7 +177,7 @@ def test_the_trace_of_a_correction(device: torch.device) -> None:
     )
     assert result.hypotheses[0].trace == (
         TokenTrace("draft", 1, 1.0),
-        TokenTrace("verifier", 1, 1.0),
+        TokenTrace("rollback", 1, 1.0),
         TokenTrace("draft", 2, 1.0),
         TokenTrace("draft", 2, 1.0),
         TokenTrace("verifier", 2, 1.0),

@@ -18,7 +18,10 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from realtable import EOS
+from scripted import ScriptScorer, decode
 from test_dag_decoders import ScriptedGraphs
+from test_tree import OUTPUT, SCRIPT, Proposes, only, plain
 from torch import Tensor
 
 from nartk.cli.decode import main as decode_main
@@ -26,7 +29,7 @@ from nartk.cli.trace import main
 from nartk.decoders import graph as graph_module
 from nartk.decoders.graph import reach
 from nartk.errors import InputFileError, NartkError
-from nartk.hypothesis import GraphTrace, Hypothesis, Result, TokenTrace
+from nartk.hypothesis import GraphTrace, Hypothesis, Request, Result, TokenTrace
 from nartk.registry import make_strategy
 from nartk.tracing import ORIGINS, Traced, describe, head, plot, read_trace
 from nartk.tracing.page import bars, histogram, page, settled, stats
@@ -411,6 +414,33 @@ def test_a_large_graph_is_shown_in_part(device: torch.device, monkeypatch: pytes
         assert set(graph.path) <= set(graph.vertices)
 
 
+# Where tokens came from
+
+
+@pytest.mark.parametrize(
+    ("drafts", "trees", "origins"),
+    [
+        # Of 5 6 7 8 9 eos, 5 6 stand and 7 replaces 1; after that nothing is proposed.
+        ([(5, 6, 1, 1)], True, "ddrvvv"),
+        # The same with branches: 7 replaces 1 and 3.
+        ([(5, 6, 1, 1), (5, 6, 3), (5, 7)], True, "ddrvvv"),
+        # 1 falls, its neighbour 6 stands to its end.
+        ([(5, 1), (5, 6)], True, "ddvvvv"),
+        ([(5, 1), (5, 6)], False, "drvvvv"),  # a chain, the first, is all that is read
+        ([(5, 6, 7, 8, 9, EOS)], True, "dddddd"),
+        ([(4,)], True, "rvvvvv"),
+    ],
+)
+def test_a_token_in_the_place_of_a_drafted_one_is_a_rollback(
+    drafts: list[tuple[int, ...]], trees: bool, origins: str, device: torch.device
+) -> None:
+    scorer: Any = ScriptScorer(10, SCRIPT, device=device)
+    scorer = scorer if trees else plain(scorer)
+    (found,) = decode(Proposes(what=only(drafts)), scorer, [Request(0, (4, EOS), 20)], trace=True)
+    assert list(found.hypotheses[0].tokens) == OUTPUT
+    assert "".join(each.origin[0] for each in found.hypotheses[0].trace or ()) == origins
+
+
 # The commands
 
 
@@ -456,6 +486,7 @@ def test_every_strategys_trace_is_read_back(
     if "iad" in flags:
         assert sum(settled(first)) == len(first.output) == first.passes + first.accepted
         assert first.origin.count("draft") == first.accepted
+        assert first.origin[first.output.index("goes")] == "rollback"  # the input has another word there
     capsys.readouterr()
 
 

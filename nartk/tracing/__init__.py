@@ -20,9 +20,11 @@ or
     output          the output's pieces, with eos unless the length limit cut it off
     origin          of each piece of the output, where it came from, one of
                       draft     proposed by the drafter and accepted
-                      verifier  the verifier's own
-                      rollback  the verifier's own in the place of a draft that fell, of strategies that
-                                tell it apart
+                      verifier  the verifier's own, where nothing was proposed: after a draft that stood
+                                to its end, or without one; of beam search, all that no draft foresaw
+                      rollback  the verifier's own, in the place of a proposed token that it took back: the
+                                first where output and draft part, of several drafts all; what was
+                                proposed behind it is lost, and is not in the trace
                       prefix    forced
                       model     a non-autoregressive model's
     pass            of each, the pass that settled it, from 1; 0 where the strategy does not count it

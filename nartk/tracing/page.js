@@ -7,7 +7,7 @@ const ORIGINS = data.origins.map(([name]) => name);
 const MEANING = {
   draft: "drafted and accepted",
   verifier: "the verifier's own",
-  rollback: "in the place of a draft that fell",
+  rollback: "the verifier's, in the place of a drafted token that it took back",
   prefix: "forced by the prefix",
   model: "a non-autoregressive model's",
 };
