@@ -45,10 +45,19 @@ class GeneralizedAggressive(Adaptive):
         _TAU, "how far it may lie below the very best, nats of log-probability, if --beta is above 1", low=0
     )
 
+    tree: int = option(
+        0, "tokens that are drafted beside the best draft, where it may go on otherwise; 0: none", low=0
+    )
+
     def __post_init__(self) -> None:
         if self.beta == 1 and self.tau != _TAU:
             raise UsageError(
                 f"--tau is {self.tau}, but with --beta 1 only the best word stands", fix="raise --beta"
+            )
+        if self.beta > 1 and self.tree:
+            raise UsageError(
+                f"--tree is {self.tree}, but with --beta {self.beta} only the best draft may stand",
+                fix="leave one of them out",
             )
 
     @property
@@ -76,7 +85,7 @@ class GeneralizedAggressive(Adaptive):
     def make_drafter(self, scorer: Seq2SeqScorer) -> Drafter:
         # A draft changes the output with --beta above 1 alone; else it may come from whatever is fastest.
         helper = self.helpers["drafter"].mode(exact=self.exact and self.beta > 1)
-        return parallel_drafter(helper, scorer, self.block_size)
+        return parallel_drafter(helper, scorer, self.block_size, tree=self.tree)
 
     def make_pace(self, scorer: Seq2SeqScorer) -> Pace | None:
         return super().make_pace(scorer) if self.beta == 1 else None

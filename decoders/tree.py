@@ -205,6 +205,7 @@ def _grown(chain: Tensor, lattice: Lattice, vertices: Tensor, width: int, most: 
         same = (tokens[:, 0] == own) & (own >= 0)
         said = grown[:, 0].masked_fill(~same, never).amax(1, keepdim=True)
         said = torch.where(same.any(1, keepdim=True), said, score[:, :1] + _UNSAID)
+        said = said.masked_fill(own < 0, never)
         grown[:, 0] = grown[:, 0].masked_fill(same, never)  # the chain has it
         # Of the most probable nodes, each lies among as many most probable of its level.
         ranks = torch.cat([torch.where(own >= 0, float("inf"), never), grown.flatten(1)], 1)

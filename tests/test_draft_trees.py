@@ -1,0 +1,411 @@
+"""Drafters whose drafts branch: the output stays greedy search's, and the best draft stays the first path.
+
+The oracles are greedy search, enumerations in plain Python, the same drafter without a tree, which is asked
+beside the other, and cases worked by hand.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from scripted import ScriptScorer, TableScorer, decode, differing, outputs_of, plain_greedy
+from test_dag_decoders import ScriptedGraphs
+from test_gad import (
+    DTYPES,
+    NETWORKS,
+    SCRIPTED,
+    KnowingFrames,
+    different,
+    network,
+    spoilt,
+    with_drafter,
+)
+from test_promises_algorithm import random_request, random_table
+from test_promises_exact import TIES, random_scorer, tied_scorer
+from test_tree import ways_of
+from torch import Tensor
+from transformers_small import random_requests
+
+from nartk.decoders import parallel_drafts
+from nartk.decoders.loop import Draft, DraftAndVerify, Drafter
+from nartk.decoders.parallel_drafts import parallel_drafter
+from nartk.decoders.tree import DraftTree, Lattice
+from nartk.errors import UsageError
+from nartk.hypothesis import Request
+from nartk.registry import make_strategy
+from nartk.scorer import Frames, Seq2SeqScorer, Source
+
+EOS = 2
+
+# Growing trees.
+
+
+def random_lattice(rng: random.Random, size: int, count: int) -> tuple[list[Any], Lattice]:
+    """What follows each of `size` vertices, as (token, log-probability, vertex), and the lattice."""
+    rows = []
+    for vertex in range(size):
+        tokens = rng.sample(range(4, 12), rng.randint(0, count))
+        rows.append([(token, math.log(rng.random()), rng.randint(vertex, size)) for token in tokens])
+    filled = [[*row, *[(-1, 0.0, 0)] * (count - len(row))] for row in rows]
+    tokens, lprobs, vertices = (torch.tensor([[[x[i] for x in row] for row in filled]]) for i in range(3))
+    return rows, Lattice(tokens, lprobs, vertices)
+
+
+def all_paths(
+    rows: list[Any], chain: Sequence[int], vertices: Sequence[int], depth: int
+) -> dict[tuple[int, ...], float]:
+    """The log-probability of each path of the chain and the lattice; what the lattice does not say has -9."""
+    found: dict[tuple[int, ...], float] = {}
+    level: list[Any] = [((), vertices[0], 0.0)]
+    for size in range(depth):
+        grown: list[Any] = []
+        for way, at, chance in level:
+            ahead = {token: (chance + lprob, to) for token, lprob, to in (rows[at] if at < len(rows) else [])}
+            if way == tuple(chain[:size]) and size < len(chain):
+                lprob, _ = ahead.get(chain[size], (chance - 9.0, 0))
+                ahead[chain[size]] = (lprob, vertices[size + 1])
+            grown += [((*way, token), to, lprob) for token, (lprob, to) in ahead.items()]
+        found |= {way: chance for way, _, chance in grown}
+        level = grown
+    return found
+
+
+def grown_wrongly(cases: int, device: torch.device) -> int:
+    """How often a tree has other nodes than an enumeration of all paths finds most probable."""
+    wrong = 0
+    for seed in range(cases):
+        rng = random.Random(seed)
+        size, depth, nodes = rng.randint(1, 5), rng.randint(1, 4), rng.randint(0, 7)
+        rows, lattice = random_lattice(rng, size, rng.randint(1, 3))
+        chain = [rng.randrange(4, 12) for _ in range(rng.randint(0, depth))]
+        vertices = [rng.randrange(size) for _ in range(depth + 1)]
+        chances = all_paths(rows, chain, vertices, depth)
+        first = [tuple(chain[: i + 1]) for i in range(len(chain))]
+        others = sorted((way for way in chances if way not in first), key=lambda way: -chances[way])
+        padded = torch.tensor([[*chain, *[-1] * (depth - len(chain))]], device=device)
+        tree = DraftTree.grow(
+            Draft(padded, torch.tensor([len(chain)], device=device)),
+            Lattice(*(x.to(device) for x in (lattice.tokens, lattice.lprobs, lattice.vertices))),
+            torch.tensor([vertices], device=device),
+            nodes,
+        )
+        found = ways_of(tree, 0)
+        wrong += [way for way in found if way in first] != first or len(found) != len(set(found))
+        # Two paths may be equally probable.
+        mine, best = (
+            sorted(round(chances[way], 4) for way in ways) for ways in (found, [*first, *others[:nodes]])
+        )
+        wrong += mine != best
+    return wrong
+
+
+def test_trees_grow_as_an_enumeration_says(device: torch.device) -> None:
+    assert grown_wrongly(200, device) == 0
+
+
+def test_the_enumeration_notices_a_chain_that_is_left_out(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grow = DraftTree.grow
+    monkeypatch.setattr(
+        DraftTree,
+        "grow",
+        lambda draft, *rest: grow(dataclasses.replace(draft, lengths=0 * draft.lengths), *rest),
+    )
+    assert grown_wrongly(20, device) > 0
+
+
+def test_drafts_of_all_kinds_are_united(device: torch.device) -> None:
+    """Oracle: the ways in their order, each once, cut at what is no word and at the depth."""
+    for seed in range(40):
+        rng = random.Random(seed)
+        depth, most, words = rng.randint(1, 5), rng.choice([None, rng.randint(1, 9)]), 7
+        drafts, wanted = [], []
+        for _ in range(rng.randint(1, 3)):
+            count = rng.randint(0, 6)
+            tokens = [rng.choice([-1, 4, 5, 5, 6, 6, 7]) for _ in range(count)]
+            parents = [rng.randrange(-1, i) for i in range(count)]
+            size = rng.randint(0, count)
+            chain = rng.random() < 0.4
+            ways: list[tuple[int, ...]] = []
+            for i, token in enumerate(tokens):
+                parent = i - 1 if chain else parents[i]
+                ways.append((*(ways[parent] if parent >= 0 else ()), token))
+            wanted += [
+                way for way in ways[:size] if len(way) <= depth and all(0 <= token < words for token in way)
+            ]
+            shape = (1, count)
+            drafts.append(
+                Draft(
+                    torch.tensor(tokens, dtype=torch.int64, device=device).view(shape),
+                    torch.tensor([size], device=device),
+                    parents=None
+                    if chain
+                    else torch.tensor(parents, dtype=torch.int64, device=device).view(shape),
+                )
+            )
+        tree = DraftTree.unite(drafts, words, depth, most=most)
+        assert ways_of(tree, 0) == [*dict.fromkeys(wanted)][:most]
+
+
+# What may follow in frames and graphs.
+
+
+def test_the_likeliest_pairs_by_enumeration(device: torch.device) -> None:
+    for seed in range(30):
+        generator = torch.Generator().manual_seed(seed)
+        size = 2 + seed % 7
+        links = torch.randn(1, size, size, generator=generator).log_softmax(2)
+        links = links.masked_fill(torch.ones(size, size, dtype=torch.bool).tril(), float("-inf"))
+        lprobs = torch.randn(1, size, 3, generator=generator).log_softmax(2).sort(2, descending=True).values
+        words = torch.stack([torch.randperm(5, generator=generator)[:3] for _ in range(size)])[None]
+        found = parallel_drafts._continuations(*(x.to(device) for x in (links, words, lprobs)))
+        for vertex in range(size):
+            best: dict[int, tuple[float, int]] = {}
+            for to, i in product(range(vertex + 1, size), range(3)):
+                pair = (float(links[0, vertex, to] + lprobs[0, to, i]), to)
+                token = int(words[0, to, i])
+                best[token] = max(best.get(token, pair), pair)
+            wanted = sorted(best.items(), key=lambda item: -item[1][0])[:4]
+            rows = zip(
+                *(x[0, vertex].tolist() for x in (found.tokens, found.lprobs, found.vertices)), strict=True
+            )
+            kept = [row for row in rows if row[0] >= 0]
+            assert [(token, to) for token, _, to in kept] == [(token, to) for token, (_, to) in wanted]
+            assert [lprob for _, lprob, _ in kept] == pytest.approx(
+                [each for _, (each, _) in wanted], abs=1e-5
+            )
+
+
+class Unsure(KnowingFrames):
+    """Frames of given probabilities, the same for all sources.
+
+    Args:
+        chances: For each frame those of some labels; the others share the rest.
+    """
+
+    def __init__(
+        self, words: int, chances: Sequence[dict[int, float]], device: Any, *, blank: Any = 0
+    ) -> None:
+        super().__init__(words, {}, device, blank=blank)
+        self.chances = chances
+
+    def emit(self, source: Source) -> Frames:
+        rows = torch.zeros(len(self.chances), len(self.vocab))
+        for row, chances in zip(rows, self.chances, strict=True):
+            row[:] = (1 - sum(chances.values())) / (len(row) - len(chances))
+            for label, chance in chances.items():
+                row[label] = chance
+        batch = len(source.lengths)
+        lengths = torch.full((batch,), len(self.chances), device=self.device)
+        return Frames(rows.log().to(self.device).expand(batch, -1, -1), lengths)
+
+
+# They say 5 6 7: 5 in a run, 6 or 8 or nothing, and 7.
+FRAMES = [{5: 0.99}, {5: 0.99}, {6: 0.5, 8: 0.3, 0: 0.19}, {0: 0.98}, {7: 0.99}]
+
+
+@pytest.mark.parametrize(("said", "chain", "tree"), [((5, 8, 7), 2, 1), ((5, 7), 2, 1), ((5, 6, 7), 1, 1)])
+def test_other_labels_of_frames_by_hand(
+    said: tuple[int, ...], chain: int, tree: int, device: torch.device
+) -> None:
+    """Passes to a word replaced and to one left out. A chain's first pass says 5 and another."""
+    script = {(4, EOS): [*said, EOS]}
+    scorer = ScriptScorer(40, script, device=device)
+    for nodes, passes in ((0, chain), (8, tree)):
+        strategy = with_drafter(Unsure(40, FRAMES, device), tree=nodes)
+        (result,) = decode(strategy, scorer, [Request(0, (4, EOS), 20)])
+        assert outputs_of([result]) == [[*said, EOS]]
+        assert result.passes == passes
+
+
+def test_a_run_is_not_drafted_twice(device: torch.device) -> None:
+    """5 goes on in the second frame: without blank it is a second word, with blank it is none."""
+    for blank, wanted in ((0, False), (None, True)):  # without blank, 0 is a word as well
+        drafter = parallel_drafter(Unsure(40, FRAMES, device, blank=blank), TableScorer(40), 25, tree=20)
+        source = Source(torch.tensor([[4, EOS]], device=device), torch.tensor([2], device=device))
+        state = drafter.start(source, [Request(0, (4, EOS), 20)])
+        zeros = torch.zeros(1, dtype=torch.int64, device=device)
+        draft, _ = drafter.draft(
+            state, torch.zeros(1, 20, dtype=torch.int64, device=device), zeros, zeros + 20
+        )
+        assert any(way[:2] == (5, 5) for way in ways_of(draft, 0)) == wanted
+
+
+# The best draft stays the first path.
+
+
+@dataclasses.dataclass(frozen=True)
+class Beside:
+    """The states of the two drafters of `Watches`."""
+
+    chain: Any
+    tree: Any
+    requests: Tensor
+
+
+class Watches(Drafter):
+    """Proposes what one drafter does, asks another for the same places, and keeps what that one says."""
+
+    def __init__(self, chain: Drafter, tree: Drafter) -> None:
+        self.chain, self.tree = chain, tree
+        self.drafts: dict[tuple[int, int], list[int]] = {}  # by request and length of the output
+        self.behind = 0  # drafts that are not the first path
+
+    def start(self, source: Source, requests: Sequence[Request]) -> Beside:
+        indices = torch.tensor([request.index for request in requests])
+        return Beside(self.chain.start(source, requests), self.tree.start(source, requests), indices)
+
+    def draft(self, state: Beside, outputs: Tensor, lengths: Tensor, budget: Tensor) -> tuple[Draft, Beside]:
+        best, chain = self.chain.draft(state.chain, outputs, lengths, budget)
+        draft, tree = self.tree.draft(state.tree, outputs, lengths, budget)
+        for row, (request, length) in enumerate(zip(state.requests.tolist(), lengths.tolist(), strict=True)):
+            tokens = best.tokens[row, : int(best.lengths[row])].tolist()
+            tokens = tokens[: tokens.index(-1)] if -1 in tokens else tokens
+            self.drafts[request, length] = tokens[: int(budget[row])]
+            first: list[int] = []
+            at = -1
+            while any(draft.parents[row, : int(draft.lengths[row])] == at):  # type: ignore[index]
+                at = int((draft.parents[row] == at).int().argmax())  # type: ignore[union-attr,operator]
+                first.append(int(draft.tokens[row, at]))
+            self.behind += first[: len(tokens)] != tokens
+        return draft, Beside(chain, tree, state.requests)
+
+    def select(self, state: Beside, rows: Tensor) -> Beside:
+        chain, tree = self.chain.select(state.chain, rows), self.tree.select(state.tree, rows)
+        return Beside(chain, tree, state.requests[rows.cpu()])
+
+    def join(self, first: Beside, second: Beside) -> Beside:
+        return Beside(
+            self.chain.join(first.chain, second.chain),
+            self.tree.join(first.tree, second.tree),
+            torch.cat([first.requests, second.requests]),
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Watched(DraftAndVerify):
+    promise = "identical to greedy"
+    name = "watched"
+
+    watch: Watches
+
+    def make_drafter(self, scorer: Seq2SeqScorer) -> Drafter:
+        return self.watch
+
+
+def gains(kind: str, device: torch.device, seeds: int = 2) -> tuple[list[int], int]:
+    """By how many tokens each pass of a tree is ahead of the best draft alone; paths that do not begin so."""
+    found, behind = [], 0
+    for seed in range(seeds):
+        rng = random.Random(f"{kind}.{seed}")
+        scorer = random_table(rng, device)
+        words = len(scorer.vocab)
+        if kind == "dag":
+            small: Any = ScriptedGraphs(seed, graphs=12, largest=12, words=words, spread=1.0, device=device)
+            requests = [Request(i, (i, EOS), rng.choice([8, 25])) for i in range(min(12, words))]
+        else:
+            small = network(kind, words, seed, device=device)
+            requests = [dataclasses.replace(random_request(rng, i, words, 12), prefix=()) for i in range(12)]
+        watch = Watches(*(parallel_drafter(small, scorer, 5, tree=tree) for tree in (0, 30)))
+        results = decode(Watched(watch=watch), scorer, requests, batch_size=rng.choice([1, 4]), trace=True)
+        assert outputs_of(results) == plain_greedy(scorer.scores, requests)
+        behind += watch.behind
+        for result, request in zip(results, requests, strict=True):
+            tokens, trace = result.hypotheses[0].tokens, result.hypotheses[0].trace
+            assert trace is not None
+            begins = [
+                i for i in range(len(trace)) if i == 0 or trace[i].verifier_pass > trace[i - 1].verifier_pass
+            ]
+            for begin, end in zip(begins, [*begins[1:], len(trace)], strict=True):
+                draft = watch.drafts[request.index, begin]
+                same = [a == b for a, b in zip(draft, tokens[begin:], strict=False)]
+                stands = same.index(False) if False in same else len(same)
+                found.append(end - begin - min(stands + 1, len(tokens) - begin))
+    return found, behind
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_no_pass_accepts_fewer_tokens_than_the_best_draft_alone(kind: str, device: torch.device) -> None:
+    ahead, behind = gains(kind, device)
+    assert behind == 0
+    assert min(ahead) >= 0
+    assert sum(ahead) > 0
+
+
+def test_a_tree_whose_first_path_is_another_is_noticed(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Known to be wrong: each word of the best draft taken for its neighbour."""
+    grow = DraftTree.grow
+    monkeypatch.setattr(
+        DraftTree,
+        "grow",
+        lambda draft, *rest: grow(dataclasses.replace(draft, tokens=draft.tokens ^ 1), *rest),
+    )
+    for kind in ("blockwise", "ctc"):
+        assert gains(kind, device, 1)[1] > 0, kind
+
+
+# P1, P2, P3 and P8.
+
+
+@pytest.mark.parametrize("kind", SCRIPTED)
+def test_p1_branches_change_no_output(kind: str, device: torch.device) -> None:
+    for seed in range(4):
+        rng = random.Random(f"{kind}.{seed}")
+        scorer = random_table(rng, device)
+        requests = [random_request(rng, i, len(scorer.vocab), 16) for i in range(12)]
+        requests = [dataclasses.replace(request, max_len=min(request.max_len, 20)) for request in requests]
+        answers = {r.source: spoilt(rng, r.source, len(scorer.vocab)) for r in requests}
+        drafter = SCRIPTED[kind](len(scorer.vocab), answers, device)
+        strategy = with_drafter(drafter, block_size=rng.choice([1, 3, 25]), tree=rng.choice([1, 9, 30]))
+        found = decode(strategy, scorer, requests, batch_size=rng.choice([3, 12]))
+        assert not differing(outputs_of(found), plain_greedy(scorer.scores, requests))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_p2_branches_change_no_bit(kind: str, dtype: str, device: torch.device) -> None:
+    rng = random.Random(f"{kind}.{dtype}")
+    scorer = random_scorer(rng, DTYPES[dtype], device)
+    requests = random_requests(rng, 8, len(scorer.vocab), longest=20, limits=[1, 2, 6, 12])
+    drafter = network(kind, len(scorer.vocab), 0, dtype=DTYPES[dtype], device=device)
+    assert different(drafter, scorer, requests, sizes=(1, 5), tree=rng.choice([3, 20])) == 0
+
+
+@pytest.mark.parametrize("ties", TIES)
+def test_p3_branches_change_nothing_where_words_tie(ties: str, device: torch.device) -> None:
+    kinds = NETWORKS[:2] if len(ties) % 2 else NETWORKS[2:]  # each with two of the ties
+    for kind, dtype in zip(kinds, DTYPES.values(), strict=True):
+        rng = random.Random(f"{kind}.{ties}")
+        scorer = tied_scorer(ties, 3, dtype, device)
+        requests = random_requests(rng, 4, len(scorer.vocab), longest=12, limits=[3, 5, 8])
+        drafter = network(kind, len(scorer.vocab), 1, dtype=dtype, device=device)
+        assert different(drafter, scorer, requests, sizes=(3,), tree=12) == 0
+
+
+@pytest.mark.parametrize("weights", [math.nan, 1e30])
+def test_p8_the_branches_of_a_broken_network_change_nothing(weights: float, device: torch.device) -> None:
+    for kind in NETWORKS:
+        rng = random.Random(f"{kind}.{weights}")
+        scorer = random_scorer(rng, torch.float32, device)
+        drafter = network(kind, len(scorer.vocab), 1, device=device, weights=weights)
+        requests = random_requests(rng, 6, len(scorer.vocab), longest=12, limits=[1, 3, 8])
+        assert different(drafter, scorer, requests, sizes=(4,), tree=10) == 0
+
+
+def test_a_tree_and_beta_are_refused_together() -> None:
+    with pytest.raises(UsageError) as caught:
+        make_strategy("gad", {"beta": 2, "tree": 8})
+    assert str(caught.value) == (
+        "error[E101 Usage] --tree is 8, but with --beta 2 only the best draft may stand. "
+        "Fix: leave one of them out."
+    )
