@@ -87,6 +87,7 @@ class Verifier:
 
     Args:
         reference: The greedy strategy, with the options it shares with those it is compared with.
+        drafts: What each line's output may be, for the strategies that read drafts.
         trace: Whether to keep margins, which `closest` needs.
         tick: Called for each decoded sentence.
 
@@ -105,10 +106,11 @@ class Verifier:
         batch_size: int,
         max_tokens: int | None = None,
         truncate: bool = False,
+        drafts: Sequence[Sequence[str]] | None = None,
         trace: bool = False,
         tick: Callable[[], None] = lambda: None,
     ) -> None:
-        self.model, self.lines, self.reference = model, lines, reference
+        self.model, self.lines, self.reference, self.drafts = model, lines, reference, drafts
         self.max_tokens, self.truncate, self.tick = max_tokens, truncate, tick
         self.errors: dict[int, NartkError] = {}
         self.hypotheses, self.stats = self._decode(reference, batch_size, range(len(lines)), trace=trace)
@@ -153,12 +155,16 @@ class Verifier:
     ) -> tuple[dict[int, Hypothesis], DecodeStats]:
         found: dict[int, Hypothesis] = {}
         finished: list[Result] = []
+        drafts = None
+        if self.drafts is not None and getattr(strategy, "reads_drafts", False):
+            drafts = [self.drafts[line] for line in chosen]
         start = time.perf_counter()
         for index, outcome in self.model.stream(
             [self.lines[line] for line in chosen],
             strategy,
             batch_size=batch_size,
             max_tokens=self.max_tokens,
+            drafts=drafts,
             truncate=self.truncate,
             trace=trace,
         ):

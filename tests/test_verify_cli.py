@@ -25,7 +25,7 @@ from nartk.decoders.loop import Fed, Judged, argmax_acceptance
 from nartk.hypothesis import Request, Result
 from nartk.registry import make_strategy, register_decoder
 from nartk.scorer import Seq2SeqScorer
-from nartk.verification import Difference, adversarial_lines, fuzz_lines, measure
+from nartk.verification import Difference, Verifier, adversarial_lines, fuzz_lines, measure
 
 LINES = ("she go to school yesterday .", "", "the big cat sees it .", "he go home !", "they went home .")
 
@@ -291,6 +291,60 @@ def test_nothing_to_verify_is_no_success(
     path.write_text(text)
     assert main([model, str(path)]) == 2
     assert capsys.readouterr().err.startswith("nartk: error[E101 Usage] no sentence to verify with")
+
+
+DRAFTS = ("she goes to school yesterday .", "", "the big cat sees it .", "he goes home !", "they went home .")
+
+
+def test_drafts_are_verified(
+    model: str, source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """24 tokens: four eos, and 20 that a draft foresaw, so that each sentence takes one pass."""
+    path = tmp_path / "drafts.txt"
+    for drafts, passes in ((DRAFTS, "4 of verify, which accepted 20 of 20"), (DRAFTS[::-1], None)):
+        path.write_text("".join(f"{line}\n" for line in drafts))
+        assert main([model, source, "--strategy", "verify", "--drafts", str(path)]) == 0
+        out = capsys.readouterr().out
+        assert out.startswith("identical to greedy: 4 sentences, 24 tokens, fp32, batch 32 | ")
+        wanted = f"24 passes of greedy, {passes} drafted tokens"
+        assert (out.splitlines()[-1] == wanted) == (passes is not None)
+
+
+def test_drafts_stay_with_their_sentences(model: str) -> None:
+    drafts = [(draft,) if draft else () for draft in DRAFTS]
+    loaded = load(model)
+    verifier = Verifier(loaded, LINES, loaded.strategy("greedy", {}), batch_size=4, drafts=drafts)
+    trial = verifier.compare(loaded.strategy("verify", {}), batch_size=2, order=[4, 0, 3, 2])
+    assert (trial.passed, trial.stats.passes, trial.stats.accepted) == (True, 4, 20)
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "message"),
+    [
+        ("--drafts {drafts}", 2, "drafts are given, but strategy 'iad' reads none"),
+        ("--strategy verify --drafts {short}", 4, "has 4 lines, but there are 5 sentences"),
+        ("--strategy verify --drafts nowhere", 2, "nowhere: no such file"),
+    ],
+)
+def test_drafts_that_do_not_fit_are_refused(
+    flags: str,
+    code: int,
+    message: str,
+    model: str,
+    source: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, count in (("drafts", 5), ("short", 4)):
+        (tmp_path / name).write_text("a\n" * count)
+    flags = flags.format(drafts=tmp_path / "drafts", short=tmp_path / "short")
+    assert main([model, source, *flags.split()]) == code
+    assert message in capsys.readouterr().err
+
+
+def test_drafts_without_their_sentences_are_refused(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([model, "--fuzz", "3", "--strategy", "verify", "--drafts", "drafts.txt"]) == 2
+    assert "--drafts, but the sentences are generated" in capsys.readouterr().err
 
 
 def test_every_strategy_fits_the_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -167,6 +167,23 @@ def with_drafts(records: Iterator[Record], drafts: str, tell: Callable[[str], No
         yield replace(record, drafts=(*record.drafts, *line.text.split("\t")))
 
 
+def read_with_drafts(
+    args: argparse.Namespace, files: Sequence[str], tell: Callable[[str], None]
+) -> Iterator[Record]:
+    """The record of each sentence, with the drafts that `add_drafts`'s flags and its JSONL key give.
+
+    Raises:
+        UsageError: A flag is out of its bounds, or sentences and drafts both come from stdin.
+        LengthMismatchError: There are drafts for more or fewer sentences.
+        InputFileError: A file cannot be read.
+    """
+    fields = replace(fields_of(args), draft_columns=args.draft_columns, draft_key="drafts")
+    if args.drafts is None:
+        return read_files(files, args.format, fields)
+    require_drafts(args.drafts, files, args.format)
+    return with_drafts(read_files(files, args.format, fields), args.drafts, tell)
+
+
 def _too_few_or_many(drafts: str, lines: str, sentences: str) -> LengthMismatchError:
     return LengthMismatchError(
         f"{drafts} has {lines}, but there are {sentences}",

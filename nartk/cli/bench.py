@@ -20,9 +20,8 @@ from nartk.cli._input import (
     add_input,
     fields_of,
     read_files,
-    require_drafts,
+    read_with_drafts,
     split_inputs,
-    with_drafts,
 )
 from nartk.errors import EXIT_FAILED, EXIT_OK, InputFileError, UsageError
 from nartk.files import writing
@@ -348,7 +347,10 @@ def _file_cells(
     from nartk.registry import make_strategy
 
     model, files = split_inputs(args.inputs, "nartk-bench")
-    records = _records(args, files, reads_drafts=_reads_drafts(args, strategies))
+    if _reads_drafts(args, strategies):
+        records = [*read_with_drafts(args, files, partial(_tell, args))]
+    else:
+        records = [*read_files(files, args.format, fields_of(args))]
     checkpoint = load_checkpoint(model_folder(model))
     longest = checkpoint.settings["max_source_len"]
     limit = make_strategy(GREEDY, {"max_len": args.max_len}).limit
@@ -379,18 +381,6 @@ def _file_cells(
         [Cell(job, size, None) for size in args.batch_sizes],
         _qualities(args, records, rows, folder),
     )
-
-
-def _records(args: argparse.Namespace, files: Sequence[str], *, reads_drafts: bool) -> list[Record]:
-    fields = fields_of(args)
-    if reads_drafts:
-        fields = replace(fields, draft_columns=args.draft_columns, draft_key="drafts")
-    if args.drafts is not None:
-        require_drafts(args.drafts, files, args.format)
-    records = read_files(files, args.format, fields)
-    if args.drafts is not None:
-        records = with_drafts(records, args.drafts, partial(_tell, args))
-    return [*records]
 
 
 def _qualities(

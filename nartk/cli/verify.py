@@ -12,11 +12,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nartk.cli import _strategy
 from nartk.cli._common import Parser, run
-from nartk.cli._input import add_input, add_model, fields_of, load_model, read_files, split_inputs
+from nartk.cli._input import (
+    add_drafts,
+    add_input,
+    add_model,
+    fields_of,
+    load_model,
+    read_files,
+    read_with_drafts,
+    split_inputs,
+)
 from nartk.cli._output import progress
 from nartk.errors import EXIT_FAILED, EXIT_OK, EXIT_SOME_FAILED, NartkError, UsageError
 
 if TYPE_CHECKING:
+    from nartk.data.readers import Record
     from nartk.pipeline import Model
     from nartk.verification import Difference, Trial, Verifier
 
@@ -28,6 +38,7 @@ allowed."""
 EXAMPLES = """  nartk-verify gec-en in.txt
   nartk-verify MODEL in.m2 --strategy iad --dtype fp32,bf16,fp16 --batch-size 1,8,32
   nartk-verify MODEL in.txt --batch-sweep --adversarial --fuzz 200
+  nartk-verify MODEL in.txt --strategy verify --drafts drafts.txt
   nartk-verify MODEL --fuzz 1000 --no-exact              how often near ties fall otherwise in fast mode"""
 REFERENCE = "greedy"
 SWEEP = (1, 2, 4, 8, 32)  # batch sizes of --batch-sweep
@@ -36,10 +47,11 @@ NEAR_SWEEP = (1, 2, 3, 5, 8)  # batch sizes they are decoded with
 
 
 class _Case(NamedTuple):
-    """A sentence, and what reports call it."""
+    """A sentence, what reports call it, and what its output may be."""
 
     where: str
     text: str
+    drafts: tuple[str, ...] = ()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,6 +63,7 @@ def _parser() -> Parser:
     parser = Parser(prog="nartk-verify", description=DESCRIPTION, examples=EXAMPLES)
     parser.usage = "%(prog)s [MODEL] [FILE ...] [--strategy NAME] [options]"
     add_input(parser)
+    add_drafts(parser)
     add_model(parser)
     parser.add_argument(
         "--dtype", default="fp32", metavar="LIST", help="types to try, of fp32,bf16,fp16 (default: fp32)"
@@ -83,14 +96,15 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 def _command(argv: Sequence[str]) -> int:
     args, options = _strategy.parse(_parser(), argv)
-    fields = fields_of(args)
     for flag, number in (("--fuzz", args.fuzz), ("--fuzz-seed", args.fuzz_seed)):
         if number < 0:
             raise UsageError(f"{flag} is {number}", fix="give 0 or more")
     name, files = split_inputs(args.inputs, "nartk-verify")
     generates = args.fuzz > 0 or args.adversarial
-    records = [*read_files(files, args.format, fields)] if files or not generates else []
-    cases = [_Case(record.where, record.text) for record in records if record.error is None]
+    if args.drafts is not None and generates and not files:
+        raise UsageError("--drafts, but the sentences are generated", fix="name the file of their sentences")
+    records = _read(args, options, files) if files or not generates else []
+    cases = [_Case(record.where, record.text, record.drafts) for record in records if record.error is None]
     errors = [record.error for record in records if record.error is not None]
     passed = True
     for i, dtype in enumerate(args.dtype.split(",")):
@@ -108,6 +122,23 @@ def _command(argv: Sequence[str]) -> int:
     if not passed:
         return EXIT_FAILED
     return EXIT_SOME_FAILED if errors else EXIT_OK
+
+
+def _read(args: argparse.Namespace, options: dict[str, Any], files: Sequence[str]) -> list[Record]:
+    """The sentences of the files, with their drafts where the strategy reads drafts."""
+    from nartk.registry import make_strategy, require_drafts_reader
+
+    strategy = make_strategy(args.strategy, options)
+    if args.drafts is not None or args.draft_columns:
+        require_drafts_reader(strategy)
+    if not getattr(strategy, "reads_drafts", False):
+        return [*read_files(files, args.format, fields_of(args))]
+
+    def tell(line: str) -> None:
+        if not args.quiet:
+            print(f"nartk: {line}", file=sys.stderr)
+
+    return [*read_with_drafts(args, files, tell)]
 
 
 def _located(errors: dict[int, NartkError], cases: Sequence[_Case]) -> list[NartkError]:
@@ -163,6 +194,7 @@ def _verify(
             batch_size=sizes[0],
             max_tokens=args.max_tokens,
             truncate=args.truncate,
+            drafts=[case.drafts for case in cases],
             trace=args.adversarial,
             tick=lambda: show(next(done)),
         )
