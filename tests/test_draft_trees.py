@@ -17,6 +17,7 @@ import pytest
 import torch
 from scripted import ScriptScorer, TableScorer, decode, differing, outputs_of, plain_greedy
 from test_dag_decoders import ScriptedGraphs
+from test_devices import Apart, scorer_of
 from test_gad import (
     DTYPES,
     NETWORKS,
@@ -400,6 +401,16 @@ def test_p8_the_branches_of_a_broken_network_change_nothing(weights: float, devi
         drafter = network(kind, len(scorer.vocab), 1, device=device, weights=weights)
         requests = random_requests(rng, 6, len(scorer.vocab), longest=12, limits=[1, 3, 8])
         assert different(drafter, scorer, requests, sizes=(4,), tree=10) == 0
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_trees_are_grown_on_the_scorers_device(kind: str) -> None:
+    requests = random_requests(random.Random(1), 5, 30, longest=12, limits=[2, 5, 9])
+    strategy = with_drafter(scorer_of(kind, 4), tree=9)
+    wanted = decode(strategy, scorer_of("transformer"), requests, batch_size=3)
+    with Apart():
+        found = decode(strategy, scorer_of("transformer"), requests, batch_size=3)
+    assert [each.hypotheses for each in found] == [each.hypotheses for each in wanted]
 
 
 def test_a_tree_and_beta_are_refused_together() -> None:
