@@ -295,16 +295,16 @@ class GraphDrafter(Drafter):
     def start(self, source: Source, requests: Sequence[Request]) -> _Graphs:
         graph, eos = self.scorer.emit(source), self.scorer.vocab.eos
         words, lprobs = say_everywhere(self.scorer, graph, _WORDS)
-        places = torch.arange(words.shape[1], device=words.device)
-        silent = (places == 0) | (places >= graph.lengths[:, None] - 1)
+        columns = torch.arange(words.shape[1], device=words.device)
+        silent = (columns == 0) | (columns >= graph.lengths[:, None] - 1)
         rest = (1 - tree_sum(lprobs.exp().flatten(0, 1)).view_as(silent)).clamp(min=_REST)
         others = (rest / len(self.scorer.vocab)).log().masked_fill(silent, float("-inf"))
         following = likeliest(graph.links + lprobs[:, None, :, 0])
-        forward = torch.where(places == 0, 0.0, float("-inf")).expand(silent.shape)
+        forward = torch.where(columns == 0, 0.0, float("-inf")).expand(silent.shape)
         state = _GraphState(graph.links, words, lprobs, others, following, graph.lengths, forward)
         tokens, vertices = self._path(state, torch.zeros_like(graph.lengths))
         plain = _copying(self.copy, tokens, ((tokens >= 0) & (tokens != eos)).sum(1), eos)
-        places = None
+        places: _Places | None = None
         if self.tree:
             ways = _continuations(graph.links, words[:, :, :_BRANCHES], lprobs[:, :, :_BRANCHES])
             places = _Places(ways.tokens, ways.lprobs, ways.vertices, vertices)

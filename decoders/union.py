@@ -25,15 +25,15 @@ from nartk.scorer import Seq2SeqScorer, Source
 _RECYCLED = 6  # tokens: what was ranked after a word elsewhere hardly ever stands further on
 
 
-def _recycler(scorer: Seq2SeqScorer, longest: int) -> Drafter:
-    return TokenRecycling(max_draft=min(longest, _RECYCLED)).new_drafter(scorer)
-
-
 _DRAFTERS: dict[str, Callable[[Seq2SeqScorer, int], Drafter]] = {
-    "source": lambda scorer, longest: InputGuidedAggressive(max_draft=longest).make_drafter(scorer),
-    "ngram": lambda scorer, longest: NgramDrafts(max_draft=longest).new_drafter(scorer),
-    "recycling": _recycler,
+    "source": lambda scorer, longest: _made(InputGuidedAggressive, longest).make_drafter(scorer),
+    "ngram": lambda scorer, longest: _made(NgramDrafts, longest).new_drafter(scorer),
+    "recycling": lambda scorer, longest: _made(TokenRecycling, min(longest, _RECYCLED)).new_drafter(scorer),
 }
+
+
+def _made(strategy: Any, longest: int) -> Any:
+    return strategy(max_draft=longest)
 
 
 @register_decoder("union")
