@@ -253,6 +253,16 @@ def test_filters_and_choice_by_command(model: str, tmp_path: Path) -> None:
     assert read(out, "train.de") == [["the cat", "nothing alike here", "she goes to the old house", "x", "y"]]
 
 
+def test_a_corpus_of_nothing_is_an_error(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write(tmp_path / "a.en", "the cat", "he go home !")
+    out = tmp_path / "out"
+    assert main([model, source, "--target-lang", "de", "--output", str(out), "--drop-longer", "1"]) == 2
+    assert "error[E101 Usage] of no line a pair was kept" in capsys.readouterr().err
+    assert report_of(out)["dropped"]["longer"] == 2
+
+
 def test_the_closest_of_the_nbest(model: str, tmp_path: Path, small_windows: None) -> None:
     sacrebleu = pytest.importorskip("sacrebleu")
     lines = [*tiny.SENTENCES[:2], "he go home !", "the big cat sees it .", "she go"]

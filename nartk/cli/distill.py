@@ -195,6 +195,11 @@ class _Job:
                 + f"\nnartk: {settings['decoding']['signature']}",
                 file=sys.stderr,
             )
+        if report["lines"] and not report["kept"]:
+            raise UsageError(
+                "of no line a pair was kept: there is nothing to train on",
+                fix="train the teacher further, or loosen the filters; report.json counts what was dropped",
+            )
         failed: int = report["dropped"]["failed"]
         return failed
 
