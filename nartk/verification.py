@@ -1,7 +1,7 @@
 """Is a strategy's output greedy search's? Compares them, and tells a numerical tie from a bug.
 
 Two ways of computing the same logits differ in their last bits, so two words whose logits nearly agree may
-change places. That is a tie; every other difference is a bug, or a deviation where a strategy is approximate.
+change places. That is a tie; every other difference is a bug, or a deviation where a strategy promises no identity.
 """
 
 from __future__ import annotations
@@ -192,8 +192,8 @@ class Verifier:
         known = [word for word in words if word is not None]
         if len(known) == 2:
             margin = float((logits.max() - logits[known]).max())
-        approximate = "approximate" in strategy.promised
-        return Difference(line, position, words[0], words[1], margin, noise, approximate)
+        differs = not strategy.promised.startswith(("identical to greedy", "the reference"))
+        return Difference(line, position, words[0], words[1], margin, noise, differs)
 
 
 def measure(
