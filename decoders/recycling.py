@@ -21,8 +21,6 @@ from nartk.hypothesis import Request
 from nartk.registry import option, register_decoder
 from nartk.scorer import Seq2SeqScorer, Source
 
-TREE = "4x3x2"
-
 
 @register_decoder("recycling")
 class TokenRecycling(Learning):
@@ -32,7 +30,11 @@ class TokenRecycling(Learning):
 
     k: int = option(8, "candidates kept after each word; the best that the draft does not yet hold", low=1)
     max_draft: int = option(6, "longest draft, tokens; 0: none", low=0)
-    tree: str = option(TREE, "how many of them are drafted at each level, the best further on; '': the best")
+    tree: str = option(
+        "",
+        "how many of them are drafted at each level, such as 4x3x2, and the best further on: fewer passes, "
+        "each of which feeds more, which costs a CPU more than it saves; '': the best alone",
+    )
 
     def __post_init__(self) -> None:
         if self.tree:

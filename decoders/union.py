@@ -22,18 +22,21 @@ from nartk.hypothesis import Request
 from nartk.registry import option, register_decoder
 from nartk.scorer import Seq2SeqScorer, Source
 
+_TREE = "4x3x2"  # of token recycling
 _RECYCLED = 6  # tokens: what was ranked after a word elsewhere hardly ever stands further on
 
 
 _DRAFTERS: dict[str, Callable[[Seq2SeqScorer, int], Drafter]] = {
     "source": lambda scorer, longest: _made(InputGuidedAggressive, longest).make_drafter(scorer),
     "ngram": lambda scorer, longest: _made(NgramDrafts, longest).new_drafter(scorer),
-    "recycling": lambda scorer, longest: _made(TokenRecycling, min(longest, _RECYCLED)).new_drafter(scorer),
+    "recycling": lambda scorer, longest: _made(
+        TokenRecycling, min(longest, _RECYCLED), tree=_TREE
+    ).new_drafter(scorer),
 }
 
 
-def _made(strategy: Any, longest: int) -> Any:
-    return strategy(max_draft=longest)
+def _made(strategy: Any, longest: int, **options: Any) -> Any:
+    return strategy(max_draft=longest, **options)
 
 
 @register_decoder("union")
