@@ -1,7 +1,7 @@
 """Is a strategy's output greedy search's? Compares them, and tells a numerical tie from a bug.
 
 Two ways of computing the same logits differ in their last bits, so two words whose logits nearly agree may
-change places. That is a tie; every other difference is a bug, or a deviation where a strategy promises no identity.
+change places. That is a tie; every other difference is a bug, or a deviation where no identity is promised.
 """
 
 from __future__ import annotations
