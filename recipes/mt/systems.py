@@ -51,6 +51,7 @@ TEACHER = System(
         "gad:drafter=GLAT",
         "gad:drafter=CTC-GLAT",
         "gad:drafter=DAG",
+        "gad:drafter=DAG:tree=16",
         "bild:drafter=SMALL",
     ),
 )
