@@ -494,7 +494,7 @@ def test_what_is_promised_depends_on_the_temperature() -> None:
 
 
 def _series(options: dict[str, Any]) -> Any:
-    return SimpleNamespace(spec=SimpleNamespace(name="speculative", options=options))
+    return SimpleNamespace(spec=SimpleNamespace(name="speculative", options=options, model=""))
 
 
 @pytest.mark.parametrize(
