@@ -84,6 +84,7 @@ if [ -n "$quick" ]; then
   schedule=(--lr 0.002 --warmup-updates 30 --log-interval 20) pieces=2000 tokens=1500 teacher_tokens=1500
   # A teacher of 200 updates says little: most references stay.
   distil=(--strategy greedy --max-len 40 --min-bleu 10 --drop-longer 100 --drop-repeats 6)
+  calibration=(--grid fallback=0.5,0.9 --grid rollback=2 --rounds 1)
   speed=(--rounds 2 --single 5 --many 32 --threads 1)
 else
   : "${updates:=4000}" "${teacher_updates:=4000}" "${d_model:=128}"
@@ -91,6 +92,7 @@ else
   # Students get small batches, and more of them: that is what a short training needs.
   schedule=(--lr 0.002 --warmup-updates 400 --log-interval 100) pieces=4000 tokens=2048 teacher_tokens=4096
   distil=(--strategy beam --beam-size 5 --drop-longer 200 --drop-ratio 3 --drop-copies 1 --drop-repeats 4)
+  calibration=(--rounds 1)
   speed=(--rounds 3 --single 100 --many 1000)
 fi
 size+=(--d-model "$d_model" --encoder-ffn $((4 * d_model)) --decoder-ffn $((4 * d_model)))
@@ -186,8 +188,8 @@ models() {
 calibrate() {
   [ -e "$work/small.distilled/model/config.json" ] || return 0
   nartk-calibrate "$work/teacher/model" "$work/text/valid.$src" --ref "$work/text/valid.$trg" --max-drop 0.3 \
-    --drafter "$work/small.distilled/model" --metric "bleu --tokenize $tokenize" --batch-size 1 --device "$device" \
-    --json "$work/calibration.json" --plot "$work/calibration.png" --quiet ||
+    --drafter "$work/small.distilled/model" --metric "bleu --tokenize $tokenize" --batch-size 1 "${calibration[@]}" \
+    --device "$device" --json "$work/calibration.json" --plot "$work/calibration.png" --quiet ||
     echo "run.sh: no thresholds of bild were stored" >&2
 }
 
