@@ -53,7 +53,7 @@ class DagScorer(NarScorer):
         rows, places = (self.columns(width) < lengths[:, None]).nonzero().unbind(1)
         layout = self.layout(rows, places, batch, -(-width // LENGTHS) * LENGTHS if self.exact else width)
         packed = self.model.links.project(layout.pad(hidden[rows, places]), layout.pad(places))
-        query, key, gate = (layout.unpack(x[None]) for x in packed)
+        query, key, gate = (layout.unpack(x) for x in packed)
         if not self.exact:
             return self.model.links.mix(query, key, gate, lengths)
         links = query.new_full((batch, width, width), -math.inf, dtype=torch.float32)

@@ -79,12 +79,14 @@ class ServingLinear(nn.Module):
 
     def _product(self, x: Tensor) -> Tensor:
         dtype = x.dtype
-        x = x.to(self.compute)
+        if dtype != self.compute:
+            return self._compute(x.to(self.compute)).to(dtype)
+        return self._compute(x)
+
+    def _compute(self, x: Tensor) -> Tensor:
         if self.packed:
-            y = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
-        else:
-            y = F.linear(x, self.weight, self.bias)
-        return y.to(dtype)
+            return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+        return F.linear(x, self.weight, self.bias)
 
 
 def attention(
@@ -105,7 +107,7 @@ def attention(
         q, k, v = q.float(), k.float(), v.float()
         mask = mask.float() if mask is not None and mask.dtype == dtype else mask
     y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale)
-    return y.to(dtype)
+    return y if y.dtype == dtype else y.to(dtype)
 
 
 def serve(module: nn.Module, dtype: torch.dtype) -> nn.Module:
@@ -158,7 +160,7 @@ def measure_floors(linears: Iterable[ServingLinear], heads: Iterable[tuple[int, 
         for keys in (32, 96):
             # As they lie in memory when decoding: queries beside keys and values, the cache by position.
             q = random(_ROWS, _FEW, 3, h, d)[:, :, 0].transpose(1, 2)
-            k, v = (random(_ROWS, keys + 1, h, d)[:, :-1].transpose(1, 2) for _ in range(2))
+            k, v = random(_ROWS, keys + 1, 2, h, d)[:, :-1].permute(2, 0, 3, 1, 4).unbind(0)
             mask = _mask(_ROWS, _FEW, keys, dtype, device)
             attentions.append((q, k, v, mask, attention(q, k, v, mask)))
 

@@ -50,8 +50,8 @@ class NarScorer(Serving):
         found = self.encode_source(source)
         layout, batch = found.layout, source.tokens.shape[0]
         count = layout.rows.shape[0]
-        memory = found.packed.new_zeros(batch, layout.width, found.packed.shape[2])
-        memory[layout.rows, layout.columns] = found.packed[0, :count]
+        memory = found.packed.new_zeros(batch, layout.width, found.packed.shape[1])
+        memory[layout.rows, layout.columns] = found.packed[:count]
         tokens = source.tokens.new_full(memory.shape[:2], self.config.pad)
         tokens[:, : source.tokens.shape[1]] = source.tokens
         source_kv = tuple(layer.source_kv(found.packed, layout) for layer in self.model.decoder_layers)
@@ -96,13 +96,13 @@ class NarScorer(Serving):
             kept = self.columns(width) < count[:, None]  # [b,width]
             at, columns = kept.nonzero().unbind(1)
             layout = self.layout(at, columns, kept.shape[0], width)
-            y = layout.pad(inside[at, columns])[None]
+            y = layout.pad(inside[at, columns])
             mask = self.hide(~kept)[:, None, None, :]
             for layer, source_kv in zip(self.model.decoder_layers, some.source_kv, strict=True):
                 y = layer(y, source_kv, some.source_mask, mask, causal=False, layout=layout)
             if self.model.decoder_norm is not None:
                 y = self.model.decoder_norm(y)
-            out[at if rows is None else rows[at], columns] = y[0, : at.shape[0]]
+            out[at if rows is None else rows[at], columns] = y[: at.shape[0]]
         return out
 
     def _groups(self, lengths: Tensor) -> Iterator[tuple[Tensor | None, int]]:

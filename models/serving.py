@@ -27,7 +27,10 @@ S = TypeVar("S", bound="Serving")
 
 @dataclass(frozen=True)
 class Packed:
-    """N tokens of B rows in one row, `rows` and `columns` saying whose and which; see transformer.Layout."""
+    """N tokens of B rows behind each other, `rows` and `columns` [N] saying whose and which they are.
+
+    See transformer.Layout.
+    """
 
     rows: Tensor
     columns: Tensor
@@ -37,17 +40,26 @@ class Packed:
     padding: int  # tokens at the end that belong to no row
 
     def unpack(self, x: Tensor) -> Tensor:
-        real = x[0, : x.shape[1] - self.padding]  # [N,W]
+        """[N,W] -> [B,K,W], whatever the W features are."""
+        if self.padding:
+            x = x[: x.shape[0] - self.padding]
         if self.dense:
-            return real.view(self.batch, self.width, -1)
-        out = x.new_zeros(self.batch, self.width, x.shape[2])
-        out[self.rows, self.columns] = real
+            return x.view(self.batch, self.width, -1)
+        out = x.new_zeros(self.batch, self.width, x.shape[1])
+        out[self.rows, self.columns] = x
         return out
+
+    def split(self, x: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
+        x = self.unpack(x).view(self.batch, self.width, parts, heads, x.shape[1] // parts // heads)
+        if parts == 1:
+            return (x.squeeze(2).transpose(1, 2),)
+        return x.permute(2, 0, 3, 1, 4).unbind(0)
 
     def pack(self, x: Tensor) -> Tensor:
         x = x.transpose(1, 2)  # [B,K,H,D]
-        real = x.flatten(0, 1) if self.dense else x[self.rows, self.columns]
-        return self.pad(real.flatten(1))[None]
+        if not self.dense:
+            return self.pad(x[self.rows, self.columns].flatten(1))
+        return self.pad(x.reshape(self.batch * self.width, -1))
 
     def pad(self, x: Tensor) -> Tensor:
         """[N,...] -> the same with zeros for the tokens that belong to no row."""
@@ -59,7 +71,7 @@ class Memory:
     """The encoded source of B rows.
 
     Attributes:
-        packed: [1,N,d_model], the tokens of all rows.
+        packed: [N,d_model], the tokens of all rows.
         layout: Whose they are.
         mask: [B,1,1,S], 0 or minus infinity.
     """
@@ -127,7 +139,7 @@ class Serving:
         layout = self.layout(rows, columns, batch, length)
         mask = self.hide(~kept)[:, None, None, :]
         packed = self.model.encode_masked(
-            layout.pad(tokens[rows, columns])[None], layout.pad(columns)[None], mask, layout
+            layout.pad(tokens[rows, columns]), layout.pad(columns), mask, layout
         )
         return Memory(packed, layout, mask)
 

@@ -114,13 +114,13 @@ class TransformerConfig:
 
 
 class Layout(Protocol):
-    """How tokens of rows of different lengths lie in one row of N, so that no padding is computed."""
+    """How the tokens of rows of different lengths lie behind each other, so that no padding is computed."""
 
-    def unpack(self, x: Tensor) -> Tensor:
-        """[1,N,W] -> [B,K,W], whatever the W features are."""
+    def split(self, x: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
+        """[N,parts*H*D] -> `parts` times [B,H,K,D]."""
 
     def pack(self, x: Tensor) -> Tensor:
-        """[B,H,K,D] -> [1,N,H*D]."""
+        """[B,H,K,D] -> [N,H*D]."""
 
 
 class Cache(Protocol):
@@ -134,10 +134,10 @@ class Cache(Protocol):
         """Stores keys and values of the new tokens, each of which attends to those before it and to itself.
 
         Args:
-            qkv: [1,N,3*H*D], the attention's projections of the tokens.
+            qkv: [N,3*H*D], the attention's projections of the tokens.
 
         Returns:
-            What the attention gives, [1,N,d_model].
+            What the attention gives, [N,d_model].
         """
 
 
@@ -147,7 +147,7 @@ def count_positions(tokens: Tensor, pad: int) -> Tensor:
 
 
 class Embedding(nn.Module):
-    """Words plus positions: tokens [B,S] and positions [B,S] -> [B,S,d_model]."""
+    """Words plus positions: tokens [...] and positions [...] -> [...,d_model]."""
 
     table: Tensor  # [max_len,d_model], where positions are sinusoidal
 
@@ -170,7 +170,7 @@ class Embedding(nn.Module):
         return self.place(self.words(tokens) * self.scale, positions)
 
     def place(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Adds positions [B,S] to vectors x [B,S,d_model] of words, or of whatever stands for them."""
+        """Adds positions [...] to vectors x [...,d_model] of words, or of whatever stands for them."""
         if self.positions is not None:
             x = x + self.positions(positions)
         elif self.kind == "sinusoidal":
@@ -208,8 +208,10 @@ class Attention(nn.Module):
             self.qkv = nn.Linear(d_model, 3 * d_model)
         self.out = nn.Linear(d_model, d_model)
 
-    def split(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
-        """[B,K,parts*H*D] -> `parts` times [B,H,K,D]."""
+    def split(self, x: Tensor, parts: int, layout: Layout | None = None) -> tuple[Tensor, ...]:
+        """[B,K,parts*H*D], or packed with a layout [N,parts*H*D] -> `parts` times [B,H,K,D]."""
+        if layout is not None:
+            return layout.split(x, parts, self.heads)
         b, k, width = x.shape
         x = x.view(b, k, parts, self.heads, width // parts // self.heads)
         return x.permute(2, 0, 3, 1, 4).unbind(0)
@@ -224,19 +226,21 @@ class Attention(nn.Module):
         causal: bool = False,
         layout: Layout | None = None,
     ) -> Tensor:
-        """Attends and projects: q [B,H,K,D], k and v [B,H,T,D] -> [B,K,d_model].
+        """Attends and projects: q [B,H,K,D], k and v [B,H,T,D] -> [B,K,d_model], or packed [N,d_model].
 
         A mask [B,1,K or 1,T] may have more rows than there are queries: q is then padded to it, which
         lets a caller fix the shape of the computation.
         """
         count = q.shape[2]
-        if mask is not None and mask.shape[2] > count:
-            q = F.pad(q, (0, 0, 0, mask.shape[2] - count))
+        missing = 0 if mask is None else max(mask.shape[2] - count, 0)
+        if missing:
+            q = F.pad(q, (0, 0, 0, missing))
         if self.training:
             y = training.attention(q, k, v, mask, dropout=self.dropout, causal=causal)
         else:
             y = attention(q, k, v, mask, causal=causal, scale=self.scale)
-        y = y[:, :, :count]
+        if missing:
+            y = y[:, :, :count]
         y = layout.pack(y) if layout is not None else y.transpose(1, 2).flatten(2)  # [B,H,K,D] -> [B,K,H*D]
         return self.out(y)
 
@@ -272,11 +276,10 @@ class EncoderLayer(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None, layout: Layout | None = None) -> Tensor:
-        """x [B,S,d_model], or packed with a layout [1,N,d_model] -> the same shape."""
+        """x [B,S,d_model], or packed with a layout [N,d_model] -> the same shape."""
 
         def attend(y: Tensor) -> Tensor:
-            qkv = self.self_attention.qkv(y)
-            q, k, v = self.self_attention.split(qkv if layout is None else layout.unpack(qkv), 3)
+            q, k, v = self.self_attention.split(self.self_attention.qkv(y), 3, layout)
             return self.self_attention.attend(q, k, v, mask, layout=layout)
 
         x = _sublayer(x, attend, self.self_norm, self.dropout, self.norm_first)
@@ -298,8 +301,7 @@ class DecoderLayer(nn.Module):
 
     def source_kv(self, memory: Tensor, layout: Layout | None = None) -> tuple[Tensor, Tensor]:
         """Keys and values of the encoded source: memory [B,S,d_model], or packed -> two of [B,H,S,D]."""
-        kv = self.cross_attention.kv(memory)
-        k, v = self.cross_attention.split(kv if layout is None else layout.unpack(kv), 2)
+        k, v = self.cross_attention.split(self.cross_attention.kv(memory), 2, layout)
         return k, v
 
     def forward(
@@ -313,7 +315,7 @@ class DecoderLayer(nn.Module):
         causal: bool = True,
         layout: Layout | None = None,
     ) -> Tensor:
-        """x [B,K,d_model], or packed with a cache or a layout [1,N,d_model] -> the same shape.
+        """x [B,K,d_model], or packed with a cache or a layout [N,d_model] -> the same shape.
 
         Without a cache, x is a whole target: attention is causal and knows no mask, or goes both ways and
         sees what the mask [B,1,1 or K,K] lets it.
@@ -325,12 +327,11 @@ class DecoderLayer(nn.Module):
             qkv = self.self_attention.qkv(y)
             if cache is not None:
                 return cache.attend(self.self_attention, qkv)
-            q, k, v = self.self_attention.split(qkv if layout is None else layout.unpack(qkv), 3)
+            q, k, v = self.self_attention.split(qkv, 3, layout)
             return self.self_attention.attend(q, k, v, mask, causal=causal, layout=layout)
 
         def attend_source(y: Tensor) -> Tensor:
-            q = self.cross_attention.q(y)
-            (q,) = self.cross_attention.split(q if layout is None else layout.unpack(q), 1)
+            (q,) = self.cross_attention.split(self.cross_attention.q(y), 1, layout)
             return self.cross_attention.attend(q, *source_kv, source_mask, layout=layout)
 
         x = _sublayer(x, attend, self.self_norm, self.dropout, self.norm_first)
@@ -388,7 +389,7 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """Encodes src_tokens [B,S] at the given positions and mask [B,1,1,S] -> memory [B,S,d_model].
 
-        With a layout, tokens and positions are packed, [1,N], and so is the memory, [1,N,d_model].
+        With a layout, tokens and positions are packed, [N], and so is the memory, [N,d_model].
         """
         x = self.encoder_embedding(src_tokens, positions)
         for layer in self.encoder_layers:

@@ -603,9 +603,8 @@ def test_a_tree_pass_equals_a_chain_pass_of_each_path(exact: bool, dtype: str, d
                 check(logits[at + node], wanted[row, -1], exact, dtype)
                 if path == chosen[row]:
                     end = int(lengths[row])
-                    for mine, theirs in zip(state.target_kv, after.target_kv, strict=True):
-                        for a, b in zip(mine, theirs, strict=True):
-                            check(a[row, :end], b[row, :end], exact, dtype)
+                    for mine, theirs in zip(state.target, after.target, strict=True):
+                        check(mine.kv[row, :end], theirs.kv[row, :end], exact, dtype)
             at += len(ways)
         assert at == len(logits)
 
