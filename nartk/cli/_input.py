@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nartk.cli._common import Parser
 from nartk.data.readers import FORMATS, Fields, Record, format_of, read_records
@@ -133,7 +133,7 @@ def fields_of(args: argparse.Namespace) -> Fields:
     return Fields(args.column, args.prefix_column, args.key)
 
 
-def require_drafts(drafts: str, files: Sequence[str], form: str | None) -> None:
+def _require_drafts(drafts: str, files: Sequence[str], form: str | None) -> None:
     """Refuses a file of drafts that cannot be read, or that is seen beforehand not to fit the sentences.
 
     Raises:
@@ -148,7 +148,7 @@ def require_drafts(drafts: str, files: Sequence[str], form: str | None) -> None:
         raise _too_few_or_many(drafts, f"{lines} lines", f"{sentences} sentences")
 
 
-def with_drafts(records: Iterator[Record], drafts: str, tell: Callable[[str], None]) -> Iterator[Record]:
+def _with_drafts(records: Iterator[Record], drafts: str, tell: Callable[[str], None]) -> Iterator[Record]:
     """The records, with the drafts in the lines of a file behind those that they have.
 
     An unreadable line holds no draft: `tell` is called with what is wrong.
@@ -167,21 +167,39 @@ def with_drafts(records: Iterator[Record], drafts: str, tell: Callable[[str], No
         yield replace(record, drafts=(*record.drafts, *line.text.split("\t")))
 
 
-def read_with_drafts(
-    args: argparse.Namespace, files: Sequence[str], tell: Callable[[str], None]
+def read_sentences(
+    args: argparse.Namespace, files: Sequence[str], tell: Callable[[str], None], *, drafts: bool
 ) -> Iterator[Record]:
-    """The record of each sentence, with the drafts that `add_drafts`'s flags and its JSONL key give.
+    """The record of each sentence, read as it is asked for; what can be checked beforehand is.
+
+    Args:
+        tell: Is called with what is wrong with an unreadable draft.
+        drafts: Whether records hold the drafts that `add_drafts`'s flags and its JSONL key give.
 
     Raises:
         UsageError: A flag is out of its bounds, or sentences and drafts both come from stdin.
         LengthMismatchError: There are drafts for more or fewer sentences.
         InputFileError: A file cannot be read.
     """
-    fields = replace(fields_of(args), draft_columns=args.draft_columns, draft_key="drafts")
+    fields = fields_of(args)
+    if not drafts:
+        return read_files(files, args.format, fields)
+    fields = replace(fields, draft_columns=args.draft_columns, draft_key="drafts")
     if args.drafts is None:
         return read_files(files, args.format, fields)
-    require_drafts(args.drafts, files, args.format)
-    return with_drafts(read_files(files, args.format, fields), args.drafts, tell)
+    _require_drafts(args.drafts, files, args.format)
+    return _with_drafts(read_files(files, args.format, fields), args.drafts, tell)
+
+
+def read_for(
+    strategy: Any, args: argparse.Namespace, files: Sequence[str], tell: Callable[[str], None]
+) -> Iterator[Record]:
+    """`read_sentences` with drafts where the strategy reads them; where it does not, drafts are refused."""
+    from nartk.registry import require_drafts_reader
+
+    if args.drafts is not None or args.draft_columns:
+        require_drafts_reader(strategy)
+    return read_sentences(args, files, tell, drafts=getattr(strategy, "reads_drafts", False))
 
 
 def _too_few_or_many(drafts: str, lines: str, sentences: str) -> LengthMismatchError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import sys
@@ -31,6 +32,12 @@ def line_writer(path: str | None) -> Iterator[Callable[[str], None]]:
             file.write(_encode(line))
 
         yield write
+
+
+def tell(args: argparse.Namespace, lines: str) -> None:
+    """Tells the user on stderr of what is no error, unless `--quiet` forbids it."""
+    if not args.quiet:
+        print("\n".join(f"nartk: {line}" for line in lines.split("\n")), file=sys.stderr, flush=True)
 
 
 def _write_to_stdout(line: str) -> None:

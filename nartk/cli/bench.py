@@ -18,11 +18,10 @@ from nartk.cli._common import Parser, run
 from nartk.cli._input import (
     add_drafts,
     add_input,
-    fields_of,
-    read_files,
-    read_with_drafts,
+    read_sentences,
     split_inputs,
 )
+from nartk.cli._output import tell
 from nartk.errors import EXIT_FAILED, EXIT_OK, InputFileError, UsageError
 from nartk.files import writing
 
@@ -159,7 +158,7 @@ def _command(argv: Sequence[str]) -> int:
         specs = _chosen(args, strategies, peers, model, drafts=cells[0].job.drafts is not None)
         setup = Setup(model, args.device, _threads(args.threads))
         environment = runner.environment(setup)
-        runner.measure(cells, specs, setup, rounds=args.rounds, tell=partial(_tell, args))
+        runner.measure(cells, specs, setup, rounds=args.rounds, tell=partial(tell, args))
         summaries = [report.summarize(cell, qualities) for cell in cells]
         found = {
             "command": ["nartk-bench", *argv],
@@ -182,11 +181,6 @@ def _command(argv: Sequence[str]) -> int:
     for line in broken:
         print(f"nartk: {line}", file=sys.stderr)
     return EXIT_FAILED if broken else EXIT_OK
-
-
-def _tell(args: argparse.Namespace, line: str) -> None:
-    if not args.quiet:
-        print(f"nartk: {line}", file=sys.stderr, flush=True)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -322,7 +316,7 @@ def _chosen(
         found += (parse_spec(name, dtypes[0]) for name in given.peers()) if isinstance(each, str) else [each]
     given.require_used()
     for line in given.reasons():
-        _tell(args, line)
+        tell(args, line)
     engines: dict[str, Spec] = {}
     for spec in found:
         engines.setdefault(spec.label, spec)
@@ -347,10 +341,8 @@ def _file_cells(
     from nartk.registry import make_strategy
 
     model, files = split_inputs(args.inputs, "nartk-bench")
-    if _reads_drafts(args, strategies):
-        records = [*read_with_drafts(args, files, partial(_tell, args))]
-    else:
-        records = [*read_files(files, args.format, fields_of(args))]
+    drafts_read = _reads_drafts(args, strategies)
+    records = [*read_sentences(args, files, partial(tell, args), drafts=drafts_read)]
     checkpoint = load_checkpoint(model_folder(model))
     longest = checkpoint.settings["max_source_len"]
     limit = make_strategy(GREEDY, {"max_len": args.max_len}).limit
@@ -367,7 +359,7 @@ def _file_cells(
         rows.append(row)
         limits.append(min(limit(length), checkpoint.settings["max_target_len"]))
     if left_out:
-        _tell(args, f"{left_out} lines left out: blank, unreadable or too long")
+        tell(args, f"{left_out} lines left out: blank, unreadable or too long")
     if not rows:
         raise InputFileError("no sentence to decode", fix="give a file with at least one")
     drafts = tuple(tuple(filter(None, records[row].drafts)) for row in rows)

@@ -19,7 +19,7 @@ from nartk import __version__
 from nartk.cli import _strategy, score
 from nartk.cli._common import Parser, run
 from nartk.cli._input import STDIN, add_computation, load_model, read_files, split_inputs
-from nartk.cli._output import progress
+from nartk.cli._output import progress, tell
 from nartk.errors import (
     EXIT_FAILED,
     EXIT_OK,
@@ -224,7 +224,7 @@ class _Job:
             rest = -(-len(self.records) // calibration.PART) * calibration.PART_ROUNDS
             work = total * (len(self.records) * args.rounds + (0 if args.no_prune else rest))
             drawn = not args.quiet and sys.stderr.isatty()
-            self._tell(f"{total - 1} settings, {args.rounds} rounds of {len(self.records)} sentences")
+            tell(self.args, f"{total - 1} settings, {args.rounds} rounds of {len(self.records)} sentences")
             with progress("calibrating", work, drawn=drawn) as show:
                 measure.show = show if drawn or args.quiet else _lines(work)
                 found = calibration.sweep(
@@ -246,7 +246,7 @@ class _Job:
                 figure = _figure(found, chosen if fits else None, args.max_drop, facts["metric"])
                 figure.savefig(picture, format=Path(args.plot).suffix[1:], dpi=150)
         print(_table(found, chosen if fits else None), flush=True)
-        self._tell(LEGEND)
+        tell(self.args, LEGEND)
         if not fits:
             print(
                 f"nartk: no setting keeps within --max-drop {args.max_drop:g}; "
@@ -254,9 +254,9 @@ class _Job:
                 file=sys.stderr,
             )
             return EXIT_FAILED
-        self._tell(f"chosen: {_verdict(chosen)}")
+        tell(self.args, f"chosen: {_verdict(chosen)}")
         if chosen.speed <= 1:
-            self._tell("which is no faster than greedy search")
+            tell(self.args, "which is no faster than greedy search")
         if not args.dry_run:
             self._store(model, strategy, chosen, facts)
         return EXIT_OK
@@ -298,15 +298,11 @@ class _Job:
             {**facts, **_point(chosen), "nartk": __version__},
         )
         calibration.store(model.checkpoint.folder, entry)
-        self._tell(f"stored in {model.checkpoint.folder / calibration.FILE}")
+        tell(self.args, f"stored in {model.checkpoint.folder / calibration.FILE}")
         # Where the strategy is exact by default, only options that make it approximate make use of these.
         if "approximate" not in make_strategy(strategy.name, own).promised:
             flags = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in chosen.setting.items())
-            self._tell(f"{strategy.name} stays identical to greedy search without flags; use {flags}")
-
-    def _tell(self, lines: str) -> None:
-        if not self.args.quiet:
-            print("\n".join(f"nartk: {line}" for line in lines.split("\n")), file=sys.stderr)
+            tell(self.args, f"{strategy.name} stays identical to greedy search without flags; use {flags}")
 
 
 def _grid(args: argparse.Namespace, options: dict[str, Any]) -> dict[str, tuple[Any, ...]]:

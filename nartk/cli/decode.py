@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -21,19 +20,16 @@ from nartk.cli._input import (
     add_drafts,
     add_input,
     count_sentences,
-    fields_of,
     load_model,
-    read_files,
-    require_drafts,
+    read_for,
     split_inputs,
-    with_drafts,
 )
-from nartk.cli._output import line_writer, progress
+from nartk.cli._output import line_writer, progress, tell
 from nartk.errors import EXIT_OK, EXIT_SOME_FAILED, NartkError, UsageError
 from nartk.tracing import describe, finite, head, provenance
 
 if TYPE_CHECKING:
-    from nartk.data.readers import Fields, Record
+    from nartk.data.readers import Record
     from nartk.hypothesis import DecodeStats, Hypothesis, Result
     from nartk.pipeline import Model
 
@@ -85,18 +81,14 @@ def _parser() -> Parser:
 
 def _command(argv: Sequence[str]) -> int:
     args, options = _strategy.parse(_parser(), argv)
-    fields = fields_of(args)
     name, files = split_inputs(args.inputs, "nartk-decode")
 
-    from nartk.registry import make_strategy, require_drafts_reader
+    from nartk.registry import make_strategy
 
     checked = make_strategy(args.strategy, options)
     if args.assert_lossless:
         _require_lossless(checked)
-    if args.drafts is not None or args.draft_columns:
-        require_drafts_reader(checked)
-    if args.drafts is not None:
-        require_drafts(args.drafts, files, args.format)
+    records = read_for(checked, args, files, partial(tell, args))
     with ExitStack() as outputs:
         # Opened before the model is: a place that cannot be written to is found out before the work.
         write = outputs.enter_context(line_writer(args.output))
@@ -105,7 +97,7 @@ def _command(argv: Sequence[str]) -> int:
             for path in (args.trace, args.stats)
         )
         model = load_model(name, args, args.dtype)
-        strategy = model.strategy(args.strategy, options, tell=partial(_tell, args))
+        strategy = model.strategy(args.strategy, options, tell=partial(tell, args))
         job = _Job(args, model, strategy, write, write_trace)
         if write_stats is not None:
             deque(model.stream(WARM_UP, strategy, truncate=True), maxlen=0)
@@ -115,21 +107,11 @@ def _command(argv: Sequence[str]) -> int:
         with progress(
             "decoding", count_sentences(files, args.format) if drawn else None, drawn=drawn
         ) as done:
-            records = read_files(files, args.format, job.fields(fields))
-            if args.drafts is not None:
-                records = with_drafts(records, args.drafts, partial(_tell, args))
             job.decode(records, done)
         if write_stats is not None:
             write_stats(json.dumps(job.report(), indent=2))
-    if not args.quiet:
-        print(f"nartk: {job.summary()}\nnartk: {model.signature(strategy)}", file=sys.stderr)
+    tell(args, f"{job.summary()}\n{job.signature}")
     return EXIT_SOME_FAILED if job.failed else EXIT_OK
-
-
-def _tell(args: argparse.Namespace, line: str) -> None:
-    """Tells the user of what is no error."""
-    if not args.quiet:
-        print(f"nartk: {line}", file=sys.stderr)
 
 
 def _require_lossless(strategy: Any) -> None:
@@ -168,12 +150,6 @@ class _Job:
         self.lines = self.failed = 0
         self.signature = model.signature(strategy)
         self.windows: list[DecodeStats] = []
-
-    def fields(self, fields: Fields) -> Fields:
-        """The fields to read: drafts too, where the strategy reads them."""
-        if not self.reads_drafts:
-            return fields
-        return replace(fields, draft_columns=self.args.draft_columns, draft_key="drafts")
 
     def decode(self, records: Iterator[Record], done: Callable[[int], None]) -> None:
         """Decodes all records; tells `done` how many sentences are written."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from nartk.cli import _strategy
 from nartk.cli._common import Parser, run
 from nartk.cli._input import add_computation, load_model, read_files, split_inputs
-from nartk.cli._output import progress
+from nartk.cli._output import progress, tell
 from nartk.distillation import REASONS, Choice, Filters
 from nartk.errors import (
     EXIT_OK,
@@ -187,14 +187,13 @@ class _Job:
         with Journal.open(self.folder / JOURNAL, self._header(settings)) as journal:
             self._decode(model, strategy, journal)
             report = self._write(model, settings, journal)
-        if not self.args.quiet:
-            dropped = ", ".join(f"{count} {name}" for name, count in report["dropped"].items() if count)
-            print(
-                f"nartk: {report['lines']} lines, {report['kept']} kept"
-                + (f", dropped: {dropped}" if dropped else "")
-                + f"\nnartk: {settings['decoding']['signature']}",
-                file=sys.stderr,
-            )
+        dropped = ", ".join(f"{count} {name}" for name, count in report["dropped"].items() if count)
+        tell(
+            self.args,
+            f"{report['lines']} lines, {report['kept']} kept"
+            + (f", dropped: {dropped}" if dropped else "")
+            + f"\n{settings['decoding']['signature']}",
+        )
         if report["lines"] and not report["kept"]:
             raise UsageError(
                 "of no line a pair was kept: there is nothing to train on",
@@ -264,27 +263,24 @@ class _Job:
     def _decode(self, model: Model, strategy: Any, journal: Journal) -> None:
         """Decodes the windows that the journal does not hold, and adds them to it."""
         start = journal.count * WINDOW
-        if start and start < self.lines and not self.args.quiet:
-            print(f"nartk: goes on after {start} of {self.lines} lines", file=sys.stderr)
+        if start and start < self.lines:
+            tell(self.args, f"goes on after {start} of {self.lines} lines")
         drawn = not self.args.quiet and sys.stderr.isatty()
         begun = time.perf_counter()
         records = islice(self._records(self.source), start, None)
-        with progress("distilling", self.lines - start, drawn=drawn) as tell:
+        with progress("distilling", self.lines - start, drawn=drawn) as show:
             written = 0
             while window := list(islice(records, WINDOW)):
                 found: list[Any] = [None] * len(window)
                 outcomes = self._outcomes(model, strategy, window, start + written)
                 for finished, (index, outcome) in enumerate(outcomes, start=1):
                     found[index] = outcome
-                    tell(written + finished)
+                    show(written + finished)
                 journal.append(json.dumps(found, ensure_ascii=False).encode())
                 written += len(window)
-        if written and not self.args.quiet:
+        if written:
             seconds = time.perf_counter() - begun
-            print(
-                f"nartk: {written} lines in {seconds:.1f} s ({written / seconds:.1f} a second)",
-                file=sys.stderr,
-            )
+            tell(self.args, f"{written} lines in {seconds:.1f} s ({written / seconds:.1f} a second)")
 
     def _outcomes(
         self, model: Model, strategy: Any, window: Sequence[Record], first: int

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nartk.cli._common import Parser, run
+from nartk.cli._output import tell
 from nartk.errors import EXIT_OK, EXIT_SOME_FAILED, InputFileError, NartkError, UsageError
 from nartk.files import writing
 
@@ -68,8 +69,7 @@ def _command(argv: Sequence[str]) -> int:
             plot.plot_histogram(trace, Path(path), form)
         else:
             plot.plot_passes(trace[0], Path(path), form)
-    if not args.quiet:
-        print(f"nartk: {page.summary(trace)}", file=sys.stderr)
+    tell(args, page.summary(trace))
     return EXIT_SOME_FAILED if damaged else EXIT_OK
 
 

@@ -8,6 +8,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nartk.cli import _strategy
@@ -16,13 +17,11 @@ from nartk.cli._input import (
     add_drafts,
     add_input,
     add_model,
-    fields_of,
     load_model,
-    read_files,
-    read_with_drafts,
+    read_for,
     split_inputs,
 )
-from nartk.cli._output import progress
+from nartk.cli._output import progress, tell
 from nartk.errors import EXIT_FAILED, EXIT_OK, EXIT_SOME_FAILED, NartkError, UsageError
 
 if TYPE_CHECKING:
@@ -103,7 +102,11 @@ def _command(argv: Sequence[str]) -> int:
     generates = args.fuzz > 0 or args.adversarial
     if args.drafts is not None and generates and not files:
         raise UsageError("--drafts, but the sentences are generated", fix="name the file of their sentences")
-    records = _read(args, options, files) if files or not generates else []
+    records: Sequence[Record] = ()
+    if files or not generates:
+        from nartk.registry import make_strategy
+
+        records = [*read_for(make_strategy(args.strategy, options), args, files, partial(tell, args))]
     cases = [_Case(record.where, record.text, record.drafts) for record in records if record.error is None]
     errors = [record.error for record in records if record.error is not None]
     passed = True
@@ -122,23 +125,6 @@ def _command(argv: Sequence[str]) -> int:
     if not passed:
         return EXIT_FAILED
     return EXIT_SOME_FAILED if errors else EXIT_OK
-
-
-def _read(args: argparse.Namespace, options: dict[str, Any], files: Sequence[str]) -> list[Record]:
-    """The sentences of the files, with their drafts where the strategy reads drafts."""
-    from nartk.registry import make_strategy, require_drafts_reader
-
-    strategy = make_strategy(args.strategy, options)
-    if args.drafts is not None or args.draft_columns:
-        require_drafts_reader(strategy)
-    if not getattr(strategy, "reads_drafts", False):
-        return [*read_files(files, args.format, fields_of(args))]
-
-    def tell(line: str) -> None:
-        if not args.quiet:
-            print(f"nartk: {line}", file=sys.stderr)
-
-    return [*read_with_drafts(args, files, tell)]
 
 
 def _located(errors: dict[int, NartkError], cases: Sequence[_Case]) -> list[NartkError]:
@@ -209,12 +195,8 @@ def _verify(
         for each, size, order in plan:
             trial = verifier.compare(each, batch_size=size, order=order)
             trials.append(trial)
-            if not args.quiet:
-                differ = len(trial.differences)
-                print(
-                    f"nartk: {_label(model, trial)}: {trial.lines} sentences, {differ} differ",
-                    file=sys.stderr,
-                )
+            differ = len(trial.differences)
+            tell(args, f"{_label(model, trial)}: {trial.lines} sentences, {differ} differ")
     return verifier, trials
 
 
