@@ -74,7 +74,7 @@ class CtcNat(NonAutoregressive):
         if self.config.decoder_input == "memory":
             x = memory
         else:
-            x = self.encoder_embedding.words(src_tokens) * self.encoder_embedding.scale
+            x = self.encoder_embedding.vectors(src_tokens)
         return x.repeat_interleave(self.config.upsample, 1)
 
     def losses(self, src_tokens: Tensor, target: Tensor, *, training: NarTraining, update: int) -> Losses:
@@ -106,7 +106,7 @@ class CtcNat(NonAutoregressive):
             wrong = said.gather(2, best[:, :, None]).squeeze(2) < top
             wanted = labels.gather(1, best)
             shown = reveal(wrong & known, known, share, strategy)
-            words = self.decoder_embedding.words(wanted) * self.decoder_embedding.scale
+            words = self.decoder_embedding.vectors(wanted)
             x = torch.where(shown[:, :, None], words.to(x.dtype), x)
         hidden = self.fill(self.place_vectors(x), kept, memory, mask)
         said = match_scores(self.output, hidden, labels, graph_lengths=lengths)  # [B,1+U,T]

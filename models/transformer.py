@@ -167,7 +167,12 @@ class Embedding(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        return self.place(self.words(tokens) * self.scale, positions)
+        return self.place(self.vectors(tokens), positions)
+
+    def vectors(self, tokens: Tensor) -> Tensor:
+        """Words without positions: [...] -> [...,d_model]."""
+        vectors: Tensor = self.words(tokens) * self.scale
+        return vectors
 
     def place(self, x: Tensor, positions: Tensor) -> Tensor:
         """Adds positions [...] to vectors x [...,d_model] of words, or of whatever stands for them."""
