@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SHIPPED = ("gec-en",)  # models inside the package, the default first
+KEPT = 4  # other models that a model keeps loaded, those used last
 Drafts: TypeAlias = Sequence[str | Sequence[str]]  # of each line one or several
 
 
@@ -69,6 +70,7 @@ class Model:
         self.checkpoint = checkpoint
         self.scorer = scorer
         self.dtype = dtype
+        self._helpers: dict[tuple[str, str, str], Model] = {}  # the one used last is the last
 
     @property
     def max_source_len(self) -> int:
@@ -85,6 +87,7 @@ class Model:
     ) -> Any:
         """The strategy `name`, checked against this model, with the other models that it needs loaded.
 
+        The `KEPT` other models used last stay loaded, and are not read again when another call names them.
         Thresholds that `nartk-calibrate` has stored for these models take the place of defaults.
 
         Args:
@@ -104,7 +107,7 @@ class Model:
             other = getattr(made, key)
             if not item.metadata["model"] or not other:
                 continue
-            helper = load(other, device=str(self.scorer.device), dtype=self.dtype)
+            helper = self._helper(other)
             for mine, theirs in (
                 (self.checkpoint.source_vocab, helper.checkpoint.source_vocab),
                 (self.checkpoint.target_vocab, helper.checkpoint.target_vocab),
@@ -138,6 +141,18 @@ class Model:
             made = replace(made, helpers=helpers)
         made.check_helpers()
         return made
+
+    def _helper(self, name: str) -> Model:
+        """Another model, on this one's device and in its type: read only if it is not among those kept."""
+        device = str(self.scorer.device)
+        key = (os.path.realpath(model_folder(name)), device, self.dtype)
+        helper = self._helpers.pop(key, None)
+        if helper is None:
+            helper = load(name, device=device, dtype=self.dtype)
+        self._helpers[key] = helper
+        if len(self._helpers) > KEPT:
+            del self._helpers[next(iter(self._helpers))]
+        return helper
 
     def signature(self, strategy: Any) -> str:
         """What reproduces a result of this model with a strategy."""

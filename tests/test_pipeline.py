@@ -1,0 +1,85 @@
+"""`Model`: other models that strategies draft with are loaded once, and only so many are kept."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+
+import nartk
+from nartk import pipeline
+from nartk.pipeline import KEPT, Model
+
+WORDS = tiny.WORDS.split()
+LINES = ["she go to school", "", "the big old cat sees it ."]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, and drafters 0, 1 and so on, one more than are kept."""
+    folder = tmp_path_factory.mktemp("pipeline")
+    tiny.random_model(folder / "model", words=WORDS, layers=2)
+    for seed in range(KEPT + 1):
+        tiny.random_model(folder / str(seed), words=WORDS, seed=seed + 2)
+    (folder / "link").symlink_to(folder / "0")
+    return folder
+
+
+def loads(model: Model, drafters: Sequence[Path], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the drafters that are loaded when a strategy is made with each of these in turn."""
+    loaded: list[str] = []
+    load = pipeline.load
+
+    def counting(name: str, *, device: str, dtype: str) -> Model:
+        assert (torch.device(device), dtype) == (model.scorer.device, model.dtype)
+        loaded.append(Path(name).name)
+        return load(name, device=device, dtype=dtype)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "load", counting)
+        for drafter in drafters:
+            made = model.strategy("speculative", {"drafter": str(drafter)})
+            # Whatever is kept, a strategy drafts with the model that it names.
+            assert made.drafter == load(drafter).checkpoint.fingerprint
+    return loaded
+
+
+def loads_by_hand(drafters: Sequence[int], kept: int) -> list[str]:
+    """The same, where the `kept` drafters used last are at hand."""
+    recent: list[int] = []
+    loaded = []
+    for drafter in drafters:
+        if drafter not in recent[-kept:]:
+            loaded.append(str(drafter))
+        recent = [*(each for each in recent if each != drafter), drafter]
+    return loaded
+
+
+def test_a_second_call_loads_nothing(
+    folder: Path, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = nartk.load(folder / "model", device=str(device))
+    first = model.decode(LINES, "speculative", drafter=str(folder / "0"))
+    assert [each.tokens for each in first] == [each.tokens for each in model.decode(LINES)]
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "load", None)
+        assert model.decode(LINES, "speculative", drafter=str(folder / "link")) == first
+        run = model.run(LINES, "bild", {"drafter": f"{folder}/./0"})
+        assert run.stats.drafted > 0
+    assert loads(model, [folder / "0", folder / "1"], monkeypatch) == ["1"]
+
+
+def test_those_used_last_are_kept(
+    folder: Path, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = nartk.load(folder / "model", device=str(device))
+    drafters = random.Random(1).choices(range(KEPT + 1), k=24)
+    found = loads(model, [folder / str(each) for each in drafters], monkeypatch)
+    assert found == loads_by_hand(drafters, KEPT)
+    # What keeps more or fewer is told apart.
+    assert found != loads_by_hand(drafters, KEPT + 1)
+    assert found != loads_by_hand(drafters, KEPT - 1)
