@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import random
@@ -431,7 +432,7 @@ def test_accept_len_is_that_of_each_sentence_alone(kind: str, task: Any, tmp_pat
     sources, targets = sentences(3, count=20), sentences(4, count=20)
     with torch.no_grad():
         _, _, logged = made(plugin, batch(sources, targets))
-    passes = tokens = 0
+    passes = tokens = wrong = 0
     lengths: Counter[int] = Counter()
     for source, target in zip(sources, targets, strict=True):
         best = alone(verifier, source, target).argmax(-1).tolist()
@@ -439,6 +440,8 @@ def test_accept_len_is_that_of_each_sentence_alone(kind: str, task: Any, tmp_pat
             said = alone(plugin.core, source, target).argmax(-1).tolist()
             agree = [a == b for a, b in zip(said, best, strict=True)]
             given = [walked(agree, start, 3) for start in range(len(target))]
+            right = [a == b for a, b in zip(said, target, strict=True)]
+            wrong += sum(walked(right, start, 3) for start in range(len(target)))
         else:
             given = []
             for start in sorted({len(target) * part // 4 for part in range(4)}):
@@ -449,6 +452,7 @@ def test_accept_len_is_that_of_each_sentence_alone(kind: str, task: Any, tmp_pat
         lengths.update(given)
     assert lengths.keys() >= {1, 2, 3, 4}
     assert (int(logged["passes"]), int(logged["pass_tokens"])) == (passes, tokens)
+    assert wrong != tokens  # against the references
     assert reduced(made, logged)["accept_len"] == round(tokens / passes, 3)
     assert "distil" not in logged
 
@@ -538,6 +542,21 @@ def test_options_out_of_their_bounds_are_refused(
     folder = save(tmp_path / "verifier", verifier_of(WORDS), vocab_of(task))
     with pytest.raises(UsageError, match=message):
         criterion(task, **{"verifier": folder, **options})
+
+
+@pytest.mark.parametrize(("distilled", "prefixes"), [(False, "references"), (True, "outputs of --distilled")])
+def test_the_log_says_what_accept_len_is_measured_against(
+    distilled: bool, prefixes: str, task: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = save(tmp_path / "verifier", verifier_of(WORDS), vocab_of(task))
+    given = copy.copy(task)
+    given.cfg = Namespace(distilled_valid=distilled)
+    with caplog.at_level("INFO", logger="nartk.tasks.drafter"):
+        criterion(given, folder)
+    assert caplog.messages == [
+        f"accept_len: tokens a pass of the verifier {folder}, against its own words behind the {prefixes} of "
+        "the validation data"
+    ]
 
 
 def test_help_tells_the_options_of_the_criterion_and_the_architecture(

@@ -90,6 +90,15 @@ def test_the_distilled_corpus_takes_the_place_of_the_raw_one(raw: Path, distille
     assert pairs(task, "valid") == [("w1", "w2")]
 
 
+def test_validation_data_are_distilled_where_asked(raw: Path, distilled: Path) -> None:
+    task = make_task(raw, distilled=str(distilled), distilled_valid=True, raw_share=0.5)
+    with pytest.raises(UsageError, match="distilled has no split 'valid'"):
+        task.load_dataset("valid")
+    binarise(distilled, DISTILLED[:3], "valid")
+    assert pairs(task, "valid") == DISTILLED[:3]  # nothing raw among them
+    assert pairs(task, "train")[: len(DISTILLED)] == DISTILLED
+
+
 @pytest.mark.parametrize(("share", "extra"), [(0.2, 2), (0.5, 8), (0.75, 24), (0.9, 72)])
 def test_a_share_of_raw_pairs_is_added(share: float, extra: int, raw: Path, distilled: Path) -> None:
     found = pairs(make_task(raw, distilled=str(distilled), raw_share=share), "train")
@@ -107,6 +116,7 @@ def test_a_share_of_raw_pairs_is_added(share: float, extra: int, raw: Path, dist
     [
         ({"raw_share": 1.0}, r"--raw-share is 1.0, not in \[0, 1\)"),
         ({"raw_share": 0.5, "distilled": None}, "--raw-share without --distilled"),
+        ({"distilled_valid": True, "distilled": None}, "--distilled-valid without --distilled"),
         ({"distilled": "nowhere"}, "no dict.en.txt"),
         ({"raw_share": 0.5, "num_batch_buckets": 2}, "--num-batch-buckets"),
     ],

@@ -7,6 +7,7 @@ target (W: `--distil-weight`; the divergences: `nartk.models.distil_losses`). A 
 not seen the words of its block, learns what the verifier says that has.
 
 `accept_len`, logged when validating, is how many tokens a pass of the verifier gives with greedy acceptance.
+It is measured against what the verifier says, never against the references; these are but the prefixes.
 From a position of the target on these are the run of words where drafter and verifier say the same, at most
 a block, and the verifier's own word behind it, unless the sentence ends before. It is the mean over all
 positions of all targets, each with the target before it as prefix; of a blockwise drafter, over `STARTS`
@@ -15,7 +16,8 @@ positions that split each target evenly. To keep the best drafter by it:
 
 What `nartk-decode --stats` reports of real decoding is tokens / passes (accepted_per_pass and about one), in
 which it differs thus. Its prefixes are the verifier's own output: those of validation data that the verifier
-wrote (`nartk-distill`) are the same. And its passes start where the last one ended, not anywhere. Starts near
+wrote (`nartk-distill`, then `--task nartk_translation --distilled DIR --distilled-valid`) are the same, raw
+references are not. And its passes start where the last one ended, not anywhere. Starts near
 the end of a sentence leave little to accept, which makes accept_len the smaller, most so if a block holds the
 whole sentence: of ten words that are all right a pass accepts ten, and a start anywhere 5.5 on average.
 Stretches of easy words hold many positions and few passes, which makes it the larger. So compare drafters of
@@ -23,6 +25,7 @@ one verifier on the same data and the same block.
 """
 
 # No `from __future__ import annotations` here: fairseq reads the options' types from the class.
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
@@ -46,6 +49,7 @@ from nartk.vocab import Vocab
 
 STARTS = 4  # positions of each target where a blockwise drafter is validated
 NONE = "none"
+_LOGGER = logging.getLogger(__name__)
 _GLANCING = NarTraining.__dataclass_fields__
 
 
@@ -81,7 +85,8 @@ class DrafterConfig(CrossEntropyConfig):
         default=5,
         metadata={
             "help": "longest draft of an autoregressive drafter (nartk-decode --block-size), for accept_len "
-            "when validating: tokens that a pass of the verifier gives; a blockwise one fills its --block"
+            "when validating: tokens that a pass of the verifier gives, against its own words behind "
+            "the validation data's; a blockwise one fills its --block"
         },
     )
     glancing: str = field(
@@ -133,6 +138,12 @@ class Drafting(CrossEntropy):
         )
         # In a tuple: it is no part of the criterion, whose weights fairseq trains and saves.
         self._verifier = (load_verifier(verifier, task),)
+        distilled = getattr(getattr(task, "cfg", None), "distilled_valid", False)
+        prefixes = "outputs of --distilled" if distilled else "references"
+        _LOGGER.info(
+            f"accept_len: tokens a pass of the verifier {verifier}, against its own words behind the "
+            f"{prefixes} of the validation data"
+        )
 
     def forward(
         self, model: Any, sample: dict[str, Any], reduce: bool = True

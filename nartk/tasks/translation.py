@@ -22,7 +22,15 @@ class DistilledTranslationConfig(TranslationConfig):
         default=None,
         metadata={
             "help": "binarised distilled corpus (nartk-distill, then nartk-preprocess with the dictionaries "
-            "of the raw data): it is trained on in place of the raw training data; validation data stay raw"
+            "of the raw data): it is trained on in place of the raw training data; validation data stay raw "
+            "without --distilled-valid"
+        },
+    )
+    distilled_valid: bool = field(
+        default=False,
+        metadata={
+            "help": "validate too on the splits of --distilled: on what the teacher says, not on the raw "
+            "references; what tells most of a drafter (accept_len), which meets such prefixes alone"
         },
     )
     raw_share: float = field(
@@ -81,13 +89,16 @@ class DistilledTranslation(TranslationTask):
         """Reads the dictionaries.
 
         Raises:
-            UsageError: `raw_share` is out of its bounds, or there is no distilled corpus beside it.
+            UsageError: `raw_share` is out of its bounds, or there is no distilled corpus beside it or
+                `distilled_valid`.
             VocabMismatchError: The distilled corpus has other dictionaries than the raw one.
         """
         if not 0.0 <= cfg.raw_share < 1.0:
             raise UsageError(f"--raw-share is {cfg.raw_share}, not in [0, 1)", fix="0: distilled pairs alone")
         if cfg.raw_share and cfg.distilled is None:
             raise UsageError("--raw-share without --distilled", fix="add --distilled DIR")
+        if cfg.distilled_valid and cfg.distilled is None:
+            raise UsageError("--distilled-valid without --distilled", fix="add --distilled DIR")
         if cfg.raw_share and cfg.num_batch_buckets:
             raise UsageError("--raw-share with --num-batch-buckets", fix="leave one of them out")
         task: DistilledTranslation = super().setup_task(cfg, **options)
@@ -107,12 +118,24 @@ class DistilledTranslation(TranslationTask):
         return task
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **options: Any) -> None:
-        """Loads a split; of the training split, the distilled corpus in place of the raw one or with it."""
-        if split != self.cfg.train_subset or self.cfg.distilled is None:
+        """Loads a split; of the training split, the distilled corpus in place of the raw one or with it.
+
+        Raises:
+            UsageError: The distilled corpus has no such split.
+        """
+        trains = split == self.cfg.train_subset
+        if self.cfg.distilled is None or not (trains or self.cfg.distilled_valid):
             super().load_dataset(split, epoch=epoch, combine=combine, **options)
             return
-        distilled = self._distilled(split, combine)
-        if self.cfg.raw_share:
+        try:
+            distilled = self._distilled(split, combine)
+        except FileNotFoundError:
+            raise UsageError(
+                f"--distilled {self.cfg.distilled} has no split {split!r}",
+                fix="nartk-distill its sources, and nartk-preprocess them into the same folder"
+                + ("" if trains else ", or leave out --distilled-valid"),
+            ) from None
+        if trains and self.cfg.raw_share:
             super().load_dataset(split, epoch=epoch, combine=combine, **options)
             distilled = self._mixed(distilled, self.datasets[split])
         self.datasets[split] = distilled
