@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import statistics
 import tempfile
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -18,7 +19,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from nartk.errors import CheckpointError, OutputError, UsageError
-from nartk.files import writing
+from nartk.files import Journal, writing
 from nartk.registry import make_strategy, options_of
 
 FILE = "calibration.json"
@@ -207,6 +208,45 @@ def _point(
         Drop.between(reference, scored),
         *counts,
     )
+
+
+class Remembered:
+    """Takes samples from a journal while it has them; those that it lacks are measured and added.
+
+    The machine may be faster now than when the journal was begun, or slower. So that ratios hold, greedy
+    search is measured once more where samples of both times meet, and times are given as of then.
+
+    Attributes:
+        held: Samples that were in the journal.
+        taken: How many of these were asked for.
+    """
+
+    def __init__(self, measure: Measure, journal: Journal) -> None:
+        self.measure, self.journal = measure, journal
+        self._held: defaultdict[str, deque[Sample]] = defaultdict(deque)
+        for payload in journal.records():
+            key, sample = json.loads(payload)
+            self._held[key].append(Sample(**sample))
+        self.held, self.taken = journal.count, 0
+        self._greedy: dict[int, float] = {}  # seconds of greedy search as last taken, by sentences
+        self._scale: dict[int, float] = {}  # what they were of one second of now, by sentences
+
+    def __call__(self, setting: Setting | None, sentences: int) -> Sample:
+        """Decodes the first sentences, or remembers it."""
+        key = json.dumps([setting, sentences])
+        if self._held[key]:
+            self.taken += 1
+            sample = self._held[key].popleft()
+            if setting is None:
+                self._greedy[sentences] = sample.seconds
+            return sample
+        if sentences not in self._scale:
+            before = self._greedy.get(sentences)
+            self._scale[sentences] = 1.0 if before is None else before / self.measure(None, sentences).seconds
+        sample = self.measure(setting, sentences)
+        sample = replace(sample, seconds=sample.seconds * self._scale[sentences])
+        self.journal.append(json.dumps([key, asdict(sample)]).encode())
+        return sample
 
 
 class _View:

@@ -5,6 +5,7 @@ Each safeguard comes with a variant that is known to be wrong and must fail the 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import random
@@ -29,9 +30,11 @@ import nartk
 from nartk import calibration
 from nartk.calibration import Calibration, Drop, Point, Sample, Scored, Setting
 from nartk.checkpoint import save_checkpoint
+from nartk.cli import calibrate as command
 from nartk.cli import decode, score
 from nartk.cli.calibrate import main
 from nartk.errors import CheckpointError
+from nartk.files import Journal
 from nartk.metrics.bootstrap import resampled
 from nartk.metrics.result import MetricResult
 from nartk.metrics.sacre import bleu_score
@@ -273,6 +276,70 @@ def test_a_difference_that_may_be_chance_gives_nothing_up() -> None:
     assert sum(bad[:10]) < sum(good[:10])  # the known-bad rule, which compares the means, would
     found, _ = sweep_of({"fast": (0.5,), "slow": (1.0,)}, {"fast": good, "slow": bad})
     assert found.dropped == []
+
+
+# Going on
+
+
+class Later(Exception):
+    """Ends a run."""
+
+
+class Unscaled(calibration.Remembered):
+    """Known to be wrong: times of now among those of then."""
+
+    def __call__(self, setting: Setting | None, sentences: int) -> Sample:
+        self._scale[sentences] = 1.0
+        return super().__call__(setting, sentences)
+
+
+def stopped_and_resumed(path: Path, stop: int, kind: type[calibration.Remembered]) -> tuple[Any, list[Any]]:
+    """The sweep of a run that goes on after one that was stopped, and what it decoded."""
+    noise = [random.Random(4).gauss(0, 1) for _ in range(30)]
+    quality = {
+        name: [base + each for each in noise] for name, base in ((None, 9), ("a", 8), ("b", 7), ("c", 2))
+    }
+    speed = {None: 1.0, "a": 0.5, "b": 0.4, "c": 0.8}
+    settings: list[Setting] = [{"name": name} for name in ("a", "b", "c")]
+    calls: list[Any] = []
+    for slowness, end in ((1.0, stop), (3.0, None)):
+        twin = Twin({name: [seconds * slowness] for name, seconds in speed.items()}, quality)
+
+        def measure(setting: Setting | None, sentences: int, end: Any = end, twin: Twin = twin) -> Sample:
+            if end is not None and len(twin.calls) == end:
+                raise Later
+            return twin.measure(setting, sentences)
+
+        with Journal.open(path, b"header") as journal:
+            remembered = kind(measure, journal)
+            assert remembered.held == len(calls)
+            with contextlib.suppress(Later):
+                found = calibration.sweep(settings, remembered, twin.score, sentences=30, rounds=3)
+        before, calls = calls, twin.calls
+    assert remembered.taken == len(before)
+    return found, calls
+
+
+def test_a_run_goes_on_where_another_was_stopped(tmp_path: Path) -> None:
+    """On a machine that is slower now; all that was measured is taken, and figures are those of one run."""
+    whole, calls = stopped_and_resumed(tmp_path / "whole", 0, calibration.Remembered)
+    assert whole.dropped == [({"name": "c"}, {"name": "a"})]
+    assert len(calls) == 4 * 2 + 3 * 3
+    wrong = 0
+    for stop in range(1, len(calls) + 1):
+        found, rest = stopped_and_resumed(tmp_path / str(stop), stop, calibration.Remembered)
+        # All is there, or nothing of as many sentences.
+        anchor = [] if stop in (8, 17) else [(None, calls[stop][1])]
+        assert rest == [*anchor, *calls[stop:]]
+        assert (found.dropped, found.sentences) == (whole.dropped, whole.sentences)
+        for mine, theirs in zip([found.greedy, *found.points], [whole.greedy, *whole.points], strict=True):
+            assert mine.speeds == pytest.approx(theirs.speeds, rel=1e-12)
+            assert replace(mine, speeds=()) == replace(theirs, speeds=())
+        bad, _ = stopped_and_resumed(tmp_path / f"bad{stop}", stop, Unscaled)
+        wrong += [each.speeds for each in bad.points] != [
+            pytest.approx(each.speeds, rel=1e-12) for each in whole.points
+        ]
+    assert wrong > 4
 
 
 # The folder
@@ -620,6 +687,73 @@ def test_an_earlier_calibration_is_not_used(folders: Path, model: Path, tmp_path
     assert calibrate(folders, model, "--max-drop", "0.1", *GRID, "--quiet") == 0
     (stored,) = calibration.read_calibrations(model)
     assert stored.options == {"max_draft": 10, "distance": "cross-entropy"}
+
+
+def test_the_command_goes_on_with_what_was_decoded(
+    folders: Path,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = tmp_path / "report.json"
+    samples = tmp_path / "report.json.samples"
+    flags = ("--max-drop", "99", "--dry-run", "--json", str(report), "--no-prune", "--rounds", "2")
+    decoded: list[Setting | None] = []
+    stop = 0
+    measure = command._Measure.__call__
+
+    def counting(self: Any, setting: Setting | None, sentences: int) -> Sample:
+        if stop and len(decoded) == stop:
+            raise KeyboardInterrupt
+        decoded.append(setting)
+        return measure(self, setting, sentences)
+
+    def told(*more: str, code: int = 0) -> str:
+        decoded.clear()
+        assert calibrate(folders, model, *flags, *more) == code
+        return capsys.readouterr().err
+
+    monkeypatch.setattr(command._Measure, "__call__", counting)
+    monkeypatch.setattr(command, "EVERY", 0.0)
+    stop = 2 + 4  # two warm up
+    told(*GRID, code=130)
+    assert not report.exists()
+    stop = 0
+    err = told(*GRID)
+    # Of three settings in two rounds two were left, and greedy search for their times.
+    assert decoded[2:] == [None, {"fallback": 0.2, "rollback": math.inf}, None]
+    assert f"nartk: goes on after 4 decodings in {samples}; without it all are timed anew\n" in err
+    lines = re.findall(r"nartk: decoding (\d) of at most 6, (.*): 0:\d\d elapsed, about 0:\d\d left at", err)
+    assert lines == [("5", "fallback 0.2, rollback inf"), ("6", "greedy")]
+    first = json.loads(report.read_text())
+    assert first["taken_over"] == 4
+
+    # What scores and chooses may change, and so may the number of rounds.
+    told(*GRID, "--metric", "bleu", "--max-drop", "98", "--quiet")
+    assert decoded[2:] == []
+    second = json.loads(report.read_text())
+    assert (second["metric"], second["taken_over"]) == ("bleu", 6)
+    assert [each["speeds"] for each in second["points"]] == [each["speeds"] for each in first["points"]]
+    told(*GRID, "--rounds", "3", "--quiet")
+    assert len(decoded[2:]) == 1 + 3
+
+    # What is decoded may not.
+    one = ["--grid", "fallback=0.3", "--grid", "rollback=2"]
+    for changed, message in (
+        (one, "grid {'fallback': [0.2], 'rollback': [0.5, inf]}, now it is {'fallback': [0.3], "),
+        ([*one, "--batch-size", "3"], "batch_size 32, now it is 3"),
+        ([*one, "--batch-size", "3", "--dtype", "bf16"], "dtype 'fp32', now it is 'bf16'"),
+    ):
+        err = told(*changed)
+        assert f"nartk: {samples} was begun with {message}" in err
+        assert ": everything is decoded anew\n" in err
+        assert len(decoded[2:]) == 4
+        assert json.loads(report.read_text())["taken_over"] == 0
+    with Journal.open(tmp_path / "other.json.samples", b"somebody's"):
+        pass
+    err = told(*GRID, "--json", str(tmp_path / "other.json"), code=4)
+    assert f"{tmp_path}/other.json.samples: not a journal of nartk-calibrate. Fix: give --json another" in err
 
 
 def test_a_picture_is_drawn(folders: Path, model: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
@@ -20,22 +20,24 @@ from nartk.cli import _strategy, score
 from nartk.cli._common import Parser, run
 from nartk.cli._input import STDIN, add_computation, load_model, read_files, split_inputs
 from nartk.cli._output import progress, tell
+from nartk.cli._resume import difference, measure_file
 from nartk.errors import (
     EXIT_FAILED,
     EXIT_OK,
     InputFileError,
     NartkError,
     OutputError,
+    ResumeMismatchError,
     UsageError,
 )
-from nartk.files import writing
+from nartk.files import Journal, writing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from matplotlib.figure import Figure
 
-    from nartk.calibration import Point, Sample, Scored, Setting, Sweep
+    from nartk.calibration import Measure, Point, Remembered, Sample, Scored, Setting, Sweep
     from nartk.data.readers import Record
     from nartk.pipeline import Model
 
@@ -56,6 +58,7 @@ drop: of the metric, and its 95 % interval by paired bootstrap; at most: with 95
 passes, steps, drafted: passes of the model, passes of the drafter and drafted tokens, an output token.
 front: no other setting is as fast with as small a drop. The one that is chosen is bold."""
 EVERY = 30.0  # seconds between two lines of progress, where no bar is drawn
+SAMPLES = ".samples"  # ends the name of the journal beside the JSON
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -118,7 +121,12 @@ def _parser() -> Parser:
     )
     add_computation(parser)
     parser.add_argument("--truncate", action="store_true", help="cut sentences too long for the model")
-    parser.add_argument("--json", metavar="FILE", help="write all figures as JSON")
+    parser.add_argument(
+        "--json",
+        metavar="FILE",
+        help="write all figures as JSON; each decoding is kept at once in FILE.samples, from which the same "
+        "command goes on if it is stopped, or with another --metric, --max-drop or number of --rounds",
+    )
     parser.add_argument("--plot", metavar="FILE", help="draw the settings (.png, .svg or .pdf)")
     parser.add_argument("--dry-run", action="store_true", help="store nothing")
     parser.add_argument("--quiet", action="store_true", help="errors alone on stderr")
@@ -220,16 +228,21 @@ class _Job:
             model = load_model(self.name, args, args.dtype)
             measure = _Measure(args, model, model.strategy(args.strategy, self.options), self.records)
             measure.warm_up(self.settings[0])
+            remembered = stack.enter_context(self._remembered(model, measure))
             total = len(self.settings) + 1
-            rest = -(-len(self.records) // calibration.PART) * calibration.PART_ROUNDS
-            work = total * (len(self.records) * args.rounds + (0 if args.no_prune else rest))
+            rest = -(-len(self.records) // calibration.PART)
+            parts = [(args.rounds, len(self.records))]
+            if not args.no_prune:
+                parts.append((calibration.PART_ROUNDS, rest))
+            work = total * sum(rounds * sentences for rounds, sentences in parts)
             drawn = not args.quiet and sys.stderr.isatty()
-            tell(self.args, f"{total - 1} settings, {args.rounds} rounds of {len(self.records)} sentences")
+            tell(args, f"{total - 1} settings, {args.rounds} rounds of {len(self.records)} sentences")
             with progress("calibrating", work, drawn=drawn) as show:
-                measure.show = show if drawn or args.quiet else _lines(work)
+                if not drawn and not args.quiet:
+                    show = _Lines(total * sum(rounds for rounds, _ in parts), work, measure)
                 found = calibration.sweep(
                     self.settings,
-                    measure,
+                    _shown(measure if remembered is None else remembered, show),
                     scores,
                     sentences=len(self.records),
                     rounds=args.rounds,
@@ -239,7 +252,9 @@ class _Job:
             strategy = replace(measure.strategy, **chosen.setting)
             facts = self._facts(model, strategy, scores.signature)
             if report is not None:
-                data = facts | _as_data(found, chosen, fits) | {"dry_run": args.dry_run}
+                taken = 0 if remembered is None else remembered.taken
+                data = facts | _as_data(found, chosen, fits)
+                data |= {"taken_over": taken, "dry_run": args.dry_run}
                 json.dump(calibration.finite(data), report, indent=2, allow_nan=False)
                 report.write("\n")
             if picture is not None:
@@ -260,6 +275,49 @@ class _Job:
         if not args.dry_run:
             self._store(model, strategy, chosen, facts)
         return EXIT_OK
+
+    @contextmanager
+    def _remembered(self, model: Model, measure: _Measure) -> Iterator[Remembered | None]:
+        """Remembers beside the JSON what is decoded, and was by the same calibration, if it is a file."""
+        from nartk.calibration import Remembered
+
+        args = self.args
+        # A device or a pipe has no place beside it.
+        if args.json is None or (Path(args.json).exists() and not Path(args.json).is_file()):
+            yield None
+            return
+        path = Path(args.json + SAMPLES)
+        header = json.dumps({"calibrated": self._inputs(model, measure.strategy)}).encode()
+        if path.exists() and (old := Journal.header(path)) not in (None, header):
+            try:
+                changed = difference(json.loads(old)["calibrated"], json.loads(header)["calibrated"])
+            except (ValueError, LookupError, TypeError, AttributeError):
+                raise ResumeMismatchError(
+                    "not a journal of nartk-calibrate", fix="give --json another name", where=str(path)
+                ) from None
+            tell(args, f"{path} {changed}: everything is decoded anew")
+            path.unlink()
+        with Journal.open(path, header) as journal:
+            found = Remembered(measure, journal)
+            if found.held:
+                tell(args, f"goes on after {found.held} decodings in {path}; without it all are timed anew")
+            yield found
+
+    def _inputs(self, model: Model, strategy: Any) -> dict[str, Any]:
+        """What decoding depends on."""
+        import torch
+
+        args = self.args
+        return {
+            "grid": self.grid,  # first: the signature has the values of the last setting
+            "signature": model.signature(strategy),
+            "sentences": measure_file(self.dev),
+            "batch_size": args.batch_size,
+            "max_tokens": args.max_tokens,
+            "truncate": args.truncate,
+            "device": args.device,
+            "threads": torch.get_num_threads(),
+        }
 
     def _facts(self, model: Model, strategy: Any, metric: str) -> dict[str, Any]:
         """What the figures depend on."""
@@ -383,7 +441,8 @@ class _Measure:
     """Decodes the first sentences with a setting.
 
     Attributes:
-        show: Is told how many sentences have been decoded in all.
+        setting: The one used last.
+        done: Sentences decoded in all, without those of the warm-up.
     """
 
     def __init__(
@@ -395,7 +454,7 @@ class _Measure:
         helpers = {key: counted(scorer, self._count) for key, scorer in strategy.helpers.items()}
         self.strategy = replace(strategy, helpers=helpers)
         self.greedy = model.strategy(REFERENCE, _strategy.shared_options(strategy, REFERENCE))
-        self.show: Callable[[int], None] = lambda done: None
+        self.setting: Setting | None = None
         self.done = self.steps = 0
 
     def _count(self, rows: int) -> None:
@@ -429,25 +488,60 @@ class _Measure:
             texts[index] = outcome.hypotheses[0].text
             results.append(outcome)
         stats = summarize(results, time.perf_counter() - start)
+        self.setting = setting
         self.done += sentences
-        self.show(self.done)
         return Sample(stats.seconds, texts, stats.tokens, stats.passes, self.steps, stats.drafted)
 
 
-def _lines(total: int) -> Callable[[int], None]:
-    """Tells on stderr, now and then, how many of `total` sentences are decoded."""
-    last = time.monotonic()
+def _shown(measure: Measure, show: Callable[[int], None]) -> Measure:
+    """Measures, and shows how many sentences were asked for."""
+    done = 0
 
-    def show(done: int) -> None:
-        nonlocal last
-        if time.monotonic() - last >= EVERY:
-            last = time.monotonic()
-            print(f"nartk: decoded {done} of at most {total} sentences", file=sys.stderr, flush=True)
+    def measured(setting: Setting | None, sentences: int) -> Sample:
+        nonlocal done
+        sample = measure(setting, sentences)
+        done += sentences
+        show(done)
+        return sample
 
-    return show
+    return measured
 
 
-def _label(setting: Setting) -> str:
+class _Lines:
+    """Tells on stderr, now and then, how far a calibration is.
+
+    Args:
+        decodings, sentences: How many there are at most.
+        measure: Knows how many sentences were decoded, and not remembered.
+    """
+
+    def __init__(self, decodings: int, sentences: int, measure: _Measure) -> None:
+        self.decodings, self.sentences, self.measure = decodings, sentences, measure
+        self.count = 0
+        self.begun = self.last = time.monotonic()
+
+    def __call__(self, done: int) -> None:
+        self.count += 1
+        now = time.monotonic()
+        if not self.measure.done or now - self.last < EVERY:
+            return
+        self.last, spent = now, now - self.begun
+        left = spent / self.measure.done * (self.sentences - done)
+        print(
+            f"nartk: decoding {self.count} of at most {self.decodings}, {_label(self.measure.setting)}: "
+            f"{_clock(spent)} elapsed, about {_clock(left)} left at most",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
+
+
+def _label(setting: Setting | None) -> str:
+    if setting is None:
+        return "greedy"
     return ", ".join(f"{name} {_short(value)}" for name, value in setting.items())
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import hashlib
 import json
 import sys
 import time
@@ -18,11 +17,11 @@ from nartk.cli import _strategy
 from nartk.cli._common import Parser, run
 from nartk.cli._input import add_computation, load_model, read_files, split_inputs
 from nartk.cli._output import progress, tell
+from nartk.cli._resume import difference, measure_file
 from nartk.distillation import REASONS, Choice, Filters
 from nartk.errors import (
     EXIT_OK,
     EXIT_SOME_FAILED,
-    InputFileError,
     LengthMismatchError,
     NartkError,
     OutputError,
@@ -145,9 +144,9 @@ class _Job:
         )
         self.nbest: int = getattr(make_strategy(args.strategy, options), "nbest", 1)
         self.choice = self._choice()
-        self.inputs = {"source": _measure(self.source)}
+        self.inputs = {"source": measure_file(self.source)}
         if args.target is not None:
-            self.inputs["target"] = _measure(args.target)
+            self.inputs["target"] = measure_file(args.target)
             lines = {side: found["lines"] for side, found in self.inputs.items()}
             if lines["source"] != lines["target"]:
                 raise LengthMismatchError(
@@ -249,16 +248,13 @@ class _Job:
             raise ResumeMismatchError(
                 "not a journal of nartk-distill", fix="choose another folder", where=str(path)
             ) from None
-        changed = _difference(parts[0], settings["decoding"])
+        changed = difference(parts[0], settings["decoding"])
         fix = "give the settings of that run, or another --output"
-        if changed is None and not self.args.refilter:
-            changed = _difference(parts[1], settings["filtering"])
+        if not changed and not self.args.refilter:
+            changed = difference(parts[1], settings["filtering"])
             fix += ", or --refilter to filter anew what has been decoded"
-        if changed is not None:
-            name, before, now = changed
-            raise ResumeMismatchError(
-                f"was begun with {name} {_shown(before)}, now it is {_shown(now)}", fix=fix, where=str(path)
-            )
+        if changed:
+            raise ResumeMismatchError(changed, fix=fix, where=str(path))
 
     def _decode(self, model: Model, strategy: Any, journal: Journal) -> None:
         """Decodes the windows that the journal does not hold, and adds them to it."""
@@ -357,48 +353,5 @@ def _language(given: str | None, file: str | None, side: str) -> str:
     return name
 
 
-def _measure(name: str) -> dict[str, Any]:
-    """The lines of a file and the SHA-256 of its bytes.
-
-    Raises:
-        InputFileError: It cannot be read, or holds no line.
-    """
-    digest, lines, last = hashlib.sha256(), 0, b"\n"
-    try:
-        with open(name, "rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-                lines += block.count(b"\n")
-                last = block[-1:]
-    except OSError as error:
-        raise InputFileError(
-            f"cannot read: {error.strerror}", fix="give a readable file", where=name
-        ) from error
-    lines += last != b"\n"
-    if not lines:
-        raise InputFileError("no sentence to decode", fix="give a file with at least one", where=name)
-    return {"lines": lines, "sha256": digest.hexdigest()}
-
-
 def _to_json(values: dict[str, Any]) -> bytes:
     return json.dumps(values, ensure_ascii=False).encode()
-
-
-def _difference(old: dict[str, Any], new: dict[str, Any]) -> tuple[str, Any, Any] | None:
-    """The first setting that differs, or the first part of the signature: its name, and both values."""
-    for name in new:
-        before, now = old.get(name), new[name]
-        if before == now:
-            continue
-        if name == "signature" and isinstance(before, str):
-            parts, others = (
-                dict(part.partition(":")[::2] for part in text.split("|")) for text in (before, now)
-            )
-            name = next((key for key in others if parts.get(key) != others[key]), name)
-            before, now = parts.get(name, before), others.get(name, now)
-        return name, before, now
-    return None
-
-
-def _shown(value: Any) -> str:
-    return repr(value["sha256"][:12] if isinstance(value, dict) and "sha256" in value else value)

@@ -1,0 +1,52 @@
+"""What commands that go on where an earlier run stopped compare: their inputs then and now."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from nartk.errors import InputFileError
+
+
+def measure_file(name: str) -> dict[str, Any]:
+    """The lines of a file and the SHA-256 of its bytes.
+
+    Raises:
+        InputFileError: It cannot be read, or holds no line.
+    """
+    digest, lines, last = hashlib.sha256(), 0, b"\n"
+    try:
+        with open(name, "rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+                lines += block.count(b"\n")
+                last = block[-1:]
+    except OSError as error:
+        raise InputFileError(
+            f"cannot read: {error.strerror}", fix="give a readable file", where=name
+        ) from error
+    lines += last != b"\n"
+    if not lines:
+        raise InputFileError("no sentence to decode", fix="give a file with at least one", where=name)
+    return {"lines": lines, "sha256": digest.hexdigest()}
+
+
+def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """Says what the first setting that differs was and is, of the signature the first part; or nothing."""
+    for name in new:
+        before, now = old.get(name), new[name]
+        if before == now:
+            continue
+        if name == "signature" and isinstance(before, str):
+            parts, others = (
+                dict(part.partition(":")[::2] for part in text.split("|")) for text in (before, now)
+            )
+            name = next((key for key in others if parts.get(key) != others[key]), name)
+            before, now = parts.get(name, before), others.get(name, now)
+        return f"was begun with {name} {_shown(before)}, now it is {_shown(now)}"
+    return ""
+
+
+def _shown(value: Any) -> str:
+    return repr(value["sha256"][:12] if isinstance(value, dict) and "sha256" in value else value)
