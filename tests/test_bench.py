@@ -188,9 +188,10 @@ def test_forced_outputs_differ_from_their_sources_in_so_many_words() -> None:
     assert Job.from_dict(json.loads(json.dumps(dataclasses.asdict(job)))) == job
 
 
-def test_drafts_go_with_their_sentences() -> None:
-    job = Job(("a", "b", "c"), (1, 2, 3), drafts=(("x", "y"), (), ("z",)))
-    assert job.part(1, 3) == Job(("b", "c"), (2, 3), drafts=((), ("z",)))
+def test_drafts_and_prefixes_go_with_their_sentences() -> None:
+    drafts, prefixes = (("x", "y"), (), ("z",)), ("", "p", "q")
+    job = Job(("a", "b", "c"), (1, 2, 3), drafts=drafts, prefixes=prefixes, truncate=True)
+    assert job.part(1, 3) == Job(("b", "c"), (2, 3), drafts=((), ("z",)), prefixes=("p", "q"), truncate=True)
     assert Job.from_dict(json.loads(json.dumps(dataclasses.asdict(job)))) == job
 
 
@@ -455,6 +456,8 @@ def failing(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
         (["--plot", "ratios.bmp"], "--plot is 'ratios.bmp'"),
         (["--ref", "ref.txt"], "--random with --ref"),
         (["--drafts", "drafts.txt"], "--random with --drafts"),
+        (["--prefix-column", "2"], "--random with --prefix-column"),
+        (["--truncate"], "--random with --truncate"),
         (["--peers", "hf:assistants=x"], "'hf:assistants=x' sets 'assistants=x'"),
         (["--strategies", "verify"], "strategy 'verify' reads drafts, and none are given"),
     ],
@@ -512,6 +515,46 @@ def test_engines_are_measured_and_agree(
         for entry in (greedy, iad):
             assert 0 < entry["latency_ms"]["p50"] <= entry["latency_ms"]["p99"] < 1000 * max(entry["seconds"])
             assert entry["quality"] == {}
+
+
+def test_prefixes_and_long_sentences_are_decoded_as_nartk_decode_does(
+    folders: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    large = load(folders["large"])
+    words = large.max_source_len
+    rows = [(LINES[0], "hy ax"), (" ".join([LINES[1]] * words), ""), (LINES[2], "b")]
+    source = tmp_path / "in.tsv"
+    source.write_text("".join("\t".join(row) + "\n" for row in rows))
+    # Engines answer in other processes: what they say is scored against what they should say.
+    cut = [" ".join(line.split()[:words]) for line, _ in rows]
+    run = large.run(cut, options={"max_len": 12}, prefixes=[prefix for _, prefix in rows])
+    wanted = [hypotheses[0].text for hypotheses in run.hypotheses]
+    assert (wanted[0][:5], wanted[2][:1]) == ("hy ax", "b")
+    plain = [each.text for each in large.decode(cut, max_len=12)]
+    assert all((a == b) is (i == 1) for i, (a, b) in enumerate(zip(wanted, plain, strict=True)))
+    (tmp_path / "ref").write_text("".join(f"{line}\n" for line in wanted))
+    # Known to be wrong: the prefixes left out.
+    assert chrf_score([wanted], plain).score < 100
+    argv = [folders["large"], str(source), "--prefix-column", "2", "--truncate", "--rounds", "1", "--threads"]
+    argv += ["1", "--batch-size", "2", "--max-len", "12", "--ref", str(tmp_path / "ref"), "--metric", "chrf"]
+    message = failing(capsys, *argv, "--peers", "hf")
+    assert "the sentences have prefixes, which --peers cannot be given" in message
+    assert main([*argv, "--output", str(tmp_path / "out.json")]) == 0
+    assert "left out" not in capsys.readouterr().err
+    (cell,) = json.loads((tmp_path / "out.json").read_text())["cells"]
+    assert cell["sentences"] == 3
+    for engine in cell["engines"]:
+        assert (engine["differ"], engine["quality"]["chrf"]["score"]) == (0, 100.0)
+
+
+def test_a_peer_reads_what_a_strategy_reads(folders: dict[str, str]) -> None:
+    large = load(folders["large"])
+    line = " ".join(["a b c d"] * large.max_source_len)
+    peer = HuggingFace()
+    peer.checkpoint = large.checkpoint
+    assert peer._encode(line, truncate=True) == [*large.encode(line, truncate=True)]
+    assert len(peer._encode(line, truncate=False)) > large.max_source_len + 1
+    assert peer._encode("a b", truncate=True) == [*large.encode("a b")]
 
 
 def test_quality_is_measured_with_speed(

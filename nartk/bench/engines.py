@@ -92,8 +92,9 @@ class NartkEngine:
             job.lines,
             self.strategy,
             batch_size=batch_size,
-            prefixes=job.forced,
+            prefixes=job.prefixes if job.forced is None else job.forced,
             drafts=job.drafts if getattr(self.strategy, "reads_drafts", False) else None,
+            truncate=job.truncate,
         ):
             if isinstance(outcome, NartkError):
                 raise outcome
@@ -152,7 +153,7 @@ class Peer:
 
     def decode(self, job: Job, batch_size: int) -> Outcome:
         """Decodes from text to text."""
-        sources = [self._encode(line) for line in job.lines]
+        sources = [self._encode(line, truncate=job.truncate) for line in job.lines]
         order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))
         groups = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
         batches = [
@@ -170,8 +171,11 @@ class Peer:
             start = time.perf_counter()
         return Outcome(tokens, texts, latencies if self.in_turn else [])
 
-    def _encode(self, line: str) -> list[int]:
-        return [*self.checkpoint.source_tokenizer.encode(line), self.checkpoint.source_vocab.eos]
+    def _encode(self, line: str, *, truncate: bool) -> list[int]:
+        ids = self.checkpoint.source_tokenizer.encode(line)
+        if truncate:
+            ids = ids[: self.checkpoint.settings["max_source_len"] - 1]
+        return [*ids, self.checkpoint.source_vocab.eos]
 
     def _cut(self, row: list[int], limit: int) -> list[int]:
         row = row[:limit]

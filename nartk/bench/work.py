@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,29 +48,30 @@ class Job:
         limits: Longest output of each, tokens with eos.
         forced: The output that each gets whatever the model says, eos included; None: the model decides.
         drafts: What each one's output may be, for strategies that read drafts; None: nothing is given.
+        prefixes: What each one's output must begin with; None: nothing is given.
+        truncate: Whether sentences too long for the model are cut, not refused.
     """
 
     lines: tuple[str, ...]
     limits: tuple[int, ...]
     forced: tuple[str, ...] | None = None
     drafts: tuple[tuple[str, ...], ...] | None = None
+    prefixes: tuple[str, ...] | None = None
+    truncate: bool = False
 
     def part(self, start: int, end: int) -> Job:
         """The sentences from `start` up to `end`."""
-        forced = None if self.forced is None else self.forced[start:end]
-        drafts = None if self.drafts is None else self.drafts[start:end]
-        return Job(self.lines[start:end], self.limits[start:end], forced, drafts)
+        names = ("lines", "limits", "forced", "drafts", "prefixes")
+        columns = {name: getattr(self, name) for name in names}
+        return replace(self, **{name: each[start:end] for name, each in columns.items() if each is not None})
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Job:
         """Reads what `dataclasses.asdict` and JSON made of a job."""
-        forced, drafts = values["forced"], values["drafts"]
-        return cls(
-            lines=tuple(values["lines"]),
-            limits=tuple(values["limits"]),
-            forced=None if forced is None else tuple(forced),
-            drafts=None if drafts is None else tuple(map(tuple, drafts)),
-        )
+        tuples = {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
+        if "drafts" in tuples:
+            tuples["drafts"] = tuple(map(tuple, tuples["drafts"]))
+        return cls(**(values | tuples))
 
 
 def save_random_model(folder: Path, size: str, *, seed: int) -> None:

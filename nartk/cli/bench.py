@@ -155,7 +155,13 @@ def _command(argv: Sequence[str]) -> int:
             model, cells = str(folder), _random_cells(args, folder)
         else:
             model, cells, qualities = _file_cells(args, strategies, folder)
-        specs = _chosen(args, strategies, peers, model, drafts=cells[0].job.drafts is not None)
+        job = cells[0].job
+        if peers and job.prefixes is not None:
+            raise UsageError(
+                "the sentences have prefixes, which --peers cannot be given",
+                fix="leave out --peers, or --prefix-column and the JSONL key",
+            )
+        specs = _chosen(args, strategies, peers, model, drafts=job.drafts is not None)
         setup = Setup(model, args.device, _threads(args.threads))
         environment = runner.environment(setup)
         runner.measure(cells, specs, setup, rounds=args.rounds, tell=partial(tell, args))
@@ -212,6 +218,8 @@ def _check(args: argparse.Namespace) -> None:
             ("--metric", args.metric),
             ("--drafts", args.drafts),
             ("--draft-columns", args.draft_columns),
+            ("--prefix-column", args.prefix_column),
+            ("--truncate", args.truncate),
         ):
             if given:
                 raise UsageError(f"--random with {flag}", fix="leave one of them out")
@@ -353,20 +361,26 @@ def _file_cells(
         if len(rows) == args.limit:
             break
         length = len(checkpoint.source_tokenizer.encode(record.text)) + 1 if record.error is None else 0
+        if args.truncate:
+            length = min(length, longest)
         if not 1 < length <= longest:
             left_out += 1
             continue
         rows.append(row)
         limits.append(min(limit(length), checkpoint.settings["max_target_len"]))
     if left_out:
-        tell(args, f"{left_out} lines left out: blank, unreadable or too long")
+        reasons = "blank or unreadable" if args.truncate else "blank, unreadable or too long"
+        tell(args, f"{left_out} lines left out: {reasons}")
     if not rows:
         raise InputFileError("no sentence to decode", fix="give a file with at least one")
     drafts = tuple(tuple(filter(None, records[row].drafts)) for row in rows)
+    prefixes = tuple(records[row].prefix for row in rows)
     job = Job(
         lines=tuple(records[row].text for row in rows),
         limits=tuple(limits),
         drafts=drafts if any(drafts) else None,
+        prefixes=prefixes if any(prefixes) else None,
+        truncate=args.truncate,
     )
     return (
         model,
