@@ -34,6 +34,15 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message, fix=f"see {self.prog} --help")
 
 
+def require_least(args: argparse.Namespace, least: int, *names: str) -> None:
+    """Refuses an argument, if it is given, that is below `least`."""
+    for name in names:
+        value = getattr(args, name)
+        if value is not None and value < least:
+            flag = "--" + name.replace("_", "-")
+            raise UsageError(f"{flag} is {value}, below {least}", fix=f"give at least {least}")
+
+
 def run(command: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> int:
     """Runs a command and turns what it raises into one line on stderr and an exit code."""
     args = list(sys.argv[1:] if argv is None else argv)

@@ -12,7 +12,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nartk.cli._common import Parser
+from nartk.cli._common import Parser, require_least
 from nartk.data.readers import FORMATS, Fields, Record, format_of, read_records
 from nartk.errors import InputFileError, LengthMismatchError, ModelNotFoundError, UsageError
 
@@ -118,9 +118,8 @@ def load_model(name: str, args: argparse.Namespace, dtype: str) -> Model:
 
     from nartk.pipeline import load
 
+    require_least(args, 1, "threads")
     if args.threads is not None:
-        if args.threads < 1:
-            raise UsageError(f"--threads is {args.threads}", fix="give at least 1")
         torch.set_num_threads(args.threads)
     return load(name, device=args.device, dtype=dtype)
 

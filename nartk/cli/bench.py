@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nartk.cli import score
-from nartk.cli._common import Parser, run
+from nartk.cli._common import Parser, require_least, run
 from nartk.cli._input import (
     add_drafts,
     add_input,
@@ -191,15 +191,7 @@ def _command(argv: Sequence[str]) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     """Refuses what cannot be done, before anything is."""
-    for flag, value in (
-        ("--rounds", args.rounds),
-        ("--limit", args.limit),
-        ("--max-len", args.max_len),
-        ("--source-len", args.source_len),
-        ("--threads", args.threads),
-    ):
-        if value is not None and value < 1:
-            raise UsageError(f"{flag} is {value}", fix="give at least 1")
+    require_least(args, 1, "rounds", "limit", "max_len", "source_len", "threads")
     args.batch_sizes = _integers("--batch-size", args.batch_size, low=1)
     args.edits = None
     if args.forced_edits is not None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from nartk import __version__
 from nartk.cli import _strategy, score
-from nartk.cli._common import Parser, run
+from nartk.cli._common import Parser, require_least, run
 from nartk.cli._input import STDIN, add_computation, load_model, read_files, split_inputs
 from nartk.cli._output import progress, tell
 from nartk.cli._resume import difference, measure_file
@@ -147,15 +147,8 @@ class _Job:
         from nartk.registry import make_strategy, options_of
 
         self.args = args
-        for flag, value in (
-            ("--rounds", args.rounds),
-            ("--batch-size", args.batch_size),
-            ("--bootstrap", args.bootstrap),
-        ):
-            if value < 1:
-                raise UsageError(f"{flag} is {value}", fix="give at least 1")
-        if args.bootstrap_seed < 0:
-            raise UsageError(f"--bootstrap-seed is {args.bootstrap_seed}", fix="give 0 or more")
+        require_least(args, 1, "rounds", "batch_size", "bootstrap")
+        require_least(args, 0, "bootstrap_seed")
         if args.max_drop is None or not abs(args.max_drop) < float("inf"):
             raise UsageError(
                 "--max-drop is missing" if args.max_drop is None else f"--max-drop is {args.max_drop}",

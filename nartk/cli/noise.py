@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, cast
 
-from nartk.cli._common import Parser, run
+from nartk.cli._common import Parser, require_least, run
 from nartk.data.m2 import M2Sentence, read_m2
 from nartk.errors import (
     EXIT_OK,
@@ -63,10 +63,8 @@ def _command(argv: Sequence[str]) -> int:
         if args.files or args.rates is not None or args.pairs or args.tokenize:
             raise UsageError("measuring takes no text and no option of noising", fix="leave the rest out")
         return _fit(args)
-    if args.copies < 1:
-        raise UsageError(f"--copies is {args.copies}, below 1", fix="give 1 or more")
-    if args.seed < 0:
-        raise UsageError(f"--seed is {args.seed}, below 0", fix="give 0 or more")
+    require_least(args, 1, "copies")
+    require_least(args, 0, "seed")
     return _noise(args)
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nartk.cli import _strategy
-from nartk.cli._common import Parser, run
+from nartk.cli._common import Parser, require_least, run
 from nartk.cli._input import (
     add_drafts,
     add_input,
@@ -95,9 +95,7 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 def _command(argv: Sequence[str]) -> int:
     args, options = _strategy.parse(_parser(), argv)
-    for flag, number in (("--fuzz", args.fuzz), ("--fuzz-seed", args.fuzz_seed)):
-        if number < 0:
-            raise UsageError(f"{flag} is {number}", fix="give 0 or more")
+    require_least(args, 0, "fuzz", "fuzz_seed")
     name, files = split_inputs(args.inputs, "nartk-verify")
     generates = args.fuzz > 0 or args.adversarial
     if args.drafts is not None and generates and not files:
