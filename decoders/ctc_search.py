@@ -78,12 +78,23 @@ class Greedy:
     totals: Tensor
 
 
-def greedy_search(frames: Frames, blank: int, silent: list[int]) -> Greedy:
-    """Takes the likeliest label of each frame but the `silent` ones, of equals any."""
+def greedy_labels(frames: Frames, blank: int, silent: list[int]) -> Collapsed:
+    """What the likeliest labels but the `silent` ones say, of equals any."""
+    return collapse(_likeliest(frames, silent)[1], frames.lengths, blank)
+
+
+def _likeliest(frames: Frames, silent: list[int]) -> tuple[Tensor, Tensor]:
+    """The likeliest label of each frame but the `silent` ones, its log-probability first: [B,T]."""
     never = torch.tensor(silent, dtype=torch.int64, device=frames.log_probs.device)
-    best, labels = frames.log_probs.max(2)  # [B,T]
+    best, labels = frames.log_probs.max(2)
     if bool(torch.isin(labels, never).any()):  # trained models say none; the copy costs three times the rest
         best, labels = frames.log_probs.index_fill(2, never, float("-inf")).max(2)
+    return best, labels
+
+
+def greedy_search(frames: Frames, blank: int, silent: list[int]) -> Greedy:
+    """Takes the likeliest label of each frame but the `silent` ones, of equals any."""
+    best, labels = _likeliest(frames, silent)  # [B,T]
     found = collapse(labels, frames.lengths, blank)
     inside = torch.arange(labels.shape[1], device=labels.device) < frames.lengths[:, None]
     best = torch.where(inside, best, 0.0)

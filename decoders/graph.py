@@ -49,24 +49,41 @@ class Paths:
         return rows, at
 
 
-def walk(following: Tensor, lengths: Tensor, start: Tensor | None = None) -> Paths:
+def walk(following: Tensor, lengths: Tensor) -> Paths:
     """Follows the chosen edges, following [R,L] being each vertex's next, in graphs of lengths [R].
 
     What does not lead to a later vertex is taken for the next one, so that every walk ends. Each round
     doubles what is known of the paths: log L rounds.
-
-    Args:
-        start: [R], the vertex that a walk begins with; None: vertex 0.
     """
     width, last = following.shape[1], lengths[:, None] - 1
-    later = torch.arange(1, width + 1, device=following.device)
-    jump = torch.minimum(torch.maximum(following, later), last)
-    vertices = torch.zeros_like(following[:, :1]) if start is None else start[:, None]
+    jump = _onward(following, last)
+    vertices = torch.zeros_like(following[:, :1])
     while vertices.shape[1] < width:
         vertices = torch.cat([vertices, jump.gather(1, vertices)], 1)
         jump = jump.gather(1, jump)
     counts = (vertices < last).sum(1) + 1
     return Paths(vertices[:, : int(counts.max())], counts)
+
+
+def walk_everywhere(following: Tensor, lengths: Tensor, steps: int) -> Tensor:
+    """The first steps of the walks from all vertices, as `walk` goes: [R,L,steps+1], each its start first.
+
+    Those that have ended stay at the last vertex, and those from beyond it go there.
+    """
+    rows, width = following.shape
+    jump = _onward(following, lengths[:, None] - 1)
+    vertices = torch.arange(width, device=following.device).expand(rows, -1)[:, :, None]
+    while vertices.shape[2] <= steps:
+        after = jump.gather(1, vertices.flatten(1)).view(vertices.shape)
+        vertices = torch.cat([vertices, after], 2)
+        jump = jump.gather(1, jump)
+    return vertices[:, :, : steps + 1]
+
+
+def _onward(following: Tensor, last: Tensor) -> Tensor:
+    """The vertices [R,L] that walks come to next, none behind the last [R,1]."""
+    later = torch.arange(1, following.shape[1] + 1, device=following.device)
+    return torch.minimum(torch.maximum(following, later), last)
 
 
 def choose_words(

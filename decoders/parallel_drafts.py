@@ -16,10 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nartk.decoders.beam import best_of
-from nartk.decoders.canvas import likeliest_lengths
-from nartk.decoders.ctc_search import greedy_search, silent_words
+from nartk.decoders.ctc_search import greedy_labels, silent_words
 from nartk.decoders.dag_paths import say_everywhere
-from nartk.decoders.graph import likeliest, walk
+from nartk.decoders.graph import likeliest, walk_everywhere
 from nartk.decoders.iad import CopyState, SourceCopy, copy_state, spelling
 from nartk.decoders.loop import Draft, Drafter, join_rows, select_rows
 from nartk.decoders.tree import DraftTree, Lattice
@@ -40,6 +39,7 @@ _WORDS = 16  # of each vertex of a graph, the likeliest; all others count as equ
 _REST = 1e-6  # probability that is left for them, at least
 _BRANCHES = 4  # words that may follow a vertex of a lattice, at most
 _PAIRS = 4 * _BRANCHES  # likeliest pairs of edge and word that these are taken from, as some say the same
+_JUMP = -6.0  # log-probability with which a path goes where no edge leads, or says a word at vertex 0
 _QUIET = -50.0  # log-probability that a frame says nothing, at least: sums of it stay numbers
 
 
@@ -59,56 +59,38 @@ def parallel_drafter(scorer: Any, verifier: Seq2SeqScorer, block_size: int, *, t
 
 
 @dataclass(frozen=True)
-class _Canvas:
-    """B rows that are drafted for on a canvas.
+class BlockDrafter(Drafter):
+    """Drafts with a blockwise model: fills so many places behind the accepted words; its eos ends a draft."""
 
-    Attributes:
-        source: The scorer's state that has read the sources.
-        sizes: [B] int64, places of the canvas, eos included, as predicted; the longest there may be, where
-            nothing is predicted.
-        limits: [B] int64, the longest output.
-    """
-
-    source: Any
-    sizes: Tensor
-    limits: Tensor
-
-
-@dataclass(frozen=True)
-class _Filling(Drafter):
-    """Fills the masked places behind what was accepted, all at once."""
-
-    scorer: Any
+    scorer: BlockScorer
     block: int
     tree: int = 0
 
-    def select(self, state: _Canvas, rows: Tensor) -> _Canvas:
-        source = self.scorer.select(state.source, rows)
-        return _Canvas(source, state.sizes[rows], state.limits[rows])
+    def start(self, source: Source, requests: Sequence[Request]) -> Any:
+        return self.scorer.read(source)
 
-    def join(self, first: _Canvas, second: _Canvas) -> _Canvas:
-        return _Canvas(
-            self.scorer.join(first.source, second.source),
-            torch.cat([first.sizes, second.sizes]),
-            torch.cat([first.limits, second.limits]),
-        )
+    def draft(self, state: Any, outputs: Tensor, lengths: Tensor, budget: Tensor) -> tuple[Draft, Any]:
+        eos = self.scorer.vocab.eos
+        tokens, lprobs = self.fill(state, outputs, lengths, budget)
+        draft = _up_to_eos(tokens[:, :, 0], eos)
+        if self.tree:
+            ahead = torch.arange(1, self.block + 1, device=tokens.device)
+            lattice = Lattice(tokens, lprobs, torch.where(tokens == eos, -1, ahead[:, None]))
+            vertices = F.pad(ahead, (1, 0)).expand(len(tokens), -1)
+            draft = DraftTree.grow(draft, lattice, vertices, self.tree)
+        return draft, state
 
-    def fill(
-        self, state: _Canvas, canvas: Tensor, sizes: Tensor, lengths: Tensor, never: list[int]
-    ) -> tuple[Tensor, Tensor]:
-        """The best words but `never` ones at the first masked places behind lengths [B] -> [B,K,C], and their
-        log-probabilities; C is 1 where drafts are single paths.
+    def fill(self, state: Any, outputs: Tensor, lengths: Tensor, budget: Tensor) -> tuple[Tensor, Tensor]:
+        """The best words at the places behind lengths [B] -> [B,K,C], and their log-probabilities.
 
-        -1 and 0 where no place is masked.
-
-        Args:
-            canvas: [B,T], of which sizes [B] places count.
+        C is 1 where drafts are single paths; -1 and 0 where there is no place.
         """
+        sizes = (lengths + budget.clamp(max=self.block)).clamp(min=1)
+        canvas = _behind(outputs, lengths, sizes, self.scorer.mask)
         places = torch.arange(canvas.shape[1], device=canvas.device)
-        wanted = (canvas == self.scorer.mask) & (places >= lengths[:, None]) & (places < sizes[:, None])
-        wanted &= places < lengths[:, None] + self.block
-        logits = self.scorer.fill(canvas, sizes, state.source, wanted).float()  # [N,V]
-        silent = torch.tensor([self.scorer.mask, self.scorer.vocab.pad, *never], device=canvas.device)
+        wanted = (places >= lengths[:, None]) & (places < sizes[:, None])
+        logits = self.scorer.fill(canvas, sizes, state, wanted).float()  # [N,V]
+        silent = torch.tensor([self.scorer.mask, self.scorer.vocab.pad], device=canvas.device)
         logits = logits.index_fill(1, silent, float("-inf"))
         rows, at = wanted.nonzero().unbind(1)
         count = min(_BRANCHES, logits.shape[1]) if self.tree else 1
@@ -120,56 +102,11 @@ class _Filling(Drafter):
             lprobs[rows, at - lengths[rows]] = logits.log_softmax(1).gather(1, best)
         return tokens, lprobs
 
-    def branch(self, tokens: Tensor, lprobs: Tensor) -> Draft:
-        """The draft of the first of tokens [B,K,C], and a tree with others of log-probabilities [B,K,C]."""
-        eos = self.scorer.vocab.eos
-        draft = _up_to_eos(tokens[:, :, 0], eos)
-        if not self.tree:
-            return draft
-        ahead = torch.arange(1, self.block + 1, device=tokens.device)
-        lattice = Lattice(tokens, lprobs, torch.where(tokens == eos, -1, ahead[:, None]))
-        return DraftTree.grow(draft, lattice, F.pad(ahead, (1, 0)).expand(len(tokens), -1), self.tree)
+    def select(self, state: Any, rows: Tensor) -> Any:
+        return self.scorer.select(state, rows)
 
-
-class BlockDrafter(_Filling):
-    """Drafts with a blockwise model: fills so many places behind the accepted words; its eos ends a draft."""
-
-    def start(self, source: Source, requests: Sequence[Request]) -> _Canvas:
-        limits = _limits(requests, source)
-        return _Canvas(self.scorer.read(source), limits, limits)
-
-    def draft(
-        self, state: _Canvas, outputs: Tensor, lengths: Tensor, budget: Tensor
-    ) -> tuple[Draft, _Canvas]:
-        sizes = (lengths + budget.clamp(max=self.block)).clamp(min=1)
-        canvas = _behind(outputs, lengths, sizes, self.scorer.mask)
-        return self.branch(*self.fill(state, canvas, sizes, lengths, [])), state
-
-
-class CanvasDrafter(_Filling):
-    """Drafts with a model that predicts lengths: the canvas of the likeliest one, with eos at its end.
-
-    Where more has been accepted, eos follows at once.
-    """
-
-    def start(self, source: Source, requests: Sequence[Request]) -> _Canvas:
-        limits = _limits(requests, source)
-        state = self.scorer.read(source)
-        sizes, _ = likeliest_lengths(self.scorer.predict_lengths(state), limits, 1)  # [B,1]
-        return _Canvas(state, sizes.squeeze(1), limits)
-
-    def draft(
-        self, state: _Canvas, outputs: Tensor, lengths: Tensor, budget: Tensor
-    ) -> tuple[Draft, _Canvas]:
-        eos = self.scorer.vocab.eos
-        # A row that has ended at its limit has no place for a further eos.
-        sizes = state.sizes.maximum(lengths + 1).minimum(state.limits)
-        last = sizes[:, None] - 1
-        canvas = _behind(outputs, lengths, sizes, self.scorer.mask).scatter(1, last, eos)
-        tokens, lprobs = self.fill(state, canvas, sizes, lengths, [eos])
-        steps = torch.arange(self.block, device=outputs.device)
-        tokens[:, :, 0] = torch.where(lengths[:, None] + steps == last, eos, tokens[:, :, 0])
-        return self.branch(tokens, lprobs), state
+    def join(self, first: Any, second: Any) -> Any:
+        return self.scorer.join(first, second)
 
 
 @dataclass(frozen=True)
@@ -190,40 +127,22 @@ class _Places(Lattice):
 
 @dataclass(frozen=True)
 class _Frames:
-    """The text that frames say, as it is copied, and where it may be left; None: nowhere."""
+    """The text that a model has said, as it is copied, and where it may be left; None: nowhere."""
 
     said: CopyState
     places: _Places | None
 
 
 @dataclass(frozen=True)
-class FrameDrafter(Drafter):
-    """Drafts with a model of frames: what they say is copied as input-guided decoding copies the source.
+class _Copying(Drafter):
+    """Copies what a model has said of the source, as input-guided decoding copies the source.
 
-    A tree's other paths are other labels of the frames: each vertex is a frame, and an edge the probability
-    that the frames between say nothing, or go on with the word of the likeliest labels' run.
+    A tree's other paths are other words of the places at which the model said them.
     """
 
-    scorer: FrameScorer
+    scorer: Any
     copy: SourceCopy
     tree: int = 0
-
-    def start(self, source: Source, requests: Sequence[Request]) -> _Frames:
-        frames, blank, vocab = self.scorer.emit(source), self.scorer.blank, self.scorer.vocab
-        places = None
-        if blank is not None:
-            silent = silent_words(vocab, blank)
-            said = greedy_search(frames, blank, silent).collapsed
-            if self.tree:
-                places = _frame_places(frames, said.places, said.lengths, [blank, *silent], blank, vocab.eos)
-            return _Frames(_copying(self.copy, said.tokens, said.lengths, vocab.eos), places)
-        labels = likeliest(frames.log_probs)
-        steps = torch.arange(labels.shape[1], device=labels.device)
-        lengths = ((steps < frames.lengths[:, None]) & (labels != vocab.eos)).cumprod(1).sum(1)
-        if self.tree:
-            each = torch.where(steps < lengths[:, None], steps, -1)
-            places = _frame_places(frames, each, lengths, [vocab.bos, vocab.pad], None, vocab.eos)
-        return _Frames(_copying(self.copy, labels, lengths, vocab.eos), places)
 
     def draft(
         self, state: _Frames, outputs: Tensor, lengths: Tensor, budget: Tensor
@@ -241,129 +160,186 @@ class FrameDrafter(Drafter):
         return _Frames(self.copy.join(first.said, second.said), _join(first.places, second.places))
 
 
+class FrameDrafter(_Copying):
+    """Drafts with a model of frames, which says all of them once.
+
+    In a tree each vertex is a frame, and an edge the probability that the frames between say nothing, or go
+    on with the word of the likeliest labels' run.
+    """
+
+    def start(self, source: Source, requests: Sequence[Request]) -> _Frames:
+        frames, blank, vocab = self.scorer.emit(source), self.scorer.blank, self.scorer.vocab
+        places = None
+        if blank is not None:
+            silent = silent_words(vocab, blank)
+            said = greedy_labels(frames, blank, silent)
+            if self.tree:
+                places = _frame_places(frames, said.places, said.lengths, [blank, *silent], blank, vocab.eos)
+            return _Frames(_copying(self.copy, said.tokens, said.lengths, vocab.eos), places)
+        labels = likeliest(frames.log_probs)
+        steps = torch.arange(labels.shape[1], device=labels.device)
+        lengths = ((steps < frames.lengths[:, None]) & (labels != vocab.eos)).cumprod(1).sum(1)
+        if self.tree:
+            each = torch.where(steps < lengths[:, None], steps, -1)
+            places = _frame_places(frames, each, lengths, [vocab.bos, vocab.pad], None, vocab.eos)
+        return _Frames(_copying(self.copy, labels, lengths, vocab.eos), places)
+
+
+class CanvasDrafter(_Copying):
+    """Drafts with a model that predicts lengths: it fills the canvas of the likeliest one once.
+
+    To fill it again behind each accepted prefix costs as much as to verify a draft. It spares no passes
+    either, but with a model that has learnt to fill any part of a canvas, where it spares one in twelve.
+    """
+
+    def start(self, source: Source, requests: Sequence[Request]) -> _Frames:
+        scorer, vocab = self.scorer, self.scorer.vocab
+        state = scorer.read(source)
+        sizes = likeliest(scorer.predict_lengths(state)).clamp(min=1)  # with eos
+        words = sizes - 1
+        steps = torch.arange(int(sizes.max()), device=sizes.device)
+        masked = steps < words[:, None]
+        canvas = torch.where(masked, scorer.mask, vocab.eos)
+        logits = scorer.fill(canvas, sizes, state, masked).float()  # [N,V]
+        never = [scorer.mask, vocab.pad, vocab.eos]
+        spoken = logits.index_fill(1, torch.tensor(never, device=sizes.device), float("-inf"))
+        places = None
+        if self.tree:
+            log_probs = logits.new_zeros(*masked.shape, logits.shape[1])
+            log_probs = log_probs.masked_scatter(masked[:, :, None], logits.log_softmax(1))
+            each = torch.where(masked, steps, -1)
+            places = _frame_places(Frames(log_probs, words), each, words, never, None, vocab.eos)
+        said = canvas.masked_scatter(masked, likeliest(spoken))
+        return _Frames(_copying(self.copy, said, words, vocab.eos), places)
+
+
 @dataclass(frozen=True)
 class _GraphState:
     """B rows that are drafted for from a graph.
 
     Attributes:
-        links: [B,L,L] fp32, the log-probability of each edge.
+        links: [B,L,L] fp32, the log-probability of each edge; `_JUMP` where it is lower, or where none is.
         words: [B,L,C] int64, the likeliest of each vertex, best first; the last vertex says eos.
         lprobs: [B,L,C] fp32, their log-probabilities.
-        others: [B,L] fp32, the log-probability of each other word.
-        following: [B,L] int64, the vertex that comes next for the likeliest pair of edge and word.
-        sizes: [B] int64, vertices.
-        forward: [B,L] fp32, log-probability of the accepted tokens and of being at the vertex after them.
+        others: [B,L,1] fp32, the log-probability of each other word; `_JUMP` at vertex 0.
+        drafts: [B,L,K] int64, what the lookahead path says behind each vertex, eos at its end, then -1.
+        forward: [B,L] fp32, log-probability of the likeliest path that says the accepted tokens and ends at
+            the vertex.
+        seen: [B] int64, how many tokens these are.
     """
 
     links: Tensor
     words: Tensor
     lprobs: Tensor
     others: Tensor
-    following: Tensor
-    sizes: Tensor
+    drafts: Tensor
     forward: Tensor
+    seen: Tensor
+
+
+@dataclass(frozen=True)
+class _Ways(Lattice):
+    """A lattice [B,L,C], and the way of the draft from each vertex.
+
+    Attributes:
+        through: [B,L,K+1] int64, the vertex itself, and that of each token.
+    """
+
+    through: Tensor
 
 
 @dataclass(frozen=True)
 class _Graphs:
-    """The graphs; the plain output of each, as it is copied; how many tokens `forward` has seen [B]; and what
-    else may follow each vertex, where drafts may branch.
-    """
+    """The graphs, and what else may follow each vertex, where drafts may branch."""
 
     graph: _GraphState
-    plain: CopyState
-    seen: Tensor
-    places: _Places | None
+    ways: _Ways | None
 
 
 @dataclass(frozen=True)
 class GraphDrafter(Drafter):
     """Drafts with a DA-Transformer: its lookahead path from the vertex at which the accepted tokens end.
 
-    That is the vertex v with the largest probability of saying the tokens on any path to v,
-    f(t, v) = P(y_t|v) * sum over u of f(t-1, u) P(v|u), which is the forward pass of Huang et al. 2022
-    (arXiv:2205.07459, section 3.4). Where no path is long enough for the tokens, the plain lookahead output
-    is copied as input-guided decoding copies the source. A tree's other paths are the likeliest pairs of an
-    edge and a word at its end.
+    That is where the likeliest path ends that says them: the vertex v with the largest
+    f(t, v) = P(y_t|v) * max over u of f(t-1, u) P(v|u), the forward pass of Huang et al. 2022
+    (arXiv:2205.07459, section 3.4) with a maximum in the place of the sum, as in their section 3.3's
+    decoding. So that some path says whatever is accepted, a path may go from any vertex to any, and vertex 0
+    may say a word, each with a probability below that of likely edges. The lookahead path from every vertex
+    is known from the start. A tree's other paths are the likeliest pairs of an edge and a word at its end.
     """
 
     scorer: GraphScorer
-    copy: SourceCopy
     block: int
     tree: int = 0
 
     def start(self, source: Source, requests: Sequence[Request]) -> _Graphs:
-        graph, eos = self.scorer.emit(source), self.scorer.vocab.eos
+        graph = self.scorer.emit(source)
         words, lprobs = say_everywhere(self.scorer, graph, _WORDS)
         columns = torch.arange(words.shape[1], device=words.device)
-        silent = (columns == 0) | (columns >= graph.lengths[:, None] - 1)
-        rest = (1 - tree_sum(lprobs.exp().flatten(0, 1)).view_as(silent)).clamp(min=_REST)
-        others = (rest / len(self.scorer.vocab)).log().masked_fill(silent, float("-inf"))
-        following = likeliest(graph.links + lprobs[:, None, :, 0])
-        forward = torch.where(columns == 0, 0.0, float("-inf")).expand(silent.shape)
-        state = _GraphState(graph.links, words, lprobs, others, following, graph.lengths, forward)
-        tokens, vertices = self._path(state, torch.zeros_like(graph.lengths))
-        plain = _copying(self.copy, tokens, ((tokens >= 0) & (tokens != eos)).sum(1), eos)
-        places: _Places | None = None
+        last = graph.lengths[:, None] - 1
+        rest = (1 - tree_sum(lprobs.exp().flatten(0, 1)).view(words.shape[:2])).clamp(min=_REST)
+        others = (rest / len(self.scorer.vocab)).log().masked_fill(columns >= last, float("-inf"))
+        others[:, 0] = _JUMP
+        through = walk_everywhere(
+            likeliest(graph.links + lprobs[:, None, :, 0]), graph.lengths, min(self.block, len(columns) - 1)
+        )
+        drafts = words[:, :, 0].gather(1, through[:, :, 1:].flatten(1)).view_as(through[:, :, 1:])
+        drafts = drafts.masked_fill(through[:, :, :-1] >= last[:, :, None], -1)
+        forward = torch.where(columns == 0, 0.0, float("-inf")).expand(words.shape[:2])
+        ways = None
         if self.tree:
-            ways = _continuations(graph.links, words[:, :, :_BRANCHES], lprobs[:, :, :_BRANCHES])
-            places = _Places(ways.tokens, ways.lprobs, ways.vertices, vertices)
-        return _Graphs(state, plain, torch.zeros_like(graph.lengths), places)
+            lattice = _continuations(graph.links, words[:, :, :_BRANCHES], lprobs[:, :, :_BRANCHES])
+            ways = _Ways(lattice.tokens, lattice.lprobs, lattice.vertices, through)
+        return _Graphs(
+            _GraphState(
+                graph.links.clamp(min=_JUMP),
+                words,
+                lprobs,
+                others[:, :, None],
+                drafts,
+                forward,
+                torch.zeros_like(graph.lengths),
+            ),
+            ways,
+        )
 
     def draft(
         self, state: _Graphs, outputs: Tensor, lengths: Tensor, budget: Tensor
     ) -> tuple[Draft, _Graphs]:
-        copied, plain = self.copy.draft(state.plain, outputs, lengths, budget)
-        graph = state.graph
-        for t in range(int((lengths - state.seen).max())):
-            at = state.seen + t
-            word = outputs.gather(1, at.clamp(max=outputs.shape[1] - 1)[:, None])
-            graph = replace(
-                graph, forward=torch.where((at < lengths)[:, None], _said(graph, word), graph.forward)
-            )
-        most, vertex = graph.forward.max(1)
-        tokens, vertices = self._path(graph, vertex)
-        tokens, vertices = tokens[:, : self.block], vertices[:, : self.block + 1]
-        width = max(tokens.shape[1], copied.tokens.shape[1])
-        tokens, instead = (F.pad(x, (0, width - x.shape[1]), value=-1) for x in (tokens, copied.tokens))
-        found = (most > float("-inf"))[:, None]
-        draft = _up_to_eos(torch.where(found, tokens, instead), self.scorer.vocab.eos)
-        if state.places is not None:
-            vertices = F.pad(vertices, (0, width + 1 - vertices.shape[1]), value=-1)
-            vertices = torch.where(found, vertices, state.places.before(plain.cursor, width))
-            draft = DraftTree.grow(draft, state.places, vertices, self.tree)
-        return draft, _Graphs(graph, plain, lengths, state.places)
-
-    def _path(self, graph: _GraphState, start: Tensor) -> tuple[Tensor, Tensor]:
-        """What the lookahead paths say behind the vertices [B]: [B,K], eos at the end and -1 after it.
-
-        And the vertices that they go through [B,K+1].
-        """
-        paths = walk(graph.following, graph.sizes, start)
-        tokens = graph.words[:, :, 0].gather(1, paths.vertices[:, 1:])
-        steps = torch.arange(1, paths.vertices.shape[1], device=tokens.device)
-        return tokens.masked_fill(steps >= paths.counts[:, None], -1), paths.vertices
+        graph = _follow(state.graph, outputs, lengths)
+        vertex = graph.forward.max(1).indices
+        rows = torch.arange(len(vertex), device=vertex.device)
+        tokens = graph.drafts[rows, vertex]
+        draft = Draft(tokens, torch.full_like(vertex, tokens.shape[1]))
+        if state.ways is not None:
+            draft = DraftTree.grow(draft, state.ways, state.ways.through[rows, vertex], self.tree)
+        return draft, _Graphs(graph, state.ways)
 
     def select(self, state: _Graphs, rows: Tensor) -> _Graphs:
-        return _Graphs(
-            select_rows(state.graph, rows),
-            self.copy.select(state.plain, rows),
-            state.seen[rows],
-            _select(state.places, rows),
-        )
+        return _Graphs(select_rows(state.graph, rows), _select(state.ways, rows))
 
     def join(self, first: _Graphs, second: _Graphs) -> _Graphs:
-        graph = join_rows(first.graph, second.graph, fill=0)
-        logarithms = {
+        graph = join_rows(first.graph, second.graph)
+        never = {
             name: cat_rows(getattr(first.graph, name), getattr(second.graph, name), float("-inf"))
-            for name in ("links", "others", "forward")
+            for name in ("lprobs", "others", "forward")
         }
-        return _Graphs(
-            replace(graph, **logarithms),
-            self.copy.join(first.plain, second.plain),
-            torch.cat([first.seen, second.seen]),
-            _join(first.places, second.places),
-        )
+        return _Graphs(replace(graph, **never), _join(first.ways, second.ways))
+
+
+def _follow(graph: _GraphState, outputs: Tensor, lengths: Tensor) -> _GraphState:
+    """The state after further tokens of outputs [B,T], of which lengths [B] count."""
+    count = int((lengths - graph.seen).max())
+    if not count:
+        return graph
+    at = graph.seen[:, None] + torch.arange(count, device=lengths.device)  # [B,N]
+    words = outputs.gather(1, at.clamp(max=outputs.shape[1] - 1))[:, :, None, None]
+    # A word that is listed is no less likely than one that is not.
+    said = torch.where(graph.words[:, None] == words, graph.lprobs[:, None], graph.others[:, None]).amax(3)
+    forward = graph.forward
+    for each, fresh in zip(said.unbind(1), (at < lengths[:, None])[:, :, None].unbind(1), strict=True):
+        forward = torch.where(fresh, (forward[:, :, None] + graph.links).amax(1) + each, forward)
+    return replace(graph, forward=forward, seen=lengths)
 
 
 def _frame_places(
@@ -427,31 +403,12 @@ def _continuations(links: Tensor, words: Tensor, lprobs: Tensor) -> Lattice:
     return Lattice(tokens, scores, vertices)
 
 
-def _select(places: _Places | None, rows: Tensor) -> _Places | None:
-    return None if places is None else select_rows(places, rows)
+def _select(lattice: Any, rows: Tensor) -> Any:
+    return None if lattice is None else select_rows(lattice, rows)
 
 
-def _join(first: _Places | None, second: _Places | None) -> _Places | None:
+def _join(first: Any, second: Any) -> Any:
     return None if first is None or second is None else join_rows(first, second)
-
-
-def _said(graph: _GraphState, word: Tensor) -> Tensor:
-    """`forward` after a further word [B,1]: one edge more, and the word at its end."""
-    same = graph.words == word[:, :, None]
-    known = graph.lprobs.masked_fill(~same, float("-inf")).amax(2)
-    said = torch.where(same.any(2), known, graph.others).masked_fill(
-        graph.others == float("-inf"), float("-inf")
-    )
-    sums = graph.forward[:, :, None] + graph.links  # [B,L,L]
-    most = sums.amax(1)
-    most = torch.where(most > float("-inf"), most, 0.0)
-    # Sums that do not depend on the batch: what stands may depend on the draft, if --beta is above 1.
-    return tree_sum((sums - most[:, None]).exp()).log() + most + said
-
-
-def _limits(requests: Sequence[Request], source: Source) -> Tensor:
-    """The longest outputs [B]."""
-    return torch.tensor([request.max_len for request in requests], device=source.lengths.device)
 
 
 def _behind(outputs: Tensor, lengths: Tensor, sizes: Tensor, mask: int) -> Tensor:
@@ -484,9 +441,7 @@ def _copying(copy: SourceCopy, words: Tensor, lengths: Tensor, eos: int) -> Copy
 
 _DRAFTERS: dict[type, Callable[[Any, Seq2SeqScorer, int, int], Drafter]] = {
     BlockScorer: lambda scorer, _, size, tree: BlockDrafter(scorer, min(size, scorer.block), tree),
-    CanvasScorer: lambda scorer, _, size, tree: CanvasDrafter(scorer, size, tree),
+    CanvasScorer: lambda scorer, verifier, size, tree: CanvasDrafter(scorer, _copies(verifier, size), tree),
     FrameScorer: lambda scorer, verifier, size, tree: FrameDrafter(scorer, _copies(verifier, size), tree),
-    GraphScorer: lambda scorer, verifier, size, tree: GraphDrafter(
-        scorer, _copies(verifier, size), size, tree
-    ),
+    GraphScorer: lambda scorer, _, size, tree: GraphDrafter(scorer, size, tree),
 }

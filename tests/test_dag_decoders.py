@@ -23,7 +23,7 @@ import nartk
 from nartk.checkpoint import save_checkpoint
 from nartk.cli.decode import main
 from nartk.decoders import dag_sample
-from nartk.decoders.graph import walk
+from nartk.decoders.graph import walk, walk_everywhere
 from nartk.decoders.sample import uniform
 from nartk.errors import StrategyMismatchError
 from nartk.hypothesis import Request, Result
@@ -186,16 +186,32 @@ def test_walks_follow_the_chosen_edges() -> None:
         width = rng.randint(1, 40)
         lengths = [rng.randint(1, width) for _ in range(3)]
         following = [[rng.randrange(-1, width) for _ in range(width)] for _ in lengths]
-        paths = walk(torch.tensor(following), torch.tensor(lengths))
-        for row, length, count, found in zip(
-            following, lengths, paths.counts.tolist(), paths.vertices.tolist(), strict=True
+        steps = rng.randint(0, 9)
+        inputs = torch.tensor(following), torch.tensor(lengths)
+        paths, everywhere = walk(*inputs), walk_everywhere(*inputs, steps)
+        assert everywhere.shape == (3, width, steps + 1)
+        for row, length, count, found, others in zip(
+            following,
+            lengths,
+            paths.counts.tolist(),
+            paths.vertices.tolist(),
+            everywhere.tolist(),
+            strict=True,
         ):
-            wanted = [0]
-            while wanted[-1] < length - 1:
-                at = wanted[-1]
-                wanted.append(min(max(row[at], at + 1), length - 1))
+
+            def walked(start: int, row: list[int] = row, last: int = length - 1) -> list[int]:
+                wanted = [start]
+                while wanted[-1] < last:
+                    wanted.append(min(max(row[wanted[-1]], wanted[-1] + 1), last))
+                return wanted
+
+            wanted = walked(0)
             assert found == wanted + [length - 1] * (len(found) - len(wanted))
             assert count == len(wanted)
+            for start in range(length):
+                assert others[start] == (walked(start) + [length - 1] * steps)[: steps + 1]
+            for start in range(length, width):
+                assert others[start] == [start, *[length - 1] * steps]
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
