@@ -19,6 +19,7 @@ from nartk.decoders.loop import Draft, Drafter, target_words
 from nartk.decoders.paced import Adaptive
 from nartk.hypothesis import Request
 from nartk.registry import option, register_decoder
+from nartk.rows import steps
 from nartk.scorer import Seq2SeqScorer, Source
 from nartk.vocab import Vocab
 
@@ -107,10 +108,13 @@ class SourceCopy(Drafter):
             drafts = found | ~started
         else:
             place, _ = aligned_place(matched, state, self.spelling, outputs, lengths)
-            drafts = torch.ones_like(started)
+            drafts = None
         place = place * started
         tokens = following(state.text, place, self.max_draft)
-        return Draft(tokens, drafts * tokens.shape[1]), replace(state, cursor=place, seen=lengths)
+        sizes = torch.full_like(lengths, tokens.shape[1])
+        if drafts is not None:
+            sizes = sizes * drafts
+        return Draft(tokens, sizes), replace(state, cursor=place, seen=lengths)
 
 
 def copy_state(words: Tensor, sizes: Tensor, spelling: Tensor | None) -> CopyState:
@@ -126,8 +130,8 @@ def following(text: Tensor, place: Tensor, longest: int) -> Tensor:
     The -1 after a text ends a draft, as do words that have no id in the target.
     """
     most = text.shape[1] - 1
-    steps = torch.arange(min(longest, most) if longest else most, device=text.device)
-    return text.gather(1, (place[:, None] + steps).clamp(max=most))
+    ahead = steps(min(longest, most) if longest else most, text.device)
+    return text.gather(1, (place[:, None] + ahead).clamp(max=most))
 
 
 def _unique_place(matched: Tensor) -> tuple[Tensor, Tensor]:
@@ -145,7 +149,9 @@ def _unique_place(matched: Tensor) -> tuple[Tensor, Tensor]:
 def aligned_place(
     matched: Tensor, state: CopyState, spelling: Tensor, outputs: Tensor, lengths: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The place [B] for which suffixes and alignment speak most, of equal ones the first; and how much [B].
+    """The place [B] for which suffixes and alignment speak most, of equal ones the first.
+
+    In the second place, how much they speak for each place [B,S+1].
 
     Args:
         matched: [B,S+1] as `suffix_lengths` gives it.
@@ -153,17 +159,16 @@ def aligned_place(
     grown = lengths - state.seen  # tokens since the last draft: all but the last were copied from it
     # Where in the text the last token stands, if it is a substitute.
     expected = (state.cursor + grown - 1).minimum(state.sizes)
-    rows = torch.arange(len(lengths), device=lengths.device)
+    rows = steps(len(lengths), lengths.device)
     begins, letter, letters = spelling[outputs[rows, lengths - 1]].unbind(1)
     after, here, expected_letter, expected_letters = state.ahead[rows, :, expected].unbind(1)
     # The rest of a word whose beginning was not copied belongs to the source word that was skipped for it.
     guess = torch.where(grown + begins > 1, after, here)
     guess = torch.where((letter != expected_letter) & (letters < expected_letters), expected, guess)
-    places = torch.arange(matched.shape[1], device=matched.device)
-    worth = matched * _TOKEN_WORTH - (places - guess[:, None]).abs()
-    longest, place = matched.topk(2, 1)
-    place = torch.where(longest[:, 0] > longest[:, 1], place[:, 0], worth.argmax(1))
-    return place, worth.gather(1, place[:, None]).squeeze(1)
+    worth = matched * _TOKEN_WORTH - (steps(matched.shape[1], matched.device) - guess[:, None]).abs()
+    longest, places = matched.topk(2, 1)
+    first, second = longest.unbind(1)
+    return torch.where(first > second, places[:, 0], worth.argmax(1)), worth
 
 
 @lru_cache(maxsize=8)
@@ -210,10 +215,10 @@ def suffix_lengths(text: Tensor, outputs: Tensor, lengths: Tensor) -> Tensor:
         outputs: [B,T] int64, of which lengths [B] count.
     """
     longest = max(1, min(text.shape[1], outputs.shape[1]))  # a suffix is no longer than the text
-    steps = torch.arange(1, longest + 1, device=outputs.device)
-    newest = outputs.gather(1, (steps + (lengths - longest - 1)[:, None]).clamp(min=0))  # [B,L]
+    ahead, counted = steps(longest, outputs.device), lengths[:, None]
+    newest = outputs.gather(1, (counted - longest + ahead).clamp(min=0))  # [B,L]
     windows = F.pad(text, (longest, 0), value=-1).unfold(1, longest, 1)  # before each place: [B,S+1,L]
     # The last difference is the largest index that has one: many times faster than a cumulative product.
-    differs = (windows != newest[:, None]) * steps.short()
+    differs = (windows != newest[:, None]) * (ahead + 1).short()
     # What was taken for the tokens before the output's first may have matched.
-    return (longest - differs.amax(2)).minimum(lengths[:, None])
+    return (longest - differs.amax(2)).minimum(counted)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -19,14 +20,14 @@ from torch import Tensor
 from nartk.decoders.strategy import Strategy
 from nartk.decoders.tree import Draft, Fork, along, chained, feedable, fork, nothing
 from nartk.hypothesis import Hypothesis, Request, Result, TokenTrace
-from nartk.rows import cat_rows
+from nartk.rows import Packing, cat_rows, steps
 from nartk.scorer import Seq2SeqScorer, Source, TreeScorer
 
 
 class Drafter:
     """Proposes what may follow, never decides. Its state is its own; the loop hands it back as it got it.
 
-    `select` and `join` fit states that are dataclasses of tensors with a row each.
+    `select` and `join` fit states that are dataclasses of tensors with a row each, or None.
     """
 
     def start(self, source: Source, requests: Sequence[Request]) -> Any:
@@ -58,11 +59,11 @@ class Drafter:
 
     def select(self, state: Any, rows: Tensor) -> Any:
         """The state of rows [N]."""
-        return select_rows(state, rows)
+        return None if state is None else select_rows(state, rows)
 
     def join(self, first: Any, second: Any) -> Any:
         """The rows of `first`, then those of `second`."""
-        return join_rows(first, second)
+        return None if first is None else join_rows(first, second)
 
 
 @runtime_checkable
@@ -157,34 +158,133 @@ _DRAFT, _OWN, _ROLLBACK = range(3)
 
 @dataclass(frozen=True)
 class _Rows:
-    """The sentences in the batch. All tensors have a row each.
+    """The sentences in the batch as the device knows them. All tensors have a row each.
 
     Attributes:
         requests: [B] index of the Request.
-        last: [B] the token that is output but not yet fed.
+        last: [B,1] the token that is output but not yet fed.
         outputs: [B,T+1] int64; the last column takes what belongs nowhere.
         scores: [B,T+1] fp32.
+        lengths: [B] int64, tokens that are output.
+        drafts: [B] int64, tokens that might be drafted at the start: one place is the verifier's own.
         passes_at: [B,T+1] int64, the pass that settled each token.
         origins: [B,T+1] int64, where in `_ORIGINS` each token came from.
-        margins: [B,T+1] fp32; like passes_at and origins, filled only when a trace is wanted.
-        lengths, limits, passes, drafted, accepted: [B] int64.
-        forced, forced_lengths: [B,P] and [B], tokens that the output must begin with.
+        margins: [B,T+1] fp32; like passes_at and origins, None unless a trace is wanted.
     """
 
     requests: Tensor
     last: Tensor
     outputs: Tensor
     scores: Tensor
-    passes_at: Tensor
-    origins: Tensor
-    margins: Tensor
     lengths: Tensor
-    limits: Tensor
-    passes: Tensor
-    drafted: Tensor
-    accepted: Tensor
-    forced: Tensor
-    forced_lengths: Tensor
+    drafts: Tensor
+    passes_at: Tensor | None = None
+    origins: Tensor | None = None
+    margins: Tensor | None = None
+
+
+class _PassFed(Fed):
+    """What a pass of the loop has fed; each part is made when it is first asked for.
+
+    Args:
+        batch: The rows before the pass.
+        nodes: [B,K], the fed tokens.
+        tree: Their tree, if they are one.
+    """
+
+    batch: _Rows
+    draft: Draft
+    nodes: Tensor
+    packing: Packing
+    tree: Fork | None
+
+    def __init__(
+        self, batch: _Rows, draft: Draft, nodes: Tensor, packing: Packing, tree: Fork | None
+    ) -> None:
+        vars(self).update(batch=batch, draft=draft, nodes=nodes, packing=packing, tree=tree)
+
+    @cached_property
+    def rows(self) -> Tensor:
+        return self.packing.rows
+
+    @cached_property
+    def positions(self) -> Tensor:
+        depths = self.packing.columns if self.tree is None else self.packing.pack(self.tree.tree.depths)
+        return self.batch.lengths[self.rows] + depths
+
+    @cached_property
+    def drafted(self) -> Tensor:
+        if self.tree is None:
+            after = F.pad(self.tokens[1:], (0, 1), value=-1)
+            # Nothing follows a row's last.
+            return after if len(self.packing.counts) == 1 else after.index_fill_(0, self.packing.last, -1)
+        first, columns = self.tree.first, steps(self.packing.width, self.nodes.device)
+        return self.packing.pack(torch.where(first == columns, -1, self.nodes.gather(1, first)))
+
+    @cached_property
+    def requests(self) -> Tensor:
+        return self.batch.requests[self.rows]
+
+    @cached_property
+    def lprobs(self) -> Tensor | None:
+        if self.draft.lprobs is None:
+            return None
+        place = self.packing.columns
+        if self.tree is not None:
+            place = (self.packing.pack(self.tree.first) - 1).clamp(min=0)
+        # Where nothing is drafted, such as at a row's last position, any will do.
+        return F.pad(self.draft.lprobs, (0, 0, 0, 1))[self.rows, place]
+
+    @cached_property
+    def tokens(self) -> Tensor:
+        return self.packing.pack(self.nodes)
+
+    @cached_property
+    def parents(self) -> Tensor | None:
+        if self.tree is None:
+            return None
+        parents = self.tree.parents
+        return self.packing.pack(torch.where(parents < 0, -1, parents + self.packing.begins[:, None]))
+
+
+@dataclass
+class _Sentence:
+    """A row as the host knows it.
+
+    Attributes:
+        feeds: Tokens that it feeds next: 1 and its draft, or 0 where it has ended.
+        shape: Leaves and levels of its draft; a chain has 1 leaf.
+        length: Tokens that are output.
+    """
+
+    request: Request
+    started: float
+    feeds: int = 1
+    shape: tuple[int, int] = (1, 0)
+    length: int = 0
+    passes: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether the next token is the prefix's."""
+        return self.feeds > 0 and self.length < len(self.request.prefix)
+
+    def take(self, emitted: int, stood: int, *, is_eos: bool) -> None:
+        """Takes in how much a pass has put out, and how much of it was drafted; whether eos ends it."""
+        if self.feeds:
+            self.passes += 1
+            self.drafted += self.feeds - 1
+            self.accepted += stood
+            self.length += emitted
+            self.feeds = int(not is_eos and self.length < self.request.max_len)
+
+    def plan(self, drafted: int = 0, leaves: int = 1, levels: int | None = None) -> None:
+        """Takes in how many tokens are drafted next, of a tree also its leaves and levels."""
+        if self.feeds:
+            self.feeds = 1 + drafted
+        self.shape = leaves, drafted if levels is None else levels
 
 
 def select_rows(state: Any, rows: Tensor) -> Any:
@@ -194,9 +294,12 @@ def select_rows(state: Any, rows: Tensor) -> Any:
 
 
 def join_rows(first: Any, second: Any, *, fill: int = -1) -> Any:
-    """The rows of both; where other dimensions differ, the smaller one is filled up at its end."""
+    """The rows of both; where other dimensions differ, the smaller one is filled up at its end.
+
+    What is None stays so.
+    """
     pairs = ((item.name, getattr(first, item.name), getattr(second, item.name)) for item in fields(first))
-    return replace(first, **{name: cat_rows(one, two, fill) for name, one, two in pairs})
+    return replace(first, **{name: cat_rows(one, two, fill) for name, one, two in pairs if one is not None})
 
 
 def pad_rows(rows: Sequence[Sequence[int]], value: int) -> Tensor:
@@ -212,7 +315,7 @@ def target_words(source: Source, source_to_target: Tensor) -> tuple[Tensor, Tens
         source_to_target: [source words], as Seq2SeqScorer has it. The eos is no word.
     """
     words = source.lengths - 1
-    inside = torch.arange(source.tokens.shape[1], device=words.device) < words[:, None]
+    inside = steps(source.tokens.shape[1], words.device) < words[:, None]
     mapped = F.pad(source_to_target, (0, 1), value=-1)  # for padding, which may be no source word at all
     return torch.where(inside, mapped[source.tokens], -1), words
 
@@ -268,228 +371,219 @@ class _Batch:
     ) -> None:
         self.scorer, self.drafter, self.accept, self.trace = scorer, drafter, accept, trace
         self.watcher = drafter if isinstance(drafter, Watcher) else None
-        self.device = torch.device(scorer.device)
-        self.requests: list[Request] = []
-        self.started: list[float] = []
         self.trees = scorer if isinstance(scorer, TreeScorer) else None
-        self.counts: list[int] = []  # tokens each row feeds next: 1 + its draft; 0: the row is done
-        self.shapes: list[tuple[int, int]] = []  # leaves and levels of each row's draft; a chain has 1 leaf
+        self.device = torch.device(scorer.device)
+        self.sentences: list[_Sentence] = []
         self.rows: Any = None
         self.state: Any = None
         self.draft_state: Any = None
-        self.draft = nothing(0, self.device)
+        self.draft = nothing(0, self.device)  # stays so where there is no drafter
 
     def run(self, waiting: list[Request], batch_size: int) -> Iterator[Result]:
         room = max(request.max_len for request in waiting)
         taken = 0
-        while taken < len(waiting) or self.requests:
-            done = self.counts.count(0)
+        while taken < len(waiting) or self.sentences:
+            done = sum(not sentence.feeds for sentence in self.sentences)
             # Moving rows copies their cache, so they move when a quarter of them is done.
-            if done and 4 * done >= len(self.requests):
+            if done and 4 * done >= len(self.sentences):
                 yield from self._leave()
-            free = batch_size - len(self.requests)
+            free = batch_size - len(self.sentences)
             if free and taken < len(waiting):
                 self._enter(waiting[taken : taken + free], room)
                 taken += free
-            if self.requests:
+            if self.sentences:
                 self._advance()
 
     def _leave(self) -> Iterator[Result]:
-        gone = [i for i, count in enumerate(self.counts) if count == 0]
-        kept = [i for i, count in enumerate(self.counts) if count > 0]
-        index = torch.tensor(gone, device=self.device)
-        yield from self._results(select_rows(self.rows, index), gone)
-        self.requests = [self.requests[i] for i in kept]
-        self.started = [self.started[i] for i in kept]
-        self.counts = [self.counts[i] for i in kept]
-        self.shapes = [self.shapes[i] for i in kept]
+        kept = [i for i, sentence in enumerate(self.sentences) if sentence.feeds]
+        yield from self._results([i for i, sentence in enumerate(self.sentences) if not sentence.feeds])
+        self.sentences = [self.sentences[i] for i in kept]
         if not kept:
             self.rows = self.state = self.draft_state = None
             return
         index = torch.tensor(kept, device=self.device)
         self.rows = select_rows(self.rows, index)
         self.state = self.scorer.select(self.state, index)
-        self.draft = select_rows(self.draft, index)
         if self.drafter is not None:
+            self.draft = select_rows(self.draft, index)
             self.draft_state = self.drafter.select(self.draft_state, index)
 
     def _enter(self, new: list[Request], room: int) -> None:
         now = time.perf_counter()
-        vocab = self.scorer.vocab
+        sentences = [_Sentence(request, now) for request in new]
         source, state = encode(self.scorer, new, room)
-        count = len(new)
-        zeros = torch.zeros(count, dtype=torch.int64, device=self.device)
-        width = room + 1
-        rows = _Rows(
-            requests=torch.tensor([request.index for request in new], device=self.device),
-            last=torch.full_like(zeros, vocab.eos),  # fairseq's models begin with eos
-            outputs=torch.full((count, width), vocab.pad, device=self.device),
-            scores=torch.zeros(count, width, device=self.device),
-            passes_at=torch.zeros(count, width, dtype=torch.int64, device=self.device),
-            origins=torch.zeros(count, width, dtype=torch.int64, device=self.device),
-            margins=torch.zeros(count, width, device=self.device),
-            lengths=zeros,
-            limits=torch.tensor([request.max_len for request in new], device=self.device),
-            passes=zeros,
-            drafted=zeros,
-            accepted=zeros,
-            forced=pad_rows([request.prefix for request in new], vocab.pad).to(self.device),
-            forced_lengths=torch.tensor([len(request.prefix) for request in new], device=self.device),
-        )
-        draft_state, draft, feeds, shapes = None, nothing(count, self.device), torch.ones_like(zeros), None
+        rows = self._start(new, room + 1)
+        draft, draft_state = self.draft, None
         if self.drafter is not None:
             draft_state = self.drafter.start(source, new)
-            draft, feeds, shapes, draft_state = self._propose(draft_state, rows)
-        if not self.requests:
-            self.rows, self.state, self.draft_state, self.draft = rows, state, draft_state, draft
-        else:
-            self.rows, self.state = join_rows(self.rows, rows), self.scorer.join(self.state, state)
-            self.draft = _join_drafts(self.draft, draft)
+            draft, sizes, draft_state = self._propose(draft_state, rows)
+            if sizes:
+                for sentence, size in zip(sentences, _read(*sizes), strict=True):
+                    sentence.plan(*size)
+        if self.sentences:
+            rows, state = join_rows(self.rows, rows), self.scorer.join(self.state, state)
             if self.drafter is not None:
-                self.draft_state = self.drafter.join(self.draft_state, draft_state)
-        self.requests += new
-        self.started += [now] * count
-        counts, read, _ = _read(feeds, shapes)
-        self.counts += counts
-        self.shapes += read
+                draft = _join_drafts(self.draft, draft)
+                draft_state = self.drafter.join(self.draft_state, draft_state)
+        self.rows, self.state, self.draft, self.draft_state = rows, state, draft, draft_state
+        self.sentences += sentences
 
-    def _propose(self, draft_state: Any, rows: _Rows) -> tuple[Draft, Tensor, Tensor | None, Any]:
-        """The next draft, how many tokens each row feeds with it [B], and the drafter's new state.
+    def _start(self, new: list[Request], width: int) -> _Rows:
+        """New rows, with so many columns."""
+        device, vocab, shape = self.device, self.scorer.vocab, (len(new), width)
+        return _Rows(
+            requests=torch.tensor([request.index for request in new], device=device),
+            last=torch.full((len(new), 1), vocab.eos, device=device),  # fairseq's models begin with eos
+            outputs=torch.full(shape, vocab.pad, device=device),
+            scores=torch.zeros(shape, device=device),
+            lengths=torch.zeros(len(new), dtype=torch.int64, device=device),
+            drafts=torch.tensor([request.max_len - 1 for request in new], device=device),
+            passes_at=torch.zeros(shape, dtype=torch.int64, device=device) if self.trace else None,
+            origins=torch.zeros(shape, dtype=torch.int64, device=device) if self.trace else None,
+            margins=torch.zeros(shape, device=device) if self.trace else None,
+        )
 
-        In the third place leaves and levels [B,2], where the draft is a tree.
-        """
+    def _propose(self, draft_state: Any, rows: _Rows) -> tuple[Draft, tuple[Tensor, ...], Any]:
+        """The next draft, what `_Sentence.plan` is to hear of it [B,1 to 3], and the drafter's new state."""
         assert self.drafter is not None
-        # One place stays free for the verifier's own token.
-        budget = (rows.limits - rows.lengths - 1).clamp(min=0)
+        budget = (rows.drafts - rows.lengths).clamp(min=0)
         draft, draft_state = self.drafter.draft(draft_state, rows.outputs, rows.lengths, budget)
         if not draft.tokens.shape[1]:
-            return draft, torch.ones_like(budget), None, draft_state
+            return draft, (), draft_state
         branching = self.trees is not None
         draft, shapes = feedable(draft, len(self.scorer.vocab), budget, branching=branching)
-        return draft, 1 + draft.lengths, shapes, draft_state
+        sizes = draft.lengths[:, None]
+        return draft, (sizes,) if shapes is None else (sizes, shapes), draft_state
 
-    def _fork(self, count: Tensor) -> Fork | None:
+    def _fork(self, packing: Packing) -> Fork | None:
         """The tree that is fed, or None if every row's is a single path."""
-        shapes = [shape for shape, fed in zip(self.shapes, self.counts, strict=True) if fed]
-        paths, depth = (max(sizes) for sizes in zip(*shapes, strict=True))
-        if self.draft.parents is None or paths < 2:
+        if self.draft.parents is None:
             return None
-        parents = F.pad(self.draft.parents[:, : max(self.counts) - 1] + 1, (1, 0), value=-1)
-        return fork(parents, count, paths, depth)
-
-    def _fed(self, tokens: Tensor, count: Tensor, pack: Callable[[Tensor], Tensor], tree: Fork | None) -> Fed:
-        """What tokens [B,K], of which count [B] are fed, stand for."""
-        rows, (batch, width) = self.rows, tokens.shape
-        columns = torch.arange(width, device=self.device)
-        parents = None
-        if tree is None:
-            depths, after = columns, columns + 1
-            drafted = torch.where(columns < (count - 1)[:, None], tokens.roll(-1, 1), -1)
-        else:
-            depths, after = tree.tree.depths, tree.first
-            drafted = torch.where(after == columns, -1, tokens.gather(1, after))
-            begins = (count.cumsum(0) - count)[:, None]
-            parents = pack(torch.where(tree.parents < 0, -1, tree.parents + begins))
-        owner = pack(torch.arange(batch, device=self.device)[:, None].expand(-1, width))
-        lprobs = self.draft.lprobs
-        if lprobs is not None:
-            # Where nothing is drafted, such as at a row's last position, any will do.
-            place = (after - 1).clamp(min=0).expand(batch, -1)
-            lprobs = F.pad(lprobs, (0, 0, 0, 1))[owner, pack(place)]
-        positions = pack(rows.lengths[:, None] + depths)
-        return Fed(owner, positions, pack(drafted), rows.requests[owner], lprobs, pack(tokens), parents)
+        shapes = [sentence.shape for sentence in self.sentences if sentence.feeds]
+        paths, depth = (max(sizes) for sizes in zip(*shapes, strict=True))
+        if paths < 2:
+            return None
+        parents = F.pad(self.draft.parents[:, : packing.width - 1] + 1, (1, 0), value=-1)
+        return fork(parents, packing.sizes, paths, depth)
 
     def _advance(self) -> None:
         """One pass: feed each row's last token and draft, judge, append what stands and one token more."""
-        rows, counts = self.rows, self.counts
-        width = max(counts)
         if self.watcher is not None:
             self.watcher.begun(self.draft_state)
-        fed_tokens = torch.cat([rows.last[:, None], self.draft.tokens[:, : width - 1]], 1)  # [B,K]
-        count = torch.tensor(counts, device=self.device)
-        tree = self._fork(count)
+        packing = Packing([sentence.feeds for sentence in self.sentences], self.device)
+        fed_tokens, tree = self.rows.last, None  # [B,1]
+        if packing.width > 1:
+            fed_tokens = torch.cat([fed_tokens, self.draft.tokens[:, : packing.width - 1]], 1)  # [B,K]
+            tree = self._fork(packing)
         if tree is None or self.trees is None:
-            logits, self.state = self.scorer.verify(fed_tokens, self.state, counts)  # [N,V]
+            logits, self.state = self.scorer.verify(fed_tokens, self.state, packing.counts)  # [N,V]
         else:
-            logits, self.state = self.trees.verify_tree(fed_tokens, self.state, counts, tree.tree)
-        pack, unpack = _packing(counts, self.device)
-        at = self._fed(fed_tokens, count, pack, tree)
-        judged = self.accept(logits, at)
-        stands = judged.stands if judged.stands is not None else judged.tokens == at.drafted
-        tokens = torch.where(stands, at.drafted, judged.tokens)
-        scores = judged.scores
-        if rows.forced.shape[1]:
-            tokens, scores, stands = _force(rows, logits, at, tokens, scores, stands)
+            logits, self.state = self.trees.verify_tree(fed_tokens, self.state, packing.counts, tree.tree)
 
-        tokens, scores, stands, way = unpack(tokens), unpack(scores), unpack(stands), None
-        if tree is not None:
-            way, stands = tree.follow(fed_tokens, tokens, stands, self.scorer.vocab.eos)
-            tokens, scores, stands = (along(way, x) for x in (tokens, scores, stands))
-        goes_on = stands & (tokens != self.scorer.vocab.eos)
-        live = count > 0
-        columns = torch.arange(tokens.shape[1], device=self.device)
-        positions = rows.lengths[:, None] + columns
-        accepted = stands.cumprod(1).sum(1)
-        emitted = (goes_on.cumprod(1).sum(1) + 1).minimum(rows.limits - rows.lengths) * live
-        kept = columns < emitted[:, None]
-        target = torch.where(kept, positions, rows.outputs.shape[1] - 1)
-        rows.outputs.scatter_(1, target, tokens)
-        rows.scores.scatter_(1, target, scores)
-        if self.trace:
-            best = logits.float().topk(2, -1).values
-            margins, drafted = unpack(best[:, 0] - best[:, 1]), unpack(at.drafted)
-            if way is not None:
-                margins, drafted = along(way, margins), along(way, drafted)
-            # Behind what stands there is one token: the verifier's, in the place of a draft or of nothing.
-            origins = torch.where(
-                columns < accepted[:, None], _DRAFT, torch.where(drafted >= 0, _ROLLBACK, _OWN)
-            )
-            rows.passes_at.scatter_(1, target, (rows.passes + 1)[:, None].expand_as(target))
-            rows.origins.scatter_(1, target, origins)
-            rows.margins.scatter_(1, target, margins)
-        last = tokens.gather(1, (emitted - 1).clamp(min=0)[:, None]).squeeze(1)
-        last = torch.where(live, last, rows.last)
-        lengths = rows.lengths + emitted
-        self.rows = rows = replace(
-            rows,
-            last=last,
-            lengths=lengths,
-            passes=rows.passes + live,
-            drafted=rows.drafted + (count - 1).clamp(min=0),
-            accepted=rows.accepted + accepted.minimum(emitted),
-        )
+        fed = _PassFed(self.rows, self.draft, fed_tokens, packing, tree)
+        judged = self.accept(logits, fed)
+        if any(sentence.is_forced for sentence in self.sentences):
+            prefixes = pad_rows([sentence.request.prefix for sentence in self.sentences], -1)
+            judged = _force(prefixes.to(self.device), logits, fed, judged)
+        told, way = self._append(logits, fed, judged)
         if way is None or self.trees is None:
-            self.state = self.scorer.truncate(self.state, lengths)
+            self.state = self.scorer.truncate(self.state, self.rows.lengths)
         else:
-            self.state = self.trees.keep(self.state, way, lengths)
-        done = (last == self.scorer.vocab.eos) | (lengths >= rows.limits) | ~live
-        feeds, shapes = torch.ones_like(count), None
-        if self.drafter is not None:
-            self.draft_state = self.drafter.observe(self.draft_state, logits, at)
-            self.draft, feeds, shapes, self.draft_state = self._propose(self.draft_state, rows)
-        feeds = torch.where(done, 0, feeds)
-        watched = () if self.watcher is None or width == 1 else (accepted.minimum(emitted), emitted)
-        fed_shapes = self.shapes
-        self.counts, self.shapes, told = _read(feeds, shapes, *watched)  # the pass's one wait for the device
-        if self.watcher is not None:
-            stood, put_out = told if told else ([0] * len(counts), [min(each, 1) for each in counts])
-            self.watcher.passed(counts, fed_shapes, stood, put_out, self.counts)
+            self.state = self.trees.keep(self.state, way, self.rows.lengths)
 
-    def _results(self, rows: _Rows, places: list[int]) -> Iterator[Result]:
+        sizes: tuple[Tensor, ...] = ()
+        if self.drafter is not None:
+            self.draft_state = self.drafter.observe(self.draft_state, logits, fed)
+            self.draft, sizes, self.draft_state = self._propose(self.draft_state, self.rows)
+        self._take(_read(*told, *sizes), len(told))  # the pass's one wait for the device
+
+    def _append(
+        self, logits: Tensor, fed: _PassFed, judged: Judged
+    ) -> tuple[tuple[Tensor, ...], Tensor | None]:
+        """Puts out what stands and one token more.
+
+        Returns:
+            What `_Sentence.take` is to hear [B,1 each], and the way that was taken if a tree was fed. Where
+            each row was fed one token, no more is told than which it has put out.
+        """
+        rows, packing, way = self.rows, fed.packing, None
+        if packing.width == 1 and packing.even and not self.trace:
+            last, place = judged.tokens[:, None], rows.lengths[:, None]
+            rows.outputs.scatter_(1, place, last)
+            rows.scores.scatter_(1, place, judged.scores[:, None])
+            self.rows = replace(rows, last=last, lengths=rows.lengths + 1)
+            return (last,), None
+
+        tokens, stands = judged.tokens, judged.stands
+        if stands is None:
+            stands = tokens == fed.drafted
+        else:
+            tokens = torch.where(stands, fed.drafted, tokens)
+        tokens, scores, stands = (packing.unpack(x) for x in (tokens, judged.scores, stands))  # [B,K]
+        eos = self.scorer.vocab.eos
+        if fed.tree is not None:
+            way, stands = fed.tree.follow(fed.nodes, tokens, stands, eos)
+            tokens, scores, stands = (along(way, x) for x in (tokens, scores, stands))  # [B,D]
+        end = (stands & (tokens != eos)).min(1, keepdim=True).indices  # the first after which none stands
+        emitted = end + 1
+        if not all(packing.counts):
+            emitted = emitted * (packing.sizes > 0)[:, None]
+        columns = steps(tokens.shape[1], self.device)
+        place = torch.where(columns < emitted, rows.lengths[:, None] + columns, rows.outputs.shape[1] - 1)
+        rows.outputs.scatter_(1, place, tokens)
+        rows.scores.scatter_(1, place, scores)
+        if self.trace:
+            self._note(logits, fed, place, stands, way)
+        last = tokens.gather(1, end)
+        self.rows = replace(rows, last=last, lengths=rows.lengths + emitted.squeeze(1))
+        return (last, end, stands.gather(1, end)), way
+
+    def _note(self, logits: Tensor, fed: _PassFed, place: Tensor, stands: Tensor, way: Tensor | None) -> None:
+        """Fills in the trace of the tokens at place [B,K]; stands [B,K] says which of them were drafted."""
+        best = logits.float().topk(2, -1).values
+        margins, drafted = (fed.packing.unpack(x) for x in (best[:, 0] - best[:, 1], fed.drafted))
+        if way is not None:
+            margins, drafted = along(way, margins), along(way, drafted)
+        # Behind what stands there is one token: the verifier's, in the place of a draft or of nothing.
+        origins = torch.where(stands, _DRAFT, torch.where(drafted >= 0, _ROLLBACK, _OWN))
+        passes = torch.tensor([sentence.passes + 1 for sentence in self.sentences], device=self.device)
+        self.rows.passes_at.scatter_(1, place, passes[:, None].expand_as(place))
+        self.rows.origins.scatter_(1, place, origins)
+        self.rows.margins.scatter_(1, place, margins)
+
+    def _take(self, read: list[list[int]], own: int) -> None:
+        """Takes in on the host what was read of each row: so many numbers of this pass, then its draft's."""
+        counts = [sentence.feeds for sentence in self.sentences]
+        shapes = [sentence.shape for sentence in self.sentences]
+        stood, emitted = [], []
+        for sentence, numbers in zip(self.sentences, read, strict=True):
+            last, end, stands = [*numbers[:own], 0, 0][:3]
+            emitted.append(end + 1 if sentence.feeds else 0)
+            stood.append(end + stands)
+            sentence.take(emitted[-1], stood[-1], is_eos=last == self.scorer.vocab.eos)
+            sentence.plan(*numbers[own:])
+        if self.watcher is not None:
+            following = [sentence.feeds for sentence in self.sentences]
+            self.watcher.passed(counts, shapes, stood, emitted, following)
+
+    def _results(self, places: list[int]) -> Iterator[Result]:
         now = time.perf_counter()
-        outputs, scores = rows.outputs.tolist(), rows.scores.tolist()
-        numbers = torch.stack([rows.lengths, rows.passes, rows.drafted, rows.accepted], 1).tolist()
+        rows, index = self.rows, torch.tensor(places, device=self.device)
+        outputs, scores = rows.outputs[index].tolist(), rows.scores[index].tolist()
         traced = (
-            [each.tolist() for each in (rows.passes_at, rows.origins, rows.margins)] if self.trace else []
+            [each[index].tolist() for each in (rows.origins, rows.passes_at, rows.margins)]
+            if self.trace
+            else []
         )
         for i, place in enumerate(places):
-            length, passes, drafted, accepted = numbers[i]
+            sentence = self.sentences[place]
+            request, length = sentence.request, sentence.length
             trace = None
             if self.trace:
-                forced = len(self.requests[place].prefix)
+                forced = len(request.prefix)
                 trace = tuple(
                     TokenTrace("prefix" if j < forced else _ORIGINS[origin], at, margin)
-                    for j, (at, origin, margin) in enumerate(
+                    for j, (origin, at, margin) in enumerate(
                         zip(*(each[i][:length] for each in traced), strict=True)
                     )
                 )
@@ -500,12 +594,12 @@ class _Batch:
                 trace=trace,
             )
             yield Result(
-                index=self.requests[place].index,
+                index=request.index,
                 hypotheses=(hypothesis,),
-                seconds=now - self.started[place],
-                passes=passes,
-                drafted=drafted,
-                accepted=accepted,
+                seconds=now - sentence.started,
+                passes=sentence.passes,
+                drafted=sentence.drafted,
+                accepted=sentence.accepted,
             )
 
 
@@ -520,46 +614,18 @@ def _join_drafts(first: Draft, second: Draft) -> Draft:
     return Draft(cat_rows(first.tokens, second.tokens), lengths, lprobs, parents)
 
 
-def _read(
-    feeds: Tensor, shapes: Tensor | None, *more: Tensor
-) -> tuple[list[int], list[tuple[int, int]], list[list[int]]]:
-    """Brings feeds [B], the shapes [B,2] of trees and more of [B] to the host, at once."""
-    columns = [feeds, *([] if shapes is None else shapes.unbind(1)), *more]
-    counts, *rest = torch.stack(columns).tolist() if len(columns) > 1 else [feeds.tolist()]
-    if shapes is None:
-        return counts, [(1, max(count - 1, 0)) for count in counts], rest
-    leaves, levels, *rest = rest
-    return counts, list(zip(leaves, levels, strict=True)), rest
+def _read(*columns: Tensor) -> list[list[int]]:
+    """Brings columns [B,...] to the host at once, row by row."""
+    return (torch.cat(columns, 1) if len(columns) > 1 else columns[0]).tolist()
 
 
-def _packing(
-    counts: Sequence[int], device: torch.device
-) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-    """What brings the first `counts` columns of each row of [B,K] into one row [N], and the way back.
-
-    The host knows the counts, so that nothing here waits for the device.
-    """
-    batch, width = len(counts), max(counts)
-    if min(counts) == width:
-        return torch.flatten, lambda values: values.view(batch, width)
-    inside = torch.arange(width) < torch.tensor(counts)[:, None]
-    places = inside.flatten().nonzero().squeeze(1).to(device)  # [N]
-
-    def unpack(values: Tensor) -> Tensor:
-        return values.new_zeros(batch * width).index_copy_(0, places, values).view(batch, width)
-
-    return lambda values: values.flatten()[places], unpack
-
-
-def _force(
-    rows: _Rows, logits: Tensor, at: Fed, tokens: Tensor, scores: Tensor, stands: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Puts the wanted token wherever a position [N] lies inside its row's prefix."""
-    inside = at.positions < rows.forced_lengths[at.rows]
-    place = at.positions.clamp(max=rows.forced.shape[1] - 1)
-    wanted = torch.where(inside, rows.forced[at.rows, place], 0)
-    return (
-        torch.where(inside, wanted, tokens),
-        torch.where(inside, log_probs(logits, wanted), scores),
-        torch.where(inside, wanted == at.drafted, stands),
-    )
+def _force(prefixes: Tensor, logits: Tensor, fed: Fed, judged: Judged) -> Judged:
+    """Puts the wanted token wherever a position [N] lies inside its row's prefix [B,P], -1 behind its end."""
+    place = fed.positions.clamp(max=prefixes.shape[1])
+    wanted = F.pad(prefixes, (0, 1), value=-1)[fed.rows, place]
+    inside = wanted >= 0
+    scores = torch.where(inside, log_probs(logits, wanted.clamp(min=0)), judged.scores)
+    stands = judged.stands
+    if stands is not None:
+        stands = torch.where(inside, wanted == fed.drafted, stands)
+    return Judged(torch.where(inside, wanted, judged.tokens), scores, stands)

@@ -3,7 +3,7 @@
 The cache holds the sources, as target words, and the outputs of all sentences of a run, finished or running.
 It needs no training (the idea of prompt lookup, Saxena 2023, and of REST, He et al. 2023, arXiv:2311.08252,
 with the run itself as the store).
-Symbols: B rows, K tokens, n words of an n-gram, N the largest n, M n-grams.
+Symbols: B rows, K tokens, n words of an n-gram, N the largest n.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class _Places:
     """Where each row writes.
 
     Attributes:
-        owner: [B] what tells the row's n-grams from those of others.
+        salts: [B,2] what is added to the hashes of n-grams of all rows, and to those of the row's own.
         start: [B] address of its output's first token.
         seen: [B] output tokens that are written.
     """
 
-    owner: Tensor
+    salts: Tensor
     start: Tensor
     seen: Tensor
 
@@ -90,12 +90,22 @@ class NgramCache(Drafter):
         slots: int = _SLOTS,
     ) -> None:
         self.source_to_target, self.first = source_to_target, words  # `first` stands before a text
-        self.max_ngram, self.max_draft = max_ngram, max_draft
+        self.max_draft, self.cells = max_draft, cells
         device = source_to_target.device
-        self.cells = cells
         self.text = torch.full((cells + 1,), -1, device=device)  # the last cell takes what belongs nowhere
         self.table = torch.zeros(slots, dtype=torch.int64, device=device)
         self.end = 0  # the first address that no sentence has
+        # No more is new than the last draft and the verifier's token; if it has paused, what was put out
+        # before the suffix that is looked up is not remembered.
+        self._recent = torch.arange(-(max_draft + max_ngram + 1), 1, device=device)  # the last is yet to come
+        self._ahead = torch.arange(max_draft, device=device)
+        self._back = torch.arange(1, max_ngram + 1, device=device)
+        weights = [_signed(_FACTORS[0] ** n) for n in range(1, max_ngram + 1)]
+        self._weights = torch.tensor(weights, device=device)
+        # From the shortest n-gram to the longest, that of all rows before the row's own: [2N].
+        sizes = self._back.repeat_interleave(2)
+        self._ranks = torch.arange(1, 2 * max_ngram + 1, device=device)
+        self._outside = self._back > sizes[:, None]  # [2N,N], which words are not the n-gram's
 
     def start(self, source: Source, requests: Sequence[Request]) -> _Places:
         words, lengths = target_words(source, self.source_to_target)  # [B,S]
@@ -106,70 +116,71 @@ class NgramCache(Drafter):
         fresh = torch.arange(ends[0], min(ends[-1], ends[0] + self.cells), device=device)
         self.end = ends[-1]
         begins = torch.tensor(ends[:-1], device=device)
+        salts = [(0, _signed((1 + request.index) * _FACTORS[1])) for request in requests]
         state = _Places(
-            owner=1 + torch.tensor([request.index for request in requests], device=device),
+            salts=torch.tensor(salts, device=device),
             start=begins + lengths + 4,
             seen=torch.zeros_like(lengths),
         )
-        self.text[fresh % self.cells] = -1
-        self.text[(begins + 1) % self.cells] = self.first
-        self.text[(state.start - 1) % self.cells] = self.first
-        columns = torch.arange(words.shape[1], device=device)
-        self._write((begins + 2)[:, None] + columns, words, columns < lengths[:, None], state.owner)
+        self.text[self._cell(fresh)] = -1
+        self.text[self._cell(torch.cat([begins + 1, state.start - 1]))] = self.first
+        addresses = (begins + 2)[:, None] + torch.arange(words.shape[1], device=device)
+        self._write(addresses, words, words >= 0, state.salts)
         return state
 
     def draft(self, state: Any, outputs: Tensor, lengths: Tensor, budget: Tensor) -> tuple[Draft, Any]:
-        # No more is new than the last draft and the verifier's token; if it has paused, what was put out
-        # before the suffix that is looked up is not remembered.
-        columns = torch.arange(self.max_draft + self.max_ngram + 1, device=outputs.device)
-        columns = state.seen.maximum(lengths - len(columns))[:, None] + columns
-        tokens = outputs.gather(1, columns.clamp(max=outputs.shape[1] - 1))
-        self._write(state.start[:, None] + columns, tokens, columns < lengths[:, None], state.owner)
-        place, found = self._lookup(state.start + lengths, state.owner)
-        ahead = torch.arange(self.max_draft, device=outputs.device)
-        tokens = self.text[(place[:, None] + ahead) % self.cells]  # [B,K]; -1 or `first` ends a draft
-        return Draft(tokens, found * self.max_draft), replace(state, seen=lengths)
+        columns = lengths[:, None] + self._recent  # [B,K]
+        new = (columns >= state.seen[:, None]) & (self._recent < 0)
+        addresses = state.start[:, None] + columns
+        tokens = outputs.gather(1, columns.clamp(0, outputs.shape[1] - 1))
+        suffixes, keys = self._write(addresses, tokens, new, state.salts)
+        place, found = self._lookup(suffixes[:, -1], keys[:, -1])
+        tokens = self.text[self._cell(place + self._ahead)]  # [B,K]; -1 or `first` ends a draft
+        return Draft(tokens, found.squeeze(1) * self.max_draft), replace(state, seen=lengths)
 
-    def _write(self, addresses: Tensor, tokens: Tensor, counts: Tensor, owner: Tensor) -> None:
-        """Writes those of tokens [B,K] that count to their addresses, and what they follow into the table."""
-        self.text[torch.where(counts, addresses % self.cells, self.cells)] = tokens
-        keys, whole = self._keys(self._before(addresses), owner[:, None])  # [B,K,2,N], [B,K,N]
-        known = whole & (counts & (tokens >= 0))[..., None]
-        values = torch.where(known, addresses[..., None], 0)[:, :, None].expand_as(keys)
+    def _write(self, addresses: Tensor, tokens: Tensor, new: Tensor, salts: Tensor) -> tuple[Tensor, Tensor]:
+        """Writes those of tokens [B,K] that are new to their addresses, and what they follow into the table.
+
+        Returns:
+            The text before the addresses [B,K,N] and its keys [B,K,2N].
+        """
+        self.text[torch.where(new, self._cell(addresses), self.cells)] = tokens
+        before = self._before(addresses)
+        keys = self._keys(before, salts)
+        known = (before >= 0).cummin(-1).values & new[..., None]  # a text has n words before its n-th one
+        values = torch.where(known, addresses[..., None], 0).repeat_interleave(2, -1)
         self.table.scatter_reduce_(0, keys.flatten(), values.flatten(), "amax")
+        return before, keys
 
-    def _lookup(self, addresses: Tensor, owner: Tensor) -> tuple[Tensor, Tensor]:
-        """The address [B] of what followed the suffix before each address [B], and whether one was found."""
-        suffix = self._before(addresses)  # [B,N]
-        keys, whole = self._keys(suffix, owner)
-        place = self.table[keys]  # [B,2,N]
-        same = (self._before(place) == suffix[:, None, None]).cummin(-1).values  # [B,2,N,N]: the last n words
-        found = same.diagonal(dim1=-2, dim2=-1) & whole[:, None] & (place > 0)
-        # From the longest to the shortest, the row's own before that of all: [B,2,N] -> [B,2N]
-        place, found = (x.flip(2).transpose(1, 2).flatten(1) for x in (place, found))
-        best = found.int().argmax(1)  # the first of equals
-        return place.gather(1, best[:, None]).squeeze(1), found.any(1)
+    def _lookup(self, suffix: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """The address [B,1] of what followed a suffix [B,N] with keys [B,2N]; whether one was found [B,1]."""
+        place = self.table[keys]
+        # Nothing is equal to what stands before a text.
+        same = self._before(place) == suffix.masked_fill(suffix < 0, -2)[:, None]  # [B,2N,N]
+        found = (same | self._outside).all(-1) & (place > 0)
+        rank, best = (found * self._ranks).max(1, keepdim=True)
+        return place.gather(1, best), rank > 0
+
+    def _cell(self, addresses: Tensor) -> Tensor:
+        return addresses & (self.cells - 1)
 
     def _before(self, addresses: Tensor) -> Tensor:
         """The text before addresses [...], nearest first: [...,N]."""
-        back = torch.arange(1, self.max_ngram + 1, device=addresses.device)
-        return self.text[(addresses[..., None] - back) % self.cells]
+        return self.text[self._cell(addresses[..., None] - self._back)]
 
-    def _keys(self, before: Tensor, owner: Tensor) -> tuple[Tensor, Tensor]:
-        """The slots [...,2,N] of the n-grams that end a text [...,N], and whether each is one [...,N].
-
-        The first half is the owner's [...], the second all rows'.
-        """
-        hashed = [torch.zeros_like(before[..., 0])]
-        for n in range(self.max_ngram):
-            hashed.append(_mix(hashed[-1] + before[..., n] + 1))
-        of_all = torch.stack(hashed[1:], -1)
-        of_owner = _mix(of_all + owner[..., None] * _FACTORS[1])
-        keys = torch.stack([of_owner, of_all], -2)
-        return (keys >> 20) & (len(self.table) - 1), (before >= 0).cummin(-1).values
+    def _keys(self, before: Tensor, salts: Tensor) -> Tensor:
+        """The slots [B,K,2N] of the n-grams that end a text [B,K,N], in the order of `_ranks`."""
+        hashed = ((before + 1) * self._weights).cumsum(-1)
+        mixed = _mix((hashed[..., None] + salts[:, None, None]).flatten(2))
+        return (mixed >> 20) & (len(self.table) - 1)
 
 
 def _mix(x: Tensor) -> Tensor:
     """Spreads int64 over all bits, modulo 2**64."""
     x = (x ^ (x >> 32)) * _FACTORS[0]
     return (x ^ (x >> 29)) * _FACTORS[1]
+
+
+def _signed(x: int) -> int:
+    """x modulo 2**64 as int64."""
+    return (x + 2**63) % 2**64 - 2**63

@@ -8,7 +8,6 @@ Symbols: B rows, W nodes of a level, D levels, N tokens fed in all, V words, k c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -45,11 +44,6 @@ class TokenRecycling(Learning):
         return Recycler(len(vocab), vocab.eos, self.k, self.max_draft, scorer.device, shape=shape)
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """There is nothing to remember of a row."""
-
-
 class Recycler(Drafter):
     """Follows the candidates of the last token, one after the other; the matrix is all rows' own.
 
@@ -75,21 +69,21 @@ class Recycler(Drafter):
         self.candidates = torch.full((words + 1, min(k, words)), -1, device=device)
         self._newest = torch.zeros(words, dtype=torch.int64, device=device)
 
-    def start(self, source: Source, requests: Sequence[Request]) -> _Rows:
-        return _Rows()
+    def start(self, source: Source, requests: Sequence[Request]) -> None:
+        """There is nothing to remember of a row."""
 
     def draft(self, state: Any, outputs: Tensor, lengths: Tensor, budget: Tensor) -> tuple[Draft, Any]:
         newest = outputs.gather(1, (lengths - 1).clamp(min=0)[:, None])
-        ways = torch.where(lengths[:, None] > 0, newest, self.first)[:, :, None]  # [B,W,D], here [B,1,1]
+        newest = torch.where(lengths[:, None] > 0, newest, self.first)  # [B,1]
+        shape = self.shape[: self.max_draft]
+        if not shape:
+            tokens = self._follow(newest, self.max_draft)
+            return Draft(tokens, torch.full_like(lengths, self.max_draft)), state
+        ways = newest[:, :, None]  # [B,W,D]
         above = torch.full_like(newest[:1], -1)  # [1,W], the node of each way
-        levels, parents = [newest[:, :0]], [above[:, :0]]
-        size = 0
-        for level in range(self.max_draft):  # each depends on the one before
-            branches = self.shape[level] if level < len(self.shape) else 1
-            if level == len(self.shape):
-                ways, above = ways[:, :1], above[:, :1]
+        levels, parents, size = [], [], 0
+        for branches in shape:
             candidates = self.candidates[ways[:, :, -1]]  # [B,W,k]
-            # A way that comes back to a word goes round and round.
             fresh = (candidates[..., None] != ways[:, :, None]).all(3)
             best = fresh.int().sort(dim=2, descending=True, stable=True).indices[:, :, :branches]
             tokens = candidates.masked_fill(~fresh, -1).gather(2, best)  # [B,W,C]
@@ -100,11 +94,28 @@ class Recycler(Drafter):
             parents.append(above.repeat_interleave(branches, 1))
             above = size + torch.arange(ways.shape[1], device=outputs.device)[None]
             size += ways.shape[1]
+        rest = self.max_draft - len(shape)
+        levels.append(self._follow(ways[:, 0], rest))
+        chain = torch.arange(size, size + rest, device=outputs.device)[None]
+        parents.append(torch.cat([above[:, :1], chain], 1)[:, :rest])
         tokens = torch.cat(levels, 1)
-        draft = Draft(tokens, torch.full_like(lengths, size))
-        if self.shape:
-            draft = replace(draft, parents=torch.cat(parents, 1).expand_as(tokens))
+        draft = Draft(
+            tokens,
+            torch.full_like(lengths, size + rest),
+            parents=torch.cat(parents, 1).expand_as(tokens),
+        )
         return draft, state
+
+    def _follow(self, way: Tensor, count: int) -> Tensor:
+        """The best candidates on from ways [B,D], one after the other: [B,count]."""
+        begun = way.shape[1]
+        for _ in range(count):  # each depends on the one before
+            candidates = self.candidates[way[:, -1]]  # [B,k]
+            # A way that comes back to a word goes round and round.
+            fresh = (candidates[:, :, None] != way[:, None]).all(2)
+            some, first = fresh.max(1, keepdim=True)
+            way = torch.cat([way, torch.where(some, candidates.gather(1, first), -1)], 1)
+        return way[:, begun:]
 
     def observe(self, state: Any, logits: Tensor, fed: Fed) -> Any:
         assert fed.tokens is not None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Any, Protocol
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 from nartk.decoders.loop import Draft, Drafter
 from nartk.errors import StrategyMismatchError, UsageError
 from nartk.hypothesis import Request
+from nartk.rows import Packing, steps
 from nartk.scorer import Seq2SeqScorer, Source
 
 DRAFTER_HELP = "name or folder of the small autoregressive model that drafts"
@@ -90,7 +90,8 @@ class SmallModel(Drafter):
     """Goes on from the output with a small model, up to eos, a token it is not sure of, or `longest` tokens.
 
     What was accepted of the last draft is not read again: the cache is truncated to it, and only the tokens
-    behind are fed. Rows that draft no more are not fed, and the host waits once for each step.
+    behind are fed. Rows that draft no more are not fed: the host waits once for each step, and keeps account
+    of what each row has been fed.
 
     Args:
         scorer: Its words are the verifier's.
@@ -111,46 +112,48 @@ class SmallModel(Drafter):
     def draft(
         self, state: SmallModelState, outputs: Tensor, lengths: Tensor, budget: Tensor
     ) -> tuple[Draft, SmallModelState]:
-        eos = self.scorer.vocab.eos
+        eos, device = self.scorer.vocab.eos, lengths.device
         said = F.pad(outputs, (1, 0), value=eos)  # [B,T+1]: fairseq's models begin with eos
         newest = said.gather(1, lengths[:, None]).squeeze(1)
         # Of what was fed, the accepted tokens stand: those before the newest one, which is the verifier's.
         fed = state.fed.minimum(lengths)
         inner = self.scorer.truncate(state.inner, fed)
-        drafting = (budget > 0) & ((lengths == 0) | (newest != eos))
+        words, given, total, most = torch.stack([newest, lengths, fed, budget]).tolist()
         # The newest token; where the whole draft was accepted, also its last, which was not fed.
-        feeds = (lengths + 1 - fed) * drafting
-        counts = feeds.tolist()
-        places = fed[:, None] + torch.arange(max(1, *counts), device=fed.device)
+        counts = [
+            length + 1 - old if room and (not length or word != eos) else 0
+            for word, length, old, room in zip(words, given, total, most, strict=True)
+        ]
+        places = fed[:, None] + steps(max(1, *counts), device)
         tokens = said.gather(1, places.clamp(max=said.shape[1] - 1))  # [B,W]
-        drafted: list[Tensor] = []
-        lprobs = [torch.zeros(len(fed), 0, len(self.scorer.vocab), device=fed.device)]
-        sizes = torch.zeros_like(fed)
+        drafted, lprobs, sizes = [outputs[:, :0]], [], [0] * len(counts)
         for step in range(self.longest):
             if not any(counts):
                 break
             logits, inner = self.scorer.verify(tokens, inner, counts)
-            fed = fed + feeds
-            rows, last = _last_fed(counts, fed.device)
-            picked = self.pick(logits[last], state.requests[rows], lengths[rows] + step)
-            token = torch.zeros_like(fed).index_copy(0, rows, picked.tokens)
-            if picked.sure is not None:
-                drafting = drafting & torch.zeros_like(drafting).index_copy(0, rows, picked.sure)
-            sizes = sizes + drafting
-            drafted.append(token)
+            if max(counts) > 1:
+                logits = logits[Packing(counts, device).last]
+            rows = Packing([min(count, 1) for count in counts], device)
+            picked = self.pick(logits, rows.pack(state.requests), rows.pack(lengths) + step)
+            tokens = picked.tokens if picked.sure is None else torch.where(picked.sure, picked.tokens, -1)
+            tokens = rows.unpack(tokens)  # [B,1]; -1, which is no word, ends the row's draft
+            drafted.append(tokens)
             if picked.lprobs is not None:
-                spread = lprobs[0].new_zeros(len(fed), picked.lprobs.shape[1])
-                lprobs.append(spread.index_copy(0, rows, picked.lprobs)[:, None])
+                lprobs.append(rows.unpack(picked.lprobs))  # [B,1,V]
+            total = [old + count for old, count in zip(total, counts, strict=True)]
+            sizes = [size + count for size, count in zip(sizes, rows.counts, strict=True)]
             if step + 1 < self.longest:
-                drafting = drafting & (token != eos) & (sizes < budget)
-                feeds = drafting.long()
-                counts, tokens = feeds.tolist(), token[:, None]
+                counts = [
+                    int(size == step + 1 and size < room and word not in (-1, eos))
+                    for size, room, (word,) in zip(sizes, most, tokens.tolist(), strict=True)
+                ]
+        none = outputs.new_zeros(len(sizes), 0, len(self.scorer.vocab), dtype=torch.float32)
         draft = Draft(
-            torch.stack(drafted, 1) if drafted else outputs[:, :0],
-            sizes,
-            torch.cat(lprobs, 1) if self.with_lprobs else None,
+            torch.cat(drafted, 1),
+            torch.tensor(sizes, device=device),
+            torch.cat([none, *lprobs], 1) if self.with_lprobs else None,
         )
-        return draft, SmallModelState(inner, fed, state.requests)
+        return draft, SmallModelState(inner, torch.tensor(total, device=device), state.requests)
 
     def pause(self, state: SmallModelState, lengths: Tensor) -> SmallModelState:
         return replace(state, fed=state.fed.minimum(lengths))
@@ -164,13 +167,3 @@ class SmallModel(Drafter):
             torch.cat([first.fed, second.fed]),
             torch.cat([first.requests, second.requests]),
         )
-
-
-def _last_fed(counts: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
-    """The rows [N] that were fed `counts` tokens, 0 left out, and where each one's last is among all fed."""
-    rows = [row for row, count in enumerate(counts) if count]
-    ends = [*accumulate(counts)]
-    return (
-        torch.tensor(rows, device=device),
-        torch.tensor([ends[row] - 1 for row in rows], device=device),
-    )

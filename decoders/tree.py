@@ -290,7 +290,7 @@ def feedable(draft: Draft, words: int, budget: Tensor, *, branching: bool) -> tu
     """
     if draft.parents is not None:
         return prune(draft, words, budget, branching=branching)
-    sound = (draft.tokens >= 0) & (draft.tokens < words)
+    sound = draft.tokens.clamp(0, words - 1) == draft.tokens
     lengths = sound.cumprod(1).sum(1).minimum(draft.lengths).minimum(budget).clamp(min=0)
     return replace(draft, lengths=lengths), None
 

@@ -25,7 +25,6 @@ from nartk.scorer import Seq2SeqScorer, Source
 _TREE = "4x3x2"  # of token recycling
 _RECYCLED = 6  # tokens: what was ranked after a word elsewhere hardly ever stands further on
 
-
 _DRAFTERS: dict[str, Callable[[Seq2SeqScorer, int], Drafter]] = {
     "source": lambda scorer, longest: _made(InputGuidedAggressive, longest).make_drafter(scorer),
     "ngram": lambda scorer, longest: _made(NgramDrafts, longest).new_drafter(scorer),

@@ -104,7 +104,8 @@ class GivenDrafts(Drafter):
         outputs, seen = (x.repeat_interleave(shape[1], 0) for x in (outputs, lengths))
         matched = suffix_lengths(flat.text[:, :-1], outputs, seen)
         place, worth = aligned_place(matched, flat, self.spelling, outputs, seen)
-        place, worth = place * (seen > 0), worth * (seen > 0)
+        place = place * (seen > 0)
+        worth = worth.gather(1, place[:, None]).squeeze(1) * (seen > 0)
         worth = torch.where(place < flat.sizes, worth, torch.iinfo(worth.dtype).min)
         order = worth.view(shape).sort(dim=1, descending=True, stable=True).indices
         tokens = following(flat.text, place, self.max_draft).unflatten(0, shape)  # [B,N,K]

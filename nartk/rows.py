@@ -1,8 +1,10 @@
-"""Batches of rows that come and go."""
+"""Batches of rows that come and go, and of which each has another length."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from itertools import accumulate
 
 import torch
 import torch.nn.functional as F
@@ -20,3 +22,69 @@ def _filled(x: Tensor, sizes: Sequence[int], fill: float) -> Tensor:
     if not any(missing):
         return x
     return F.pad(x, [side for count in reversed(missing) for side in (0, count)], value=fill)
+
+
+@lru_cache(maxsize=1024)
+def steps(count: int, device: torch.device) -> Tensor:
+    """0, 1, 2, ... [count], made once and never written to."""
+    return torch.arange(count, device=device)
+
+
+class Packing:
+    """How the first tokens of each row of [B,K], as many as `counts` says, lie in one row [N].
+
+    The host knows the counts, so that nothing here waits for the device. What is made of them is made when it
+    is first asked for.
+
+    Attributes:
+        width: K, the largest count.
+        even: Whether all counts are K.
+    """
+
+    def __init__(self, counts: Sequence[int], device: torch.device) -> None:
+        self.counts, self.device = counts, device
+        self.width = max(counts)
+        self.even = min(counts) == self.width
+
+    def pack(self, values: Tensor) -> Tensor:
+        """[B,K] -> [N]."""
+        return values.flatten() if self.even else values.flatten()[self.places]
+
+    def unpack(self, values: Tensor) -> Tensor:
+        """[N,...] -> [B,K,...], zeros where nothing was packed."""
+        batch, rest = len(self.counts), values.shape[1:]
+        if not self.even:
+            values = values.new_zeros(batch * self.width, *rest).index_copy_(0, self.places, values)
+        return values.view(batch, self.width, *rest)
+
+    @cached_property
+    def places(self) -> Tensor:
+        """[N], which of B*K each is."""
+        inside = steps(self.width, torch.device("cpu")) < torch.tensor(self.counts)[:, None]
+        return inside.flatten().nonzero().squeeze(1).to(self.device)
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """[N]."""
+        return self.places // self.width
+
+    @cached_property
+    def columns(self) -> Tensor:
+        """[N]."""
+        return self.places % self.width
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        """The counts [B]."""
+        return torch.tensor(self.counts, device=self.device)
+
+    @property
+    def begins(self) -> Tensor:
+        """Where in N each row begins [B]."""
+        return torch.tensor([0, *accumulate(self.counts)][:-1], device=self.device)
+
+    @property
+    def last(self) -> Tensor:
+        """Where in N each row ends that is not empty."""
+        ends = [end - 1 for end, count in zip(accumulate(self.counts), self.counts, strict=True) if count]
+        return torch.tensor(ends, device=self.device)

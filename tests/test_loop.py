@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -18,11 +19,14 @@ from scripted import (
     outputs_of,
     plain_greedy,
 )
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from nartk.decoders.loop import join_rows, log_probs, pad_rows, select_rows
+from nartk.decoders import loop
+from nartk.decoders.loop import Fed, Judged, argmax_acceptance, join_rows, log_probs, pad_rows, select_rows
 from nartk.hypothesis import DecodeStats, Request, Result, TokenTrace
 from nartk.pipeline import summarize
 from nartk.registry import make_strategy
+from nartk.rows import Packing
 from nartk.scorer import Source
 
 EOS = 2
@@ -262,3 +266,195 @@ def test_log_probs_of_one_row_have_the_bits_of_many() -> None:
             assert torch.equal(log_probs(logits[i : i + 1], tokens[i : i + 1])[0], together[i])
         exact = logits.double().log_softmax(-1).gather(1, tokens[:, None]).squeeze(1)
         torch.testing.assert_close(together, exact.float(), rtol=1e-6, atol=1e-5)
+
+
+# What is packed, and what a pass is told.
+
+
+def packed_wrongly(make: Callable[[Sequence[int], torch.device], Packing], device: torch.device) -> int:
+    wrong = 0
+    for counts in ([1], [3], [2, 2], [1, 1, 1], [2, 0, 3], [0, 1], [0, 0, 4, 1]):
+        packing, width = make(counts, device), max(counts)
+        values = torch.arange(len(counts) * width, device=device).view(len(counts), width) + 1
+        places = [(row, column) for row, count in enumerate(counts) for column in range(count)]
+        packed = packing.pack(values)
+        wrong += packed.tolist() != [values[place].item() for place in places]
+        wrong += packing.unpack(packed).tolist() != [
+            [int(x) if column < count else 0 for column, x in enumerate(row)]
+            for row, count in zip(values, counts, strict=True)
+        ]
+        pairs = torch.stack([packed, -packed], 1)
+        wrong += not torch.equal(packing.unpack(pairs)[..., 1], -packing.unpack(packed))
+        wrong += [*zip(packing.rows.tolist(), packing.columns.tolist(), strict=True)] != places
+        wrong += packing.sizes.tolist() != counts
+        wrong += packing.begins.tolist() != [sum(counts[:row]) for row in range(len(counts))]
+        wrong += packing.last.tolist() != [i for i, at in enumerate(places) if at[1] == counts[at[0]] - 1]
+    return wrong
+
+
+def test_rows_are_packed(device: torch.device) -> None:
+    assert packed_wrongly(Packing, device) == 0
+
+
+def test_the_packing_notices_rows_that_are_shorter(device: torch.device) -> None:
+    def unpacked(counts: Sequence[int], device: torch.device) -> Packing:
+        return Packing([max(counts)] * len(counts), device)
+
+    assert packed_wrongly(unpacked, device) > 0
+
+
+class Telling(TableScorer):
+    """Notes what each pass feeds."""
+
+    def mode(self, *, exact: bool) -> Telling:
+        self.fed: list[dict[str, list[int]]] = []
+        return self
+
+    def verify(
+        self, tokens: torch.Tensor, state: ScriptedState, counts: Sequence[int] | None = None
+    ) -> tuple[torch.Tensor, ScriptedState]:
+        assert counts is not None
+        places = [(row, column) for row, count in enumerate(counts) for column in range(count)]
+        words, before = tokens.tolist(), state.lengths.tolist()
+        self.fed.append(
+            {
+                "rows": [row for row, _ in places],
+                "positions": [before[row] + column for row, column in places],
+                "drafted": [
+                    words[row][column + 1] if column + 1 < counts[row] else -1 for row, column in places
+                ],
+                "requests": [int(state.sources[row, 0]) - 4 for row, _ in places],
+                "tokens": [words[row][column] for row, column in places],
+            }
+        )
+        return super().verify(tokens, state, counts)
+
+
+def told_otherwise(device: torch.device) -> int:
+    """In how many passes an acceptance is told otherwise of what is fed than the scorer."""
+    rng, told = random.Random(0), []
+
+    def accept(logits: torch.Tensor, fed: Fed) -> Judged:
+        told.append({name: getattr(fed, name).tolist() for name in scorer.fed[-1]})
+        return argmax_acceptance(logits, fed)
+
+    cls = type(make_strategy("iad", {}))
+    strategy = type("Told", (cls,), {"acceptance": lambda self: accept})()
+    scorer = Telling(24, seed=3, device=device)
+    requests = [
+        Request(i, (4 + i, *rng.choices(range(4, 24), k=rng.randint(0, 9)), EOS), rng.randint(1, 20))
+        for i in range(20)
+    ]
+    found = list(strategy.run(scorer, requests, batch_size=6))
+    assert sum(result.accepted for result in found) > 0
+    return sum(one != other for one, other in zip(told, scorer.fed, strict=True))
+
+
+def test_an_acceptance_is_told_what_is_fed(device: torch.device) -> None:
+    assert told_otherwise(device) == 0
+
+
+def test_rows_that_are_taken_for_requests_are_noticed(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop._PassFed, "requests", property(lambda self: self.rows))
+    assert told_otherwise(device) > 0
+
+
+def prefixed(rng: random.Random, count: int) -> list[Request]:
+    """Some of them with a prefix, in part what the source says."""
+    made = []
+    for request in requests_of(rng, count, 20):
+        prefix = [rng.choice([*request.source, 5, 6]) for _ in range(rng.choice([0, 0, 1, 5]))]
+        prefix = [word for word in prefix if word != EOS][: request.max_len]
+        made.append(dataclasses.replace(request, prefix=tuple(prefix)))
+    return made
+
+
+@pytest.mark.parametrize("size", [1, 6])
+@pytest.mark.parametrize("name", ["greedy", "iad"])
+def test_each_row_has_its_own_prefix(
+    name: str, size: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scorer = TableScorer(20, seed=8, device=device)
+    requests = prefixed(random.Random(7), 30)
+    wanted = plain_greedy(scorer.scores, requests)
+    found = decode(make_strategy(name, {}), scorer, requests, batch_size=size)
+    assert outputs_of(found) == wanted
+    # Known to be wrong: the prefix ends a token too soon.
+    monkeypatch.setattr(
+        loop._Sentence, "is_forced", property(lambda self: self.length + 1 < len(self.request.prefix))
+    )
+    assert outputs_of(decode(make_strategy(name, {}), scorer, requests, batch_size=size)) != wanted
+
+
+# A pass in which each row feeds one token takes a short way, unless it is traced.
+
+
+def untraced(name: str, size: int, device: torch.device, *, trace: bool) -> list[Result]:
+    scorer = TableScorer(20, seed=5, spread=9, device=device)
+    strategy = make_strategy(name, {})
+    found = decode(strategy, scorer, prefixed(random.Random(9), 40), batch_size=size, trace=trace)
+    return [
+        dataclasses.replace(
+            result, seconds=0.0, hypotheses=(dataclasses.replace(result.hypotheses[0], trace=None),)
+        )
+        for result in found
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 3, 8])
+@pytest.mark.parametrize("name", ["greedy", "iad"])
+def test_the_short_way_is_the_long_one_bit_for_bit(name: str, size: int, device: torch.device) -> None:
+    assert untraced(name, size, device, trace=False) == untraced(name, size, device, trace=True)
+
+
+def test_a_short_way_that_differs_is_noticed(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Known to be wrong: scores that are taken for those of the row before."""
+    append = loop._Batch._append
+
+    def wrong(self: Any, logits: torch.Tensor, fed: Any, judged: Judged) -> Any:
+        if fed.packing.width == 1 and fed.packing.even and not self.trace:
+            judged = dataclasses.replace(judged, scores=judged.scores.roll(1))
+        return append(self, logits, fed, judged)
+
+    monkeypatch.setattr(loop._Batch, "_append", wrong)
+    assert untraced("greedy", 8, device, trace=False) != untraced("greedy", 8, device, trace=True)
+
+
+class Counting(TorchDispatchMode):
+    """Counts the operations that are dispatched while it is on."""
+
+    count, is_on = 0, True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += self.is_on
+        return func(*args, **({} if kwargs is None else kwargs))
+
+
+def operations(length: int, device: torch.device, *, trace: bool) -> int:
+    """Those of greedy search for an output of so many tokens, without the scorer's."""
+    source = (4, EOS)
+    scorer, counting = ScriptScorer(12, {source: [*[5] * (length - 1), EOS]}, device=device), Counting()
+
+    def verify(*args: Any) -> Any:
+        counting.is_on = False
+        logits, state = ScriptScorer.verify(scorer, *args)
+        counting.is_on = True
+        return logits, state
+
+    scorer.mode = lambda *, exact: scorer  # type: ignore[method-assign]
+    scorer.verify = verify  # type: ignore[method-assign]
+    with counting:
+        decode(make_strategy("greedy", {}), scorer, [Request(0, source, 100)], trace=trace)
+    return counting.count
+
+
+def test_a_pass_without_drafts_takes_few_operations(device: torch.device) -> None:
+    """7 for the best word and its score, 6 to put them out, and what the device adds for reading a token."""
+    short, long = (
+        (operations(60, device, trace=trace) - operations(10, device, trace=trace)) / 50
+        for trace in (False, True)
+    )
+    assert short <= 18
+    assert long > 30  # of a pass that takes the long way
