@@ -6,12 +6,16 @@ The stages themselves are real trainings: `recipes/mt/run.sh --quick` runs them.
 from __future__ import annotations
 
 import json
+import math
+import random
 from pathlib import Path
 
 import pytest
 from recipe_scripts import RECIPES, assert_refused, script
 
+from nartk.decoders.ngram import NGram, read_arpa
 from nartk.registry import make_strategy
+from nartk.vocab import Vocab
 
 pytestmark = pytest.mark.skipif(not RECIPES.is_dir(), reason="the recipes are not beside the tests")
 
@@ -26,8 +30,45 @@ def test_every_system_has_its_architecture_and_strategies() -> None:
     for _, name, spec, _ in (row for row in rows if row[0] == "decode"):
         strategy, *options = spec.split(":")
         given = dict(option.split("=") for option in options)
-        wanted = {key: int(value) if value.isdigit() else value for key, value in given.items()}
+        wanted = {key: read_value(value) for key, value in given.items()}
         assert make_strategy(strategy, wanted).name == strategy, name
+
+
+def read_value(text: str) -> int | float | str:
+    return int(text) if text.isdigit() else float(text) if text.replace(".", "").isdigit() else text
+
+
+def language_model(folder: Path, text: str, *options: str) -> NGram:
+    """What nartk reads of the model of a text of one-letter words."""
+    (folder / "text").write_text(text, encoding="utf-8")
+    script("mt", "language_model.py", str(folder / "text"), "--output", str(folder / "lm.arpa"), *options)
+    return read_arpa(folder / "lm.arpa", Vocab((*"abcd", "</s>", "<s>", "<unk>", "<pad>"), 5, 7, 4, 6))
+
+
+def test_the_language_model_by_hand(tmp_path: Path) -> None:
+    """Kneser-Ney over two sentences: of 5 kinds of bigrams 2 end with </s>, and 4 occur once, 1 twice."""
+    model = language_model(tmp_path, "a b\na c\n", "--order", "2")
+    a, b, c, d, end, start = range(6)
+    left = 3 / (3 + 2 * 1) * 4 / 5 / 5  # of the unigrams' discount for each of a, b, c, </s> and <unk>
+    alone = {a: 0.4 / 5 + left, b: 0.4 / 5 + left, c: 0.4 / 5 + left, end: 1.4 / 5 + left, d: left}
+    discount = 4 / (4 + 2 * 1)
+    for word, probability in alone.items():
+        assert math.isclose(math.exp(model.score([d], word)), probability, rel_tol=1e-5)
+        seen = {b: 1, c: 1}.get(word, 0)
+        after_a = max(seen - discount, 0) / 2 + discount * 2 / 2 * probability
+        assert math.isclose(math.exp(model.score([a], word)), after_a, rel_tol=1e-5)
+    assert math.isclose(
+        math.exp(model.score([start], a)), (2 - discount) / 2 + discount / 2 * alone[a], rel_tol=1e-5
+    )
+
+
+def test_the_language_model_loses_no_probability(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    text = "\n".join(" ".join(rng.choices("abcd", (8, 4, 2, 1), k=rng.randint(0, 6))) for _ in range(60))
+    model = language_model(tmp_path, text + "\n", "--order", "3")
+    for context in ([], [0], [5], [5, 0], [5, 3], [0, 1], [3, 3], [2, 0, 1]):
+        total = math.fsum(math.exp(model.score(context, word)) for word in (0, 1, 2, 3, 4, 6))
+        assert math.isclose(total, 1.0, rel_tol=1e-4)
 
 
 def write(path: Path, value: object) -> None:

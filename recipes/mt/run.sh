@@ -5,8 +5,8 @@
 #                     [--stage NAME[,NAME...]] [--only NAME,...] [--on raw|distilled] [--d-model N]
 #                     [--updates N] [--teacher-updates N] [--jobs N]
 #
-# Stages: prepare sentencepiece binarise teacher distil models calibrate decode score speed table. A stage that has
-# finished is not run again; --stage runs the stages it names, finished or not, and no others. Training,
+# Stages: prepare sentencepiece binarise lm teacher distil models calibrate decode score speed table. A stage that
+# has finished is not run again; --stage runs the stages it names, finished or not, and no others. Training,
 # distillation and the models within their stage go on where they were broken off.
 #   --pair     en-de (default, where the corpus is) and de-en: Multi30k; en-ja: the Tanaka corpus, which ships
 #   --data     folder of Multi30k (see recipes/mt/README.md; default: $NARTK_SHARED_DATA/mt/multi30k)
@@ -22,7 +22,7 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=../stages.sh
 source "$here/../stages.sh"
-stages=(prepare sentencepiece binarise teacher distil models calibrate decode score speed table)
+stages=(prepare sentencepiece binarise lm teacher distil models calibrate decode score speed table)
 pair= quick= data= work= device=cpu only= on='raw distilled' d_model= updates= teacher_updates= jobs= chosen=
 
 usage() { sed -n '2,21s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
@@ -122,6 +122,11 @@ binarise() {
     --validpref "$work/text/valid.spm" --destdir "$work/bin" --joined-dictionary --srcdict "$work/text/dict.txt"
 }
 
+# Of what the students say, for the beam searches that weigh it in.
+lm() {
+  python "$here/language_model.py" "$work/text/train.spm.$trg" --output "$work/text/lm.arpa"
+}
+
 # systems WHAT: the lines of systems.tsv that begin with WHAT.
 systems() { grep -P "^$1\t" "$work/systems.tsv" || true; }
 key() { printf '%s.%s.%s' "$1" "$2" "$3" | tr ':=' '_-'; }
@@ -193,10 +198,11 @@ calibrate() {
     echo "run.sh: no thresholds of bild were stored" >&2
 }
 
-# Names of systems in capitals become their folders.
+# Names of systems in capitals become their folders, and LM the language model.
 folders() {
   sed -E ":again
     s#^(.*[= ])TEACHER#\1$work/teacher/model#
+    s#^(.*[= ])LM\b#\1$work/text/lm.arpa#
     s#^(.*[= ])([A-Z][A-Z-]+)#\1$work/\L\2.distilled/model#
     t again"
 }
@@ -207,7 +213,7 @@ runs() {
   while IFS=$'\t' read -r _ name spec flags; do
     flags=$(folders <<<"$flags")
     for helper in $flags; do
-      [[ $helper != "$work"/* || -e $helper/config.json ]] || continue 2
+      [[ $helper != "$work"/* || -e $helper/config.json || -f $helper ]] || continue 2
     done
     for kind_of_data in raw distilled; do
       folder=$work/$name.$kind_of_data

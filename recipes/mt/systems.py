@@ -5,7 +5,8 @@
 Prints lines of columns: `model NAME KIND FLAGS` for each system to train, `drafter NAME KIND FLAGS` for one
 that is trained on distilled data alone, `decode NAME SPEC FLAGS` for each way to decode one, and
 `missing NAME SPEC REASON` for what this version of nartk has not. SPEC is as in nartk-bench,
-NAME:OPTION=VALUE; a value in capitals, in it and in FLAGS, stands for the folder of the system of that name.
+NAME:OPTION=VALUE; a value in capitals, in it and in FLAGS, stands for the folder of the system of that name,
+and LM for the language model of the target.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ _CTC = "--max-source-len 256 --max-target-len 512 --upsample 2 --label-smoothing
 # to read little but the words that glancing shows.
 _DAG = "--max-source-len 256 --label-smoothing 0 --decoder-input uniform-copy --glancing 0.3:0.1@{updates} "
 _GLAT_DECODERS = ("glat", "glat:length_beam=5", "glat:length_beam=5:rerank=TEACHER")
-_CTC_DECODERS = ("ctc-greedy", "ctc-beam")
+# The weights of the language model are those of which some were best on Multi30k's validation set.
+_CTC_DECODERS = ("ctc-greedy", "ctc-beam", "ctc-beam:lm=LM:lm_weight=0.3:word_bonus=1.5")
 STUDENTS = (
     System("nat", "vanilla NAT", "nat", _NAT + "--decoder-input uniform-copy --glancing 0", _GLAT_DECODERS),
     System(
@@ -79,7 +81,14 @@ STUDENTS = (
         "DA-Transformer",
         "dag",
         _DAG + "--max-target-len 1024 --upsample-scale 3",
-        ("dag-greedy", "dag-lookahead", "dag-viterbi", "dag-joint-viterbi", "dag-beam"),
+        (
+            "dag-greedy",
+            "dag-lookahead",
+            "dag-viterbi",
+            "dag-joint-viterbi",
+            "dag-beam",
+            "dag-beam:lm=LM:gamma=0.3:alpha=1.3",
+        ),
     ),
 )
 # What drafts for the teacher, and is of no use but for it: it learns from what the teacher says.
