@@ -103,17 +103,16 @@ class SourceCopy(Drafter):
     def draft(self, state: Any, outputs: Tensor, lengths: Tensor, budget: Tensor) -> tuple[Draft, Any]:
         started = lengths > 0
         matched = suffix_lengths(state.text[:, :-1], outputs, lengths)
+        found = None
         if self.spelling is None:
             place, found = _unique_place(matched)
-            drafts = found | ~started
         else:
             place, _ = aligned_place(matched, state, self.spelling, outputs, lengths)
-            drafts = None
         place = place * started
         tokens = following(state.text, place, self.max_draft)
         sizes = torch.full_like(lengths, tokens.shape[1])
-        if drafts is not None:
-            sizes = sizes * drafts
+        if found is not None:
+            sizes = sizes * (found | ~started)
         return Draft(tokens, sizes), replace(state, cursor=place, seen=lengths)
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from nartk.decoders.strategy import Strategy
 from nartk.decoders.tree import Draft, Fork, along, chained, feedable, fork, nothing
 from nartk.hypothesis import Hypothesis, Request, Result, TokenTrace
-from nartk.rows import Packing, cat_rows, steps
+from nartk.rows import Packing, cat_rows, steps, told
 from nartk.scorer import Seq2SeqScorer, Source, TreeScorer
 
 
@@ -484,8 +484,8 @@ class _Batch:
         judged = self.accept(logits, fed)
         if any(sentence.is_forced for sentence in self.sentences):
             prefixes = pad_rows([sentence.request.prefix for sentence in self.sentences], -1)
-            judged = _force(prefixes.to(self.device), logits, fed, judged)
-        told, way = self._append(logits, fed, judged)
+            judged = _force(prefixes.to(self.device, non_blocking=True), logits, fed, judged)
+        news, way = self._append(logits, fed, judged)
         if way is None or self.trees is None:
             self.state = self.scorer.truncate(self.state, self.rows.lengths)
         else:
@@ -495,7 +495,7 @@ class _Batch:
         if self.drafter is not None:
             self.draft_state = self.drafter.observe(self.draft_state, logits, fed)
             self.draft, sizes, self.draft_state = self._propose(self.draft_state, self.rows)
-        self._take(_read(*told, *sizes), len(told))  # the pass's one wait for the device
+        self._take(_read(*news, *sizes), len(news))  # the pass's one wait for the device
 
     def _append(
         self, logits: Tensor, fed: _PassFed, judged: Judged
@@ -503,8 +503,8 @@ class _Batch:
         """Puts out what stands and one token more.
 
         Returns:
-            What `_Sentence.take` is to hear [B,1 each], and the way that was taken if a tree was fed. Where
-            each row was fed one token, no more is told than which it has put out.
+            Of each row [B,1] the last token, how many drafted tokens stand before it, and whether it is one;
+            where all rows were fed one token, that token alone. And the way that was taken through a tree.
         """
         rows, packing, way = self.rows, fed.packing, None
         if packing.width == 1 and packing.even and not self.trace:
@@ -546,13 +546,16 @@ class _Batch:
             margins, drafted = along(way, margins), along(way, drafted)
         # Behind what stands there is one token: the verifier's, in the place of a draft or of nothing.
         origins = torch.where(stands, _DRAFT, torch.where(drafted >= 0, _ROLLBACK, _OWN))
-        passes = torch.tensor([sentence.passes + 1 for sentence in self.sentences], device=self.device)
+        passes = told([sentence.passes + 1 for sentence in self.sentences], self.device)
         self.rows.passes_at.scatter_(1, place, passes[:, None].expand_as(place))
         self.rows.origins.scatter_(1, place, origins)
         self.rows.margins.scatter_(1, place, margins)
 
     def _take(self, read: list[list[int]], own: int) -> None:
-        """Takes in on the host what was read of each row: so many numbers of this pass, then its draft's."""
+        """Takes in on the host what was read of each row: so many numbers of this pass, then its draft's.
+
+        Where all rows were fed one token, the pass's only number is the token that each has put out.
+        """
         counts = [sentence.feeds for sentence in self.sentences]
         shapes = [sentence.shape for sentence in self.sentences]
         stood, emitted = [], []

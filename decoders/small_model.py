@@ -16,7 +16,7 @@ from torch import Tensor
 from nartk.decoders.loop import Draft, Drafter
 from nartk.errors import StrategyMismatchError, UsageError
 from nartk.hypothesis import Request
-from nartk.rows import Packing, steps
+from nartk.rows import Packing, steps, told
 from nartk.scorer import Seq2SeqScorer, Source
 
 DRAFTER_HELP = "name or folder of the small autoregressive model that drafts"
@@ -150,10 +150,10 @@ class SmallModel(Drafter):
         none = outputs.new_zeros(len(sizes), 0, len(self.scorer.vocab), dtype=torch.float32)
         draft = Draft(
             torch.cat(drafted, 1),
-            torch.tensor(sizes, device=device),
+            told(sizes, device),
             torch.cat([none, *lprobs], 1) if self.with_lprobs else None,
         )
-        return draft, SmallModelState(inner, torch.tensor(total, device=device), state.requests)
+        return draft, SmallModelState(inner, told(total, device), state.requests)
 
     def pause(self, state: SmallModelState, lengths: Tensor) -> SmallModelState:
         return replace(state, fed=state.fed.minimum(lengths))

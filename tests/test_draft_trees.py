@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any
 
@@ -107,6 +107,12 @@ def grown_wrongly(cases: int, device: torch.device) -> int:
     return wrong
 
 
+def grow_from(change: Callable[[Draft], Draft], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets trees grow around another chain than the one that is given."""
+    grow = DraftTree.grow
+    monkeypatch.setattr(DraftTree, "grow", lambda draft, *rest: grow(change(draft), *rest))
+
+
 def test_trees_grow_as_an_enumeration_says(device: torch.device) -> None:
     assert grown_wrongly(200, device) == 0
 
@@ -114,12 +120,7 @@ def test_trees_grow_as_an_enumeration_says(device: torch.device) -> None:
 def test_the_enumeration_notices_a_chain_that_is_left_out(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    grow = DraftTree.grow
-    monkeypatch.setattr(
-        DraftTree,
-        "grow",
-        lambda draft, *rest: grow(dataclasses.replace(draft, lengths=0 * draft.lengths), *rest),
-    )
+    grow_from(lambda draft: dataclasses.replace(draft, lengths=0 * draft.lengths), monkeypatch)
     assert grown_wrongly(20, device) > 0
 
 
@@ -345,12 +346,7 @@ def test_a_tree_whose_first_path_is_another_is_noticed(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Known to be wrong: each word of the best draft taken for its neighbour."""
-    grow = DraftTree.grow
-    monkeypatch.setattr(
-        DraftTree,
-        "grow",
-        lambda draft, *rest: grow(dataclasses.replace(draft, tokens=draft.tokens ^ 1), *rest),
-    )
+    grow_from(lambda draft: dataclasses.replace(draft, tokens=draft.tokens ^ 1), monkeypatch)
     for kind in ("blockwise", "ctc"):
         assert gains(kind, device, 1)[1] > 0, kind
 
