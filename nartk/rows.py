@@ -68,7 +68,7 @@ class Packing:
     @cached_property
     def places(self) -> Tensor:
         """[N], which of B*K each is."""
-        inside = steps(self.width, torch.device("cpu")) < torch.tensor(self.counts)[:, None]
+        inside = torch.arange(self.width) < torch.tensor(self.counts)[:, None]  # on the host
         return inside.flatten().nonzero().squeeze(1).to(self.device, non_blocking=True)
 
     @cached_property
