@@ -35,7 +35,7 @@ from nartk.scorer import (
 )
 from nartk.sums import tree_sum
 
-_WORDS = 16  # of each vertex of a graph, the likeliest; all others count as equally likely
+_WORDS = 8  # of each vertex of a graph, the likeliest; all others count as equally likely
 _REST = 1e-6  # probability that is left for them, at least
 _BRANCHES = 4  # words that may follow a vertex of a lattice, at most
 _PAIRS = 4 * _BRANCHES  # likeliest pairs of edge and word that these are taken from, as some say the same
@@ -60,47 +60,53 @@ def parallel_drafter(scorer: Any, verifier: Seq2SeqScorer, block_size: int, *, t
 
 @dataclass(frozen=True)
 class BlockDrafter(Drafter):
-    """Drafts with a blockwise model: fills so many places behind the accepted words; its eos ends a draft."""
+    """Drafts with a blockwise model: fills so many places behind the accepted words; its eos ends a draft.
+
+    Args:
+        block: Places, K.
+        silent: The words that it never says, int64.
+    """
 
     scorer: BlockScorer
     block: int
+    silent: Tensor
     tree: int = 0
 
     def start(self, source: Source, requests: Sequence[Request]) -> Any:
         return self.scorer.read(source)
 
     def draft(self, state: Any, outputs: Tensor, lengths: Tensor, budget: Tensor) -> tuple[Draft, Any]:
-        eos = self.scorer.vocab.eos
-        tokens, lprobs = self.fill(state, outputs, lengths, budget)
-        draft = _up_to_eos(tokens[:, :, 0], eos)
+        vocab = self.scorer.vocab
+        sizes = (lengths + budget.clamp(max=self.block)).clamp(min=1)
+        canvas, behind = _behind(outputs, lengths, sizes, self.scorer.mask)
+        wanted = behind & (torch.arange(canvas.shape[1], device=canvas.device) < sizes[:, None])
+        logits = self.scorer.fill(canvas, sizes, state, wanted).float()  # [N,V]
+        spoken = logits.index_fill(1, self.silent, float("-inf"))
+        steps = torch.arange(self.block, device=canvas.device)
+        masked = steps < (sizes - lengths)[:, None]  # [B,K]
+        tokens = canvas.new_full(masked.shape, -1).masked_scatter(masked, likeliest(spoken))
+        draft = _up_to_eos(tokens, vocab.eos)
         if self.tree:
-            ahead = torch.arange(1, self.block + 1, device=tokens.device)
-            lattice = Lattice(tokens, lprobs, torch.where(tokens == eos, -1, ahead[:, None]))
-            vertices = F.pad(ahead, (1, 0)).expand(len(tokens), -1)
-            draft = DraftTree.grow(draft, lattice, vertices, self.tree)
+            draft = self._grow(draft, masked, logits, spoken)
         return draft, state
 
-    def fill(self, state: Any, outputs: Tensor, lengths: Tensor, budget: Tensor) -> tuple[Tensor, Tensor]:
-        """The best words at the places behind lengths [B] -> [B,K,C], and their log-probabilities.
+    def _grow(self, draft: Draft, masked: Tensor, logits: Tensor, spoken: Tensor) -> Draft:
+        """The tree of a draft and other words at its places, masked [B,K], by their logits [N,V].
 
-        C is 1 where drafts are single paths; -1 and 0 where there is no place.
+        Args:
+            spoken: [N,V], with minus infinity for what is never said.
         """
-        sizes = (lengths + budget.clamp(max=self.block)).clamp(min=1)
-        canvas = _behind(outputs, lengths, sizes, self.scorer.mask)
-        places = torch.arange(canvas.shape[1], device=canvas.device)
-        wanted = (places >= lengths[:, None]) & (places < sizes[:, None])
-        logits = self.scorer.fill(canvas, sizes, state, wanted).float()  # [N,V]
-        silent = torch.tensor([self.scorer.mask, self.scorer.vocab.pad], device=canvas.device)
-        logits = logits.index_fill(1, silent, float("-inf"))
-        rows, at = wanted.nonzero().unbind(1)
-        count = min(_BRANCHES, logits.shape[1]) if self.tree else 1
-        tokens = canvas.new_full((len(canvas), self.block, count), -1)
-        lprobs = logits.new_zeros(tokens.shape)
-        best = best_of(logits, count) if self.tree and len(logits) else likeliest(logits)[:, None]
-        tokens[rows, at - lengths[rows]] = best
-        if self.tree:
-            lprobs[rows, at - lengths[rows]] = logits.log_softmax(1).gather(1, best)
-        return tokens, lprobs
+        best = (
+            best_of(spoken, min(_BRANCHES, spoken.shape[1])) if len(spoken) else spoken[:, :_BRANCHES].long()
+        )
+        shape = (*masked.shape, best.shape[1])
+        tokens = best.new_full(shape, -1).masked_scatter(masked[:, :, None], best)
+        lprobs = logits.new_zeros(shape)
+        lprobs = lprobs.masked_scatter(masked[:, :, None], logits.log_softmax(1).gather(1, best))
+        ahead = torch.arange(1, self.block + 1, device=tokens.device)
+        leads = torch.where(tokens == self.scorer.vocab.eos, -1, ahead[:, None])
+        vertices = F.pad(ahead, (1, 0)).expand(len(tokens), -1)
+        return DraftTree.grow(draft, Lattice(tokens, lprobs, leads), vertices, self.tree)
 
     def select(self, state: Any, rows: Tensor) -> Any:
         return self.scorer.select(state, rows)
@@ -261,11 +267,11 @@ class GraphDrafter(Drafter):
     """Drafts with a DA-Transformer: its lookahead path from the vertex at which the accepted tokens end.
 
     That is where the likeliest path ends that says them: the vertex v with the largest
-    f(t, v) = P(y_t|v) * max over u of f(t-1, u) P(v|u), the forward pass of Huang et al. 2022
-    (arXiv:2205.07459, section 3.4) with a maximum in the place of the sum, as in their section 3.3's
-    decoding. So that some path says whatever is accepted, a path may go from any vertex to any, and vertex 0
-    may say a word, each with a probability below that of likely edges. The lookahead path from every vertex
-    is known from the start. A tree's other paths are the likeliest pairs of an edge and a word at its end.
+    f(t, v) = P(y_t|v) * max over u of f(t-1, u) P(v|u), which is the forward pass of Huang et al. 2022
+    (arXiv:2205.07459, section 3.4) with a maximum in the place of the sum. So that some path says whatever is
+    accepted, a path may go from any vertex to any, and vertex 0 may say any word, at the cost of `_JUMP`. The
+    lookahead path from every vertex is known from the start. A tree's other paths are the likeliest pairs of
+    an edge and a word at its end.
     """
 
     scorer: GraphScorer
@@ -411,18 +417,25 @@ def _join(first: Any, second: Any) -> Any:
     return None if first is None or second is None else join_rows(first, second)
 
 
-def _behind(outputs: Tensor, lengths: Tensor, sizes: Tensor, mask: int) -> Tensor:
-    """A canvas [B,T], T the largest of sizes [B]: outputs, of which lengths [B] count, and masks behind."""
+def _behind(outputs: Tensor, lengths: Tensor, sizes: Tensor, mask: int) -> tuple[Tensor, Tensor]:
+    """A canvas [B,T], T the largest of sizes [B]: outputs, of which lengths [B] count, and masks behind.
+
+    And which places are behind, [B,T].
+    """
     known = outputs[:, : int(sizes.max())]
-    places = torch.arange(known.shape[1], device=outputs.device)
-    return torch.where(places < lengths[:, None], known, mask)
+    behind = torch.arange(known.shape[1], device=outputs.device) >= lengths[:, None]
+    return known.masked_fill(behind, mask), behind
 
 
 def _up_to_eos(tokens: Tensor, eos: int) -> Draft:
-    """A draft of tokens [B,K] up to the first eos or -1."""
-    ends = tokens == eos
-    lengths = tokens.new_full(tokens.shape[:1], tokens.shape[1])
-    return Draft(tokens.masked_fill(ends.cumsum(1) - ends.long() > 0, -1), lengths)
+    """A draft of tokens [B,K] up to the first eos."""
+    before = (tokens != eos).cumprod(1).sum(1)
+    return Draft(tokens, (before + 1).clamp(max=tokens.shape[1]))
+
+
+def _words(scorer: Any, *words: int) -> Tensor:
+    """Words, on the device of a scorer."""
+    return torch.tensor(words, device=scorer.device)
 
 
 def _copies(verifier: Seq2SeqScorer, longest: int) -> SourceCopy:
@@ -440,7 +453,9 @@ def _copying(copy: SourceCopy, words: Tensor, lengths: Tensor, eos: int) -> Copy
 
 
 _DRAFTERS: dict[type, Callable[[Any, Seq2SeqScorer, int, int], Drafter]] = {
-    BlockScorer: lambda scorer, _, size, tree: BlockDrafter(scorer, min(size, scorer.block), tree),
+    BlockScorer: lambda scorer, _, size, tree: BlockDrafter(
+        scorer, min(size, scorer.block), _words(scorer, scorer.mask, scorer.vocab.pad), tree
+    ),
     CanvasScorer: lambda scorer, verifier, size, tree: CanvasDrafter(scorer, _copies(verifier, size), tree),
     FrameScorer: lambda scorer, verifier, size, tree: FrameDrafter(scorer, _copies(verifier, size), tree),
     GraphScorer: lambda scorer, _, size, tree: GraphDrafter(scorer, size, tree),

@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from nartk.models.nar import NonAutoregressive
@@ -48,12 +49,11 @@ class NarScorer(Serving):
     def read(self, source: Source) -> NarState:
         """Encodes the source."""
         found = self.encode_source(source)
-        layout, batch = found.layout, source.tokens.shape[0]
-        count = layout.rows.shape[0]
-        memory = found.packed.new_zeros(batch, layout.width, found.packed.shape[1])
-        memory[layout.rows, layout.columns] = found.packed[:count]
-        tokens = source.tokens.new_full(memory.shape[:2], self.config.pad)
-        tokens[:, : source.tokens.shape[1]] = source.tokens
+        layout = found.layout
+        tokens = source.tokens
+        if tokens.shape[1] < layout.width:
+            tokens = F.pad(tokens, (0, layout.width - tokens.shape[1]), value=self.config.pad)
+        memory = layout.unpack(found.packed)
         source_kv = tuple(layer.source_kv(found.packed, layout) for layer in self.model.decoder_layers)
         return NarState(tokens, source.lengths, memory, source_kv, found.mask)
 
@@ -88,7 +88,7 @@ class NarScorer(Serving):
 
         In exact mode rows are computed together whose lengths round up to the same multiple of `LENGTHS`.
         """
-        out = x.new_zeros(x.shape)
+        out = x.new_empty(0)
         for rows, width in self._groups(lengths):
             some, inside, count = state, x, lengths
             if rows is not None:
@@ -96,12 +96,17 @@ class NarScorer(Serving):
             kept = self.columns(width) < count[:, None]  # [b,width]
             at, columns = kept.nonzero().unbind(1)
             layout = self.layout(at, columns, kept.shape[0], width)
-            y = layout.pad(inside[at, columns])
-            mask = self.hide(~kept)[:, None, None, :]
+            # In exact mode all are computed with a mask.
+            every = not self.exact and layout.dense and width == x.shape[1]
+            y = layout.pad(inside.flatten(0, 1) if every else inside[at, columns])
+            mask = None if every else self.hide(~kept)[:, None, None, :]
             for layer, source_kv in zip(self.model.decoder_layers, some.source_kv, strict=True):
                 y = layer(y, source_kv, some.source_mask, mask, causal=False, layout=layout)
             if self.model.decoder_norm is not None:
                 y = self.model.decoder_norm(y)
+            if every:
+                return layout.unpack(y)
+            out = out if out.numel() else x.new_zeros(x.shape)
             out[at if rows is None else rows[at], columns] = y[: at.shape[0]]
         return out
 

@@ -35,8 +35,10 @@ class NatScorer(NarScorer):
         # Each length but the first and the last has one class; the others are added up apart.
         inside = (length > 1) & (length < longest)
         found.scatter_(1, torch.where(inside, length, 0), chances)
-        for end, outside in ((1, length <= 1), (longest, (length >= longest) & (length > 1))):
-            found[:, end] += tree_sum(torch.where(outside, chances, 0.0))
+        outside = torch.stack([length <= 1, (length >= longest) & (length > 1)], 2)
+        ends = tree_sum(torch.where(outside, chances[:, :, None], 0.0))  # [B,2]
+        found[:, 1] += ends[:, 0]
+        found[:, longest] += ends[:, 1]
         found[:, 0] = 0.0
         return found.log()
 

@@ -166,3 +166,39 @@ def test_it_learns_to_go_on_where_a_prefix_ends() -> None:
         right += sum(map(int.__eq__, said[start : start + len(wanted)], wanted))
         total += len(wanted)
     assert right > 0.95 * total
+
+
+@torch.inference_mode()
+def farthest(rng: random.Random, device: torch.device) -> float:
+    """How far logits of fast mode lie from the network's own, for rows of equal lengths and of others."""
+    model = network()
+    scorer = BlockwiseScorer(model, vocabulary(WORDS), device=device).mode(exact=False)
+    found = 0.0
+    for equal in (False, True):
+        sources = [sentence(rng, 12) for _ in range(4)]
+        canvases = [[*sentence(rng, 9)[:-1], *[MASK] * 5] for _ in sources]
+        if equal:
+            sources, canvases = sources[:1] * 4, canvases[:1] * 4
+        for count, wider in ((1, 0), (4, 0), (1, 3), (4, 3)):  # a canvas may be wider than all rows' places
+            source, canvas = padded(sources[:count]), F.pad(padded(canvases[:count]), (0, wider), value=MASK)
+            lengths = torch.tensor([len(row) for row in canvases[:count]])
+            state = scorer.read(
+                Source(source.to(device), torch.tensor([len(row) for row in sources[:count]], device=device))
+            )
+            filled = scorer.fill(canvas.to(device), lengths.to(device), state)
+            for row, (said, own) in enumerate(zip(canvases, filled.cpu(), strict=False)):
+                memory, mask = model.encode(torch.tensor([sources[row]]))
+                kept = torch.ones(1, len(said), dtype=torch.bool)
+                wanted = model.logits(torch.tensor([said]), kept, memory, mask)[0]
+                found = max(found, float((own[: len(said)] - wanted).abs().max()))
+                assert not own[len(said) :].any()
+    return found
+
+
+def test_fast_mode_says_what_the_network_says(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert farthest(random.Random(6), device) < 1e-4
+    # Known to be wrong: padding that is seen.
+    monkeypatch.setattr(
+        BlockwiseScorer, "hide", lambda self, hidden: torch.zeros_like(hidden, dtype=self.dtype)
+    )
+    assert farthest(random.Random(6), device) > 1e-2

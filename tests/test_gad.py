@@ -407,7 +407,7 @@ def graph_twin(graphs: ScriptedGraphs, request: Request, block: int) -> Twin:
     size = len(graphs.vocab)
     lprobs = {vertex: graphs.lprobs(number, vertex) for vertex in range(1, last + 1)}
     allowed = [word for word in range(size) if word not in SILENT]
-    listed = {v: sorted(allowed, key=lambda w, v=v: -lprobs[v][w])[:16] for v in range(1, last)}
+    listed = {v: sorted(allowed, key=lambda w, v=v: -lprobs[v][w])[:8] for v in range(1, last)}
 
     def says(vertex: int, word: int) -> float:
         if vertex == 0:
