@@ -88,7 +88,7 @@ class NarScorer(Serving):
 
         In exact mode rows are computed together whose lengths round up to the same multiple of `LENGTHS`.
         """
-        out = x.new_empty(0)
+        out = x.new_zeros(x.shape)
         for rows, width in self._groups(lengths):
             some, inside, count = state, x, lengths
             if rows is not None:
@@ -106,7 +106,6 @@ class NarScorer(Serving):
                 y = self.model.decoder_norm(y)
             if every:
                 return layout.unpack(y)
-            out = out if out.numel() else x.new_zeros(x.shape)
             out[at if rows is None else rows[at], columns] = y[: at.shape[0]]
         return out
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from nartk.models.linear import Floors, ServingLinear, measure_floors, serve
 from nartk.models.transformer import Attention, Transformer
+from nartk.rows import steps
 from nartk.scorer import Source
 from nartk.vocab import Vocab
 
@@ -150,7 +151,7 @@ class Serving:
 
     def columns(self, width: int) -> Tensor:
         """[width]: 0, 1, 2, ..."""
-        return torch.arange(width, device=self.device)
+        return steps(width, self.device)
 
     def hide(self, hidden: Tensor) -> Tensor:
         """An additive mask: minus infinity where `hidden`, else 0."""

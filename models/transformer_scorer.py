@@ -18,7 +18,7 @@ from torch import Tensor
 from nartk.models.linear import attention as dot_attention
 from nartk.models.serving import LENGTHS, Packed, Serving
 from nartk.models.transformer import Attention, Cache
-from nartk.rows import cat_rows
+from nartk.rows import cat_rows, steps
 from nartk.scorer import Source, Tree
 
 _FEW = 16  # rows of a linear layer that cost hardly more than one: reading the weights takes as long
@@ -343,7 +343,7 @@ class TransformerScorer(Serving):
 @lru_cache(maxsize=64)
 def _grid(rows: int, columns: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """The row and the column of each place, row after row: two of [rows*columns]."""
-    index = torch.arange(rows * columns, device=device)
+    index = steps(rows * columns, device)
     return index // columns, index % columns
 
 
