@@ -12,33 +12,37 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nartk.decoders.loop import Acceptance, DraftAndVerify, Drafter, Fed, Judged, log_probs
+from nartk.decoders.loop import Acceptance, DraftAndVerify, Drafter, Fed, Judged
 from nartk.decoders.small_model import DRAFTER_HELP, Picked, SmallModel, small_model
 from nartk.registry import option, register_decoder
 from nartk.scorer import Seq2SeqScorer
 from nartk.sums import tree_sum
 
 
-def _cross_entropy(logits: Tensor, fed: Fed) -> Tensor:
+def _cross_entropy(logits: Tensor, lprobs: Tensor, fed: Fed) -> Tensor:
     """How unlikely the model finds the drafted word, the paper's choice (section 3.4)."""
-    return -log_probs(logits, fed.drafted.clamp(min=0))
+    return -_of(lprobs, fed.drafted)
 
 
-def _kl(logits: Tensor, fed: Fed) -> Tensor:
+def _kl(logits: Tensor, lprobs: Tensor, fed: Fed) -> Tensor:
     """The divergence of the model's distribution p from the small model's q, sum of q log(q / p)."""
     assert fed.lprobs is not None
     q = fed.lprobs.exp()
-    terms = torch.where(q > 0, q * (fed.lprobs - logits.float().log_softmax(-1)), 0.0)
-    return tree_sum(terms)
+    return tree_sum(torch.where(q > 0, q * (fed.lprobs - lprobs), 0.0))
 
 
-def _margin(logits: Tensor, fed: Fed) -> Tensor:
+def _margin(logits: Tensor, lprobs: Tensor, fed: Fed) -> Tensor:
     """How far the drafted word's logit lies below the best."""
-    logits = logits.float()
-    return logits.amax(1) - logits.gather(1, fed.drafted.clamp(min=0)[:, None]).squeeze(1)
+    return logits.amax(1) - _of(logits, fed.drafted)
 
 
-_DISTANCES: dict[str, Callable[[Tensor, Fed], Tensor]] = {
+def _of(values: Tensor, words: Tensor) -> Tensor:
+    """The value [N] that each word [N] has in values [N,V]; any where the word is none."""
+    return values.gather(1, words.clamp(min=0)[:, None]).squeeze(1)
+
+
+# Of logits [N,V] and their log-probabilities, both fp32.
+_DISTANCES: dict[str, Callable[[Tensor, Tensor, Fed], Tensor]] = {
     "cross-entropy": _cross_entropy,
     "kl": _kl,
     "margin": _margin,
@@ -107,11 +111,12 @@ class _Sure:
 class _Rollback:
     """An Acceptance: a drafted word stands unless its distance is above `most`."""
 
-    distance: Callable[[Tensor, Fed], Tensor]
+    distance: Callable[[Tensor, Tensor, Fed], Tensor]
     most: float
 
     def __call__(self, logits: Tensor, fed: Fed) -> Judged:
-        tokens = logits.float().max(-1).indices
-        stands = (fed.drafted >= 0) & (self.distance(logits, fed) <= self.most)
-        said = torch.where(stands, fed.drafted, tokens)
-        return Judged(tokens, log_probs(logits, said), stands)
+        logits = logits.float()
+        lprobs = logits.log_softmax(-1)
+        tokens = logits.max(-1).indices
+        stands = (fed.drafted >= 0) & (self.distance(logits, lprobs, fed) <= self.most)
+        return Judged(tokens, _of(lprobs, torch.where(stands, fed.drafted, tokens)), stands)

@@ -27,7 +27,7 @@ FORMAT = 1
 REFERENCE = "greedy"  # what every setting is compared with
 # Thresholds that are swept where the user names none.
 GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
-    "bild": {"fallback": (0.3, 0.5, 0.7, 0.9), "rollback": (1.0, 2.0, 4.0, 8.0)},
+    "bild": {"fallback": (0.1, 0.3, 0.5, 0.8), "rollback": (1.0, 2.0, 4.0, 8.0), "max_draft": (10, 30)},
     "gad": {"beta": (2, 3, 5), "tau": (0.5, 1.0, 2.0, 4.0)},
 }
 LEVEL = 0.95

@@ -110,11 +110,16 @@ def require_protocol(strategy: Any, scorer: object) -> None:
     )
 
 
+def reads_drafts(strategy: Any) -> bool:
+    """Whether a strategy, or a class of them, takes drafts from the user."""
+    return getattr(strategy, "reads_drafts", False)
+
+
 def require_drafts_reader(strategy: Any) -> None:
-    """Refuses drafts for a strategy that reads none (it has no ``reads_drafts``), naming those that do."""
-    if getattr(strategy, "reads_drafts", False):
+    """Refuses drafts for a strategy that reads none, naming those that do."""
+    if reads_drafts(strategy):
         return
-    reading = [name for name, cls in sorted(_STRATEGIES.items()) if getattr(cls, "reads_drafts", False)]
+    reading = [name for name, cls in sorted(_STRATEGIES.items()) if reads_drafts(cls)]
     raise UsageError(
         f"drafts are given, but strategy {strategy.name!r} reads none",
         fix=f"choose from {', '.join(reading)}",

@@ -19,6 +19,7 @@ from torch import Tensor
 from nartk.errors import NartkError
 from nartk.hypothesis import DecodeStats, Hypothesis, Request, Result
 from nartk.pipeline import summarize
+from nartk.registry import reads_drafts
 from nartk.scorer import Seq2SeqScorer, Source
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ class Verifier:
         found: dict[int, Hypothesis] = {}
         finished: list[Result] = []
         drafts = None
-        if self.drafts is not None and getattr(strategy, "reads_drafts", False):
+        if self.drafts is not None and reads_drafts(strategy):
             drafts = [self.drafts[line] for line in chosen]
         start = time.perf_counter()
         for index, outcome in self.model.stream(

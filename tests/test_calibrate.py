@@ -495,7 +495,7 @@ def calibrate(folders: Path, model: Path, *flags: str, drafter: str = "small") -
     return main([*files, *usual, *flags])
 
 
-GRID = ("--grid", "fallback=0.2", "--grid", "rollback=0.5,inf")
+GRID = ("--grid", "fallback=0.2", "--grid", "rollback=0.5,inf", "--grid", "max_draft=10")
 
 
 def signature_of(model: Path, *flags: str, capsys: pytest.CaptureFixture[str]) -> tuple[str, list[str]]:
@@ -527,6 +527,7 @@ def test_what_is_chosen_is_the_default_of_nartk_decode(
         *(
             "fallback",
             "rollback",
+            "max_draft",
             "x greedy",
             "score",
             "drop",
@@ -542,13 +543,13 @@ def test_what_is_chosen_is_the_default_of_nartk_decode(
     assert "**0.2** | **0.5**" in captured.out
     assert f"nartk: stored in {model / 'calibration.json'}" in captured.err
     data = json.loads(report.read_text())
-    assert data["chosen"] == {"fallback": 0.2, "rollback": 0.5}
+    assert data["chosen"] == {"fallback": 0.2, "rollback": 0.5, "max_draft": 10}
     by_rollback = {each["setting"]["rollback"]: each for each in data["points"]}
     assert by_rollback["inf"]["drop"] > by_rollback[0.5]["drop"]
 
     (stored,) = calibration.read_calibrations(model)
-    assert stored.thresholds == {"fallback": 0.2, "rollback": 0.5}
-    assert stored.options == {"max_draft": 10, "distance": "cross-entropy"}
+    assert stored.thresholds == {"fallback": 0.2, "rollback": 0.5, "max_draft": 10}
+    assert stored.options == {"distance": "cross-entropy"}
     assert stored.model == before == nartk.load(model).checkpoint.fingerprint
     assert stored.evidence["speed"] == by_rollback[0.5]["speed"]
 
@@ -569,7 +570,9 @@ def test_figures_are_those_of_the_library(folders: Path, model: Path, tmp_path: 
     loaded = nartk.load(model)
     greedy = bleu_score([gold], [each.text for each in loaded.decode(lines, "greedy")])
     for found in json.loads(report.read_text())["points"]:
-        options = {key: float(value) for key, value in found["setting"].items()}
+        options = {
+            key: int(each) if key == "max_draft" else float(each) for key, each in found["setting"].items()
+        }
         run = loaded.run(lines, "bild", {"drafter": str(folders / "small"), **options})
         result = bleu_score([gold], [hypotheses[0].text for hypotheses in run.hypotheses])
         assert found["score"] == result.score
@@ -588,7 +591,7 @@ def test_steps_of_the_drafter_are_counted(folders: Path, model: Path, tmp_path: 
     """A small model that is always sure drafts a token a step; one that never is steps once before a pass."""
     report = tmp_path / "report.json"
     flags = ["--dry-run", "--max-drop", "99", "--no-prune", "--quiet", "--json", str(report)]
-    flags += ["--grid", "fallback=0,0.7,1", "--rollback", "1"]
+    flags += ["--grid", "fallback=0,0.7,1", "--rollback", "1", "--max-draft", "10"]
     assert calibrate(folders, model, *flags) == 0
     data = json.loads(report.read_text())
     always, mostly, never = (
@@ -655,11 +658,13 @@ def test_where_nothing_fits_nothing_is_stored(
     folders: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = tmp_path / "report.json"
-    flags = ("--fallback", "0.2", "--grid", "rollback=inf", "--max-drop", "0.1", "--json", str(report))
+    flags = ("--fallback", "0.2", "--grid", "rollback=inf", "--max-draft", "10")
+    flags += ("--max-drop", "0.1", "--json", str(report))
     assert calibrate(folders, model, *flags) == 1
     captured = capsys.readouterr()
     assert re.search(
-        r"^nartk: no setting keeps within --max-drop 0.1; the nearest is fallback 0.2, rollback inf: "
+        r"^nartk: no setting keeps within --max-drop 0.1; the nearest is "
+        r"fallback 0.2, rollback inf, max_draft 10: "
         r"[\d.]+ times as fast, drop [\d.]+, at most [\d.]+$",
         captured.err,
         re.MULTILINE,
@@ -686,7 +691,7 @@ def test_an_earlier_calibration_is_not_used(folders: Path, model: Path, tmp_path
     )
     assert calibrate(folders, model, "--max-drop", "0.1", *GRID, "--quiet") == 0
     (stored,) = calibration.read_calibrations(model)
-    assert stored.options == {"max_draft": 10, "distance": "cross-entropy"}
+    assert stored.options == {"distance": "cross-entropy"}
 
 
 def test_the_command_goes_on_with_what_was_decoded(
@@ -722,10 +727,10 @@ def test_the_command_goes_on_with_what_was_decoded(
     stop = 0
     err = told(*GRID)
     # Of three settings in two rounds two were left, and greedy search for their times.
-    assert decoded[2:] == [None, {"fallback": 0.2, "rollback": math.inf}, None]
+    assert decoded[2:] == [None, {"fallback": 0.2, "rollback": math.inf, "max_draft": 10}, None]
     assert f"nartk: goes on after 4 decodings in {samples}; without it all are timed anew\n" in err
     lines = re.findall(r"nartk: decoding (\d) of at most 6, (.*): 0:\d\d elapsed, about 0:\d\d left at", err)
-    assert lines == [("5", "fallback 0.2, rollback inf"), ("6", "greedy")]
+    assert lines == [("5", "fallback 0.2, rollback inf, max_draft 10"), ("6", "greedy")]
     first = json.loads(report.read_text())
     assert first["taken_over"] == 4
 
@@ -739,9 +744,9 @@ def test_the_command_goes_on_with_what_was_decoded(
     assert len(decoded[2:]) == 1 + 3
 
     # What is decoded may not.
-    one = ["--grid", "fallback=0.3", "--grid", "rollback=2"]
+    one = ["--grid", "fallback=0.3", "--grid", "rollback=2", "--max-draft", "10"]
     for changed, message in (
-        (one, "grid {'fallback': [0.2], 'rollback': [0.5, inf]}, now it is {'fallback': [0.3], "),
+        (one, "grid {'fallback': [0.2], 'rollback': [0.5, inf], 'max_draft': [10]}, now it is {'fallback': "),
         ([*one, "--batch-size", "3"], "batch_size 32, now it is 3"),
         ([*one, "--batch-size", "3", "--dtype", "bf16"], "dtype 'fp32', now it is 'bf16'"),
     ):
@@ -885,6 +890,7 @@ def test_a_sentence_that_cannot_be_decoded_ends_it(
     gold.write_text("she goes\nshe\n")
     command = [str(model), str(source), "--drafter", str(folders / "small"), "--metric", "chrf"]
     command += ["--max-drop", "99", "--ref", str(gold), "--quiet", "--fallback", "0.5", "--rollback", "0"]
+    command += ["--max-draft", "10"]
     assert main(command) == 3
     assert f"E203 InputTooLong] {source}:2: 100 tokens" in capsys.readouterr().err
     assert main([*command, "--truncate", "--rounds", "1"]) == 0

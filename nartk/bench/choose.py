@@ -10,7 +10,7 @@ from nartk.bench.engines import Spec
 from nartk.errors import NartkError, UsageError
 from nartk.kinds import kind_of
 from nartk.pipeline import Model, load
-from nartk.registry import options_of, strategies, strategy_class
+from nartk.registry import options_of, reads_drafts, strategies, strategy_class
 
 ALL = "all"
 DRAFTER = "drafter"  # the option of the strategies that draft with another model
@@ -39,7 +39,7 @@ class Given:
         """Every strategy whose needs are met. What the model itself cannot serve, a drafter may."""
         for name in strategies():
             cls: Any = strategy_class(name)
-            if getattr(cls, "reads_drafts", False) and not self.drafts:
+            if reads_drafts(cls) and not self.drafts:
                 self.left_out[name] = "reads drafts, and none are given"
                 continue
             hosts = [each for each in (self.model, *self.drafters) if self._speaks(each, cls.needs)]
@@ -64,7 +64,7 @@ class Given:
         Raises:
             UsageError: It takes none of these, or reads drafts and none are given.
         """
-        if getattr(strategy_class(spec.name), "reads_drafts", False) and not self.drafts:
+        if reads_drafts(strategy_class(spec.name)) and not self.drafts:
             raise UsageError(
                 f"strategy {spec.name!r} reads drafts, and none are given", fix="give them with --drafts"
             )

@@ -19,7 +19,7 @@ from nartk.errors import MissingDependencyError, NartkError, StrategyMismatchErr
 from nartk.hypothesis import Result
 from nartk.kinds import kind_of
 from nartk.pipeline import DTYPES, load, load_network, model_folder, summarize
-from nartk.registry import option, options_of
+from nartk.registry import option, options_of, reads_drafts
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class NartkEngine:
             self.strategy,
             batch_size=batch_size,
             prefixes=job.prefixes if job.forced is None else job.forced,
-            drafts=job.drafts if getattr(self.strategy, "reads_drafts", False) else None,
+            drafts=job.drafts if reads_drafts(self.strategy) else None,
             truncate=job.truncate,
         ):
             if isinstance(outcome, NartkError):

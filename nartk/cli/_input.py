@@ -194,11 +194,11 @@ def read_for(
     strategy: Any, args: argparse.Namespace, files: Sequence[str], tell: Callable[[str], None]
 ) -> Iterator[Record]:
     """`read_sentences` with drafts where the strategy reads them; where it does not, drafts are refused."""
-    from nartk.registry import require_drafts_reader
+    from nartk.registry import reads_drafts, require_drafts_reader
 
     if args.drafts is not None or args.draft_columns:
         require_drafts_reader(strategy)
-    return read_sentences(args, files, tell, drafts=getattr(strategy, "reads_drafts", False))
+    return read_sentences(args, files, tell, drafts=reads_drafts(strategy))
 
 
 def _too_few_or_many(drafts: str, lines: str, sentences: str) -> LengthMismatchError:

@@ -268,12 +268,9 @@ def _named(args: argparse.Namespace) -> tuple[list[Spec | str], list[Spec | str]
 
 def _reads_drafts(args: argparse.Namespace, strategies: Sequence[Spec | str]) -> bool:
     """Whether a strategy may read drafts; drafts that none reads are refused."""
-    from nartk.registry import strategy_class
+    from nartk.registry import reads_drafts, strategy_class
 
-    reads = any(
-        isinstance(spec, str) or getattr(strategy_class(spec.name), "reads_drafts", False)
-        for spec in strategies
-    )
+    reads = any(isinstance(spec, str) or reads_drafts(strategy_class(spec.name)) for spec in strategies)
     if (args.drafts is not None or args.draft_columns) and not reads:
         raise UsageError(
             f"drafts are given, but none of --strategies {args.strategies!r} reads them", fix="add verify"

@@ -143,10 +143,12 @@ class _Job:
         write: Callable[[str], None],
         write_trace: Callable[[str], None] | None,
     ) -> None:
+        from nartk.registry import reads_drafts
+
         self.args, self.model, self.strategy = args, model, strategy
         self.write, self.write_trace = write, write_trace
         self.nbest: int = getattr(strategy, "nbest", 1)  # strategies that can find several have this option
-        self.reads_drafts: bool = getattr(strategy, "reads_drafts", False)
+        self.reads_drafts = reads_drafts(strategy)
         self.lines = self.failed = 0
         self.signature = model.signature(strategy)
         self.windows: list[DecodeStats] = []
