@@ -185,17 +185,18 @@ def ask(
     tokens, lengths, parents = draft.tokens, draft.lengths, chained(draft)
     if shapes is None:
         sizes = lengths[:, None].tolist()
-        paths, depth = 1, 0
+        paths, leaves, depth = 1, 0, 0
     else:
         sizes = torch.cat([lengths[:, None], shapes], 1).tolist()  # the host waits for the device
         paths, depth = (max(each) for each in list(zip(*sizes, strict=True))[1:])
+        leaves = sum(max(count, 1) for _, count, _ in sizes)
     counts = [1 + row[0] for row in sizes]
     width = max(counts)
     fed = torch.cat([last[:, None], tokens[:, : width - 1]], 1)
     parents = F.pad(parents[:, : width - 1] + 1, (1, 0), value=-1)
     if paths > 1:
         assert isinstance(scorer, TreeScorer)
-        tree = fork(parents, lengths + 1, paths, depth)
+        tree = fork(parents, lengths + 1, leaves, depth)
         logits, state = scorer.verify_tree(fed, state, counts, tree.tree)
     else:
         logits, state = scorer.verify(fed, state, counts)

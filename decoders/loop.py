@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nartk.decoders.strategy import Strategy
-from nartk.decoders.tree import Draft, Fork, along, chained, feedable, fork, nothing
+from nartk.decoders.tree import Draft, Fork, chained, feedable, fork, nothing
 from nartk.hypothesis import Hypothesis, Request, Result, TokenTrace
 from nartk.rows import Packing, cat_rows, steps, told
 from nartk.scorer import Seq2SeqScorer, Source, TreeScorer
@@ -460,11 +460,13 @@ class _Batch:
         if self.draft.parents is None:
             return None
         shapes = [sentence.shape for sentence in self.sentences if sentence.feeds]
-        paths, depth = (max(sizes) for sizes in zip(*shapes, strict=True))
-        if paths < 2:
+        leaves, levels = zip(*shapes, strict=True)
+        if max(leaves) < 2:
             return None
         parents = F.pad(self.draft.parents[:, : packing.width - 1] + 1, (1, 0), value=-1)
-        return fork(parents, packing.sizes, paths, depth)
+        # Where nothing is drafted, the last token itself is a leaf.
+        paths = sum(max(count, 1) for count in leaves)
+        return fork(parents, None if packing.even else packing.sizes, paths, max(levels))
 
     def _advance(self) -> None:
         """One pass: feed each row's last token and draft, judge, append what stands and one token more."""
@@ -514,16 +516,16 @@ class _Batch:
             self.rows = replace(rows, last=last, lengths=rows.lengths + 1)
             return (last,), None
 
-        tokens, stands = judged.tokens, judged.stands
-        if stands is None:
-            stands = tokens == fed.drafted
-        else:
-            tokens = torch.where(stands, fed.drafted, tokens)
-        tokens, scores, stands = (packing.unpack(x) for x in (tokens, judged.scores, stands))  # [B,K]
-        eos = self.scorer.vocab.eos
+        tokens, stands, eos = judged.tokens, judged.stands, self.scorer.vocab.eos
+        if stands is not None:
+            tokens, stands = torch.where(stands, fed.drafted, tokens), packing.unpack(stands)
+        elif fed.tree is None:
+            stands = packing.unpack(tokens == fed.drafted)
+        tokens, scores = packing.unpack(tokens), packing.unpack(judged.scores)  # [B,K]
         if fed.tree is not None:
             way, stands = fed.tree.follow(fed.nodes, tokens, stands, eos)
-            tokens, scores, stands = (along(way, x) for x in (tokens, scores, stands))  # [B,D]
+            nodes = way.clamp(min=0)  # what is gathered behind the way's end is not output
+            tokens, scores, stands = (x.gather(1, nodes) for x in (tokens, scores, stands))  # [B,D]
         end = (stands & (tokens != eos)).min(1, keepdim=True).indices  # the first after which none stands
         emitted = end + 1
         if not all(packing.counts):
@@ -543,7 +545,7 @@ class _Batch:
         best = logits.float().topk(2, -1).values
         margins, drafted = (fed.packing.unpack(x) for x in (best[:, 0] - best[:, 1], fed.drafted))
         if way is not None:
-            margins, drafted = along(way, margins), along(way, drafted)
+            margins, drafted = (x.gather(1, way.clamp(min=0)) for x in (margins, drafted))
         # Behind what stands there is one token: the verifier's, in the place of a draft or of nothing.
         origins = torch.where(stands, _DRAFT, torch.where(drafted >= 0, _ROLLBACK, _OWN))
         passes = told([sentence.passes + 1 for sentence in self.sentences], self.device)

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from nartk.errors import UsageError
+from nartk.rows import steps
 from nartk.scorer import Tree
 
+_FAR = 2**20  # levels, more than a tree has; fp32 counts them exactly
 _UNSAID = -9.0  # log-probability of what a chain says and its lattice does not
 
 
@@ -230,20 +232,24 @@ def _first(first: Tensor, others: Tensor, chosen: Tensor) -> Tensor:
 
 
 def ancestors(parents: Tensor) -> Tensor:
-    """Which nodes lie on the way to each, itself included: parents [B,K], -1 for none -> [B,K,K] bool."""
-    batch, count = parents.shape
-    ways = torch.eye(count + 1, dtype=torch.bool, device=parents.device)[:, :count]
-    ways = ways.expand(batch, -1, -1)  # [B,K+1,K]: above the first nodes lies the last row, which is empty
-    jump = F.pad(torch.where(parents < 0, count, parents), (0, 1), value=count)
-    for _ in range(max(count - 1, 0).bit_length()):  # each time twice as many steps upwards
-        ways = ways | ways.gather(1, jump[:, :, None].expand(-1, -1, count))
-        jump = jump.gather(1, jump)
-    return ways[:, :count]
+    """Which nodes lie on the way to each, itself included: parents [B,K], -1 for none -> [B,K,K] bool.
+
+    A parent that does not come before its node is none.
+    """
+    return _above(parents[:, :, None] == _columns(parents))
 
 
-def along(way: Tensor, values: Tensor) -> Tensor:
-    """The values [B,K] on a way [B,D] through a tree; after its end, where it is -1, zeros."""
-    return values.gather(1, way.clamp(min=0)) * (way >= 0)
+def _above(follows: Tensor) -> Tensor:
+    """`ancestors` of which node follows which [B,K,K]."""
+    # A node's ancestors are its parent's and itself: A = P A + I, in numbers that are 0 or 1.
+    steps_up = follows * -1.0
+    itself = _identity(follows.shape[1], steps_up.dtype, follows.device)
+    return torch.linalg.solve_triangular(steps_up, itself, upper=False, unitriangular=True) != 0
+
+
+@lru_cache(maxsize=256)
+def _identity(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.eye(count, dtype=dtype, device=device)
 
 
 def _lines(draft: Draft, words: int, depth: int) -> tuple[Tensor, Tensor]:
@@ -306,32 +312,46 @@ def prune(draft: Draft, words: int, budget: Tensor, *, branching: bool) -> tuple
     """
     tokens, parents = draft.tokens, draft.parents
     assert parents is not None
-    columns = torch.arange(tokens.shape[1], device=tokens.device)
-    sound = (tokens >= 0) & (tokens < words) & (columns < draft.lengths[:, None])
-    sound &= (parents >= -1) & (parents < columns)
-    parents = torch.where(sound, parents, -1)
-    ways = ancestors(parents)
-    levels = ways.sum(2)
-    kept = ~(ways & ~sound[:, None]).any(2) & (levels <= budget[:, None])
+    if not tokens.shape[1]:
+        return replace(draft, lengths=torch.zeros_like(draft.lengths)), tokens.new_zeros(len(tokens), 2)
+    columns = _columns(tokens)
+    sound = (tokens.clamp(0, words - 1) == tokens) & (columns < draft.lengths[:, None])
+    follows, levels, kept = _within(parents, sound, budget)
     if not branching:
         sooner = (parents[:, :, None] == parents[:, None]) & kept[:, None] & (columns < columns[:, None])
-        kept &= ~(ways & sooner.any(2)[:, None]).any(2)
-    leaves = kept & ((ways & kept[:, :, None]).sum(1) == 1)
-    shapes = torch.stack([leaves.sum(1), F.pad(levels * kept, (1, 0)).amax(1)], 1)
-    return _kept(tokens, parents, kept, lprobs=draft.lprobs), shapes
+        follows, levels, kept = _within(parents, kept & ~sooner.any(2), budget)
+    pruned = _kept(tokens, parents, kept, lprobs=draft.lprobs)
+    leaves = pruned.lengths - (follows & kept[:, :, None]).any(1).sum(1)
+    deepest = torch.where(kept, levels, 0).amax(1).long()
+    return pruned, torch.stack([leaves, deepest], 1)
+
+
+def _within(parents: Tensor, sound: Tensor, budget: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What of sound nodes [B,K] is led to by sound nodes and no deeper than the budget [B].
+
+    Returns:
+        Whether the first node follows the second [B,K,K], the level of each [B,K] fp32, and whether it stays.
+    """
+    parents = torch.where(sound, parents, -2)
+    follows = parents[:, :, None] == _columns(parents)
+    # A node's level is its parent's and 1: L = P L + 1. What the beginning does not lead to is far away.
+    start = torch.where(parents == -1, 1.0 - _FAR, 1.0)[:, :, None]
+    levels = torch.linalg.solve_triangular(follows * -1.0, start, upper=False, unitriangular=True).squeeze(2)
+    levels = levels + _FAR
+    return follows, levels, levels <= budget.clamp(max=_FAR)[:, None]
 
 
 def _kept(
     tokens: Tensor, parents: Tensor, kept: Tensor, *, lprobs: Tensor | None = None, most: int | None = None
 ) -> Draft:
     """The nodes that are kept [B,K], at most so many, moved to the front in their order."""
-    order = kept.long().sort(dim=1, descending=True, stable=True).indices[:, :most]
-    place = kept.cumsum(1) - 1
-    parents = parents.gather(1, order)
-    parents = torch.where(parents < 0, -1, place.gather(1, parents.clamp(min=0)))
+    order = kept.sort(dim=1, descending=True, stable=True).indices[:, :most]
+    place = kept.cumsum(1)  # counted from 1: 0 is what the first nodes follow
+    parents = F.pad(place, (1, 0)).gather(1, torch.where(kept, parents, -1) + 1) - 1
     if lprobs is not None:
         lprobs = lprobs.gather(1, order[:, :, None].expand(-1, -1, lprobs.shape[2]))
-    return Draft(tokens.gather(1, order), kept.sum(1).clamp(max=order.shape[1]), lprobs, parents)
+    lengths = kept.sum(1) if most is None else kept.sum(1).clamp(max=most)
+    return Draft(tokens.gather(1, order), lengths, lprobs, parents.gather(1, order))
 
 
 @dataclass(frozen=True)
@@ -341,59 +361,68 @@ class Fork:
     Attributes:
         tree: What the scorer is told.
         parents: [B,K], -1 for the first.
-        follows: [B,K,K], whether the second is fed and follows the first.
-        first: [B,K], the first that follows each; itself where there is none.
-        ways: [B,K,D+1], the tokens on the way to each, -1 after it.
+        follows: [B,K,K], whether the first is fed and follows the second.
     """
 
     tree: Tree
     parents: Tensor
     follows: Tensor
-    first: Tensor
-    ways: Tensor
 
-    def follow(self, fed: Tensor, tokens: Tensor, stands: Tensor, eos: int) -> tuple[Tensor, Tensor]:
+    @cached_property
+    def first(self) -> Tensor:
+        """The first that follows each [B,K]; itself where there is none."""
+        some, first = self.follows.max(1)
+        return torch.where(some, first, _columns(self.parents))
+
+    @cached_property
+    def ways(self) -> Tensor:
+        """The tokens on the way to each [B,K,D+1], -1 after it."""
+        return _ways(self.tree.ancestors, self.tree.depth)
+
+    def follow(self, fed: Tensor, tokens: Tensor, stands: Tensor | None, eos: int) -> tuple[Tensor, Tensor]:
         """The way that is taken [B,D+1], -1 after its end; whether a drafted token stands after each [B,K].
 
         Args:
             fed: [B,K], the tokens of the tree.
             tokens: [B,K], what is output after each.
-            stands: [B,K], whether the first that follows it is accepted.
+            stands: [B,K], whether the first that follows it is accepted; None: where it equals the token.
         """
-        columns, before = _columns(fed), self.parents.clamp(min=0)
-        judged = self.first.gather(1, before) == columns
-        right = torch.where(judged, stands.gather(1, before), fed == tokens.gather(1, before))
-        right = self.follows & right[:, None]
-        right = right & (columns == right.long().argmax(2, keepdim=True))  # of equal ones the first
-        goes_on = (right.any(1) & (fed != eos)) | (columns == 0)
-        reached = ~(self.tree.ancestors & ~goes_on[:, None]).any(2)
-        end = (reached * (self.tree.depths + 1)).argmax(1)
-        way = self.ways.gather(1, end[:, None, None].expand(-1, 1, self.ways.shape[2])).squeeze(1)
-        return way, right.any(2)
+        depth, columns, before = self.tree.depth, _columns(fed), self.parents.clamp(min=0)
+        right = fed == tokens.gather(1, before)
+        if stands is not None:
+            judged = self.first.gather(1, before) == columns
+            right = torch.where(judged, stands.gather(1, before), right)
+        follows, taken = (self.follows & right[:, :, None]).max(1)  # of equal ones the first
+        stops = (taken.gather(1, before) != columns) | (fed == eos)
+        stops[:, 0] = False
+        missed = (self.tree.ancestors & stops[:, None]).any(2)
+        # A column more takes what is not on the way.
+        places = torch.where(missed, depth, self.tree.depths)
+        way = torch.full((len(fed), depth + 1), -1, device=fed.device)
+        return way.scatter_(1, places, columns.expand_as(places))[:, :depth], follows
 
 
-def fork(parents: Tensor, counts: Tensor, paths: int, depth: int) -> Fork:
+def fork(parents: Tensor, counts: Tensor | None, leaves: int, depth: int) -> Fork:
     """The tree of fed tokens.
 
     Args:
         parents: [B,K], -1 for the first token, which all others follow.
-        counts: [B], how many of the K are fed.
-        paths: Leaves of the row that has most.
+        counts: [B], how many of the K are fed; None: all.
+        leaves: Of all rows.
         depth: Levels of the row that has most, the first token not counted.
     """
-    columns = _columns(parents)
-    real = columns < counts[:, None]
-    above = ancestors(parents)
-    depths = above.sum(2) - 1
-    leaf = real & ((above & real[:, :, None]).sum(1) == 1)
-    ways = _ways(above, depth + 1)
-    ends = leaf.long().sort(dim=1, descending=True, stable=True).indices[:, :paths]
-    lines = ways.gather(1, ends[:, :, None].expand(-1, -1, depth + 1))
-    lines = lines.masked_fill(~leaf.gather(1, ends)[:, :, None], -1)
-    follows = (parents[:, None] == columns[:, None]) & real[:, None]  # [B,K,K]: the second follows the first
-    first = torch.where(follows.any(2), follows.long().argmax(2), columns)
-    return Fork(Tree(depths, above, lines), parents, follows, first, ways)
+    real = None
+    if counts is not None:
+        real = _columns(parents) < counts[:, None]
+        parents = torch.where(real, parents, -1)
+    follows = parents[:, :, None] == _columns(parents)
+    above = _above(follows)
+    ends = ~follows.any(1)
+    if real is not None:
+        ends &= real
+    ends = ends.flatten().sort(descending=True, stable=True).indices[:leaves]
+    return Fork(Tree(above.sum(2) - 1, above, ends, depth + 1), parents, follows)
 
 
 def _columns(x: Tensor) -> Tensor:
-    return torch.arange(x.shape[1], device=x.device)
+    return steps(x.shape[1], x.device)

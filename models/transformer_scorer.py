@@ -100,7 +100,7 @@ def _apart(qkv: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class _PathCache:
-    """Attends path by path, each written where greedy search would have its tokens: see `_Paths`."""
+    """Attends along each path as if there were no other: see `_Paths`."""
 
     kept: _Kept
     paths: _Paths
@@ -108,36 +108,34 @@ class _PathCache:
     fed: list[Tensor]  # takes the new tokens' keys and values [N,2*H*D]
 
     def attend(self, attention: Attention, qkv: Tensor) -> Tensor:
-        paths, kept, heads = self.paths, self.kept, attention.heads
+        paths, heads = self.paths, attention.heads
         q, new = _apart(qkv)
         self.fed.append(new)
-        queries = q[paths.queries].unflatten(3, (heads, -1)).transpose(2, 3)  # [P,B,H,K,D]
+        every = torch.cat([self.kept.places, new])
+        room, size = self.kept.kv.shape[1:]
         found = []
-        for path, q in zip(new[paths.tokens], queries, strict=True):
-            kept.places.index_copy_(0, paths.places, path)
-            found.append(dot_attention(q, kept.keys, kept.values, paths.mask, scale=attention.scale))
-        y = torch.stack(found).transpose(2, 3)[paths.owners, self.layout.rows, paths.depths]  # [N,H,D]
-        return attention.out(self.layout.pad(y.flatten(1)))
+        for places, tokens, mask in paths.pieces:
+            own = _Kept(every.index_select(0, places).view(-1, room, size), heads)
+            queries = q.index_select(0, tokens).view(len(own.kv), -1, heads, own.keys.shape[3])
+            y = dot_attention(queries.transpose(1, 2), own.keys, own.values, mask, scale=attention.scale)
+            found.append(y.transpose(1, 2).flatten(0, 1).flatten(1))  # [P,H,K,D] -> [P*K,H*D]
+        y = torch.cat(found) if len(found) > 1 else found[0]
+        return attention.out(y.index_select(0, paths.results))
 
 
 @dataclass(frozen=True)
 class _Paths:
-    """Where the tokens of a tree stand: P paths of up to D of the N tokens that are fed.
+    """Where the tokens of a tree stand, on each path to a leaf where greedy search would have them.
 
     Attributes:
-        tokens: [P,B*D], which of the N.
-        places: [B*D], where they are written in a cache of B rows.
-        queries: [P,B,K], which of the N ask.
-        mask: [B,1,K,T], what they see, whatever the path.
-        owners, depths: [N], the path that each token's result is taken from, and where on it.
+        pieces: Of so many paths at once: [P*(T+1)], what stands on each, of the places of the cache of B rows
+            and the N tokens that are fed; [P*K], which of the N ask; and the mask of what they see,
+            [P or 1,1,K,T].
+        results: [N], and one for each token that is added: which of all paths' P*K results is each token's.
     """
 
-    tokens: Tensor
-    places: Tensor
-    queries: Tensor
-    mask: Tensor
-    owners: Tensor
-    depths: Tensor
+    pieces: Sequence[tuple[Tensor, Tensor, Tensor]]
+    results: Tensor
 
 
 @dataclass(frozen=True)
@@ -220,19 +218,24 @@ class TransformerScorer(Serving):
     def verify_tree(
         self, tokens: Tensor, state: TransformerState, counts: Sequence[int], tree: Tree
     ) -> tuple[Tensor, TransformerState]:
-        width = tokens.shape[1]
-        layout, fed = self._pack(tokens, counts, min(counts) == width)
-        rows, columns, real = layout.rows, layout.columns, layout.rows.shape[0]
-        packed = torch.zeros_like(tokens).index_put_((rows, columns), self.columns(real))  # [B,K]
-        depths = tree.depths[rows, columns]  # [N]
-        known = (state.lengths[rows] + depths).clamp(max=self.config.max_target_len - 1)
+        batch, width = tokens.shape
+        every = min(counts) == width
+        layout, fed = self._pack(tokens, counts, every)
+        reach = state.lengths[:, None] + tree.depths  # [B,K]
+        packed = self.columns(layout.rows.shape[0])
+        if every:
+            packed, known = packed.view(batch, width), reach.flatten()
+        else:
+            packed = torch.zeros_like(tokens).index_put_((layout.rows, layout.columns), packed)  # [B,K]
+            known = reach[layout.rows, layout.columns]  # [N]
+        known = known.clamp(max=self.config.max_target_len - 1)
         x = self.model.decoder_embedding(layout.pad(fed), layout.pad(known))
         queries = width + (-width % self.floors.queries if self.exact else 0)
         source_mask = state.source_mask.expand(-1, -1, queries, -1)
         kv: list[Tensor] = []
         make: Callable[[_Kept], Cache]
         if self.exact:
-            paths = self._paths(state, layout, packed, depths, tree.paths)
+            paths = self._paths(state, layout, packed, reach, tree)
 
             def make(kept: _Kept) -> Cache:
                 return _PathCache(kept, paths, layout, kv)
@@ -250,26 +253,28 @@ class TransformerScorer(Serving):
         return self._logits(x, layout), replace(state, branches=_Branches(kv, packed))
 
     def _paths(
-        self, state: TransformerState, layout: Packed, packed: Tensor, depths: Tensor, lines: Tensor
+        self, state: TransformerState, layout: Packed, packed: Tensor, reach: Tensor, tree: Tree
     ) -> _Paths:
-        """Where the tokens on `lines` [B,P,D] stand; see `Tree.paths`."""
-        room = state.room
-        batch, count, depth = lines.shape
-        # Behind a path's end stands any token: none of the path's queries looks there.
-        tokens = packed[:, None].expand(-1, count, -1).gather(2, lines.clamp(min=0)).transpose(0, 1)
-        queries = depth + -depth % self.floors.queries
-        reach = state.lengths[:, None] + self.columns(queries)  # [B,K]
-        places = (state.lengths[:, None] + self.columns(depth)).clamp(max=room)
-        places = places + self.columns(batch)[:, None] * (room + 1)  # [B,D]
-        on_path = (lines[:, :, :, None] == self.columns(packed.shape[1])).any(2)  # [B,P,K]
-        return _Paths(
-            tokens=tokens.flatten(1),
-            places=places.flatten(),
-            queries=F.pad(tokens, (0, queries - depth)),
-            mask=self._unseen(reach, room),
-            owners=on_path.long().argmax(1)[layout.rows, layout.columns],
-            depths=depths,
-        )
+        """Where the N tokens at `packed` [B,K] stand, of which each reaches so many positions [B,K]."""
+        room, (batch, width), fed = state.room, packed.shape, layout.rows.shape[0]
+        queries = tree.depth + -tree.depth % self.floors.queries
+        rows = tree.leaves // width  # [P]
+        on_way = tree.ancestors.flatten(0, 1).index_select(0, tree.leaves)  # [P,K]
+        packed = packed.index_select(0, rows)
+        # A place more takes what is not on the way.
+        columns = torch.where(on_way, tree.depths.index_select(0, rows), queries)
+        tokens = packed.new_full((len(rows), queries + 1), fed).scatter_(1, columns, packed)[:, :queries]
+        tokens = tokens.flatten()  # [P*K], N where there is none
+        positions = torch.where(on_way, reach.clamp(max=room).index_select(0, rows), room)
+        places = self.columns(batch * (room + 1)).view(batch, -1).index_select(0, rows)
+        places.scatter_(1, positions, packed + batch * (room + 1))  # [P,T+1]
+        # A token's result is the same on whichever path.
+        results = tokens.new_zeros(fed + max(layout.padding, 1))
+        results.scatter_(0, tokens, self.columns(len(tokens)))
+        lengths = state.lengths if batch == 1 else state.lengths.index_select(0, rows)
+        mask = self._unseen(lengths[:, None] + self.columns(queries), room)
+        asked = tokens.clamp(max=fed - 1)
+        return _Paths([(places.flatten(), asked, mask)], results[: fed + layout.padding])
 
     @torch.inference_mode()
     def keep(self, state: TransformerState, way: Tensor, lengths: Tensor) -> TransformerState:

@@ -65,13 +65,14 @@ class Tree:
     Attributes:
         depths: [B,K] int64, how many tokens before each lie on the way to it.
         ancestors: [B,K,K] bool, whether the second lies on the way to the first, itself included.
-        paths: [B,P,D] int64, the tokens on the way to each leaf, from the first on; -1 after it, and for all
-            of a path that a row does not have. All tokens that are fed lie on one.
+        leaves: [P] int64, the fed tokens that nothing follows, each as row * K + token; in order.
+        depth: Tokens on the longest way to a leaf, the first one counted.
     """
 
     depths: Tensor
     ancestors: Tensor
-    paths: Tensor
+    leaves: Tensor
+    depth: int
 
 
 class Scorer(Protocol):

@@ -139,7 +139,12 @@ class ScriptedScorer:
         columns = torch.arange(width, device=self.device)
         fed = columns < torch.tensor(counts, device=self.device)[:, None]
         rows, nodes = fed.nonzero().unbind(1)
-        assert bool((tree.paths[rows] == nodes[:, None, None]).any(2).any(1).all()), "a node on no path"
+        ways = tree.ancestors[rows, nodes]  # [N,K]
+        above = [set((rows[i] * width + way.nonzero().squeeze(1)).tolist()) for i, way in enumerate(ways)]
+        places = (rows * width + nodes).tolist()
+        ends = [place for place in places if sum(place in each for each in above) == 1]
+        assert tree.leaves.tolist() == ends, "a node on no path"
+        assert tree.depth == max(map(len, above))
         given = tokens[rows, nodes]
         assert bool(((given >= 0) & (given < len(self.vocab))).all()), "a token that is no word was fed"
         # Each node gets a row of its own, whose cache holds the node's way.

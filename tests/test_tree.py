@@ -581,13 +581,10 @@ def test_a_tree_pass_equals_a_chain_pass_of_each_path(exact: bool, dtype: str, d
             for row, count in zip(parents.tolist(), counts, strict=True)
         ]
         leaves = [[way for way in ways if all(way[-1] not in other[:-1] for other in ways)] for ways in rows]
-        most, depth = max(map(len, leaves)), max(len(way) for ways in rows for way in ways)
-        paths = torch.full((batch, most, depth), -1)
-        for row, ways in enumerate(leaves):
-            for place, way in enumerate(ways):
-                paths[row, place, : len(way)] = torch.tensor(way)
+        ends = torch.tensor([row * width + way[-1] for row, ways in enumerate(leaves) for way in ways])
         above = ancestors(parents)
-        tree = Tree(above.sum(2) - 1, above, paths.to(device))
+        depth = max(len(way) for ways in rows for way in ways)
+        tree = Tree(above.sum(2) - 1, above, ends.to(device), depth)
         logits, state = scorer.verify_tree(tokens, before(), counts, tree)
         chosen = [rng.choice(ways) for ways in rows]
         kept = [rng.randint(1, len(way)) for way in chosen]
