@@ -1,8 +1,8 @@
 """Drafters that are non-autoregressive models. They read the source once, and see what was accepted so far.
 
 Where drafts may branch, the best draft stays the first path: no fewer tokens of it stand.
-Symbols: B rows, K drafted tokens, T output positions, canvas places or frames, L vertices of a graph or
-lattice, C words of a vertex, N places in all, V words.
+Symbols: B rows, K drafted tokens, T output positions, canvas places or frames, L vertices of a graph, P
+places of a text, C words of a place or vertex, R tokens of a branch, N places in all, V words.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from nartk.decoders.dag_paths import say_everywhere
 from nartk.decoders.graph import likeliest, walk_everywhere
 from nartk.decoders.iad import CopyState, SourceCopy, copy_state, spelling
 from nartk.decoders.loop import Draft, Drafter, join_rows, select_rows
-from nartk.decoders.tree import DraftTree, Lattice
+from nartk.decoders.tree import Branches, DraftTree, Lattice
 from nartk.hypothesis import Request
-from nartk.rows import cat_rows
+from nartk.rows import cat_rows, steps, told
 from nartk.scorer import (
     BlockScorer,
     CanvasScorer,
@@ -37,8 +37,9 @@ from nartk.sums import tree_sum
 
 _WORDS = 8  # of each vertex of a graph, the likeliest; all others count as equally likely
 _REST = 1e-6  # probability that is left for them, at least
-_BRANCHES = 4  # words that may follow a vertex of a lattice, at most
-_PAIRS = 4 * _BRANCHES  # likeliest pairs of edge and word that these are taken from, as some say the same
+_BRANCHES = 4  # words that may stand in the place of a drafted one, at most
+_RUN = 8  # tokens of a branch, at most
+_PAIRS = 4 * _BRANCHES  # likeliest pairs of edge and word that branches begin with, as some say the same
 _JUMP = -6.0  # log-probability with which a path goes where no edge leads, or says a word at vertex 0
 _QUIET = -50.0  # log-probability that a frame says nothing, at least: sums of it stay numbers
 
@@ -82,31 +83,15 @@ class BlockDrafter(Drafter):
         wanted = behind & (torch.arange(canvas.shape[1], device=canvas.device) < sizes[:, None])
         logits = self.scorer.fill(canvas, sizes, state, wanted).float()  # [N,V]
         spoken = logits.index_fill(1, self.silent, float("-inf"))
-        steps = torch.arange(self.block, device=canvas.device)
-        masked = steps < (sizes - lengths)[:, None]  # [B,K]
+        masked = steps(self.block, canvas.device) < (sizes - lengths)[:, None]  # [B,K]
         tokens = canvas.new_full(masked.shape, -1).masked_scatter(masked, likeliest(spoken))
         draft = _up_to_eos(tokens, vocab.eos)
         if self.tree:
-            draft = self._grow(draft, masked, logits, spoken)
+            said = tokens.masked_fill(steps(self.block, tokens.device) >= draft.lengths[:, None], -1)
+            others = _other_words(masked, logits, spoken)
+            branches = _branches(said, _places(*others, self.block, vocab.eos), self.tree)
+            draft = DraftTree.grow(draft, branches, self.tree)
         return draft, state
-
-    def _grow(self, draft: Draft, masked: Tensor, logits: Tensor, spoken: Tensor) -> Draft:
-        """The tree of a draft and other words at its places, masked [B,K], by their logits [N,V].
-
-        Args:
-            spoken: [N,V], with minus infinity for what is never said.
-        """
-        best = (
-            best_of(spoken, min(_BRANCHES, spoken.shape[1])) if len(spoken) else spoken[:, :_BRANCHES].long()
-        )
-        shape = (*masked.shape, best.shape[1])
-        tokens = best.new_full(shape, -1).masked_scatter(masked[:, :, None], best)
-        lprobs = logits.new_zeros(shape)
-        lprobs = lprobs.masked_scatter(masked[:, :, None], logits.log_softmax(1).gather(1, best))
-        ahead = torch.arange(1, self.block + 1, device=tokens.device)
-        leads = torch.where(tokens == self.scorer.vocab.eos, -1, ahead[:, None])
-        vertices = F.pad(ahead, (1, 0)).expand(len(tokens), -1)
-        return DraftTree.grow(draft, Lattice(tokens, lprobs, leads), vertices, self.tree)
 
     def select(self, state: Any, rows: Tensor) -> Any:
         return self.scorer.select(state, rows)
@@ -116,27 +101,11 @@ class BlockDrafter(Drafter):
 
 
 @dataclass(frozen=True)
-class _Places(Lattice):
-    """A lattice [B,L,C], and where a text that is copied lies in it.
-
-    Attributes:
-        at: [B,P] int64, the vertex before each place of the text, and in the end that after its eos.
-    """
-
-    at: Tensor
-
-    def before(self, place: Tensor, count: int) -> Tensor:
-        """The vertices before so many tokens from each place [B] on, and that after them: [B,K+1]."""
-        steps = torch.arange(count + 1, device=place.device)
-        return self.at.gather(1, (place[:, None] + steps).clamp(max=self.at.shape[1] - 1))
-
-
-@dataclass(frozen=True)
 class _Frames:
     """The text that a model has said, as it is copied, and where it may be left; None: nowhere."""
 
     said: CopyState
-    places: _Places | None
+    branches: Branches | None
 
 
 @dataclass(frozen=True)
@@ -154,41 +123,47 @@ class _Copying(Drafter):
         self, state: _Frames, outputs: Tensor, lengths: Tensor, budget: Tensor
     ) -> tuple[Draft, _Frames]:
         draft, said = self.copy.draft(state.said, outputs, lengths, budget)
-        if state.places is not None:
-            vertices = state.places.before(said.cursor, draft.tokens.shape[1])
-            draft = DraftTree.grow(draft, state.places, vertices, self.tree)
+        if state.branches is not None:
+            places = said.cursor[:, None] + steps(draft.tokens.shape[1], lengths.device)
+            places = places.clamp(max=state.branches.tokens.shape[1] - 1)
+            draft = DraftTree.grow(draft, _at(state.branches, places), self.tree)
         return draft, replace(state, said=said)
 
     def select(self, state: _Frames, rows: Tensor) -> _Frames:
-        return _Frames(self.copy.select(state.said, rows), _select(state.places, rows))
+        return _Frames(self.copy.select(state.said, rows), _select(state.branches, rows))
 
     def join(self, first: _Frames, second: _Frames) -> _Frames:
-        return _Frames(self.copy.join(first.said, second.said), _join(first.places, second.places))
+        return _Frames(self.copy.join(first.said, second.said), _join(first.branches, second.branches))
 
 
 class FrameDrafter(_Copying):
     """Drafts with a model of frames, which says all of them once.
 
-    In a tree each vertex is a frame, and an edge the probability that the frames between say nothing, or go
-    on with the word of the likeliest labels' run.
+    A tree's other paths say another word in a later frame, with the probability that the frames between say
+    nothing, or go on with the word of the likeliest labels' run; then what the text says after that frame.
     """
 
     def start(self, source: Source, requests: Sequence[Request]) -> _Frames:
         frames, blank, vocab = self.scorer.emit(source), self.scorer.blank, self.scorer.vocab
-        places = None
+        branches = None
         if blank is not None:
             silent = silent_words(vocab, blank)
             said = greedy_labels(frames, blank, silent)
+            state = _copying(self.copy, said.tokens, said.lengths, vocab.eos)
             if self.tree:
-                places = _frame_places(frames, said.places, said.lengths, [blank, *silent], blank, vocab.eos)
-            return _Frames(_copying(self.copy, said.tokens, said.lengths, vocab.eos), places)
+                words, lprobs = _frame_words(frames, [blank, *silent])
+                lattice = _frame_lattice(frames, said.places, state.text, words, lprobs, blank, vocab.eos)
+                branches = _branches(state.text, lattice, self.tree)
+            return _Frames(state, branches)
         labels = likeliest(frames.log_probs)
-        steps = torch.arange(labels.shape[1], device=labels.device)
-        lengths = ((steps < frames.lengths[:, None]) & (labels != vocab.eos)).cumprod(1).sum(1)
+        inside = steps(labels.shape[1], labels.device) < frames.lengths[:, None]
+        lengths = (inside & (labels != vocab.eos)).cumprod(1).sum(1)
+        state = _copying(self.copy, labels, lengths, vocab.eos)
         if self.tree:
-            each = torch.where(steps < lengths[:, None], steps, -1)
-            places = _frame_places(frames, each, lengths, [vocab.bos, vocab.pad], None, vocab.eos)
-        return _Frames(_copying(self.copy, labels, lengths, vocab.eos), places)
+            words, lprobs = _frame_words(frames, [vocab.bos, vocab.pad])
+            lattice = _places(words, lprobs, state.text.shape[1], vocab.eos)
+            branches = _branches(state.text, lattice, self.tree)
+        return _Frames(state, branches)
 
 
 class CanvasDrafter(_Copying):
@@ -203,20 +178,17 @@ class CanvasDrafter(_Copying):
         state = scorer.read(source)
         sizes = likeliest(scorer.predict_lengths(state)).clamp(min=1)  # with eos
         words = sizes - 1
-        steps = torch.arange(int(sizes.max()), device=sizes.device)
-        masked = steps < words[:, None]
+        masked = steps(int(sizes.max()), sizes.device) < words[:, None]
         canvas = torch.where(masked, scorer.mask, vocab.eos)
         logits = scorer.fill(canvas, sizes, state, masked).float()  # [N,V]
         never = [scorer.mask, vocab.pad, vocab.eos]
         spoken = logits.index_fill(1, torch.tensor(never, device=sizes.device), float("-inf"))
-        places = None
-        if self.tree:
-            log_probs = logits.new_zeros(*masked.shape, logits.shape[1])
-            log_probs = log_probs.masked_scatter(masked[:, :, None], logits.log_softmax(1))
-            each = torch.where(masked, steps, -1)
-            places = _frame_places(Frames(log_probs, words), each, words, never, None, vocab.eos)
         said = canvas.masked_scatter(masked, likeliest(spoken))
-        return _Frames(_copying(self.copy, said, words, vocab.eos), places)
+        copied, branches = _copying(self.copy, said, words, vocab.eos), None
+        if self.tree:
+            lattice = _places(*_other_words(masked, logits, spoken), copied.text.shape[1], vocab.eos)
+            branches = _branches(copied.text, lattice, self.tree)
+        return _Frames(copied, branches)
 
 
 @dataclass(frozen=True)
@@ -244,14 +216,16 @@ class _GraphState:
 
 
 @dataclass(frozen=True)
-class _Ways(Lattice):
-    """A lattice [B,L,C], and the way of the draft from each vertex.
+class _Ways(Branches):
+    """What else may follow each vertex, P being L, and the way of the draft from there.
 
     Attributes:
-        through: [B,L,K+1] int64, the vertex itself, and that of each token.
+        through: [B,L,K] int64, the vertex before each token.
+        before: [B,L,K] fp32, the log-probability of the way to it.
     """
 
     through: Tensor
+    before: Tensor
 
 
 @dataclass(frozen=True)
@@ -295,7 +269,12 @@ class GraphDrafter(Drafter):
         ways = None
         if self.tree:
             lattice = _continuations(graph.links, words[:, :, :_BRANCHES], lprobs[:, :, :_BRANCHES])
-            ways = _Ways(lattice.tokens, lattice.lprobs, lattice.vertices, through)
+            beside, said = lattice.beside(drafts[:, :, 0])
+            through = through[:, :, :-1]
+            chances = said.gather(1, through.flatten(1)).view_as(through).cumsum(2)
+            run = min(_RUN, self.tree) - 1
+            found = beside.branches(drafts[:, :, :run], chances[:, :, :run])
+            ways = _Ways(found.tokens, found.lprobs, through, F.pad(chances[:, :, :-1], (1, 0)))
         return _Graphs(
             _GraphState(
                 graph.links.clamp(min=_JUMP),
@@ -318,7 +297,10 @@ class GraphDrafter(Drafter):
         tokens = graph.drafts[rows, vertex]
         draft = Draft(tokens, torch.full_like(vertex, tokens.shape[1]))
         if state.ways is not None:
-            draft = DraftTree.grow(draft, state.ways, state.ways.through[rows, vertex], self.tree)
+            branches = _at(state.ways, state.ways.through[rows, vertex])
+            before = state.ways.before[rows, vertex][:, :, None, None]
+            branches = replace(branches, lprobs=branches.lprobs + before)
+            draft = DraftTree.grow(draft, branches, self.tree)
         return draft, _Graphs(graph, state.ways)
 
     def select(self, state: _Graphs, rows: Tensor) -> _Graphs:
@@ -348,73 +330,126 @@ def _follow(graph: _GraphState, outputs: Tensor, lengths: Tensor) -> _GraphState
     return replace(graph, forward=forward, seen=lengths)
 
 
-def _frame_places(
-    frames: Frames, places: Tensor, lengths: Tensor, silent: Sequence[int], blank: int | None, eos: int
-) -> _Places:
-    """The lattice of frames. Vertex 0 comes before all, vertex t + 1 says a word at frame t, the last eos.
+def _frame_words(frames: Frames, silent: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """The likeliest words of each frame and their log-probabilities, minus infinity if silent: [B,T,C]."""
+    log_probs = frames.log_probs
+    batch, count, size = log_probs.shape
+    words = best_of(log_probs.flatten(0, 1), min(_BRANCHES + 2, size)).view(batch, count, -1)
+    inside = steps(count, words.device) < frames.lengths[:, None]
+    never = torch.isin(words, told(silent, words.device)) | ~inside[:, :, None]
+    return words, log_probs.gather(2, words).masked_fill(never, float("-inf"))
+
+
+def _frame_lattice(
+    frames: Frames, places: Tensor, text: Tensor, words: Tensor, lprobs: Tensor, blank: int, eos: int
+) -> Lattice:
+    """What may be said at each place of a text [B,P] that frames say; after its end, nothing.
 
     Args:
         places: [B,T], the word of the text that each frame is a part of, or -1.
-        lengths: [B], words of the text.
-        silent: The labels that say no word.
-        blank: That of a frame that says nothing; None: each frame says a word.
+        words, lprobs: [B,T,C], as `_frame_words` gives them.
     """
-    log_probs, (batch, count) = frames.log_probs, places.shape
-    device, minus_inf = places.device, float("-inf")
-    inside = torch.arange(count, device=device) < frames.lengths[:, None]
-    spoken = log_probs.index_fill(2, torch.tensor(silent, device=device), minus_inf)
-    best, labels = spoken.max(2)
+    (batch, count), size, never = places.shape, text.shape[1], float("-inf")
+    ahead = steps(count + 1, text.device)
     # Within a run the word of its labels is no further word, and says as little as the blank.
     goes_on = F.pad((places[:, 1:] == places[:, :-1]) & (places[:, 1:] >= 0), (1, 0))
-    spoken = spoken.scatter(2, labels[:, :, None], best.masked_fill(goes_on, minus_inf)[:, :, None])
-    quiet = torch.full_like(best, _QUIET)
-    if blank is not None:
-        quiet = log_probs[:, :, blank].logaddexp(best.masked_fill(~goes_on, _QUIET)).clamp(_QUIET, 0.0)
-    sums = F.pad((quiet * inside).cumsum(1), (1, 0))  # [B,T+1], over the frames before each
-    links = F.pad(sums, (1, 0))[:, None] - F.pad(sums, (0, 1))[:, :, None]  # [B,T+2,T+2]
-    links = links.masked_fill(torch.ones_like(links[0], dtype=torch.bool).tril(), minus_inf)
-    words = best_of(spoken.flatten(0, 1), min(_BRANCHES, spoken.shape[2])).view(batch, count, -1)
-    lprobs = spoken.gather(2, words).masked_fill(~inside[:, :, None], minus_inf)
-    words, lprobs = F.pad(words, (0, 0, 1, 1), value=eos), F.pad(lprobs, (0, 0, 1, 1), value=minus_inf)
+    quiet, best = frames.log_probs[:, :, blank], lprobs.amax(2)
+    quiet = torch.where(goes_on, quiet.logaddexp(best), quiet).clamp(_QUIET, 0.0)
+    quiet = quiet.masked_fill(ahead[:-1] >= frames.lengths[:, None], 0.0)
+    again = goes_on[:, :, None] & (lprobs == best[:, :, None])
+    # A frame more says eos.
+    words = F.pad(words, (0, 0, 0, 1), value=eos)
+    lprobs = F.pad(lprobs.masked_fill(again, never), (0, 0, 0, 1), value=never)
     lprobs[:, -1, 0] = 0.0
-    ways = _continuations(links, words, lprobs)
-    # Where each word's last frame is; what belongs to none goes to a further column.
-    steps = torch.arange(count + 3, device=device)
-    at = torch.zeros_like(places[:, :1]).repeat(1, count + 3)
-    into = torch.where(places >= 0, places + 1, count + 2)
-    at = at.scatter_reduce(1, into, steps[1 : count + 1].expand_as(into), "amax")
-    at = torch.where(steps > lengths[:, None], count + 1, at)
-    return _Places(ways.tokens, ways.lprobs, ways.vertices.masked_fill(ways.tokens == eos, -1), at)
+    # The first frame after that of the word before each place; what is no word goes to a further column.
+    into = torch.where(places >= 0, places + 1, size)
+    at = text.new_zeros(batch, size + 1).scatter_reduce(1, into, ahead[1:].expand_as(into), "amax")[:, :size]
+    sums = F.pad(quiet.cumsum(1), (1, 0))  # [B,T+1], over the frames before each
+    links = (sums[:, None] - sums.gather(1, at)[:, :, None]).masked_fill(ahead < at[:, :, None], never)
+    found = _continuations(links, words, lprobs)
+    after = F.pad(places.cummax(1).values + 1, (0, 1), value=size)
+    return replace(found, leads=after.gather(1, found.leads.flatten(1)).view_as(found.leads))
+
+
+def _other_words(masked: Tensor, logits: Tensor, spoken: Tensor) -> tuple[Tensor, Tensor]:
+    """The likeliest words of masked places [B,T] and their log-probabilities, by logits [N,V]: [B,T,C].
+
+    Args:
+        spoken: [N,V], the logits with minus infinity for what is never said.
+    """
+    count = min(_BRANCHES + 1, spoken.shape[1])
+    best = best_of(spoken, count) if len(spoken) else spoken[:, :count].long()
+    lprobs = spoken.gather(1, best) - logits.logsumexp(1, keepdim=True)
+    shape = (*masked.shape, count)
+    return (
+        best.new_full(shape, -1).masked_scatter(masked[:, :, None], best),
+        lprobs.new_zeros(shape).masked_scatter(masked[:, :, None], lprobs),
+    )
+
+
+def _places(words: Tensor, lprobs: Tensor, size: int, eos: int) -> Lattice:
+    """The lattice of a text of so many places, at which such words [B,T,C] may stand; after eos, nothing."""
+    missing = (0, 0, 0, size - words.shape[1])
+    words, lprobs = F.pad(words, missing, value=-1), F.pad(lprobs, missing)
+    leads = torch.where(words == eos, size, steps(size + 1, words.device)[1:, None])
+    return Lattice(words, lprobs, leads)
+
+
+def _branches(text: Tensor, lattice: Lattice, nodes: int) -> Branches:
+    """Where texts [B,P] may be left, and how each goes on after that. Place P is beyond their end.
+
+    Args:
+        text: -1 after its end.
+        nodes: Most that will be chosen.
+    """
+    others, said = lattice.beside(text)
+    run = min(_RUN, nodes) - 1
+    sums = F.pad(said.cumsum(1), (1, run))
+    before = sums[:, : text.shape[1] + 1, None]
+    walks = F.pad(text, (0, run), value=-1).unfold(1, run, 1)  # [B,P+1,R-1]
+    chances = sums[:, 1:].unfold(1, run, 1) - before
+    return replace(others, lprobs=others.lprobs + before[:, :-1]).branches(walks, chances)
 
 
 def _continuations(links: Tensor, words: Tensor, lprobs: Tensor) -> Lattice:
-    """The likeliest pairs of an edge [B,L,L] and a word [B,L,C] at its end, of equal words the best.
+    """The likeliest pairs of an edge [B,P,L] and a word [B,L,C] at its end, which it leads to.
+
+    Of pairs with the same word the best.
 
     Args:
-        lprobs: [B,L,C], of the words, the best first.
+        lprobs: [B,L,C], of the words.
     """
     batch, size, count = words.shape
     # So many pairs lie at the ends of no more edges, those with the best words.
-    to = (links + lprobs[:, None, :, 0]).topk(min(_PAIRS, size), 2).indices  # [B,L,H]
-    rows = torch.arange(batch, device=to.device)[:, None, None]
-    pairs = (links.gather(2, to)[..., None] + lprobs[rows, to]).flatten(2)  # [B,L,H,C] -> [B,L,H*C]
+    to = (links + lprobs.amax(2)[:, None]).topk(min(_PAIRS, size), 2).indices  # [B,P,H]
+    rows = steps(batch, to.device)[:, None, None]
+    pairs = (links.gather(2, to)[..., None] + lprobs[rows, to]).flatten(2)  # [B,P,H,C] -> [B,P,H*C]
     scores, chosen = pairs.topk(min(_PAIRS, pairs.shape[2]), 2)
     tokens, vertices = words[rows, to].flatten(2).gather(2, chosen), to.gather(2, chosen // count)
     again = (tokens[..., None] == tokens[:, :, None]).tril(-1).any(3)
     useless = again | (scores == float("-inf"))
-    order = useless.int().sort(dim=2, stable=True).indices[:, :, :_BRANCHES]
+    order = useless.int().sort(dim=2, stable=True).indices[:, :, : _BRANCHES + 1]
     tokens, scores, vertices = (
         x.gather(2, order) for x in (tokens.masked_fill(useless, -1), scores, vertices)
     )
     return Lattice(tokens, scores, vertices)
 
 
-def _select(lattice: Any, rows: Tensor) -> Any:
-    return None if lattice is None else select_rows(lattice, rows)
+def _at(branches: Branches, places: Tensor) -> Branches:
+    """Those of places [B,K]."""
+    rows = steps(len(places), places.device)[:, None]
+    return Branches(branches.tokens[rows, places], branches.lprobs[rows, places])
+
+
+def _select(branches: Any, rows: Tensor) -> Any:
+    return None if branches is None else select_rows(branches, rows)
 
 
 def _join(first: Any, second: Any) -> Any:
-    return None if first is None or second is None else join_rows(first, second)
+    if first is None or second is None:
+        return None
+    lprobs = cat_rows(first.lprobs, second.lprobs, float("-inf"))
+    return replace(join_rows(first, second), lprobs=lprobs)
 
 
 def _behind(outputs: Tensor, lengths: Tensor, sizes: Tensor, mask: int) -> tuple[Tensor, Tensor]:

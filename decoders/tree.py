@@ -2,7 +2,7 @@
 arXiv:2305.09781).
 
 A tree's nodes are its tokens; each says which node it follows. Symbols: B rows, N drafts a row, K nodes,
-D levels, C candidates a level, P paths, V words.
+D levels, C candidates a level, P paths or places, V words.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from nartk.rows import steps
 from nartk.scorer import Tree
 
 _FAR = 2**20  # levels, more than a tree has; fp32 counts them exactly
-_UNSAID = -9.0  # log-probability of what a chain says and its lattice does not
+_UNSAID = -9.0  # log-probability of what is said, at least: of that which its lattice does not hold
+_SURE = -1e-3  # and at most, so that what follows a token is less probable than it
 
 
 @dataclass(frozen=True)
@@ -57,14 +58,14 @@ class DraftTree:
             most: Nodes that are kept, the first draft's before the second's and so on; None: all.
         """
         _, count, width = drafts.shape
-        steps = torch.arange(width, device=drafts.device)
-        inside = steps < lengths[:, :, None]  # [B,N,K]
+        places = steps(width, drafts.device)
+        inside = places < lengths[:, :, None]  # [B,N,K]
         same = (drafts[:, :, None] == drafts[:, None]) & inside[:, :, None] & inside[:, None]
         shared = same.cumprod(3)  # [B,N,N,K]: both begin with the same tokens, up to here
         owner = shared.argmax(2)  # [B,N,K]: the first draft that has them
         kept = inside & (owner == torch.arange(count, device=drafts.device)[:, None])
-        before = owner.roll(1, 2) * width + steps - 1
-        parents = torch.where(steps == 0, -1, before).flatten(1)
+        before = owner.roll(1, 2) * width + places - 1
+        parents = torch.where(places == 0, -1, before).flatten(1)
         return _kept(drafts.flatten(1), parents, kept.flatten(1), most=most)
 
     @staticmethod
@@ -98,58 +99,78 @@ class DraftTree:
         return Draft(tokens[:, levels, choices], lengths, parents=parents.expand(batch, -1))
 
     @staticmethod
-    def most_probable(tokens: Tensor, lprobs: Tensor, nodes: int) -> Draft:
-        """The tree of the best candidates and the most probable other nodes, so many in all.
-
-        A node's log-probability is the sum of its path's, as if levels did not depend on each other.
-
-        Args:
-            tokens: [B,D,C] int64, the candidates of each level, the best first; -1 where there are fewer.
-            lprobs: [B,D,C] fp32, their log-probabilities.
-        """
-        ahead = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
-        lattice = Lattice(tokens, lprobs, ahead[:, None].expand_as(tokens)).closed()
-        return _grown(tokens[:, :, 0], lattice, F.pad(ahead, (1, 0)).expand(len(tokens), -1), nodes, nodes)
-
-    @staticmethod
-    def grow(draft: Draft, lattice: Lattice, vertices: Tensor, nodes: int) -> Draft:
-        """A chain, and the most probable other tokens on the paths of a lattice, so many beside the chain's.
+    def grow(draft: Draft, branches: Branches, nodes: int) -> Draft:
+        """A chain, and the most probable tokens of the branches beside it, so many in all.
 
         Args:
             draft: The chain, of K tokens at most: it stays the first path.
-            vertices: [B,K+1] int64, the vertex before each of its tokens, and that after the last.
+            branches: What may stand in the place of each of its tokens, P being K. Their log-probabilities
+                are from one and the same place on.
         """
-        steps = torch.arange(draft.tokens.shape[1], device=draft.tokens.device)
-        chain = draft.tokens.masked_fill(steps >= draft.lengths[:, None], -1)
-        most = nodes + (chain >= 0).cumprod(1).sum(1, keepdim=True)
-        return _grown(chain, lattice.closed(), vertices, nodes + 1, most)
+        _, width, ways, run = branches.tokens.shape
+        lprobs = branches.lprobs.flatten(1)  # [B,K,C,R] -> [B,K*C*R]
+        # What is likelier than what follows it is chosen with it; in order of its place, it comes before it.
+        chosen = lprobs.topk(min(nodes, lprobs.shape[1]), 1, sorted=False).indices.sort(1).values
+        columns = steps(width + chosen.shape[1], chosen.device)
+        # The first of a branch follows the chain's token before its place, any other the one before it.
+        beside = torch.where(chosen % run == 0, chosen // (ways * run), columns[width:]) - 1
+        parents = torch.cat([(columns[:width] - 1).expand_as(draft.tokens), beside], 1)
+        chain = draft.tokens.masked_fill(columns[:width] >= draft.lengths[:, None], -1)
+        tokens = torch.cat([chain, branches.tokens.flatten(1).gather(1, chosen)], 1)
+        return Draft(tokens, torch.full_like(draft.lengths, tokens.shape[1]), parents=parents)
 
 
 @dataclass(frozen=True)
-class Lattice:
-    """What may follow each of L vertices. Attributes are [B,L,C], the likeliest first.
+class Branches:
+    """Other ways on from each of P places, C ways of R tokens. Attributes are [B,P,C,R].
 
     Attributes:
-        tokens: int64, each at most once after a vertex; -1 where there are fewer than C.
-        lprobs: fp32, their log-probabilities after the vertex.
-        vertices: int64, where they lead to; after a vertex of no row nothing follows.
+        tokens: int64; -1 after a way's end.
+        lprobs: fp32, of the way up to each token, falling along it; minus infinity after its end.
     """
 
     tokens: Tensor
     lprobs: Tensor
-    vertices: Tensor
 
-    def closed(self) -> Lattice:
-        """With a vertex more, after which nothing follows; no log-probability above 0, nor NaN."""
+
+@dataclass(frozen=True)
+class Lattice:
+    """What may be said at each of P places. Attributes are [B,P,C].
+
+    Attributes:
+        tokens: int64, each at most once at a place; -1 where there are fewer than C.
+        lprobs: fp32, their log-probabilities at the place.
+        leads: int64, the place that each leads to, one of the walks' L.
+    """
+
+    tokens: Tensor
+    lprobs: Tensor
+    leads: Tensor
+
+    def beside(self, own: Tensor) -> tuple[Lattice, Tensor]:
+        """What else may be said where own [B,P] is said, and how likely own is [B,P]: a number below 0.
+
+        Where own is -1, nothing may be said.
+        """
         never = float("-inf")
-        lprobs = self.lprobs.nan_to_num(never, posinf=0.0, neginf=never).clamp(max=0.0)
-        end = self.tokens.shape[1]
-        inside = (self.tokens >= 0) & (self.vertices >= 0) & (self.vertices < end)
-        return Lattice(
-            F.pad(self.tokens, (0, 0, 0, 1), value=-1),
-            F.pad(lprobs.masked_fill(self.tokens < 0, never), (0, 0, 0, 1), value=never),
-            F.pad(torch.where(inside, self.vertices, end), (0, 0, 0, 1), value=end),
-        )
+        lprobs = self.lprobs.nan_to_num(never, posinf=0.0, neginf=never)
+        same = self.tokens == own[:, :, None]
+        useless = same | (self.tokens < 0) | (own < 0)[:, :, None]
+        said = lprobs.masked_fill(~same, never).amax(2).clamp(_UNSAID, _SURE)
+        return Lattice(self.tokens, lprobs.masked_fill(useless, never), self.leads), said
+
+    def branches(self, walks: Tensor, lprobs: Tensor) -> Branches:
+        """Each token, and what is said from the place on that it leads to.
+
+        Args:
+            walks: [B,L,R-1] int64, what is said from each of L places on; -1 after its end.
+            lprobs: [B,L,R-1] fp32, of the walk up to each token, falling along it.
+        """
+        rows = steps(len(walks), walks.device)[:, None, None]
+        tokens = torch.cat([self.tokens[..., None], walks[rows, self.leads]], 3)
+        chances = self.lprobs[..., None] + F.pad(lprobs[rows, self.leads], (1, 0))
+        ended = (tokens < 0) | (chances == float("-inf"))
+        return Branches(tokens.masked_fill(ended, -1), chances.masked_fill(ended, float("-inf")))
 
 
 def parse_shape(shape: Sequence[int] | str) -> tuple[int, ...]:
@@ -179,56 +200,6 @@ def _static(shape: tuple[int, ...]) -> tuple[list[int], list[int], list[int]]:
         levels += [level] * (len(parents) - first)
         above = list(range(first, len(parents)))
     return levels, choices, parents
-
-
-def _grown(chain: Tensor, lattice: Lattice, vertices: Tensor, width: int, most: Tensor | int) -> Draft:
-    """The tree of a chain [B,K] and the most probable other paths of a lattice that is closed.
-
-    Args:
-        chain: -1 ends a row's.
-        vertices: [B,K+1], as for `DraftTree.grow`.
-        width: Most nodes of a level that may be chosen.
-        most: Nodes of each row [B,1], or of all; the chain's come first.
-    """
-    device, never = chain.device, float("-inf")
-    chain = torch.where((chain >= 0).cumprod(1) > 0, chain, -1)
-    at, score = vertices[:, :1], torch.zeros(chain[:, :1].shape, device=device)
-    parent = torch.full_like(at, -1)
-    levels: list[tuple[Tensor, Tensor, Tensor]] = []
-    size = 0
-    for level in range(chain.shape[1]):
-        own = chain[:, level, None]  # [B,1], what the chain says after the first node
-        at = at.clamp(0, lattice.tokens.shape[1] - 1)
-        tokens, lprobs, leads = (
-            x.gather(1, at[:, :, None].expand(-1, -1, x.shape[2]))  # [B,W,C]
-            for x in (lattice.tokens, lattice.lprobs, lattice.vertices)
-        )
-        grown = score[:, :, None] + lprobs
-        same = (tokens[:, 0] == own) & (own >= 0)
-        said = grown[:, 0].masked_fill(~same, never).amax(1, keepdim=True)
-        said = torch.where(same.any(1, keepdim=True), said, score[:, :1] + _UNSAID)
-        said = said.masked_fill(own < 0, never)
-        grown[:, 0] = grown[:, 0].masked_fill(same, never)  # the chain has it
-        # Of the most probable nodes, each lies among as many most probable of its level.
-        ranks = torch.cat([torch.where(own >= 0, float("inf"), never), grown.flatten(1)], 1)
-        best, chosen = ranks.topk(min(width, ranks.shape[1]), 1)
-        before = (chosen - 1).clamp(min=0) // tokens.shape[2]
-        levels.append((_first(own, tokens, chosen), parent.gather(1, before), best))
-        at = _first(vertices[:, level + 1, None], leads, chosen)
-        score = _first(said, grown, chosen)
-        parent = (size + torch.arange(chosen.shape[1], device=device)).expand_as(chosen)
-        size += chosen.shape[1]
-    pool, parents, ranks = (torch.cat(each, 1) for each in zip(*levels, strict=True))
-    # A parent is no less probable and comes first, so it stays first among equals.
-    order = ranks.sort(dim=1, descending=True, stable=True).indices
-    inside = (torch.arange(size, device=device) < most).expand_as(order)
-    kept = torch.zeros_like(inside).scatter(1, order, inside) & (ranks > never)
-    return _kept(pool, parents, kept, most=most if isinstance(most, int) else width - 1 + chain.shape[1])
-
-
-def _first(first: Tensor, others: Tensor, chosen: Tensor) -> Tensor:
-    """The chosen [B,N] of a first [B,1] and others [B,W,C]."""
-    return torch.cat([first, others.flatten(1)], 1).gather(1, chosen)
 
 
 def ancestors(parents: Tensor) -> Tensor:

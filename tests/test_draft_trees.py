@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from scripted import ScriptScorer, TableScorer, decode, differing, outputs_of, plain_greedy
 from test_dag_decoders import ScriptedGraphs
 from test_devices import Apart, scorer_of
@@ -35,9 +36,11 @@ from torch import Tensor
 from transformers_small import random_requests
 
 from nartk.decoders import parallel_drafts
+from nartk.decoders.ctc_search import greedy_labels
+from nartk.decoders.dag_paths import say_everywhere
 from nartk.decoders.loop import Draft, DraftAndVerify, Drafter
 from nartk.decoders.parallel_drafts import parallel_drafter
-from nartk.decoders.tree import DraftTree, Lattice
+from nartk.decoders.tree import Branches, DraftTree, Lattice
 from nartk.errors import UsageError
 from nartk.hypothesis import Request
 from nartk.registry import make_strategy
@@ -48,62 +51,48 @@ EOS = 2
 # Growing trees.
 
 
-def random_lattice(rng: random.Random, size: int, count: int) -> tuple[list[Any], Lattice]:
-    """What follows each of `size` vertices, as (token, log-probability, vertex), and the lattice."""
-    rows = []
-    for vertex in range(size):
-        tokens = rng.sample(range(4, 12), rng.randint(0, count))
-        rows.append([(token, math.log(rng.random()), rng.randint(vertex, size)) for token in tokens])
-    filled = [[*row, *[(-1, 0.0, 0)] * (count - len(row))] for row in rows]
-    tokens, lprobs, vertices = (torch.tensor([[[x[i] for x in row] for row in filled]]) for i in range(3))
-    return rows, Lattice(tokens, lprobs, vertices)
+Ways = dict[tuple[int, ...], float]  # their log-probabilities
 
 
-def all_paths(
-    rows: list[Any], chain: Sequence[int], vertices: Sequence[int], depth: int
-) -> dict[tuple[int, ...], float]:
-    """The log-probability of each path of the chain and the lattice; what the lattice does not say has -9."""
-    found: dict[tuple[int, ...], float] = {}
-    level: list[Any] = [((), vertices[0], 0.0)]
-    for size in range(depth):
-        grown: list[Any] = []
-        for way, at, chance in level:
-            ahead = {token: (chance + lprob, to) for token, lprob, to in (rows[at] if at < len(rows) else [])}
-            if way == tuple(chain[:size]) and size < len(chain):
-                lprob, _ = ahead.get(chain[size], (chance - 9.0, 0))
-                ahead[chain[size]] = (lprob, vertices[size + 1])
-            grown += [((*way, token), to, lprob) for token, (lprob, to) in ahead.items()]
-        found |= {way: chance for way, _, chance in grown}
-        level = grown
-    return found
+def said_ways(draft: Draft, row: int) -> list[tuple[int, ...]]:
+    """The ways through a draft that none of what is no word lies on."""
+    return [way for way in ways_of(draft, row) if min(way) >= 0]
+
+
+def random_branches(rng: random.Random, chain: Sequence[int], places: int) -> tuple[Branches, Ways]:
+    """Branches beside a chain, all of whose tokens differ, and the ways to each of their tokens."""
+    count, run = rng.randint(1, 3), rng.randint(1, 4)
+    tokens = torch.full((1, places, count, run), -1)
+    lprobs = torch.full(tokens.shape, float("-inf"))
+    ways: Ways = {}
+    for place, i in product(range(min(len(chain) + 1, places)), range(count)):
+        way, chance = tuple(chain[:place]), -rng.random()
+        for j in range(rng.randint(0, run)):
+            way, chance = (*way, 100 + len(ways)), chance - rng.random() - 0.01
+            tokens[0, place, i, j], lprobs[0, place, i, j] = way[-1], chance
+            ways[way] = chance
+    return Branches(tokens, lprobs), ways
 
 
 def grown_wrongly(cases: int, device: torch.device) -> int:
-    """How often a tree has other nodes than an enumeration of all paths finds most probable."""
+    """How often a tree is other than the chain and the most probable nodes of all."""
     wrong = 0
     for seed in range(cases):
         rng = random.Random(seed)
-        size, depth, nodes = rng.randint(1, 5), rng.randint(1, 4), rng.randint(0, 7)
-        rows, lattice = random_lattice(rng, size, rng.randint(1, 3))
-        chain = [rng.randrange(4, 12) for _ in range(rng.randint(0, depth))]
-        vertices = [rng.randrange(size) for _ in range(depth + 1)]
-        chances = all_paths(rows, chain, vertices, depth)
-        first = [tuple(chain[: i + 1]) for i in range(len(chain))]
-        others = sorted((way for way in chances if way not in first), key=lambda way: -chances[way])
-        padded = torch.tensor([[*chain, *[-1] * (depth - len(chain))]], device=device)
+        places, nodes = rng.randint(0, 5), rng.randint(1, 9)
+        chain = [rng.randrange(4, 12) for _ in range(rng.randint(0, places))]
+        branches, ways = random_branches(rng, chain, places)
+        rest = [rng.randrange(4, 12) for _ in range(places - len(chain))]  # which do not count
+        tokens = torch.tensor([[*chain, *rest]], dtype=torch.int64, device=device)
         tree = DraftTree.grow(
-            Draft(padded, torch.tensor([len(chain)], device=device)),
-            Lattice(*(x.to(device) for x in (lattice.tokens, lattice.lprobs, lattice.vertices))),
-            torch.tensor([vertices], device=device),
+            Draft(tokens, torch.tensor([len(chain)], device=device)),
+            Branches(branches.tokens.to(device), branches.lprobs.to(device)),
             nodes,
         )
-        found = ways_of(tree, 0)
-        wrong += [way for way in found if way in first] != first or len(found) != len(set(found))
-        # Two paths may be equally probable.
-        mine, best = (
-            sorted(round(chances[way], 4) for way in ways) for ways in (found, [*first, *others[:nodes]])
-        )
-        wrong += mine != best
+        first = [tuple(chain[: i + 1]) for i in range(len(chain))]
+        found = said_ways(tree, 0)
+        wrong += found[: len(first)] != first
+        wrong += {*found[len(first) :]} != {*sorted(ways, key=lambda way: -ways[way])[:nodes]}
     return wrong
 
 
@@ -122,6 +111,95 @@ def test_the_enumeration_notices_a_chain_that_is_left_out(
 ) -> None:
     grow_from(lambda draft: dataclasses.replace(draft, lengths=0 * draft.lengths), monkeypatch)
     assert grown_wrongly(20, device) > 0
+
+
+def test_the_enumeration_notices_tokens_judged_by_themselves(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Known to be wrong: log-probabilities that do not count what a token follows."""
+    grow = DraftTree.grow
+
+    def alone(draft: Draft, branches: Branches, nodes: int) -> Draft:
+        first = branches.lprobs[..., :1]
+        return grow(draft, Branches(branches.tokens, branches.lprobs.diff(dim=3, prepend=0 * first)), nodes)
+
+    monkeypatch.setattr(DraftTree, "grow", alone)
+    assert grown_wrongly(20, device) > 0
+
+
+def ways_beside(
+    own: Sequence[int],
+    options: Sequence[dict[int, tuple[float, int]]],
+    walk: Callable[[int], Sequence[int]],
+    place: int,
+    run: int,
+) -> Ways:
+    """The ways of tokens that leave, at a place, what is said there, and their log-probabilities.
+
+    Args:
+        own: What is said at each place; -1: nothing.
+        options: What may be said there, its log-probability, and the place that it leads to.
+        walk: The places of what is said from a place on.
+    """
+    ways: Ways = {}
+    for token, (chance, lead) in options[place].items():
+        if token in (-1, own[place]) or own[place] < 0 or chance == -math.inf:
+            continue
+        way = (token,)
+        ways[way] = chance
+        for at in walk(lead)[: run - 1]:
+            chance += min(max(options[at].get(own[at], (-9.0, 0))[0], -9.0), -1e-3)
+            way = (*way, own[at])
+            ways[way] = chance
+    return ways
+
+
+def strayed(cases: int, device: torch.device) -> int:
+    """How often texts branch otherwise than a plain loop says."""
+    wrong = 0
+    for seed in range(cases):
+        rng = random.Random(seed)
+        size, count, nodes = rng.randint(1, 6), rng.randint(1, 4), rng.randint(1, 10)
+        length = rng.randint(0, size)
+        text = [rng.randrange(4, 9) if p < length else -1 for p in range(size)]
+        options = []
+        for p in range(size):
+            tokens = rng.sample(range(4, 9), rng.randint(0, count))
+            chances = [rng.choice([math.log(rng.random()), 0.0, -math.inf, -20.0]) for _ in tokens]
+            leads = [rng.randint(p + 1, size) for _ in tokens]
+            options.append(dict(zip(tokens, zip(chances, leads, strict=True), strict=True)))
+        rows = [[*((w, *x) for w, x in each.items()), *[(-1, 0.0, 0)] * count][:count] for each in options]
+        lattice = Lattice(
+            *(torch.tensor([[[x[i] for x in row] for row in rows]]).to(device) for i in range(3))
+        )
+        found = parallel_drafts._branches(torch.tensor([text], device=device), lattice, nodes)
+        run = min(parallel_drafts._RUN, nodes)
+        before = 0.0
+        for p, token in enumerate(text):
+            wanted = ways_beside(text, options, lambda lead: range(lead, length), p, run)  # noqa: B023
+            mine: Ways = {}
+            for tokens, lprobs in zip(found.tokens[0, p].tolist(), found.lprobs[0, p].tolist(), strict=True):
+                mine |= {tuple(tokens[: j + 1]): lprobs[j] for j in range(run) if tokens[j] >= 0}
+            wrong += mine != pytest.approx({way: before + chance for way, chance in wanted.items()}, abs=1e-4)
+            before += min(max(options[p].get(token, (-9.0, 0))[0], -9.0), -1e-3)
+    return wrong
+
+
+def test_texts_branch_as_a_loop_says(device: torch.device) -> None:
+    assert strayed(60, device) == 0
+
+
+def test_the_loop_notices_a_text_that_branches_into_itself(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Known to be wrong: the text's own words are branches as well."""
+    beside = Lattice.beside
+
+    def with_own(self: Lattice, own: Tensor) -> tuple[Lattice, Tensor]:
+        return self, beside(self, own)[1]
+
+    monkeypatch.setattr(Lattice, "beside", with_own)
+    assert strayed(10, device) > 0
 
 
 def test_drafts_of_all_kinds_are_united(device: torch.device) -> None:
@@ -167,7 +245,7 @@ def test_the_likeliest_pairs_by_enumeration(device: torch.device) -> None:
         links = torch.randn(1, size, size, generator=generator).log_softmax(2)
         links = links.masked_fill(torch.ones(size, size, dtype=torch.bool).tril(), float("-inf"))
         lprobs = torch.randn(1, size, 3, generator=generator).log_softmax(2).sort(2, descending=True).values
-        words = torch.stack([torch.randperm(5, generator=generator)[:3] for _ in range(size)])[None]
+        words = torch.stack([torch.randperm(7, generator=generator)[:3] for _ in range(size)])[None]
         found = parallel_drafts._continuations(*(x.to(device) for x in (links, words, lprobs)))
         for vertex in range(size):
             best: dict[int, tuple[float, int]] = {}
@@ -175,15 +253,90 @@ def test_the_likeliest_pairs_by_enumeration(device: torch.device) -> None:
                 pair = (float(links[0, vertex, to] + lprobs[0, to, i]), to)
                 token = int(words[0, to, i])
                 best[token] = max(best.get(token, pair), pair)
-            wanted = sorted(best.items(), key=lambda item: -item[1][0])[:4]
+            wanted = sorted(best.items(), key=lambda item: -item[1][0])[:5]
             rows = zip(
-                *(x[0, vertex].tolist() for x in (found.tokens, found.lprobs, found.vertices)), strict=True
+                *(x[0, vertex].tolist() for x in (found.tokens, found.lprobs, found.leads)), strict=True
             )
             kept = [row for row in rows if row[0] >= 0]
             assert [(token, to) for token, _, to in kept] == [(token, to) for token, (_, to) in wanted]
             assert [lprob for _, lprob, _ in kept] == pytest.approx(
                 [each for _, (each, _) in wanted], abs=1e-5
             )
+
+
+def test_what_frames_may_say_by_enumeration(device: torch.device) -> None:
+    """Label 0 is the blank, 1 is silent. So few frames have no more pairs than are looked at."""
+    for seed in range(30):
+        generator = torch.Generator().manual_seed(seed)
+        count = 1 + seed % 5
+        length = max(1, count - seed % 2)
+        log_probs = (3 * torch.randn(1, count, 5, generator=generator)).log_softmax(2)
+        frames = Frames(log_probs.to(device), torch.tensor([length], device=device))
+        said = greedy_labels(frames, 0, [1])
+        size = int(said.lengths) + 2
+        text = F.pad(said.tokens[:, : size - 2], (0, 2), value=-1)
+        text[0, size - 2] = EOS
+        words, lprobs = parallel_drafts._frame_words(frames, [0, 1])
+        found = parallel_drafts._frame_lattice(frames, said.places, text, words, lprobs, 0, 9)
+        places, rows = said.places[0].tolist(), log_probs[0].tolist()
+        goes_on = [t > 0 and 0 <= places[t] == places[t - 1] for t in range(count)]
+        labels = [max((0, 2, 3, 4), key=row.__getitem__) for row in rows]
+        quiet = [
+            math.log(math.exp(row[0]) + goes_on[t] * math.exp(row[labels[t]])) for t, row in enumerate(rows)
+        ]
+        for place in range(size - 1):
+            begin = max((t + 1 for t in range(count) if 0 <= places[t] < place), default=0)
+            ending = [(sum(quiet[begin:length]), size)]
+            best: dict[int, tuple[float, int]] = {9: ending[0]}
+            for t, token in product(range(begin, length), (2, 3, 4)):
+                if not (goes_on[t] and token == labels[t]):
+                    pair = (sum(quiet[begin:t]) + rows[t][token], max(places[: t + 1]) + 1)
+                    best[token] = max(best.get(token, pair), pair)
+            wanted = {
+                token: (pytest.approx(chance, abs=1e-4), lead) for token, (chance, lead) in best.items()
+            }
+            columns = (x[0, place].tolist() for x in (found.tokens, found.lprobs, found.leads))
+            assert {t: (lprob, lead) for t, lprob, lead in zip(*columns, strict=True) if t >= 0} == wanted
+
+
+def test_a_graph_branches_as_a_loop_says(device: torch.device) -> None:
+    """The first draft of each graph, with what may follow each vertex taken from its pairs, one by one."""
+    nodes, block, words = 12, 5, 9
+    graphs: Any = ScriptedGraphs(3, graphs=8, largest=9, words=words, spread=1.0, device=device)
+    drafter = parallel_drafter(graphs, TableScorer(words, device=device), block, tree=nodes)
+    for i in range(8):
+        source = Source(torch.tensor([[i, EOS]], device=device), torch.tensor([2], device=device))
+        graph = graphs.emit(source)
+        zeros = torch.zeros(1, dtype=torch.int64, device=device)
+        outputs = torch.zeros(1, 20, dtype=torch.int64, device=device)
+        tree, _ = drafter.draft(drafter.start(source, [Request(0, (i, EOS), 20)]), outputs, zeros, zeros + 20)
+        said, chances = (x[0].tolist() for x in say_everywhere(graphs, graph, 4))
+        links, last = graph.links[0].tolist(), int(graph.lengths[0]) - 1
+        options: list[dict[int, tuple[float, int]]] = []
+        own, onward = [-1] * (last + 1), [last] * (last + 1)
+        for vertex in range(last + 1):
+            best: dict[int, tuple[float, int]] = {}
+            for to, c in product(range(vertex + 1, last + 1), range(4)):
+                pair = (links[vertex][to] + chances[to][c], to)
+                best[said[to][c]] = max(best.get(said[to][c], pair), pair)
+            options.append(dict(sorted(best.items(), key=lambda item: -item[1][0])[:5]))
+            if vertex < last:
+                own[vertex], (_, onward[vertex]) = next(iter(options[-1].items()))
+
+        def walk(vertex: int, last: int = last, onward: list[int] = onward) -> list[int]:
+            return [vertex, *walk(onward[vertex])] if vertex < last else []
+
+        ways: Ways = {}
+        chain: tuple[int, ...] = ()
+        before = 0.0
+        for vertex in walk(0)[:block]:
+            for way, chance in ways_beside(own, options, walk, vertex, 8).items():
+                ways.setdefault((*chain, *way), before + chance)
+            chain, before = (*chain, own[vertex]), before + options[vertex][own[vertex]][0]
+        found = said_ways(tree, 0)
+        assert found[: len(chain)] == [chain[: j + 1] for j in range(len(chain))]
+        beside = sorted(ways, key=lambda way: -ways[way])[:nodes]
+        assert {*found[len(chain) :]} == set(beside)
 
 
 class Unsure(KnowingFrames):

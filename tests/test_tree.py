@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -96,29 +95,6 @@ def test_what_is_no_shape_is_refused(shape: Any) -> None:
 def test_a_shape_with_too_few_candidates_is_refused() -> None:
     with pytest.raises(UsageError, match="asks for 4 candidates a level, there are 3"):
         DraftTree.from_candidates(torch.zeros(1, 2, 3, dtype=torch.int64), "4x1")
-
-
-def test_the_most_probable_nodes_by_enumeration(device: torch.device) -> None:
-    generator = torch.Generator().manual_seed(0)
-    for seed in range(40):
-        depth, count, nodes = 1 + seed % 4, 1 + seed % 3, 1 + seed % 11
-        lprobs = torch.rand(2, depth, count, generator=generator).log().sort(2, descending=True).values
-        tokens = torch.stack([torch.randperm(9, generator=generator)[:count] for _ in range(2 * depth)])
-        tokens = tokens.view(2, depth, count)
-        tokens[1, depth - 1, 1:] = -1  # one candidate alone there
-        tree = DraftTree.most_probable(tokens.to(device), lprobs.to(device), nodes)
-        for row in range(2):
-            scores: dict[tuple[int, ...], float] = {}
-            for size in range(1, depth + 1):
-                for choice in itertools.product(range(count), repeat=size):
-                    way = tuple(int(tokens[row, level, c]) for level, c in enumerate(choice))
-                    if -1 not in way:
-                        scores[way] = sum(float(lprobs[row, level, c]) for level, c in enumerate(choice))
-            best = [tuple(tokens[row, :size, 0].tolist()) for size in range(1, depth + 1)]
-            rest = sorted((way for way in scores if way not in best), key=lambda way: -scores[way])
-            found = ways_of(tree, row)
-            assert set(found) == set([*best, *rest][:nodes])
-            assert len(set(found)) == len(found)
 
 
 def test_what_cannot_be_fed_is_pruned_by_hand(device: torch.device) -> None:
