@@ -21,6 +21,7 @@ import numpy as np
 from nartk.errors import CheckpointError, OutputError, UsageError
 from nartk.files import Journal, writing
 from nartk.registry import make_strategy, options_of
+from nartk.views import view
 
 FILE = "calibration.json"
 FORMAT = 1
@@ -249,33 +250,22 @@ class Remembered:
         return sample
 
 
-class _View:
-    """Has the attributes of something else."""
-
-
 def counted(drafter: Any, count: Callable[[int], None]) -> Any:
     """The scorer of a drafter, which tells at each of its passes how many rows are in it.
 
     Rows that an autoregressive drafter feeds nothing are not; rows that have ended are, in others.
     """
-    view: Any = _View()
-    # A protocol is told by what an instance has: the view has all that the scorer has.
-    vars(view).update({name: getattr(drafter, name) for name in dir(drafter) if not name.startswith("__")})
 
-    def counting(method: Callable[..., Any]) -> Callable[..., Any]:
+    def around(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(fed: Any, *others: Any, **named: Any) -> Any:
             rows = getattr(fed, "lengths", fed).shape[0]
             counts = next((each for each in others if isinstance(each, list)), named.get("counts"))
             count(rows if counts is None else sum(map(bool, counts)))
             return method(fed, *others, **named)
 
-        return call
+        return call if name in _PASSES else method
 
-    for name in _PASSES:
-        if hasattr(view, name):
-            setattr(view, name, counting(getattr(drafter, name)))
-    view.mode = lambda *, exact: counted(drafter.mode(exact=exact), count)
-    return view
+    return view(drafter, around)
 
 
 def front(points: Sequence[Point]) -> list[Point]:

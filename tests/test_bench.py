@@ -6,9 +6,11 @@ import dataclasses
 import importlib.util
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from test_gad import network, stir
 from tiny import SENTENCES, random_model
 
 from nartk import pipeline
-from nartk.bench import report
+from nartk.bench import costs, engines, report
 from nartk.bench.choose import Given
 from nartk.bench.engines import HuggingFace, NartkEngine, Setup, Spec, parse_spec
 from nartk.bench.quality import Quality
@@ -26,12 +28,14 @@ from nartk.bench.worker import _Worker
 from nartk.checkpoint import save_checkpoint
 from nartk.cli.bench import main
 from nartk.cli.score import scorer_of
+from nartk.decoders.parallel_drafts import FrameDrafter
 from nartk.errors import LengthMismatchError, NartkError, UnknownStrategyError, UsageError
 from nartk.kinds import KINDS
 from nartk.metrics.bootstrap import compare
 from nartk.metrics.sacre import chrf_score
 from nartk.pipeline import Model, load
 from nartk.registry import strategies
+from nartk.views import view
 from nartk.vocab import Vocab
 
 
@@ -370,6 +374,109 @@ def scored(path: Path, *series: Series) -> dict[str, Any]:
     scorer = scorer_of("chrf", references=[str(references)], source="")
     quality = Quality("chrf", scorer, range(2), 2, path / "out")
     return report.summarize(cell_of(*series), [quality])
+
+
+class Ticks:
+    """A clock that goes on by a second whenever it is read."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+def test_costs_go_to_the_calls_that_they_are_spent_in(
+    folders: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a clock that every reading moves on, a call takes a second: those that are counted here."""
+    spec = parse_spec(f"gad:drafter={folders['ctc']}", "fp32")
+    engine = NartkEngine(spec, Setup(folders["large"], "cpu", 1))
+    job = Job(tuple(LINES[:2]), (30, 30))
+    plain, calls = engine.decode(job, 1), Counter[str]()
+
+    def counting(owner: type, name: str) -> None:
+        method = getattr(owner, name)
+
+        def call(*args: Any, **named: Any) -> Any:
+            calls[name] += 1
+            return method(*args, **named)
+
+        monkeypatch.setattr(owner, name, call)
+
+    verifier = type(engine.model.scorer)
+    for name in ("encode", "verify", "truncate", "select", "join", "keep"):
+        counting(verifier, name)
+    for name in ("start", "draft", "observe"):
+        counting(FrameDrafter, name)
+    monkeypatch.setattr(costs, "time", Ticks())
+    monkeypatch.setattr(engines, "time", costs.time)
+    found = engine.costs(job, 1)
+    assert found["encode"] == calls["encode"] == len(job.lines)
+    assert found["start"] == calls["start"] == len(job.lines)
+    assert found["draft"] == calls["draft"] + calls["observe"]
+    assert found["verify"] == sum(calls[name] for name in ("verify", "truncate", "select", "join", "keep"))
+    assert calls["verify"] == plain.passes
+    # Between two readings that belong to no call lies a second of the rest.
+    assert found["rest"] == sum(found[part] for part in costs.PARTS) + 1
+    assert engine.decode(job, 1) == dataclasses.replace(plain, latencies=ANY)
+
+
+def test_a_call_within_another_one_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Drafter:
+        def draft(self) -> int:
+            return scorer.verify()
+
+    class Scorer:
+        def verify(self) -> int:
+            return 7
+
+    monkeypatch.setattr(costs, "time", Ticks())
+    watch = costs.Stopwatch(torch.device("cpu"))
+    around = watch.around({"draft": "draft", "verify": "verify"})
+    scorer, drafter = view(Scorer(), around), view(Drafter(), around)
+    assert drafter.draft() == scorer.verify() == 7
+    assert watch.seconds == {"draft": 1.0, "verify": 1.0}
+
+
+def test_costs_are_medians_a_sentence() -> None:
+    parts = ("encode", "start", "draft", "verify", "rest")
+    greedy = dataclasses.replace(GREEDY, samples=list(GREEDY.samples))
+    took = [(1, 0, 0, 6, 1), (1, 0, 0, 8, 1), (1, 0, 0, 80, 1)]  # seconds of two sentences
+    greedy.samples = [
+        dataclasses.replace(each, costs=dict(zip(parts, seconds, strict=True)))
+        for each, seconds in zip(greedy.samples, took, strict=True)
+    ]
+    gad = series("gad", [1.0], [[5, 6, 2], [7, 2]], passes=2, drafted=6, accepted=3)
+    gad.samples[0] = dataclasses.replace(gad.samples[0], costs=dict(zip(parts, (1, 2, 1, 3, 1), strict=True)))
+    summary = report.summarize(cell_of(dataclasses.replace(greedy, samples=greedy.samples[:1]), gad))
+    *_, first, second = report.cost_table([summary]).splitlines()
+    assert first.split(" | ")[3:] == [
+        "500.00",
+        "0.00",
+        "0.00",
+        "3000.00",
+        "500.00",
+        "1200.00",
+        "1.00",
+        "1.00",
+        "1.00 |",
+    ]
+    # 8 seconds as greedy search's; 5 without start and draft. Passes and tokens: 2 and 5.
+    assert second.split(" | ")[3:] == [
+        "500.00",
+        "1000.00",
+        "500.00",
+        "1500.00",
+        "500.00",
+        "1500.00",
+        "2.50",
+        "1.00",
+        "1.60 |",
+    ]
+    assert report.summarize(cell_of(greedy))["engines"][0]["costs"]["verify"] == 4000.0
+    assert report.cost_table([report.summarize(cell_of(GREEDY))]) == ""
 
 
 def test_figures_say_how_good_outputs_are(tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 from recipe_scripts import RECIPES, assert_refused, script
+from tiny import random_model
 
+import nartk
 from nartk.decoders.ngram import NGram, read_arpa
 from nartk.registry import make_strategy
 from nartk.vocab import Vocab
@@ -32,6 +34,29 @@ def test_every_system_has_its_architecture_and_strategies() -> None:
         given = dict(option.split("=") for option in options)
         wanted = {key: read_value(value) for key, value in given.items()}
         assert make_strategy(strategy, wanted).name == strategy, name
+
+
+@pytest.mark.parametrize("words", [None, ["to", "be", "or", "not", "?"]])
+def test_a_larger_verifier_says_what_the_model_says(words: list[str] | None, tmp_path: Path) -> None:
+    small = random_model(tmp_path / "small", words=words)
+    lines = ["to be or not", "not to be ?", "be not ?"]
+    (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in [*lines, "or"]))
+    size = ["--d-model", "96", "--layers", "2", "--limit", "3"]
+    script(
+        "mt", "larger.py", str(small), str(tmp_path / "in.txt"), "--output", str(tmp_path / "large"), *size
+    )
+    said = [each.text for each in nartk.load(small).decode(lines, "greedy")]
+    assert (tmp_path / "large" / "said.tsv").read_text().splitlines() == [
+        f"{line}\t{text}" for line, text in zip(lines, said, strict=True)
+    ]
+    large = nartk.load(tmp_path / "large")
+    assert (large.scorer.config.d_model, large.scorer.config.decoder_layers) == (96, 2)
+    assert [each.text for each in large.decode(lines, "greedy")] == [""] * 3  # nothing but eos
+    if words is None:  # the pieces of a text are not always those that spelled it
+        assert (tmp_path / "large" / "spm.model").read_bytes() == (small / "spm.model").read_bytes()
+        return
+    forced = dict(large.stream(lines, large.strategy("greedy", {}), batch_size=2, prefixes=said))
+    assert [forced[i].hypotheses[0].text for i in range(3)] == said
 
 
 def read_value(text: str) -> int | float | str:

@@ -13,12 +13,13 @@ from typing import Any, ClassVar, get_type_hints
 
 import torch
 
+from nartk.bench.costs import PARTS, watched
 from nartk.bench.work import Job
 from nartk.checkpoint import Checkpoint, load_checkpoint
 from nartk.errors import MissingDependencyError, NartkError, StrategyMismatchError, UsageError
 from nartk.hypothesis import Result
 from nartk.kinds import kind_of
-from nartk.pipeline import DTYPES, load, load_network, model_folder, summarize
+from nartk.pipeline import DTYPES, Model, load, load_network, model_folder, summarize
 from nartk.registry import option, options_of, reads_drafts
 
 
@@ -87,13 +88,24 @@ class NartkEngine:
 
     def decode(self, job: Job, batch_size: int) -> Outcome:
         """Decodes from text to text."""
+        return self._decode(self.model, self.strategy, job, batch_size)
+
+    def costs(self, job: Job, batch_size: int) -> dict[str, float]:
+        """The seconds that each of `costs.PARTS` takes of a decoding, and the rest."""
+        model, strategy, watch = watched(self.model, self.strategy)
+        start = time.perf_counter()
+        self._decode(model, strategy, job, batch_size)
+        whole = time.perf_counter() - start
+        return {**{part: watch.seconds[part] for part in PARTS}, "rest": whole - sum(watch.seconds.values())}
+
+    def _decode(self, model: Model, strategy: Any, job: Job, batch_size: int) -> Outcome:
         found: dict[int, Result] = {}
-        for index, outcome in self.model.stream(
+        for index, outcome in model.stream(
             job.lines,
-            self.strategy,
+            strategy,
             batch_size=batch_size,
             prefixes=job.prefixes if job.forced is None else job.forced,
-            drafts=job.drafts if reads_drafts(self.strategy) else None,
+            drafts=job.drafts if reads_drafts(strategy) else None,
             truncate=job.truncate,
         ):
             if isinstance(outcome, NartkError):

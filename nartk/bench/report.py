@@ -19,6 +19,7 @@ from nartk.registry import make_strategy, strategies
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+GREEDY = "greedy"
 _COLUMNS = (
     "engine",
     "type",
@@ -41,6 +42,15 @@ p50 p90 p99: latency of a sentence from its entry into a batch to its end, of a 
   text. MB: peak memory. differ: sentences whose output is not greedy search's in the same type.
 less greedy: the metric's difference to greedy search in the same type, with its 95 % interval by paired
   bootstrap."""
+_COST_COLUMNS = (
+    *("engine", "type", "batch", "encode ms", "start ms", "draft ms", "verify ms", "rest ms", "ms a pass"),
+    *("tokens a pass", "x greedy", "x if drafts were free"),
+)
+COST_LEGEND = """Where the time goes, ms a sentence, medians of rounds; reading the clocks costs some of it.
+encode: the model reads the source. start: the drafter does. draft: what it takes at each pass. verify: the
+  model's passes and its cache. rest: the loop, and text to ids and back. ms a pass: of verify alone.
+x greedy: the sums' ratio. x if drafts were free: the same without start and draft, the most that a drafter
+  with as many tokens a pass can give."""
 
 
 def summarize(cell: Cell, qualities: Sequence[Quality] = ()) -> dict[str, Any]:
@@ -48,7 +58,7 @@ def summarize(cell: Cell, qualities: Sequence[Quality] = ()) -> dict[str, Any]:
     hf = _find(cell, "hf", "fp32")
     entries = []
     for series in cell.series:
-        greedy = _find(cell, "greedy", series.spec.dtype)
+        greedy = _find(cell, GREEDY, series.spec.dtype)
         entry: dict[str, Any] = {
             "engine": series.spec.label,
             "dtype": series.spec.dtype,
@@ -60,6 +70,7 @@ def summarize(cell: Cell, qualities: Sequence[Quality] = ()) -> dict[str, Any]:
             entry["over_greedy"] = _ratio(series, greedy)
             entry["over_hf"] = _ratio(series, hf)
             entry["lossless"] = lossless(series)
+            entry["costs"] = _costs(series)
             # A peer whose output is forced is forced in its length alone.
             told = greedy is not None and not (series.spec.peer and cell.job.forced is not None)
             entry["differ"] = _differing(series, greedy) if told and greedy is not None else None
@@ -116,7 +127,16 @@ def _figures(series: Series) -> dict[str, Any]:
     }
 
 
-def _per(count: int | None, of: int | None) -> float | None:
+def _costs(series: Series) -> dict[str, float] | None:
+    """What a sentence's time goes to, ms; the median of the rounds."""
+    told = [sample.costs for sample in series.samples if sample.costs is not None]
+    if not told:
+        return None
+    sentences = len(series.samples[-1].tokens)
+    return {part: 1000 * statistics.median(each[part] for each in told) / sentences for part in told[0]}
+
+
+def _per(count: float | None, of: float | None) -> float | None:
     return None if count is None or not of else count / of
 
 
@@ -172,14 +192,54 @@ def page(found: dict[str, Any]) -> str:
             "# nartk-bench",
             *(f"- {name}: {value}" for name, value in facts),
             "",
-            table(found["cells"]),
+            tables(found["cells"]),
             "",
-            LEGEND,
+            legend(found["cells"]),
             "",
             "Signatures:",
             *(f"- `{each}`" for each in dict.fromkeys(filter(None, signatures))),
         ]
     )
+
+
+def tables(summaries: Sequence[dict[str, Any]]) -> str:
+    """The table of figures, and where they were measured that of costs."""
+    return "\n\n".join(filter(None, [table(summaries), cost_table(summaries)]))
+
+
+def legend(summaries: Sequence[dict[str, Any]]) -> str:
+    """What the columns mean."""
+    return "\n\n".join([LEGEND, *([COST_LEGEND] if cost_table(summaries) else [])])
+
+
+def cost_table(summaries: Sequence[dict[str, Any]]) -> str:
+    """What the time of a sentence goes to, as a Markdown table; empty where that was not measured."""
+    rows = []
+    for summary in summaries:
+        entries = [entry for entry in summary["engines"] if entry.get("costs")]
+        base = {
+            entry["dtype"]: sum(entry["costs"].values()) for entry in entries if entry["engine"] == GREEDY
+        }
+        for entry in entries:
+            costs, passes = entry["costs"], entry["passes_per_sentence"]
+            whole, greedy = sum(costs.values()), base.get(entry["dtype"])
+            tokens = entry["tokens"] / summary["sentences"]
+            free = whole - costs["start"] - costs["draft"]
+            rows.append(
+                (
+                    entry["engine"],
+                    entry["dtype"],
+                    str(summary["batch_size"]),
+                    *(f"{each:.2f}" for each in costs.values()),
+                    _number(_per(costs["verify"], passes), 2),
+                    _number(_per(tokens, passes), 2),
+                    *(_number(_per(greedy, each), 2) for each in (whole, free)),
+                )
+            )
+    if not rows:
+        return ""
+    lines = [_COST_COLUMNS, tuple("---" for _ in _COST_COLUMNS), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def table(summaries: Sequence[dict[str, Any]]) -> str:

@@ -40,6 +40,7 @@ class Sample:
         texts: What each says.
         passes, drafted, accepted: Of nartk's strategies; None for others.
         peak_mb: Peak memory, MB of 10^6 bytes: resident on a CPU, torch's own on a GPU.
+        costs: Seconds of a further run by what they go to, where that was asked and the engine tells.
     """
 
     seconds: float
@@ -50,6 +51,7 @@ class Sample:
     drafted: int | None
     accepted: int | None
     peak_mb: float
+    costs: dict[str, float] | None = None
 
 
 @dataclass
@@ -142,6 +144,7 @@ def measure(
     *,
     rounds: int,
     tell: Callable[[str], None],
+    costs: bool = False,
 ) -> None:
     """Fills in the series of all cells.
 
@@ -150,6 +153,7 @@ def measure(
 
     Args:
         tell: Is told what was done, a line each.
+        costs: Whether each round has a further run that tells where the time goes.
     """
     with ExitStack() as stack:
         workers: dict[int, Worker] = {}
@@ -164,10 +168,12 @@ def measure(
             tell(f"{_name(series)}: {series.not_run or 'loaded'}")
         for cell in cells:
             cell.series = [dataclasses.replace(series, samples=[]) for series in loaded]
-            _measure_cell(cell, workers, rounds, tell)
+            _measure_cell(cell, workers, rounds, tell, costs=costs)
 
 
-def _measure_cell(cell: Cell, workers: dict[int, Worker], rounds: int, tell: Callable[[str], None]) -> None:
+def _measure_cell(
+    cell: Cell, workers: dict[int, Worker], rounds: int, tell: Callable[[str], None], *, costs: bool
+) -> None:
     where = f"batch {cell.batch_size}" + ("" if cell.edits is None else f", {cell.edits} edits")
     few = cell.job.part(0, max(2, cell.batch_size))
     for turn in range(-1, rounds):  # turn -1 warms up
@@ -179,7 +185,9 @@ def _measure_cell(cell: Cell, workers: dict[int, Worker], rounds: int, tell: Cal
             job = few if turn < 0 else cell.job
             time.sleep(_SETTLE)
             try:
-                reply = workers[i].ask("run", job=dataclasses.asdict(job), batch_size=cell.batch_size)
+                reply = workers[i].ask(
+                    "run", job=dataclasses.asdict(job), batch_size=cell.batch_size, costs=costs and turn >= 0
+                )
             except EngineError as error:
                 series.not_run, series.samples = str(error), []
                 tell(f"{where}: {_name(series)}: {error}")

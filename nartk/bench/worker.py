@@ -1,7 +1,8 @@
 """One engine in a process of its own: ``python -m nartk.bench.worker`` answers requests, a JSON line each.
 
-Requests are ``{"load": {"spec": ..., "setup": ...}}`` and ``{"run": {"job": ..., "batch_size": ...}}``. The
-answer is ``{"error": ...}`` where the engine cannot do it.
+Requests are ``{"load": {"spec": ..., "setup": ...}}`` and
+``{"run": {"job": ..., "batch_size": ..., "costs": ...}}``. The answer is ``{"error": ...}`` where the engine
+cannot do it.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ class _Worker:
         self.engine = open_engine(Spec(**spec), Setup(**setup))
         return {"signature": self.engine.signature}
 
-    def run(self, job: dict[str, Any], batch_size: int) -> dict[str, Any]:
-        """Decodes a job; gives times, outputs and what they took."""
+    def run(self, job: dict[str, Any], batch_size: int, *, costs: bool = False) -> dict[str, Any]:
+        """Decodes a job; gives times, outputs and what they took; also, decoding again, where time goes."""
         from nartk.bench.work import Job
 
         work, apart = Job.from_dict(job), batch_size == 1 and self.engine.by_sentence
@@ -77,6 +78,7 @@ class _Worker:
             "tokens": [row for outcome in outcomes for row in outcome.tokens],
             "texts": [text for outcome in outcomes for text in outcome.texts],
             "peak_mb": self._peak(),
+            "costs": self.engine.costs(work, batch_size) if costs and hasattr(self.engine, "costs") else None,
             **counts,
         }
 

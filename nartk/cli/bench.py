@@ -92,6 +92,11 @@ def _parser() -> Parser:
     parser.add_argument(
         "--max-len", type=int, default=256, metavar="N", help="longest output, tokens (default: %(default)s)"
     )
+    parser.add_argument(
+        "--costs",
+        action="store_true",
+        help="decode once more in each round, and tell what the time goes to: sources, drafts, passes",
+    )
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: %(default)s)")
     parser.add_argument(
         "--threads", type=int, metavar="N", help="CPU threads of an engine (default: torch's)"
@@ -164,7 +169,7 @@ def _command(argv: Sequence[str]) -> int:
         specs = _chosen(args, strategies, peers, model, drafts=job.drafts is not None)
         setup = Setup(model, args.device, _threads(args.threads))
         environment = runner.environment(setup)
-        runner.measure(cells, specs, setup, rounds=args.rounds, tell=partial(tell, args))
+        runner.measure(cells, specs, setup, rounds=args.rounds, tell=partial(tell, args), costs=args.costs)
         summaries = [report.summarize(cell, qualities) for cell in cells]
         found = {
             "command": ["nartk-bench", *argv],
@@ -180,9 +185,9 @@ def _command(argv: Sequence[str]) -> int:
             markdown.write(f"{report.page(found)}\n")
         if args.plot is not None:
             report.plot(summaries, Path(args.plot))
-    print(report.table(summaries))
+    print(report.tables(summaries))
     if not args.quiet:
-        print(report.LEGEND, file=sys.stderr)
+        print(report.legend(summaries), file=sys.stderr)
     broken = report.broken(summaries)
     for line in broken:
         print(f"nartk: {line}", file=sys.stderr)
