@@ -91,6 +91,23 @@ class Watcher(Protocol):
             following: What `counts` will be in the next pass.
         """
 
+    def rest(self, state: Any) -> int:
+        """For how many passes it is to be left alone, as if there were no drafter; 0: for none.
+
+        Args:
+            state: Nothing has been drafted from it; None where no row is there.
+        """
+
+    def rested(self, left: int) -> None:
+        """A rest is over, or the run it was in, with so many of its passes left."""
+
+    def resume(self, requests: Sequence[Request], following: Sequence[int]) -> Any:
+        """The state of the rows that are there after a rest.
+
+        Args:
+            following: As for `passed`.
+        """
+
 
 @dataclass(frozen=True)
 class Fed:
@@ -369,8 +386,11 @@ class _Batch:
     def __init__(
         self, scorer: Seq2SeqScorer, drafter: Drafter | None, accept: Acceptance, *, trace: bool
     ) -> None:
-        self.scorer, self.drafter, self.accept, self.trace = scorer, drafter, accept, trace
+        self.scorer, self.accept, self.trace = scorer, accept, trace
+        self.drafter = drafter  # None while it rests
         self.watcher = drafter if isinstance(drafter, Watcher) else None
+        self.awake = drafter
+        self.rest = 0  # passes until it is needed again
         self.trees = scorer if isinstance(scorer, TreeScorer) else None
         self.device = torch.device(scorer.device)
         self.sentences: list[_Sentence] = []
@@ -382,6 +402,7 @@ class _Batch:
     def run(self, waiting: list[Request], batch_size: int) -> Iterator[Result]:
         room = max(request.max_len for request in waiting)
         taken = 0
+        self._rest()
         while taken < len(waiting) or self.sentences:
             done = sum(not sentence.feeds for sentence in self.sentences)
             # Moving rows copies their cache, so they move when a quarter of them is done.
@@ -393,6 +414,30 @@ class _Batch:
                 taken += free
             if self.sentences:
                 self._advance()
+                if self.rest:
+                    self.rest -= 1
+                    if not self.rest:
+                        self._resume()
+                elif self.watcher is not None:
+                    self._rest()
+        if self.watcher is not None and self.rest:
+            self.watcher.rested(self.rest)
+
+    def _rest(self) -> None:
+        """Leaves the drafter alone while nothing pays: what follows is greedy search and no more."""
+        if self.watcher is not None and not self.draft.tokens.shape[1]:
+            self.rest = self.watcher.rest(self.draft_state)
+            if self.rest:
+                self.drafter, self.draft_state, self.draft = None, None, nothing(0, self.device)
+
+    def _resume(self) -> None:
+        assert self.watcher is not None
+        self.watcher.rested(0)
+        sentences = self.sentences
+        self.drafter, self.draft = self.awake, nothing(len(sentences), self.device)
+        self.draft_state = self.watcher.resume(
+            [sentence.request for sentence in sentences], [sentence.feeds for sentence in sentences]
+        )
 
     def _leave(self) -> Iterator[Result]:
         kept = [i for i, sentence in enumerate(self.sentences) if sentence.feeds]
@@ -470,7 +515,7 @@ class _Batch:
 
     def _advance(self) -> None:
         """One pass: feed each row's last token and draft, judge, append what stands and one token more."""
-        if self.watcher is not None:
+        if self.watcher is not None and not self.rest:
             self.watcher.begun(self.draft_state)
         packing = Packing([sentence.feeds for sentence in self.sentences], self.device)
         fed_tokens, tree = self.rows.last, None  # [B,1]
@@ -567,7 +612,7 @@ class _Batch:
             stood.append(end + stands)
             sentence.take(emitted[-1], stood[-1], is_eos=last == self.scorer.vocab.eos)
             sentence.plan(*numbers[own:])
-        if self.watcher is not None:
+        if self.watcher is not None and not self.rest:
             following = [sentence.feeds for sentence in self.sentences]
             self.watcher.passed(counts, shapes, stood, emitted, following)
 

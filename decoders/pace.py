@@ -7,7 +7,9 @@ measured costs for their cost coefficient, and P(j) measured for each j for a po
 
 Nothing is tried beside the work: costs are those of the passes themselves. What a try may lose is bounded by
 an account, in seconds: it is paid a small share of the time of greedy search and what drafts have gained, and
-charged what they have lost; nothing is drafted whose worst outcome it does not cover.
+charged what they have lost, and all that the drafter and this arithmetic take; nothing is drafted whose worst
+outcome it does not cover. Where nothing pays, greedy search goes on alone for a while: the longer, the longer
+nothing has paid.
 Symbols: B rows, K drafted tokens, j how many of them, all from 1.
 """
 
@@ -31,12 +33,15 @@ from nartk.scorer import Seq2SeqScorer
 DEEPEST = 64  # drafted tokens that are told apart; who may draft so many may draft without bound
 _SHARE = 0.02  # of the time of greedy search that all tries together may lose
 _GRANT = 1.0  # greedy passes that the first tries may lose, once
+_FIRST = 2.0  # greedy passes that the first source read is charged at most, and the first draft
 _MOST = 32.0  # greedy passes that the account holds at most: gains of long ago are no licence to lose
+_SAVED = 8.0  # greedy passes that it holds at most of its share of the time
 _PAYS = 1.03  # how much faster than greedy search the drafted tokens must be expected to come
 _BASE = 3  # greedy passes that are timed before anything is drafted
 _STALE = 100  # drafted passes after which a greedy one is timed again
 _REPLAN = 8  # passes that a plan serves
-_DOUBT = 256  # passes without a draft after which what drafts cost is measured anew
+_REST, _LONGEST = 32, 256  # passes that greedy search goes on alone: at first, and at most
+_DOUBT, _BELIEF = 256, 4096  # passes without a draft before their costs are measured anew: at first, at most
 _WINDOW = 128.0  # rows' drafts that the estimates remember
 _OFF = 0.005  # of that memory is lost with each pass without a draft, so that drafting is tried again
 _RATE, _HELD = 0.7, 4.0  # the prior: a drafted token stands, and so many tokens' worth of believing it
@@ -156,10 +161,13 @@ class Costs:
         self._ratio: dict[int, Curve] = {}
         self._draft: dict[int, Curve] = {}
         self._since: dict[int, int] = {}
+        self._own: deque[float] = deque(maxlen=_RECENT)
+        self._usual: dict[int, float] = {}  # what `greedy` has said since a pass was timed last
 
     def add_greedy(self, rows: int, seconds: float) -> None:
         """Takes in a pass that fed every row one token."""
         octave = rows.bit_length()
+        self._usual.clear()
         self._greedy.setdefault(octave, deque(maxlen=_RECENT)).append((rows, seconds))
         self._since[octave] = 0
 
@@ -175,6 +183,15 @@ class Costs:
         """Takes in the drafting of at most so many tokens a row."""
         self._draft.setdefault(rows.bit_length(), Curve()).add(depth, seconds)
 
+    def add_own(self, seconds: float) -> None:
+        """Takes in what the choice of lengths itself took in a pass."""
+        self._own.append(seconds)
+
+    @property
+    def own(self) -> float:
+        """What that usually takes."""
+        return usual(self._own) if self._own else 0.0
+
     def doubt(self) -> None:
         """Forgets what drafts have cost: it may have been too much by accident, and is never seen again."""
         self._ratio, self._draft = {}, {}
@@ -186,11 +203,14 @@ class Costs:
 
     def greedy(self, rows: int) -> float:
         """A pass of one token a row: half of it is taken to grow with the rows, within a factor of two."""
-        if not self._greedy:
-            return 0.0
-        octave = rows.bit_length()
-        near = min(self._greedy, key=lambda other: (abs(other - octave), other))
-        return usual(cost * (1 + min(2.0, rows / of)) / 2 for of, cost in self._greedy[near])
+        if rows not in self._usual:
+            if not self._greedy:
+                return 0.0
+            octave = rows.bit_length()
+            near = min(self._greedy, key=lambda other: (abs(other - octave), other))
+            costs = (cost * (1 + min(2.0, rows / of)) / 2 for of, cost in self._greedy[near])
+            self._usual[rows] = usual(costs)
+        return self._usual[rows]
 
     def verify(self, rows: int, tokens: float, *, worst: bool = False) -> float:
         """A pass of so many tokens in all."""
@@ -362,15 +382,15 @@ def best_plan(
         deepest = max(depths.values())
         gained = sum(count * outlooks[key].gained[depths[key]] for key, count in counts.items())
         fed = rows + fan * sum(count * outlooks[key].fed[depths[key]] for key, count in counts.items())
-        more = costs.verify(rows, fed) - greedy + costs.draft(drafting, deepest)
+        more = costs.verify(rows, fed) - greedy + costs.draft(drafting, deepest) + costs.own
         # What is added must itself pay: a few rows' drafts hardly change the speed of all.
         if gained * greedy <= rows * more * _PAYS:
             continue
-        risk = costs.verify(rows, fed, worst=True) - greedy + costs.draft(drafting, deepest, worst=True)
-        if risk > credit:
-            continue
         speed = (1 + gained / rows) * greedy / (greedy + more)
-        if speed > best.speed:
+        if speed <= best.speed:
+            continue
+        risk = costs.verify(rows, fed, worst=True) - greedy + costs.draft(drafting, deepest, worst=True)
+        if risk <= credit:
             best = Plan(depths, risk, speed)
     return best
 
@@ -378,9 +398,10 @@ def best_plan(
 class Pace:
     """Sets how many tokens each row may draft, 0 for none, and learns from each pass.
 
-    However badly drafts do, a run takes at most a share `_SHARE` longer than greedy search, besides its own
-    arithmetic; once, `_GRANT` of its passes, the first source that is read and the first draft; and what the
-    last drafted pass takes beyond the worst that was expected of it.
+    However badly drafts do, a run takes at most a share `_SHARE` longer than greedy search, all that is done
+    here and by the drafter included; besides, once, `_GRANT` of its passes and what the first source that is
+    read and the first draft take; and what the last drafted pass takes beyond the worst that was expected of
+    it. Where nothing pays it lets greedy search go on alone, which then is all that is done.
 
     Args:
         clock: Of the model's device.
@@ -396,14 +417,21 @@ class Pace:
         self._start: deque[float] = deque(maxlen=_RECENT)  # seconds a row
         self._fan, self._rate = 1.0, _RATE
         self._age = self._idle = 0
+        self._rest, self._left = _REST // 2, 0  # passes of the next rest, and of the present one
+        self._belief = _DOUBT  # passes without a draft before costs are doubted
+        self._won = 0.0  # by drafts since the last rest, seconds
+        self._waking = False  # whether the first pass after a rest has not been timed
+        self._most = 1  # rows that have been fed at once
         self._warm: set[bool] = set()  # which of starting and drafting has been done before
         self._rates: list[list[float]] = []
         self._outlooks: dict[int, Outlook] = {}
-        self._quiet: tuple[int, int] | None = (
-            None  # rows known and fed for which nothing pays, until replanned
-        )
+        # Until replanned: rows known and fed for which nothing pays, and whether no further source is read.
+        self._quiet: tuple[int, int] | None = None
+        self._refused = False
         self._plans: dict[tuple[int, tuple[tuple[int, int], ...]], Plan] = {}
         self._spans: list[tuple[bool, int, int, Any, Any]] = []
+        self._spent: list[tuple[bool, Any, Any]] = []
+        self._rested: list[tuple[int, Any, Any]] = []
         self._reserved = 0.0  # for what is not charged yet
 
     @property
@@ -418,19 +446,24 @@ class Pace:
             lengths: Of the sources, tokens: as long as the outputs may be.
             live: B, these included.
         """
-        if self.credit is None or not lengths or not self.costs.measured(live):
+        if self.credit is None or self._waking or not lengths or not self.costs.measured(live):
             return 0
         credit = self.credit - self._reserved
         if not self._start:
             # One shows what it takes.
-            return int(credit >= 0 and not any(is_start for is_start, *_ in self._spans))
+            count = int(credit >= 0 and not any(is_start for is_start, *_ in self._spans))
+            self._refused = credit < 0
+            return count
         cost = usual(self._start)
         for count in _fewer(len(lengths)):
+            if cost * count > credit:
+                continue
             speed = self._plan(live, ((0, count),)).speed
             saved = (1 - 1 / speed) * self.costs.greedy(live) * sum(lengths[:count]) / count
-            if cost * count <= credit and cost * count < saved:
+            if cost * count < saved:
                 self._reserved += cost * count
                 return count
+        self._refused = True
         return 0
 
     def budgets(self, rows: Sequence[Row], live: int) -> list[int]:
@@ -441,7 +474,7 @@ class Pace:
             live: B, rows that are fed.
         """
         asked = [0] * len(rows)
-        if self.credit is None or not rows or self.is_quiet(len(rows), live):
+        if self.credit is None or self._waking or not rows or self.is_quiet(len(rows), live):
             return asked
         if not self.costs.measured(live):
             return asked
@@ -464,6 +497,35 @@ class Pace:
         """Whether `budgets` of so many rows would be 0: quick to ask."""
         return self._quiet == (known, live)
 
+    def rest(self, known: int, live: int) -> int:
+        """For how many passes nothing is to be drafted, and greedy search goes on alone; 0: for none.
+
+        Args:
+            known: Rows that the drafter knows, of the `live` that are fed. Nothing is drafted for them now.
+        """
+        if self._left or self.credit is None or self._waking or not live:
+            return self._left
+        refused = self.is_quiet(known, live) if known else self._refused
+        if self.credit < 0 or (refused and self.costs.measured(live)):
+            self._rest = _REST if self._won > 0 else min(2 * self._rest, _LONGEST)
+            self._left = self._rest
+        return self._left
+
+    def rested(self, passes: int, first: Any, second: Any) -> None:
+        """Hears that of a rest so many passes have been run, between which points in time."""
+        self._rested.append((passes, first, second))
+        self.standing.fade(1 - (1 - _OFF) ** passes)
+        self._left = max(0, self._left - passes)
+        self._idle += passes
+        if self._left:
+            return
+        self._waking, self._won, self._age = True, 0.0, -1
+        if self._idle >= self._belief:
+            self.costs.doubt()
+            self._start.clear()
+            self._belief, self._idle = min(2 * self._belief, _BELIEF), 0
+        self._replan()
+
     def started(self, rows: int, first: Any, second: Any) -> None:
         """Hears between which points in time the drafter read so many sources."""
         self._spans.append((True, rows, 0, first, second))
@@ -472,6 +534,14 @@ class Pace:
         """Hears between which points in time it drafted at most so many tokens for so many rows."""
         self._spans.append((False, rows, depth, first, second))
 
+    def spent(self, first: Any, second: Any, *, in_pass: bool) -> None:
+        """Hears between which points in time something was done that greedy search does not.
+
+        Args:
+            in_pass: Whether it is a part of the pass that `passed` is told of next.
+        """
+        self._spent.append((in_pass, first, second))
+
     def passed(self, live: int, judged: Sequence[Judgement], emitted: int, first: Any, second: Any) -> None:
         """Learns from a pass, once the host has waited for it.
 
@@ -479,34 +549,40 @@ class Pace:
             live: B.
             judged: The drafts that were in it.
             emitted: Tokens that it put out, of all rows.
-            first, second: When it was begun, and when it had judged.
+            first, second: When it was begun, and when it was known what stood.
         """
-        self._charge_drafting()
-        seconds = self.clock.seconds(first, second)
+        self._most = max(self._most, live)
+        seconds = self.clock.seconds(first, second) - self._charge()
         fed = live + sum(each.fed for each in judged)
         if fed == live:
             self.costs.add_greedy(live, seconds)
-            gained = _SHARE * seconds
+            self._earn(_SHARE * seconds)
         else:
             self.costs.add_pass(live, fed, seconds)
             equal = self.costs.greedy(live) * emitted / live  # what greedy search takes for as much
             most = _OUTLIER * self.costs.verify(live, fed, worst=True)
-            gained = (1 + _SHARE) * equal - min(seconds, most)
-        if self.credit is not None:
-            self.credit += gained
-            if self._age % _REPLAN == 0:
-                self.credit = min(self.credit, _MOST * self.costs.greedy(live))
-        elif self.costs.measured(live):
-            self.credit = (_GRANT + _SHARE * _BASE) * self.costs.greedy(live)
+            self._win((1 + _SHARE) * equal - min(seconds, most))
+        if self.credit is None:
+            if self.costs.measured(live):
+                self.credit = (_GRANT + _SHARE * _BASE) * self.costs.greedy(live)
+        elif self._age % _REPLAN == 0:
+            self.credit = min(self.credit, _MOST * self.costs.greedy(live))
         for each in judged:
             each.learn(self.standing)
             if each.levels:
                 self._fan += (each.fed / each.levels - self._fan) / _WINDOW
         self._tick_over(bool(judged))
 
-    def _charge_drafting(self) -> None:
+    def _charge(self) -> float:
+        """Charges what has been spent, and pays what rests earn; returns what of it was spent in the pass."""
+        inside = spent = known = excess = 0.0
+        for in_pass, first, second in self._spent:
+            seconds = self.clock.seconds(first, second)
+            spent += seconds
+            inside += in_pass * seconds
         for is_start, rows, depth, first, second in self._spans:
             seconds = self.clock.seconds(first, second)
+            known += seconds
             if is_start:
                 self._start.append(seconds / rows)
                 most = _OUTLIER * rows * usual(self._start)
@@ -518,22 +594,45 @@ class Pace:
                 self._warm.add(is_start)
                 self.costs.doubt()
                 self._start.clear()
-            elif self.credit is not None:
-                self.credit -= min(seconds, most)
-        self._spans, self._reserved = [], 0.0
+                most = _FIRST * self.costs.greedy(rows)
+            excess += max(0.0, seconds - most)
+        self.costs.add_own(spent - known)
+        self._win(excess - spent)
+        for passes, first, second in self._rested:
+            # What else was done meanwhile, such as with results, earns nothing.
+            seconds = min(self.clock.seconds(first, second), passes * self.costs.greedy(self._most))
+            self._earn(_SHARE * seconds)
+        self._spans, self._spent, self._rested, self._reserved = [], [], [], 0.0
+        return inside
+
+    def _win(self, seconds: float) -> None:
+        """Takes in what drafts have gained, less than 0 if they have lost."""
+        if self.credit is not None:
+            self._won += seconds
+            self.credit += seconds
+
+    def _earn(self, seconds: float) -> None:
+        """Pays the account its share, up to what it may save."""
+        if self.credit is not None:
+            most = _SAVED * self.costs.greedy(self._most)
+            self.credit = max(self.credit, min(self.credit + seconds, most))
 
     def _tick_over(self, drafted: bool) -> None:
         self._age += 1
+        self._waking = False
         if drafted:
             self._idle = 0
         else:
             self._idle += 1
             self.standing.fade(_OFF)
-            if self._idle % _DOUBT == 0:
-                self.costs.doubt()
-                self._start.clear()
+        if self._won > 0:
+            self._belief = _DOUBT
         if self._age % (_REPLAN if drafted else 4 * _REPLAN) == 0:
-            self._rates, self._outlooks, self._plans, self._quiet = [], {}, {}, None
+            self._replan()
+
+    def _replan(self) -> None:
+        self._rates, self._outlooks, self._plans = [], {}, {}
+        self._quiet, self._refused = None, False
 
     def _class(self, row: Row) -> int:
         """Doublings of the odds that a drafted token of it stands, compared with all rows'."""

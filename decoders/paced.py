@@ -5,9 +5,10 @@ Symbols: B rows, T output positions, N rows that the drafter knows, V words.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from nartk.decoders.pace import DEEPEST, Judgement, Pace, Row, pace_of
 from nartk.decoders.tree import nothing, prune
 from nartk.hypothesis import Request
 from nartk.registry import option
+from nartk.rows import told
 from nartk.scorer import Seq2SeqScorer, Source
 
 _UNBOUNDED = 1 << 30  # tokens
@@ -42,6 +44,24 @@ class Adaptive(DraftAndVerify):
         return drafter if drafter is None or pace is None else Paced(drafter, pace, scorer)
 
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _charged(method: Callable[Concatenate[Paced, _P], _R]) -> Callable[Concatenate[Paced, _P], _R]:
+    """Lets the account pay for the time that a method takes."""
+
+    @wraps(method)
+    def timed(self: Paced, /, *arguments: _P.args, **options: _P.kwargs) -> _R:
+        clock, in_pass = self.pace.clock, self._in_pass
+        first = clock.tick()
+        found = method(self, *arguments, **options)
+        self.pace.spent(first, clock.tick(), in_pass=in_pass)
+        return found
+
+    return timed
+
+
 @dataclass(frozen=True)
 class _State:
     """B rows. All lists are in the order of the batch.
@@ -62,7 +82,8 @@ class _State:
 class Paced(Drafter):
     """Asks a drafter for as many tokens as pay, and not at all where none do; a loop.Watcher.
 
-    Rows whose sources the drafter has not read cost nothing, and may be read later.
+    Rows whose sources the drafter has not read cost nothing, and may be read later. All that is done here is
+    timed and charged; in a rest nothing is done.
 
     Args:
         scorer: The verifier.
@@ -75,8 +96,11 @@ class Paced(Drafter):
         self._flight: _State | None = None  # what the pass in progress was drafted from
         self._none: dict[int, Draft] = {}  # drafts of no tokens, by rows
         self._began: Any = None
-        self._judged: Any = None
+        self._in_pass = False
+        self._before: _State | None = None  # the rows before the last rest
+        self._resting, self._rested = 0, None  # passes of the rest, and when it began
 
+    @_charged
     def start(self, source: Source, requests: Sequence[Request]) -> _State:
         self.live += len(requests)
         count = len(requests)
@@ -101,9 +125,10 @@ class Paced(Drafter):
         return replace(state, inner=inner, places=[*state.places, *places])
 
     def observe(self, state: _State, logits: Tensor, fed: Fed) -> _State:
-        self._judged = self.pace.clock.tick()
-        if not any(state.asked):
-            return state
+        return self._observed(state, logits, fed) if any(state.asked) else state
+
+    @_charged
+    def _observed(self, state: _State, logits: Tensor, fed: Fed) -> _State:
         if len(state.places) < len(state.rows):
             logits, fed = self._known(state, logits, fed)
         return replace(state, inner=self.drafter.observe(state.inner, logits, fed))
@@ -111,9 +136,7 @@ class Paced(Drafter):
     def _known(self, state: _State, logits: Tensor, fed: Fed) -> tuple[Tensor, Fed]:
         """What of a pass belongs to rows that the drafter knows, as if there were no others."""
         place = torch.full((len(state.rows),), -1, device=self.device)
-        place[torch.tensor(state.places, device=self.device)] = torch.arange(
-            len(state.places), device=self.device
-        )
+        place[told(state.places, self.device)] = torch.arange(len(state.places), device=self.device)
         rows = place[fed.rows]
         kept = (rows >= 0).nonzero().squeeze(1)
         parents = fed.parents
@@ -130,23 +153,22 @@ class Paced(Drafter):
             parents=parents,
         )
 
+    @_charged
     def draft(self, state: _State, outputs: Tensor, lengths: Tensor, budget: Tensor) -> tuple[Draft, _State]:
         if len(state.places) < len(state.rows) and self.pace.looks_again:
             known = set(state.places)
             unknown = [i for i, row in enumerate(state.rows) if i not in known and not row.ended]
             state = self._admit(state, unknown)
         asked = self._asked(state)
-        whole = len(state.places) == len(state.rows) and state.places == sorted(state.places)
-        index = None if whole else torch.tensor(state.places, dtype=torch.int64, device=self.device)
         if not any(asked):
-            inner = state.inner
-            if any(state.asked):
-                inner = self.drafter.pause(inner, lengths if index is None else lengths[index])
             if len(asked) not in self._none:
                 self._none[len(asked)] = nothing(len(lengths), lengths.device)
-            if asked == state.asked:
-                return self._none[len(asked)], state
-            return self._none[len(asked)], replace(state, inner=inner, asked=asked)
+            if any(state.asked):
+                index = self._index(state)
+                inner = self.drafter.pause(state.inner, lengths if index is None else lengths[index])
+                state = replace(state, inner=inner, asked=asked)
+            return self._none[len(asked)], state
+        index = self._index(state)
         first = self.pace.clock.tick()
         most = [_UNBOUNDED if count == DEEPEST else count for count in asked]
         budget = budget.minimum(torch.tensor(most, device=self.device))
@@ -159,6 +181,12 @@ class Paced(Drafter):
         self.pace.drafted(sum(map(bool, asked)), max(asked), first, self.pace.clock.tick())
         return draft, replace(state, inner=inner, asked=asked)
 
+    def _index(self, state: _State) -> Tensor | None:
+        """The places [N] of the rows that the drafter knows; None: it knows all, in their order."""
+        if len(state.places) == len(state.rows) and state.places == sorted(state.places):
+            return None
+        return told(state.places, self.device)
+
     def _within(self, draft: Draft, budget: Tensor) -> Draft:
         """What of a draft lies within the budget [B]: drafters may propose more."""
         if draft.parents is None:
@@ -168,16 +196,19 @@ class Paced(Drafter):
     def _asked(self, state: _State) -> list[int]:
         """The tokens that each row may draft now."""
         asked = [0] * len(state.rows)
-        if not state.places or self.pace.is_quiet(len(state.places), self.live):
-            return asked
-        places = [place for place in state.places if not state.rows[place].ended]
+        places = self._known_live(state)
         budgets = self.pace.budgets([state.rows[place] for place in places], self.live)
         for place, most in zip(places, budgets, strict=True):
             asked[place] = most
         return asked
 
+    @staticmethod
+    def _known_live(state: _State) -> list[int]:
+        """The places of the rows that the drafter knows and that have not ended."""
+        return [place for place in state.places if not state.rows[place].ended]
+
     def begun(self, state: _State) -> None:
-        self._flight, self._began = state, self.pace.clock.tick()
+        self._flight, self._began, self._in_pass = state, self.pace.clock.tick(), True
 
     def passed(
         self,
@@ -187,6 +218,20 @@ class Paced(Drafter):
         emitted: Sequence[int],
         following: Sequence[int],
     ) -> None:
+        ended, self._in_pass = self.pace.clock.tick(), False
+        self._learn(ended, counts, shapes, stood, emitted, following)
+
+    @_charged
+    def _learn(
+        self,
+        ended: Any,
+        counts: Sequence[int],
+        shapes: Sequence[tuple[int, int]],
+        stood: Sequence[int],
+        emitted: Sequence[int],
+        following: Sequence[int],
+    ) -> None:
+        """Takes in what `passed` is told, of a pass that ended at a point in time."""
         assert self._flight is not None
         rows, asked = self._flight.rows, self._flight.asked
         judged = [
@@ -195,13 +240,52 @@ class Paced(Drafter):
             if most and count
         ]
         live = len(counts) - counts.count(0)
-        self.pace.passed(live, judged, sum(emitted), self._began, self._judged)
+        self.pace.passed(live, judged, sum(emitted), self._began, ended)
+        self._tell(rows, following)
+
+    def _tell(self, rows: Sequence[Row], following: Sequence[int]) -> None:
+        """Takes in which rows have ended."""
         for row, count in zip(rows, following, strict=True):
             row.ended = count == 0
         self.live = len(following) - following.count(0)
 
+    def rest(self, state: _State | None) -> int:
+        if state is not None and any(state.asked):
+            return 0
+        known = 0 if state is None else len(self._known_live(state))
+        self._resting = self.pace.rest(known, self.live)
+        if self._resting:
+            self._before, self._rested = state, self.pace.clock.tick()
+        return self._resting
+
+    def rested(self, left: int) -> None:
+        self.pace.rested(self._resting - left, self._rested, self.pace.clock.tick())
+
+    @_charged
+    def resume(self, requests: Sequence[Request], following: Sequence[int]) -> _State:
+        before, places = self._before, {}
+        if before is not None:
+            places = {request.index: place for place, request in enumerate(before.requests)}
+        there = [i for i, request in enumerate(requests) if request.index in places]
+        new = [Row() for _ in requests]
+        if before is None or not there:
+            state = _State(list(requests), new, [0] * len(new), None, [])
+        else:
+            state = self._selected(before, [places[requests[i].index] for i in there])
+            for i, row in zip(there, state.rows, strict=True):
+                new[i] = row
+            state = _State(
+                list(requests), new, [0] * len(new), state.inner, [there[place] for place in state.places]
+            )
+        self._before = None
+        self._tell(new, following)
+        return state
+
+    @_charged
     def select(self, state: _State, rows: Tensor) -> _State:
-        chosen = rows.tolist()
+        return self._selected(state, rows.tolist())
+
+    def _selected(self, state: _State, chosen: list[int]) -> _State:
         to = {place: i for i, place in enumerate(chosen)}
         kept = [i for i, place in enumerate(state.places) if place in to]
         inner = None
@@ -209,7 +293,7 @@ class Paced(Drafter):
             whole = kept == list(range(len(state.places)))
             inner = state.inner
             if not whole:
-                inner = self.drafter.select(inner, torch.tensor(kept, device=self.device))
+                inner = self.drafter.select(inner, told(kept, self.device))
         return _State(
             requests=[state.requests[place] for place in chosen],
             rows=[state.rows[place] for place in chosen],
@@ -218,6 +302,7 @@ class Paced(Drafter):
             places=[to[state.places[i]] for i in kept],
         )
 
+    @_charged
     def join(self, first: _State, second: _State) -> _State:
         inner = first.inner if second.inner is None else second.inner
         if first.inner is not None and second.inner is not None:

@@ -402,17 +402,27 @@ class Wild:
 
 
 class Dice(Pace):
-    """Drafts any number of tokens for some rows, whatever they cost; reads some sources, at any time."""
+    """Drafts any number of tokens for some rows, whatever they cost; reads some sources, at any time.
 
-    def __init__(self, seed: int) -> None:
+    Args:
+        rests: How long it may rest, passes.
+    """
+
+    def __init__(self, seed: int, *, rests: Sequence[int] = (0, 0, 0, 1, 2, 7)) -> None:
         super().__init__(Wild(seed))
-        self.rng = random.Random(seed)
+        self.rng, self.rests = random.Random(seed), rests
 
     def admit(self, lengths: Sequence[int], live: int) -> int:
         return self.rng.randint(0, len(lengths))
 
     def is_quiet(self, known: int, live: int) -> bool:
         return False
+
+    def rest(self, known: int, live: int) -> int:
+        return self._left or self.rng.choice(self.rests)
+
+    def rested(self, passes: int, first: Any, second: Any) -> None:
+        self._left = 0
 
     def budgets(self, rows: Sequence[Row], live: int) -> list[int]:
         on = self.rng.random() < 0.7
@@ -447,7 +457,8 @@ def test_the_output_is_greedy_searchs_whatever_is_drafted_when(seed: int, device
     for strategy in strategies_of(scorer):
         accepted = 0
         for batch_size in (1, 3, 25):
-            for pace in (Dice(seed + batch_size), Pace(Wild(seed + batch_size))):
+            dice = Dice(seed + batch_size), Dice(seed + batch_size, rests=[0])
+            for pace in (*dice, Pace(Wild(seed + batch_size))):
                 results = decode(paced(strategy, pace), scorer, requests, batch_size=batch_size)
                 assert outputs_of(results) == wanted, strategy.name
                 accepted += sum(result.accepted for result in results)
