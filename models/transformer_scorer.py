@@ -22,6 +22,10 @@ from nartk.rows import cat_rows, steps
 from nartk.scorer import Source, Tree
 
 _FEW = 16  # rows of a linear layer that cost hardly more than one: reading the weights takes as long
+_PIECE = 2**22  # bytes of keys and values that are copied at once where a cache keeps them near; else _PIECES
+_PIECES = 2**28
+_COPY = 8  # queries that take as long as a copy of a path's keys and values
+_SORT = 100  # queries that take as long as finding those that are asked twice
 
 
 @dataclass(frozen=True)
@@ -128,10 +132,10 @@ class _Paths:
     """Where the tokens of a tree stand, on each path to a leaf where greedy search would have them.
 
     Attributes:
-        pieces: Of so many paths at once: [P*(T+1)], what stands on each, of the places of the cache of B rows
-            and the N tokens that are fed; [P*K], which of the N ask; and the mask of what they see,
-            [P or 1,1,K,T].
-        results: [N], and one for each token that is added: which of all paths' P*K results is each token's.
+        pieces: Of so many rows R at once, each a path or a part of one: [R*(T+1)], what stands on it, of the
+            places of the cache of B rows and the N tokens that are fed; [R*K], which of the N ask; and the
+            mask of what they see [R,1,K,T].
+        results: [N], and one for each token that is added: which of all rows' R*K results is each token's.
     """
 
     pieces: Sequence[tuple[Tensor, Tensor, Tensor]]
@@ -255,37 +259,70 @@ class TransformerScorer(Serving):
     def _paths(
         self, state: TransformerState, layout: Packed, packed: Tensor, reach: Tensor, tree: Tree
     ) -> _Paths:
-        """Where the N tokens at `packed` [B,K] stand, of which each reaches so many positions [B,K]."""
-        room, (batch, width), fed = state.room, packed.shape, layout.rows.shape[0]
-        queries = tree.depth + -tree.depth % self.floors.queries
-        rows = tree.leaves // width  # [P]
+        """Where the N tokens at `packed` [B,K] stand, after so many others [B,K]."""
+        room, (batch, width) = state.room, packed.shape
+        paths, fed = len(tree.leaves), layout.rows.shape[0]
+        size, rows = self._blocks(fed, paths, tree.depth)
+        count = -(-tree.depth // size) * size
         on_way = tree.ancestors.flatten(0, 1).index_select(0, tree.leaves)  # [P,K]
-        packed = packed.index_select(0, rows)
+        last = reach.flatten().index_select(0, tree.leaves)[:, None]  # [P,1]
+        places = self.columns(batch * (room + 1)).view(batch, -1)
+        if batch > 1:
+            whose = tree.leaves // width
+            packed, reach, places = (x.index_select(0, whose) for x in (packed, reach, places))
+        packed = packed.expand(paths, -1)
         # A place more takes what is not on the way.
-        columns = torch.where(on_way, tree.depths.index_select(0, rows), queries)
-        tokens = packed.new_full((len(rows), queries + 1), fed).scatter_(1, columns, packed)[:, :queries]
-        tokens = tokens.flatten()  # [P*K], N where there is none
-        positions = torch.where(on_way, reach.clamp(max=room).index_select(0, rows), room)
-        places = self.columns(batch * (room + 1)).view(batch, -1).index_select(0, rows)
-        places.scatter_(1, positions, packed + batch * (room + 1))  # [P,T+1]
-        # A token's result is the same on whichever path.
-        results = tokens.new_zeros(fed + max(layout.padding, 1))
-        results.scatter_(0, tokens, self.columns(len(tokens)))
-        lengths = state.lengths if batch == 1 else state.lengths.index_select(0, rows)
-        mask = self._unseen(lengths[:, None] + self.columns(queries), room)
-        asked = tokens.clamp(max=fed - 1)
-        return _Paths([(places.flatten(), asked, mask)], results[: fed + layout.padding])
+        positions = torch.where(on_way, reach.clamp(max=room), room)
+        places = places.expand(paths, -1).scatter(1, positions, packed + batch * (room + 1))  # [P,T+1]
+        # From its leaf on all of a path's tokens ask; behind the first stands what is no token, N.
+        heights = torch.where(on_way, last - reach, count)
+        asked = packed.new_full((paths, count + 1), fed).scatter_(1, heights, packed)[:, :count].flatten()
+        seen = (last - self.columns(count)).clamp(min=0)  # [P,K]
+        # A token's result is the same on any path: the first that asks it is taken.
+        order = self.columns(paths * count)
+        results = order.new_full((fed + max(layout.padding, 1),), paths * count - 1)
+        results.scatter_reduce_(0, asked, order, "amin")
+        if size < count:
+            # Blocks of queries that are all asked before are left out: each path begins with its own.
+            new = (results.index_select(0, asked) == order).view(-1, size).any(1)
+            kept = new.sort(descending=True, stable=True).indices[:rows]
+            moved = torch.zeros_like(new, dtype=torch.int64).scatter_(0, kept, self.columns(rows))
+            results = moved.index_select(0, results // size) * size + results % size
+            asked, seen = (x.view(-1, size).index_select(0, kept) for x in (asked, seen))
+            places = places.index_select(0, kept // (count // size))
+        asked, mask = asked.view(rows, size).clamp(max=fed - 1), self._unseen(seen, room)
+        results = results[: fed + layout.padding]
+        position = state.target[0].kv[0, 0]
+        most = max(1, (_PIECE if self.device.type == "cpu" else _PIECES) // (position.nbytes * (room + 1)))
+        if rows <= most:
+            return _Paths([(places.flatten(), asked.flatten(), mask)], results)
+        pieces = zip(*(x.split(most) for x in (places, asked, mask)), strict=True)
+        return _Paths([(at.flatten(), who.flatten(), what) for at, who, what in pieces], results)
+
+    def _blocks(self, fed: int, paths: int, depth: int) -> tuple[int, int]:
+        """How many queries ask at once, all of a path or fewer, and how often, for tokens on paths."""
+        least = self.floors.queries
+        whole = -(-depth // least) * least
+        best, lowest = (whole, paths), paths * (whole + _COPY) - _SORT
+        for size in range(least, min(whole, 4 * least + 1), least):
+            # A path has a block that is not full of its own tokens; what is no token is asked once, too.
+            rows = min((fed + paths * (size - 1)) // size + 1, paths * -(-depth // size))
+            if rows * (size + _COPY) < lowest:
+                best, lowest = (size, rows), rows * (size + _COPY)
+        return best
 
     @torch.inference_mode()
     def keep(self, state: TransformerState, way: Tensor, lengths: Tensor) -> TransformerState:
         assert state.branches is not None
         places, batch = state.room + 1, len(lengths)
         positions = state.lengths[:, None] + self.columns(way.shape[1])  # [B,D]
-        positions = positions.masked_fill((positions >= lengths[:, None]) | (way < 0), places - 1)
-        positions = (positions + self.columns(batch)[:, None] * places).flatten()
-        tokens = state.branches.packed.gather(1, way.clamp(min=0)).flatten()
+        positions = torch.where(positions < lengths[:, None], positions, places - 1)
+        if batch > 1:
+            positions = positions + self.columns(batch)[:, None] * places
+        positions, tokens = positions.flatten(), way.clamp(min=0)
+        tokens = state.branches.packed.gather(1, tokens).flatten()
         for kept, fed in zip(state.target, state.branches.kv, strict=True):
-            kept.places.index_copy_(0, positions, fed[tokens])
+            kept.places.index_copy_(0, positions, fed.index_select(0, tokens))
         return replace(state, lengths=lengths, branches=None)
 
     def _logits(self, x: Tensor, layout: Packed) -> Tensor:

@@ -19,6 +19,7 @@ from nartk.decoders.loop import Draft, DraftAndVerify, Drafter, Fed, Judged, arg
 from nartk.decoders.tree import DraftTree, ancestors, parse_shape, prune
 from nartk.errors import UsageError
 from nartk.hypothesis import Request, TokenTrace
+from nartk.models import transformer_scorer
 from nartk.models.transformer_scorer import TransformerScorer
 from nartk.scorer import Seq2SeqScorer, Source, Tree, TreeScorer
 
@@ -527,14 +528,43 @@ def way_to(parents: list[int], node: int) -> list[int]:
     return [*(way_to(parents, parents[node]) if parents[node] >= 0 else []), node]
 
 
-@pytest.mark.parametrize("exact", [True, False])
+def test_a_block_has_room_for_all_that_ask() -> None:
+    """However long the stretches are that paths do not share, in blocks of each size."""
+    scorer = random_scorer(random.Random(0), torch.float32, torch.device("cpu"))
+    rng, chosen = random.Random(1), set()
+    for _ in range(300):
+        paths = rng.randint(2, 60)
+        own = [rng.randint(1, rng.choice([2, 40])) for _ in range(paths)]
+        depth = max(own) + rng.randint(0, 20)
+        size, rows = scorer._blocks(sum(own), paths, depth)
+        whole = -(-depth // size) == 1
+        needed = paths if whole else sum(-(-count // size) for count in own)
+        assert needed <= rows <= paths * -(-depth // size)
+        assert size % scorer.floors.queries == 0
+        chosen.add(whole)
+    assert chosen == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("exact", "cost"),
+    [(True, {}), (True, {"_SORT": 0, "_COPY": 0}), (True, {"_PIECE": 1, "_PIECES": 1}), (False, {})],
+    ids=["whole paths", "blocks", "one at a time", "fast mode"],
+)
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_a_tree_pass_equals_a_chain_pass_of_each_path(exact: bool, dtype: str, device: torch.device) -> None:
-    """Logits of all nodes, and the cache after one way was kept. In exact mode bitwise."""
-    for seed in range(4):
+def test_a_tree_pass_equals_a_chain_pass_of_each_path(
+    exact: bool, dtype: str, cost: dict[str, int], device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logits of all nodes, and the cache after one way was kept. In exact mode bitwise.
+
+    Whether paths ask as a whole or in blocks, at once or one after the other.
+    """
+    for name, value in cost.items():
+        monkeypatch.setattr(transformer_scorer, name, value)
+    parts = 0
+    for seed in range(3):
         rng = random.Random(f"pass {seed}")
         scorer = random_scorer(rng, DTYPES[dtype], device).mode(exact=exact)
-        words, batch, width = len(scorer.vocab), rng.choice([1, 2, 5]), rng.choice([3, 7, 14])
+        words, batch, width = len(scorer.vocab), rng.choice([1, 2, 5]), rng.choice([3, 7, 14, 20])
         source = padded([[*rng.choices(range(4, words), k=rng.randint(1, 30)), EOS] for _ in range(batch)])
         sizes = (source != PAD).sum(1)
         given = torch.tensor([[EOS, *rng.choices(range(4, words), k=9)] for _ in range(batch)])
@@ -561,6 +591,7 @@ def test_a_tree_pass_equals_a_chain_pass_of_each_path(exact: bool, dtype: str, d
         above = ancestors(parents)
         depth = max(len(way) for ways in rows for way in ways)
         tree = Tree(above.sum(2) - 1, above, ends.to(device), depth)
+        parts += scorer._blocks(sum(counts), len(ends), depth)[0] < depth
         logits, state = scorer.verify_tree(tokens, before(), counts, tree)
         chosen = [rng.choice(ways) for ways in rows]
         kept = [rng.randint(1, len(way)) for way in chosen]
@@ -580,6 +611,7 @@ def test_a_tree_pass_equals_a_chain_pass_of_each_path(exact: bool, dtype: str, d
                         check(mine.kv[row, :end], theirs.kv[row, :end], exact, dtype)
             at += len(ways)
         assert at == len(logits)
+    assert (parts > 0) == ("_SORT" in cost)
 
 
 def check(found: Tensor, wanted: Tensor, exact: bool, dtype: str) -> None:
