@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import TypeVar
 
 import torch
@@ -40,27 +41,37 @@ class Packed:
     dense: bool  # every row has `width` tokens
     padding: int  # tokens at the end that belong to no row
 
+    @cached_property
+    def places(self) -> Tensor:
+        """[N], which of B*K each is."""
+        return self.columns if self.batch == 1 else self.rows * self.width + self.columns
+
+    @cached_property
+    def _filled(self) -> Tensor:
+        """`places`, and one of them for each token that belongs to no row."""
+        return F.pad(self.places, (0, self.padding))
+
     def unpack(self, x: Tensor) -> Tensor:
         """[N,W] -> [B,K,W], whatever the W features are."""
+        return self._spread(x).view(self.batch, self.width, -1)
+
+    def _spread(self, x: Tensor) -> Tensor:
+        """[N,W] -> [B*K,W]."""
         if self.padding:
             x = x[: x.shape[0] - self.padding]
         if self.dense:
-            return x.view(self.batch, self.width, -1)
-        out = x.new_zeros(self.batch, self.width, x.shape[1])
-        out[self.rows, self.columns] = x
-        return out
+            return x
+        return x.new_zeros(self.batch * self.width, x.shape[1]).index_copy_(0, self.places, x)
 
     def split(self, x: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
-        x = self.unpack(x).view(self.batch, self.width, parts, heads, x.shape[1] // parts // heads)
+        x = self._spread(x)
         if parts == 1:
-            return (x.squeeze(2).transpose(1, 2),)
-        return x.permute(2, 0, 3, 1, 4).unbind(0)
+            return (x.view(self.batch, self.width, heads, -1).transpose(1, 2),)
+        return x.view(self.batch, self.width, parts, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
 
     def pack(self, x: Tensor) -> Tensor:
-        x = x.transpose(1, 2)  # [B,K,H,D]
-        if not self.dense:
-            return self.pad(x[self.rows, self.columns].flatten(1))
-        return self.pad(x.reshape(self.batch * self.width, -1))
+        x = x.transpose(1, 2).reshape(self.batch * self.width, -1)  # [B,H,K,D] -> [B*K,H*D]
+        return x if self.dense and not self.padding else x.index_select(0, self._filled)
 
     def pad(self, x: Tensor) -> Tensor:
         """[N,...] -> the same with zeros for the tokens that belong to no row."""
@@ -149,6 +160,10 @@ class Serving:
         count = rows.shape[0]
         return Packed(rows, columns, batch, width, count == batch * width, -count % self.floors.rows)
 
+    def whole(self, batch: int, width: int) -> Packed:
+        """The layout of all tokens of [batch, width]."""
+        return _whole(batch, width, self.floors.rows, self.device)
+
     def columns(self, width: int) -> Tensor:
         """[width]: 0, 1, 2, ..."""
         return steps(width, self.device)
@@ -158,6 +173,13 @@ class Serving:
         return torch.zeros(hidden.shape, dtype=self.dtype, device=self.device).masked_fill_(
             hidden, float("-inf")
         )
+
+
+@lru_cache(maxsize=256)
+def _whole(batch: int, width: int, multiple: int, device: torch.device) -> Packed:
+    count = batch * width
+    places = steps(count, device)
+    return Packed(places // width, places % width, batch, width, True, -count % multiple)
 
 
 def _align_heads(attention: Attention) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,7 @@ from torch import Tensor
 from nartk.models.linear import attention as dot_attention
 from nartk.models.serving import LENGTHS, Packed, Serving
 from nartk.models.transformer import Attention, Cache
-from nartk.rows import cat_rows, steps
+from nartk.rows import cat_rows
 from nartk.scorer import Source, Tree
 
 _FEW = 16  # rows of a linear layer that cost hardly more than one: reading the weights takes as long
@@ -66,7 +66,7 @@ class _Kept:
         parts = kv[:, :-1].unflatten(2, (2, heads, -1))  # [B,T,2,H,D]
         self.keys, self.values = parts.permute(2, 0, 3, 1, 4).unbind(0)
 
-    @property
+    @cached_property
     def places(self) -> Tensor:
         """A view of all positions of all rows, [B*(T+1),2*H*D]."""
         return self.kv.flatten(0, 1)
@@ -86,12 +86,12 @@ class _Cache:
 
     kept: _Kept
     mask: Tensor  # [B,1,K,T]
-    positions: Tensor  # [N]
+    places: Tensor  # [N], of all positions of all rows
     layout: Packed
 
     def attend(self, attention: Attention, qkv: Tensor) -> Tensor:
         q, new = _apart(qkv)
-        self.kept.kv[self.layout.rows, self.positions] = new[: len(self.positions)]
+        self.kept.places.index_copy_(0, self.places, new[: len(self.places)] if self.layout.padding else new)
         (q,) = attention.split(q, 1, self.layout)
         return attention.attend(q, self.kept.keys, self.kept.values, self.mask, layout=self.layout)
 
@@ -200,16 +200,19 @@ class TransformerScorer(Serving):
         # no query of theirs looks, and is overwritten by the next pass.
         layout, fed = self._pack(F.pad(tokens, (0, wide - width)) if wide > width else tokens, counts, every)
         reach = state.lengths[:, None] + self.columns(queries)  # [B,K]
-        positions = reach[layout.rows, layout.columns].clamp(max=room)  # [N]
-        # What is added may lie past the last position that the model knows.
-        known = positions.clamp(max=self.config.max_target_len - 1)
-        x = self.model.decoder_embedding(layout.pad(fed), layout.pad(known))
         mask = self._unseen(reach, room)
+        reach = reach[:, : layout.width].flatten() if every else reach[layout.rows, layout.columns]  # [N]
+        positions = reach.clamp(max=room)
+        places = positions if batch == 1 else positions + layout.rows * (room + 1)
+        # What is added may lie past the last position that the model knows.
+        last = self.config.max_target_len - 1
+        known = positions if room <= last else positions.clamp(max=last)
+        x = self.model.decoder_embedding(layout.pad(fed), layout.pad(known))
         source_mask = state.source_mask.expand(-1, -1, queries, -1)
         for layer, source_kv, kept in zip(
             self.model.decoder_layers, state.source_kv, state.target, strict=True
         ):
-            x = layer(x, source_kv, source_mask, cache=_Cache(kept, mask, positions, layout))
+            x = layer(x, source_kv, source_mask, cache=_Cache(kept, mask, places, layout))
         logits = self._logits(x, layout)  # [N,V]
         if wide > width:
             logits = logits.unflatten(0, (batch, wide))[:, :width].flatten(0, 1)
@@ -339,8 +342,7 @@ class TransformerScorer(Serving):
     def _pack(self, tokens: Tensor, counts: Sequence[int] | None, every: bool) -> tuple[Packed, Tensor]:
         batch, width = tokens.shape
         if every:
-            rows, columns = _grid(batch, width, self.device)
-            return self.layout(rows, columns, batch, width), tokens.flatten()
+            return self.whole(batch, width), tokens.flatten()
         kept = torch.arange(width) < torch.tensor(counts)[:, None]
         rows, columns = kept.nonzero().to(self.device).unbind(1)
         return self.layout(rows, columns, batch, width), tokens[rows, columns]
@@ -380,13 +382,6 @@ class TransformerScorer(Serving):
             ),
             lengths=torch.cat([first.lengths, second.lengths]),
         )
-
-
-@lru_cache(maxsize=64)
-def _grid(rows: int, columns: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The row and the column of each place, row after row: two of [rows*columns]."""
-    index = steps(rows * columns, device)
-    return index // columns, index % columns
 
 
 @lru_cache(maxsize=64)
