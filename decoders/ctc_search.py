@@ -16,6 +16,7 @@ from torch import Tensor
 from nartk.decoders.beam import best_of
 from nartk.decoders.ngram import NGram
 from nartk.errors import StrategyMismatchError
+from nartk.rows import steps, these
 from nartk.scorer import Frames
 from nartk.vocab import Vocab
 
@@ -51,7 +52,7 @@ class Collapsed:
 
 def collapse(labels: Tensor, lengths: Tensor, blank: int) -> Collapsed:
     """Merges runs in labels [B,T], of which lengths [B] count, and leaves out blanks."""
-    inside = torch.arange(labels.shape[1], device=labels.device) < lengths[:, None]
+    inside = steps(labels.shape[1], labels.device) < lengths[:, None]
     spoken = inside & (labels != blank)
     first = spoken & _changes(labels)
     places = torch.where(spoken, first.cumsum(1) - 1, -1)
@@ -85,7 +86,7 @@ def greedy_labels(frames: Frames, blank: int, silent: list[int]) -> Collapsed:
 
 def _likeliest(frames: Frames, silent: list[int]) -> tuple[Tensor, Tensor]:
     """The likeliest label of each frame but the `silent` ones, its log-probability first: [B,T]."""
-    never = torch.tensor(silent, dtype=torch.int64, device=frames.log_probs.device)
+    never = these(tuple(silent), frames.log_probs.device)
     best, labels = frames.log_probs.max(2)
     if bool(torch.isin(labels, never).any()):  # trained models say none; the copy costs three times the rest
         best, labels = frames.log_probs.index_fill(2, never, float("-inf")).max(2)

@@ -5,11 +5,11 @@ Symbols: B rows, L graph vertices, C words of a vertex, D features, V words.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from nartk.decoders.beam import best_of
 from nartk.decoders.graph import choose_words, likeliest, score_ends
+from nartk.rows import steps
 from nartk.scorer import Graph, GraphScorer
 
 
@@ -21,19 +21,19 @@ def say_everywhere(scorer: GraphScorer, graph: Graph, count: int = 1) -> tuple[T
     """
     batch, width = graph.links.shape[:2]
     count = min(count, len(scorer.vocab))
-    place = torch.arange(width, device=graph.links.device)
+    place = steps(width, graph.links.device)
     last = graph.lengths - 1
     inner = (place > 0) & (place < last[:, None])  # [B,L]
+    inner = inner.flatten().nonzero().squeeze(1)  # [N], which of B*L
 
     def choose(lprobs: Tensor) -> Tensor:
         return likeliest(lprobs)[:, None] if count == 1 else best_of(lprobs, count)
 
-    found, lprobs = choose_words(scorer, graph.hidden[inner], choose)  # [N,C]
-    words = place.new_full((batch, width, count), scorer.vocab.eos)
-    scores = lprobs.new_full((batch, width, count), float("-inf"))
-    words[inner], scores[inner] = found, lprobs
-    scores[torch.arange(batch, device=last.device), last, 0] = score_ends(scorer, graph)
-    return words, scores
+    found, lprobs = choose_words(scorer, graph.hidden.flatten(0, 1).index_select(0, inner), choose)  # [N,C]
+    words = found.new_full((batch * width, count), scorer.vocab.eos).index_copy_(0, inner, found)
+    scores = lprobs.new_full((batch * width, count), float("-inf")).index_copy_(0, inner, lprobs)
+    scores[last + steps(batch, last.device) * width, 0] = score_ends(scorer, graph)
+    return words.view(batch, width, count), scores.view(batch, width, count)
 
 
 def powers(most: int, exponent: float, like: Tensor) -> Tensor:

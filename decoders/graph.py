@@ -18,6 +18,7 @@ from torch import Tensor
 
 from nartk.decoders.native import Found
 from nartk.hypothesis import GraphTrace
+from nartk.rows import steps, these
 from nartk.scorer import Graph, GraphScorer
 from nartk.sums import tree_sum
 
@@ -65,24 +66,25 @@ def walk(following: Tensor, lengths: Tensor) -> Paths:
     return Paths(vertices[:, : int(counts.max())], counts)
 
 
-def walk_everywhere(following: Tensor, lengths: Tensor, steps: int) -> Tensor:
-    """The first steps of the walks from all vertices, as `walk` goes: [R,L,steps+1], each its start first.
+def walk_everywhere(following: Tensor, lengths: Tensor, count: int) -> Tensor:
+    """The first steps of the walks from all vertices, as `walk` goes: [R,L,count+1], each its start first.
 
     Those that have ended stay at the last vertex, and those from beyond it go there.
     """
     rows, width = following.shape
     jump = _onward(following, lengths[:, None] - 1)
-    vertices = torch.arange(width, device=following.device).expand(rows, -1)[:, :, None]
-    while vertices.shape[2] <= steps:
-        after = jump.gather(1, vertices.flatten(1)).view(vertices.shape)
-        vertices = torch.cat([vertices, after], 2)
-        jump = jump.gather(1, jump)
-    return vertices[:, :, : steps + 1]
+    vertices, known = steps(width, following.device).expand(rows, -1), 1
+    while known <= count:
+        vertices = torch.cat([vertices, jump.gather(1, vertices)], 1)  # [R,known*L]
+        known *= 2
+        if known <= count:
+            jump = jump.gather(1, jump)
+    return vertices.view(rows, known, width)[:, : count + 1].transpose(1, 2)
 
 
 def _onward(following: Tensor, last: Tensor) -> Tensor:
     """The vertices [R,L] that walks come to next, none behind the last [R,1]."""
-    later = torch.arange(1, following.shape[1] + 1, device=following.device)
+    later = steps(following.shape[1] + 1, following.device)[1:]
     return torch.minimum(torch.maximum(following, later), last)
 
 
@@ -98,15 +100,14 @@ def choose_words(
     Returns:
         Words int64 and log-probabilities fp32, [N] or [N,C] as `choose` gives them.
     """
-    silent = [scorer.vocab.bos, scorer.vocab.pad, scorer.vocab.eos]
+    silent = these((scorer.vocab.bos, scorer.vocab.pad, scorer.vocab.eos), hidden.device)
     words, scores = [], []
     for some, *rest in zip(*(x.split(_CHUNK) for x in (hidden, *beside)), strict=True):
-        lprobs = scorer.words(some).float().log_softmax(-1)
-        lprobs[:, silent] = float("-inf")
+        lprobs = scorer.words(some).float().log_softmax(-1).index_fill_(1, silent, float("-inf"))
         chosen = choose(lprobs, *rest)
         words.append(chosen)
         scores.append(lprobs.gather(1, chosen if chosen.dim() == 2 else chosen[:, None]).view_as(chosen))
-    return torch.cat(words), torch.cat(scores)
+    return (words[0], scores[0]) if len(words) == 1 else (torch.cat(words), torch.cat(scores))
 
 
 def likeliest(lprobs: Tensor) -> Tensor:
@@ -116,7 +117,7 @@ def likeliest(lprobs: Tensor) -> Tensor:
 
 def score_ends(scorer: GraphScorer, graph: Graph) -> Tensor:
     """The log-probability [B] fp32 of eos at the last vertex."""
-    rows = torch.arange(len(graph.lengths), device=graph.lengths.device)
+    rows = steps(len(graph.lengths), graph.lengths.device)
     logits = scorer.words(graph.hidden[rows, graph.lengths - 1])
     return logits.float().log_softmax(-1)[:, scorer.vocab.eos]
 

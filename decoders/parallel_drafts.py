@@ -23,7 +23,7 @@ from nartk.decoders.iad import CopyState, SourceCopy, copy_state, spelling
 from nartk.decoders.loop import Draft, Drafter, join_rows, select_rows
 from nartk.decoders.tree import Branches, DraftTree, Lattice
 from nartk.hypothesis import Request
-from nartk.rows import cat_rows, steps, told
+from nartk.rows import cat_rows, steps, these, told
 from nartk.scorer import (
     BlockScorer,
     CanvasScorer,
@@ -33,7 +33,6 @@ from nartk.scorer import (
     Seq2SeqScorer,
     Source,
 )
-from nartk.sums import tree_sum
 
 _WORDS = 8  # of each vertex of a graph, the likeliest; all others count as equally likely
 _REST = 1e-6  # probability that is left for them, at least
@@ -181,8 +180,8 @@ class CanvasDrafter(_Copying):
         masked = steps(int(sizes.max()), sizes.device) < words[:, None]
         canvas = torch.where(masked, scorer.mask, vocab.eos)
         logits = scorer.fill(canvas, sizes, state, masked).float()  # [N,V]
-        never = [scorer.mask, vocab.pad, vocab.eos]
-        spoken = logits.index_fill(1, torch.tensor(never, device=sizes.device), float("-inf"))
+        never = these((scorer.mask, vocab.pad, vocab.eos), sizes.device)
+        spoken = logits.index_fill(1, never, float("-inf"))
         said = canvas.masked_scatter(masked, likeliest(spoken))
         copied, branches = _copying(self.copy, said, words, vocab.eos), None
         if self.tree:
@@ -255,9 +254,9 @@ class GraphDrafter(Drafter):
     def start(self, source: Source, requests: Sequence[Request]) -> _Graphs:
         graph = self.scorer.emit(source)
         words, lprobs = say_everywhere(self.scorer, graph, _WORDS)
-        columns = torch.arange(words.shape[1], device=words.device)
+        columns = steps(words.shape[1], words.device)
         last = graph.lengths[:, None] - 1
-        rest = (1 - tree_sum(lprobs.exp().flatten(0, 1)).view(words.shape[:2])).clamp(min=_REST)
+        rest = (1 - lprobs.exp().sum(2)).clamp(min=_REST)
         others = (rest / len(self.scorer.vocab)).log().masked_fill(columns >= last, float("-inf"))
         others[:, 0] = _JUMP
         through = walk_everywhere(
@@ -293,7 +292,7 @@ class GraphDrafter(Drafter):
     ) -> tuple[Draft, _Graphs]:
         graph = _follow(state.graph, outputs, lengths)
         vertex = graph.forward.max(1).indices
-        rows = torch.arange(len(vertex), device=vertex.device)
+        rows = steps(len(vertex), vertex.device)
         tokens = graph.drafts[rows, vertex]
         draft = Draft(tokens, torch.full_like(vertex, tokens.shape[1]))
         if state.ways is not None:
@@ -481,7 +480,7 @@ def _copies(verifier: Seq2SeqScorer, longest: int) -> SourceCopy:
 def _copying(copy: SourceCopy, words: Tensor, lengths: Tensor, eos: int) -> CopyState:
     """The state of rows that copy words [B,T], of which lengths [B] count, and eos behind them."""
     width = int(lengths.max()) + 1
-    inside = torch.arange(width, device=words.device) < lengths[:, None]
+    inside = steps(width, words.device) < lengths[:, None]
     words = F.pad(words, (0, 1))[:, :width]  # every frame may say one
     state = copy_state(torch.where(inside, words, -1), lengths, copy.spelling)
     return replace(state, text=state.text.scatter(1, lengths[:, None], eos))

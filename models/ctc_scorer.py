@@ -27,8 +27,9 @@ class CtcScorer(NarScorer):
         x = self.model.frames(state.tokens, state.memory)[:, :width]
         hidden = self.decode(self.model.place_vectors(x), lengths, state)
         kept = self.columns(width) < lengths[:, None]
-        said = self.logits(hidden[kept]).float().log_softmax(-1)  # [n,V]
-        if bool(kept.all()):
+        every = len(kept) == 1 or bool(kept.all())  # one row is as long as the longest
+        said = self.logits(hidden.flatten(0, 1) if every else hidden[kept]).float().log_softmax(-1)  # [n,V]
+        if every:
             return Frames(said.view(*kept.shape, -1), lengths)
         log_probs = said.new_zeros(*kept.shape, said.shape[1])
         log_probs[kept] = said

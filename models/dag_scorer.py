@@ -50,9 +50,9 @@ class DagScorer(NarScorer):
     def _links(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """Links [B,L,L] of features [B,L,D]; in exact mode each row's are computed alone."""
         batch, width = hidden.shape[:2]
-        rows, places = (self.columns(width) < lengths[:, None]).nonzero().unbind(1)
-        layout = self.layout(rows, places, batch, -(-width // LENGTHS) * LENGTHS if self.exact else width)
-        packed = self.model.links.project(layout.pad(hidden[rows, places]), layout.pad(places))
+        layout, _ = self.counted(lengths, -(-width // LENGTHS) * LENGTHS if self.exact else width)
+        vertices = hidden[layout.rows, layout.columns]
+        packed = self.model.links.project(layout.pad(vertices), layout.pad(layout.columns))
         query, key, gate = (layout.unpack(x) for x in packed)
         if not self.exact:
             return self.model.links.mix(query, key, gate, lengths)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nartk.models.nar import NonAutoregressive
-from nartk.models.serving import LENGTHS, Serving
+from nartk.models.serving import LENGTHS, Packed, Serving
 from nartk.rows import cat_rows
 from nartk.scorer import Source
 
@@ -93,21 +93,35 @@ class NarScorer(Serving):
             some, inside, count = state, x, lengths
             if rows is not None:
                 some, inside, count = self.select(state, rows), x[rows], lengths[rows]
-            kept = self.columns(width) < count[:, None]  # [b,width]
-            at, columns = kept.nonzero().unbind(1)
-            layout = self.layout(at, columns, kept.shape[0], width)
-            # In exact mode all are computed with a mask.
-            every = not self.exact and layout.dense and width == x.shape[1]
-            y = layout.pad(inside.flatten(0, 1) if every else inside[at, columns])
-            mask = None if every else self.hide(~kept)[:, None, None, :]
+            layout, kept = self.counted(count, width)
+            every = kept is None and width == x.shape[1]
+            y = layout.pad(inside.flatten(0, 1) if every else inside[layout.rows, layout.columns])
+            mask = None if kept is None else self.hide(~kept)[:, None, None, :]
             for layer, source_kv in zip(self.model.decoder_layers, some.source_kv, strict=True):
                 y = layer(y, source_kv, some.source_mask, mask, causal=False, layout=layout)
             if self.model.decoder_norm is not None:
                 y = self.model.decoder_norm(y)
             if every:
                 return layout.unpack(y)
-            out[at if rows is None else rows[at], columns] = y[: at.shape[0]]
+            at = layout.rows if rows is None else rows[layout.rows]
+            out[at, layout.columns] = y[: at.shape[0]]
         return out
+
+    def counted(self, lengths: Tensor, width: int) -> tuple[Packed, Tensor | None]:
+        """The layout of the first places of each row, of as many as lengths [B] say, and which these are.
+
+        Args:
+            width: Of all places; in fast mode the largest length.
+
+        Returns:
+            Beside the layout, [B,width] bool; None in fast mode if all places count. In exact mode rows are
+            always computed with a mask.
+        """
+        if not self.exact and len(lengths) == 1:
+            return self.whole(1, width), None
+        kept = self.columns(width) < lengths[:, None]
+        layout = self.layout(*kept.nonzero().unbind(1), len(lengths), width)
+        return layout, kept if self.exact or not layout.dense else None
 
     def _groups(self, lengths: Tensor) -> Iterator[tuple[Tensor | None, int]]:
         """Rows (None: all) and the width they are computed at."""
@@ -136,9 +150,9 @@ class NarScorer(Serving):
         if places is not None:
             return self.logits(hidden[places])
         kept = self.columns(x.shape[1]) < lengths[:, None]
-        words = self.logits(hidden[kept])  # [n,V]
         if bool(kept.all()):
-            return words.view(*x.shape[:2], -1)
+            return self.logits(hidden.flatten(0, 1)).view(*x.shape[:2], -1)
+        words = self.logits(hidden[kept])  # [n,V]
         logits = words.new_zeros(*x.shape[:2], words.shape[1])
         logits[kept] = words
         return logits

@@ -32,6 +32,8 @@ class NatScorer(NarScorer):
         longest, most = self.config.max_target_len, self.model.config.length_difference
         length = state.lengths[:, None] + self.columns(2 * most + 1) - most
         found = chances.new_zeros(chances.shape[0], longest + 1)
+        if not self.exact:
+            return found.scatter_add_(1, length.clamp(1, longest), chances).log()
         # Each length but the first and the last has one class; the others are added up apart.
         inside = (length > 1) & (length < longest)
         found.scatter_(1, torch.where(inside, length, 0), chances)

@@ -30,6 +30,12 @@ def steps(count: int, device: torch.device) -> Tensor:
     return torch.arange(count, device=device)
 
 
+@lru_cache(maxsize=256)
+def these(numbers: tuple[int, ...], device: torch.device) -> Tensor:
+    """The numbers [N] int64, for those that are always the same: made once and never written to."""
+    return torch.tensor(numbers, dtype=torch.int64, device=device)
+
+
 def told(numbers: Sequence[int], device: torch.device) -> Tensor:
     """What the host knows [N] int64, on the device, for which the host does not wait.
 
