@@ -515,6 +515,25 @@ def test_a_mask_over_appended_tokens_fails(device: torch.device) -> None:
     assert random_differences(3, torch.float32, device, change=naive) > 0
 
 
+class Cramped(TransformerScorer):
+    """Leaves out some blocks of queries that are asked."""
+
+    def _blocks(self, fed: int, paths: int, depth: int) -> tuple[int, int]:
+        size, rows = super()._blocks(fed, paths, depth)
+        return (size, -(-rows // 2)) if size < depth else (size, rows)
+
+
+def test_blocks_of_queries_change_no_bit(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cramped(scorer: TransformerScorer) -> TransformerScorer:
+        scorer.__class__ = Cramped
+        return scorer
+
+    monkeypatch.setattr(transformer_scorer, "_SORT", 0)
+    monkeypatch.setattr(transformer_scorer, "_COPY", 0)
+    assert random_differences(2, torch.float32, device) == 0
+    assert random_differences(2, torch.float32, device, change=cramped) > 0
+
+
 def random_branches(rng: random.Random, batch: int, width: int, words: int, device: torch.device) -> Any:
     """Fed tokens [B,K], counts and parents of trees with several leaves."""
     tokens = torch.tensor([[rng.randrange(4, words) for _ in range(width)] for _ in range(batch)])
