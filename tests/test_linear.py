@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nartk.models import linear
-from nartk.models.linear import Floors, ServingLinear, measure_floors, serve
+from nartk.models.linear import Floors, ServingLinear, ServingNorm, measure_floors, serve
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
@@ -50,17 +50,16 @@ def test_the_layer_that_is_served_stays_as_it_is() -> None:
 
 def test_serve_replaces_every_layer_inside(device: torch.device) -> None:
     torch.manual_seed(0)
-    network = nn.Sequential(nn.Linear(8, 16), nn.Sequential(nn.ReLU(), nn.Linear(16, 4)))
+    norm = nn.LayerNorm(16)
+    nn.init.normal_(norm.weight)
+    nn.init.normal_(norm.bias)
+    network = nn.Sequential(nn.Linear(8, 16), nn.Sequential(norm, nn.ReLU(), nn.Linear(16, 4)))
     network = network.requires_grad_(False).to(device)
     x = torch.randn(6, 8, device=device)
     wanted = network(x)
     served = serve(network, torch.float32)
-    assert [
-        type(module) for module in served.modules() if isinstance(module, (nn.Linear, ServingLinear))
-    ] == [
-        ServingLinear,
-        ServingLinear,
-    ]
+    leaves = [type(module) for module in served.modules() if not list(module.children())]
+    assert leaves == [ServingLinear, ServingNorm, nn.ReLU, ServingLinear]
     torch.testing.assert_close(served(x), wanted)
 
 
