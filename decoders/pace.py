@@ -39,7 +39,7 @@ _SAVED = 8.0  # greedy passes that it holds at most of its share of the time
 _PAYS = 1.03  # how much faster than greedy search the drafted tokens must be expected to come
 _BASE = 3  # greedy passes that are timed before anything is drafted
 _STALE = 100  # drafted passes after which a greedy one is timed again
-_REPLAN = 8  # passes that a plan serves
+_REPLAN, _SERVES = 8, 32  # passes that a plan serves: at first, and at most
 _REST, _LONGEST = 32, 256  # passes that greedy search goes on alone: at first, and at most
 _DOUBT, _BELIEF = 256, 4096  # passes without a draft before their costs are measured anew: at first, at most
 _WINDOW = 128.0  # rows' drafts that the estimates remember
@@ -417,6 +417,8 @@ class Pace:
         self._start: deque[float] = deque(maxlen=_RECENT)  # seconds a row
         self._fan, self._rate = 1.0, _RATE
         self._age = self._idle = 0
+        self._next = _REPLAN  # the age at which plans are made anew
+        self._worst = 0.0  # what the drafts asked for last may take at worst, seconds
         self._rest, self._left = _REST // 2, 0  # passes of the next rest, and of the present one
         self._belief = _DOUBT  # passes without a draft before costs are doubted
         self._won = 0.0  # by drafts since the last rest, seconds
@@ -489,6 +491,7 @@ class Pace:
             if plan.depths and plan.risk <= self.credit:
                 for i in chosen:
                     asked[i] = plan.depths[classes[i]]
+                self._worst = plan.risk
                 return asked
         self._quiet = (len(rows), live)
         return asked
@@ -559,9 +562,11 @@ class Pace:
             self._earn(_SHARE * seconds)
         else:
             self.costs.add_pass(live, fed, seconds)
-            equal = self.costs.greedy(live) * emitted / live  # what greedy search takes for as much
-            most = _OUTLIER * self.costs.verify(live, fed, worst=True)
-            self._win((1 + _SHARE) * equal - min(seconds, most))
+            greedy = self.costs.greedy(live)
+            if seconds > greedy + self._worst:
+                seconds = min(seconds, _OUTLIER * self.costs.verify(live, fed, worst=True))
+            # What greedy search takes for as many tokens is saved.
+            self._win((1 + _SHARE) * greedy * emitted / live - seconds)
         if self.credit is None:
             if self.costs.measured(live):
                 self.credit = (_GRANT + _SHARE * _BASE) * self.costs.greedy(live)
@@ -583,12 +588,14 @@ class Pace:
         for is_start, rows, depth, first, second in self._spans:
             seconds = self.clock.seconds(first, second)
             known += seconds
+            most = seconds
             if is_start:
                 self._start.append(seconds / rows)
                 most = _OUTLIER * rows * usual(self._start)
             else:
                 self.costs.add_draft(rows, depth, seconds)
-                most = _OUTLIER * self.costs.draft(rows, depth, worst=True)
+                if seconds > self._worst:
+                    most = _OUTLIER * self.costs.draft(rows, depth, worst=True)
             # The first time, code is loaded and memory is got: it says nothing of the next.
             if is_start not in self._warm:
                 self._warm.add(is_start)
@@ -627,12 +634,13 @@ class Pace:
             self.standing.fade(_OFF)
         if self._won > 0:
             self._belief = _DOUBT
-        if self._age % (_REPLAN if drafted else 4 * _REPLAN) == 0:
+        if self._age >= self._next:
             self._replan()
 
     def _replan(self) -> None:
         self._rates, self._outlooks, self._plans = [], {}, {}
         self._quiet, self._refused = None, False
+        self._next = self._age + min(max(_REPLAN, self._age // 4), _SERVES)
 
     def _class(self, row: Row) -> int:
         """Doublings of the odds that a drafted token of it stands, compared with all rows'."""

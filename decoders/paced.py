@@ -125,10 +125,8 @@ class Paced(Drafter):
         return replace(state, inner=inner, places=[*state.places, *places])
 
     def observe(self, state: _State, logits: Tensor, fed: Fed) -> _State:
-        return self._observed(state, logits, fed) if any(state.asked) else state
-
-    @_charged
-    def _observed(self, state: _State, logits: Tensor, fed: Fed) -> _State:
+        if not any(state.asked):
+            return state
         if len(state.places) < len(state.rows):
             logits, fed = self._known(state, logits, fed)
         return replace(state, inner=self.drafter.observe(state.inner, logits, fed))

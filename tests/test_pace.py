@@ -48,6 +48,18 @@ class Now:
         return second - first
 
 
+class Ticking(Now):
+    """A clock that takes time itself, so that all that looks at it does, with nothing drafted as well."""
+
+    def __init__(self, each: float) -> None:
+        super().__init__()
+        self.each = each
+
+    def tick(self) -> float:
+        self.time += self.each
+        return self.time
+
+
 class Dear(ScriptScorer):
     """Says the script, and takes the time that a table says: by rows and tokens fed."""
 
@@ -147,10 +159,18 @@ class Case:
         reading: float = 0.0,
         pace: bool = True,
         make: type[Pace] = Pace,
+        going: Pace | None = None,
     ) -> tuple[Dear, Guess, list[Result]]:
-        """Decodes; the scorer tells the time."""
+        """Decodes; the scorer tells the time.
+
+        Args:
+            going: A pace to go on with, and its clock.
+        """
         script = dict(zip((r.source for r in self.requests), self.outputs, strict=True))
         scorer = Dear(50 + len(self.requests), script, cost, device=device)
+        if going is not None:
+            assert isinstance(going.clock, Now)
+            scorer.now = going.clock
         width = max(map(len, self.outputs))
         said = [[*output, *[EOS] * (width - len(output))] for output in self.outputs]
         right = [[self.right(i, t) for t in range(width)] for i in range(len(said))]
@@ -161,7 +181,7 @@ class Case:
             each=each,
             reading=reading,
         )
-        strategy = Guessing(guess=guess, pace=make(scorer.now) if pace else None)
+        strategy = Guessing(guess=guess, pace=going or (make(scorer.now) if pace else None))
         results = decode(strategy, scorer, self.requests, batch_size=batch_size)
         assert outputs_of(results) == self.outputs
         return scorer, guess, results
@@ -263,6 +283,101 @@ def test_long_runs_stay_within_a_twentieth_alone(batch_size: int, device: torch.
     spent = garbage.greedy(stairs, device, batch_size=batch_size)
     scorer, _, _ = garbage.decode(stairs, device, batch_size=batch_size, each=0.2, reading=0.2)
     assert scorer.now.time <= 1.05 * spent
+
+
+class Uncharged(Pace):
+    """Known to be wrong: pays for what passes lose, and not for what is done beside them."""
+
+    def spent(self, first: Any, second: Any, *, in_pass: bool) -> None:
+        pass
+
+
+class MisledUncharged(Misled, Uncharged):
+    pass
+
+
+class Restless(Pace):
+    """Known to be wrong: looks at every pass, though nothing pays."""
+
+    def rest(self, known: int, live: int) -> int:
+        return 0
+
+
+LOSING = [(flat, 1, 1.0, 3.0), (steep, 1, 0.0, 0.1), (stairs, 4, 1.5, 2.0)]
+
+
+def lost(
+    make: type[Pace], cost: Cost, batch_size: int, each: float, reading: float, device: torch.device
+) -> tuple[float, Pace]:
+    """What 200 sentences a row take, of greedy search's time, once a first few have been decoded."""
+    pace = make(Ticking(0.02))  # so that a pass that is looked at takes at least a twelfth longer
+    options: Any = {"batch_size": batch_size, "each": each, "reading": reading, "going": pace}
+    case(10 * batch_size, never, longest=12).decode(cost, device, **options)
+    before = pace.clock.tick()
+    garbage = case(200 * batch_size, never, longest=12, seed=1)
+    garbage.decode(cost, device, **options)
+    return (pace.clock.tick() - before) / garbage.greedy(cost, device, batch_size=batch_size), pace
+
+
+@pytest.mark.parametrize("losing", LOSING)
+@pytest.mark.parametrize("make", [Pace, Misled])
+def test_all_that_is_done_for_nothing_is_a_twentieth_at_most(
+    make: type[Pace], losing: Any, device: torch.device
+) -> None:
+    share, pace = lost(make, *losing, device)
+    assert 1 < share <= 1.05
+    assert len(pace._warm) == 2  # both a source was read and something drafted
+
+
+@pytest.mark.parametrize(("make", "losing"), [(Restless, LOSING[1]), (MisledUncharged, LOSING[0])])
+def test_what_is_not_charged_is_lost(make: type[Pace], losing: Any, device: torch.device) -> None:
+    share, _ = lost(make, *losing, device)
+    assert share > 1.05
+
+
+class Steady(Pace):
+    """Known to be wrong: rests as long after each try as after the first."""
+
+    def rested(self, passes: int, first: Any, second: Any) -> None:
+        super().rested(passes, first, second)
+        self._rest = 8
+
+
+def test_rests_become_longer_while_nothing_pays(device: torch.device) -> None:
+    found = []
+    for make in (Pace, Steady):
+        rests: list[int] = []
+
+        class Noted(make):  # type: ignore[misc, valid-type]
+            def rest(self, known: int, live: int) -> int:
+                begun = not self._left
+                passes = super().rest(known, live)
+                if passes and begun:
+                    rests.append(passes)  # noqa: B023
+                return passes
+
+        case(80, never).decode(stairs, device, each=0.1, reading=0.1, make=Noted)
+        found.append(rests)
+    assert found[0][:4] == [32, 64, 128, 256]
+    assert set(found[0][4:]) == {256}
+    assert found[1][-1] < 64
+
+
+def test_while_it_rests_nothing_is_asked_of_pace_or_drafter(device: torch.device) -> None:
+    """Of 200 passes that greedy search goes on alone, over many sentences."""
+    garbage = case(12, never, longest=12)
+
+    class Away(Pace):
+        def __getattribute__(self, name: str) -> Any:
+            if name in ("admit", "budgets", "passed", "spent", "started", "drafted", "is_quiet"):
+                raise AssertionError(name)
+            return super().__getattribute__(name)
+
+    pace = Away(Ticking(0.0))
+    pace._left = 200
+    scorer, guess, _ = garbage.decode(flat, device, batch_size=3, going=pace)
+    assert guess.asked == []
+    assert pace._left == 200 - len(scorer.fed)
 
 
 def test_perfect_drafts_become_as_long_as_they_may(device: torch.device) -> None:
