@@ -108,7 +108,7 @@ DRAFTERS = (
         "blockwise",
         _NAT + "--block 12 --glancing 0.5:0.3@{updates}",
         (),
-        data=("greedy",),
+        data=("distilled",),
     ),
     System("dag-drafter", "DA-Transformer drafter", "dag", _DAG, (), data=("greedy",)),
     System(
