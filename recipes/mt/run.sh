@@ -2,7 +2,7 @@
 # Machine translation, autoregressive and not, from text to a table of quality and speed:
 #
 #   recipes/mt/run.sh [--pair en-de|de-en|en-ja] [--quick] [--data DIR] [--work DIR] [--device cpu|cuda]
-#                     [--stage NAME[,NAME...]] [--only NAME,...] [--on NAME,...] [--d-model N]
+#                     [--stage NAME[,NAME...]] [--only NAME,...] [--on raw|distilled] [--d-model N]
 #                     [--updates N] [--teacher-updates N] [--jobs N]
 #
 # Stages: prepare sentencepiece binarise lm teacher distil models calibrate decode score speed table. A stage that
@@ -11,10 +11,9 @@
 #   --pair     en-de (default, where the corpus is) and de-en: Multi30k; en-ja: the Tanaka corpus, which ships
 #   --data     folder of Multi30k (see recipes/mt/README.md; default: $NARTK_SHARED_DATA/mt/multi30k)
 #   --quick    small models on 3,000 pairs, few updates: every stage for real, in minutes on two cores
-#   --only     these alone: the students nat, cmlm, glat, ctc, ctc-glat, dag, and the teacher's drafters, blockwise,
-#              dag-drafter and small
-#   --on       train on these data alone, with commas: raw, distilled (what the teacher's beam search says), greedy
-#              (what its greedy search says, from which drafters learn)
+#   --only     these alone: the students nat, cmlm, glat, ctc, ctc-glat, dag, and the teacher's drafters, blockwise
+#              and small
+#   --on       train the students on these data alone (default: on both); drafters know distilled data alone
 #   --d-model  width of all models (default 128, so that two cores train one in an hour at most; --quick 64)
 #   --updates  of a student (default 4000, --quick 60); --teacher-updates (default 4000, --quick 200)
 #   --jobs     trainings and decodings at a time (default 2, with cuda 1); speed is measured one at a time
@@ -24,7 +23,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=../stages.sh
 source "$here/../stages.sh"
 stages=(prepare sentencepiece binarise lm teacher distil models calibrate decode score speed table)
-pair= quick= data= work= device=cpu only= on='raw distilled greedy' d_model= updates= teacher_updates= jobs= chosen=
+pair= quick= data= work= device=cpu only= on='raw distilled' d_model= updates= teacher_updates= jobs= chosen=
 
 usage() { sed -n '2,21s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 while [ $# -gt 0 ]; do
@@ -43,7 +42,8 @@ while [ $# -gt 0 ]; do
     --device) device=$2 ;;
     --stage) chosen=${2//,/ } ;;
     --only) only=$2 ;;
-    --on) on=${2//,/ } ;;
+    --on) on=$2
+      [[ "raw distilled" == *"$on"* ]] || die "--on $on: choose raw or distilled" ;;
     --d-model) d_model=$2 ;;
     --updates) updates=$2 ;;
     --teacher-updates) teacher_updates=$2 ;;
@@ -67,9 +67,6 @@ case $pair in
     else echo "run.sh: BLEU over characters: pip install 'sacrebleu[ja]' for words" >&2; fi ;;
   *) die "no pair '$pair': choose from en-de, de-en, en-ja" ;;
 esac
-for name in $on; do
-  [[ " raw distilled greedy " == *" $name "* ]] || die "--on $name: choose from raw, distilled, greedy"
-done
 for name in $chosen; do
   [[ " ${stages[*]} " == *" $name "* ]] || die "no stage '$name': choose from ${stages[*]}"
 done
@@ -86,7 +83,7 @@ if [ -n "$quick" ]; then
   size=(--encoder-layers 2 --decoder-layers 2 --encoder-heads 2 --decoder-heads 2)
   schedule=(--lr 0.002 --warmup-updates 30 --log-interval 20) pieces=2000 tokens=1500 teacher_tokens=1500
   # A teacher of 200 updates says little: most references stay.
-  distil=(--strategy greedy --max-len 40 --min-bleu 10 --drop-longer 100 --drop-repeats 6) limit=(--max-len 40)
+  distil=(--strategy greedy --max-len 40 --min-bleu 10 --drop-longer 100 --drop-repeats 6)
   calibration=(--grid fallback=0.5,0.9 --grid rollback=2 --rounds 1)
   speed=(--rounds 2 --single 5 --many 32 --threads 1)
 else
@@ -94,7 +91,7 @@ else
   size=(--encoder-layers 3 --decoder-layers 3 --encoder-heads 4 --decoder-heads 4)
   # Students get small batches, and more of them: that is what a short training needs.
   schedule=(--lr 0.002 --warmup-updates 400 --log-interval 100) pieces=4000 tokens=2048 teacher_tokens=4096
-  distil=(--strategy beam --beam-size 5 --drop-longer 200 --drop-ratio 3 --drop-copies 1 --drop-repeats 4) limit=()
+  distil=(--strategy beam --beam-size 5 --drop-longer 200 --drop-ratio 3 --drop-copies 1 --drop-repeats 4)
   calibration=(--rounds 1)
   speed=(--rounds 3 --single 100 --many 1000)
 fi
@@ -148,29 +145,19 @@ teacher() {
   fit "$work/teacher" transformer "$teacher_updates" "${size[@]}" --max-tokens "$teacher_tokens" --dropout 0.2 $flags
 }
 
-# What the teacher says in place of the references: with beam search and filtered, for models of their own; as it
-# is and with greedy search, for its drafters.
 distil() {
-  distilled_into distilled --target "$work/text/train.$trg" "${distil[@]}"
-  [[ " $on " != *" greedy "* ]] || distilled_into greedy --strategy greedy "${limit[@]}"
-}
-
-# distilled_into KIND-OF-DATA FLAGS...
-distilled_into() {
-  local folder=$work/$1 binary=$work/bin-$1
-  shift
-  nartk-distill "$work/teacher/model" "$work/text/train.$src" --target-lang "$trg" --device "$device" "$@" \
-    --output "$folder"
-  python "$here/prepare.py" encode --model "$work/text/spm.model" "$folder"/train.{"$src","$trg"}
-  nartk-preprocess --source-lang "$src" --target-lang "$trg" --trainpref "$folder/train.spm" \
-    --destdir "$binary" --joined-dictionary --srcdict "$work/text/dict.txt"
+  nartk-distill "$work/teacher/model" "$work/text/train.$src" --target "$work/text/train.$trg" --device "$device" \
+    "${distil[@]}" --output "$work/distilled"
+  python "$here/prepare.py" encode --model "$work/text/spm.model" "$work/distilled"/train.{"$src","$trg"}
+  nartk-preprocess --source-lang "$src" --target-lang "$trg" --trainpref "$work/distilled/train.spm" \
+    --destdir "$work/bin-distilled" --joined-dictionary --srcdict "$work/text/dict.txt"
 }
 
 # One student: what fails leaves a mark and its log, and the others go on.
 student() {
   local name=$1 kind=$2 flags=$3 kind_of_data=$4 start=$SECONDS
   local folder=$work/$name.$kind_of_data extra=(--init-encoder "$work/teacher/checkpoints/checkpoint_last.pt")
-  [ "$kind_of_data" = raw ] || extra+=(--distilled "$work/bin-$kind_of_data")
+  [ "$kind_of_data" = raw ] || extra+=(--distilled "$work/bin-distilled")
   mkdir -p "$folder"
   rm -f "$work/failed/$name.$kind_of_data"
   set +e # not in the condition below, where the first error of `fit` would not end it
@@ -191,14 +178,14 @@ student() {
 }
 
 models() {
-  local name kind flags data kind_of_data
-  while IFS=$'\t' read -r _ name kind flags data; do
-    [ "$name" != teacher ] || continue
-    for kind_of_data in ${data//,/ }; do
-      [[ " $on " != *" $kind_of_data "* ]] || [ -e "$work/$name.$kind_of_data/model/config.json" ] ||
+  local what name kind flags kind_of_data
+  while IFS=$'\t' read -r what name kind flags; do
+    for kind_of_data in $on; do
+      [ "$name" = teacher ] || [ "$what.$kind_of_data" = drafter.raw ] ||
+        [ -e "$work/$name.$kind_of_data/model/config.json" ] ||
         later student "$name" "$kind" "$flags" "$kind_of_data"
     done
-  done < <(systems model | tac) # the longest first, so that no job is left over at the end
+  done < <({ systems model; systems drafter; } | tac) # the longest first, so that no job is left over at the end
   wait
 }
 
@@ -213,12 +200,9 @@ calibrate() {
 
 # Names of systems in capitals become their folders, and LM the language model.
 folders() {
-  local greedy
-  greedy=$(systems model | awk -F '\t' '$5 == "greedy" { print toupper($2) }' | paste -sd '|')
   sed -E ":again
     s#^(.*[= ])TEACHER#\1$work/teacher/model#
     s#^(.*[= ])LM\b#\1$work/text/lm.arpa#
-    s#^(.*[= ])(${greedy:-NONE})\b#\1$work/\L\2.greedy/model#
     s#^(.*[= ])([A-Z][A-Z-]+)#\1$work/\L\2.distilled/model#
     t again"
 }

@@ -19,7 +19,7 @@ from typing import Any
 from systems import DRAFTERS, STUDENTS, TEACHER
 
 TITLES = {system.name: system.title for system in (TEACHER, *STUDENTS, *DRAFTERS)}
-KINDS_OF_DATA = {system.name: system.data for system in (TEACHER, *STUDENTS, *DRAFTERS)}
+KINDS_OF_DATA = {"teacher": ("raw",), **dict.fromkeys((system.name for system in DRAFTERS), ("distilled",))}
 COLUMNS = (
     "system",
     "data",
@@ -62,13 +62,13 @@ def collect(work: Path) -> list[dict[str, Any]]:
     bases = [seconds.get(key_of("teacher", "raw", spec)) for spec in TEACHER.decoders[:2]]
     rows = []
     for line in (work / "systems.tsv").read_text(encoding="utf-8").splitlines():
-        what, name, spec, rest, *_ = line.split("\t")
-        if what == "model":
+        what, name, spec, rest = line.split("\t")
+        if what in ("model", "drafter"):
             continue
         if what == "missing":
             rows.append({"name": name, "data": "-", "strategy": spec, "missing": f"not available: {rest}"})
             continue
-        for data in KINDS_OF_DATA[name]:
+        for data in KINDS_OF_DATA.get(name, ("raw", "distilled")):
             key = key_of(name, data, spec)
             row: dict[str, Any] = {"name": name, "data": data, "strategy": spec}
             rows.append(row)
