@@ -561,27 +561,28 @@ class _Batch:
             self.rows = replace(rows, last=last, lengths=rows.lengths + 1)
             return (last,), None
 
-        tokens, stands, eos = judged.tokens, judged.stands, self.scorer.vocab.eos
-        if stands is not None:
-            tokens, stands = torch.where(stands, fed.drafted, tokens), packing.unpack(stands)
-        elif fed.tree is None:
-            stands = packing.unpack(tokens == fed.drafted)
-        tokens, scores = packing.unpack(tokens), packing.unpack(judged.scores)  # [B,K]
-        if fed.tree is not None:
-            way, stands = fed.tree.follow(fed.nodes, tokens, stands, eos)
+        tokens, eos = judged.tokens, self.scorer.vocab.eos
+        if judged.stands is not None:
+            tokens = torch.where(judged.stands, fed.drafted, tokens)
+        said, scores = packing.unpack(tokens), packing.unpack(judged.scores)  # [B,K]
+        if fed.tree is None:
+            stands = packing.unpack(tokens == fed.drafted if judged.stands is None else judged.stands)
+        else:
+            given = None if judged.stands is None else packing.unpack(judged.stands)
+            way, stands = fed.tree.follow(fed.nodes, said, given, eos)
             nodes = way.clamp(min=0)  # what is gathered behind the way's end is not output
-            tokens, scores, stands = (x.gather(1, nodes) for x in (tokens, scores, stands))  # [B,D]
-        end = (stands & (tokens != eos)).min(1, keepdim=True).indices  # the first after which none stands
+            said, scores, stands = (x.gather(1, nodes) for x in (said, scores, stands))  # [B,D]
+        end = (stands & (said != eos)).min(1, keepdim=True).indices  # the first after which none stands
         emitted = end + 1
         if not all(packing.counts):
             emitted = emitted * (packing.sizes > 0)[:, None]
-        columns = steps(tokens.shape[1], self.device)
+        columns = steps(said.shape[1], self.device)
         place = torch.where(columns < emitted, rows.lengths[:, None] + columns, rows.outputs.shape[1] - 1)
-        rows.outputs.scatter_(1, place, tokens)
+        rows.outputs.scatter_(1, place, said)
         rows.scores.scatter_(1, place, scores)
         if self.trace:
             self._note(logits, fed, place, stands, way)
-        last = tokens.gather(1, end)
+        last = said.gather(1, end)
         self.rows = replace(rows, last=last, lengths=rows.lengths + emitted.squeeze(1))
         return (last, end, stands.gather(1, end)), way
 

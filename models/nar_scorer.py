@@ -120,7 +120,8 @@ class NarScorer(Serving):
         if not self.exact and len(lengths) == 1:
             return self.whole(1, width), None
         kept = self.columns(width) < lengths[:, None]
-        layout = self.layout(*kept.nonzero().unbind(1), len(lengths), width)
+        rows, columns = kept.nonzero().unbind(1)
+        layout = self.layout(rows, columns, len(lengths), width)
         return layout, kept if self.exact or not layout.dense else None
 
     def _groups(self, lengths: Tensor) -> Iterator[tuple[Tensor | None, int]]:
