@@ -66,14 +66,25 @@ def watched(model: Any, strategy: Any) -> tuple[Any, Any, Stopwatch]:
         model: A nartk.pipeline.Model.
     """
     watch = Stopwatch(torch.device(model.scorer.device))
-    model, strategy = copy.copy(model), copy.copy(strategy)
+    model = copy.copy(model)
     model.scorer = view(model.scorer, watch.around(_SCORER))
-    make = getattr(strategy, "served_drafter", None)
+    return model, _watched(strategy, watch), watch
 
-    def served(scorer: Any) -> Any:
-        drafter = None if make is None else make(scorer)
+
+def _watched(strategy: Any, watch: Stopwatch) -> Any:
+    if not hasattr(strategy, "served_drafter"):
+        return strategy
+    strategy = copy.copy(strategy)
+    serve, begin = strategy.served_drafter, strategy.for_run
+
+    def served_drafter(scorer: Any) -> Any:
+        drafter = serve(scorer)
         return None if drafter is None else view(drafter, watch.around(_DRAFTER))
 
-    if make is not None:
-        object.__setattr__(strategy, "served_drafter", served)  # strategies are frozen
-    return model, strategy, watch
+    def for_run(scorer: Any) -> Any:
+        own = begin(scorer)  # another strategy where the drafter learns
+        return own if own is strategy else _watched(own, watch)
+
+    for method in (served_drafter, for_run):
+        object.__setattr__(strategy, method.__name__, method)  # strategies are frozen
+    return strategy
