@@ -8,6 +8,7 @@ scores and so other outputs.
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -139,12 +140,11 @@ class ScriptedScorer:
         columns = torch.arange(width, device=self.device)
         fed = columns < torch.tensor(counts, device=self.device)[:, None]
         rows, nodes = fed.nonzero().unbind(1)
-        ways = tree.ancestors[rows, nodes]  # [N,K]
-        above = [set((rows[i] * width + way.nonzero().squeeze(1)).tolist()) for i, way in enumerate(ways)]
-        places = (rows * width + nodes).tolist()
-        ends = [place for place in places if sum(place in each for each in above) == 1]
+        levels, lines = tree.ancestors[rows, nodes].nonzero().unbind(1)
+        ways = Counter((rows[levels] * width + lines).tolist())  # how many nodes each lies on the way to
+        ends = [place for place in (rows * width + nodes).tolist() if ways[place] == 1]
         assert tree.leaves.tolist() == ends, "a node on no path"
-        assert tree.depth == max(map(len, above))
+        assert tree.depth == int(levels.bincount().max())
         given = tokens[rows, nodes]
         assert bool(((given >= 0) & (given < len(self.vocab))).all()), "a token that is no word was fed"
         # Each node gets a row of its own, whose cache holds the node's way.
