@@ -13,7 +13,7 @@
 #              --quick and where it is not, the parts that ship)
 #   --test     set to decode and score: onestop (default), wikisplit or asset of simplify, scitldr of scitldr
 #   --quick    small models on 1,500 texts, few updates: every stage for real, in minutes on one core
-#   --d-model  width of verifier and drafter (default 128, so that two cores train all in about an hour; --quick 64);
+#   --d-model  width of verifier and drafter (default 128, so that a core trains all in two or three hours; --quick 64);
 #              the small model has half of it
 #   --updates  of the verifier (default 4000, --quick 200)
 #   --drafter-updates  of the drafter and of the small model (default 4000, --quick 100)
