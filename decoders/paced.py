@@ -217,19 +217,6 @@ class Paced(Drafter):
         following: Sequence[int],
     ) -> None:
         ended, self._in_pass = self.pace.clock.tick(), False
-        self._learn(ended, counts, shapes, stood, emitted, following)
-
-    @_charged
-    def _learn(
-        self,
-        ended: Any,
-        counts: Sequence[int],
-        shapes: Sequence[tuple[int, int]],
-        stood: Sequence[int],
-        emitted: Sequence[int],
-        following: Sequence[int],
-    ) -> None:
-        """Takes in what `passed` is told, of a pass that ended at a point in time."""
         assert self._flight is not None
         rows, asked = self._flight.rows, self._flight.asked
         judged = [
@@ -240,6 +227,7 @@ class Paced(Drafter):
         live = len(counts) - counts.count(0)
         self.pace.passed(live, judged, sum(emitted), self._began, ended)
         self._tell(rows, following)
+        self.pace.spent(ended, self.pace.clock.tick(), in_pass=False)
 
     def _tell(self, rows: Sequence[Row], following: Sequence[int]) -> None:
         """Takes in which rows have ended."""

@@ -23,7 +23,7 @@ from nartk.decoders.iad import CopyState, SourceCopy, copy_state, spelling
 from nartk.decoders.loop import Draft, Drafter, join_rows, select_rows
 from nartk.decoders.tree import Branches, DraftTree, Lattice
 from nartk.hypothesis import Request
-from nartk.rows import cat_rows, steps, these, told
+from nartk.rows import cat_rows, steps, these
 from nartk.scorer import (
     BlockScorer,
     CanvasScorer,
@@ -335,7 +335,7 @@ def _frame_words(frames: Frames, silent: Sequence[int]) -> tuple[Tensor, Tensor]
     batch, count, size = log_probs.shape
     words = best_of(log_probs.flatten(0, 1), min(_BRANCHES + 2, size)).view(batch, count, -1)
     inside = steps(count, words.device) < frames.lengths[:, None]
-    never = torch.isin(words, told(silent, words.device)) | ~inside[:, :, None]
+    never = torch.isin(words, these(tuple(silent), words.device)) | ~inside[:, :, None]
     return words, log_probs.gather(2, words).masked_fill(never, float("-inf"))
 
 

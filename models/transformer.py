@@ -182,7 +182,7 @@ class Embedding(nn.Module):
             x = x + self.table[positions].to(x.dtype)
         if self.norm is not None:
             x = self.norm(x)
-        return self.dropout(x) if self.training else x
+        return self.dropout(x)
 
 
 def _sinusoids(length: int, features: int) -> Tensor:
@@ -266,8 +266,7 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(config.activation_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.activation(self.up(x))
-        return self.down(self.dropout(x) if self.training else x)
+        return self.down(self.dropout(self.activation(self.up(x))))
 
 
 class EncoderLayer(nn.Module):
@@ -346,9 +345,9 @@ class DecoderLayer(nn.Module):
 
 
 def _sublayer(x: Tensor, f: Any, norm: nn.LayerNorm, dropout: Dropout, norm_first: bool) -> Tensor:
-    y = f(norm(x)) if norm_first else f(x)
-    x = x + (dropout(y) if dropout.training else y)
-    return x if norm_first else norm(x)
+    if norm_first:
+        return x + dropout(f(norm(x)))
+    return norm(x + dropout(f(x)))
 
 
 class Transformer(nn.Module):

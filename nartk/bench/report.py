@@ -209,7 +209,8 @@ def tables(summaries: Sequence[dict[str, Any]]) -> str:
 
 def legend(summaries: Sequence[dict[str, Any]]) -> str:
     """What the columns mean."""
-    return "\n\n".join([LEGEND, *([COST_LEGEND] if cost_table(summaries) else [])])
+    told = any(entry.get("costs") for summary in summaries for entry in summary["engines"])
+    return f"{LEGEND}\n\n{COST_LEGEND}" if told else LEGEND
 
 
 def cost_table(summaries: Sequence[dict[str, Any]]) -> str:

@@ -53,7 +53,6 @@ EXAMPLES = """  nartk-bench gec-en in.txt --strategies greedy,iad,iad:anchor=uni
   nartk-bench gec-en in.txt --strategies all --metric 'm2 --gold gold.m2'
   nartk-bench --random base --forced-edits 0,1,3 --peers hf,ctranslate2,fairseq
       random weights of Transformer-base; outputs are the sources with 0, 1 and 3 words replaced"""
-GREEDY = "greedy"
 DEFAULT_METRIC = "bleu"
 
 
@@ -301,6 +300,7 @@ def _chosen(
     """
     from nartk.bench.choose import ALL, Given
     from nartk.bench.engines import parse_spec
+    from nartk.bench.report import GREEDY
     from nartk.registry import options_of
 
     dtypes = args.dtype.split(",")
@@ -336,6 +336,7 @@ def _file_cells(
     Raises:
         NartkError: There is no sentence, or references or drafts do not fit.
     """
+    from nartk.bench.report import GREEDY
     from nartk.bench.runner import Cell
     from nartk.bench.work import Job
     from nartk.checkpoint import load_checkpoint
@@ -405,6 +406,7 @@ def _qualities(
 
 def _random_cells(args: argparse.Namespace, folder: Path) -> list[Cell]:
     """Writes a random model to `folder`; gives random sentences for each number of edits and batch size."""
+    from nartk.bench.report import GREEDY
     from nartk.bench.runner import Cell
     from nartk.bench.work import random_job, save_random_model
     from nartk.registry import make_strategy
