@@ -9,6 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import ANY
 
@@ -19,6 +20,7 @@ from tiny import SENTENCES, random_model
 
 from nartk import pipeline
 from nartk.bench import costs, engines, report
+from nartk.bench import worker as bench_worker
 from nartk.bench.choose import Given
 from nartk.bench.engines import HuggingFace, NartkEngine, Setup, Spec, parse_spec
 from nartk.bench.quality import Quality
@@ -316,11 +318,35 @@ def test_a_strategy_learns_within_a_job_alone_as_in_a_batch(folders: dict[str, s
     setup, job = Setup(folders["large"], "cpu", torch.get_num_threads()), Job(LINES, (40,) * 4)
     engine = _Worker()
     engine.load(dataclasses.asdict(parse_spec("ngram", "fp32")), dataclasses.asdict(setup))
-    reply = engine.run(dataclasses.asdict(job), 1)
-    apart = [engine.run(dataclasses.asdict(job.part(i, i + 1)), 1) for i in range(4)]
+    reply = engine.run(0, dataclasses.asdict(job), 1)
+    apart = [engine.run(0, dataclasses.asdict(job.part(i, i + 1)), 1) for i in range(4)]
     assert reply["tokens"] == [row for each in apart for row in each["tokens"]]
     assert reply["passes"] < sum(each["passes"] for each in apart)  # the second and the fourth are the same
     assert len(reply["latencies"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("together", "device", "seconds"),
+    [(False, "cpu", 10.0), (True, "cpu", 1.0), (False, "cuda", 10.0), (True, "cuda:0", 10.0)],
+)
+def test_time_is_the_cpus_alone_where_a_process_is_shared(
+    *, together: bool, device: str, seconds: float, folders: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = Setup(folders["large"], "cpu", torch.get_num_threads(), together)
+    engine = _Worker()
+    specs = [parse_spec(each, "fp32") for each in ("greedy", "iad")]
+    replies = [engine.load(dataclasses.asdict(spec), dataclasses.asdict(setup)) for spec in specs]
+    assert [reply["engine"] for reply in replies] == [0, 1]
+    first, second = engine.engines
+    assert first.model is second.model
+    assert [each.strategy.name for each in engine.engines] == ["greedy", "iad"]
+    engine.setup = dataclasses.replace(setup, device=device)
+    wall, cpu = Ticks(step=10.0), Ticks(step=1.0)
+    clocks = SimpleNamespace(perf_counter=wall.perf_counter, process_time=cpu.perf_counter)
+    monkeypatch.setattr(bench_worker, "time", clocks)
+    reply = engine.run(1, dataclasses.asdict(Job(LINES[:2], (9, 9))), 2)
+    assert reply["seconds"] == seconds
+    assert (reply["peak_mb"] is None) is together
 
 
 # Quality.
@@ -378,13 +404,13 @@ def scored(path: Path, *series: Series) -> dict[str, Any]:
 
 
 class Ticks:
-    """A clock that goes on by a second whenever it is read."""
+    """A clock that goes on by so many seconds whenever it is read."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    def __init__(self, step: float = 1.0) -> None:
+        self.now, self.step = 0.0, step
 
     def perf_counter(self) -> float:
-        self.now += 1.0
+        self.now += self.step
         return self.now
 
 
@@ -515,13 +541,14 @@ def test_a_page_holds_what_makes_it_reproducible(tmp_path: Path) -> None:
         "versions": {"nartk": "1", "fairseq": None},
     }  # fmt: skip
     found = {
-        "command": ["nartk-bench", "a b"], "model": "m", "rounds": 3, "environment": environment,
-        "cells": [summary],
+        "command": ["nartk-bench", "a b"], "model": "m", "rounds": 3, "clock": "process_time",
+        "environment": environment, "cells": [summary],
     }  # fmt: skip
     page = report.page(found)
     assert page.startswith(
         "# nartk-bench\n- command: `nartk-bench 'a b'`\n- model: `m`\n- sentences: 2\n- rounds: 3\n"
-        "- hardware: A CPU, 2 cores, 1 threads\n- load average: 0.50 at the start\n- versions: nartk 1\n\n|"
+        "- time: of the CPU, all engines in one process\n- hardware: A CPU, 2 cores, 1 threads\n"
+        "- load average: 0.50 at the start\n- versions: nartk 1\n\n|"
     )
     assert report.table([summary]) in page
     assert "\nSignatures:\n- `signature`\n- `nrefs:1|" in page
@@ -567,6 +594,7 @@ def failing(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
         (["--drafts", "drafts.txt"], "--random with --drafts"),
         (["--prefix-column", "2"], "--random with --prefix-column"),
         (["--truncate"], "--random with --truncate"),
+        (["--together", "--peers", "hf"], "--together with --peers"),
         (["--peers", "hf:assistants=x"], "'hf:assistants=x' sets 'assistants=x'"),
         (["--strategies", "verify"], "strategy 'verify' reads drafts, and none are given"),
     ],
@@ -726,6 +754,30 @@ def test_what_does_not_fit_is_refused_before_anything_is_timed(
     assert "loaded" not in err
 
 
+def test_strategies_may_share_a_process(
+    folders: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = [folders["large"], folders["in.txt"], "--strategies", f"iad,bild:drafter={folders['transformer']}"]
+    argv += ["--together", "--rounds", "2", "--batch-size", "1", "--max-len", "12", "--threads", "1"]
+    page, output = tmp_path / "out.md", tmp_path / "out.json"
+    argv += ["--markdown", str(page), "--output", str(output)]
+    measured = {}
+    for clock, time in (("process_time", "of the CPU, all engines in one process"), ("perf_counter", "wall")):
+        assert main(argv) == 0
+        out, err = capsys.readouterr()
+        assert err.count(": loaded\n") == 3
+        assert (" MB " in out) is (clock == "perf_counter")
+        assert f"- time: {time}\n" in page.read_text()
+        found = json.loads(output.read_text())
+        assert found["clock"] == clock
+        measured[clock] = found["cells"][0]["engines"]
+        argv = [each for each in argv if each != "--together"]
+    # A strategy says in company what it says alone.
+    for together, alone in zip(*measured.values(), strict=True):
+        for key in ("engine", "signature", "tokens", "passes_per_sentence", "accepted_per_pass", "differ"):
+            assert together[key] == alone[key]
+
+
 def test_forced_outputs_cost_known_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["--random", "tiny", "--forced-edits", "0,3", "--limit", "2", "--batch-size", "2", "--rounds", "1"]
     assert main([*argv, "--threads", "1", "--output", str(tmp_path / "out.json"), "--quiet"]) == 0
@@ -748,7 +800,7 @@ def test_a_peer_answers_from_its_own_process(peer: str, model: Path) -> None:
     with worker(1) as engine:
         loaded = engine.ask("load", spec=dataclasses.asdict(parse_spec(peer, "fp32")), setup=setup)
         assert loaded["signature"].endswith("|dtype:fp32")
-        reply = engine.ask("run", job=job, batch_size=2)
+        reply = engine.ask("run", engine=loaded["engine"], job=job, batch_size=2)
     for tokens, limit in zip(reply["tokens"], (5, 6, 7), strict=True):
         assert len(tokens) == limit or tokens[-1] == 2
     assert reply["passes"] is None
@@ -798,4 +850,4 @@ def test_an_engine_that_fails_says_why(model: Path) -> None:
             )
         engine.process.kill()
         with pytest.raises(EngineError, match=r"^the process ended with status -9: .*ModelNotFound"):
-            engine.ask("run", job={}, batch_size=1)
+            engine.ask("run", engine=0, job={}, batch_size=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -49,11 +50,24 @@ class Spec:
 
 @dataclass(frozen=True)
 class Setup:
-    """Where an engine runs: the model's name or folder, the device, and CPU threads."""
+    """Where an engine runs.
+
+    Attributes:
+        model: Its name or folder.
+        threads: Of the CPU.
+        together: Whether all engines share a process, and its models; the time is then the CPU's if it
+            decodes.
+    """
 
     model: str
     device: str
     threads: int
+    together: bool = False
+
+    @property
+    def clock(self) -> str:
+        """What tells the time, a function of the module `time`."""
+        return "process_time" if self.together and self.device == "cpu" else "perf_counter"
 
 
 @dataclass(frozen=True)
@@ -76,13 +90,16 @@ class Outcome:
     accepted: int | None = None
 
 
+_load = functools.cache(load)  # engines that share a process have the same weights at the same place
+
+
 class NartkEngine:
     """A strategy of nartk. It learns within a job, as in a run of nartk-decode."""
 
     by_sentence: ClassVar[bool] = False
 
     def __init__(self, spec: Spec, setup: Setup) -> None:
-        self.model = load(spec.model or setup.model, device=setup.device, dtype=spec.dtype)
+        self.model = _load(spec.model or setup.model, device=setup.device, dtype=spec.dtype)
         self.strategy = self.model.strategy(spec.name, spec.options)
         self.signature = self.model.signature(self.strategy)
 

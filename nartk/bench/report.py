@@ -36,6 +36,10 @@ _COLUMNS = (
     "MB",
     "differ",
 )
+TIMES = {  # by Setup.clock
+    "perf_counter": "wall",
+    "process_time": "of the CPU, all engines in one process",
+}
 LEGEND = """x: how many times as fast on the same sentences, median of the rounds (lowest-highest), paired;
   greedy in the same type, hf in fp32. passes: verifier passes a sentence. accepted: drafted tokens a pass.
 p50 p90 p99: latency of a sentence from its entry into a batch to its end, of a peer at batch 1 from text to
@@ -123,7 +127,7 @@ def _figures(series: Series) -> dict[str, Any]:
         "latency_ms": DecodeStats(latencies=latencies).latency_ms if latencies else None,
         "passes_per_sentence": _per(last.passes, sentences),
         "accepted_per_pass": _per(last.accepted, last.passes) if last.drafted else None,
-        "peak_mb": max(sample.peak_mb for sample in samples),
+        "peak_mb": max((sample.peak_mb for sample in samples if sample.peak_mb is not None), default=None),
     }
 
 
@@ -175,6 +179,7 @@ def page(found: dict[str, Any]) -> str:
         ("model", f"`{found['model']}`"),
         ("sentences", str(found["cells"][0]["sentences"])),
         ("rounds", str(found["rounds"])),
+        ("time", TIMES[found["clock"]]),
         (
             "hardware",
             f"{around['gpu'] or around['cpu']}, {around['cores']} cores, {around['threads']} threads",

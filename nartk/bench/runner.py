@@ -33,13 +33,14 @@ class Sample:
     """One run of a job by one engine.
 
     Attributes:
-        seconds: Wall time of all sentences, from text to text.
+        seconds: Of all sentences, from text to text, by `Setup.clock`.
         latencies: Seconds of each sentence from its entry into a batch to its end, of a peer at batch 1 from
             text to text; empty where the engine does not tell.
         tokens: Ids of each output.
         texts: What each says.
         passes, drafted, accepted: Of nartk's strategies; None for others.
-        peak_mb: Peak memory, MB of 10^6 bytes: resident on a CPU, torch's own on a GPU.
+        peak_mb: Peak memory, MB of 10^6 bytes: resident on a CPU, torch's own on a GPU; None where engines
+            share a process.
         costs: Seconds of a further run by what they go to, where that was asked and the engine tells.
     """
 
@@ -50,7 +51,7 @@ class Sample:
     passes: int | None
     drafted: int | None
     accepted: int | None
-    peak_mb: float
+    peak_mb: float | None
     costs: dict[str, float] | None = None
 
 
@@ -79,7 +80,7 @@ class Cell:
 
 
 class Worker:
-    """An engine in a process of its own."""
+    """A process that holds engines."""
 
     def __init__(self, process: subprocess.Popen[str], log: IO[str]) -> None:
         self.process, self.log = process, log
@@ -111,7 +112,7 @@ class Worker:
 
 @contextmanager
 def worker(threads: int) -> Iterator[Worker]:
-    """A process that waits for an engine to load; it ends with the block."""
+    """A process that waits for engines to load; it ends with the block."""
     root = str(Path(nartk.__file__).parents[1])  # a bare checkout is found wherever the user stands
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {
@@ -148,31 +149,39 @@ def measure(
 ) -> None:
     """Fills in the series of all cells.
 
-    Engines are loaded once. In each cell every engine runs a few sentences unmeasured, then the whole job
-    once a round; each round begins with another engine.
+    Engines are loaded once, into a process each or into one. In each cell every engine runs a few sentences
+    unmeasured, then the whole job once a round; each round begins with another engine.
 
     Args:
         tell: Is told what was done, a line each.
         costs: Whether each round has a further run that tells where the time goes.
     """
     with ExitStack() as stack:
-        workers: dict[int, Worker] = {}
+        engines: dict[int, tuple[Worker, int]] = {}  # each one's process, and its number there
+        process: Worker | None = None
         loaded = [Series(spec) for spec in specs]
         for i, series in enumerate(loaded):
-            workers[i] = stack.enter_context(worker(setup.threads))
+            if process is None or not setup.together:
+                process = stack.enter_context(worker(setup.threads))
             try:
                 asked = {"spec": dataclasses.asdict(series.spec), "setup": dataclasses.asdict(setup)}
-                series.signature = workers[i].ask("load", **asked)["signature"]
+                reply = process.ask("load", **asked)
+                series.signature, engines[i] = reply["signature"], (process, reply["engine"])
             except EngineError as error:
                 series.not_run = str(error)
             tell(f"{_name(series)}: {series.not_run or 'loaded'}")
         for cell in cells:
             cell.series = [dataclasses.replace(series, samples=[]) for series in loaded]
-            _measure_cell(cell, workers, rounds, tell, costs=costs)
+            _measure_cell(cell, engines, rounds, tell, costs=costs)
 
 
 def _measure_cell(
-    cell: Cell, workers: dict[int, Worker], rounds: int, tell: Callable[[str], None], *, costs: bool
+    cell: Cell,
+    engines: dict[int, tuple[Worker, int]],
+    rounds: int,
+    tell: Callable[[str], None],
+    *,
+    costs: bool,
 ) -> None:
     where = f"batch {cell.batch_size}" + ("" if cell.edits is None else f", {cell.edits} edits")
     few = cell.job.part(0, max(2, cell.batch_size))
@@ -183,10 +192,15 @@ def _measure_cell(
             if series.not_run:
                 continue
             job = few if turn < 0 else cell.job
+            process, number = engines[i]
             time.sleep(_SETTLE)
             try:
-                reply = workers[i].ask(
-                    "run", job=dataclasses.asdict(job), batch_size=cell.batch_size, costs=costs and turn >= 0
+                reply = process.ask(
+                    "run",
+                    engine=number,
+                    job=dataclasses.asdict(job),
+                    batch_size=cell.batch_size,
+                    costs=costs and turn >= 0,
                 )
             except EngineError as error:
                 series.not_run, series.samples = str(error), []

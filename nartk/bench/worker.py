@@ -1,8 +1,8 @@
-"""One engine in a process of its own: ``python -m nartk.bench.worker`` answers requests, a JSON line each.
+"""Engines in a process of their own: ``python -m nartk.bench.worker`` answers requests, a JSON line each.
 
-Requests are ``{"load": {"spec": ..., "setup": ...}}`` and
-``{"run": {"job": ..., "batch_size": ..., "costs": ...}}``. The answer is ``{"error": ...}`` where the engine
-cannot do it.
+Requests are ``{"load": {"spec": ..., "setup": ...}}``, which numbers engines from 0 on, and
+``{"run": {"engine": ..., "job": ..., "batch_size": ..., "costs": ...}}``. The answer is ``{"error": ...}``
+where the engine cannot do it.
 """
 
 from __future__ import annotations
@@ -41,33 +41,38 @@ def _answer(worker: _Worker, request: dict[str, Any], answers: IO[str]) -> None:
 
 
 class _Worker:
-    """Holds the engine; its methods are the requests."""
+    """Holds the engines; its methods are the requests."""
 
-    engine: Any
+    def __init__(self) -> None:
+        self.engines: list[Any] = []
 
     def load(self, spec: dict[str, Any], setup: dict[str, Any]) -> dict[str, Any]:
-        """Loads the engine; gives its signature."""
+        """Loads an engine; gives its number and signature."""
         import torch
 
         from nartk.bench.engines import Setup, Spec, open_engine
 
         torch.set_num_threads(setup["threads"])
-        self.cuda = setup["device"].startswith("cuda")
-        self.engine = open_engine(Spec(**spec), Setup(**setup))
-        return {"signature": self.engine.signature}
+        self.setup = Setup(**setup)
+        self.cuda = self.setup.device.startswith("cuda")
+        self.engines.append(open_engine(Spec(**spec), self.setup))
+        return {"engine": len(self.engines) - 1, "signature": self.engines[-1].signature}
 
-    def run(self, job: dict[str, Any], batch_size: int, *, costs: bool = False) -> dict[str, Any]:
+    def run(
+        self, engine: int, job: dict[str, Any], batch_size: int, *, costs: bool = False
+    ) -> dict[str, Any]:
         """Decodes a job; gives times, outputs and what they took; also, decoding again, where time goes."""
         from nartk.bench.work import Job
 
-        work, apart = Job.from_dict(job), batch_size == 1 and self.engine.by_sentence
+        chosen, clock = self.engines[engine], getattr(time, self.setup.clock)
+        work, apart = Job.from_dict(job), batch_size == 1 and chosen.by_sentence
         parts = [work.part(i, i + 1) for i in range(len(work.lines))] if apart else [work]
         self._reset_peak()
         seconds, outcomes = [], []
         for part in parts:
-            start = time.perf_counter()
-            outcomes.append(self.engine.decode(part, batch_size))
-            seconds.append(time.perf_counter() - start)
+            start = clock()
+            outcomes.append(chosen.decode(part, batch_size))
+            seconds.append(clock() - start)
         counts = {}
         for name in ("passes", "drafted", "accepted"):
             told = [getattr(outcome, name) for outcome in outcomes]
@@ -77,8 +82,8 @@ class _Worker:
             "latencies": seconds if apart else outcomes[0].latencies,
             "tokens": [row for outcome in outcomes for row in outcome.tokens],
             "texts": [text for outcome in outcomes for text in outcome.texts],
-            "peak_mb": self._peak(),
-            "costs": self.engine.costs(work, batch_size) if costs and hasattr(self.engine, "costs") else None,
+            "peak_mb": None if self.setup.together else self._peak(),
+            "costs": chosen.costs(work, batch_size) if costs and hasattr(chosen, "costs") else None,
             **counts,
         }
 

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from nartk.data.readers import Record
 
 DESCRIPTION = """Decodes the same sentences with several engines, compares their speed and their outputs, and
-prints a table in Markdown. Each engine has a process of its own, one is active at a time, and rounds are
-interleaved, so that ratios hold on a busy machine. Greedy search always runs; it is what the others are
-compared with.
+prints a table in Markdown. Each engine has a process of its own (with --together all strategies have one),
+one is active at a time, and rounds are interleaved, so that ratios hold on a busy machine. Greedy search
+always runs; it is what the others are compared with.
 
 An engine is NAME or NAME:OPTION=VALUE:... The options of a strategy are those of nartk-decode, and model=NAME
 to decode with another model. A strategy that drafts with another model is put to each --drafter that it
@@ -51,6 +51,8 @@ EXAMPLES = """  nartk-bench gec-en in.txt --strategies greedy,iad,iad:anchor=uni
       --markdown bench.md --output bench.json --plot bench.png
       all there is to compare, its speed and its quality
   nartk-bench gec-en in.txt --strategies all --metric 'm2 --gold gold.m2'
+  nartk-bench gec-en in.txt --strategies greedy:exact=1,iad:adaptive=1 --together --rounds 15 --limit 50
+      differences of a few per cent; greedy search by itself shows how many are noise
   nartk-bench --random base --forced-edits 0,1,3 --peers hf,ctranslate2,fairseq
       random weights of Transformer-base; outputs are the sources with 0, 1 and 3 words replaced"""
 DEFAULT_METRIC = "bleu"
@@ -95,6 +97,11 @@ def _parser() -> Parser:
         "--costs",
         action="store_true",
         help="decode once more in each round, and tell what the time goes to: sources, drafts, passes",
+    )
+    parser.add_argument(
+        "--together",
+        action="store_true",
+        help="put all strategies into one process, and take the CPU's time if it decodes: the least noise",
     )
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: %(default)s)")
     parser.add_argument(
@@ -166,7 +173,7 @@ def _command(argv: Sequence[str]) -> int:
                 fix="leave out --peers, or --prefix-column and the JSONL key",
             )
         specs = _chosen(args, strategies, peers, model, drafts=job.drafts is not None)
-        setup = Setup(model, args.device, _threads(args.threads))
+        setup = Setup(model, args.device, _threads(args.threads), args.together)
         environment = runner.environment(setup)
         runner.measure(cells, specs, setup, rounds=args.rounds, tell=partial(tell, args), costs=args.costs)
         summaries = [report.summarize(cell, qualities) for cell in cells]
@@ -174,6 +181,7 @@ def _command(argv: Sequence[str]) -> int:
             "command": ["nartk-bench", *argv],
             "model": args.random if args.random is not None else model,
             "rounds": args.rounds,
+            "clock": setup.clock,
             "environment": environment,
             "cells": summaries,
         }
@@ -219,6 +227,10 @@ def _check(args: argparse.Namespace) -> None:
         ):
             if given:
                 raise UsageError(f"--random with {flag}", fix="leave one of them out")
+    if args.together and args.peers:
+        raise UsageError(
+            "--together with --peers, which need processes of their own", fix="leave one of them out"
+        )
     if args.ref and not args.metric:
         args.metric = [DEFAULT_METRIC]
 
