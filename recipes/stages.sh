@@ -4,7 +4,7 @@
 # It reads of the recipe: work (its folder), jobs (most at a time), src and trg (the sides of the corpus), and
 # the arrays place (device and precision) and schedule (learning rate and what goes with it).
 
-die() { echo "run.sh: $*" >&2; exit 2; }
+die() { echo "${0##*/}: $*" >&2; exit 2; }
 
 # later COMMAND...: runs it beside at most $jobs - 1 others.
 later() {
@@ -57,7 +57,7 @@ run_stages() {
     echo "== $stage: $((SECONDS - start)) s" >&2
   done
   if [ -n "$(ls "$work/failed")" ]; then
-    echo "run.sh: failed: $(ls "$work/failed" | tr '\n' ' ')" >&2
+    echo "${0##*/}: failed: $(ls "$work/failed" | tr '\n' ' ')" >&2
     exit 1
   fi
 }

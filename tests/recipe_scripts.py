@@ -15,10 +15,10 @@ def script(recipe: str, name: str, *args: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
 
 
-def assert_refused(recipe: str, args: list[str], said: str, folder: Path) -> None:
-    """A recipe's run.sh refuses its options before any work, and says why in its last line."""
+def assert_refused(recipe: str, args: list[str], said: str, folder: Path, name: str = "run.sh") -> None:
+    """A recipe's script refuses its options before any work, and says why in its last line."""
     work = folder / "work"
-    command = ["bash", str(RECIPES / recipe / "run.sh"), "--work", str(work), *args]
+    command = ["bash", str(RECIPES / recipe / name), "--work", str(work), *args]
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=60)
     assert done.returncode == 2
     assert said in done.stderr.splitlines()[-1]

@@ -1,0 +1,109 @@
+#!/usr/bin/env bash
+# Drafters for a correction model: it corrects noised text, a blockwise drafter and a small autoregressive model
+# learn what it says, and it drafts with them without a change of what it says:
+#
+#   recipes/gec/drafters.sh [--model NAME] [--work DIR] [--device cpu|cuda] [--sentences N] [--updates N]
+#                           [--source FILE] [--stage NAME[,NAME...]]
+#
+# Stages: prepare distil binarise drafter small verify bench. A stage that has finished is not run again; --stage
+# runs the stages it names, finished or not, and no others. Training goes on where it was broken off.
+#   --model      the model that is to be faster, with a sentencepiece vocabulary (default gec-en)
+#   --sentences  to learn from, an even sample of data/corpora (default 30000)
+#   --updates    of each drafter (default 2000: some ten minutes each on one core)
+#   --source     sentences to verify and to measure with, such as JFLEG's dev.src (default: 500 noised ones)
+# Needs the extras train and score (README.md, "Install").
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=../stages.sh
+source "$here/../stages.sh"
+stages=(prepare distil binarise drafter small verify bench)
+model=gec-en work=runs/gec-drafters device=cpu sentences=30000 updates=2000 source='' chosen=''
+src=src trg=trg
+
+usage() { sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+while [ $# -gt 0 ]; do
+  case $1 in
+    -h | --help) usage; exit 0 ;;
+    --model | --work | --device | --sentences | --updates | --source | --stage) [ $# -gt 1 ] || die "$1 needs a value" ;;
+    *) usage >&2; die "unknown option $1" ;;
+  esac
+  case $1 in
+    --model) model=$2 ;;
+    --work) work=$2 ;;
+    --device) device=$2 ;;
+    --sentences) sentences=$2 ;;
+    --updates) updates=$2 ;;
+    --source) source=$2 ;;
+    --stage) chosen=${2//,/ } ;;
+  esac
+  shift 2
+done
+for name in $chosen; do
+  [[ " ${stages[*]} " == *" $name "* ]] || die "no stage '$name': choose from ${stages[*]}"
+done
+command -v nartk-train >/dev/null ||
+  die "nartk is not installed: pip install '.[train,score]' && pip install --no-deps fairseq==0.12.2"
+mkdir -p "$work/text"
+: "${source:=$work/text/valid.src}"
+schedule=(--lr 0.002 --warmup-updates $((updates / 10)) --log-interval 100)
+place=(--autocast bf16)
+[ "$device" != cpu ] || place+=(--cpu)
+
+prepare() {
+  local every
+  every=$(xz -dc "$here"/../../data/corpora/*.txt.xz | awk -v n="$sentences" 'END { print int(NR / n) + (NR < n) }')
+  xz -dc "$here"/../../data/corpora/*.txt.xz | awk -v every="$every" 'NR % every == 0' | nartk-noise |
+    awk -v text="$work/text" '{ print > text (NR <= 500 ? "/valid.src" : "/train.src") }'
+  python - "$model" "$work/text" <<'PYTHON'
+import shutil
+import sys
+
+from nartk.pipeline import model_folder
+
+for name in ("spm.model", "dict.txt"):
+    shutil.copy(model_folder(sys.argv[1]) / name, sys.argv[2])
+PYTHON
+}
+
+distil() {
+  local part
+  for part in train valid; do
+    nartk-distill "$model" "$work/text/$part.src" --target-lang trg --strategy iad --adaptive --truncate \
+      --device "$device" --output "$work/distilled/$part"
+  done
+}
+
+binarise() {
+  local said=$work/distilled
+  python "$here/../mt/prepare.py" encode --model "$work/text/spm.model" "$said"/{train,valid}/train.{src,trg}
+  nartk-preprocess --source-lang src --target-lang trg --trainpref "$said/train/train.spm" \
+    --validpref "$said/valid/train.spm" --destdir "$work/bin" --joined-dictionary --srcdict "$work/text/dict.txt"
+}
+
+# fit_drafter FOLDER KIND FLAGS...: trains on what the model said, and on how likely it held every word.
+fit_drafter() {
+  fit "$work/$1" "$2" "$updates" --criterion nartk_drafter --verifier "$model" --distil kl --max-tokens 2048 \
+    --dropout 0.1 --max-source-len 256 --max-target-len 256 --d-model 128 --encoder-ffn 512 --decoder-ffn 512 \
+    --encoder-heads 4 --decoder-heads 4 --encoder-layers 3 --decoder-layers 1 "${@:3}"
+}
+
+drafter() { fit_drafter drafter blockwise --glancing "0.5:0.3@$updates"; }
+
+small() { fit_drafter small transformer; }
+
+verify() {
+  local way
+  for way in "gad --drafter $work/drafter/model" "speculative --drafter $work/small/model" iad; do
+    # shellcheck disable=SC2086
+    nartk-verify "$model" "$source" --strategy $way --dtype fp32,bf16 --batch-size 1,8,32 --device "$device" --quiet
+  done
+}
+
+bench() {
+  nartk-bench "$model" "$source" --device "$device" --batch-size 1,32 --rounds 3 --limit 100 --threads 1 --costs \
+    --strategies "greedy,iad,gad:drafter=$work/drafter/model,speculative:drafter=$work/small/model" \
+    --markdown "$work/bench.md" --quiet
+}
+
+mark() { echo "$1"; }
+run_stages "$chosen" "${stages[@]}"
