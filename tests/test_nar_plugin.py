@@ -18,7 +18,7 @@ import nartk
 from nartk.adapters.fairseq import read_checkpoint, to_network
 from nartk.cli.convert import main as convert
 from nartk.cli.decode import main as decode
-from nartk.errors import CheckpointError, UsageError
+from nartk.errors import CheckpointError, UsageError, VocabMismatchError
 from nartk.kinds import KINDS
 from nartk.models.nar import NarTraining
 
@@ -160,14 +160,19 @@ def test_a_model_begins_with_the_encoder_of_another(binarised: Path, tmp_path: P
     teacher = tmp_path / "teacher" / "checkpoint_last.pt"
     teaching = "--arch nartk_transformer_tiny --criterion nartk_cross_entropy --lr 0.003"
     own("train", *base.split(), *teaching.split(), "--save-dir", str(teacher.parent))
-    drafting = f"--arch nartk_blockwise_tiny --criterion nartk_nar --lr 0 --init-encoder {teacher}"
-    own("train", *base.split(), *drafting.split(), "--save-dir", str(tmp_path))
-    verifier, drafter = (
-        to_network(read_checkpoint(path)).state_dict() for path in (teacher, tmp_path / "checkpoint_last.pt")
-    )
+    verifier = to_network(read_checkpoint(teacher)).state_dict()
     names = [name for name in verifier if name.startswith("encoder_")]
     assert "encoder_embedding.words.weight" in names
-    for name in names:
-        assert torch.equal(verifier[name], drafter[name]), name
+    folder = tmp_path / "model"
+    assert convert([str(teacher), "--output", str(folder)]) == 0
+    for number, begun in enumerate((teacher, folder)):
+        drafting = f"--arch nartk_blockwise_tiny --criterion nartk_nar --lr 0 --init-encoder {begun}"
+        saved = tmp_path / str(number)
+        own("train", *base.split(), *drafting.split(), "--save-dir", str(saved))
+        drafter = to_network(read_checkpoint(saved / "checkpoint_last.pt")).state_dict()
+        for name in names:
+            assert torch.equal(verifier[name], drafter[name]), name
     with pytest.raises(CheckpointError, match=r"'encoder_embedding.words.weight' has shape \[72, 32\]"):
         build("blockwise", "--init-encoder", str(teacher))
+    with pytest.raises(VocabMismatchError, match=r"the source dictionary of .* and that of the data"):
+        build("blockwise", "--init-encoder", str(folder))

@@ -15,10 +15,12 @@ from fairseq.models import BaseFairseqModel, register_model_architecture
 from torch import Tensor, nn
 
 from nartk.adapters.fairseq import read_checkpoint, to_network
-from nartk.checkpoint import require_shapes
+from nartk.checkpoint import load_checkpoint, require_shapes
 from nartk.errors import VocabMismatchError
 from nartk.kinds import KINDS
 from nartk.models.transformer import TransformerConfig
+from nartk.pipeline import load_network, model_folder
+from nartk.vocab import Vocab
 
 # Known from the dictionaries, so they are no options.
 FROM_TASK = ("src_vocab", "tgt_vocab", "pad")
@@ -60,8 +62,9 @@ class CoreModel(BaseFairseqModel):
         )
         parser.add_argument(
             "--init-encoder",
-            metavar="CHECKPOINT.pt",
-            help="begin with the encoder of this checkpoint, such as the verifier's of a drafter",
+            metavar="MODEL",
+            help="begin with the encoder of this CHECKPOINT.pt, model folder or shipped model, such as the "
+            "verifier's of a drafter",
         )
 
     @classmethod
@@ -69,8 +72,9 @@ class CoreModel(BaseFairseqModel):
         """Builds the model for the task's dictionaries.
 
         Raises:
-            VocabMismatchError: Embeddings are shared, and the dictionaries differ.
-            CheckpointError: The encoder that it is to begin with has another shape.
+            VocabMismatchError: Embeddings are shared, and the dictionaries differ; or the model whose encoder
+                it is to begin with has another one.
+            CheckpointError: That encoder has another shape.
         """
         source, target = task.source_dictionary, task.target_dictionary
         if args.share_embeddings == "all" and source != target:
@@ -86,7 +90,7 @@ class CoreModel(BaseFairseqModel):
         )
         model = cls(config, source, target, getattr(args, "autocast", "none"))
         if getattr(args, "init_encoder", None) is not None:
-            _copy_encoder(Path(args.init_encoder), model.core)
+            _copy_encoder(args.init_encoder, model.core, source)
         return model
 
     def autocast(self, device: torch.device) -> contextlib.AbstractContextManager[Any]:
@@ -104,15 +108,27 @@ class CoreModel(BaseFairseqModel):
         return self.core.config.max_target_len
 
 
-def _copy_encoder(path: Path, model: nn.Module) -> None:
-    """Copies the encoder of a checkpoint, its words included, into a network."""
+def _copy_encoder(name: str, model: nn.Module, source: Any) -> None:
+    """Copies the encoder of a checkpoint or model, its words included, into a network.
+
+    Args:
+        source: The network's source dictionary, which a model must share; a checkpoint has none.
+    """
 
     def encoder(network: nn.Module) -> dict[str, Tensor]:
         weights = network.state_dict(keep_vars=True)
         return {name: weight for name, weight in weights.items() if name.startswith("encoder_")}
 
-    wanted, found = encoder(model), encoder(to_network(read_checkpoint(path)))
-    require_shapes(wanted, found, str(path))
+    folder = model_folder(name)
+    if folder.is_dir():
+        stored = load_checkpoint(folder)
+        vocab = Vocab(tuple(source.symbols))
+        stored.source_vocab.require_equal(vocab, f"the source dictionary of {name}", "that of the data")
+        other: nn.Module = load_network(stored)
+    else:
+        other = to_network(read_checkpoint(Path(name)))
+    wanted, found = encoder(model), encoder(other)
+    require_shapes(wanted, found, name)
     with torch.no_grad():
         for name, weight in wanted.items():
             weight.copy_(found[name])

@@ -55,13 +55,25 @@ prepare() {
   xz -dc "$here"/../../data/corpora/*.txt.xz | awk -v every="$every" 'NR % every == 0' | nartk-noise |
     awk -v text="$work/text" '{ print > text (NR <= 500 ? "/valid.src" : "/train.src") }'
   python - "$model" "$work/text" <<'PYTHON'
+import json
 import shutil
 import sys
+from pathlib import Path
 
 from nartk.pipeline import model_folder
 
+folder, text = model_folder(sys.argv[1]), Path(sys.argv[2])
 for name in ("spm.model", "dict.txt"):
-    shutil.copy(model_folder(sys.argv[1]) / name, sys.argv[2])
+    shutil.copy(folder / name, text)
+settings = json.loads((folder / "config.json").read_text())["model"]
+flags = []
+for name, value in settings.items():
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        flags.append(f"--{flag}" if value else f"--no-{flag}")
+    elif name not in ("src_vocab", "tgt_vocab", "pad", "dropout", "decoder_layers"):
+        flags.append(f"--{flag} {value}")
+(text / "model.flags").write_text(" ".join(flags))
 PYTHON
 }
 
@@ -83,13 +95,20 @@ binarise() {
 # fit_drafter FOLDER KIND FLAGS...: trains on what the model said, and on how likely it held every word.
 fit_drafter() {
   fit "$work/$1" "$2" "$updates" --criterion nartk_drafter --verifier "$model" --distil kl --max-tokens 2048 \
-    --dropout 0.1 --max-source-len 256 --max-target-len 256 --d-model 128 --encoder-ffn 512 --decoder-ffn 512 \
-    --encoder-heads 4 --decoder-heads 4 --encoder-layers 3 --decoder-layers 1 "${@:3}"
+    --dropout 0.1 --decoder-layers 1 "${@:3}"
 }
 
-drafter() { fit_drafter drafter blockwise --glancing "0.5:0.3@$updates"; }
+# Both have the model's settings but for what is named, so that they read what it reads.
+# shellcheck disable=SC2046
+drafter() {
+  fit_drafter drafter blockwise $(<"$work/text/model.flags") --init-encoder "$model" --glancing "0.5:0.3@$updates"
+}
 
-small() { fit_drafter small transformer; }
+# shellcheck disable=SC2046
+small() {
+  fit_drafter small transformer $(<"$work/text/model.flags") --d-model 128 --encoder-ffn 512 --decoder-ffn 512 \
+    --encoder-layers 3
+}
 
 verify() {
   local way
