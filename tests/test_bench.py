@@ -19,7 +19,7 @@ from test_gad import network, stir
 from tiny import SENTENCES, random_model
 
 from nartk import pipeline
-from nartk.bench import costs, engines, report
+from nartk.bench import costs, engines, report, runner
 from nartk.bench import worker as bench_worker
 from nartk.bench.choose import Given
 from nartk.bench.engines import HuggingFace, NartkEngine, Setup, Spec, parse_spec
@@ -755,8 +755,18 @@ def test_what_does_not_fit_is_refused_before_anything_is_timed(
 
 
 def test_strategies_may_share_a_process(
-    folders: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folders: dict[str, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    begun: list[int] = []
+
+    def counted(threads: int) -> Any:
+        begun.append(threads)
+        return worker(threads)
+
+    monkeypatch.setattr(runner, "worker", counted)
     argv = [folders["large"], folders["in.txt"], "--strategies", f"iad,bild:drafter={folders['transformer']}"]
     argv += ["--together", "--rounds", "2", "--batch-size", "1", "--max-len", "12", "--threads", "1"]
     page, output = tmp_path / "out.md", tmp_path / "out.json"
@@ -766,6 +776,7 @@ def test_strategies_may_share_a_process(
         assert main(argv) == 0
         out, err = capsys.readouterr()
         assert err.count(": loaded\n") == 3
+        assert len(begun) == (1 if clock == "process_time" else 1 + 3)
         assert (" MB " in out) is (clock == "perf_counter")
         assert f"- time: {time}\n" in page.read_text()
         found = json.loads(output.read_text())
