@@ -8,8 +8,8 @@
 # Stages: prepare distil binarise drafter small verify bench. A stage that has finished is not run again; --stage
 # runs the stages it names, finished or not, and no others. Training goes on where it was broken off.
 #   --model      the model that is to be faster, with a sentencepiece vocabulary (default gec-en)
-#   --sentences  to learn from, an even sample of data/corpora (default 30000)
-#   --updates    of each drafter (default 2000: some ten minutes each on one core)
+#   --sentences  to learn from, at least: an even sample of data/corpora (default 30000)
+#   --updates    of each drafter (default 2000: 24 and 12 minutes on one core)
 #   --source     sentences to verify and to measure with, such as JFLEG's dev.src (default: 500 noised ones)
 # Needs the extras train and score (README.md, "Install").
 set -euo pipefail
