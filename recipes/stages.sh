@@ -1,10 +1,32 @@
-# Sourced by a recipe's run.sh: stages that run once, training, and jobs beside each other.
+# Sourced by the recipes' scripts: stages that run once, training, and jobs beside each other.
 # shellcheck shell=bash
 #
 # It reads of the recipe: work (its folder), jobs (most at a time), src and trg (the sides of the corpus), and
-# the arrays place (device and precision) and schedule (learning rate and what goes with it).
+# the array schedule (learning rate and what goes with it).
 
 die() { echo "${0##*/}: $*" >&2; exit 2; }
+
+# require CHOSEN EXTRAS STAGE...: refuses stages of CHOSEN that there are not, and a machine without nartk.
+require() {
+  local chosen=$1 extras=$2 name command
+  shift 2
+  for name in $chosen; do
+    [[ " $* " == *" $name "* ]] || die "no stage '$name': choose from $*"
+  done
+  for command in nartk-train nartk-distill; do
+    command -v $command >/dev/null ||
+      die "nartk is not installed: pip install '.[$extras]' && pip install --no-deps fairseq==0.12.2"
+  done
+}
+
+# train_on DEVICE: sets the array place, the flags of training for device and precision.
+train_on() {
+  place=(--autocast bf16)
+  [ "$1" = cpu ] || return 0
+  place+=(--cpu)
+  # Huge pages, and none given back: with glibc's defaults a step of training spends up to 40 % on page faults.
+  export GLIBC_TUNABLES=glibc.malloc.hugetlb=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000
+}
 
 # later COMMAND...: runs it beside at most $jobs - 1 others.
 later() {

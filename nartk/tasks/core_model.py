@@ -14,11 +14,11 @@ import torch
 from fairseq.models import BaseFairseqModel, register_model_architecture
 from torch import Tensor, nn
 
-from nartk.adapters.fairseq import read_checkpoint, to_network
-from nartk.checkpoint import load_checkpoint, require_shapes
+from nartk.adapters.fairseq import FairseqCheckpoint, read_checkpoint, to_network
+from nartk.checkpoint import Checkpoint, load_checkpoint, require_shapes
 from nartk.errors import VocabMismatchError
 from nartk.kinds import KINDS
-from nartk.models.transformer import TransformerConfig
+from nartk.models.transformer import Transformer, TransformerConfig
 from nartk.pipeline import load_network, model_folder
 from nartk.vocab import Vocab
 
@@ -119,19 +119,29 @@ def _copy_encoder(name: str, model: nn.Module, source: Any) -> None:
         weights = network.state_dict(keep_vars=True)
         return {name: weight for name, weight in weights.items() if name.startswith("encoder_")}
 
-    folder = model_folder(name)
-    if folder.is_dir():
-        stored = load_checkpoint(folder)
+    other, stored = read_model(name)
+    if isinstance(stored, Checkpoint):
         vocab = Vocab(tuple(source.symbols))
         stored.source_vocab.require_equal(vocab, f"the source dictionary of {name}", "that of the data")
-        other: nn.Module = load_network(stored)
-    else:
-        other = to_network(read_checkpoint(Path(name)))
     wanted, found = encoder(model), encoder(other)
     require_shapes(wanted, found, name)
     with torch.no_grad():
         for name, weight in wanted.items():
             weight.copy_(found[name])
+
+
+def read_model(name: str) -> tuple[Transformer, Checkpoint | FairseqCheckpoint]:
+    """The network of a checkpoint of fairseq, a model folder or a shipped model, and what it was read from.
+
+    Raises:
+        NartkError: It is not found, corrupt, or of a kind that this version has not.
+    """
+    folder = model_folder(name)
+    if folder.is_dir():
+        stored = load_checkpoint(folder)
+        return load_network(stored), stored
+    checkpoint = read_checkpoint(Path(name))
+    return to_network(checkpoint), checkpoint
 
 
 def register_presets(model: type[CoreModel], presets: Mapping[str, Mapping[str, Any]]) -> None:

@@ -27,7 +27,6 @@ one verifier on the same data and the same block.
 # No `from __future__ import annotations` here: fairseq reads the options' types from the class.
 import logging
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Optional
 
 import torch
@@ -35,15 +34,15 @@ from fairseq import metrics
 from fairseq.criterions import register_criterion
 from torch import Tensor
 
-from nartk.adapters.fairseq import find_dictionary, kind_name, read_checkpoint, to_network
-from nartk.checkpoint import load_checkpoint
+from nartk.adapters.fairseq import find_dictionary, kind_name
+from nartk.checkpoint import Checkpoint
 from nartk.errors import CheckpointError, StrategyMismatchError, UsageError, VocabMismatchError
 from nartk.kinds import KINDS
 from nartk.models.blockwise import Blockwise
 from nartk.models.distil_losses import DIVERGENCES, tokens_a_pass
 from nartk.models.nar import NarTraining, align_left
 from nartk.models.transformer import Transformer, edited, label_smoothed_cross_entropy
-from nartk.pipeline import load_network, model_folder
+from nartk.tasks.core_model import read_model
 from nartk.tasks.cross_entropy import CrossEntropy, CrossEntropyConfig
 from nartk.vocab import Vocab
 
@@ -301,16 +300,13 @@ def load_verifier(name: str, task: Any) -> Transformer:
         VocabMismatchError: It was trained with other dictionaries; the first differing id is named.
         CheckpointError: It is corrupt, or its dictionaries are not found.
     """
-    folder = model_folder(name)
-    if folder.is_dir():
-        stored = load_checkpoint(folder)
-        kind, network = stored.kind, load_network(stored)
-        vocabs = [stored.source_vocab, stored.target_vocab]
+    network, stored = read_model(name)
+    if isinstance(stored, Checkpoint):
+        kind, vocabs = stored.kind, [stored.source_vocab, stored.target_vocab]
     else:
-        checkpoint = read_checkpoint(Path(name))
-        kind, network = kind_name(checkpoint), to_network(checkpoint)
+        kind = kind_name(stored)
         try:
-            vocabs = [Vocab.read(find_dictionary(checkpoint, None, side)) for side in ("source", "target")]
+            vocabs = [Vocab.read(find_dictionary(stored, None, side)) for side in ("source", "target")]
         except CheckpointError as error:
             raise CheckpointError(
                 error.message, fix="nartk-convert it with --dict, and name the folder", where=name

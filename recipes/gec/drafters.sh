@@ -38,16 +38,11 @@ while [ $# -gt 0 ]; do
   esac
   shift 2
 done
-for name in $chosen; do
-  [[ " ${stages[*]} " == *" $name "* ]] || die "no stage '$name': choose from ${stages[*]}"
-done
-command -v nartk-train >/dev/null ||
-  die "nartk is not installed: pip install '.[train,score]' && pip install --no-deps fairseq==0.12.2"
+require "$chosen" train,score "${stages[@]}"
 mkdir -p "$work/text"
 : "${source:=$work/text/valid.src}"
 schedule=(--lr 0.002 --warmup-updates $((updates / 10)) --log-interval 100)
-place=(--autocast bf16)
-[ "$device" != cpu ] || place+=(--cpu)
+train_on "$device"
 
 prepare() {
   local every

@@ -67,13 +67,7 @@ case $pair in
     else echo "run.sh: BLEU over characters: pip install 'sacrebleu[ja]' for words" >&2; fi ;;
   *) die "no pair '$pair': choose from en-de, de-en, en-ja" ;;
 esac
-for name in $chosen; do
-  [[ " ${stages[*]} " == *" $name "* ]] || die "no stage '$name': choose from ${stages[*]}"
-done
-for command in nartk-train nartk-distill; do
-  command -v $command >/dev/null ||
-    die "nartk is not installed: pip install '.[train,score,plot]' && pip install --no-deps fairseq==0.12.2"
-done
+require "$chosen" train,score,plot "${stages[@]}"
 src=${pair%-*} trg=${pair#*-}
 [ -n "$work" ] || work=runs/mt-$pair${quick:+-quick}
 mkdir -p "$work"
@@ -96,15 +90,8 @@ else
   speed=(--rounds 3 --single 100 --many 1000)
 fi
 size+=(--d-model "$d_model" --encoder-ffn $((4 * d_model)) --decoder-ffn $((4 * d_model)))
-if [ "$device" = cpu ]; then
-  : "${jobs:=2}"
-  place=(--cpu --autocast bf16)
-  # Huge pages, and none given back: with glibc's defaults a step of training spends up to 40 % on page faults.
-  export GLIBC_TUNABLES=glibc.malloc.hugetlb=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000
-else
-  : "${jobs:=1}"
-  place=(--autocast bf16)
-fi
+train_on "$device"
+: "${jobs:=$([ "$device" = cpu ] && echo 2 || echo 1)}"
 # With several trainings at a time, each on its own core.
 [ "$jobs" = 1 ] || export OMP_NUM_THREADS=1
 

@@ -57,16 +57,10 @@ case $task in
 esac
 [ -n "$test" ] || test=${tests[0]}
 [[ " ${tests[*]} " == *" $test "* ]] || die "no test set '$test' of $task: choose from ${tests[*]}"
-for name in $chosen; do
-  [[ " ${stages[*]} " == *" $name "* ]] || die "no stage '$name': choose from ${stages[*]}"
-done
 if [ -z "$data" ] && [ -z "$quick" ] && [ -d "${NARTK_SHARED_DATA-}/summ" ]; then
   data=$NARTK_SHARED_DATA/summ
 fi
-for command in nartk-train nartk-distill; do
-  command -v $command >/dev/null ||
-    die "nartk is not installed: pip install '.[train,score]' && pip install --no-deps fairseq==0.12.2"
-done
+require "$chosen" train,score "${stages[@]}"
 [ -n "$work" ] || work=runs/$task${quick:+-quick}
 mkdir -p "$work"
 
@@ -83,13 +77,7 @@ else
   schedule=(--lr 0.002 --warmup-updates 400 --log-interval 100)
   limit=(--max-len 256) speed=(--rounds 3 --single 50 --many 400)
 fi
-if [ "$device" = cpu ]; then
-  place=(--cpu --autocast bf16)
-  # Huge pages, and none given back: with glibc's defaults a step of training spends up to 40 % on page faults.
-  export GLIBC_TUNABLES=glibc.malloc.hugetlb=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000
-else
-  place=(--autocast bf16)
-fi
+train_on "$device"
 
 # size WIDTH ENCODER-LAYERS DECODER-LAYERS
 size() {
