@@ -65,6 +65,12 @@ class StrategyMismatchError(NartkError):
     code, exit_code = "E103", EXIT_USAGE
 
 
+class PassError(NartkError):
+    """A pass over a model breaks one of its rules: a fault of the decoder that asked for it."""
+
+    code, exit_code = "E105", EXIT_USAGE
+
+
 class MissingDependencyError(NartkError):
     """An optional package or resource is not installed."""
 

@@ -1,0 +1,226 @@
+"""What the draft-and-verify loop asks of an autoregressive model: one pass over tokens of any rows, one call.
+
+A hypothesis is a context: a list of cells, each of which holds the keys and values of one token. A pass
+scores N tokens; each sees its context's cells, those of its parents in the pass, and itself. Afterwards
+`commit` appends to each context the tokens that are kept, and gives the other cells back.
+
+Symbols: B sources, N tokens of a pass, K candidates, V words, D features of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from nartk.vocab import Vocab
+
+IntArray: TypeAlias = npt.NDArray[np.int32]
+FloatArray: TypeAlias = npt.NDArray[np.float32]
+ROOT = -1  # as a parent: the token follows the last cell of its context
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """N tokens of any rows, which a model scores in one call. All arrays are [N] int32.
+
+    Attributes:
+        tokens: Word ids.
+        positions: Of each token in its output, from 0.
+        memory: Handle of the encoded source that each attends to.
+        contexts: Handle of the context that each follows.
+        parents: Index of the token of this pass that each follows directly, always a smaller one of the same
+            context; `ROOT`: the last cell of its context.
+    """
+
+    tokens: IntArray
+    positions: IntArray
+    memory: IntArray
+    contexts: IntArray
+    parents: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """Lists of words: those of item i are ``values[offsets[i]:offsets[i + 1]]``.
+
+    Attributes:
+        offsets: [n+1] int32, ascending from 0.
+        values: [offsets[-1]] int32.
+    """
+
+    offsets: IntArray
+    values: IntArray
+
+    @classmethod
+    def of(cls, lists: Sequence[Sequence[int]]) -> Ragged:
+        """The lists as one."""
+        offsets = np.zeros(len(lists) + 1, np.int32)
+        np.cumsum([len(each) for each in lists], out=offsets[1:])
+        return cls(offsets, np.array([word for each in lists for word in each], np.int32))
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Draws a word after each token: by inversion of the cumulative distribution, in the order of ids, fp64.
+
+    Attributes:
+        uniforms: [n] fp64 in [0, 1), one for each scored token.
+        temperature: The logits are divided by it, above 0.
+        top_k: Only so many likeliest words, of equal ones the lowest ids; 0: all.
+        top_p: Only the likeliest words whose probabilities reach this sum, in (0, 1].
+    """
+
+    uniforms: npt.NDArray[np.float64]
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """What is to be read of a pass, known before it. "Scored" tokens are those of `only`, n of them.
+
+    Attributes:
+        only: [n] int32 ascending indices of the pass's tokens whose scores are read at all; None: all N.
+            The vocabulary is not computed for the others.
+        banned: Words forbidden after each scored token, n lists: best, top-k, margin and draws are of the
+            words that are left; log-probabilities remain the model's own, over all words.
+        top: So many likeliest words of each scored token; 0: none.
+        margin: How far the best logit lies above the second best.
+        hidden: The features that the output layer reads.
+        given: [n] int32, a word after each scored token whose log-probability is read; -1: none there.
+        draw: A word drawn after each scored token.
+    """
+
+    only: IntArray | None = None
+    banned: Ragged | None = None
+    top: int = 0
+    margin: bool = False
+    hidden: bool = False
+    given: IntArray | None = None
+    draw: Draw | None = None
+
+
+class Scores(Protocol):
+    """What a pass gave for its n scored tokens. Log-probabilities are natural, fp32, the model's own.
+
+    Attributes:
+        best: [n] int32, the likeliest word; of equal ones the lowest id.
+        log_probs: [n] fp32 of `best`.
+        top: [n,K] int32, the likeliest words in order, of equal ones the lowest ids first; -1 behind the
+            last that is not forbidden.
+        top_log_probs: [n,K] fp32; minus infinity where `top` is -1.
+        margins: [n] fp32, best logit less second best; infinity where there is no second.
+        given_log_probs: [n] fp32; 0 where nothing was given.
+        drawn: [n] int32.
+        drawn_log_probs: [n] fp32, of the model itself, without temperature and cuts.
+        hidden: [n,D] fp32.
+
+    What was not wanted is None.
+    """
+
+    best: IntArray
+    log_probs: FloatArray
+    top: IntArray | None
+    top_log_probs: FloatArray | None
+    margins: FloatArray | None
+    given_log_probs: FloatArray | None
+    drawn: IntArray | None
+    drawn_log_probs: FloatArray | None
+    hidden: FloatArray | None
+
+    def rows(self, index: Sequence[int] | IntArray) -> FloatArray:
+        """Logits [m,V] fp32 of m scored tokens, until the pass is committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a model can hold, known before anything is decoded.
+
+    Attributes:
+        source: Longest source, tokens with eos.
+        target: Positions of the output: `Pass.positions` lie below.
+        words: V.
+    """
+
+    source: int
+    target: int
+    words: int
+
+
+@runtime_checkable
+class PassScorer(Protocol):
+    """Any autoregressive encoder-decoder that scores passes.
+
+    Attributes:
+        vocab: Of the target.
+        start_token: What the first pass of an output holds, which is no token of the output.
+    """
+
+    vocab: Vocab
+    limits: Limits
+    start_token: int
+
+    def encode(self, sources: Sequence[Sequence[int]]) -> IntArray:
+        """Encodes sources, each ending with eos: a handle for each, [B] int32.
+
+        Raises:
+            PassError: A source is empty, too long, or holds a word that the model has not.
+        """
+
+    def free(self, memory: Sequence[int] | IntArray) -> None:
+        """Frees encoded sources; their handles are not to be used again."""
+
+    def open(self, count: int) -> IntArray:
+        """New empty contexts: handles [count] int32."""
+
+    def fork(self, contexts: Sequence[int] | IntArray) -> IntArray:
+        """New contexts with the same cells as these, which may repeat: handles [n] int32."""
+
+    def truncate(self, contexts: Sequence[int] | IntArray, lengths: Sequence[int] | IntArray) -> None:
+        """Keeps the first lengths [n] cells of each context."""
+
+    def close(self, contexts: Sequence[int] | IntArray) -> None:
+        """Gives contexts back, with the cells that no other context holds."""
+
+    def run(self, work: Pass, want: Want) -> Scores:
+        """Scores the tokens of a pass in one call. Its contexts wait for `commit`.
+
+        Raises:
+            PassError: The pass breaks a rule: a handle that is not open, a context that waits for `commit`,
+                a parent that is not an earlier token of the same context, or a word or position out of
+                bounds. Nothing has then changed.
+        """
+
+    def commit(self, scores: Scores, kept: Sequence[int] | IntArray) -> None:
+        """Ends a pass: appends its kept tokens to their contexts, and gives the other cells back.
+
+        A pass that is dropped without it ends as if nothing were kept.
+
+        Args:
+            scores: What `run` gave.
+            kept: Indices of the pass's N tokens. Those of a context form a path: each follows the one
+                before, the first follows the context's last cell.
+
+        Raises:
+            PassError: The pass has ended, or the indices form no path. Nothing has then changed.
+        """
+
+    @property
+    def cells_in_use(self) -> int:
+        """Cells that a context holds or a pass waits with."""
+
+
+@runtime_checkable
+class CopiesSource(Protocol):
+    """A model whose source words can be words of its output: what `iad` and `ngram` need.
+
+    Attributes:
+        source_to_target: [source words] int32, the target id of each source word, or -1.
+    """
+
+    source_to_target: IntArray
