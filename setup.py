@@ -1,4 +1,4 @@
-"""Packaging of nartk: the rooms beside this file install inside the package `nartk`."""
+"""Packaging of nartk: the packages and the cure for fairseq."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
-ROOMS = ("models", "decoders", "data")
 HOOK = "_nartk_fairseq"
+LINKED = ("models", "decoders", "data")
 
 
 class BuildWithHook(build_py):
@@ -27,12 +27,14 @@ class BuildWithHook(build_py):
         (top / f"{HOOK}.pth").write_text(f"import {HOOK}; {HOOK}.install()\n", encoding="utf-8")
 
 
-packages = find_packages(include=["nartk", "nartk.*"])
-for room in ROOMS:
-    packages += [f"nartk.{room}", *(f"nartk.{room}.{sub}" for sub in find_packages(room))]
+for name in LINKED:
+    if not Path("nartk", name).is_dir():
+        raise SystemExit(
+            f"nartk: nartk/{name} is not a folder: git made no symbolic link to ../{name}. Fix: `git config "
+            f"core.symlinks true` (on Windows in Developer Mode), then `git checkout -- nartk/{name}`."
+        )
 
 setup(
-    packages=packages,
-    package_dir={f"nartk.{room}": room for room in ROOMS},
+    packages=find_packages(include=["nartk", "nartk.*"]),
     cmdclass={"build_py": BuildWithHook},
 )
