@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from nartk import __version__, calibration, engine
+from nartk import __version__, calibration
 from nartk.checkpoint import Checkpoint, load_checkpoint, require_shapes
 from nartk.errors import (
     CheckpointError,
@@ -377,6 +377,8 @@ def load(name: str | os.PathLike[str] = SHIPPED[0], *, device: str = "cpu", dtyp
 
 def _serve(checkpoint: Checkpoint, device: torch.device, dtype: str) -> Model:
     """The model of a checkpoint. An autoregressive one runs on the engine, if that has device and type."""
+    from nartk import engine
+
     kind = kind_of(checkpoint.kind)
     network = load_network(checkpoint)
     scorer: Any
