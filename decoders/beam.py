@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nartk.decoders.beam_drafts import Answers, BeamDrafter, ask, make_beam_drafter
-from nartk.decoders.loop import Autoregressive, encode, join_rows, pad_rows, select_rows
 from nartk.decoders.strategy import Strategy
+from nartk.decoders.tensor_loop import Autoregressive, encode, join_rows, pad_rows, select_rows
 from nartk.errors import UsageError
 from nartk.hypothesis import Hypothesis, Request, Result, TokenTrace
 from nartk.registry import option, register_decoder

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nartk.decoders.loop import Draft, Drafter, target_words
 from nartk.decoders.paced import Adaptive
+from nartk.decoders.tensor_loop import Draft, Drafter, target_words
 from nartk.hypothesis import Request
 from nartk.registry import option, register_decoder
 from nartk.rows import steps

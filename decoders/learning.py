@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from nartk.decoders.loop import Drafter
 from nartk.decoders.paced import Adaptive
 from nartk.decoders.strategy import Strategy
+from nartk.decoders.tensor_loop import Drafter
 from nartk.scorer import Seq2SeqScorer
 
 

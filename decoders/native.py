@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nartk.decoders.loop import pad_rows
 from nartk.decoders.strategy import Strategy
+from nartk.decoders.tensor_loop import pad_rows
 from nartk.errors import UsageError
 from nartk.hypothesis import GraphTrace, Hypothesis, Request, Result, TokenTrace
 from nartk.scorer import Source

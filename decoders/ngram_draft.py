@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from nartk.decoders.learning import Learning
-from nartk.decoders.loop import Draft, Drafter, target_words
+from nartk.decoders.tensor_loop import Draft, Drafter, target_words
 from nartk.hypothesis import Request
 from nartk.registry import option, register_decoder
 from nartk.scorer import Seq2SeqScorer, Source

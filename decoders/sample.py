@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from nartk.decoders.iad import SourceCopy, spelling
-from nartk.decoders.loop import Acceptance, DraftAndVerify, Drafter, Fed, Judged, log_probs
 from nartk.decoders.ngram_draft import NgramCache
 from nartk.decoders.strategy import Strategy
+from nartk.decoders.tensor_loop import Acceptance, DraftAndVerify, Drafter, Fed, Judged, log_probs
 from nartk.errors import UsageError
 from nartk.hypothesis import Request, Result
 from nartk.registry import option, register_decoder

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from nartk.decoders.iad import InputGuidedAggressive
 from nartk.decoders.learning import Learning
-from nartk.decoders.loop import Draft, Drafter, Fed
 from nartk.decoders.ngram_draft import NgramDrafts
 from nartk.decoders.recycling import TokenRecycling
+from nartk.decoders.tensor_loop import Draft, Drafter, Fed
 from nartk.decoders.tree import DraftTree
 from nartk.errors import UsageError
 from nartk.hypothesis import Request

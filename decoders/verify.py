@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from nartk.decoders.iad import CopyState, aligned_place, copy_state, following, spelling, suffix_lengths
-from nartk.decoders.loop import Drafter, pad_rows
 from nartk.decoders.paced import Adaptive
+from nartk.decoders.tensor_loop import Drafter, pad_rows
 from nartk.decoders.tree import Draft, DraftTree
 from nartk.hypothesis import Request
 from nartk.registry import option, register_decoder

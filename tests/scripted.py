@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nartk.decoders.loop import target_words
+from nartk.decoders.tensor_loop import target_words
 from nartk.hypothesis import Request, Result
 from nartk.scorer import Source, Tree
 from nartk.vocab import SPECIALS, Vocab

@@ -16,7 +16,7 @@ import torch
 from scripted import ScriptScorer, decode, outputs_of, same_words
 from torch import Tensor
 
-from nartk.decoders.loop import Draft, DraftAndVerify, Drafter
+from nartk.decoders.tensor_loop import Draft, DraftAndVerify, Drafter
 from nartk.hypothesis import Request, Result
 from nartk.registry import make_strategy
 from nartk.scorer import Seq2SeqScorer, Source

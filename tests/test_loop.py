@@ -21,8 +21,16 @@ from scripted import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nartk.decoders import loop
-from nartk.decoders.loop import Fed, Judged, argmax_acceptance, join_rows, log_probs, pad_rows, select_rows
+from nartk.decoders import tensor_loop as loop
+from nartk.decoders.tensor_loop import (
+    Fed,
+    Judged,
+    argmax_acceptance,
+    join_rows,
+    log_probs,
+    pad_rows,
+    select_rows,
+)
 from nartk.hypothesis import DecodeStats, Request, Result, TokenTrace
 from nartk.pipeline import summarize
 from nartk.registry import make_strategy

@@ -21,11 +21,11 @@ from torch import Tensor
 from transformers_small import random_config, random_model, random_requests, vocabulary
 
 from nartk.decoders import pace as pace_module
-from nartk.decoders.loop import Draft, Drafter, sources
 from nartk.decoders.ngram_draft import NgramCache
 from nartk.decoders.pace import DEEPEST, Costs, Curve, Outlook, Pace, Row, Standing, best_plan
 from nartk.decoders.paced import Adaptive
 from nartk.decoders.small_model import SmallModel, pick_best
+from nartk.decoders.tensor_loop import Draft, Drafter, sources
 from nartk.hypothesis import Request, Result
 from nartk.models.transformer_scorer import TransformerScorer
 from nartk.registry import make_strategy

@@ -16,7 +16,15 @@ import torch
 from scripted import TableScorer, decode, differing, outputs_of, plain_greedy
 from torch import Tensor
 
-from nartk.decoders.loop import Acceptance, Draft, DraftAndVerify, Drafter, Fed, Judged, argmax_acceptance
+from nartk.decoders.tensor_loop import (
+    Acceptance,
+    Draft,
+    DraftAndVerify,
+    Drafter,
+    Fed,
+    Judged,
+    argmax_acceptance,
+)
 from nartk.hypothesis import Request
 from nartk.registry import make_strategy, options_of, strategies
 from nartk.scorer import Seq2SeqScorer, Source

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from nartk.cli.decode import main
 from nartk.decoders import sample as module
-from nartk.decoders.loop import Acceptance, Draft, Drafter, Fed, Judged
 from nartk.decoders.sample import Sample, Sampling, draw, keep_likeliest, uniform
+from nartk.decoders.tensor_loop import Acceptance, Draft, Drafter, Fed, Judged
 from nartk.errors import UsageError
 from nartk.hypothesis import Request
 from nartk.models.transformer_scorer import TransformerScorer

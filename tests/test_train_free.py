@@ -18,9 +18,9 @@ from scripted import ScriptScorer, TableScorer, decode, differing, outputs_of, p
 from test_tree import ways_of
 from torch import Tensor
 
-from nartk.decoders.loop import Draft, Fed, pad_rows
 from nartk.decoders.ngram_draft import NgramCache
 from nartk.decoders.recycling import Recycler
+from nartk.decoders.tensor_loop import Draft, Fed, pad_rows
 from nartk.decoders.tree import chained, prune
 from nartk.errors import UsageError
 from nartk.hypothesis import Request, Result

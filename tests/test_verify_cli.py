@@ -21,7 +21,7 @@ from torch import Tensor
 from nartk import load, registry
 from nartk.cli.verify import main
 from nartk.decoders.greedy import Greedy
-from nartk.decoders.loop import Fed, Judged, argmax_acceptance
+from nartk.decoders.tensor_loop import Fed, Judged, argmax_acceptance
 from nartk.hypothesis import Request, Result
 from nartk.registry import make_strategy, register_decoder
 from nartk.scorer import Seq2SeqScorer

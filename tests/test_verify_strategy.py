@@ -25,7 +25,7 @@ from transformers_small import random_config, random_model, random_requests, voc
 import nartk.pipeline
 from nartk.cli.decode import main
 from nartk.data.readers import Fields, Record, read_records
-from nartk.decoders.loop import Fed, Judged, argmax_acceptance
+from nartk.decoders.tensor_loop import Fed, Judged, argmax_acceptance
 from nartk.decoders.verify import GivenDrafts
 from nartk.errors import LengthMismatchError, UsageError
 from nartk.hypothesis import Request, Result
