@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import warnings
@@ -349,6 +350,13 @@ def summarize(results: Sequence[Result], seconds: float) -> DecodeStats:
         passes=sum(result.passes for result in decoded),
         drafted=sum(result.drafted for result in decoded),
         accepted=sum(result.accepted for result in decoded),
+        drafter_passes=sum(result.drafter_passes for result in decoded),
+        branches=sum(result.branches for result in decoded),
+        left_mid_batch=sum(result.left_mid_batch for result in decoded),
+        encode_seconds=math.fsum(result.phases.encode for result in decoded),
+        draft_seconds=math.fsum(result.phases.draft for result in decoded),
+        verify_seconds=math.fsum(result.phases.verify for result in decoded),
+        accept_seconds=math.fsum(result.phases.accept for result in decoded),
         latencies=tuple(result.seconds for result in decoded),
     )
 
