@@ -55,7 +55,7 @@ class Acceptance(Protocol):
     want: Want
 
     def __call__(self, row: Row, verified: Verified) -> Verdict:
-        """Judges the draft of a row, whose tokens in the pass are its last one, at `Row.begin`, and the draft.
+        """Judges a row's draft, which lies in the pass behind its last token, at `Row.begin`.
 
         Inside a forced prefix (`Row.request`), what is output must be the prefix's word.
         """

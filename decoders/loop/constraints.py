@@ -7,12 +7,13 @@ nothing. Symbols: N verified tokens, V words.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from nartk.decoders.loop.packing import levels
 from nartk.decoders.loop.rows import Row
-from nartk.passes import ROOT, FloatArray, IntArray, Ragged, Scores
+from nartk.passes import FloatArray, Ragged, Scores, Want
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,12 @@ class Constraints:
     forbidden: tuple[tuple[int, ...], ...] = ()
 
     @property
-    def is_banning(self) -> bool:
+    def are_banning(self) -> bool:
         return bool(self.min_len > 1 or self.suppressed or self.forbidden)
 
     @property
-    def needs_outputs(self) -> bool:
-        """Whether a rule looks at the words of an output."""
-        return self.is_banning or self.repetition_penalty != 1.0
+    def are_penalizing(self) -> bool:
+        return self.repetition_penalty != 1.0
 
     def banned(self, output: Sequence[int], eos: int) -> list[int]:
         """The words that may not follow an output."""
@@ -54,39 +54,70 @@ class Constraints:
     def penalize(self, logits: FloatArray, output: Sequence[int]) -> FloatArray:
         """Logits [V] after an output, with what it pays for repeating itself."""
         repeated = np.unique(np.array(output, np.int64))
-        penalty = np.float32(self.repetition_penalty)
+        penalty, before = np.float32(self.repetition_penalty), logits[repeated]
         found = logits.copy()
-        found[repeated] = np.where(
-            logits[repeated] > 0, logits[repeated] / penalty, logits[repeated] * penalty
-        )
+        found[repeated] = np.where(before > 0, before / penalty, before * penalty)
         return found
 
-    def best(
-        self, scores: Scores, outputs: Sequence[Sequence[int]], eos: int
-    ) -> tuple[list[int], list[float]]:
-        """The best words [N] after outputs, and their log-probabilities under the model itself."""
-        if self.repetition_penalty == 1.0:
-            return scores.best.tolist(), scores.log_probs.tolist()
-        words, log_probs = [], []
-        for logits, output in zip(scores.rows(range(len(outputs))), outputs, strict=True):
-            penalized = self.penalize(logits, output)
-            penalized[self.banned(output, eos)] = -np.inf
-            word = int(penalized.argmax())  # of equal ones the first
-            words.append(word)
-            log_probs.append(log_prob(logits, word))
-        return words, log_probs
+    def best(self, logits: FloatArray, output: Sequence[int], eos: int) -> tuple[int, float]:
+        """The best word after an output by its logits [V], and its log-probability under the model itself."""
+        found = self.penalize(logits, output)
+        found[self.banned(output, eos)] = -np.inf
+        word = int(found.argmax())  # of equal ones the first
+        return word, log_prob(logits, word)
 
 
 def log_prob(logits: FloatArray, word: int) -> float:
     """The log-probability of a word under logits [V], computed in fp64."""
     precise = logits.astype(np.float64)
-    highest = precise.max()
-    return float(precise[word] - highest - np.log(np.exp(precise - highest).sum()))
+    precise -= precise.max()
+    return float(precise[word] - np.log(np.exp(precise).sum()))
 
 
-def ragged(lists: Sequence[Sequence[int]]) -> Ragged | None:
-    """The lists as one; None where all are empty."""
-    return Ragged.of(lists) if any(lists) else None
+@dataclass(frozen=True)
+class RowConstraints:
+    """The rules, and the prefixes of rows that draft and verify.
+
+    Attributes:
+        eos: The word that ends an output.
+        are_forcing: Whether a request of the run has a prefix.
+    """
+
+    rules: Constraints
+    eos: int
+    are_forcing: bool
+
+    @property
+    def are_none(self) -> bool:
+        """Whether there is nothing to keep to."""
+        return not (self.are_forcing or self.rules.are_banning or self.rules.are_penalizing)
+
+    def want(self, want: Want, rows: Sequence[Row]) -> Want:
+        """What is wanted of a pass, so that `best` can be read of it."""
+        if self.rules.are_banning:
+            outputs = (output for row in rows for output in outputs_before(row))
+            banned = Ragged.of([self.rules.banned(output, self.eos) for output in outputs])
+            want = replace(want, banned=banned)
+        if self.are_forcing:
+            given = [word for row in rows for word in forced_words(row)]
+            want = replace(want, given=np.array(given, np.int32))
+        return want
+
+    def best(self, scores: Scores, rows: Sequence[Row]) -> tuple[list[int], list[float]]:
+        """The word [N] that greedy search outputs after each token of a pass, and its log-probability."""
+        words, log_probs = scores.best.tolist(), scores.log_probs.tolist()
+        if self.rules.are_penalizing:
+            outputs = [output for row in rows for output in outputs_before(row)]
+            logits = scores.rows(range(len(outputs)))
+            for i, output in enumerate(outputs):
+                words[i], log_probs[i] = self.rules.best(logits[i], output, self.eos)
+        if self.are_forcing:
+            assert scores.given_log_probs is not None
+            given = scores.given_log_probs.tolist()
+            for i, word in enumerate(word for row in rows for word in forced_words(row)):
+                if word >= 0:
+                    words[i], log_probs[i] = word, given[i]
+        return words, log_probs
 
 
 def outputs_before(row: Row) -> list[list[int]]:
@@ -100,26 +131,9 @@ def outputs_before(row: Row) -> list[list[int]]:
 
 
 def forced_words(row: Row) -> list[int]:
-    """The word of the request's prefix after each verified token of a row; `ROOT` (-1) behind its end."""
-    prefix, done = row.request.prefix, len(row.tokens)
-    count = 1 + len(row.draft.tokens)
+    """The word of the request's prefix after each verified token of a row, -1 behind its end."""
+    prefix, done, count = row.request.prefix, len(row.tokens), len(row.draft.tokens)
     if done >= len(prefix):
-        return [-1] * count
-    if row.draft.parents is None:
-        inside = list(prefix[done : done + count])
-        return inside + [-1] * (count - len(inside))
-    depths = [done, *(done + depth for depth in levels(row.draft.parents))]
-    return [prefix[depth] if depth < len(prefix) else -1 for depth in depths]
-
-
-def levels(parents: Sequence[int]) -> list[int]:
-    """How many drafted tokens lie on the way to each of a tree's, itself included."""
-    found: list[int] = []
-    for parent in parents:
-        found.append(1 if parent == ROOT else found[parent] + 1)
-    return found
-
-
-def given_words(words: Sequence[int]) -> IntArray | None:
-    """What `Want.given` is to hold; None where nothing is forced."""
-    return np.array(words, np.int32) if max(words) >= 0 else None
+        return [-1] * (1 + count)
+    depths = range(1, 1 + count) if row.draft.parents is None else levels(row.draft.parents)
+    return [prefix[done + depth] if done + depth < len(prefix) else -1 for depth in (0, *depths)]

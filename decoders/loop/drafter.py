@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 State: TypeAlias = Any  # a drafter's own, one a row
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Draft:
     """K proposed tokens. What is no word of the target, such as -1, ends the draft, or its branch.
 
