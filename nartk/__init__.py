@@ -8,8 +8,6 @@ For example:
 
 from __future__ import annotations
 
-import sys
-from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,22 +18,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Model", "__version__", "load", "strategies"]
 
-_HERE = Path(__file__).resolve().parent
-_ROOMS = ("nartk.models", "nartk.decoders", "nartk.data")
-
-
-class _RoomFinder:
-    """Finds the rooms of a bare checkout, where they lie beside the package and not inside it."""
-
-    @staticmethod
-    def find_spec(fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        if fullname in _ROOMS:
-            return PathFinder.find_spec(fullname, [str(_HERE.parent)])
-        return None
-
-
-if not (_HERE / "models").is_dir():
-    sys.meta_path.append(_RoomFinder)
+for _linked in ("models", "decoders", "data"):
+    if not Path(__file__).with_name(_linked).is_dir():
+        raise ImportError(
+            f"nartk/{_linked} is not a folder: git made no symbolic link to ../{_linked}. Fix: `git config "
+            f"core.symlinks true` (on Windows in Developer Mode), then `git checkout -- nartk/{_linked}`."
+        )
 
 
 def __getattr__(name: str) -> object:

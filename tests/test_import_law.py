@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("models", "decoders", "data")  # beside the package; they import as nartk.models and so on
+ROOMS = ("models", "decoders", "data")  # linked into the package: they import as nartk.models and so on
 PARTS = ("cli", "tasks", "adapters", "metrics", "bench")  # inside the package, each with its own law
 LIGHT = {"torch", "numpy", "safetensors", "sentencepiece", "rich"}  # what the core package itself installs
 FAIRSEQ = {"fairseq", "fairseq_cli", "hydra", "omegaconf"}

@@ -1,0 +1,536 @@
+#include "engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <deque>
+#include <limits>
+#include <numeric>
+
+namespace nartk {
+
+namespace {
+
+constexpr int CHUNK = 128;    // tokens that go through all layers together, so that they stay near
+constexpr int READ = 32;      // tokens whose logits are there at once
+constexpr double PART = 2e5;  // multiplications that are worth another thread
+
+std::string number(long long x) { return std::to_string(x); }
+int rounded(int x, int multiple) { return (x + multiple - 1) / multiple * multiple; }
+
+}  // namespace
+
+float* Buffer::get(size_t count) {
+    if (count > size) {
+        release(data);
+        data = nullptr;
+        size = 0;
+        data = static_cast<float*>(aligned(count * sizeof(float)));
+        std::memset(data, 0, count * sizeof(float));
+        size = count;
+    }
+    return data;
+}
+
+size_t Network::kv_floats(const Stack& stack) const {
+    size_t floats = 0;
+    for (const Layer& layer : stack.layers) floats += 2 * (size_t)layer.width();
+    return floats;
+}
+
+// A workspace for as long as a call takes.
+struct Engine::Lease {
+    Engine& engine;
+    std::unique_ptr<Workspace> space;
+    explicit Lease(Engine& engine) : engine(engine) {
+        std::lock_guard<std::mutex> lock(engine.mutex);
+        if (engine.spaces.empty()) {
+            space.reset(new Workspace);
+        } else {
+            space = std::move(engine.spaces.back());
+            engine.spaces.pop_back();
+        }
+    }
+    ~Lease() {
+        std::lock_guard<std::mutex> lock(engine.mutex);
+        engine.spaces.push_back(std::move(space));
+    }
+};
+
+Engine::Engine(std::shared_ptr<const Network> network, const Kernels* kernels, int threads)
+    : cells(network->kv_floats(network->decoder)), network(network), kernels(kernels), threads(threads) {}
+
+int Engine::stride() const { return rounded(network->features, PANEL); }
+
+void Engine::linear(Workspace& space, const Linear& w, const float* x, int n, int ldx, float* y, int ldy,
+                    Epilogue epilogue) {
+    const void* inputs = x;
+    float* scales = nullptr;
+    int step = ldx;
+    if (w.type != Type::fp32) {
+        step = w.groups() * w.group();
+        inputs = space.quantised.get((size_t)n * step * (w.type == Type::int8 ? 1 : 2) / sizeof(float) + 1);
+        if (w.type == Type::int8) {
+            scales = space.scales.get(n);
+            kernels->to_int8(x, n, w.inputs, ldx, (uint8_t*)inputs, step, scales);
+        } else {
+            kernels->to_bf16(x, n, w.inputs, ldx, (uint16_t*)inputs, step);
+        }
+    }
+    const double work = (double)n * w.outputs * w.inputs / (w.type == Type::int8 ? 4 : 1);
+    const int parts = std::min({threads.count(), w.panels(), 1 + (int)(work / PART)});
+    const int each = (w.panels() + parts - 1) / parts;
+    threads.run(parts, [&](int part) {
+        const int first = part * each, last = std::min(w.panels(), first + each);
+        if (first < last) kernels->linear(w, inputs, scales, n, step, y, ldy, first, last, epilogue);
+    });
+}
+
+void Engine::normed(const Norm& norm, const float* x, int n, float* y) {
+    const int d = network->features, step = stride();
+    for (int i = 0; i < n; i++) {
+        const float* from = x + (size_t)i * step;
+        float* to = y + (size_t)i * step;
+        if (!norm.gain) {
+            if (from != to) std::memcpy(to, from, step * sizeof(float));
+        } else if (norm.bias) {
+            kernels->layer_norm(from, d, norm.gain, norm.bias, norm.eps, to);
+        } else {
+            kernels->rms_norm(from, d, norm.gain, norm.eps, to);
+        }
+    }
+}
+
+void Engine::embed(const Embedding& embedding, const int* words, const int* positions, int n, float* x) {
+    const int d = network->features, step = stride();
+    for (int i = 0; i < n; i++) {
+        float* to = x + (size_t)i * step;
+        kernels->row(*embedding.words, words[i], embedding.scale, to);
+        std::fill(to + d, to + step, 0.0f);
+        if (embedding.positions)
+            kernels->add(to, embedding.positions + (size_t)(positions[i] + embedding.offset) * d, d);
+    }
+    if (embedding.norm.gain) normed(embedding.norm, x, n, x);
+}
+
+// Calls over(token) for what each token attends to: the list and where in its rows keys and values begin.
+template <class Body>
+void Engine::attend(Workspace& space, const Layer& layer, const float* q, int ldq, int n, int longest, float* y,
+                    Body over) {
+    const int heads = layer.heads, f = layer.features, width = layer.width();
+    const int room = rounded(longest, LANES);
+    const double work = 2.0 * n * longest * width;
+    const int parts = std::min({threads.count(), n * heads, 1 + (int)(work / PART)});
+    float* weights = space.weights.get((size_t)parts * room);
+    const int each = (n * heads + parts - 1) / parts;
+    threads.run(parts, [&](int part) {
+        for (int at = part * each; at < std::min(n * heads, (part + 1) * each); at++) {
+            const int token = at / heads, head = at % heads;
+            const auto where = over(token);
+            kernels->attend(q + (size_t)token * ldq + head * f, where.list, where.key + head * f,
+                            where.value + head * f, f, layer.scale, nullptr, weights + (size_t)part * room,
+                            y + (size_t)token * width + head * f);
+        }
+    });
+}
+
+// x = x + inner(norm(x)) or norm(x + inner(x)): `inner` adds what it gives to x.
+template <class Inner>
+void Engine::sublayer(Workspace& space, const Norm& norm, bool first, float* x, int n, Inner inner) {
+    if (first) {
+        float* y = space.normed.get((size_t)n * stride());
+        normed(norm, x, n, y);
+        inner(y);
+    } else {
+        inner(x);
+        normed(norm, x, n, x);
+    }
+}
+
+void Engine::feed_forward(Workspace& space, const Layer& layer, float* x, int n) {
+    sublayer(space, layer.ffn_norm, layer.norm_first, x, n, [&](const float* y) {
+        const int step = stride(), wide = layer.up->width();
+        float* inner = space.inner.get((size_t)n * wide);
+        if (layer.gate) {
+            float* gated = space.gated.get((size_t)n * wide);
+            linear(space, *layer.gate, y, n, step, inner, wide, {layer.activation, false});
+            linear(space, *layer.up, y, n, step, gated, wide);
+            for (int i = 0; i < n; i++) kernels->multiply(inner + (size_t)i * wide, gated + (size_t)i * wide, wide);
+        } else {
+            linear(space, *layer.up, y, n, step, inner, wide, {layer.activation, false});
+        }
+        linear(space, *layer.down, inner, n, wide, x, step, {Activation::none, true});
+    });
+}
+
+namespace {
+
+struct Where {
+    Attended list;
+    int key, value;
+};
+
+}  // namespace
+
+std::vector<int> Engine::encode(const int* tokens, const int* lengths, int count) {
+    const Rounding rounding;
+    const Stack& stack = network->encoder;
+    for (int b = 0, at = 0; b < count; at += lengths[b++]) {
+        if (lengths[b] < 1 || lengths[b] > network->most_source)
+            throw PassFault("source " + number(b) + " has " + number(lengths[b]) + " tokens, not 1 to " +
+                            number(network->most_source));
+        for (int i = 0; i < lengths[b]; i++)
+            if (tokens[at + i] < 0 || tokens[at + i] >= network->source_words)
+                throw PassFault("word " + number(tokens[at + i]) + " of source " + number(b) + " is none of " +
+                                number(network->source_words));
+    }
+    Lease lease(*this);
+    Workspace& space = *lease.space;
+    const int step = stride(), d = network->features;
+    std::vector<std::shared_ptr<Memory>> made;
+    for (int begin = 0, at = 0; begin < count;) {
+        int end = begin, n = 0;  // sources that go together
+        while (end < count && (end == begin || n + lengths[end] <= CHUNK)) n += lengths[end++];
+        std::vector<int> positions(n), owner(n), start(n);
+        int longest = 0;
+        for (int b = begin, i = 0; b < end; b++) {
+            longest = std::max(longest, lengths[b]);
+            for (int j = 0, first = i; j < lengths[b]; j++, i++) {
+                positions[i] = j;
+                owner[i] = b;
+                start[i] = first;
+            }
+        }
+        float* x = space.x.get((size_t)n * step);
+        embed(stack.embedding, tokens + at, positions.data(), n, x);
+        std::vector<const float*> rows(n);
+        for (const Layer& layer : stack.layers) {
+            const int width = layer.width(), wide = layer.qkv->width();
+            sublayer(space, layer.self_norm, layer.norm_first, x, n, [&](const float* y) {
+                float* qkv = space.projected.get((size_t)n * wide);
+                linear(space, *layer.qkv, y, n, step, qkv, wide);
+                for (int i = 0; i < n; i++) rows[i] = qkv + (size_t)i * wide;
+                float* attended = space.attended.get((size_t)n * width);
+                attend(space, layer, qkv, wide, n, longest, attended, [&](int token) {
+                    return Where{{rows.data() + start[token], lengths[owner[token]]}, width, 2 * width};
+                });
+                linear(space, *layer.out, attended, n, width, x, step, {Activation::none, true});
+            });
+            feed_forward(space, layer, x, n);
+            if (interrupted) interrupted();
+        }
+        normed(stack.norm, x, n, x);
+        const int floats = (int)network->kv_floats(network->decoder);
+        for (int b = begin, i = 0; b < end; i += lengths[b++]) {
+            auto memory = std::make_shared<Memory>();
+            memory->length = lengths[b];
+            memory->output.resize((size_t)lengths[b] * d);
+            for (int j = 0; j < lengths[b]; j++)
+                std::memcpy(memory->output.data() + (size_t)j * d, x + (size_t)(i + j) * step, d * sizeof(float));
+            float* kv = memory->kv.get((size_t)lengths[b] * floats);
+            for (int j = 0; j < lengths[b]; j++) memory->rows.push_back(kv + (size_t)j * floats);
+            made.push_back(memory);
+        }
+        int offset = 0;
+        for (const Layer& layer : network->decoder.layers) {
+            if (!layer.cross_kv) continue;
+            const int wide = layer.cross_kv->width(), kept = 2 * layer.width();
+            float* kv = space.projected.get((size_t)n * wide);
+            linear(space, *layer.cross_kv, x, n, step, kv, wide);
+            for (int b = begin, i = 0; b < end; b++)
+                for (int j = 0; j < lengths[b]; j++, i++)
+                    std::memcpy(const_cast<float*>(made[b]->rows[j]) + offset, kv + (size_t)i * wide,
+                                kept * sizeof(float));
+            offset += kept;
+        }
+        at += n;
+        begin = end;
+    }
+    std::lock_guard<std::mutex> lock(mutex);
+    std::vector<int> handles;
+    for (auto& memory : made) {
+        memories[next_memory] = memory;
+        handles.push_back(next_memory++);
+    }
+    return handles;
+}
+
+void Engine::free(const int* handles, int count) {
+    std::lock_guard<std::mutex> lock(mutex);
+    for (int i = 0; i < count; i++)
+        if (!memories.count(handles[i])) throw PassFault("encoded source " + number(handles[i]) + " is not there");
+    for (int i = 0; i < count; i++) memories.erase(handles[i]);
+}
+
+std::shared_ptr<const Memory> Engine::memory(int handle) {
+    std::lock_guard<std::mutex> lock(mutex);
+    const auto found = memories.find(handle);
+    if (found == memories.end()) throw PassFault("encoded source " + number(handle) + " is not there");
+    return found->second;
+}
+
+size_t Engine::memories_in_use() {
+    std::lock_guard<std::mutex> lock(mutex);
+    return memories.size();
+}
+
+namespace {
+
+// The lists of cells that the tokens of a pass see: a chain's tokens share one, of which each sees a part.
+class Lists {
+  public:
+    Lists(Cells& cells, const Pending& pending) {
+        const int n = (int)pending.cells.size();
+        lists.resize(n);
+        std::unordered_map<int, std::vector<const float*>*> shared;  // of each context, its longest chain
+        std::unordered_map<int, int> counts, tips;                   // tokens of each, and the chain's last
+        for (int context : pending.contexts) counts[context]++;
+        for (int i = 0; i < n; i++) {
+            const int context = pending.contexts[i], parent = pending.parents[i];
+            const float* own = reinterpret_cast<const float*>(pending.cells[i]);
+            auto& chain = shared[context];
+            if (!chain) {
+                const auto& held = cells.of(context).cells;
+                chain = &store.emplace_back();
+                chain->reserve(held.size() + counts[context]);  // never moved: others point into it
+                for (Cell* cell : held) chain->push_back(reinterpret_cast<const float*>(cell));
+                base[context] = (int)held.size();
+                tips[context] = -1;
+            }
+            if (parent == tips[context]) {
+                chain->push_back(own);
+                tips[context] = i;
+                lists[i] = {chain->data(), (int)chain->size()};
+            } else {
+                const Attended before = parent < 0 ? Attended{chain->data(), base[context]} : lists[parent];
+                auto& branch = store.emplace_back(before.rows, before.rows + before.count);
+                branch.push_back(own);
+                lists[i] = {branch.data(), (int)branch.size()};
+            }
+        }
+    }
+    const Attended& of(int token) const { return lists[token]; }
+
+  private:
+    std::deque<std::vector<const float*>> store;
+    std::unordered_map<int, int> base;
+    std::vector<Attended> lists;
+};
+
+}  // namespace
+
+std::shared_ptr<Pending> Engine::run(const Tokens& tokens, const Want& want, Read& found) {
+    const Rounding rounding;
+    const int n = tokens.count;
+    if (n < 1) throw PassFault("a pass has no token");
+    for (int i = 0; i < n; i++) {
+        if (tokens.words[i] < 0 || tokens.words[i] >= network->words)
+            throw PassFault("word " + number(tokens.words[i]) + " of token " + number(i) + " is none of " +
+                            number(network->words));
+        if (tokens.positions[i] < 0 || tokens.positions[i] >= network->most_target)
+            throw PassFault("position " + number(tokens.positions[i]) + " of token " + number(i) + " is none of " +
+                            number(network->most_target));
+    }
+    std::vector<std::shared_ptr<const Memory>> sources(n);
+    for (int i = 0; i < n; i++)
+        sources[i] = i && tokens.memories[i] == tokens.memories[i - 1] ? sources[i - 1] : memory(tokens.memories[i]);
+    std::shared_ptr<Pending> pending;
+    std::unique_ptr<Lists> lists;
+    {
+        std::lock_guard<std::mutex> lock(cells.mutex);
+        pending = cells.begin(tokens.contexts, tokens.parents, n);
+        lists.reset(new Lists(cells, *pending));
+    }
+    try {
+        Lease lease(*this);
+        Workspace& space = *lease.space;
+        const Stack& stack = network->decoder;
+        const int step = stride(), d = network->features;
+        found.hidden.resize(want.only.size() * (size_t)d);
+        size_t read_so_far = 0;
+        for (int begin = 0; begin < n; begin += CHUNK) {
+            const int m = std::min(CHUNK, n - begin);
+            int longest = 0, widest = 0;
+            for (int i = begin; i < begin + m; i++) {
+                longest = std::max(longest, lists->of(i).count);
+                widest = std::max(widest, sources[i]->length);
+            }
+            float* x = space.x.get((size_t)m * step);
+            embed(stack.embedding, tokens.words + begin, tokens.positions + begin, m, x);
+            int offset = 0;  // of the layer's keys in a cell and in a source's row
+            for (const Layer& layer : stack.layers) {
+                const int width = layer.width();
+                sublayer(space, layer.self_norm, layer.norm_first, x, m, [&](const float* y) {
+                    const int wide = layer.qkv->width();
+                    float* qkv = space.projected.get((size_t)m * wide);
+                    linear(space, *layer.qkv, y, m, step, qkv, wide);
+                    for (int i = 0; i < m; i++)
+                        std::memcpy(pending->cells[begin + i]->data() + offset, qkv + (size_t)i * wide + width,
+                                    2 * width * sizeof(float));
+                    float* attended = space.attended.get((size_t)m * width);
+                    attend(space, layer, qkv, wide, m, longest, attended, [&](int token) {
+                        const int key = Cell::HEAD + offset;
+                        return Where{lists->of(begin + token), key, key + width};
+                    });
+                    linear(space, *layer.out, attended, m, width, x, step, {Activation::none, true});
+                });
+                if (layer.cross_q) {
+                    sublayer(space, layer.cross_norm, layer.norm_first, x, m, [&](const float* y) {
+                        const int wide = layer.cross_q->width();
+                        float* q = space.projected.get((size_t)m * wide);
+                        linear(space, *layer.cross_q, y, m, step, q, wide);
+                        float* attended = space.attended.get((size_t)m * width);
+                        attend(space, layer, q, wide, m, widest, attended, [&](int token) {
+                            const Memory& source = *sources[begin + token];
+                            return Where{{source.rows.data(), source.length}, offset, offset + width};
+                        });
+                        linear(space, *layer.cross_out, attended, m, width, x, step, {Activation::none, true});
+                    });
+                }
+                feed_forward(space, layer, x, m);
+                offset += 2 * width;
+                if (interrupted) interrupted();
+            }
+            for (; read_so_far < want.only.size() && want.only[read_so_far] < begin + m; read_so_far++) {
+                float* row = x + (size_t)(want.only[read_so_far] - begin) * step;
+                normed(stack.norm, row, 1, row);
+                std::memcpy(found.hidden.data() + read_so_far * d, row, d * sizeof(float));
+            }
+        }
+        read(space, want, found);
+    } catch (...) {
+        cells.end(*pending, nullptr, 0);
+        throw;
+    }
+    return pending;
+}
+
+void Engine::logits(const float* hidden, int count, float* to) {
+    const Rounding rounding;
+    Lease lease(*this);
+    const int d = network->features, wide = network->output->width();
+    for (int begin = 0; begin < count; begin += READ) {
+        const int n = std::min(READ, count - begin);
+        float* rows = lease.space->logits.get((size_t)n * wide);
+        linear(*lease.space, *network->output, hidden + (size_t)begin * d, n, d, rows, wide);
+        for (int i = 0; i < n; i++)
+            for (int v = 0; v < network->words; v++)
+                to[(size_t)(begin + i) * network->words + v] = rows[(size_t)i * wide + v] * network->output_scale;
+    }
+}
+
+void Engine::read(Workspace& space, const Want& want, Read& found) {
+    const int n = (int)want.only.size(), d = network->features, wide = network->output->width(), words = network->words;
+    found.best.resize(n);
+    found.log_probs.resize(n);
+    if (want.top) {
+        found.top.assign((size_t)n * want.top, -1);
+        found.top_log_probs.assign((size_t)n * want.top, -INFINITY);
+    }
+    if (want.margin) found.margins.resize(n);
+    if (want.given) found.given_log_probs.assign(n, 0.0f);
+    if (want.draw.uniforms) {
+        found.drawn.resize(n);
+        found.drawn_log_probs.resize(n);
+    }
+    for (int begin = 0; begin < n; begin += READ) {
+        const int m = std::min(READ, n - begin);
+        float* rows = space.logits.get((size_t)m * wide);
+        linear(space, *network->output, found.hidden.data() + (size_t)begin * d, m, d, rows, wide);
+        if (network->output_scale != 1.0f)
+            for (size_t i = 0; i < (size_t)m * wide; i++) rows[i] *= network->output_scale;
+        for (int i = 0; found.logits && i < m; i++)
+            std::memcpy(found.logits + (size_t)(begin + i) * words, rows + (size_t)i * wide, words * sizeof(float));
+        const int parts = std::min({threads.count(), m, 1 + (int)((double)m * words * 8 / PART)});
+        const int each = (m + parts - 1) / parts;
+        threads.run(parts, [&](int part) {
+            std::vector<float> copy;
+            for (int i = part * each; i < std::min(m, (part + 1) * each); i++)
+                read_row(rows + (size_t)i * wide, begin + i, want, found, copy);
+        });
+    }
+}
+
+namespace {
+
+// The best `count` words of a row, of equal ones the lowest ids first; minus infinity is no candidate.
+void best_words(const float* row, int words, int count, int* to) {
+    int held = 0;
+    for (int v = 0; v < words; v++) {
+        const float x = row[v];
+        if (x == -INFINITY || (held == count && !(x > row[to[held - 1]]))) continue;
+        int at = held < count ? held++ : count - 1;
+        for (; at > 0 && row[to[at - 1]] < x; at--) to[at] = to[at - 1];
+        to[at] = v;
+    }
+}
+
+}  // namespace
+
+void Engine::read_row(const float* row, int index, const Want& want, Read& found, std::vector<float>& copy) {
+    const int words = network->words;
+    float most;
+    int best = kernels->best(row, words, &most);
+    const float total = kernels->exp_sum(row, words, most);
+    const float log_total = (float)std::log((double)total);
+    if (std::isnan(total) && most != -INFINITY)
+        throw PassFault("NaN in the scores of token " + number(want.only[index]));
+    const auto log_prob = [&](int word) { return (row[word] - most) - log_total; };
+    if (want.given && want.given[index] >= 0) found.given_log_probs[index] = log_prob(want.given[index]);
+    const float* left = row;
+    const int first = want.banned ? want.ban_offsets[index] : 0, last = want.banned ? want.ban_offsets[index + 1] : 0;
+    if (first < last) {
+        copy.assign(row, row + words);
+        for (int i = first; i < last; i++) copy[want.banned[i]] = -INFINITY;
+        left = copy.data();
+        float largest;
+        best = kernels->best(left, words, &largest);
+        if (largest == -INFINITY) throw PassFault("all words are forbidden after token " + number(want.only[index]));
+    }
+    found.best[index] = best;
+    found.log_probs[index] = log_prob(best);
+    if (want.top) {
+        int* top = found.top.data() + (size_t)index * want.top;
+        best_words(left, words, want.top, top);
+        for (int i = 0; i < want.top && top[i] >= 0; i++)
+            found.top_log_probs[(size_t)index * want.top + i] = log_prob(top[i]);
+    }
+    if (want.margin) {
+        int two[2] = {-1, -1};
+        best_words(left, words, 2, two);
+        found.margins[index] = two[1] < 0 ? INFINITY : left[two[0]] - left[two[1]];
+    }
+    if (!want.draw.uniforms) return;
+    // Inversion in the order of ids, in fp64, over the words that the cuts leave.
+    std::vector<double> probs(words);
+    const double top = left[best];
+    for (int v = 0; v < words; v++) probs[v] = std::exp((left[v] - top) / want.draw.temperature);
+    const bool cut_k = want.draw.top_k > 0 && want.draw.top_k < words, cut_p = want.draw.top_p < 1.0;
+    if (cut_k || cut_p) {
+        std::vector<int> order(words);
+        std::iota(order.begin(), order.end(), 0);
+        std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return left[a] > left[b]; });
+        const int kept = cut_k ? want.draw.top_k : words;
+        double sum = 0.0, reached = 0.0;
+        for (int i = 0; i < kept; i++) sum += probs[order[i]];
+        for (int i = 0; i < words; i++) {
+            if (i >= kept || (cut_p && reached >= want.draw.top_p * sum))
+                probs[order[i]] = 0.0;
+            else
+                reached += probs[order[i]];
+        }
+    }
+    double sum = 0.0, passed = 0.0;
+    for (double p : probs) sum += p;
+    const double aim = want.draw.uniforms[index] * sum;
+    int drawn = -1;
+    for (int v = 0; v < words; v++) {
+        passed += probs[v];
+        if (probs[v] > 0.0) drawn = v;
+        if (passed > aim && drawn >= 0) break;
+    }
+    found.drawn[index] = drawn;
+    found.drawn_log_probs[index] = log_prob(drawn);
+}
+
+}  // namespace nartk

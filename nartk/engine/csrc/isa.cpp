@@ -1,0 +1,36 @@
+#include <cstdlib>
+#include <cstring>
+
+#include "kernels.h"
+#include "portable.h"
+
+namespace nartk {
+
+namespace {
+
+bool runs(const char* name) {
+#if defined(NARTK_X86) && defined(__GNUC__)
+    __builtin_cpu_init();
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+                        __builtin_cpu_supports("avx512vnni");
+    if (!std::strcmp(name, "avx512_bf16")) return avx512 && __builtin_cpu_supports("avx512bf16");
+    if (!std::strcmp(name, "avx512")) return avx512;
+    if (!std::strcmp(name, "avx2")) return avx2;
+#endif
+    return !std::strcmp(name, "plain") || !std::strcmp(name, "neon");
+}
+
+}  // namespace
+
+const Kernels* kernels_for(const char* name) {
+    const Kernels* (*const all[])() = {kernels_avx512_bf16, kernels_avx512, kernels_avx2, kernels_neon, kernels_plain};
+    for (const auto of : all) {
+        const Kernels* found = of();
+        if (found && runs(found->name) && (!name || !*name || !std::strcmp(name, found->name))) return found;
+    }
+    return nullptr;
+}
+
+}  // namespace nartk

@@ -1,0 +1,78 @@
+// What the engine computes with. Every kernel is batch-invariant: each number it writes is one sum in one
+// order over its own token's data, whatever else is computed beside it.
+//
+// Symbols: n tokens, k inputs, m outputs of a linear layer, d features of a head, V words.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace nartk {
+
+enum class Type : int { fp32 = 0, bf16 = 1, int8 = 2 };
+enum class Activation : int { none = 0, relu, gelu, gelu_tanh, silu };
+
+constexpr int PANEL = 32;  // outputs that lie beside each other in a packed weight
+constexpr int LANES = 16;  // floats of a vector
+
+// Weights [m,k] in panels of 32 outputs, m filled up with zeros; the same layout on every instruction set:
+// fp32 [m/32][k][32], bf16 [m/32][k/2][32][2], int8 [m/32][k/4][32][4], k filled up with zeros.
+struct Linear {
+    int outputs = 0, inputs = 0;
+    Type type = Type::fp32;
+    const void* weights = nullptr;
+    const float* bias = nullptr;    // [panels*32]
+    const float* scales = nullptr;  // [panels*32], int8: a weight is its integer times its output's scale
+    const int32_t* sums = nullptr;  // [panels*32], int8: 128 times the sum of each output's integers
+    int panels() const { return (outputs + PANEL - 1) / PANEL; }
+    int width() const { return panels() * PANEL; }
+    int group() const { return type == Type::fp32 ? 1 : type == Type::bf16 ? 2 : 4; }  // inputs beside each other
+    int groups() const { return (inputs + group() - 1) / group(); }
+    size_t bytes() const {
+        return (size_t)panels() * PANEL * groups() * (type == Type::int8 ? 1 : type == Type::bf16 ? 2 : 4) * group();
+    }
+};
+
+// Where the keys and values of one query's context lie: those of item j at rows[j] + key and rows[j] + value.
+struct Attended {
+    const float* const* rows;
+    int count;
+};
+
+// How the numbers of a linear layer leave it: y = act(x w + b) + residual.
+struct Epilogue {
+    Activation activation = Activation::none;
+    bool residual = false;  // adds what y held before
+};
+
+struct Kernels {
+    const char* name;
+    bool bf16;  // whether the processor multiplies bf16 itself
+    // Inputs as a linear layer of that type reads them, [n,stride]: bf16 rounded to even, int8 as 128 + the
+    // integer, with a scale a token. stride: inputs of a row in `to`, a multiple of 4 in bytes.
+    void (*to_bf16)(const float* x, int n, int k, int ldx, uint16_t* to, int stride);
+    void (*to_int8)(const float* x, int n, int k, int ldx, uint8_t* to, int stride, float* scales);
+    // y [n,ldy] of panels from first to last: x as made above, of the layer's type.
+    void (*linear)(const Linear& w, const void* x, const float* scales, int n, int stride, float* y, int ldy, int first,
+                   int last, Epilogue epilogue);
+    void (*row)(const Linear& w, int output, float scale, float* y);  // the weights of one output times scale
+    void (*layer_norm)(const float* x, int k, const float* gain, const float* bias, float eps, float* y);
+    void (*rms_norm)(const float* x, int k, const float* gain, float eps, float* y);
+    void (*add)(float* y, const float* x, int k);
+    void (*multiply)(float* y, const float* x, int k);
+    // One head of one query: d a multiple of 16. `scores` has room for count, filled up to 16.
+    void (*attend)(const float* q, Attended over, int key, int value, int d, float scale, const float* bias,
+                   float* scores, float* y);
+    float (*exp_sum)(const float* x, int k, float most);  // sum of exp(x - most)
+    int (*best)(const float* x, int k, float* value);     // the first of the largest
+};
+
+// Null where this build or the processor lacks the instructions.
+const Kernels* kernels_avx512_bf16();
+const Kernels* kernels_avx512();
+const Kernels* kernels_avx2();
+const Kernels* kernels_neon();
+const Kernels* kernels_plain();
+// The best that the processor runs, or the one of that name; null if it is not to be had.
+const Kernels* kernels_for(const char* name);
+
+}  // namespace nartk

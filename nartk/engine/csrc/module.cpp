@@ -1,0 +1,460 @@
+// The engine as Python sees it. Arguments are checked here and below; the lock of Python is given up while
+// the engine computes.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <chrono>
+#include <optional>
+
+#include "engine.h"
+#include "weights.h"
+
+namespace py = pybind11;
+using namespace nartk;
+
+namespace {
+
+using Ints = py::array_t<int32_t, py::array::c_style | py::array::forcecast>;
+using Floats = py::array_t<float, py::array::c_style | py::array::forcecast>;
+using Doubles = py::array_t<double, py::array::c_style | py::array::forcecast>;
+
+constexpr auto PATIENCE = std::chrono::milliseconds(50);  // between looks for an interrupt
+
+Type type_of(const std::string& name) {
+    if (name == "fp32") return Type::fp32;
+    if (name == "bf16") return Type::bf16;
+    if (name == "int8") return Type::int8;
+    throw py::value_error("no type " + name + " in the engine");
+}
+
+Activation activation_of(const std::string& name) {
+    if (name == "relu") return Activation::relu;
+    if (name == "gelu") return Activation::gelu;
+    if (name == "gelu_tanh") return Activation::gelu_tanh;
+    if (name == "silu") return Activation::silu;
+    throw py::value_error("no activation " + name + " in the engine");
+}
+
+const Kernels& kernels_of(const std::string& isa) {
+    const Kernels* found = kernels_for(isa.c_str());
+    if (!found) throw py::value_error("this build and processor have no instruction set " + isa);
+    return *found;
+}
+
+template <class T>
+py::array_t<T> array(const std::vector<T>& values) {
+    return py::array_t<T>((py::ssize_t)values.size(), values.data());
+}
+
+template <class T>
+py::array_t<T> matrix(const std::vector<T>& values, py::ssize_t columns) {
+    return py::array_t<T>({columns ? (py::ssize_t)values.size() / columns : 0, columns}, values.data());
+}
+
+void require(bool holds, const char* what) {
+    if (!holds) throw py::value_error(what);
+}
+
+// A packed layer, with the arrays that it points into.
+struct Layered {
+    std::shared_ptr<Packed> packed;
+    py::object keep;
+};
+
+std::shared_ptr<Layered> pack(Floats weights, std::optional<Floats> bias, const std::string& type) {
+    require(weights.ndim() == 2, "weights are a matrix");
+    require(!bias || bias->size() == weights.shape(0), "a bias for each output");
+    return std::make_shared<Layered>(
+        Layered{std::make_shared<Packed>(weights.data(), bias ? bias->data() : nullptr, (int)weights.shape(0),
+                                         (int)weights.shape(1), type_of(type)),
+                py::none()});
+}
+
+std::shared_ptr<Layered> packed(py::buffer weights, std::optional<Floats> bias, std::optional<Floats> scales,
+                                int outputs, int inputs, const std::string& type) {
+    Linear shape;
+    shape.outputs = outputs;
+    shape.inputs = inputs;
+    shape.type = type_of(type);
+    const py::buffer_info info = weights.request();
+    require((size_t)(info.size * info.itemsize) == shape.bytes(), "packed weights of another size");
+    require(!bias || bias->size() == outputs, "a bias for each output");
+    require(shape.type != Type::int8 || (scales && scales->size() == outputs), "a scale for each output");
+    return std::make_shared<Layered>(
+        Layered{std::make_shared<Packed>(info.ptr, bias ? bias->data() : nullptr, scales ? scales->data() : nullptr,
+                                         outputs, inputs, shape.type),
+                weights});
+}
+
+// Builds a Network from nested dictionaries; what they name is kept as long as it.
+struct Model {
+    std::shared_ptr<Network> network = std::make_shared<Network>();
+    std::vector<py::object> keep;
+
+    const Linear* linear(const py::dict& from, const char* name) {
+        if (!from.contains(name) || from[name].is_none()) return nullptr;
+        auto layer = from[name].cast<std::shared_ptr<Layered>>();
+        keep.push_back(from[name]);
+        return &layer->packed->linear;
+    }
+
+    const Linear* linear(const py::dict& from, const char* name, int outputs, int inputs) {
+        const Linear* found = linear(from, name);
+        if (found && (found->outputs != outputs || found->inputs != inputs))
+            throw py::value_error(std::string(name) + " has another shape than its layer says");
+        return found;
+    }
+
+    const float* floats(const py::object& from, py::ssize_t size) {
+        if (from.is_none()) return nullptr;
+        auto values = Floats::ensure(from);
+        require(values && values.size() == size, "an array of another size than its layer says");
+        keep.push_back(values);
+        return values.data();
+    }
+
+    Norm norm(const py::dict& from, const char* name) {
+        Norm made;
+        if (!from.contains(name) || from[name].is_none()) return made;
+        const auto parts = from[name].cast<py::tuple>();  // gain, bias or None, eps
+        made.gain = floats(parts[0], network->features);
+        made.bias = floats(parts[1], network->features);
+        made.eps = parts[2].cast<float>();
+        return made;
+    }
+
+    Layer layer(const py::dict& from) {
+        Layer made;
+        const int d = network->features;
+        made.norm_first = from["norm_first"].cast<bool>();
+        made.heads = from["heads"].cast<int>();
+        made.features = from["features"].cast<int>();
+        require(made.heads > 0 && made.features > 0 && made.features % LANES == 0,
+                "a head's features are a multiple of 16");
+        made.scale = from["scale"].cast<float>();
+        made.activation = activation_of(from["activation"].cast<std::string>());
+        const int width = made.width();
+        made.qkv = linear(from, "qkv", 3 * width, d);
+        made.out = linear(from, "out", d, width);
+        made.cross_q = linear(from, "cross_q", width, d);
+        made.cross_kv = linear(from, "cross_kv", 2 * width, d);
+        made.cross_out = linear(from, "cross_out", d, width);
+        made.up = linear(from, "up");
+        require(made.qkv && made.out && made.up && made.up->inputs == d, "a layer lacks a part");
+        made.gate = linear(from, "gate", made.up->outputs, d);
+        made.down = linear(from, "down", d, made.up->outputs);
+        require(made.down, "a layer lacks a part");
+        made.self_norm = norm(from, "self_norm");
+        made.cross_norm = norm(from, "cross_norm");
+        made.ffn_norm = norm(from, "ffn_norm");
+        return made;
+    }
+
+    Stack stack(const py::dict& from) {
+        Stack made;
+        const auto embedding = from["embedding"].cast<py::dict>();
+        made.embedding.words = linear(embedding, "words");
+        require(made.embedding.words && made.embedding.words->inputs == network->features, "words of another size");
+        made.embedding.scale = embedding["scale"].cast<float>();
+        made.embedding.count = embedding["count"].cast<int>();
+        made.embedding.offset = embedding["offset"].cast<int>();
+        made.embedding.positions = floats(
+            embedding["positions"], (py::ssize_t)(made.embedding.count + made.embedding.offset) * network->features);
+        made.embedding.norm = norm(embedding, "norm");
+        for (const auto& each : from["layers"].cast<py::list>()) made.layers.push_back(layer(each.cast<py::dict>()));
+        made.norm = norm(from, "norm");
+        return made;
+    }
+
+    explicit Model(const py::dict& from) {
+        network->features = from["features"].cast<int>();
+        require(network->features > 0, "a model has features");
+        network->encoder = stack(from["encoder"].cast<py::dict>());
+        network->decoder = stack(from["decoder"].cast<py::dict>());
+        network->output = linear(from, "output");
+        require(network->output && network->output->inputs == network->features, "an output layer of another size");
+        network->output_scale = from["output_scale"].cast<float>();
+        network->source_words = network->encoder.embedding.words->outputs;
+        network->words = network->output->outputs;
+        require(network->decoder.embedding.words->outputs == network->words, "as many words are read as written");
+        network->most_source = network->encoder.embedding.count;
+        network->most_target = network->decoder.embedding.count;
+    }
+};
+
+// An engine, and the model that it needs.
+struct Runner {
+    std::shared_ptr<Model> model;
+    Engine engine;
+    std::chrono::steady_clock::time_point looked;
+
+    Runner(std::shared_ptr<Model> model, const std::string& isa, int threads)
+        : model(model), engine(model->network, &kernels_of(isa), threads) {
+        engine.interrupted = [this] { look(); };
+    }
+
+    void look() {
+        const auto now = std::chrono::steady_clock::now();
+        if (now - looked < PATIENCE) return;
+        looked = now;
+        py::gil_scoped_acquire lock;
+        if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    }
+};
+
+// What a pass gave; dropped without `commit`, nothing of it is kept.
+struct Scores {
+    std::shared_ptr<Runner> runner;
+    std::shared_ptr<Pending> pending;
+    std::vector<float> features;
+    py::object best, log_probs, top = py::none(), top_log_probs = py::none(), margins = py::none(),
+                                given_log_probs = py::none(), drawn = py::none(), drawn_log_probs = py::none(),
+                                hidden = py::none(), logits = py::none();
+
+    ~Scores() {
+        if (pending && pending->open) {
+            try {
+                runner->engine.cells.end(*pending, nullptr, 0);
+            } catch (...) {
+            }
+        }
+    }
+
+    Floats rows(Ints index) const {
+        if (!pending->open) throw PassFault("the pass has ended: its logits are gone");
+        const int d = runner->engine.network->features, words = runner->engine.network->words;
+        const py::ssize_t count = index.size();
+        std::vector<float> some((size_t)count * d);
+        for (py::ssize_t i = 0; i < count; i++) {
+            const int at = index.data()[i];
+            if (at < 0 || (size_t)at * d >= features.size())
+                throw PassFault("token " + std::to_string(at) + " was not scored");
+            std::copy_n(features.data() + (size_t)at * d, d, some.data() + (size_t)i * d);
+        }
+        Floats made({count, (py::ssize_t)words});
+        float* to = made.mutable_data();
+        py::gil_scoped_release release;
+        runner->engine.logits(some.data(), (int)count, to);
+        return made;
+    }
+};
+
+std::shared_ptr<Scores> run(std::shared_ptr<Runner> runner, Ints words, Ints positions, Ints memories, Ints contexts,
+                            Ints parents, std::optional<Ints> only, std::optional<Ints> ban_offsets,
+                            std::optional<Ints> banned, int top, bool margin, bool hidden, std::optional<Ints> given,
+                            std::optional<Doubles> uniforms, double temperature, int top_k, double top_p, bool logits) {
+    const py::ssize_t n = words.size();
+    if (positions.size() != n || memories.size() != n || contexts.size() != n || parents.size() != n)
+        throw PassFault("the arrays of a pass differ in length");
+    Want want;
+    if (only) {
+        want.only.assign(only->data(), only->data() + only->size());
+        for (size_t i = 0; i < want.only.size(); i++)
+            if (want.only[i] < 0 || want.only[i] >= n || (i && want.only[i] <= want.only[i - 1]))
+                throw PassFault("scored tokens are ascending indices of the pass");
+    } else {
+        want.only.resize(n);
+        for (int i = 0; i < n; i++) want.only[i] = i;
+    }
+    const py::ssize_t scored = (py::ssize_t)want.only.size();
+    const int all = runner->engine.network->words;
+    if (banned) {
+        if (!ban_offsets || ban_offsets->size() != scored + 1)
+            throw PassFault("a list of forbidden words for each scored token");
+        const int* offsets = ban_offsets->data();
+        for (py::ssize_t i = 0; i < scored; i++)
+            if (offsets[0] != 0 || offsets[i] > offsets[i + 1] || offsets[scored] != banned->size())
+                throw PassFault("lists of forbidden words ascend");
+        for (py::ssize_t i = 0; i < banned->size(); i++)
+            if (banned->data()[i] < 0 || banned->data()[i] >= all)
+                throw PassFault("a forbidden word is none of the model's");
+        want.ban_offsets = offsets;
+        want.banned = banned->data();
+    }
+    if (top < 0 || top > all) throw PassFault("so many likeliest words there are not: " + std::to_string(top));
+    want.top = top;
+    want.margin = margin;
+    if (given) {
+        if (given->size() != scored) throw PassFault("a given word for each scored token");
+        for (py::ssize_t i = 0; i < scored; i++)
+            if (given->data()[i] < -1 || given->data()[i] >= all)
+                throw PassFault("a given word is none of the model's");
+        want.given = given->data();
+    }
+    if (uniforms) {
+        if (uniforms->size() != scored) throw PassFault("a number for each scored token");
+        if (!(temperature > 0.0) || top_k < 0 || !(top_p > 0.0) || top_p > 1.0)
+            throw PassFault("temperature, top-k or top-p is out of bounds");
+        want.draw = {uniforms->data(), temperature, top_p, top_k};
+    }
+    auto scores = std::make_shared<Scores>();
+    scores->runner = runner;
+    Read read;
+    if (logits) {
+        Floats all_logits({scored, (py::ssize_t)all});
+        read.logits = all_logits.mutable_data();
+        scores->logits = all_logits;
+    }
+    {
+        py::gil_scoped_release release;
+        scores->pending = runner->engine.run(
+            {(int)n, words.data(), positions.data(), memories.data(), contexts.data(), parents.data()}, want, read);
+    }
+    scores->best = array(read.best);
+    scores->log_probs = array(read.log_probs);
+    if (top) {
+        scores->top = matrix(read.top, top);
+        scores->top_log_probs = matrix(read.top_log_probs, top);
+    }
+    if (margin) scores->margins = array(read.margins);
+    if (given) scores->given_log_probs = array(read.given_log_probs);
+    if (uniforms) {
+        scores->drawn = array(read.drawn);
+        scores->drawn_log_probs = array(read.drawn_log_probs);
+    }
+    if (hidden) scores->hidden = matrix(read.hidden, runner->engine.network->features);
+    scores->features = std::move(read.hidden);
+    return scores;
+}
+
+py::array_t<int32_t> encode(Runner& runner, Ints tokens, Ints lengths) {
+    py::ssize_t total = 0;
+    for (py::ssize_t i = 0; i < lengths.size(); i++) total += std::max(0, lengths.data()[i]);
+    if (total != tokens.size()) throw PassFault("sources of other lengths than are said");
+    std::vector<int> made;
+    {
+        py::gil_scoped_release release;
+        made = runner.engine.encode(tokens.data(), lengths.data(), (int)lengths.size());
+    }
+    return array(made);
+}
+
+// Single kernels, for tests.
+Floats apply(const Layered& layer, Floats x, const std::string& isa, std::optional<std::string> activation) {
+    const Linear& w = layer.packed->linear;
+    const Kernels& kernels = kernels_of(isa);
+    require(x.ndim() == 2 && x.shape(1) == w.inputs, "inputs of another size than the weights");
+    const Rounding rounding;
+    const int n = (int)x.shape(0), stride = w.groups() * w.group();
+    std::vector<uint8_t> quantised((size_t)n * stride * 2 + 64);
+    std::vector<float> scales(n + 1);
+    const void* inputs = x.data();
+    if (w.type == Type::bf16) kernels.to_bf16(x.data(), n, w.inputs, w.inputs, (uint16_t*)quantised.data(), stride);
+    if (w.type == Type::int8) kernels.to_int8(x.data(), n, w.inputs, w.inputs, quantised.data(), stride, scales.data());
+    if (w.type != Type::fp32) inputs = quantised.data();
+    std::vector<float> y((size_t)n * w.width() + LANES);
+    kernels.linear(w, inputs, scales.data(), n, stride, y.data(), w.width(), 0, w.panels(),
+                   {activation ? activation_of(*activation) : Activation::none, false});
+    Floats made({(py::ssize_t)n, (py::ssize_t)w.outputs});
+    for (int i = 0; i < n; i++)
+        std::copy_n(y.data() + (size_t)i * w.width(), w.outputs, made.mutable_data() + (size_t)i * w.outputs);
+    return made;
+}
+
+Floats attend(Floats q, Floats keys, Floats values, float scale, const std::string& isa) {
+    const Kernels& kernels = kernels_of(isa);
+    require(keys.ndim() == 2 && keys.shape(1) == q.size() && q.size() % LANES == 0,
+            "keys of another size than the query");
+    require(values.ndim() == 2 && values.shape(0) == keys.shape(0) && values.shape(1) == keys.shape(1),
+            "a value for each key");
+    const Rounding rounding;
+    const int d = (int)q.size(), n = (int)keys.shape(0);
+    std::vector<float> rows((size_t)n * 2 * d), scores(n + LANES);
+    std::vector<const float*> list(n);
+    for (int i = 0; i < n; i++) {
+        list[i] = rows.data() + (size_t)i * 2 * d;
+        std::copy_n(keys.data() + (size_t)i * d, d, rows.data() + (size_t)i * 2 * d);
+        std::copy_n(values.data() + (size_t)i * d, d, rows.data() + (size_t)i * 2 * d + d);
+    }
+    Floats made(d);
+    kernels.attend(q.data(), {list.data(), n}, 0, d, d, scale, nullptr, scores.data(), made.mutable_data());
+    return made;
+}
+
+Floats norm(Floats x, Floats gain, std::optional<Floats> bias, float eps, const std::string& isa) {
+    const Kernels& kernels = kernels_of(isa);
+    require(gain.size() == x.size() && (!bias || bias->size() == x.size()), "a gain and a bias for each feature");
+    const Rounding rounding;
+    Floats made(x.size());
+    if (bias)
+        kernels.layer_norm(x.data(), (int)x.size(), gain.data(), bias->data(), eps, made.mutable_data());
+    else
+        kernels.rms_norm(x.data(), (int)x.size(), gain.data(), eps, made.mutable_data());
+    return made;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_native, m) {
+    static py::exception<PassFault> fault(m, "PassFault");
+    m.def("isa", [](const std::string& name) { return std::string(kernels_of(name).name); }, py::arg("name") = "");
+    m.def("multiplies_bf16", [](const std::string& name) { return kernels_of(name).bf16; }, py::arg("name") = "");
+    m.def("cores", &Threads::available);
+    m.def("apply", &apply, py::arg("layer"), py::arg("x"), py::arg("isa") = "", py::arg("activation") = py::none());
+    m.def("attend", &attend, py::arg("q"), py::arg("keys"), py::arg("values"), py::arg("scale"), py::arg("isa") = "");
+    m.def("norm", &norm, py::arg("x"), py::arg("gain"), py::arg("bias"), py::arg("eps"), py::arg("isa") = "");
+
+    py::class_<Layered, std::shared_ptr<Layered>>(m, "Linear")
+        .def_static("pack", &pack, py::arg("weights"), py::arg("bias"), py::arg("type"))
+        .def_static("packed", &packed, py::arg("weights"), py::arg("bias"), py::arg("scales"), py::arg("outputs"),
+                    py::arg("inputs"), py::arg("type"))
+        .def_property_readonly("outputs", [](const Layered& l) { return l.packed->linear.outputs; })
+        .def_property_readonly("inputs", [](const Layered& l) { return l.packed->linear.inputs; })
+        .def_property_readonly("weights",
+                               [](const Layered& l) {
+                                   return py::array_t<uint8_t>((py::ssize_t)l.packed->linear.bytes(),
+                                                               static_cast<const uint8_t*>(l.packed->linear.weights));
+                               })
+        .def_property_readonly("scales", [](const Layered& l) -> py::object {
+            if (!l.packed->linear.scales) return py::none();
+            return Floats(l.packed->linear.outputs, l.packed->linear.scales);
+        });
+
+    py::class_<Model, std::shared_ptr<Model>>(m, "Model").def(py::init<const py::dict&>());
+
+    py::class_<Scores, std::shared_ptr<Scores>>(m, "Scores")
+        .def_readonly("best", &Scores::best)
+        .def_readonly("log_probs", &Scores::log_probs)
+        .def_readonly("top", &Scores::top)
+        .def_readonly("top_log_probs", &Scores::top_log_probs)
+        .def_readonly("margins", &Scores::margins)
+        .def_readonly("given_log_probs", &Scores::given_log_probs)
+        .def_readonly("drawn", &Scores::drawn)
+        .def_readonly("drawn_log_probs", &Scores::drawn_log_probs)
+        .def_readonly("hidden", &Scores::hidden)
+        .def_readonly("logits", &Scores::logits)
+        .def("rows", &Scores::rows);
+
+    py::class_<Runner, std::shared_ptr<Runner>>(m, "Engine")
+        .def(py::init<std::shared_ptr<Model>, const std::string&, int>(), py::arg("model"), py::arg("isa"),
+             py::arg("threads"))
+        .def("encode", &encode)
+        .def("free", [](Runner& r, Ints memories) { r.engine.free(memories.data(), (int)memories.size()); })
+        .def("open", [](Runner& r, int count) { return array(r.engine.cells.open(count)); })
+        .def("fork",
+             [](Runner& r, Ints contexts) { return array(r.engine.cells.fork(contexts.data(), (int)contexts.size())); })
+        .def("truncate",
+             [](Runner& r, Ints contexts, Ints lengths) {
+                 if (lengths.size() != contexts.size()) throw PassFault("a length for each context");
+                 r.engine.cells.truncate(contexts.data(), lengths.data(), (int)contexts.size());
+             })
+        .def("close", [](Runner& r, Ints contexts) { r.engine.cells.close(contexts.data(), (int)contexts.size()); })
+        .def("commit",
+             [](Runner& r, Scores& scores, Ints kept) {
+                 if (scores.runner.get() != &r) throw PassFault("the pass is another engine's");
+                 r.engine.cells.end(*scores.pending, kept.data(), (int)kept.size());
+             })
+        .def("output",
+             [](Runner& r, int memory) {
+                 const auto found = r.engine.memory(memory);
+                 return matrix(found->output, r.engine.network->features);
+             })
+        .def_property_readonly("cells_in_use", [](Runner& r) { return r.engine.cells.in_use(); })
+        .def_property_readonly("memories_in_use", [](Runner& r) { return r.engine.memories_in_use(); })
+        .def("run", &run, py::arg("words"), py::arg("positions"), py::arg("memories"), py::arg("contexts"),
+             py::arg("parents"), py::arg("only") = py::none(), py::arg("ban_offsets") = py::none(),
+             py::arg("banned") = py::none(), py::arg("top") = 0, py::arg("margin") = false, py::arg("hidden") = false,
+             py::arg("given") = py::none(), py::arg("uniforms") = py::none(), py::arg("temperature") = 1.0,
+             py::arg("top_k") = 0, py::arg("top_p") = 1.0, py::arg("logits") = false);
+}

@@ -1,0 +1,178 @@
+#include "threads.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <exception>
+#include <thread>
+#include <vector>
+
+#include "portable.h"
+#if defined(__linux__)
+#include <sched.h>
+#endif
+#if !defined(_WIN32)
+#include <unistd.h>
+#endif
+
+namespace nartk {
+
+#ifdef NARTK_X86
+Rounding::Rounding() : before(_mm_getcsr()) { _mm_setcsr(0x1f80); }  // to nearest, exceptions masked, no flushing
+Rounding::~Rounding() { _mm_setcsr(before); }
+#else
+Rounding::Rounding() : before(0) {}
+Rounding::~Rounding() {}
+#endif
+
+namespace {
+
+constexpr auto SPIN = std::chrono::microseconds(20);  // before a thread sleeps: a pass's next product comes sooner
+
+long process() {
+#if defined(_WIN32)
+    return 0;
+#else
+    return (long)getpid();
+#endif
+}
+
+template <class Done>
+bool spin(Done done) {
+    const auto end = std::chrono::steady_clock::now() + SPIN;
+    do {
+        for (int i = 0; i < 64; i++) {
+            if (done()) return true;
+#ifdef NARTK_X86
+            _mm_pause();
+#endif
+        }
+    } while (std::chrono::steady_clock::now() < end);
+    return false;
+}
+
+}  // namespace
+
+struct Threads::Pool {
+    std::vector<std::thread> workers;
+    std::mutex mutex;
+    std::condition_variable wake, finished;
+    const std::function<void(int)>* part = nullptr;
+    std::atomic<unsigned> round{0};
+    std::atomic<int> left{0};
+    int parts = 0;
+    bool stop = false;
+    std::exception_ptr error;
+    const long owner = process();
+
+    explicit Pool(int count) {
+        for (int i = 1; i < count; i++) workers.emplace_back([this, i] { work(i); });
+    }
+
+    ~Pool() {
+        {
+            std::lock_guard<std::mutex> lock(mutex);
+            stop = true;
+            round++;
+        }
+        wake.notify_all();
+        for (auto& each : workers) each.join();
+    }
+
+    void work(int index) {
+        const Rounding rounding;
+        unsigned seen = 0;
+        for (;;) {
+            if (!spin([&] { return round.load() != seen; })) {
+                std::unique_lock<std::mutex> lock(mutex);
+                wake.wait(lock, [&] { return round.load() != seen; });
+            }
+            const std::function<void(int)>* mine;
+            {
+                std::lock_guard<std::mutex> lock(mutex);
+                seen = round.load();
+                if (stop) return;
+                mine = index < parts ? part : nullptr;
+            }
+            if (!mine) continue;
+            try {
+                (*mine)(index);
+            } catch (...) {
+                std::lock_guard<std::mutex> lock(mutex);
+                error = std::current_exception();
+            }
+            if (left.fetch_sub(1) == 1) {
+                std::lock_guard<std::mutex> lock(mutex);
+                finished.notify_one();
+            }
+        }
+    }
+
+    void run(int count, const std::function<void(int)>& body) {
+        {
+            std::lock_guard<std::mutex> lock(mutex);
+            part = &body;
+            parts = count;
+            left = count - 1;
+            error = nullptr;
+            round++;
+        }
+        wake.notify_all();
+        std::exception_ptr own;
+        try {
+            body(0);
+        } catch (...) {
+            own = std::current_exception();
+        }
+        if (!spin([&] { return left.load() == 0; })) {
+            std::unique_lock<std::mutex> lock(mutex);
+            finished.wait(lock, [&] { return left.load() == 0; });
+        }
+        std::lock_guard<std::mutex> lock(mutex);
+        if (own) std::rethrow_exception(own);
+        if (error) std::rethrow_exception(error);
+    }
+};
+
+Threads::Threads(int count) : most(count), busy(new std::mutex) {}
+
+Threads::~Threads() {
+    // In a forked child the parent's threads do not exist, and cannot be joined.
+    if (pool && pool->owner != process()) new std::shared_ptr<Pool>(std::move(pool));
+}
+
+void Threads::run(int parts, const std::function<void(int)>& part) {
+    parts = std::min(parts, most);
+    if (parts > 1 && pool && pool->owner != process()) {
+        new std::shared_ptr<Pool>(std::move(pool));  // never destroyed: see above
+        busy.release();
+        busy.reset(new std::mutex);
+        pool = nullptr;
+    }
+    std::unique_lock<std::mutex> lock(*busy, std::defer_lock);
+    if (parts < 2 || !lock.try_lock()) {
+        for (int i = 0; i < parts; i++) part(i);
+        return;
+    }
+    if (!pool) pool = std::make_shared<Pool>(most);
+    pool->run(parts, part);
+}
+
+int Threads::available() {
+    int cores = (int)std::max(1u, std::thread::hardware_concurrency());
+#if defined(__linux__)
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) cores = std::max(1, CPU_COUNT(&set));
+    if (FILE* file = std::fopen("/sys/fs/cgroup/cpu.max", "r")) {
+        long quota = 0, period = 0;
+        if (std::fscanf(file, "%ld %ld", &quota, &period) == 2 && period > 0)
+            cores = std::min(cores, (int)std::max(1L, (quota + period - 1) / period));
+        std::fclose(file);
+    }
+#endif
+    return cores;
+}
+
+}  // namespace nartk

@@ -1,0 +1,169 @@
+"""Turns the weights of a Transformer into the engine's model.
+
+Symbols: H heads of f features, F the same filled up to a multiple of 16, D features of the model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from nartk.engine import _native
+from nartk.passes import FloatArray
+
+LANES = 16  # floats of the engine's vectors
+EPS = 1e-5  # of torch's layer norm
+
+
+class Config(Protocol):
+    """What is read of `nartk.models.transformer.TransformerConfig`."""
+
+    d_model: int
+    encoder_layers: int
+    decoder_layers: int
+    encoder_heads: int
+    decoder_heads: int
+    encoder_norm_first: bool
+    decoder_norm_first: bool
+    activation: str
+    encoder_positions: str
+    decoder_positions: str
+    max_source_len: int
+    max_target_len: int
+    scale_embedding: bool
+
+
+def sinusoids(length: int, features: int) -> FloatArray:
+    """Sines then cosines, [length, features], as tensor2tensor and fairseq lay them out.
+
+    Row 0 is position 2: fairseq counts positions from the padding id (1) plus 1, and its models are ours.
+    """
+    half = features // 2
+    steps = np.arange(half, dtype=np.float32) * np.float32(-(math.log(10000) / max(half - 1, 1)))
+    angles = np.arange(2, length + 2, dtype=np.float32)[:, None] * np.exp(steps)
+    table = np.zeros((length, features), np.float32)
+    table[:, :half], table[:, half : 2 * half] = np.sin(angles), np.cos(angles)
+    return table
+
+
+class Weights:
+    """The weights of a model by name, packed as the engine reads them.
+
+    Args:
+        arrays: fp32 by the names of `nartk.models.transformer.Transformer`; equal objects are packed once.
+        type: fp32, bf16 or int8.
+    """
+
+    def __init__(self, arrays: Mapping[str, npt.NDArray[np.float32]], type: str) -> None:
+        self._arrays = arrays
+        self._type = type
+        self._packed: dict[int, Any] = {}
+
+    def words(self, name: str) -> Any:
+        """A matrix of words [V,D] without bias, packed once where several names share it."""
+        array = self._arrays[name]
+        key = array.__array_interface__["data"][0]
+        if key not in self._packed:
+            self._packed[key] = _native.Linear.pack(array, None, self._type)
+        return self._packed[key]
+
+    def linear(self, name: str) -> Any:
+        return _native.Linear.pack(
+            self._arrays[f"{name}.weight"], self._arrays.get(f"{name}.bias"), self._type
+        )
+
+    def heads_out(self, name: str, parts: int, heads: int) -> Any:
+        """A layer whose outputs are `parts` times H heads of f features, filled up to F: [parts*H*F, D]."""
+        weight, bias = self._arrays[f"{name}.weight"], self._arrays[f"{name}.bias"]
+        features = len(bias) // parts // heads
+        missing = -features % LANES
+        weight = np.pad(weight.reshape(parts * heads, features, -1), ((0, 0), (0, missing), (0, 0)))
+        bias = np.pad(bias.reshape(parts * heads, features), ((0, 0), (0, missing)))
+        return _native.Linear.pack(weight.reshape(-1, weight.shape[2]), bias.ravel(), self._type)
+
+    def heads_in(self, name: str, heads: int) -> Any:
+        """A layer whose inputs are H heads of f features, filled up to F: [D, H*F]."""
+        weight, bias = self._arrays[f"{name}.weight"], self._arrays[f"{name}.bias"]
+        outputs, inputs = weight.shape
+        features = inputs // heads
+        weight = np.pad(weight.reshape(outputs, heads, features), ((0, 0), (0, 0), (0, -features % LANES)))
+        return _native.Linear.pack(weight.reshape(outputs, -1), bias, self._type)
+
+    def norm(self, name: str) -> tuple[FloatArray, FloatArray, float] | None:
+        """Gain, bias and epsilon of a layer norm; None where the model has none of that name."""
+        if f"{name}.weight" not in self._arrays:
+            return None
+        return self._arrays[f"{name}.weight"], self._arrays[f"{name}.bias"], EPS
+
+    def layer(
+        self, name: str, *, heads: int, norm_first: bool, activation: str, cross: bool
+    ) -> dict[str, Any]:
+        """A layer of the encoder, or with `cross` of the decoder."""
+        out = self._arrays[f"{name}.self_attention.out.weight"]
+        features = out.shape[1] // heads
+        made = {
+            "norm_first": norm_first,
+            "heads": heads,
+            "features": features + -features % LANES,
+            "scale": features**-0.5,
+            "activation": activation,
+            "qkv": self.heads_out(f"{name}.self_attention.qkv", 3, heads),
+            "out": self.heads_in(f"{name}.self_attention.out", heads),
+            "up": self.linear(f"{name}.ffn.up"),
+            "down": self.linear(f"{name}.ffn.down"),
+            "self_norm": self.norm(f"{name}.self_norm"),
+            "ffn_norm": self.norm(f"{name}.ffn_norm"),
+        }
+        if cross:
+            made["cross_q"] = self.heads_out(f"{name}.cross_attention.q", 1, heads)
+            made["cross_kv"] = self.heads_out(f"{name}.cross_attention.kv", 2, heads)
+            made["cross_out"] = self.heads_in(f"{name}.cross_attention.out", heads)
+            made["cross_norm"] = self.norm(f"{name}.cross_norm")
+        return made
+
+    def stack(self, side: str, config: Config) -> dict[str, Any]:
+        """The encoder or the decoder."""
+        positions: str = getattr(config, f"{side}_positions")
+        count = config.max_source_len if side == "encoder" else config.max_target_len
+        table: FloatArray | None = None
+        if positions == "learned":
+            table = self._arrays[f"{side}_embedding.positions.weight"]
+        elif positions == "sinusoidal":
+            table = sinusoids(count, config.d_model)
+        return {
+            "embedding": {
+                "words": self.words(f"{side}_embedding.words.weight"),
+                "scale": math.sqrt(config.d_model) if config.scale_embedding else 1.0,
+                "positions": table,
+                "count": count,
+                "offset": 0,
+                "norm": self.norm(f"{side}_embedding.norm"),
+            },
+            "layers": [
+                self.layer(
+                    f"{side}_layers.{i}",
+                    heads=getattr(config, f"{side}_heads"),
+                    norm_first=getattr(config, f"{side}_norm_first"),
+                    activation=config.activation,
+                    cross=side == "decoder",
+                )
+                for i in range(getattr(config, f"{side}_layers"))
+            ],
+            "norm": self.norm(f"{side}_norm"),
+        }
+
+    def model(self, config: Config) -> Any:
+        """The whole Transformer."""
+        return _native.Model(
+            {
+                "features": config.d_model,
+                "encoder": self.stack("encoder", config),
+                "decoder": self.stack("decoder", config),
+                "output": self.words("output.weight"),
+                "output_scale": 1.0,
+            }
+        )

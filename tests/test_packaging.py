@@ -1,0 +1,241 @@
+"""What is built from a checkout: its packages, with the linked folders in them, and the engine."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+LINKED = ("models", "decoders", "data")
+ENGINE_VARIABLES = ("NARTK_ENGINE_FLAGS", "NARTK_NO_ENGINE", "NARTK_REQUIRE_ENGINE")
+TINY_ENGINE = """
+#include <pybind11/pybind11.h>
+#include "answer.h"
+PYBIND11_MODULE(_native, m) { m.def("answer", [] { return ANSWER; }); }
+"""
+
+
+def python(code: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs code in a fresh interpreter that finds packages in `cwd` first."""
+    kept = {name: value for name, value in os.environ.items() if name not in ENGINE_VARIABLES}
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=cwd,
+        env={**kept, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def last_line(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode != 0
+    return done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_the_package_holds_a_link_to_each_folder(name: str) -> None:
+    assert (ROOT / "nartk" / name).readlink() == Path("..", name)
+    assert (ROOT / "nartk" / name / "__init__.py").samefile(ROOT / name / "__init__.py")
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_a_linked_package_has_one_name(name: str) -> None:
+    wanted = f"ImportError: import this package as nartk.{name}, not as {name!r}"
+    assert last_line(python(f"import {name}", ROOT)) == wanted
+    found = python(f"import nartk.{name} as package; print(package.__file__)", ROOT).stdout
+    assert Path(found.strip()) == ROOT / "nartk" / name / "__init__.py"
+
+
+def test_every_folder_with_code_is_found_once() -> None:
+    code = "from setuptools import find_packages; print(*find_packages(include=['nartk', 'nartk.*']))"
+    folders = {path.parent.relative_to(ROOT) for path in (ROOT / "nartk").rglob("*.py")}
+    for name in LINKED:
+        folders |= {"nartk" / path.parent.relative_to(ROOT) for path in (ROOT / name).rglob("*.py")}
+    found = python(code, ROOT).stdout.split()
+    assert sorted(found) == sorted(".".join(folder.parts) for folder in folders)
+
+
+def test_ruff_checks_no_file_twice() -> None:
+    ruff = shutil.which("ruff", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    if ruff is None:
+        pytest.skip("ruff is not installed")
+    done = subprocess.run(
+        [ruff, "check", "--show-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    paths = done.stdout.splitlines()
+    assert str(ROOT / "models" / "__init__.py") in paths
+    assert len({Path(path).resolve() for path in paths}) == len(paths)
+
+
+def project(folder: Path) -> Path:
+    """A checkout in small: the real build files, empty packages, and an engine that knows one number."""
+    (folder / "nartk" / "engine" / "csrc").mkdir(parents=True)
+    for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    for name in ("__init__.py", "_fairseq_compat.py", "py.typed"):
+        shutil.copy(ROOT / "nartk" / name, folder / "nartk")
+    for name in LINKED:
+        (folder / name).mkdir()
+        shutil.copy(ROOT / name / "__init__.py", folder / name)
+        (folder / "nartk" / name).symlink_to(Path("..", name))
+    (folder / "nartk" / "engine" / "__init__.py").touch()
+    (folder / "nartk" / "engine" / "csrc" / "native.cpp").write_text(TINY_ENGINE, encoding="utf-8")
+    (folder / "nartk" / "engine" / "csrc" / "answer.h").write_text("#define ANSWER 42\n", encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_a_link_that_git_wrote_as_text_is_one_error(name: str, tmp_path: Path) -> None:
+    folder = project(tmp_path)
+    (folder / "nartk" / name).unlink()
+    (folder / "nartk" / name).write_text(f"../{name}", encoding="utf-8")
+    wanted = (
+        f"nartk/{name} is not a folder: git made no symbolic link to ../{name}. Fix: `git config "
+        f"core.symlinks true` (on Windows in Developer Mode), then `git checkout -- nartk/{name}`."
+    )
+    assert last_line(python("import nartk", folder)) == f"ImportError: {wanted}"
+    building = python("import runpy; runpy.run_path('setup.py', run_name='__main__')", folder)
+    assert last_line(building) == f"nartk: {wanted}"
+
+
+def require_builders() -> None:
+    version = importlib.metadata.version("setuptools")
+    if tuple(map(int, version.split(".")[:2])) < (70, 1):
+        pytest.skip(f"setuptools {version} < 70.1")
+    pytest.importorskip("pybind11")
+
+
+def build(what: str, folder: Path, **environment: str) -> Path:
+    """Builds a wheel or an sdist of the checkout in `folder`, without isolation and so without a network."""
+    (folder / "dist").mkdir(exist_ok=True)
+    code = f"from setuptools import build_meta; print('built', build_meta.build_{what}('dist'))"
+    done = python(code, folder, **environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder / "dist" / done.stdout.split()[-1]
+
+
+def modules(wheel: Path) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return sorted(name for name in archive.namelist() if ".dist-info/" not in name)
+
+
+def unpacked(sdist: Path, folder: Path) -> Path:
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+    return folder / sdist.name.removesuffix(".tar.gz")
+
+
+def environment_with(folder: Path, *install: str) -> Path:
+    """The interpreter of a fresh environment with nartk; everything else is the running interpreter's."""
+    venv.create(folder)
+    inside = folder / ("Scripts" if sys.platform == "win32" else "bin") / "python"
+    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    packages = subprocess.run([inside, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    others = [path for path in sys.path if path.endswith("site-packages")]
+    (Path(packages) / "others.pth").write_text("\n".join(others) + "\n", encoding="utf-8")
+    pip = [sys.executable, "-m", "pip", "--python", str(inside)]
+    options = ["install", "--quiet", "--no-index", "--no-deps", "--ignore-installed"]
+    done = subprocess.run([*pip, *options, *install], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return inside
+
+
+@pytest.mark.slow
+def test_wheel_and_sdist_hold_the_engine(tmp_path: Path) -> None:
+    require_builders()
+    folder = project(tmp_path / "checkout")
+    sdist = build("sdist", folder)
+    wheel = build("wheel", folder, NARTK_REQUIRE_ENGINE="1")
+    again = build("wheel", unpacked(sdist, tmp_path / "sdist"), NARTK_REQUIRE_ENGINE="1")
+    assert modules(again) == modules(wheel)
+    names = [Path(name).name.split(".")[0] for name in modules(wheel) if "/engine/" in name]
+    assert sorted(names) == ["__init__", "_native"]  # no sources
+    inside = environment_with(tmp_path / "venv", str(again))
+    code = (
+        "import nartk.models, nartk.engine._native as native; print(native.answer(), nartk.models.__file__)"
+    )
+    run = subprocess.run([inside, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    answer, path = run.stdout.split(maxsplit=1)
+    assert answer == "42"
+    assert Path(path.strip()).is_relative_to(tmp_path / "venv")
+
+
+@pytest.mark.slow
+def test_without_the_engine_the_wheel_is_for_any_platform(tmp_path: Path) -> None:
+    require_builders()
+    folder = project(tmp_path)
+    source = folder / "nartk" / "engine" / "csrc" / "native.cpp"
+    pure = "nartk-" + importlib.metadata.version("nartk") + "-py3-none-any.whl"
+    full = build("wheel", folder)
+    assert full.name != pure
+    without = build("wheel", folder, NARTK_NO_ENGINE="1")
+    assert without.name == pure
+    source.write_text("#error broken\n", encoding="utf-8")
+    failed = build("wheel", folder)  # beside what the first build left
+    assert failed.name == pure
+    assert modules(failed) == modules(without)
+    building = "from setuptools import build_meta; build_meta.build_wheel('dist')"
+    assert python(building, folder, NARTK_REQUIRE_ENGINE="1").returncode != 0
+    assert last_line(python(building, folder, NARTK_REQUIRE_ENGINE="1", NARTK_NO_ENGINE="1")) == (
+        "nartk: NARTK_REQUIRE_ENGINE=1 contradicts NARTK_NO_ENGINE=1. Fix: unset one."
+    )
+    source.unlink()
+    assert build("wheel", folder).name == pure
+    assert last_line(python(building, folder, NARTK_REQUIRE_ENGINE="1")).startswith(
+        "nartk: NARTK_REQUIRE_ENGINE=1, but there are no sources in "
+    )
+
+
+@pytest.mark.slow
+def test_an_editable_install_answers_for_its_own_checkout(tmp_path: Path) -> None:
+    require_builders()
+    installed, other = project(tmp_path / "installed"), project(tmp_path / "other")
+    inside = environment_with(tmp_path / "venv", "--no-build-isolation", "--editable", str(installed))
+
+    def run(code: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([inside, "-c", code], cwd=cwd, capture_output=True, text=True, check=False)
+
+    packages = "nartk, nartk.models, nartk.decoders, nartk.data, nartk.engine"
+    code = f"import {packages}; print(*[each.__file__ for each in ({packages})], sep='\\n')"
+    for cwd, answers in ((tmp_path, installed), (installed, installed), (other, other)):
+        paths = run(code, cwd).stdout.splitlines()
+        assert len(paths) == 5
+        assert all(Path(path).is_relative_to(answers) for path in paths), (cwd, paths)
+    native = "import nartk.engine._native as native; print(native.answer())"
+    assert run(native, tmp_path).stdout == "42\n"
+    assert last_line(run(native, other)) == "ModuleNotFoundError: No module named 'nartk.engine._native'"
+    hook = run("import _nartk_fairseq, sys; print(type(sys.meta_path[0]).__name__)", other)
+    assert hook.stdout == "_Hook\n"
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_decodes(tmp_path: Path) -> None:
+    require_builders()
+    folder = tmp_path / "checkout"
+    unwanted = shutil.ignore_patterns("__pycache__", "*.so", "*.pyd")
+    for name in ("nartk", *LINKED):
+        shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=unwanted)
+    for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    wheel = build("wheel", unpacked(build("sdist", folder), tmp_path / "sdist"), NARTK_NO_ENGINE="1")
+    inside = environment_with(tmp_path / "venv", str(wheel))
+    done = subprocess.run(
+        [inside.with_name("nartk-decode"), "gec-en"],
+        cwd=tmp_path,
+        env={**os.environ, "NARTK_NO_ENGINE": "1"},
+        input="She go to school yesterday .\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "She went to school yesterday .\n", done.stderr
