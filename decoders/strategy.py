@@ -15,10 +15,11 @@ class Strategy:
     """Base of all strategies. `run` yields results as sentences finish; the order is not the input's.
 
     Attributes:
+        needs: The protocol that its model speaks, or several.
         helpers: Scorers of the other models that options name (`option(..., model=True)`), by option.
     """
 
-    needs: ClassVar[type]
+    needs: ClassVar[type | tuple[type, ...]]
     promise: ClassVar[str]
     name: ClassVar[str]
 

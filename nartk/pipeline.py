@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -29,7 +30,15 @@ from nartk.errors import (
 )
 from nartk.hypothesis import DecodeStats, Hypothesis, Request, Result
 from nartk.kinds import kind_of
-from nartk.registry import make_strategy, options_of, require_drafts_reader, require_protocol, signature
+from nartk.passes import PassScorer
+from nartk.registry import (
+    make_strategy,
+    options_of,
+    require_drafts_reader,
+    require_protocol,
+    signature,
+    speaks,
+)
 
 if TYPE_CHECKING:
     from nartk.models.serving import Serving
@@ -73,6 +82,21 @@ class Model:
         self.dtype = dtype
         self._helpers: dict[tuple[str, str, str], Model] = {}  # the one used last is the last
 
+    @cached_property
+    def passes(self) -> PassScorer | None:
+        """What strategies over passes see of it; None: it is no model that scores passes."""
+        return pass_scorer_of(self.checkpoint, dtype=self.dtype, device=self.scorer.device)
+
+    def scorer_for(self, strategy: Any) -> Any:
+        """The scorer that a strategy, or a class of them, decodes with.
+
+        Raises:
+            StrategyMismatchError: The model speaks no protocol that it needs.
+        """
+        if speaks(strategy, self.scorer):
+            return self.scorer
+        return require_protocol(strategy, *(each for each in (self.scorer, self.passes) if each is not None))
+
     @property
     def max_source_len(self) -> int:
         """Longest source, tokens without eos."""
@@ -102,7 +126,7 @@ class Model:
             SwappedModelsError: Another model, which should be smaller, is larger than the model.
         """
         made = make_strategy(name, options)
-        require_protocol(made, self.scorer)
+        self.scorer_for(made)
         helpers = {}
         for key, item in options_of(name).items():
             other = getattr(made, key)
@@ -313,10 +337,11 @@ class Model:
                 )
             except InputTooLongError as error:
                 yield index, error
+        scorer = self.scorer_for(strategy)
         while requests:
             try:
                 for result in strategy.run(
-                    self.scorer,
+                    scorer,
                     list(requests.values()),
                     batch_size=batch_size,
                     max_tokens=max_tokens,
@@ -387,6 +412,21 @@ def load(name: str | os.PathLike[str] = SHIPPED[0], *, device: str = "cpu", dtyp
         device=place,
     )
     return Model(checkpoint, scorer, dtype)
+
+
+def pass_scorer_of(checkpoint: Checkpoint, *, dtype: str, device: torch.device) -> PassScorer | None:
+    """What scores passes of a checkpoint's model; None where the model scores none."""
+    if not kind_of(checkpoint.kind).autoregressive:
+        return None
+    from nartk.models.reference import ReferenceScorer
+
+    return ReferenceScorer(
+        load_network(checkpoint),
+        checkpoint.target_vocab,
+        source_vocab=checkpoint.source_vocab,
+        dtype=DTYPES[dtype],
+        device=device,
+    )
 
 
 def model_folder(name: str | os.PathLike[str]) -> Path:

@@ -26,7 +26,7 @@ from nartk.passes import Pass, PassScorer, Scores, Want
 class DraftAndVerify(Strategy):
     """Base of the strategies that verify drafts. Subclasses say how to draft and what to accept."""
 
-    needs: ClassVar[tuple[type, ...]] = (PassScorer,)
+    needs: ClassVar[type | tuple[type, ...]] = (PassScorer,)
 
     def make_drafter(self, scorer: PassScorer) -> Drafter | None:
         """What proposes tokens to this verifier in a run; None: nothing does, one token a pass."""

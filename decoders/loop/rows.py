@@ -117,7 +117,8 @@ class Batch(Generic[R]):
         if self.max_tokens is None:
             return [self.waiting.popleft() for _ in range(min(free, len(self.waiting)))]
         room = self.max_tokens - sum(len(row.request.source) for row in self.rows)
-        longest, taken = len(self.waiting[0].source), []
+        longest = len(self.waiting[0].source)
+        taken: list[Request] = []
         while self.waiting and len(taken) < free and (len(taken) + 1) * longest <= room:
             taken.append(self.waiting.popleft())
         if not taken and not self.rows:
