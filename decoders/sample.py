@@ -13,9 +13,9 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
-from nartk.decoders.iad import SourceCopy, spelling
-from nartk.decoders.ngram_draft import NgramCache
+from nartk.decoders.tensor_copy import SourceCopy, spelling
 from nartk.decoders.tensor_loop import Acceptance, DraftAndVerify, Drafter, Fed, Judged, log_probs
+from nartk.decoders.tensor_ngram import NgramCache
 from nartk.decoders.tensor_strategy import TensorStrategy
 from nartk.errors import UsageError
 from nartk.hypothesis import Request, Result

@@ -37,7 +37,15 @@ from nartk.decoders.loop.rows import Row
 from nartk.decoders.loop.trees import merged
 from nartk.errors import PassError
 from nartk.hypothesis import Request, Result, TokenTrace
-from nartk.passes import ROOT
+from nartk.passes import ROOT, PassScorer
+from nartk.registry import (
+    make_strategy,
+    options_of,
+    protocols,
+    reads_drafts,
+    strategies,
+    strategy_class,
+)
 
 BATCHES = (1, 2, 3, 8, 32)
 
@@ -187,43 +195,75 @@ DRAFTERS: dict[str, Callable[[random.Random], MakeDrafter]] = {
 }
 
 
+STRATEGIES = [name for name in strategies() if PassScorer in protocols(strategy_class(name))]
+
+
+def random_strategy(name: str, rng: random.Random) -> Any:
+    """The strategy with each option that has choices, and the draft's cap, at random."""
+    options: dict[str, Any] = {}
+    for key, item in options_of(name).items():
+        if item.metadata["choices"] is not None:
+            options[key] = rng.choice(list(item.metadata["choices"]))
+        elif key == "max_draft":
+            options[key] = rng.randint(0, 32)
+    return make_strategy(name, options)
+
+
+def strategy_mismatches(name: str, cases: int, *, seed: int) -> tuple[int, Counter[str]]:
+    """As `mismatches`, for a registered strategy; most sentences go through large batches, for speed."""
+    wrong, done, seen = 0, 0, Counter[str]()
+    while done < cases:
+        rng = random.Random(f"{seed}.{done}")
+        batch_size = rng.choice([1, 2, 3, 8, 32, 200, 200])
+        group = 200 if batch_size == 200 else 2 * batch_size
+        scorer = random_table(rng)
+        words = scorer.table.words
+        requests = [random_request(rng, i, words) for i in range(group)]
+        wanted = plain_greedy(scorer.table, requests)
+        if reads_drafts(strategy_class(name)):
+            requests = [
+                dataclasses.replace(each, drafts=drafts_near(rng, output, words))
+                for each, output in zip(requests, wanted, strict=True)
+            ]
+        results = decode(random_strategy(name, rng), scorer, requests, batch_size=batch_size)
+        wrong += len(differing(outputs_of(results), wanted))
+        seen += counted(results)
+        done += group
+    return wrong, seen
+
+
+def drafts_near(rng: random.Random, output: Sequence[int], words: int) -> tuple[tuple[int, ...], ...]:
+    """Right drafts, near ones and noise, some of each."""
+    near = [word if rng.random() < 0.9 else rng.randrange(words) for word in output]
+    noise = rng.choices(range(-5, words + 5), k=rng.randint(0, 30))
+    kinds = [output, output[:-1], near, near[1:], noise, [EOS] * 3, [PAD] * 50, [2**40], []]
+    return tuple(map(tuple, rng.sample(kinds, rng.randint(0, len(kinds)))))
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_p1_strategies_equal_greedy(name: str) -> None:
+    wrong, seen = strategy_mismatches(name, 2_000 if name == "greedy" else 10_000, seed=1)
+    assert wrong == 0
+    assert seen["left mid-batch"] > 0
+    if name != "greedy":
+        assert min(seen["accepted"], seen["rejected"]) > 0
+    if reads_drafts(strategy_class(name)):
+        assert seen["branches"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_p1_at_full_size(name: str) -> None:
+    assert strategy_mismatches(name, 200_000, seed=2)[0] == 0
+
+
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_p1_drafters_equal_greedy(name: str) -> None:
-    wrong, seen = mismatches(lambda rng, _: Proposes(drafter=DRAFTERS[name](rng)), 1_200)
+    wrong, seen = mismatches(lambda rng, _: Proposes(drafter=DRAFTERS[name](rng)), 400)
     assert wrong == 0
     assert seen["left mid-batch"] > 0
     if name != "nothing":
         assert min(seen["accepted"], seen["rejected"]) > 0
-
-
-def given_mismatches(cases: int, **wrong: Any) -> tuple[int, Counter[str]]:
-    """As `mismatches`, with given drafts: right ones, near ones and noise."""
-    bad, seen = 0, Counter[str]()
-    for seed in range(cases // 40):
-        rng = random.Random(seed)
-        scorer = random_table(rng)
-        words = scorer.table.words
-        bare = [random_request(rng, i, words, 40) for i in range(40)]
-        wanted = plain_greedy(scorer.table, bare)
-        requests = []
-        for request, output in zip(bare, wanted, strict=True):
-            near = [word if rng.random() < 0.9 else rng.randrange(words) for word in output]
-            noise = rng.choices(range(-5, words + 5), k=rng.randint(0, 30))
-            kinds = [output, output[:-1], near, near[1:], noise, [EOS] * 3, [PAD] * 50, [2**40], []]
-            drafts = tuple(map(tuple, rng.sample(kinds, rng.randint(0, len(kinds)))))
-            requests.append(dataclasses.replace(request, drafts=drafts))
-        drafter = given_drafts(rng.choice([0, 0, 2]), rng.choice([256, 9, 0]))
-        results = decode(Proposes(drafter=drafter, **wrong), scorer, requests, batch_size=rng.choice(BATCHES))
-        bad += len(differing(outputs_of(results), wanted))
-        seen += counted(results)
-    return bad, seen
-
-
-def test_p1_given_drafts_equal_greedy() -> None:
-    wrong, seen = given_mismatches(1_200)
-    assert wrong == 0
-    assert min(seen.values()) > 0
-    assert len(seen) == 4
 
 
 class Believes(ArgmaxAcceptance):

@@ -20,6 +20,7 @@ from nartk.decoders.loop.rows import Batch, Row
 from nartk.decoders.strategy import Strategy
 from nartk.hypothesis import PhaseSeconds, Request, Result
 from nartk.passes import Pass, PassScorer, Scores, Want
+from nartk.registry import option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +55,18 @@ class DraftAndVerify(Strategy):
         constraints = RowConstraints(self.constraints(), eos, are_forcing)
         loop = Loop(scorer, self.make_drafter(scorer), self.acceptance(), constraints, trace=trace)
         yield from loop.run(requests, batch_size=batch_size, max_tokens=max_tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveDrafts(DraftAndVerify):
+    """Base of strategies whose output is greedy search's, so that drafts may have any length."""
+
+    # Accepted, and without an effect until the length of drafts is decided in the loop.
+    adaptive: bool = option(
+        False,
+        "draft as many tokens as pay, by the passes' own times, and none where none do: the output stays the "
+        "same, what is drafted and the number of passes may differ from run to run",
+    )
 
 
 class Loop:

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nartk.decoders.ngram import load_ngram, read_arpa
+from nartk.decoders.ngram_lm import load_ngram, read_arpa
 from nartk.errors import InputFileError, InputFormatError
 from nartk.vocab import Vocab
 
