@@ -179,10 +179,10 @@ class Model:
         key = (os.path.realpath(model_folder(name)), device, self.dtype)
         helper = self._helpers.pop(key, None)
         if helper is None:
-            checkpoint = load_checkpoint(model_folder(name))
-            # What the engine does not serve has no int8, and only proposes.
-            is_served = self.dtype != "int8" or kind_of(checkpoint.kind).autoregressive
-            helper = _serve(checkpoint, _device(device), self.dtype if is_served else "fp32")
+            dtype = self.dtype
+            if dtype == "int8" and not kind_of(load_checkpoint(model_folder(name)).kind).autoregressive:
+                dtype = "fp32"  # the engine, which alone has int8, does not serve it, and it only proposes
+            helper = load(name, device=device, dtype=dtype)
         self._helpers[key] = helper
         if len(self._helpers) > KEPT:
             del self._helpers[next(iter(self._helpers))]

@@ -351,7 +351,7 @@ FULL = Path("/dev/full")
         (["MODEL", "--batch-size", "0", "SOURCE"], 2, r"E101 Usage\] --batch-size is 0"),
         (["MODEL", "--max-tokens", "0", "SOURCE"], 2, r"E101 Usage\] --max-tokens is 0"),
         (["MODEL", "--threads", "0", "SOURCE"], 2, r"E101 Usage\] --threads is 0"),
-        (["MODEL", "--dtype", "int8"], 2, r"E101 Usage\] --dtype is 'int8'"),
+        (["MODEL", "--dtype", "int4"], 2, r"E101 Usage\] --dtype is 'int4'"),
         (["MODEL", "--device", "tpu9"], 2, r"E101 Usage\] --device is 'tpu9'"),
         (["MODEL", "--column", "0"], 2, r"E101 Usage\] --column is 0"),
         (
