@@ -34,6 +34,10 @@ FAIRSEQ_DOORS = {
 
 # Files of the core that may import a room inside a function, where it is needed.
 LAZY = {"nartk/pipeline.py", "nartk/__init__.py", "nartk/registry.py", "nartk/kinds.py"}
+# Files of the core that load no torch: of what is installed, numpy alone; of the core, one another.
+WITHOUT_TORCH = {
+    f"nartk/{name}.py" for name in ("errors", "vocab", "hypothesis", "passes", "contexts", "reading")
+}
 # What decoders see of the core.
 OF_DECODERS = {"scorer", "registry", "hypothesis", "errors", "vocab", "sums", "rows", "decoders"}
 
@@ -109,6 +113,10 @@ def complaint(path: str, found: Import) -> str | None:
             return f"the core imports no room: {target}"
         if external and found.at_load and top not in LIGHT:
             return "the core imports nothing heavier than torch"
+        if path in WITHOUT_TORCH and external and top != "numpy":
+            return "this file imports numpy alone"
+        if path in WITHOUT_TORCH and target and f"nartk/{found.name.split('.')[1]}.py" not in WITHOUT_TORCH:
+            return "this file imports only what loads no torch"
     elif room == "models":
         if target not in ("", "core", "models") or (external and top != "torch"):
             return "models import torch and the core only"
@@ -152,6 +160,8 @@ BROKEN = [
     ("nartk/checkpoint.py", "def f():\n    from fairseq import tasks"),
     ("nartk/checkpoint.py", "import sacrebleu"),
     ("nartk/vocab.py", "from nartk.cli import decode"),
+    ("nartk/contexts.py", "def f():\n    import torch"),
+    ("nartk/reading.py", "from nartk.scorer import Source"),
     ("nartk/cli/decode.py", "from fairseq import options"),
     ("nartk/cli/decode.py", "import models.transformer"),
     ("nartk/cli/bench.py", "import transformers"),
@@ -183,6 +193,7 @@ def test_a_broken_law_is_noticed(path: str, source: str) -> None:
 KEPT = [
     ("nartk/pipeline.py", "def f():\n    from nartk.models.transformer import Transformer"),
     ("nartk/pipeline.py", "if TYPE_CHECKING:\n    from nartk.models.transformer import Transformer"),
+    ("nartk/reading.py", "import numpy as np\nfrom nartk.passes import Want"),
     ("nartk/tasks/transformer.py", "from fairseq.models import register_model"),
     ("nartk/adapters/huggingface.py", "import transformers"),
     ("decoders/iad.py", "from nartk.decoders.loop import Draft\nfrom nartk.errors import UsageError"),
@@ -210,6 +221,11 @@ HEAVY = ("fairseq", "transformers", "sacrebleu", "errant", "spacy", "sentencepie
 def test_import_nartk_loads_no_torch_nor_anything_heavy() -> None:
     names = (*HEAVY, "torch", "numpy")
     assert in_a_fresh_python(f"import sys, nartk; print([m for m in {names} if m in sys.modules])") == "[]"
+
+
+def test_passes_are_specified_without_torch() -> None:
+    code = "import sys, nartk.contexts, nartk.reading; print('torch' in sys.modules)"
+    assert in_a_fresh_python(code) == "False"
 
 
 def test_listing_the_strategies_needs_torch_alone() -> None:

@@ -1,0 +1,283 @@
+"""The reference scorer: passes over a Transformer in eager torch, on any device, in plain code.
+
+The engine is tested against it, and it serves a GPU. A token of a pass is a row of its own: what it sees, of
+the target and of the source, is gathered from cells, padded and masked.
+
+Symbols: B sources, N tokens of a pass, n of them scored, T cells that a token sees at most, H heads, D
+features a head, K candidates, V words.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nartk.contexts import CellPool, ContextKeeper, Handles, Waiting, check_sources
+from nartk.errors import PassError
+from nartk.models.transformer import Attention, Transformer
+from nartk.passes import Draw, FloatArray, IntArray, Limits, Pass, Ragged, Scores, Want
+from nartk.reading import PassScores, Reading, check_want
+from nartk.vocab import Vocab
+
+_LEAST_CELLS = 256  # that a store grows by
+
+
+class ReferenceScorer(ContextKeeper):
+    """Implements nartk.passes.PassScorer and CopiesSource for a Transformer.
+
+    Args:
+        model: Left as it is; a copy is served.
+        vocab: Of the target.
+        source_vocab: Where it differs from the target's; None: it is the same.
+        dtype: Of weights and activations: float32, bfloat16 or float16.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        vocab: Vocab,
+        *,
+        source_vocab: Vocab | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        config = model.config
+        super().__init__(Limits(config.max_source_len, config.max_target_len, config.tgt_vocab))
+        self.vocab = vocab
+        self.start_token = vocab.eos  # as fairseq's models begin
+        self.device = torch.device(device)
+        self._model = copy.deepcopy(model).eval().requires_grad_(False).to(self.device, dtype)
+        mapped = range(len(vocab)) if source_vocab in (None, vocab) else source_vocab.map_to(vocab)
+        self.source_to_target: IntArray = torch.tensor(mapped, dtype=torch.int32).numpy()
+        self._memories: Handles[list[int]] = Handles("memory")  # the cells of each source
+        self._source_pool = CellPool()
+
+        def stores() -> list[_Store]:
+            empty = torch.zeros(0, 2 * config.d_model, dtype=dtype, device=self.device)
+            return [_Store(empty) for _ in self._model.decoder_layers]
+
+        self._source_stores, self._target_stores = stores(), stores()
+
+    @torch.inference_mode()
+    def encode(self, sources: Sequence[Sequence[int]]) -> IntArray:
+        model, config = self._model, self._model.config
+        check_sources(sources, longest=self.limits.source, words=config.src_vocab)
+        if len(sources) == 0:
+            return self._memories.add([])
+        tokens, kept = _pad(sources, self.device)
+        positions = torch.arange(tokens.shape[1], device=self.device).expand_as(tokens)
+        encoded = model.encode_masked(tokens, positions, kept[:, None, None])[kept]  # [B,S,H*D] -> [N,H*D]
+        cells = [self._source_pool.take(len(source)) for source in sources]
+        flat = self._tensor([cell for each in cells for cell in each])
+        for layer, store in zip(model.decoder_layers, self._source_stores, strict=True):
+            store.grow(self._source_pool.size)
+            store.kv[flat] = layer.cross_attention.kv(encoded)
+        return self._memories.add(cells)
+
+    def free(self, memory: Sequence[int] | IntArray) -> None:
+        for cells in self._memories.remove(memory):
+            self._source_pool.release(cells)
+
+    @torch.inference_mode()
+    def run(self, work: Pass, want: Want) -> Scores:
+        waiting = self.contexts.begin(work, self._memories)
+        try:
+            check_want(want, len(work.tokens), self.limits.words)
+            features = self._features(work, waiting)
+            if want.only is not None:
+                features = features[self._tensor(want.only)]
+            logits = self._model.output(features).float()  # [n,V]
+            reading = read_tensors(logits, want, features)
+        except BaseException:
+            self.contexts.commit(waiting, ())
+            raise
+
+        def fetch(index: Sequence[int] | IntArray) -> FloatArray:
+            return logits[self._tensor(index)].cpu().numpy()
+
+        return PassScores(reading, self.contexts, waiting, fetch)
+
+    def _features(self, work: Pass, waiting: Waiting) -> Tensor:
+        """What the output layer reads after each token of a pass, [N,H*D]."""
+        model = self._model
+        cells = self._tensor(waiting.cells)
+        seen = _pad(waiting.visible, self.device)
+        source, kept = _pad([self._memories[memory] for memory in work.memory.tolist()], self.device)
+        rows = _Rows()
+        x = model.decoder_embedding(self._tensor(work.tokens), self._tensor(work.positions))
+        for layer, target, memory in zip(
+            model.decoder_layers, self._target_stores, self._source_stores, strict=True
+        ):
+            target.grow(self.contexts.size)
+            source_kv = memory.gather(source, layer.cross_attention.heads)
+            x = layer(x, source_kv, kept[:, None, None], cache=_Cache(target, cells, *seen, rows))
+        return x if model.decoder_norm is None else model.decoder_norm(x)
+
+    def _tensor(self, values: Sequence[int] | IntArray) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=self.device)
+
+
+class _Store:
+    """Keys and values of one layer by cell: `kv` [cells,2*H*D], whose cells come as they are needed."""
+
+    def __init__(self, kv: Tensor) -> None:
+        self.kv = kv
+
+    def grow(self, cells: int) -> None:
+        """Makes room for so many cells at least."""
+        have = len(self.kv)
+        if cells > have:
+            self.kv = F.pad(self.kv, (0, 0, 0, max(cells, 2 * have, _LEAST_CELLS) - have))
+
+    def gather(self, index: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of cells [N,T]: two of [N,H,T,D]."""
+        k, v = self.kv[index].unflatten(2, (2, heads, -1)).permute(2, 0, 3, 1, 4)  # [N,T,2*H*D] -> 2 of them
+        return k, v
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A layout in which each of N tokens is a row of its own, with one query. See transformer.Layout."""
+
+    def split(self, x: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
+        return x.view(len(x), 1, parts, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+
+    def pack(self, x: Tensor) -> Tensor:
+        return x.flatten(1)  # [N,H,1,D] -> [N,H*D]
+
+
+@dataclass(frozen=True)
+class _Cache:
+    """Writes each token to its cell, and lets it attend to those that it sees. See transformer.Cache."""
+
+    store: _Store
+    cells: Tensor  # [N]
+    seen: Tensor  # [N,T]
+    kept: Tensor  # [N,T] bool
+    layout: _Rows
+
+    def attend(self, attention: Attention, qkv: Tensor) -> Tensor:
+        features = qkv.shape[1] // 3
+        self.store.kv[self.cells] = qkv[:, features:]
+        (q,) = self.layout.split(qkv[:, :features], 1, attention.heads)
+        k, v = self.store.gather(self.seen, attention.heads)
+        return attention.attend(q, k, v, self.kept[:, None, None], layout=self.layout)
+
+
+def _pad(lists: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Lists of numbers, none empty, as [N,T] int64, and which of these they hold, [N,T] bool.
+
+    A list is padded with its own last number: a masked cell still meets the values, and another token's
+    might be NaN.
+    """
+    longest = max(len(each) for each in lists)
+    padded = [[*each, *[each[-1]] * (longest - len(each))] for each in lists]
+    lengths = torch.tensor([len(each) for each in lists])
+    kept = torch.arange(longest) < lengths[:, None]
+    return torch.tensor(padded, device=device), kept.to(device)
+
+
+def read_tensors(logits: Tensor, want: Want, hidden: Tensor) -> Reading:
+    """As `nartk.reading.read`, on the tensors' device: only what was wanted comes to the host.
+
+    Args:
+        logits: [n,V] fp32.
+        hidden: [n,H*D], any float type.
+
+    Raises:
+        PassError: As `nartk.reading.read`.
+    """
+    wrong = (logits.isnan() | logits.isposinf()).any(1)
+    if wrong.any():
+        raise PassError(f"the logits of scored token {_first(wrong)} hold NaN or infinity")
+    banned = _banned(want.banned, logits)
+    # Above the forbidden words, whatever a logit is; 0 is added to -0, which a sort might tell from 0.
+    ranks = (logits.double() + 0.0).clamp(min=-1e300).masked_fill(banned, float("-inf"))
+    lprobs = logits.log_softmax(1)
+    lprobs = lprobs.masked_fill(lprobs.isnan(), float("-inf"))  # of a row of minus infinity alone
+
+    best = ranks.argmax(1)  # of equal ones the first
+    reading = Reading(best=_ints(best), log_probs=_floats(_pick(lprobs, best)))
+    if want.top:
+        order = ranks.sort(stable=True, dim=1, descending=True).indices[:, : want.top]
+        left = ranks.gather(1, order) > float("-inf")
+        missing = (0, want.top - order.shape[1])
+        reading.top = _ints(F.pad(order.masked_fill(~left, -1), missing, value=-1))
+        found = lprobs.gather(1, order).masked_fill(~left, float("-inf"))
+        reading.top_log_probs = _floats(F.pad(found, missing, value=float("-inf")))
+    if want.margin:
+        others = ranks.scatter(1, best[:, None], float("-inf"))
+        second = others.argmax(1)
+        first, next_best = _pick(logits, best), _pick(logits, second)
+        margins = (first - next_best).masked_fill(first == next_best, 0.0)
+        reading.margins = _floats(margins.masked_fill(_pick(others, second).isneginf(), float("inf")))
+    if want.given is not None:
+        given = torch.tensor(want.given, dtype=torch.int64, device=logits.device)
+        reading.given_log_probs = _floats(_pick(lprobs, given.clamp(min=0)).masked_fill(given < 0, 0.0))
+    if want.draw is not None:
+        drawn = draw_tensors(logits, banned, want.draw)
+        reading.drawn, reading.drawn_log_probs = _ints(drawn), _floats(_pick(lprobs, drawn))
+    if want.hidden:
+        reading.hidden = _floats(hidden)
+    return reading
+
+
+def draw_tensors(logits: Tensor, banned: Tensor, draw: Draw) -> Tensor:
+    """As `nartk.reading.draw_words`, on the tensors' device: [n] int64 of logits and banned [n,V].
+
+    Raises:
+        PassError: All words of a row that are not banned have logits of minus infinity.
+    """
+    wide = logits.double().masked_fill(banned, float("-inf"))
+    highest = wide.amax(1, keepdim=True)
+    empty = highest[:, 0].isneginf()
+    if empty.any():
+        raise PassError(f"no word can be drawn after scored token {_first(empty)}: all have probability 0")
+    weights = ((wide - highest) / draw.temperature).exp()
+    if draw.top_k or draw.top_p < 1:
+        order = (wide + 0.0).sort(stable=True, dim=1, descending=True).indices
+        ranked = weights.gather(1, order)
+        if draw.top_k:
+            ranked[:, draw.top_k :] = 0
+        if draw.top_p < 1:
+            sums = ranked.cumsum(1)
+            before = F.pad(sums, (1, -1))
+            ranked = ranked.masked_fill(before >= draw.top_p * sums[:, -1:], 0)
+        weights = weights.scatter(1, order, ranked)
+    # On a GPU a cumulative sum is not one chain of additions: it may change a little at a word of weight 0.
+    mass = weights.cumsum(1).masked_fill(weights == 0, -1.0)
+    uniforms = torch.tensor(draw.uniforms, device=logits.device)[:, None]
+    return (mass > uniforms * mass.amax(1, keepdim=True)).int().argmax(1)
+
+
+def _banned(banned: Ragged | None, logits: Tensor) -> Tensor:
+    """Whether each word [n,V] is forbidden."""
+    found = torch.zeros(logits.shape, dtype=torch.bool, device=logits.device)
+    if banned is not None:
+        counts = torch.tensor(banned.offsets).diff()
+        rows = torch.arange(len(counts)).repeat_interleave(counts).to(logits.device)
+        found[rows, torch.tensor(banned.values, dtype=torch.int64, device=logits.device)] = True
+    return found
+
+
+def _pick(x: Tensor, words: Tensor) -> Tensor:
+    """Of x [n,V] what stands at words [n]."""
+    return x.gather(1, words[:, None])[:, 0]
+
+
+def _first(found: Tensor) -> int:
+    """The first true one of [n]."""
+    return int(found.int().argmax())
+
+
+def _ints(x: Tensor) -> IntArray:
+    return x.int().cpu().numpy()
+
+
+def _floats(x: Tensor) -> FloatArray:
+    return x.float().cpu().numpy()
