@@ -6,6 +6,8 @@
 #include <condition_variable>
 #include <cstdio>
 #include <exception>
+#include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -33,7 +35,7 @@ constexpr auto SPIN = std::chrono::microseconds(20);  // before a thread sleeps:
 
 long process() {
 #if defined(_WIN32)
-    return 0;
+    return 1;
 #else
     return (long)getpid();
 #endif
@@ -68,7 +70,10 @@ struct Threads::Pool {
     const long owner = process();
 
     explicit Pool(int count) {
-        for (int i = 1; i < count; i++) workers.emplace_back([this, i] { work(i); });
+        try {
+            for (int i = 1; i < count; i++) workers.emplace_back([this, i] { work(i); });
+        } catch (const std::system_error&) {  // the system gives no more: the caller does their parts
+        }
     }
 
     ~Pool() {
@@ -115,7 +120,7 @@ struct Threads::Pool {
             std::lock_guard<std::mutex> lock(mutex);
             part = &body;
             parts = count;
-            left = count - 1;
+            left = std::min(count - 1, (int)workers.size());
             error = nullptr;
             round++;
         }
@@ -123,6 +128,7 @@ struct Threads::Pool {
         std::exception_ptr own;
         try {
             body(0);
+            for (int i = (int)workers.size() + 1; i < count; i++) body(i);
         } catch (...) {
             own = std::current_exception();
         }
@@ -136,26 +142,27 @@ struct Threads::Pool {
     }
 };
 
-Threads::Threads(int count) : most(count), busy(new std::mutex) {}
-
 Threads::~Threads() {
     // In a forked child the parent's threads do not exist, and cannot be joined.
     if (pool && pool->owner != process()) new std::shared_ptr<Pool>(std::move(pool));
 }
 
+bool Threads::take() {
+    const long here = process();
+    long held = 0;
+    return holder.compare_exchange_strong(held, here) || (held != here && holder.compare_exchange_strong(held, here));
+}
+
 void Threads::run(int parts, const std::function<void(int)>& part) {
-    parts = std::min(parts, most);
-    if (parts > 1 && pool && pool->owner != process()) {
-        new std::shared_ptr<Pool>(std::move(pool));  // never destroyed: see above
-        busy.release();
-        busy.reset(new std::mutex);
-        pool = nullptr;
-    }
-    std::unique_lock<std::mutex> lock(*busy, std::defer_lock);
-    if (parts < 2 || !lock.try_lock()) {
+    if (parts < 2 || !take()) {
         for (int i = 0; i < parts; i++) part(i);
         return;
     }
+    struct Give {
+        std::atomic<long>& holder;
+        ~Give() { holder = 0; }
+    } give{holder};
+    if (pool && pool->owner != process()) new std::shared_ptr<Pool>(std::move(pool));  // never destroyed: see above
     if (!pool) pool = std::make_shared<Pool>(most);
     pool->run(parts, part);
 }

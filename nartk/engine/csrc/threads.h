@@ -1,8 +1,8 @@
 // Threads that share the outputs of a kernel, never a sum.
 #pragma once
+#include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 
 namespace nartk {
 
@@ -18,7 +18,7 @@ class Rounding {
 
 class Threads {
   public:
-    explicit Threads(int count);
+    explicit Threads(int count) : most(count) {}
     ~Threads();
     int count() const { return most; }
     // Calls part(i) for i below `parts`, on as many threads. Another caller's work meanwhile runs on its own.
@@ -28,9 +28,10 @@ class Threads {
 
   private:
     struct Pool;
+    bool take();
     int most;
-    std::shared_ptr<Pool> pool;  // started with the first work; a forked child starts its own
-    std::unique_ptr<std::mutex> busy;
+    std::shared_ptr<Pool> pool;   // started with the first work; a forked child starts its own
+    std::atomic<long> holder{0};  // the process that uses the pool; of a parent's, no thread is left to give it back
 };
 
 }  // namespace nartk
