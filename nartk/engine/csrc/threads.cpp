@@ -41,6 +41,29 @@ long process() {
 #endif
 }
 
+// Cores that the calling thread may run on.
+int cores_by_mask() {
+#if defined(__linux__)
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+#endif
+    return (int)std::max(1u, std::thread::hardware_concurrency());
+}
+
+// Cores whose time the process's cgroup gives it.
+int cores_by_quota() {
+    int cores = 1 << 30;
+#if defined(__linux__)
+    if (FILE* file = std::fopen("/sys/fs/cgroup/cpu.max", "r")) {
+        long quota = 0, period = 0;
+        if (std::fscanf(file, "%ld %ld", &quota, &period) == 2 && period > 0)
+            cores = (int)std::max(1L, (quota + period - 1) / period);
+        std::fclose(file);
+    }
+#endif
+    return cores;
+}
+
 template <class Done>
 bool spin(Done done) {
     const auto end = std::chrono::steady_clock::now() + SPIN;
@@ -167,19 +190,16 @@ void Threads::run(int parts, const std::function<void(int)>& part) {
     pool->run(parts, part);
 }
 
-int Threads::available() {
-    int cores = (int)std::max(1u, std::thread::hardware_concurrency());
-#if defined(__linux__)
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) cores = std::max(1, CPU_COUNT(&set));
-    if (FILE* file = std::fopen("/sys/fs/cgroup/cpu.max", "r")) {
-        long quota = 0, period = 0;
-        if (std::fscanf(file, "%ld %ld", &quota, &period) == 2 && period > 0)
-            cores = std::min(cores, (int)std::max(1L, (quota + period - 1) / period));
-        std::fclose(file);
+void Threads::adapt() {
+    using namespace std::chrono;
+    const long long time = duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
+    if (time - asked > 1000) {
+        asked = time;
+        quota = cores_by_quota();
     }
-#endif
-    return cores;
+    now = std::min({most, cores_by_mask(), quota.load()});
 }
+
+int Threads::available() { return std::min(cores_by_mask(), cores_by_quota()); }
 
 }  // namespace nartk

@@ -18,9 +18,11 @@ class Rounding {
 
 class Threads {
   public:
-    explicit Threads(int count) : most(count) {}
+    explicit Threads(int count) : most(count), now(count) {}
     ~Threads();
-    int count() const { return most; }
+    int count() const { return now; }
+    // Called where a pass begins: no more threads than the process may have cores by now.
+    void adapt();
     // Calls part(i) for i below `parts`, on as many threads. Another caller's work meanwhile runs on its own.
     void run(int parts, const std::function<void(int)>& part);
     // Cores that this process may use: its affinity mask and its cgroup's quota.
@@ -29,8 +31,11 @@ class Threads {
   private:
     struct Pool;
     bool take();
-    int most;
-    std::shared_ptr<Pool> pool;   // started with the first work; a forked child starts its own
+    const int most;
+    std::atomic<int> now;             // at most `most`
+    std::atomic<int> quota{1 << 30};  // cores, as they were lately
+    std::atomic<long long> asked{0};  // when, in ms
+    std::shared_ptr<Pool> pool;       // started with the first work; a forked child starts its own
     std::atomic<long> holder{0};  // the process that uses the pool; of a parent's, no thread is left to give it back
 };
 
