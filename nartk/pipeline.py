@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from nartk import __version__, calibration, engine
+from nartk.architectures import architecture
 from nartk.checkpoint import Checkpoint, load_checkpoint, require_shapes
 from nartk.errors import (
     CheckpointError,
@@ -27,7 +28,6 @@ from nartk.errors import (
     UsageError,
 )
 from nartk.hypothesis import DecodeStats, Hypothesis, Request, Result
-from nartk.kinds import kind_of
 from nartk.registry import make_strategy, options_of, require_drafts_reader, require_protocol, signature
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class Model:
         if helper is None:
             checkpoint = load_checkpoint(model_folder(name))
             # What the engine does not serve has no int8, and only proposes.
-            is_served = self.dtype != "int8" or kind_of(checkpoint.kind).autoregressive
+            is_served = self.dtype != "int8" or architecture(checkpoint.kind).autoregressive
             helper = _serve(checkpoint, _device(device), self.dtype if is_served else "fp32")
         self._helpers[key] = helper
         if len(self._helpers) > KEPT:
@@ -377,7 +377,7 @@ def load(name: str | os.PathLike[str] = SHIPPED[0], *, device: str = "cpu", dtyp
 
 def _serve(checkpoint: Checkpoint, device: torch.device, dtype: str) -> Model:
     """The model of a checkpoint. An autoregressive one runs on the engine, if that has device and type."""
-    kind = kind_of(checkpoint.kind)
+    kind = architecture(checkpoint.kind)
     network = load_network(checkpoint)
     scorer: Any
     if kind.autoregressive and device.type == "cpu" and dtype in engine.TYPES and engine.available():
@@ -431,7 +431,7 @@ def load_network(checkpoint: Checkpoint) -> Transformer:
         CheckpointError: The weights do not fit the configuration, or it the dictionaries.
     """
     where = str(checkpoint.folder)
-    kind = kind_of(checkpoint.kind)
+    kind = architecture(checkpoint.kind)
     try:
         config: TransformerConfig = kind.config.from_dict(checkpoint.settings)
     except UsageError as error:

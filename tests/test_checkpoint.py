@@ -288,12 +288,14 @@ def test_no_model_there(tmp_path: Path) -> None:
         assert "name a shipped model or a folder with config.json" in str(caught.value)
 
 
-def test_a_kind_of_model_that_is_not_known(folder: Path) -> None:
+def test_an_architecture_that_is_not_known(folder: Path) -> None:
     config_with(kind="paraformer")(folder)
     with pytest.raises(UnsupportedCheckpointError) as caught:
         nartk.load(folder)
-    known = "transformer, blockwise, nat, dag, ctc"
-    assert str(caught.value).endswith(f"a model of kind 'paraformer'. Fix: this version knows {known}.")
+    known = "blockwise, ctc, dag, nat, transformer"
+    assert str(caught.value).endswith(
+        f"a model of architecture 'paraformer'. Fix: this version knows {known}."
+    )
 
 
 def test_shapes_are_compared_name_by_name() -> None:
