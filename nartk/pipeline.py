@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import warnings
@@ -15,9 +16,8 @@ import torch
 
 from nartk import __version__, calibration, engine
 from nartk.architectures import architecture
-from nartk.checkpoint import Checkpoint, load_checkpoint, require_shapes
+from nartk.checkpoint import Checkpoint, load_checkpoint, read_config
 from nartk.errors import (
-    CheckpointError,
     InputTooLongError,
     LengthMismatchError,
     ModelNotFoundError,
@@ -32,7 +32,7 @@ from nartk.registry import make_strategy, options_of, require_drafts_reader, req
 
 if TYPE_CHECKING:
     from nartk.models.serving import Serving
-    from nartk.models.transformer import Transformer, TransformerConfig
+    from nartk.models.transformer import Transformer
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 TYPES = (*DTYPES, "int8")  # int8: on the engine alone
@@ -81,7 +81,7 @@ class Model:
     @property
     def parameters(self) -> int:
         """Numbers in its weights."""
-        return sum(tensor.numel() for tensor in self.checkpoint.tensors.values())
+        return sum(map(math.prod, self.checkpoint.tensors.shapes.values()))
 
     def strategy(
         self, name: str, options: Mapping[str, Any], *, tell: Callable[[str], None] = warnings.warn
@@ -427,37 +427,12 @@ def load_network(checkpoint: Checkpoint) -> Transformer:
     """The network of a checkpoint, in fp32 on the CPU.
 
     Raises:
-        UnsupportedCheckpointError: This version has no such kind of model.
+        UnsupportedCheckpointError: This version has no such architecture.
         CheckpointError: The weights do not fit the configuration, or it the dictionaries.
     """
-    where = str(checkpoint.folder)
-    kind = architecture(checkpoint.kind)
-    try:
-        config: TransformerConfig = kind.config.from_dict(checkpoint.settings)
-    except UsageError as error:
-        raise CheckpointError(error.message, where=where) from error
-    for size, vocab in (
-        (config.src_vocab, checkpoint.source_vocab),
-        (config.tgt_vocab, checkpoint.target_vocab),
-    ):
-        if size != len(vocab):
-            raise CheckpointError(f"the model has {size} words, its dictionary {len(vocab)}", where=where)
-        if config.pad != vocab.pad:
-            raise CheckpointError(
-                f"the model pads with {config.pad}, its dictionary with {vocab.pad}", where=where
-            )
-    for side, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
-        stored = {name.split(".")[1] for name in checkpoint.tensors if name.startswith(f"{side}_layers.")}
-        if len(stored) != layers:
-            raise CheckpointError(
-                f"the {side} has {len(stored)} layers, the configuration says {layers}", where=where
-            )
-    # Shapes are compared before memory is taken: a wrong size must not allocate.
-    with torch.device("meta"):
-        model: Transformer = kind.network(config)
-    require_shapes(model.state_dict(keep_vars=True), checkpoint.tensors, where)
-    model = kind.network(config)
-    model.load_state_dict({name: tensor.float() for name, tensor in checkpoint.tensors.items()})
+    config = read_config(checkpoint)
+    model: Transformer = architecture(checkpoint.kind).network(config)
+    model.load_state_dict({name: torch.from_numpy(array) for name, array in checkpoint.tensors.items()})
     return model
 
 

@@ -167,6 +167,8 @@ def to_network(checkpoint: FairseqCheckpoint) -> Transformer:
     ours = _architecture(checkpoint).startswith("nartk_")
     wanted, tensors = _from_core(checkpoint, kind.config) if ours else _from_fairseq(checkpoint)
     for key, tensor in tensors.items():
+        if not tensor.is_floating_point():
+            raise CheckpointError(f"tensor {key!r} has type {tensor.dtype}", where=where)
         if not bool(torch.isfinite(tensor).all()):
             raise CheckpointError(f"tensor {key!r} holds NaN or infinity", where=where)
     try:
@@ -174,12 +176,15 @@ def to_network(checkpoint: FairseqCheckpoint) -> Transformer:
     except (UsageError, CheckpointError) as error:
         raise CheckpointError(error.message, where=where) from error
     # Shapes are compared before memory is taken: a wrong size must not allocate.
-    with torch.device("meta"):
-        model: Transformer = kind.network(config)
-    require_shapes(model.state_dict(keep_vars=True), tensors, where)
-    model = kind.network(config)
+    require_shapes(config.weight_shapes(), shapes(tensors), where)
+    model: Transformer = kind.network(config)
     model.load_state_dict({key: tensor.float() for key, tensor in tensors.items()})
     return model.eval()
+
+
+def shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor, for `require_shapes`."""
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
 def convert(
@@ -249,8 +254,8 @@ def average(checkpoints: Sequence[FairseqCheckpoint]) -> dict[str, Any]:
     sums = {key: tensor.double() for key, tensor in last.tensors.items() if tensor.is_floating_point()}
     for other in checkpoints[:-1]:
         require_shapes(
-            {key: last.tensors[key] for key in sums},
-            {key: tensor for key, tensor in other.tensors.items() if tensor.is_floating_point()},
+            shapes({key: last.tensors[key] for key in sums}),
+            shapes({key: tensor for key, tensor in other.tensors.items() if tensor.is_floating_point()}),
             str(other.path),
         )
         for key in sums:

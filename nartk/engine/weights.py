@@ -50,9 +50,9 @@ class Weights:
         """A matrix of words [V,D] without bias, packed once where several names share it."""
         array = self._arrays[name]
         key = array.__array_interface__["data"][0]
-        if key not in self._packed:
-            self._packed[key] = _native.Linear.pack(array, None, self._type)
-        return self._packed[key]
+        if key not in self._packed:  # the array is held: another one may not get its address
+            self._packed[key] = array, _native.Linear.pack(array, None, self._type)
+        return self._packed[key][1]
 
     def linear(self, name: str) -> Any:
         return _native.Linear.pack(

@@ -14,7 +14,7 @@ import torch
 from fairseq.models import BaseFairseqModel, register_model_architecture
 from torch import Tensor, nn
 
-from nartk.adapters.fairseq import FairseqCheckpoint, read_checkpoint, to_network
+from nartk.adapters.fairseq import FairseqCheckpoint, read_checkpoint, shapes, to_network
 from nartk.architectures import architecture
 from nartk.checkpoint import Checkpoint, load_checkpoint, require_shapes
 from nartk.errors import VocabMismatchError
@@ -127,7 +127,7 @@ def _copy_encoder(name: str, model: nn.Module, source: Any) -> None:
         vocab = Vocab(tuple(source.symbols))
         stored.source_vocab.require_equal(vocab, f"the source dictionary of {name}", "that of the data")
     wanted, found = encoder(model), encoder(other)
-    require_shapes(wanted, found, name)
+    require_shapes(shapes(wanted), shapes(found), name)
     with torch.no_grad():
         for name, weight in wanted.items():
             weight.copy_(found[name])
