@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nartk.decoders.beam_drafts import Answers, BeamDrafter, ask, make_beam_drafter
-from nartk.decoders.loop import Autoregressive, encode, join_rows, pad_rows, select_rows
-from nartk.decoders.strategy import Strategy
+from nartk.decoders.tensor_loop import Autoregressive, encode, join_rows, pad_rows, select_rows
+from nartk.decoders.tensor_strategy import TensorStrategy
 from nartk.errors import UsageError
 from nartk.hypothesis import Hypothesis, Request, Result, TokenTrace
 from nartk.registry import option, register_decoder
@@ -68,7 +68,7 @@ class Beam(Autoregressive):
                 fix="choose what with --draft: source, recycling or both",
             )
 
-    def for_run(self, scorer: Seq2SeqScorer) -> Strategy:
+    def for_run(self, scorer: Seq2SeqScorer) -> TensorStrategy:
         made = make_beam_drafter(scorer, self.draft, self.max_draft)
         return replace(self, drafter=made)  # type: ignore[call-arg]  # registering makes the dataclass
 

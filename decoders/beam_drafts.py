@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nartk.decoders.iad import SourceCopy, spelling
-from nartk.decoders.loop import Draft, Drafter
+from nartk.decoders.tensor_copy import SourceCopy, spelling
+from nartk.decoders.tensor_loop import Draft, Drafter
 from nartk.decoders.tree import Fork, chained, feedable, fork
 from nartk.hypothesis import Request
 from nartk.scorer import Seq2SeqScorer, Source, State, TreeScorer

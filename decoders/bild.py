@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nartk.decoders.loop import Acceptance, DraftAndVerify, Drafter, Fed, Judged
 from nartk.decoders.small_model import DRAFTER_HELP, Picked, SmallModel, small_model
+from nartk.decoders.tensor_loop import Acceptance, DraftAndVerify, Drafter, Fed, Judged
 from nartk.registry import option, register_decoder
 from nartk.scorer import Seq2SeqScorer
 from nartk.sums import tree_sum

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nartk.decoders.loop import log_probs
 from nartk.decoders.native import Asked, Found, Native
 from nartk.decoders.rerank import mean_of, require_reranker, teacher_forced
+from nartk.decoders.tensor_loop import log_probs
 from nartk.errors import UsageError
 from nartk.hypothesis import Request, Result
 from nartk.registry import option

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nartk.decoders.ctc_search import prefix_beam_search, require_blank, silent_words
 from nartk.decoders.native import Found, Native
-from nartk.decoders.ngram import NGram, load_ngram
+from nartk.decoders.ngram_lm import NGram, load_ngram
 from nartk.errors import UsageError
 from nartk.hypothesis import Request, Result
 from nartk.registry import option, register_decoder

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nartk.decoders.beam import best_of
-from nartk.decoders.ngram import NGram
+from nartk.decoders.ngram_lm import NGram
 from nartk.errors import StrategyMismatchError
 from nartk.rows import steps, these
 from nartk.scorer import Frames

@@ -16,7 +16,7 @@ from nartk.decoders.beam import best_of, repeats
 from nartk.decoders.dag_paths import powers, say_everywhere
 from nartk.decoders.graph import FoundInGraph
 from nartk.decoders.native import Found, Native
-from nartk.decoders.ngram import NGram, load_ngram
+from nartk.decoders.ngram_lm import NGram, load_ngram
 from nartk.registry import option, register_decoder
 from nartk.scorer import Graph, GraphScorer, Source
 

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from nartk.decoders.loop import (
+from nartk.decoders.pace import Pace
+from nartk.decoders.paced import Adaptive
+from nartk.decoders.parallel_drafts import can_draft, parallel_drafter
+from nartk.decoders.tensor_loop import (
     Acceptance,
     Drafter,
     Fed,
@@ -18,9 +21,6 @@ from nartk.decoders.loop import (
     argmax_acceptance,
     log_probs,
 )
-from nartk.decoders.pace import Pace
-from nartk.decoders.paced import Adaptive
-from nartk.decoders.parallel_drafts import can_draft, parallel_drafter
 from nartk.errors import StrategyMismatchError, UsageError
 from nartk.registry import option, register_decoder
 from nartk.scorer import Seq2SeqScorer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nartk.decoders.loop import DraftAndVerify
+from nartk.decoders.loop.loop import DraftAndVerify
 from nartk.registry import register_decoder
 
 

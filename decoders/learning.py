@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from nartk.decoders.loop import Drafter
 from nartk.decoders.paced import Adaptive
-from nartk.decoders.strategy import Strategy
+from nartk.decoders.tensor_loop import Drafter
+from nartk.decoders.tensor_strategy import TensorStrategy
 from nartk.scorer import Seq2SeqScorer
 
 
@@ -24,7 +24,7 @@ class Learning(Adaptive):
         """One that has learnt nothing."""
         raise NotImplementedError
 
-    def for_run(self, scorer: Seq2SeqScorer) -> Strategy:
+    def for_run(self, scorer: Seq2SeqScorer) -> TensorStrategy:
         return replace(self, drafter=self.new_drafter(scorer))
 
     def make_drafter(self, scorer: Seq2SeqScorer) -> Drafter | None:

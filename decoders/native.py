@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nartk.decoders.loop import pad_rows
-from nartk.decoders.strategy import Strategy
+from nartk.decoders.tensor_loop import pad_rows
+from nartk.decoders.tensor_strategy import TensorStrategy
 from nartk.errors import UsageError
 from nartk.hypothesis import GraphTrace, Hypothesis, Request, Result, TokenTrace
 from nartk.scorer import Source
@@ -59,7 +59,7 @@ class Asked(Source):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Native(Strategy):
+class Native(TensorStrategy):
     """Base of the strategies that ask a non-autoregressive model for a whole output. They are approximate.
 
     A subclass implements `search` for a batch. What it finds may not depend on the batch.

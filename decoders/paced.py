@@ -13,8 +13,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from nartk.decoders.loop import Draft, DraftAndVerify, Drafter, Fed, sources
 from nartk.decoders.pace import DEEPEST, Judgement, Pace, Row, pace_of
+from nartk.decoders.tensor_loop import Draft, DraftAndVerify, Drafter, Fed, sources
 from nartk.decoders.tree import nothing, prune
 from nartk.hypothesis import Request
 from nartk.registry import option

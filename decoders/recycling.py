@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nartk.decoders.learning import Learning
-from nartk.decoders.loop import Draft, Drafter, Fed
+from nartk.decoders.tensor_loop import Draft, Drafter, Fed
 from nartk.decoders.tree import parse_shape
 from nartk.hypothesis import Request
 from nartk.registry import option, register_decoder

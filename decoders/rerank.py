@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nartk.decoders.loop import log_probs
+from nartk.decoders.tensor_loop import log_probs
 from nartk.errors import StrategyMismatchError
 from nartk.scorer import Seq2SeqScorer, Source
 from nartk.sums import tree_sum

@@ -13,10 +13,10 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
-from nartk.decoders.iad import SourceCopy, spelling
-from nartk.decoders.loop import Acceptance, DraftAndVerify, Drafter, Fed, Judged, log_probs
-from nartk.decoders.ngram_draft import NgramCache
-from nartk.decoders.strategy import Strategy
+from nartk.decoders.tensor_copy import SourceCopy, spelling
+from nartk.decoders.tensor_loop import Acceptance, DraftAndVerify, Drafter, Fed, Judged, log_probs
+from nartk.decoders.tensor_ngram import NgramCache
+from nartk.decoders.tensor_strategy import TensorStrategy
 from nartk.errors import UsageError
 from nartk.hypothesis import Request, Result
 from nartk.registry import option, register_decoder
@@ -109,7 +109,7 @@ class Sample(Sampling):
                 fix="choose what with --draft: source or ngram",
             )
 
-    def for_run(self, scorer: Seq2SeqScorer) -> Strategy:
+    def for_run(self, scorer: Seq2SeqScorer) -> TensorStrategy:
         made: Drafter | None = None
         if self.draft == "source":
             made = SourceCopy(

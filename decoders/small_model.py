@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nartk.decoders.loop import Draft, Drafter
+from nartk.decoders.tensor_loop import Draft, Drafter
 from nartk.errors import StrategyMismatchError, UsageError
 from nartk.hypothesis import Request
 from nartk.rows import Packing, steps, told

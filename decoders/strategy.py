@@ -1,12 +1,10 @@
-"""What every strategy is: options, limits, and the grouping of sentences into batches."""
+"""What every strategy is: options, limits, and a run over sentences."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
-
-import torch
 
 from nartk.hypothesis import Request, Result
 from nartk.registry import option
@@ -17,10 +15,11 @@ class Strategy:
     """Base of all strategies. `run` yields results as sentences finish; the order is not the input's.
 
     Attributes:
+        needs: The protocol that its model speaks, or several.
         helpers: Scorers of the other models that options name (`option(..., model=True)`), by option.
     """
 
-    needs: ClassVar[type]
+    needs: ClassVar[type | tuple[type, ...]]
     promise: ClassVar[str]
     name: ClassVar[str]
 
@@ -37,15 +36,10 @@ class Strategy:
     def check_helpers(self) -> None:
         """Refuses helpers that are missing or of the wrong kind, before anything is decoded."""
 
-    def for_run(self, scorer: Any) -> Strategy:
-        """What decodes all batches of a run: itself, or a copy with what is learnt in the run."""
-        return self
-
     def limit(self, source_len: int) -> int:
         """Longest output of a source of that many tokens (eos included in both)."""
         return min(self.max_len, int(min(self.max_ratio * source_len, self.max_len)) + 10)
 
-    @torch.inference_mode()
     def run(
         self,
         scorer: Any,
@@ -58,24 +52,9 @@ class Strategy:
         """Decodes all requests, long sentences first.
 
         Args:
+            scorer: Speaks the protocols of `needs`.
             batch_size: Most rows at a time.
-            max_tokens: Most source tokens at a time, padding included; one row is always allowed.
+            max_tokens: Most source tokens at a time; one row is always allowed.
             trace: Whether hypotheses carry one.
         """
-        self.check_helpers()
-        scorer = scorer.mode(exact=self.exact)
-        strategy = self.for_run(scorer)
-        groups: dict[Hashable, list[Request]] = {}
-        for request in sorted(requests, key=lambda r: (-len(r.source), r.index)):
-            groups.setdefault(scorer.bucket(len(request.source), request.max_len), []).append(request)
-        for group in groups.values():
-            rows = batch_size
-            if max_tokens is not None:
-                rows = max(1, min(rows, max_tokens // len(group[0].source)))
-            yield from strategy.decode(scorer, group, rows, trace=trace)
-
-    def decode(
-        self, scorer: Any, requests: list[Request], batch_size: int, *, trace: bool
-    ) -> Iterator[Result]:
-        """Decodes requests of one bucket, at most `batch_size` at a time."""
         raise NotImplementedError

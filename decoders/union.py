@@ -11,31 +11,35 @@ from typing import Any
 
 from torch import Tensor
 
-from nartk.decoders.iad import InputGuidedAggressive
 from nartk.decoders.learning import Learning
-from nartk.decoders.loop import Draft, Drafter, Fed
-from nartk.decoders.ngram_draft import NgramDrafts
 from nartk.decoders.recycling import TokenRecycling
+from nartk.decoders.tensor_copy import SourceCopy, spelling
+from nartk.decoders.tensor_loop import Draft, Drafter, Fed
+from nartk.decoders.tensor_ngram import NgramCache
 from nartk.decoders.tree import DraftTree
 from nartk.errors import UsageError
 from nartk.hypothesis import Request
 from nartk.registry import option, register_decoder
 from nartk.scorer import Seq2SeqScorer, Source
 
+_MAX_NGRAM = 4  # tokens
 _TREE = "4x3x2"  # of token recycling
 _RECYCLED = 6  # tokens: what was ranked after a word elsewhere hardly ever stands further on
 
 _DRAFTERS: dict[str, Callable[[Seq2SeqScorer, int], Drafter]] = {
-    "source": lambda scorer, longest: _made(InputGuidedAggressive, longest).make_drafter(scorer),
-    "ngram": lambda scorer, longest: _made(NgramDrafts, longest).new_drafter(scorer),
-    "recycling": lambda scorer, longest: _made(
-        TokenRecycling, min(longest, _RECYCLED), tree=_TREE
-    ).new_drafter(scorer),
+    "source": lambda scorer, longest: SourceCopy(
+        scorer.source_to_target, spelling(scorer.vocab).to(scorer.device), longest
+    ),
+    "ngram": lambda scorer, longest: NgramCache(
+        scorer.source_to_target, len(scorer.vocab), _MAX_NGRAM, longest
+    ),
+    "recycling": lambda scorer, longest: _recycling(min(longest, _RECYCLED)).new_drafter(scorer),
 }
 
 
-def _made(strategy: Any, longest: int, **options: Any) -> Any:
-    return strategy(max_draft=longest, **options)
+def _recycling(longest: int) -> Any:
+    strategy: Any = TokenRecycling
+    return strategy(max_draft=longest, tree=_TREE)
 
 
 @register_decoder("union")

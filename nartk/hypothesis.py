@@ -86,14 +86,35 @@ class GraphTrace:
 
 
 @dataclass(frozen=True)
+class PhaseSeconds:
+    """Wall time of a run by what it was spent on, seconds.
+
+    Attributes:
+        encode: Encoding sources, and taking rows into the batch.
+        draft: Drafting, and showing drafters what was accepted.
+        verify: The verifier's passes.
+        accept: Everything on the host around them: acceptance, emission and commits.
+    """
+
+    encode: float = 0.0
+    draft: float = 0.0
+    verify: float = 0.0
+    accept: float = 0.0
+
+
+@dataclass(frozen=True)
 class Result:
     """All hypotheses of one request, best first, and what they took.
 
     Attributes:
         passes: Verifier passes this sentence took part in.
-        drafted, accepted: Tokens proposed, and those of them that stood.
+        drafted, accepted: Tokens proposed, and those of them that were accepted.
         seconds: Wall time from the sentence's entry into the batch to its end.
         graph: What a graph's strategy shows of it, where a trace was asked for.
+        drafter_passes: Passes of a drafting model for this sentence.
+        branches: Accepted tokens that were not the first of those drafted at their position.
+        left_mid_batch: Whether other rows of the batch went on after it.
+        phases: What the run has taken since the result before this one: they add up to the run's time.
     """
 
     index: int
@@ -103,6 +124,10 @@ class Result:
     drafted: int = 0
     accepted: int = 0
     graph: GraphTrace | None = None
+    drafter_passes: int = 0
+    branches: int = 0
+    left_mid_batch: bool = field(default=False, compare=False)
+    phases: PhaseSeconds = field(default=PhaseSeconds(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -114,6 +139,11 @@ class DecodeStats:
         tokens: Output tokens with eos, of the best hypotheses.
         passes: Verifier passes, summed over sentences.
         latencies: Seconds of each sentence, from its entry into the batch to its end.
+        drafter_passes: Passes of drafting models, summed over sentences.
+        branches: Accepted tokens that were not the first of those drafted at their position.
+        left_mid_batch: Sentences that ended while others of their batch went on.
+        encode_seconds, draft_seconds, verify_seconds, accept_seconds: As `PhaseSeconds` has them; 0 where a
+            strategy does not measure them.
     """
 
     seconds: float = 0.0
@@ -122,6 +152,13 @@ class DecodeStats:
     passes: int = 0
     drafted: int = 0
     accepted: int = 0
+    drafter_passes: int = 0
+    branches: int = 0
+    left_mid_batch: int = 0
+    encode_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    accept_seconds: float = 0.0
     latencies: Sequence[float] = field(default=(), repr=False)
 
     @classmethod

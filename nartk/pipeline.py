@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -28,7 +29,15 @@ from nartk.errors import (
     UsageError,
 )
 from nartk.hypothesis import DecodeStats, Hypothesis, Request, Result
-from nartk.registry import make_strategy, options_of, require_drafts_reader, require_protocol, signature
+from nartk.passes import PassScorer
+from nartk.registry import (
+    make_strategy,
+    options_of,
+    require_drafts_reader,
+    require_protocol,
+    signature,
+    speaks,
+)
 
 if TYPE_CHECKING:
     from nartk.models.serving import Serving
@@ -67,11 +76,31 @@ class Model:
         dtype: Of its computation: fp32, bf16, fp16 or int8.
     """
 
-    def __init__(self, checkpoint: Checkpoint, scorer: Serving, dtype: str) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, scorer: Serving, dtype: str, *, passes: PassScorer | None = None
+    ) -> None:
         self.checkpoint = checkpoint
         self.scorer = scorer
         self.dtype = dtype
+        self._engine = passes  # None: passes are scored by the reference
         self._helpers: dict[tuple[str, str, str], Model] = {}  # the one used last is the last
+
+    @cached_property
+    def passes(self) -> PassScorer | None:
+        """What strategies over passes see of it; None: it is no model that scores passes."""
+        if self._engine is not None:
+            return self._engine
+        return reference_of(self.checkpoint, dtype=self.dtype, device=self.scorer.device)
+
+    def scorer_for(self, strategy: Any) -> Any:
+        """The scorer that a strategy, or a class of them, decodes with.
+
+        Raises:
+            StrategyMismatchError: The model speaks no protocol that it needs.
+        """
+        if speaks(strategy, self.scorer):
+            return self.scorer
+        return require_protocol(strategy, *(each for each in (self.scorer, self.passes) if each is not None))
 
     @property
     def max_source_len(self) -> int:
@@ -102,7 +131,7 @@ class Model:
             SwappedModelsError: Another model, which should be smaller, is larger than the model.
         """
         made = make_strategy(name, options)
-        require_protocol(made, self.scorer)
+        self.scorer_for(made)
         helpers = {}
         for key, item in options_of(name).items():
             other = getattr(made, key)
@@ -316,10 +345,11 @@ class Model:
                 )
             except InputTooLongError as error:
                 yield index, error
+        scorer = self.scorer_for(strategy)
         while requests:
             try:
                 for result in strategy.run(
-                    self.scorer,
+                    scorer,
                     list(requests.values()),
                     batch_size=batch_size,
                     max_tokens=max_tokens,
@@ -353,6 +383,13 @@ def summarize(results: Sequence[Result], seconds: float) -> DecodeStats:
         passes=sum(result.passes for result in decoded),
         drafted=sum(result.drafted for result in decoded),
         accepted=sum(result.accepted for result in decoded),
+        drafter_passes=sum(result.drafter_passes for result in decoded),
+        branches=sum(result.branches for result in decoded),
+        left_mid_batch=sum(result.left_mid_batch for result in decoded),
+        encode_seconds=math.fsum(result.phases.encode for result in decoded),
+        draft_seconds=math.fsum(result.phases.draft for result in decoded),
+        verify_seconds=math.fsum(result.phases.verify for result in decoded),
+        accept_seconds=math.fsum(result.phases.accept for result in decoded),
         latencies=tuple(result.seconds for result in decoded),
     )
 
@@ -380,6 +417,7 @@ def _serve(checkpoint: Checkpoint, device: torch.device, dtype: str) -> Model:
     kind = architecture(checkpoint.kind)
     network = load_network(checkpoint)
     scorer: Any
+    passes = None
     if kind.autoregressive and device.type == "cpu" and dtype in engine.TYPES and engine.available():
         from nartk.engine.scorer import EngineScorer
         from nartk.models.tensor_engine import TensorEngine
@@ -406,7 +444,22 @@ def _serve(checkpoint: Checkpoint, device: torch.device, dtype: str) -> Model:
             dtype=DTYPES[dtype],
             device=device,
         )
-    return Model(checkpoint, scorer, dtype)
+    return Model(checkpoint, scorer, dtype, passes=passes)
+
+
+def reference_of(checkpoint: Checkpoint, *, dtype: str, device: torch.device) -> PassScorer | None:
+    """What scores passes of a checkpoint's model without the engine; None where the model scores none."""
+    if not architecture(checkpoint.kind).autoregressive:
+        return None
+    from nartk.models.reference import ReferenceScorer
+
+    return ReferenceScorer(
+        load_network(checkpoint),
+        checkpoint.target_vocab,
+        source_vocab=checkpoint.source_vocab,
+        dtype=DTYPES[dtype],
+        device=device,
+    )
 
 
 def model_folder(name: str | os.PathLike[str]) -> Path:

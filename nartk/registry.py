@@ -13,6 +13,7 @@ from typing import Any, TypeVar, get_type_hints
 from nartk.errors import StrategyMismatchError, UnknownStrategyError, UsageError
 
 T = TypeVar("T", bound=type)
+T_Scorer = TypeVar("T_Scorer")
 _STRATEGIES: dict[str, type] = {}
 _loaded = False
 
@@ -45,7 +46,7 @@ def option(
 def register_decoder(name: str) -> Callable[[T], T]:
     """Makes a class a frozen dataclass of options and registers it as the strategy `name`.
 
-    The class states its ``promise`` and the protocol it ``needs``, and has a method ``run``.
+    The class states its ``promise`` and the protocol, or protocols, it ``needs``, and has a method ``run``.
     """
 
     def register(cls: T) -> T:
@@ -99,15 +100,37 @@ def make_strategy(name: str, options: Mapping[str, Any]) -> Any:
     return cls(**options)
 
 
-def require_protocol(strategy: Any, scorer: object) -> None:
-    """Refuses a model that does not speak the strategy's protocol, naming the strategies that fit it."""
-    if isinstance(scorer, strategy.needs):
-        return
-    fitting = [name for name, cls in sorted(_STRATEGIES.items()) if isinstance(scorer, cls.needs)]  # type: ignore[attr-defined]
+def protocols(strategy: Any) -> tuple[type, ...]:
+    """All protocols that a strategy, or a class of them, needs of its model."""
+    return strategy.needs if isinstance(strategy.needs, tuple) else (strategy.needs,)
+
+
+def speaks(strategy: Any, scorer: object) -> bool:
+    """Whether a scorer speaks all protocols that a strategy, or a class of them, needs."""
+    return all(isinstance(scorer, each) for each in protocols(strategy))
+
+
+def require_protocol(strategy: Any, *scorers: T_Scorer) -> T_Scorer:
+    """The first of a model's scorers that speaks the strategy's protocols.
+
+    Raises:
+        StrategyMismatchError: None does; it names the strategies that fit the model.
+    """
+    for scorer in scorers:
+        if speaks(strategy, scorer):
+            return scorer
+    fitting = [
+        name for name, cls in sorted(_STRATEGIES.items()) if any(speaks(cls, each) for each in scorers)
+    ]
     raise StrategyMismatchError(
-        f"strategy {strategy.name!r} needs a {strategy.needs.__name__}, this model is none",
+        f"strategy {strategy.name!r} needs a {named_protocols(strategy)}, this model is none",
         fix=f"choose from {', '.join(fitting)}" if fitting else "",
     )
+
+
+def named_protocols(strategy: Any) -> str:
+    """The protocols that a strategy, or a class of them, needs, for messages."""
+    return " and ".join(each.__name__ for each in protocols(strategy))
 
 
 def reads_drafts(strategy: Any) -> bool:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import nartk.decoders.beam as beam_module
 from nartk.decoders.beam_drafts import Answers, Successors
-from nartk.decoders.loop import Draft
+from nartk.decoders.tensor_loop import Draft
 from nartk.decoders.tree import DraftTree
 from nartk.errors import UsageError
 from nartk.hypothesis import Request, Result

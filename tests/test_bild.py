@@ -25,8 +25,8 @@ from transformers_small import random_config, random_model, random_requests, voc
 
 from nartk.cli.decode import main
 from nartk.decoders import bild as module
-from nartk.decoders import loop
-from nartk.decoders.loop import Fed, Judged, log_probs
+from nartk.decoders import tensor_loop as loop
+from nartk.decoders.tensor_loop import Fed, Judged, log_probs
 from nartk.errors import UsageError
 from nartk.hypothesis import Request, Result
 from nartk.models.transformer_scorer import TransformerScorer

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nartk.decoders.ctc_search import collapse, greedy_search, prefix_beam_search, running_sums
-from nartk.decoders.ngram import NGram, read_arpa
+from nartk.decoders.ngram_lm import NGram, read_arpa
 from nartk.errors import UsageError
 from nartk.models.ctc_alignment import (
     NO_STATE,

@@ -38,8 +38,8 @@ from transformers_small import random_requests
 from nartk.decoders import parallel_drafts
 from nartk.decoders.ctc_search import greedy_labels
 from nartk.decoders.dag_paths import say_everywhere
-from nartk.decoders.loop import Draft, DraftAndVerify, Drafter
 from nartk.decoders.parallel_drafts import parallel_drafter
+from nartk.decoders.tensor_loop import Draft, DraftAndVerify, Drafter
 from nartk.decoders.tree import Branches, DraftTree, Lattice
 from nartk.errors import UsageError
 from nartk.hypothesis import Request

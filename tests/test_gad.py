@@ -34,8 +34,8 @@ from nartk.checkpoint import save_checkpoint
 from nartk.cli.decode import main
 from nartk.cli.verify import main as verify
 from nartk.decoders import gad, iad, parallel_drafts
-from nartk.decoders.loop import Acceptance, Drafter, Fed, Judged, argmax_acceptance, log_probs
 from nartk.decoders.parallel_drafts import parallel_drafter
+from nartk.decoders.tensor_loop import Acceptance, Drafter, Fed, Judged, argmax_acceptance, log_probs
 from nartk.errors import StrategyMismatchError, UsageError
 from nartk.hypothesis import Request
 from nartk.models.transformer_scorer import TransformerScorer

@@ -1,25 +1,24 @@
 """Input-guided aggressive decoding: what it drafts, and how many passes it takes.
 
 The oracles are plain Python twins of the two rules, and cases worked by hand. Texts are lists of ids; the
-scripted scorer says the output whatever is drafted.
+scripted scorer gives the output whatever is drafted.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
-from scripted import ScriptScorer, decode, outputs_of, same_words
-from torch import Tensor
+from support.pass_strategies import Proposes
+from support.scripted_passes import ScriptPasses, decode, outputs_of
 
-from nartk.decoders.loop import Draft, DraftAndVerify, Drafter
+from nartk.decoders.loop.drafter import Draft, PlainDrafter
+from nartk.decoders.loop.rows import Row
 from nartk.hypothesis import Request, Result
 from nartk.registry import make_strategy
-from nartk.scorer import Seq2SeqScorer, Source
 from nartk.vocab import Vocab
 
 EOS = 2
@@ -61,11 +60,9 @@ def repetitive_pair(rng: random.Random, words: int) -> Pair:
     return source, edited(rng, source)
 
 
-def run(
-    strategy: Any, pairs: Sequence[Pair], words: Sequence[str], device: torch.device, max_len: int = 64
-) -> list[Result]:
+def run(strategy: Any, pairs: Sequence[Pair], words: Sequence[str], max_len: int = 64) -> list[Result]:
     script = {(*source, EOS): [*output, EOS] for source, output in pairs}
-    scorer = ScriptScorer(len(words), script, device=device)
+    scorer = ScriptPasses(len(words), script)
     scorer.vocab = Vocab(tuple(words))
     requests = [Request(i, (*source, EOS), max_len) for i, (source, _) in enumerate(pairs)]
     results = decode(strategy, scorer, requests, batch_size=256)
@@ -160,7 +157,7 @@ def passes_by_hand(pair: Pair, rule: Rule, *, max_draft: int = 0, max_len: int =
 
 
 @pytest.mark.parametrize("anchor", ["unique", "aligned"])
-def test_passes_and_drafts_equal_the_twin(anchor: str, device: torch.device) -> None:
+def test_passes_and_drafts_equal_the_twin(anchor: str) -> None:
     for seed in range(16):
         rng = random.Random(seed)
         words = spelled(rng, rng.randint(6, 40))
@@ -170,12 +167,12 @@ def test_passes_and_drafts_equal_the_twin(anchor: str, device: torch.device) -> 
         strategy = make_strategy("iad", {"anchor": anchor, "max_draft": cap})
         script = {tuple(source): (source, output) for source, output in pairs}
         pairs = list(script.values())
-        for pair, result in zip(pairs, run(strategy, pairs, words, device, max_len), strict=True):
+        for pair, result in zip(pairs, run(strategy, pairs, words, max_len), strict=True):
             wanted = passes_by_hand(pair, rule, max_draft=cap, max_len=max_len)
             assert (result.passes, result.drafted, result.accepted) == wanted, (words, pair)
 
 
-def passes_of(strategies: Sequence[Any], cases: int, device: torch.device) -> list[list[int]]:
+def passes_of(strategies: Sequence[Any], cases: int) -> list[list[int]]:
     """The passes of each strategy on the same random texts."""
     passes: list[list[int]] = [[] for _ in strategies]
     for seed in range(-(-cases // 500)):
@@ -186,54 +183,42 @@ def passes_of(strategies: Sequence[Any], cases: int, device: torch.device) -> li
         }
         texts = [(list(source), output) for source, output in pairs.items()]
         for mine, strategy in zip(passes, strategies, strict=True):
-            mine += [result.passes for result in run(strategy, texts, words, device)]
+            mine += [result.passes for result in run(strategy, texts, words)]
     return passes
 
 
 @pytest.mark.parametrize("cap", [0, 4])
-def test_aligned_never_takes_more_passes_than_unique(cap: int, device: torch.device) -> None:
+def test_aligned_never_takes_more_passes_than_unique(cap: int) -> None:
     aligned, unique = passes_of(
         [make_strategy("iad", {"anchor": anchor, "max_draft": cap}) for anchor in ("aligned", "unique")],
         20_000 if cap == 0 else 4_000,
-        device,
     )
     assert [i for i, (a, u) in enumerate(zip(aligned, unique, strict=True)) if a > u] == []
     assert sum(aligned) < 0.9 * sum(unique)
 
 
 @pytest.mark.slow
-def test_aligned_never_takes_more_passes_at_full_size(device: torch.device) -> None:
+def test_aligned_never_takes_more_passes_at_full_size() -> None:
     aligned, unique = passes_of(
-        [make_strategy("iad", {"anchor": anchor}) for anchor in ("aligned", "unique")], 400_000, device
+        [make_strategy("iad", {"anchor": anchor}) for anchor in ("aligned", "unique")], 400_000
     )
     assert [i for i, (a, u) in enumerate(zip(aligned, unique, strict=True)) if a > u] == []
 
 
-@dataclasses.dataclass(frozen=True)
-class StraightOn(Drafter):
-    """Known to be wrong: takes every mismatch for a substitution and never looks for the place."""
+class StraightOn(PlainDrafter):
+    """Known to be wrong: takes every mismatch for a substitution and never looks for the position."""
 
-    def start(self, source: Source, requests: Sequence[Request]) -> Any:
-        words, _ = same_words(source)
-        return dataclasses.make_dataclass("State", ["source"], frozen=True)(words)
+    def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[Any]:
+        return [list(request.source[:-1]) for request in requests]
 
-    def draft(self, state: Any, outputs: Tensor, lengths: Tensor, budget: Tensor) -> tuple[Draft, Any]:
-        width = state.source.shape[1]
-        index = lengths[:, None] + torch.arange(width, device=lengths.device)
-        tokens = state.source.gather(1, index.clamp(max=width - 1)).masked_fill(index >= width, -1)
-        return Draft(tokens, torch.full_like(lengths, width)), state
+    def draft(self, rows: Sequence[Row], budgets: Sequence[int]) -> list[Draft]:
+        return [Draft(row.state[len(row.tokens) :]) for row in rows]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class NoAnchor(DraftAndVerify):
-    """Drafts straight on."""
-
-    def make_drafter(self, scorer: Seq2SeqScorer) -> Drafter:
-        return StraightOn()
-
-
-def test_the_comparison_with_unique_fails_without_an_anchor(device: torch.device) -> None:
-    straight, unique = passes_of([NoAnchor(), make_strategy("iad", {"anchor": "unique"})], 500, device)
+def test_the_comparison_with_unique_fails_without_an_anchor() -> None:
+    straight, unique = passes_of(
+        [Proposes(drafter=lambda scorer: StraightOn()), make_strategy("iad", {"anchor": "unique"})], 500
+    )
     assert any(a > u for a, u in zip(straight, unique, strict=True))
 
 
@@ -256,38 +241,38 @@ BY_HAND = [
 
 
 @pytest.mark.parametrize(("source", "output", "aligned", "unique"), BY_HAND)
-def test_passes_by_hand(source: str, output: str, aligned: int, unique: int, device: torch.device) -> None:
+def test_passes_by_hand(source: str, output: str, aligned: int, unique: int) -> None:
     words: dict[str, int] = {}
     pair = ids(words, source), ids(words, output)
     vocabulary = ["<s>", "<pad>", "</s>", "<unk>", *words]
     found = {
-        anchor: run(make_strategy("iad", {"anchor": anchor}), [pair], vocabulary, device)[0].passes
+        anchor: run(make_strategy("iad", {"anchor": anchor}), [pair], vocabulary)[0].passes
         for anchor in ("aligned", "unique")
     }
     assert found == {"aligned": aligned, "unique": unique}
 
 
-def test_pieces_are_skipped_with_their_word(device: torch.device) -> None:
+def test_pieces_are_skipped_with_their_word() -> None:
     """A misspelling falls into four pieces, its correction is one: the draft goes on with the next word."""
     words: dict[str, int] = {}
     pair = ids(words, "▁this ▁is ▁im men s e ▁show"), ids(words, "▁this ▁is ▁immense ▁show")
     vocabulary = ["<s>", "<pad>", "</s>", "<unk>", *words]
-    (result,) = run(make_strategy("iad", {}), [pair], vocabulary, device)
+    (result,) = run(make_strategy("iad", {}), [pair], vocabulary)
     assert (result.passes, result.accepted) == (2, 3)
 
 
-def test_what_has_no_target_word_is_not_drafted(device: torch.device) -> None:
+def test_what_has_no_target_word_is_not_drafted() -> None:
     """Of source a b c d, b is unknown to the target: drafts end before it."""
     script = {(4, 5, 6, 7, EOS): [4, 8, 6, 7, EOS]}
-    scorer = ScriptScorer(9, script, device=device)
-    scorer.source_to_target = torch.tensor([0, 1, 2, -1, 4, -1, 6, 7, -1], device=device)
+    scorer = ScriptPasses(9, script)
+    scorer.source_to_target = np.array([0, 1, 2, -1, 4, -1, 6, 7, -1], np.int32)
     (result,) = decode(make_strategy("iad", {}), scorer, [Request(0, (4, 5, 6, 7, EOS), 20)])
     # Passes: [a] accepted, then the verifier's 8; then c d, then eos.
     assert (result.passes, result.drafted, result.accepted) == (2, 3, 3)
 
 
-def test_the_cap_bounds_every_draft(device: torch.device) -> None:
+def test_the_cap_bounds_every_draft() -> None:
     pair = list(range(4, 24)), list(range(4, 24))
     vocabulary = ["<s>", "<pad>", "</s>", "<unk>", *(f"w{i}" for i in range(20))]
-    (result,) = run(make_strategy("iad", {"max_draft": 6}), [pair], vocabulary, device)
+    (result,) = run(make_strategy("iad", {"max_draft": 6}), [pair], vocabulary)
     assert (result.passes, result.drafted) == (3, 18)  # 7 + 7 + 7 = 20 words and eos

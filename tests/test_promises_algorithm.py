@@ -16,16 +16,27 @@ import torch
 from scripted import TableScorer, decode, differing, outputs_of, plain_greedy
 from torch import Tensor
 
-from nartk.decoders.loop import Acceptance, Draft, DraftAndVerify, Drafter, Fed, Judged, argmax_acceptance
+from nartk.decoders.tensor_loop import (
+    Acceptance,
+    Draft,
+    DraftAndVerify,
+    Drafter,
+    Fed,
+    Judged,
+    argmax_acceptance,
+)
 from nartk.hypothesis import Request
-from nartk.registry import make_strategy, options_of, strategies
+from nartk.passes import PassScorer
+from nartk.registry import make_strategy, options_of, protocols, strategies, strategy_class
 from nartk.scorer import Seq2SeqScorer, Source
 
-# Those that need a second model are tested with all kinds of them in files of their own.
+# Those over tensors; those over passes are in test_draft_loop.py. Those that need a second model are tested
+# with all kinds of them in files of their own.
 LOSSLESS = [
     name
     for name, promise in strategies().items()
     if promise == "identical to greedy"
+    and PassScorer not in protocols(strategy_class(name))
     and not any(item.metadata["model"] for item in options_of(name).values())
 ]
 PAD, EOS = 1, 2
@@ -107,11 +118,7 @@ def test_the_table_is_what_its_definition_says(device: torch.device) -> None:
 
 
 def test_there_are_lossless_strategies() -> None:
-    assert "iad" in LOSSLESS
-
-
-def test_p1_greedy_is_greedy(device: torch.device) -> None:
-    assert mismatches(lambda rng: random_strategy("greedy", rng), 2_000, device, seed=1) == 0
+    assert "union" in LOSSLESS
 
 
 @pytest.mark.parametrize("name", LOSSLESS)
@@ -146,8 +153,8 @@ def last_of_equals(logits: Tensor, fed: Fed) -> Judged:
 
 
 def with_acceptance(rule: Acceptance) -> Any:
-    iad = type(make_strategy("iad", {}))
-    return type("Wrong", (iad,), {"acceptance": lambda *_: rule})()
+    union = type(make_strategy("union", {}))
+    return type("Wrong", (union,), {"acceptance": lambda *_: rule})()
 
 
 @pytest.mark.parametrize("rule", [accept_one_too_many, accept_runner_up, last_of_equals])
@@ -182,7 +189,7 @@ def test_p1_fails_with_a_wrong_cache(forgotten: dict[str, Any], device: torch.de
     scorer = wrong_scorer(20, seed=1, device=device)
     requests = [random_request(rng, i, 20) for i in range(60)]
     try:
-        found = outputs_of(decode(make_strategy("iad", {}), scorer, requests, batch_size=8))
+        found = outputs_of(decode(make_strategy("union", {}), scorer, requests, batch_size=8))
     except AssertionError:
         return  # the scorer noticed
     assert differing(found, plain_greedy(scorer.scores, requests))
@@ -213,7 +220,7 @@ def edge_request(rng: random.Random, index: int, words: int) -> Request:
     return Request(index, (*source, EOS), max_len, prefix)
 
 
-@pytest.mark.parametrize("name", ["greedy", *LOSSLESS])
+@pytest.mark.parametrize("name", LOSSLESS)
 def test_p7_edges(name: str, device: torch.device) -> None:
     wrong = 0
     for seed in range(25):
@@ -232,7 +239,7 @@ def test_p7_fails_when_the_limit_is_overlooked(device: torch.device) -> None:
         scorer = random_table(rng, device)
         requests = [edge_request(rng, i, len(scorer.vocab)) for i in range(20)]
         longer = [dataclasses.replace(request, max_len=request.max_len + 1) for request in requests]
-        found = decode(make_strategy("iad", {}), scorer, longer)
+        found = decode(make_strategy("union", {}), scorer, longer)
         overlooked += len(differing(outputs_of(found), plain_greedy(scorer.scores, requests)))
     assert overlooked > 0
 

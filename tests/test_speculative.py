@@ -30,9 +30,9 @@ from transformers_small import random_config, random_model, random_requests, voc
 from nartk.bench.report import lossless as is_lossless
 from nartk.cli.decode import main
 from nartk.decoders import speculative as module
-from nartk.decoders.loop import Draft, Fed, Judged, argmax_acceptance
 from nartk.decoders.small_model import SmallModel, pick_best
 from nartk.decoders.speculative import Speculative
+from nartk.decoders.tensor_loop import Draft, Fed, Judged, argmax_acceptance
 from nartk.errors import StrategyMismatchError, UsageError
 from nartk.hypothesis import Request
 from nartk.models.transformer_scorer import TransformerScorer

@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 import torch
-from scripted import ScriptScorer, TableScorer, decode, differing, outputs_of, plain_greedy
+from scripted import ScriptScorer, TableScorer, decode, outputs_of, plain_greedy
 from test_tree import ways_of
 from torch import Tensor
 
-from nartk.decoders.loop import Draft, Fed, pad_rows
-from nartk.decoders.ngram_draft import NgramCache
 from nartk.decoders.recycling import Recycler
+from nartk.decoders.tensor_loop import Draft, Fed, pad_rows
 from nartk.decoders.tree import chained, prune
 from nartk.errors import UsageError
 from nartk.hypothesis import Request, Result
@@ -49,101 +48,6 @@ def drafted(
     return state, found
 
 
-# ngram
-
-
-class Texts:
-    """The twin: all texts in the order of their sentences, each with the place before its first word."""
-
-    def __init__(self, max_ngram: int, max_draft: int) -> None:
-        self.max_ngram, self.max_draft = max_ngram, max_draft
-        self.texts: list[tuple[int, list[int]]] = []
-        self.outputs: dict[int, list[int]] = {}
-
-    def begin(self, owner: int, source: Sequence[int]) -> None:
-        self.outputs[owner] = [-2]
-        self.texts += [(owner, [-2, *source]), (owner, self.outputs[owner])]
-
-    def propose(self, owner: int) -> list[int]:
-        output = self.outputs[owner]
-        for n in range(min(self.max_ngram, len(output)), 0, -1):
-            for own in (True, False):
-                for of, text in reversed(self.texts):
-                    if own and of != owner:
-                        continue
-                    for i in reversed(range(len(text) - n)):
-                        if text[i : i + n] == output[-n:] and text[i + n] >= 0:
-                            found = [*text[i + n : i + n + self.max_draft], -1]
-                            return found[: found.index(-1)]
-        return []
-
-
-def ngram_mismatches(make: type[NgramCache], seeds: int, device: torch.device) -> int:
-    """How often a cache proposes otherwise than the twin, for rows that come, grow and go."""
-    wrong = 0
-    for seed in range(seeds):
-        rng = random.Random(seed)
-        words, size = rng.choice([7, 9, 14]), (rng.randint(1, 5), rng.choice([1, 3, 6]))
-        unmapped = torch.arange(words, device=device)
-        unmapped[-1] = -1
-        cache, twin = make(unmapped, words, *size, slots=1 << 20), Texts(*size)
-        state: Any = None
-        outputs: dict[int, list[int]] = {}
-        for step in range(14):
-            if step % 3 == 0:
-                sources = [
-                    rng.choices(range(4, words), k=rng.randint(0, 9)) for _ in range(rng.randint(1, 3))
-                ]
-                new = [Request(step * 10 + i, (*source, EOS), 40) for i, source in enumerate(sources)]
-                fresh = cache.start(source_of(new, device), new)
-                state = fresh if state is None else cache.join(state, fresh)
-                for request, source in zip(new, sources, strict=True):
-                    outputs[request.index] = []
-                    twin.begin(request.index, [-1 if word == words - 1 else word for word in source])
-            elif len(outputs) > 4:
-                gone = rng.randrange(len(outputs))
-                kept = [i for i in range(len(outputs)) if i != gone]
-                state = cache.select(state, torch.tensor(kept, device=device))
-                del outputs[list(outputs)[gone]]
-            for owner, output in outputs.items():
-                # As much as a draft and the verifier's token, some of it as the twin proposes.
-                grown = twin.propose(owner)[: rng.randint(0, size[1])] if output else []
-                grown += rng.choices(range(4, words), k=rng.randint(0 if grown else 1, size[1] + 1))
-                grown = grown[: size[1] + 1]
-                if len(output) + len(grown) <= 40 and step % 3:
-                    output += grown
-                    twin.outputs[owner] += grown
-            state, found = drafted(cache, state, list(outputs.values()), words, device)
-            wrong += len(differing(found, [twin.propose(owner) for owner in outputs]))
-    return wrong
-
-
-def test_the_cache_proposes_as_its_twin(device: torch.device) -> None:
-    assert ngram_mismatches(NgramCache, 30, device) == 0
-
-
-class OthersFirst(NgramCache):
-    """Known to be wrong: a text of any sentence counts as much as the row's own."""
-
-    def _keys(self, before: Tensor, salts: Tensor) -> Tensor:
-        return super()._keys(before, torch.zeros_like(salts))
-
-
-class OldestFirst(NgramCache):
-    """Known to be wrong: what stood first stays."""
-
-    def _write(self, *what: Tensor) -> tuple[Tensor, Tensor]:
-        before = self.table.clone()
-        written = super()._write(*what)
-        self.table = torch.where(before > 0, before, self.table)
-        return written
-
-
-@pytest.mark.parametrize("make", [OthersFirst, OldestFirst])
-def test_the_comparison_fails_with_another_order(make: type[NgramCache], device: torch.device) -> None:
-    assert ngram_mismatches(make, 10, device) > 0
-
-
 def scripted(
     strategy: Any, outputs: Sequence[Sequence[int]], device: torch.device, *, batch_size: int = 1
 ) -> list[Result]:
@@ -168,54 +72,11 @@ def passes(strategy: Any, outputs: Sequence[Sequence[int]], device: torch.device
     return [result.passes for result in scripted(strategy, outputs, device)]
 
 
-def test_ngram_passes_by_hand(device: torch.device) -> None:
-    # 4, 5, 6 and 4 come from the verifier; after 4, 5 6 4 stood before, then comes 5; after 5, 6 4 5.
-    again = [4, 5, 6, 4, 5, 6, 4, 5, 6]
-    assert passes(make_strategy("ngram", {}), [again], device) == [6]
-    # With one token a draft: 4, 5, 6, 4, [5] 6, [4] 5, [6] eos.
-    assert passes(make_strategy("ngram", {"max_draft": 1}), [again], device) == [7]
-    # The second sentence begins with its source, which is wrong, and goes on with what the first one said.
-    said = [4, 5, 6, 7, 8, 9]
-    assert passes(make_strategy("ngram", {}), [said, said], device) == [7, 2]
-    assert passes(forgetting("ngram"), [said, said], device) == [7, 7]
-    assert passes(make_strategy("ngram", {"max_draft": 0}), [said, said], device) == [7, 7]
-
-
-def test_ngram_copies_the_source(device: torch.device) -> None:
-    source = (*range(4, 14), EOS)
-    scorer = ScriptScorer(20, {source: source}, device=device)
-    (result,) = decode(make_strategy("ngram", {}), scorer, [Request(0, source, 40)])
-    assert (result.passes, result.drafted, result.accepted) == (1, 10, 10)
-
-
 def test_a_run_forgets_the_one_before(device: torch.device) -> None:
-    for name in ("ngram", "recycling"):
-        strategy = make_strategy(name, {})
-        first, second = (passes(strategy, [[4, 5, 6, 7], [4, 5, 6, 7]], device) for _ in range(2))
-        assert first == second
-        assert first[1] < first[0]
-
-
-def test_memory_is_bounded_and_the_output_stays(device: torch.device) -> None:
-    """A ring of fewer cells than a sentence needs, and a table of few slots."""
-    made: list[NgramCache] = []
-
-    def small(strategy: Any, scorer: Any) -> NgramCache:
-        made.append(NgramCache(scorer.source_to_target, len(scorer.vocab), 4, 10, cells=64, slots=16))
-        return made[-1]
-
-    strategy = type("Small", (type(make_strategy("ngram", {})),), {"new_drafter": small})()
-    rng = random.Random(0)
-    for seed in range(6):
-        scorer = TableScorer(12, seed=seed, device=device)
-        requests = [
-            Request(i, (*rng.choices(range(4, 12), k=rng.randint(0, 50)), EOS), rng.choice([5, 60]))
-            for i in range(40)
-        ]
-        found = decode(strategy, scorer, requests, batch_size=rng.choice([1, 2, 8]))
-        assert outputs_of(found) == plain_greedy(scorer.scores, requests)
-        assert sum(result.accepted for result in found) > 0
-    assert {(cache.text.numel(), cache.table.numel()) for cache in made} == {(65, 16)}
+    strategy = make_strategy("recycling", {})
+    first, second = (passes(strategy, [[4, 5, 6, 7], [4, 5, 6, 7]], device) for _ in range(2))
+    assert first == second
+    assert first[1] < first[0]
 
 
 # recycling

@@ -15,7 +15,7 @@ from test_promises_exact import DTYPES, TIES, Said, alone, random_scorer, said, 
 from torch import Tensor
 from transformers_small import padded, random_requests
 
-from nartk.decoders.loop import Draft, DraftAndVerify, Drafter, Fed, Judged, argmax_acceptance
+from nartk.decoders.tensor_loop import Draft, DraftAndVerify, Drafter, Fed, Judged, argmax_acceptance
 from nartk.decoders.tree import DraftTree, ancestors, parse_shape, prune
 from nartk.errors import UsageError
 from nartk.hypothesis import Request, TokenTrace

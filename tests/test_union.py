@@ -20,7 +20,7 @@ from test_tree import plain, ways_of
 from torch import Tensor
 from transformers_small import random_requests
 
-from nartk.decoders.loop import Draft, Drafter
+from nartk.decoders.tensor_loop import Draft, Drafter
 from nartk.decoders.union import UnionDrafter
 from nartk.errors import UsageError
 from nartk.hypothesis import Request

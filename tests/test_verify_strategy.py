@@ -18,20 +18,28 @@ from typing import Any
 import pytest
 import tiny
 import torch
-from scripted import ScriptScorer, TableScorer, decode, differing, outputs_of, plain_greedy
+from support.pass_strategies import given_drafts
+from support.scripted_passes import (
+    ScriptPasses,
+    Table,
+    TablePasses,
+    decode,
+    differing,
+    outputs_of,
+    plain_greedy,
+)
 from test_iad import aligned_rule, edited, ids, passes_by_hand, repetitive_pair, spelled, weighed_rule
 from transformers_small import random_config, random_model, random_requests, vocabulary
 
 import nartk.pipeline
 from nartk.cli.decode import main
 from nartk.data.readers import Fields, Record, read_records
-from nartk.decoders.loop import Fed, Judged, argmax_acceptance
-from nartk.decoders.verify import GivenDrafts
+from nartk.decoders.loop.acceptance import ArgmaxAcceptance, Verdict, Verified
+from nartk.decoders.loop.rows import Row
 from nartk.errors import LengthMismatchError, UsageError
 from nartk.hypothesis import Request, Result
-from nartk.models.transformer_scorer import TransformerScorer
+from nartk.models.reference import ReferenceScorer
 from nartk.registry import make_strategy
-from nartk.scorer import Source
 from nartk.vocab import Vocab
 
 EOS = 2
@@ -41,7 +49,6 @@ Drafts = Sequence[Sequence[int]]
 def run(
     cases: Sequence[tuple[Drafts, Sequence[int]]],
     words: Sequence[str],
-    device: torch.device,
     *,
     max_len: int = 64,
     batch_size: int = 256,
@@ -50,7 +57,7 @@ def run(
     """Decodes outputs without eos, each with its drafts, behind a source that says nothing of them."""
     sources = [(*(4 + int(digit) % 2 for digit in f"{i:b}"), EOS) for i in range(len(cases))]
     script = {source: [*output, EOS] for source, (_, output) in zip(sources, cases, strict=True)}
-    scorer = ScriptScorer(len(words), script, device=device)
+    scorer = ScriptPasses(len(words), script)
     scorer.vocab = Vocab(tuple(words))
     requests = [
         Request(i, source, max_len, drafts=tuple(map(tuple, drafts)))
@@ -108,7 +115,7 @@ def random_case(rng: random.Random, words: int) -> tuple[list[list[int]], list[i
     return [draft for draft in drafts if draft][: rng.randint(0, 5)], output
 
 
-def test_passes_and_drafts_equal_the_twin(device: torch.device) -> None:
+def test_passes_and_drafts_equal_the_twin() -> None:
     chosen = set()
     for seed in range(12):
         rng = random.Random(seed)
@@ -116,7 +123,7 @@ def test_passes_and_drafts_equal_the_twin(device: torch.device) -> None:
         cases = [random_case(rng, len(words)) for _ in range(60)]
         options = {"max_draft": rng.choice([0, 0, 1, 3, 10]), "nodes": rng.choice([256, 256, 0, 1, 20])}
         max_len = rng.choice([64, 64, 12])
-        results = run(cases, words, device, max_len=max_len, strategy=make_strategy("verify", options))
+        results = run(cases, words, max_len=max_len, strategy=make_strategy("verify", options))
         for (drafts, output), result in zip(cases, results, strict=True):
             wanted = counts_by_hand(drafts, words, output, max_len=max_len, **options)
             assert (result.passes, result.drafted, result.accepted) == wanted, (words, drafts, output)
@@ -124,11 +131,11 @@ def test_passes_and_drafts_equal_the_twin(device: torch.device) -> None:
     assert chosen == set(range(6))
 
 
-def test_a_single_draft_is_read_as_iad_reads_a_source(device: torch.device) -> None:
+def test_a_single_draft_is_read_as_iad_reads_a_source() -> None:
     rng = random.Random(3)
     words = spelled(rng, 30)
     pairs = [repetitive_pair(rng, len(words)) for _ in range(100)]
-    results = run([([draft] if draft else [], output) for draft, output in pairs], words, device)
+    results = run([([draft] if draft else [], output) for draft, output in pairs], words)
     for pair, result in zip(pairs, results, strict=True):
         assert result.passes == passes_by_hand(pair, aligned_rule(words))[0]
 
@@ -148,11 +155,11 @@ BY_HAND = [
 
 
 @pytest.mark.parametrize(("draft", "output", "passes"), BY_HAND)
-def test_passes_by_hand(draft: str, output: str, passes: int, device: torch.device) -> None:
+def test_passes_by_hand(draft: str, output: str, passes: int) -> None:
     words: dict[str, int] = {}
     case = [ids(words, draft)], ids(words, output)
     vocabulary = ["<s>", "<pad>", "</s>", "<unk>", *words]
-    (result,) = run([case], vocabulary, device)
+    (result,) = run([case], vocabulary)
     assert result.passes == passes
     assert result.accepted == len(case[1]) + 1 - passes
 
@@ -178,20 +185,19 @@ def test_nbest_passes_by_hand(
     alone: tuple[int, ...],
     together: int,
     best: int,
-    device: torch.device,
 ) -> None:
     words: dict[str, int] = {}
     given, said = [ids(words, draft) for draft in drafts], ids(words, output)
     vocabulary = ["<s>", "<pad>", "</s>", "<unk>", *words]
     cases = [*(([draft], said) for draft in given), (given, said)]
-    results = run(cases, vocabulary, device)
+    results = run(cases, vocabulary)
     assert tuple(result.passes for result in results[:-1]) == alone
     assert results[-1].passes == together <= min(alone)
-    (result,) = run([(given, said)], vocabulary, device, strategy=make_strategy("verify", {"nodes": 0}))
+    (result,) = run([(given, said)], vocabulary, strategy=make_strategy("verify", {"nodes": 0}))
     assert result.passes == best
 
 
-def test_more_drafts_save_passes(device: torch.device) -> None:
+def test_more_drafts_save_passes() -> None:
     """Of each draft, and of all."""
     rng = random.Random(5)
     words = spelled(rng, 40)
@@ -200,7 +206,7 @@ def test_more_drafts_save_passes(device: torch.device) -> None:
 
     def passes(first: int, last: int) -> list[int]:
         cases = [(d[first:last], o) for d, o in zip(drafts, outputs, strict=True)]
-        return [result.passes for result in run(cases, words, device)]
+        return [result.passes for result in run(cases, words)]
 
     sums = [sum(passes(0, n)) for n in (0, 1, 2, 4)]
     assert sorted(sums, reverse=True) == sums
@@ -209,14 +215,14 @@ def test_more_drafts_save_passes(device: torch.device) -> None:
     assert all(a <= b for a, b in zip(passes(0, 4), best, strict=True))
 
 
-def test_company_changes_no_draft(device: torch.device) -> None:
+def test_company_changes_no_draft() -> None:
     """Rows with other numbers of drafts and other lengths come and go: passes stay those of a row alone."""
     rng = random.Random(4)
     words = spelled(rng, 30)
     cases = [random_case(rng, len(words)) for _ in range(60)]
 
     def counts(batch_size: int) -> list[tuple[int, int, int]]:
-        results = run(cases, words, device, batch_size=batch_size)
+        results = run(cases, words, batch_size=batch_size)
         return [(r.passes, r.drafted, r.accepted) for r in results]
 
     assert counts(1) == counts(2) == counts(8) == counts(60)
@@ -225,18 +231,19 @@ def test_company_changes_no_draft(device: torch.device) -> None:
 # The output is greedy search's
 
 
-def table_mismatches(cases: int, device: torch.device, **changes: Any) -> int:
+def table_mismatches(cases: int, **changes: Any) -> int:
     """How many sentences the strategy decodes otherwise than greedy search, with drafts of all kinds."""
     wrong = 0
     for seed in range(cases // 40):
         rng = random.Random(seed)
         size = 4 + rng.randint(2, 40)
-        scorer = TableScorer(
-            size,
-            seed=rng.getrandbits(60),
-            spread=rng.choice([2, 8, 50]),
-            bonus=rng.choice([0, 6, 40]),
-            device=device,
+        scorer = TablePasses(
+            Table(
+                size,
+                seed=rng.getrandbits(60),
+                spread=rng.choice([2, 8, 50]),
+                bonus=rng.choice([0, 6, 40]),
+            )
         )
         bare = []
         for i in range(40):
@@ -244,7 +251,7 @@ def table_mismatches(cases: int, device: torch.device, **changes: Any) -> int:
             prefix = tuple(rng.choices(range(3, size), k=rng.choice([0, 0, 3])))
             limit = rng.choice([1, 2, 3, 8, 40])
             bare.append(Request(i, source, limit, prefix[:limit]))
-        wanted = plain_greedy(scorer.scores, bare)
+        wanted = plain_greedy(scorer.table, bare)
         requests = []
         for request, output in zip(bare, wanted, strict=True):
             kinds = [
@@ -270,42 +277,51 @@ def table_mismatches(cases: int, device: torch.device, **changes: Any) -> int:
     return wrong
 
 
-def test_any_draft_leaves_greedys_output(device: torch.device) -> None:
-    assert table_mismatches(800, device) == 0
+def test_any_draft_leaves_greedys_output() -> None:
+    assert table_mismatches(800) == 0
 
 
-def test_it_fails_where_drafts_are_believed(device: torch.device) -> None:
-    def believe(logits: torch.Tensor, fed: Fed) -> Judged:
-        return dataclasses.replace(argmax_acceptance(logits, fed), stands=fed.drafted >= 0)
+class Believes(ArgmaxAcceptance):
+    """Known to be wrong: whatever is drafted first is accepted."""
 
-    assert table_mismatches(80, device, acceptance=lambda _: believe) > 0
+    def __call__(self, row: Row, verified: Verified) -> Verdict:
+        if not row.draft.tokens:
+            return super().__call__(row, verified)
+        return Verdict((0,), [row.draft.tokens[0], verified.words[row.begin + 1]], [0.0, 0.0])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_drafts_change_no_bit(dtype: torch.dtype, device: torch.device) -> None:
+def test_it_fails_where_drafts_are_believed() -> None:
+    assert table_mismatches(80, acceptance=lambda _: Believes()) > 0
+
+
+def test_drafts_change_no_word_of_a_network(device: torch.device) -> None:
+    """Nor a log-probability by more than rounding."""
     for seed in range(3):
         rng = random.Random(seed)
         config = random_config(rng)
-        scorer = TransformerScorer(
-            random_model(config, seed), vocabulary(config.tgt_vocab), dtype=dtype, device=device
-        )
+        scorer = ReferenceScorer(random_model(config, seed), vocabulary(config.tgt_vocab), device=device)
         requests = random_requests(rng, 16, len(scorer.vocab), limits=[1, 4, 12, 30])
-        wanted = [r.hypotheses for r in decode(make_strategy("greedy", {}), scorer, requests, batch_size=1)]
+        greedy = make_strategy("greedy", {})
+        wanted = {r.index: r.hypotheses[0] for r in greedy.run(scorer, requests, batch_size=1)}
         given = []
-        for request, (hypothesis,) in zip(requests, wanted, strict=True):
-            near = edited(rng, hypothesis.tokens)
-            noise = rng.choices(range(len(scorer.vocab)), k=20)
-            drafts = rng.sample([hypothesis.tokens, tuple(near), tuple(noise)], rng.randint(1, 3))
+        for request in requests:
+            tokens = wanted[request.index].tokens
+            near, noise = edited(rng, tokens), rng.choices(range(len(scorer.vocab)), k=20)
+            drafts = rng.sample([tokens, tuple(near), tuple(noise)], rng.randint(1, 3))
             given.append(dataclasses.replace(request, drafts=tuple(drafts)))
         for batch_size in (1, 2, 8):
-            results = decode(make_strategy("verify", {}), scorer, given, batch_size=batch_size)
-            assert [r.hypotheses for r in results] == wanted  # tokens and every log-probability
+            results = list(make_strategy("verify", {}).run(scorer, given, batch_size=batch_size))
             assert sum(r.accepted for r in results) > 0
+            for result in results:
+                found, other = result.hypotheses[0], wanted[result.index]
+                assert found.tokens == other.tokens
+                assert found.positional_scores == pytest.approx(other.positional_scores, abs=1e-4)
+        assert scorer.cells_in_use == 0
 
 
-def test_without_drafts_it_is_greedy(device: torch.device) -> None:
+def test_without_drafts_it_is_greedy() -> None:
     rng = random.Random(0)
-    scorer = TableScorer(20, seed=1, device=device)
+    scorer = TablePasses(Table(20, seed=1))
     requests = random_requests(rng, 20, 20, limits=[1, 9])
     greedy, found = (decode(make_strategy(name, {}), scorer, requests) for name in ("greedy", "verify"))
     assert [dataclasses.replace(r, seconds=0.0) for r in found] == [
@@ -555,20 +571,18 @@ def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"^  verify +Verifies drafts that are given with the sentences", out, re.MULTILINE)
 
 
-def test_the_drafters_state_fits_any_company(device: torch.device) -> None:
-    """Rows of 3 drafts join rows of 1: what is filled up is never proposed."""
-    drafter = GivenDrafts(torch.zeros(11, 3, dtype=torch.int64, device=device), nodes=0)
-    source = Source(torch.tensor([[EOS]], device=device), torch.tensor([1], device=device))
-
-    def start(*drafts: tuple[int, ...]) -> Any:
-        return drafter.start(source, [Request(0, (EOS,), 9, drafts=drafts)])
-
-    state = drafter.join(start((4,)), start((5, 6, 7), (8, 9), (4, 4)))
-    outputs = torch.ones(2, 10, dtype=torch.int64, device=device)
-    lengths = torch.zeros(2, dtype=torch.int64, device=device)
-    draft, state = drafter.draft(state, outputs, lengths, lengths + 8)
-    assert draft.tokens[:, :3].tolist() == [[4, -1, -1], [5, 6, 7]]
-    outputs[:, 0] = torch.tensor([9, 8], device=device)
-    draft, _ = drafter.draft(state, outputs, lengths + 1, lengths + 7)
-    # 9 stands for the first row's 4, after which nothing is left; 8 is the second row's second draft's.
-    assert draft.tokens[:, :2].tolist() == [[-1, -1], [9, -1]]
+def test_each_row_has_its_own_drafts() -> None:
+    """A row of 1 draft beside one of 3: 9 comes for the first's 4, after which nothing is left; 8 is the
+    second row's second draft's."""
+    scorer = TablePasses(Table(11))
+    drafter: Any = given_drafts(nodes=0)(scorer)
+    drafts = [((4,),), ((5, 6, 7), (8, 9), (4, 4))]
+    requests = [Request(i, (EOS,), 9, drafts=each) for i, each in enumerate(drafts)]
+    states = drafter.start(requests, [0, 0])
+    rows = [
+        Row(request, 0, 0, EOS, 0.0, state=state) for request, state in zip(requests, states, strict=True)
+    ]
+    assert [draft.tokens for draft in drafter.draft(rows, [8, 8])] == [[4], [5, 6, 7]]
+    for row, word in zip(rows, (9, 8), strict=True):
+        row.tokens.append(word)
+    assert [draft.tokens for draft in drafter.draft(rows, [7, 7])] == [[], [9]]

@@ -11,7 +11,7 @@ import torch
 from scripted import same_words
 from torch import Tensor
 
-from nartk.decoders.loop import Draft, DraftAndVerify, Drafter
+from nartk.decoders.tensor_loop import Draft, DraftAndVerify, Drafter
 from nartk.hypothesis import Request
 from nartk.models.transformer import Transformer, TransformerConfig
 from nartk.scorer import Seq2SeqScorer, Source

@@ -8,9 +8,9 @@ from typing import Any
 
 from nartk.architectures import architecture
 from nartk.bench.engines import Spec
-from nartk.errors import NartkError, UsageError
+from nartk.errors import NartkError, StrategyMismatchError, UsageError
 from nartk.pipeline import Model, load
-from nartk.registry import options_of, reads_drafts, strategies, strategy_class
+from nartk.registry import named_protocols, options_of, reads_drafts, strategies, strategy_class
 
 ALL = "all"
 DRAFTER = "drafter"  # the option of the strategies that draft with another model
@@ -42,9 +42,9 @@ class Given:
             if reads_drafts(cls) and not self.drafts:
                 self.left_out[name] = "reads drafts, and none are given"
                 continue
-            hosts = [each for each in (self.model, *self.drafters) if self._speaks(each, cls.needs)]
+            hosts = [each for each in (self.model, *self.drafters) if self._speaks(each, cls)]
             if not hosts:
-                self.left_out[name] = f"needs a {cls.needs.__name__}, and no model is one"
+                self.left_out[name] = f"needs a {named_protocols(cls)}, and no model is one"
             for host in hosts[:1] if self.model in hosts else hosts:
                 spec = Spec(name, name, {}, dtype)
                 if host != self.model:
@@ -123,8 +123,12 @@ class Given:
             return error
         return None
 
-    def _speaks(self, name: str, protocol: type) -> bool:
-        return isinstance(self._load(name).scorer, protocol)
+    def _speaks(self, name: str, strategy: Any) -> bool:
+        try:
+            self._load(name).scorer_for(strategy)
+        except StrategyMismatchError:
+            return False
+        return True
 
     def _load(self, name: str) -> Model:
         """A model for what it is; nothing is decoded with it."""

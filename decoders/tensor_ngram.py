@@ -1,8 +1,5 @@
-"""Drafts from an n-gram cache: what followed the output's last words before is likely to follow them again.
+"""An n-gram cache over tensors: `nartk.decoders.drafters.ngram_cache` for the loop over tensors.
 
-The cache holds the sources, as target words, and the outputs of all sentences of a run, finished or running.
-It needs no training (the idea of prompt lookup, Saxena 2023, and of REST, He et al. 2023, arXiv:2311.08252,
-with the run itself as the store).
 Symbols: B rows, K tokens, n words of an n-gram, N the largest n.
 """
 
@@ -16,33 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nartk.decoders.learning import Learning
-from nartk.decoders.loop import Draft, Drafter, target_words
+from nartk.decoders.tensor_loop import Draft, Drafter, target_words
 from nartk.hypothesis import Request
-from nartk.registry import option, register_decoder
-from nartk.scorer import Seq2SeqScorer, Source
+from nartk.scorer import Source
 
 _CELLS = 1 << 18  # tokens of text that are remembered: 2 MiB
 _SLOTS = 1 << 19  # n-grams of it that can be found: 4 MiB
 _FACTORS = (0x2545F4914F6CDD1D, 0x5851F42D4C957F2D)  # odd, of xorshift* and of Knuth's MMIX generator
-
-
-@register_decoder("ngram")
-class NgramDrafts(Learning):
-    """Drafts with what followed the same words before, in this sentence or others; equal to greedy search."""
-
-    promise = "identical to greedy"
-
-    max_ngram: int = option(4, "longest suffix of the output that is looked up, tokens", low=1)
-    max_draft: int = option(10, "longest draft, tokens; 0: none", low=0)
-
-    def new_drafter(self, scorer: Seq2SeqScorer) -> Drafter:
-        return NgramCache(
-            scorer.source_to_target,
-            len(scorer.vocab),
-            self.max_ngram,
-            self.max_draft,
-        )
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nartk.decoders.strategy import Strategy
+from nartk.decoders.tensor_strategy import TensorStrategy
 from nartk.decoders.tree import Draft, Fork, chained, feedable, fork, nothing
 from nartk.hypothesis import Hypothesis, Request, Result, TokenTrace
 from nartk.rows import Packing, cat_rows, steps, told
@@ -351,7 +351,7 @@ def sources(scorer: Seq2SeqScorer, requests: Sequence[Request]) -> Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Autoregressive(Strategy):
+class Autoregressive(TensorStrategy):
     """Base of the strategies that ask an autoregressive model for the next word."""
 
     needs: ClassVar[type] = Seq2SeqScorer

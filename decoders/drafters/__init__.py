@@ -1,0 +1,1 @@
+"""Drafters that several strategies share: what proposes tokens, never decides."""

@@ -1,0 +1,118 @@
+"""Drafts from an n-gram cache: what followed the output's last words before is likely to follow them again.
+
+The cache holds the sources, as target words, and the outputs of all sentences of a run, finished or running.
+It needs no training (the idea of prompt lookup, Saxena 2023, and of REST, He et al. 2023, arXiv:2311.08252,
+with the run itself as the store).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from nartk.decoders.loop.acceptance import Verdict
+from nartk.decoders.loop.drafter import Draft, PlainDrafter
+from nartk.decoders.loop.rows import Row
+from nartk.hypothesis import Request
+from nartk.passes import IntArray
+
+_GRAMS = 1 << 19  # n-grams that are remembered, of all sentences
+_BEFORE = -2  # stands before the first word of a text
+
+Gram: TypeAlias = tuple[int, ...]
+Place: TypeAlias = tuple[int, list[int], int]  # rank of a text among all, the text, a position in it
+
+
+@dataclass(slots=True)
+class Texts:
+    """A sentence's part of the cache.
+
+    Attributes:
+        rank: That of its output among all texts: later sentences rank higher.
+        output: Its output so far, `_BEFORE` first.
+        places: Where its own n-grams were followed by something.
+    """
+
+    rank: int
+    output: list[int] = field(default_factory=lambda: [_BEFORE])
+    places: dict[Gram, Place] = field(default_factory=dict)
+
+
+class NgramCache(PlainDrafter):
+    """Proposes what followed the most recent occurrence of the output's longest suffix that occurred before.
+
+    Of two suffixes the longer one counts, of equal ones that in the row's own source or output. An occurrence
+    is more recent if its sentence was begun later, or if it is further on in it.
+
+    Args:
+        source_to_target: As `CopiesSource` has it.
+        max_ngram: Longest suffix, tokens.
+        max_draft: Longest draft, tokens.
+        grams: Most n-grams that are remembered; those that were seen longest ago are forgotten.
+    """
+
+    def __init__(
+        self, source_to_target: IntArray, *, max_ngram: int, max_draft: int, grams: int = _GRAMS
+    ) -> None:
+        self.targets = source_to_target.tolist()
+        self.max_ngram, self.max_draft, self.half = max_ngram, max_draft, grams // 2
+        self.texts = 0  # so far
+        # Two generations: when the younger one is full, the older one is forgotten.
+        self.young: dict[Gram, Place] = {}
+        self.old: dict[Gram, Place] = {}
+
+    def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[Texts]:
+        return [self._start(request) for request in requests]
+
+    def _start(self, request: Request) -> Texts:
+        texts = Texts(self.texts + 1)
+        self.texts += 2
+        targets = self.targets
+        source = [_BEFORE, *(targets[word] for word in request.source[:-1])]
+        for position in range(1, len(source)):
+            self._record(texts, texts.rank - 1, source, position)
+        return texts
+
+    def draft(self, rows: Sequence[Row], budgets: Sequence[int]) -> list[Draft]:
+        return [self._draft(row.state, budget) for row, budget in zip(rows, budgets, strict=True)]
+
+    def _draft(self, texts: Texts, budget: int) -> Draft:
+        output, most = texts.output, min(budget, self.max_draft)
+        if most <= 0:
+            return Draft()
+        suffix = tuple(output[-self.max_ngram :])
+        while suffix:
+            place = texts.places.get(suffix) or self._find(suffix)
+            if place is not None:
+                _, text, position = place
+                words = text[position : position + most]
+                return Draft(words[: words.index(-1)] if -1 in words else words)
+            suffix = suffix[1:]
+        return Draft()
+
+    def _find(self, gram: Gram) -> Place | None:
+        return self.young.get(gram) or self.old.get(gram)
+
+    def observe(self, rows: Sequence[Row], verdicts: Sequence[Verdict]) -> None:
+        for row, verdict in zip(rows, verdicts, strict=True):
+            texts = row.state
+            for token in verdict.tokens:
+                texts.output.append(token)
+                self._record(texts, texts.rank, texts.output, len(texts.output) - 1)
+
+    def _record(self, texts: Texts, rank: int, text: list[int], position: int) -> None:
+        """Remembers which n-grams the word at a position follows."""
+        if text[position] < 0:
+            return
+        place = (rank, text, position)
+        for size in range(1, min(self.max_ngram, position) + 1):
+            if text[position - size] == -1:
+                return
+            gram = tuple(text[position - size : position])
+            texts.places[gram] = place
+            known = self._find(gram)
+            if known is None or known[0] <= rank:
+                self.young[gram] = place
+        if len(self.young) > self.half:
+            self.old, self.young = self.young, {}

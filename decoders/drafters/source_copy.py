@@ -1,0 +1,60 @@
+"""Drafts with the source itself (Sun et al. 2021, arXiv:2106.04970; Ge et al. 2022, arXiv:2205.10350).
+
+Where the output resembles the input, the rest of the input is the draft. After a mismatch the drafter looks
+for the position that the output has reached in the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nartk.decoders.drafters.aligned_text import AlignedText, Spelling, aligned_position, unique_position
+from nartk.decoders.loop.drafter import Draft, PlainDrafter
+from nartk.decoders.loop.rows import Row
+from nartk.hypothesis import Request
+from nartk.passes import IntArray
+
+
+class SourceCopy(PlainDrafter):
+    """Proposes the source from the position on that the output has reached.
+
+    Without `spelt`, the unique rule: the position is after the shortest suffix of the output that occurs once
+    in the source. Where there is none, nothing is drafted. With it, the aligned rule of `aligned_position`.
+
+    The aligned rule never takes more passes than the unique rule. Suppose that before some pass the unique
+    rule has u tokens, and the aligned rule a >= u. A unique rule without a draft gains one token, and no rule
+    gains fewer. With a draft, its suffix occurs once, and so does the suffix with copied tokens after it: if
+    a lies among the tokens that it will copy, the aligned rule drafts the rest of them, else it is ahead
+    already.
+
+    Args:
+        source_to_target: As `CopiesSource` has it.
+        max_draft: Longest draft, tokens; 0: no bound.
+    """
+
+    def __init__(
+        self, source_to_target: IntArray, spelt: Spelling | None = None, *, max_draft: int = 0
+    ) -> None:
+        self.targets = source_to_target.tolist()
+        self.spelt, self.max_draft = spelt, max_draft
+
+    def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[AlignedText]:
+        targets = self.targets
+        return [AlignedText([targets[word] for word in request.source[:-1]]) for request in requests]
+
+    def draft(self, rows: Sequence[Row], budgets: Sequence[int]) -> list[Draft]:
+        return [self._draft(row, budget) for row, budget in zip(rows, budgets, strict=True)]
+
+    def _draft(self, row: Row, budget: int) -> Draft:
+        text, output = row.state, row.tokens
+        position: int | None = 0
+        if output:
+            text.match(output)
+            if self.spelt is None:
+                position = unique_position(text)
+            else:
+                position, _ = aligned_position(text, self.spelt, output)
+        text.move(0 if position is None else position, output)
+        if position is None:
+            return Draft()
+        return Draft(text.following(position, min(budget, self.max_draft) if self.max_draft else budget))

@@ -1,0 +1,99 @@
+"""Which drafted tokens are accepted, and which token follows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from nartk.passes import ROOT, Scores, Want
+
+if TYPE_CHECKING:
+    from nartk.decoders.loop.rows import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What a pass gave for its N tokens, on the host.
+
+    Attributes:
+        words: [N], the word that greedy search outputs after each token: the best one that is not forbidden,
+            or the one that a prefix forces.
+        log_probs: [N], of these words, natural.
+        eos: The word that ends an output.
+        scores: All that was wanted of the pass.
+    """
+
+    words: list[int]
+    log_probs: list[float]
+    eos: int
+    scores: Scores
+
+
+class Verdict(NamedTuple):
+    """What a pass decided for a row.
+
+    Attributes:
+        accepted: Indices of the accepted tokens in the row's draft, in their order: a path from the root.
+        tokens: The tokens that are output: those accepted and, unless the last of them is eos, one more.
+        log_probs: Of each, natural.
+    """
+
+    accepted: Sequence[int]
+    tokens: list[int]
+    log_probs: list[float]
+
+
+class Acceptance(Protocol):
+    """Decides how many drafted tokens are accepted, and which token follows.
+
+    Attributes:
+        want: What it reads of a pass besides the best words and their log-probabilities.
+    """
+
+    want: Want
+
+    def __call__(self, row: Row, verified: Verified) -> Verdict:
+        """Judges a row's draft, which lies in the pass behind its last token, at `Row.begin`.
+
+        Inside a forced prefix (`Row.request`), what is output must be the prefix's word.
+        """
+
+
+class ArgmaxAcceptance:
+    """Accepts a drafted token if it is the verifier's best word: the output is greedy search's."""
+
+    want = Want()
+
+    def __call__(self, row: Row, verified: Verified) -> Verdict:
+        begin, draft, words = row.begin, row.draft, verified.words
+        if not draft.tokens:
+            return Verdict((), [words[begin]], [verified.log_probs[begin]])
+        if draft.parents is not None:
+            return self._follow(row, draft.parents, verified)
+        accepted, last = 0, -1
+        for token, word in zip(draft.tokens, islice(words, begin, None), strict=False):
+            if token != word or last == verified.eos:
+                break
+            accepted, last = accepted + 1, word
+        end = begin + accepted + (last != verified.eos)
+        return Verdict(range(accepted), words[begin:end], verified.log_probs[begin:end])
+
+    @staticmethod
+    def _follow(row: Row, parents: Sequence[int], verified: Verified) -> Verdict:
+        """The path through a tree; of equal tokens that follow the same one, the first."""
+        nodes, at, word = [row.begin], ROOT, verified.words[row.begin]
+        accepted: list[int] = []
+        for i, (token, parent) in enumerate(zip(row.draft.tokens, parents, strict=True)):
+            if parent != at or token != word:
+                continue
+            accepted.append(i)
+            if token == verified.eos:
+                break
+            at = i
+            nodes.append(row.begin + 1 + i)
+            word = verified.words[nodes[-1]]
+        return Verdict(
+            accepted, [verified.words[node] for node in nodes], [verified.log_probs[node] for node in nodes]
+        )

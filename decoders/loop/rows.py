@@ -1,0 +1,144 @@
+"""The rows of a batch: where sentences enter, what is known of each, and where they leave."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from nartk.decoders.loop.drafter import Draft, State
+from nartk.hypothesis import Request, TokenTrace
+from nartk.passes import PassScorer
+
+_NOTHING = Draft()
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """A sentence in the batch.
+
+    Attributes:
+        memory: Handle of its encoded source.
+        context: Handle of the cells of all tokens but the last.
+        last: The newest token, which the next pass verifies first: the start token, then the output's last.
+        started: When it entered, seconds of `time.perf_counter`.
+        tokens, log_probs: The output and its log-probabilities.
+        draft: What follows `last` in the pass in progress.
+        begin: Index of `last` in the pass in progress.
+        state: The drafter's.
+        trace: Where each token came from, if that is asked for.
+        ended: Whether the output is complete.
+    """
+
+    request: Request
+    memory: int
+    context: int
+    last: int
+    started: float
+    tokens: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    draft: Draft = _NOTHING
+    begin: int = 0
+    state: State = None
+    trace: list[TokenTrace] = field(default_factory=list)
+    ended: bool = False
+    passes: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    branches: int = 0
+    drafter_passes: int = 0
+
+    @property
+    def contexts(self) -> tuple[int, ...]:
+        return (self.context,)
+
+
+class Seated(Protocol):
+    """What a batch knows of a row; beam search's rows have several contexts."""
+
+    request: Request
+    memory: int
+    ended: bool
+
+    @property
+    def contexts(self) -> Sequence[int]:
+        """Handles that are open."""
+
+
+R = TypeVar("R", bound=Seated)
+
+
+class Batch(Generic[R]):
+    """Rows that come and go: sources are encoded as rows enter, cells and memory given back as they leave.
+
+    Args:
+        make_row: A row of a request, the handles of its encoded source and of an open context, and the time.
+        size: Most rows.
+        max_tokens: Most source tokens of all rows; one row is always allowed. None: no bound.
+    """
+
+    def __init__(
+        self,
+        scorer: PassScorer,
+        requests: Iterable[Request],
+        make_row: Callable[[Request, int, int, float], R],
+        *,
+        size: int,
+        max_tokens: int | None,
+    ) -> None:
+        self.scorer, self.make_row, self.size, self.max_tokens = scorer, make_row, size, max_tokens
+        # Long sentences first: they end last, and sources that are encoded together are alike in length.
+        self.waiting = deque(sorted(requests, key=lambda request: (-len(request.source), request.index)))
+        self.rows: list[R] = []
+
+    def enter(self) -> list[R]:
+        """Lets waiting sentences in, so many at once that the encoder gets batches; the new rows."""
+        free = self.size - len(self.rows)
+        if not self.waiting or (self.rows and 4 * free < self.size):
+            return []
+        requests = self._next(free)
+        if not requests:
+            return []
+        now = time.perf_counter()
+        memory = self.scorer.encode([request.source for request in requests]).tolist()
+        try:
+            contexts = self.scorer.open(len(requests)).tolist()
+        except BaseException:
+            self.scorer.free(memory)
+            raise
+        handles = zip(requests, memory, contexts, strict=True)
+        new = [self.make_row(request, source, context, now) for request, source, context in handles]
+        self.rows += new
+        return new
+
+    def _next(self, free: int) -> list[Request]:
+        if self.max_tokens is None:
+            return [self.waiting.popleft() for _ in range(min(free, len(self.waiting)))]
+        room = self.max_tokens - sum(len(row.request.source) for row in self.rows)
+        longest = len(self.waiting[0].source)
+        taken: list[Request] = []
+        while self.waiting and len(taken) < free and (len(taken) + 1) * longest <= room:
+            taken.append(self.waiting.popleft())
+        if not taken and not self.rows:
+            taken.append(self.waiting.popleft())
+        return taken
+
+    def leave(self) -> list[R]:
+        """Lets rows go that have ended; these."""
+        ended = [row for row in self.rows if row.ended]
+        if ended:
+            self.rows = [row for row in self.rows if not row.ended]
+            self._give_back(ended)
+        return ended
+
+    def close(self) -> None:
+        """Lets all rows go, ended or not."""
+        rows, self.rows = self.rows, []
+        if rows:
+            self._give_back(rows)
+
+    def _give_back(self, rows: Sequence[R]) -> None:
+        self.scorer.close([context for row in rows for context in row.contexts])
+        self.scorer.free([row.memory for row in rows])

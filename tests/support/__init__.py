@@ -1,0 +1,1 @@
+"""What tests share: scripted models, and the textbook searches that are their oracles."""

@@ -1,0 +1,54 @@
+"""The strategies over passes that tests compare, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from nartk.decoders.drafters.aligned_text import spelling
+from nartk.decoders.drafters.given_drafts import GivenDrafts
+from nartk.decoders.drafters.ngram_cache import NgramCache
+from nartk.decoders.drafters.source_copy import SourceCopy
+from nartk.decoders.loop.acceptance import Acceptance, ArgmaxAcceptance
+from nartk.decoders.loop.constraints import Constraints
+from nartk.decoders.loop.drafter import Drafter
+from nartk.decoders.loop.loop import DraftAndVerify
+
+MakeDrafter = Callable[[Any], Drafter | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposes(DraftAndVerify):
+    """Drafts, accepts and constrains as it is told."""
+
+    drafter: MakeDrafter = field(default=lambda scorer: None)
+    rule: Acceptance = field(default_factory=ArgmaxAcceptance)
+    rules: Constraints = field(default_factory=Constraints)
+
+    def make_drafter(self, scorer: Any) -> Drafter | None:
+        return self.drafter(scorer)
+
+    def acceptance(self) -> Acceptance:
+        return self.rule
+
+    def constraints(self) -> Constraints:
+        return self.rules
+
+
+def source_copy(anchor: str = "aligned", max_draft: int = 0) -> MakeDrafter:
+    def make(scorer: Any) -> Drafter:
+        spelt = spelling(scorer.vocab) if anchor == "aligned" else None
+        return SourceCopy(scorer.source_to_target, spelt, max_draft=max_draft)
+
+    return make
+
+
+def ngram_cache(max_ngram: int = 4, max_draft: int = 10, **sizes: int) -> MakeDrafter:
+    return lambda scorer: NgramCache(
+        scorer.source_to_target, max_ngram=max_ngram, max_draft=max_draft, **sizes
+    )
+
+
+def given_drafts(max_draft: int = 0, nodes: int = 256) -> MakeDrafter:
+    return lambda scorer: GivenDrafts(spelling(scorer.vocab), max_draft=max_draft, nodes=nodes)
