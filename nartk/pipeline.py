@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from nartk import __version__, calibration, engine
+from nartk import __version__, calibration
 from nartk.architectures import architecture
 from nartk.checkpoint import Checkpoint, load_checkpoint, read_config
 from nartk.errors import (
@@ -414,6 +414,8 @@ def load(name: str | os.PathLike[str] = SHIPPED[0], *, device: str = "cpu", dtyp
 
 def _serve(checkpoint: Checkpoint, device: torch.device, dtype: str) -> Model:
     """The model of a checkpoint. An autoregressive one runs on the engine, if that has device and type."""
+    from nartk import engine
+
     kind = architecture(checkpoint.kind)
     network = load_network(checkpoint)
     scorer: Any

@@ -32,7 +32,7 @@ class Spec:
         label: As written on the command line, such as ``iad:anchor=unique``.
         name: A strategy, or a peer of `PEERS`.
         options: Its options that were given.
-        dtype: fp32, bf16 or fp16.
+        dtype: fp32, bf16, fp16 or int8.
         model: The model that a strategy decodes with; empty: the benchmark's.
     """
 
@@ -267,8 +267,8 @@ class HuggingFace(Peer):
         from nartk.adapters.hf import to_hugging_face
 
         model = to_hugging_face(load_network(checkpoint), checkpoint.target_vocab)
-        model = model.to(self.device, DTYPES[self.dtype])
-        if self.int8:
+        model = model.to(self.device, DTYPES.get(self.dtype, torch.float32))
+        if self.int8 or self.dtype == "int8":
             model = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, torch.qint8)
         return model
 
@@ -298,7 +298,10 @@ class CTranslate2(Peer):
         from nartk.adapters.ctranslate2 import import_ctranslate2, to_ctranslate2
 
         ctranslate2 = import_ctranslate2()
-        compute = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}[self.dtype]
+        is_int8 = self.int8 or self.dtype == "int8"
+        compute = (
+            "int8" if is_int8 else {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}[self.dtype]
+        )
         checkpoint = self.checkpoint
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch) / "model"
@@ -307,12 +310,12 @@ class CTranslate2(Peer):
                 checkpoint.target_vocab,
                 folder,
                 source_vocab=checkpoint.source_vocab,
-                quantization="int8" if self.int8 else None,
+                quantization="int8" if is_int8 else None,
             )
             self.translator = ctranslate2.Translator(
                 str(folder),
                 device=self.device.type,
-                compute_type="int8" if self.int8 else compute,
+                compute_type=compute,
                 inter_threads=self.replicas,
                 intra_threads=max(1, self.threads // self.replicas),
             )

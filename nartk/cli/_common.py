@@ -16,6 +16,16 @@ from nartk import __version__
 from nartk.errors import EXIT_OUTPUT, EXIT_SIGINT, EXIT_SIGTERM, EXIT_USAGE, NartkError, UsageError
 
 
+class _Version(argparse.Action):
+    """Prints the version, and what the engine is here."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from nartk import engine
+
+        print(f"nartk {__version__} ({engine.describe()})")
+        parser.exit()
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are nartk's: one line, exit code 2, and the choices."""
 
@@ -27,7 +37,9 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        self.add_argument("--version", action="version", version=f"nartk {__version__}")
+        self.add_argument(
+            "--version", action=_Version, nargs=0, help="show the version and the engine, and exit"
+        )
         self.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
     def error(self, message: str) -> None:  # type: ignore[override]

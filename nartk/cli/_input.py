@@ -59,7 +59,9 @@ def add_computation(parser: Parser) -> None:
     """Adds the flags of how a model computes, in one type and one batch size."""
     add_model(parser)
     parser.add_argument(
-        "--dtype", default="fp32", help="fp32, bf16 or fp16, of the computation (default: %(default)s)"
+        "--dtype",
+        default="fp32",
+        help="fp32, bf16, int8 (CPU) or fp16, of the computation (default: %(default)s)",
     )
     parser.add_argument(
         "--batch-size", type=int, default=32, metavar="N", help="most sentences at a time (default: 32)"

@@ -78,7 +78,7 @@ void Engine::linear(Workspace& space, const Linear& w, const float* x, int n, in
         }
     }
     const double work = (double)n * w.outputs * w.inputs / (w.type == Type::int8 ? 4 : 1);
-    const int parts = std::min({threads.count(), w.panels(), 1 + (int)(work / PART)});
+    const int parts = threads.parts(w.panels(), work / PART);
     const int each = (w.panels() + parts - 1) / parts;
     threads.run(parts, [&](int part) {
         const int first = part * each, last = std::min(w.panels(), first + each);
@@ -120,7 +120,7 @@ void Engine::attend(Workspace& space, const Layer& layer, const float* q, int ld
     const int heads = layer.heads, f = layer.features, width = layer.width();
     const int room = rounded(longest, LANES);
     const double work = 2.0 * n * longest * width;
-    const int parts = std::min({threads.count(), n * heads, 1 + (int)(work / PART)});
+    const int parts = threads.parts(n * heads, work / PART);
     float* weights = space.weights.get((size_t)parts * room);
     const int each = (n * heads + parts - 1) / parts;
     threads.run(parts, [&](int part) {
@@ -441,7 +441,7 @@ void Engine::read(Workspace& space, const Want& want, Read& found) {
             for (size_t i = 0; i < (size_t)m * wide; i++) rows[i] *= network->output_scale;
         for (int i = 0; found.logits && i < m; i++)
             std::memcpy(found.logits + (size_t)(begin + i) * words, rows + (size_t)i * wide, words * sizeof(float));
-        const int parts = std::min({threads.count(), m, 1 + (int)((double)m * words * 8 / PART)});
+        const int parts = threads.parts(m, (double)m * words * 8 / PART);
         const int each = (m + parts - 1) / parts;
         threads.run(parts, [&](int part) {
             std::vector<float> copy;

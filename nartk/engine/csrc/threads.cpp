@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <condition_variable>
 #include <cstdio>
 #include <exception>
@@ -55,83 +56,86 @@ bool spin(Done done) {
 
 }  // namespace
 
+// Parts are claimed, by the caller as well: a thread that comes late, as on a busy machine, finds none left and
+// nobody waits for it.
 struct Threads::Pool {
     std::vector<std::thread> workers;
     std::mutex mutex;
     std::condition_variable wake, finished;
+    // The round in the upper half, the next part in the lower one: who claims a part knows its round goes on.
+    std::atomic<uint64_t> claims{0};
+    std::atomic<int> parts{0}, done{0}, asleep{0};
+    std::atomic<bool> stop{false};
     const std::function<void(int)>* part = nullptr;
-    std::atomic<unsigned> round{0};
-    std::atomic<int> left{0};
-    int parts = 0;
-    bool stop = false;
     std::exception_ptr error;
     const long owner = process();
 
     explicit Pool(int count) {
-        for (int i = 1; i < count; i++) workers.emplace_back([this, i] { work(i); });
+        for (int i = 1; i < count; i++) workers.emplace_back([this] { work(); });
     }
 
     ~Pool() {
         {
             std::lock_guard<std::mutex> lock(mutex);
             stop = true;
-            round++;
         }
         wake.notify_all();
         for (auto& each : workers) each.join();
     }
 
-    void work(int index) {
-        const Rounding rounding;
-        unsigned seen = 0;
-        for (;;) {
-            if (!spin([&] { return round.load() != seen; })) {
-                std::unique_lock<std::mutex> lock(mutex);
-                wake.wait(lock, [&] { return round.load() != seen; });
-            }
-            const std::function<void(int)>* mine;
-            {
-                std::lock_guard<std::mutex> lock(mutex);
-                seen = round.load();
-                if (stop) return;
-                mine = index < parts ? part : nullptr;
-            }
-            if (!mine) continue;
+    bool is_work() const { return (int)(uint32_t)claims.load() < parts.load(); }
+
+    // Claims parts and runs them until none is left.
+    void take() {
+        uint64_t seen = claims.load();
+        while ((int)(uint32_t)seen < parts.load()) {
+            if (!claims.compare_exchange_weak(seen, seen + 1)) continue;
             try {
-                (*mine)(index);
+                (*part)((int)(uint32_t)seen);
             } catch (...) {
                 std::lock_guard<std::mutex> lock(mutex);
                 error = std::current_exception();
             }
-            if (left.fetch_sub(1) == 1) {
+            if (done.fetch_add(1) + 1 == parts.load()) {
                 std::lock_guard<std::mutex> lock(mutex);
                 finished.notify_one();
             }
+            seen = claims.load();
+        }
+    }
+
+    void work() {
+        const Rounding rounding;
+        while (!stop) {
+            if (!spin([this] { return is_work() || stop; })) {
+                std::unique_lock<std::mutex> lock(mutex);
+                asleep++;
+                wake.wait(lock, [this] { return is_work() || stop; });
+                asleep--;
+            }
+            take();
         }
     }
 
     void run(int count, const std::function<void(int)>& body) {
         {
             std::lock_guard<std::mutex> lock(mutex);
-            part = &body;
-            parts = count;
-            left = count - 1;
             error = nullptr;
-            round++;
+            part = &body;
+            done = 0;
+            // No part of the last round is left to claim; of this one there is none before `claims` is set.
+            const uint64_t round = (claims.load() >> 32) + 1;
+            claims = round << 32 | 0xffffffffu >> 1;
+            parts = count;
+            claims = round << 32;
         }
-        wake.notify_all();
-        std::exception_ptr own;
-        try {
-            body(0);
-        } catch (...) {
-            own = std::current_exception();
-        }
-        if (!spin([&] { return left.load() == 0; })) {
+        if (asleep.load() > 0) wake.notify_all();
+        take();
+        if (!spin([&] { return done.load() == count; })) {
             std::unique_lock<std::mutex> lock(mutex);
-            finished.wait(lock, [&] { return left.load() == 0; });
+            finished.wait(lock, [&] { return done.load() == count; });
         }
         std::lock_guard<std::mutex> lock(mutex);
-        if (own) std::rethrow_exception(own);
         if (error) std::rethrow_exception(error);
     }
 };
@@ -144,20 +148,24 @@ Threads::~Threads() {
 }
 
 void Threads::run(int parts, const std::function<void(int)>& part) {
-    parts = std::min(parts, most);
-    if (parts > 1 && pool && pool->owner != process()) {
+    if (parts > 1 && most > 1 && pool && pool->owner != process()) {
         new std::shared_ptr<Pool>(std::move(pool));  // never destroyed: see above
         busy.release();
         busy.reset(new std::mutex);
         pool = nullptr;
     }
     std::unique_lock<std::mutex> lock(*busy, std::defer_lock);
-    if (parts < 2 || !lock.try_lock()) {
+    if (parts < 2 || most < 2 || !lock.try_lock()) {
         for (int i = 0; i < parts; i++) part(i);
         return;
     }
     if (!pool) pool = std::make_shared<Pool>(most);
     pool->run(parts, part);
+}
+
+int Threads::parts(int units, double worth) const {
+    if (most < 2 || worth < 2.0) return 1;
+    return std::min({units, 4 * most, (int)std::min(worth, 1e6)});
 }
 
 int Threads::available() {

@@ -20,8 +20,9 @@ class Threads {
   public:
     explicit Threads(int count);
     ~Threads();
-    int count() const { return most; }
-    // Calls part(i) for i below `parts`, on as many threads. Another caller's work meanwhile runs on its own.
+    // Into how many parts to share `units` of work that together are worth so many threads' starting.
+    int parts(int units, double worth) const;
+    // Calls part(i) for i below `parts`. Another caller's work meanwhile runs on that caller's thread.
     void run(int parts, const std::function<void(int)>& part);
     // Cores that this process may use: its affinity mask and its cgroup's quota.
     static int available();
