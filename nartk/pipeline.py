@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from nartk import __version__, calibration
-from nartk.checkpoint import Checkpoint, load_checkpoint, require_shapes
+from nartk.architectures import architecture
+from nartk.checkpoint import Checkpoint, load_checkpoint, read_config
 from nartk.errors import (
-    CheckpointError,
     InputTooLongError,
     LengthMismatchError,
     ModelNotFoundError,
@@ -29,7 +29,6 @@ from nartk.errors import (
     UsageError,
 )
 from nartk.hypothesis import DecodeStats, Hypothesis, Request, Result
-from nartk.kinds import kind_of
 from nartk.passes import PassScorer
 from nartk.registry import (
     make_strategy,
@@ -42,7 +41,7 @@ from nartk.registry import (
 
 if TYPE_CHECKING:
     from nartk.models.serving import Serving
-    from nartk.models.transformer import Transformer, TransformerConfig
+    from nartk.models.transformer import Transformer
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 TYPES = (*DTYPES, "int8")  # int8: on the engine alone
@@ -111,7 +110,7 @@ class Model:
     @property
     def parameters(self) -> int:
         """Numbers in its weights."""
-        return sum(tensor.numel() for tensor in self.checkpoint.tensors.values())
+        return sum(map(math.prod, self.checkpoint.tensors.shapes.values()))
 
     def strategy(
         self, name: str, options: Mapping[str, Any], *, tell: Callable[[str], None] = warnings.warn
@@ -180,7 +179,7 @@ class Model:
         helper = self._helpers.pop(key, None)
         if helper is None:
             dtype = self.dtype
-            if dtype == "int8" and not kind_of(load_checkpoint(model_folder(name)).kind).autoregressive:
+            if dtype == "int8" and not architecture(load_checkpoint(model_folder(name)).kind).autoregressive:
                 dtype = "fp32"  # the engine, which alone has int8, does not serve it, and it only proposes
             helper = load(name, device=device, dtype=dtype)
         self._helpers[key] = helper
@@ -417,7 +416,7 @@ def _serve(checkpoint: Checkpoint, device: torch.device, dtype: str) -> Model:
     """The model of a checkpoint. An autoregressive one runs on the engine, if that has device and type."""
     from nartk import engine
 
-    kind = kind_of(checkpoint.kind)
+    kind = architecture(checkpoint.kind)
     network = load_network(checkpoint)
     scorer: Any
     passes = None
@@ -452,7 +451,7 @@ def _serve(checkpoint: Checkpoint, device: torch.device, dtype: str) -> Model:
 
 def reference_of(checkpoint: Checkpoint, *, dtype: str, device: torch.device) -> PassScorer | None:
     """What scores passes of a checkpoint's model without the engine; None where the model scores none."""
-    if not kind_of(checkpoint.kind).autoregressive:
+    if not architecture(checkpoint.kind).autoregressive:
         return None
     from nartk.models.reference import ReferenceScorer
 
@@ -483,37 +482,12 @@ def load_network(checkpoint: Checkpoint) -> Transformer:
     """The network of a checkpoint, in fp32 on the CPU.
 
     Raises:
-        UnsupportedCheckpointError: This version has no such kind of model.
+        UnsupportedCheckpointError: This version has no such architecture.
         CheckpointError: The weights do not fit the configuration, or it the dictionaries.
     """
-    where = str(checkpoint.folder)
-    kind = kind_of(checkpoint.kind)
-    try:
-        config: TransformerConfig = kind.config.from_dict(checkpoint.settings)
-    except UsageError as error:
-        raise CheckpointError(error.message, where=where) from error
-    for size, vocab in (
-        (config.src_vocab, checkpoint.source_vocab),
-        (config.tgt_vocab, checkpoint.target_vocab),
-    ):
-        if size != len(vocab):
-            raise CheckpointError(f"the model has {size} words, its dictionary {len(vocab)}", where=where)
-        if config.pad != vocab.pad:
-            raise CheckpointError(
-                f"the model pads with {config.pad}, its dictionary with {vocab.pad}", where=where
-            )
-    for side, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
-        stored = {name.split(".")[1] for name in checkpoint.tensors if name.startswith(f"{side}_layers.")}
-        if len(stored) != layers:
-            raise CheckpointError(
-                f"the {side} has {len(stored)} layers, the configuration says {layers}", where=where
-            )
-    # Shapes are compared before memory is taken: a wrong size must not allocate.
-    with torch.device("meta"):
-        model: Transformer = kind.network(config)
-    require_shapes(model.state_dict(keep_vars=True), checkpoint.tensors, where)
-    model = kind.network(config)
-    model.load_state_dict({name: tensor.float() for name, tensor in checkpoint.tensors.items()})
+    config = read_config(checkpoint)
+    model: Transformer = architecture(checkpoint.kind).network(config)
+    model.load_state_dict({name: torch.from_numpy(array) for name, array in checkpoint.tensors.items()})
     return model
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from nartk.architectures.transformer import TransformerConfig
 from nartk.engine import FORCED_ISA, TYPES, _native
-from nartk.engine.weights import Config, Weights
+from nartk.engine.weights import Weights
 from nartk.errors import UsageError
 from nartk.passes import IntArray, Limits, Pass, Scores, Want
 from nartk.vocab import Vocab
@@ -29,7 +30,7 @@ class EngineScorer:
 
     def __init__(
         self,
-        config: Config,
+        config: TransformerConfig,
         arrays: Mapping[str, npt.NDArray[np.float32]],
         vocab: Vocab,
         *,

@@ -7,34 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from nartk.architectures.transformer import TransformerConfig
 from nartk.engine import _native
 from nartk.passes import FloatArray
 
 LANES = 16  # floats of the engine's vectors
 EPS = 1e-5  # of torch's layer norm
-
-
-class Config(Protocol):
-    """What is read of `nartk.models.transformer.TransformerConfig`."""
-
-    d_model: int
-    encoder_layers: int
-    decoder_layers: int
-    encoder_heads: int
-    decoder_heads: int
-    encoder_norm_first: bool
-    decoder_norm_first: bool
-    activation: str
-    encoder_positions: str
-    decoder_positions: str
-    max_source_len: int
-    max_target_len: int
-    scale_embedding: bool
 
 
 def sinusoids(length: int, features: int) -> FloatArray:
@@ -67,9 +50,9 @@ class Weights:
         """A matrix of words [V,D] without bias, packed once where several names share it."""
         array = self._arrays[name]
         key = array.__array_interface__["data"][0]
-        if key not in self._packed:
-            self._packed[key] = _native.Linear.pack(array, None, self._type)
-        return self._packed[key]
+        if key not in self._packed:  # the array is held: another one may not get its address
+            self._packed[key] = array, _native.Linear.pack(array, None, self._type)
+        return self._packed[key][1]
 
     def linear(self, name: str) -> Any:
         return _native.Linear.pack(
@@ -125,7 +108,7 @@ class Weights:
             made["cross_norm"] = self.norm(f"{name}.cross_norm")
         return made
 
-    def stack(self, side: str, config: Config) -> dict[str, Any]:
+    def stack(self, side: str, config: TransformerConfig) -> dict[str, Any]:
         """The encoder or the decoder."""
         positions: str = getattr(config, f"{side}_positions")
         count = config.max_source_len if side == "encoder" else config.max_target_len
@@ -156,7 +139,7 @@ class Weights:
             "norm": self.norm(f"{side}_norm"),
         }
 
-    def model(self, config: Config) -> Any:
+    def model(self, config: TransformerConfig) -> Any:
         """The whole Transformer."""
         return _native.Model(
             {
