@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import shutil
 import struct
 import weakref
 from collections.abc import Iterator, Mapping
@@ -146,6 +145,9 @@ class StoredTensors(Mapping[str, _Array]):
             self._held[start] = array
         return array
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._starts  # Mapping's own would read the tensor
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._starts)
 
@@ -234,6 +236,8 @@ def save_checkpoint(
     Raises:
         OutputError: The folder cannot be written.
     """
+    import shutil
+
     import torch
     from safetensors.torch import save
 

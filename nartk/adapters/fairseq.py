@@ -29,10 +29,10 @@ from nartk.errors import (
     VocabMismatchError,
 )
 from nartk.files import writing
+from nartk.models.serving import DTYPES
 from nartk.models.transformer import Transformer, TransformerConfig
 from nartk.vocab import SPECIALS, Vocab
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 PAD = SPECIALS.index("<pad>")
 
 # Of fairseq's position tables: the first position stands after the padding id.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nartk.errors import UnsupportedCheckpointError
+from nartk.errors import UnsupportedCheckpointError, requiring_torch
 
 if TYPE_CHECKING:
     from nartk.architectures.transformer import TransformerConfig
@@ -40,12 +40,14 @@ class Architecture:
     @property
     def network(self) -> Any:
         """The class of its network, in torch."""
-        return _imported(self.network_at)
+        with requiring_torch(f"a network of architecture {self.name!r}"):
+            return _imported(self.network_at)
 
     @property
     def scorer(self) -> Any:
         """The class of what serves its network, in torch."""
-        return _imported(self.scorer_at)
+        with requiring_torch(f"a model of architecture {self.name!r}"):
+            return _imported(self.scorer_at)
 
     @property
     def engine(self) -> Any:

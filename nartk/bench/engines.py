@@ -20,7 +20,8 @@ from nartk.bench.work import Job
 from nartk.checkpoint import Checkpoint, load_checkpoint
 from nartk.errors import MissingDependencyError, NartkError, StrategyMismatchError, UsageError
 from nartk.hypothesis import Result
-from nartk.pipeline import DTYPES, Model, load, load_network, model_folder, summarize
+from nartk.models.serving import DTYPES
+from nartk.pipeline import Model, load, load_network, model_folder, summarize
 from nartk.registry import option, options_of, reads_drafts
 
 
@@ -99,7 +100,9 @@ class NartkEngine:
     by_sentence: ClassVar[bool] = False
 
     def __init__(self, spec: Spec, setup: Setup) -> None:
-        self.model = _load(spec.model or setup.model, device=setup.device, dtype=spec.dtype)
+        self.model = _load(
+            spec.model or setup.model, device=setup.device, dtype=spec.dtype, threads=setup.threads
+        )
         self.strategy = self.model.strategy(spec.name, spec.options)
         self.signature = self.model.signature(self.strategy)
 

@@ -50,6 +50,7 @@ class EngineScorer:
         mapped = range(len(vocab)) if source_vocab in (None, vocab) else source_vocab.map_to(vocab)
         self.source_to_target = np.array(mapped, np.int32)
         self.isa = _native.isa(os.environ.get(FORCED_ISA, ""))
+        self.numerics = f"engine:{self.isa}"  # what a signature says of how it computes
         self._engine = _native.Engine(Weights(arrays, type).model(config), self.isa, self.threads)
 
     def encode(self, sources: Sequence[Sequence[int]]) -> IntArray:
