@@ -5,7 +5,7 @@
 #include <cstring>
 #include <deque>
 #include <limits>
-#include <numeric>
+#include <unordered_set>
 
 namespace nartk {
 
@@ -53,7 +53,10 @@ struct Engine::Lease {
     }
     ~Lease() {
         std::lock_guard<std::mutex> lock(engine.mutex);
-        engine.spaces.push_back(std::move(space));
+        try {
+            engine.spaces.push_back(std::move(space));
+        } catch (const std::bad_alloc&) {  // then it is gone
+        }
     }
 };
 
@@ -233,8 +236,12 @@ std::vector<int> Engine::encode(const int* tokens, const int* lengths, int count
         }
         int offset = 0;
         for (const Layer& layer : network->decoder.layers) {
-            if (!layer.cross_kv) continue;
-            const int wide = layer.cross_kv->width(), kept = 2 * layer.width();
+            const int kept = 2 * layer.width();
+            if (!layer.cross_kv) {
+                offset += kept;
+                continue;
+            }
+            const int wide = layer.cross_kv->width();
             float* kv = space.projected.get((size_t)n * wide);
             linear(space, *layer.cross_kv, x, n, step, kv, wide);
             for (int b = begin, i = 0; b < end; b++)
@@ -257,8 +264,12 @@ std::vector<int> Engine::encode(const int* tokens, const int* lengths, int count
 
 void Engine::free(const int* handles, int count) {
     std::lock_guard<std::mutex> lock(mutex);
-    for (int i = 0; i < count; i++)
+    std::unordered_set<int> seen;
+    for (int i = 0; i < count; i++) {
         if (!memories.count(handles[i])) throw PassFault("encoded source " + number(handles[i]) + " is not there");
+        if (!seen.insert(handles[i]).second)
+            throw PassFault("encoded source " + number(handles[i]) + " is named twice");
+    }
     for (int i = 0; i < count; i++) memories.erase(handles[i]);
 }
 
@@ -339,9 +350,12 @@ std::shared_ptr<Pending> Engine::run(const Tokens& tokens, const Want& want, Rea
     {
         std::lock_guard<std::mutex> lock(cells.mutex);
         pending = cells.begin(tokens.contexts, tokens.parents, n);
-        lists.reset(new Lists(cells, *pending));
     }
     try {
+        {
+            std::lock_guard<std::mutex> lock(cells.mutex);
+            lists.reset(new Lists(cells, *pending));
+        }
         Lease lease(*this);
         Workspace& space = *lease.space;
         const Stack& stack = network->decoder;
@@ -402,6 +416,7 @@ std::shared_ptr<Pending> Engine::run(const Tokens& tokens, const Want& want, Rea
         cells.end(*pending, nullptr, 0);
         throw;
     }
+    cells.computed(*pending);
     return pending;
 }
 
@@ -434,6 +449,7 @@ void Engine::read(Workspace& space, const Want& want, Read& found) {
         found.drawn_log_probs.resize(n);
     }
     for (int begin = 0; begin < n; begin += READ) {
+        if (interrupted) interrupted();
         const int m = std::min(READ, n - begin);
         float* rows = space.logits.get((size_t)m * wide);
         linear(space, *network->output, found.hidden.data() + (size_t)begin * d, m, d, rows, wide);
@@ -453,12 +469,12 @@ void Engine::read(Workspace& space, const Want& want, Read& found) {
 
 namespace {
 
-// The best `count` words of a row, of equal ones the lowest ids first; minus infinity is no candidate.
+// The best `count` words of a row, of equal ones the lowest ids first; forbidden ones are NaN.
 void best_words(const float* row, int words, int count, int* to) {
     int held = 0;
     for (int v = 0; v < words; v++) {
         const float x = row[v];
-        if (x == -INFINITY || (held == count && !(x > row[to[held - 1]]))) continue;
+        if (std::isnan(x) || (held == count && !(x > row[to[held - 1]]))) continue;
         int at = held < count ? held++ : count - 1;
         for (; at > 0 && row[to[at - 1]] < x; at--) to[at] = to[at - 1];
         to[at] = v;
@@ -471,21 +487,22 @@ void Engine::read_row(const float* row, int index, const Want& want, Read& found
     const int words = network->words;
     float most;
     int best = kernels->best(row, words, &most);
+    const bool empty = most == -INFINITY && std::none_of(row, row + words, [](float x) { return std::isnan(x); });
     const float total = kernels->exp_sum(row, words, most);
     const float log_total = (float)std::log((double)total);
-    if (std::isnan(total) && most != -INFINITY)
-        throw PassFault("NaN in the scores of token " + number(want.only[index]));
-    const auto log_prob = [&](int word) { return (row[word] - most) - log_total; };
+    if (std::isnan(total) && !empty)
+        throw PassFault("NaN or infinity in the scores of token " + number(want.only[index]));
+    const auto log_prob = [&](int word) { return empty ? -INFINITY : (row[word] - most) - log_total; };
     if (want.given && want.given[index] >= 0) found.given_log_probs[index] = log_prob(want.given[index]);
     const float* left = row;
     const int first = want.banned ? want.ban_offsets[index] : 0, last = want.banned ? want.ban_offsets[index + 1] : 0;
     if (first < last) {
         copy.assign(row, row + words);
-        for (int i = first; i < last; i++) copy[want.banned[i]] = -INFINITY;
+        for (int i = first; i < last; i++) copy[want.banned[i]] = NAN;  // which is never the largest
         left = copy.data();
         float largest;
         best = kernels->best(left, words, &largest);
-        if (largest == -INFINITY) throw PassFault("all words are forbidden after token " + number(want.only[index]));
+        if (std::isnan(left[best])) throw PassFault("all words are forbidden after token " + number(want.only[index]));
     }
     found.best[index] = best;
     found.log_probs[index] = log_prob(best);
@@ -498,22 +515,26 @@ void Engine::read_row(const float* row, int index, const Want& want, Read& found
     if (want.margin) {
         int two[2] = {-1, -1};
         best_words(left, words, 2, two);
-        found.margins[index] = two[1] < 0 ? INFINITY : left[two[0]] - left[two[1]];
+        const bool tie = two[1] >= 0 && left[two[0]] == left[two[1]];  // also of minus infinity
+        found.margins[index] = two[1] < 0 ? INFINITY : tie ? 0.0f : left[two[0]] - left[two[1]];
     }
     if (!want.draw.uniforms) return;
     // Inversion in the order of ids, in fp64, over the words that the cuts leave.
     std::vector<double> probs(words);
     const double top = left[best];
-    for (int v = 0; v < words; v++) probs[v] = std::exp((left[v] - top) / want.draw.temperature);
+    if (top == -INFINITY) throw PassFault("no word has a probability after token " + number(want.only[index]));
+    for (int v = 0; v < words; v++)
+        probs[v] = std::isnan(left[v]) ? 0.0 : std::exp((left[v] - top) / want.draw.temperature);
     const bool cut_k = want.draw.top_k > 0 && want.draw.top_k < words, cut_p = want.draw.top_p < 1.0;
     if (cut_k || cut_p) {
-        std::vector<int> order(words);
-        std::iota(order.begin(), order.end(), 0);
+        std::vector<int> order;
+        for (int v = 0; v < words; v++)
+            if (!std::isnan(left[v])) order.push_back(v);
         std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return left[a] > left[b]; });
-        const int kept = cut_k ? want.draw.top_k : words;
+        const int allowed = (int)order.size(), kept = cut_k ? std::min(want.draw.top_k, allowed) : allowed;
         double sum = 0.0, reached = 0.0;
         for (int i = 0; i < kept; i++) sum += probs[order[i]];
-        for (int i = 0; i < words; i++) {
+        for (int i = 0; i < allowed; i++) {
             if (i >= kept || (cut_p && reached >= want.draw.top_p * sum))
                 probs[order[i]] = 0.0;
             else

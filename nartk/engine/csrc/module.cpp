@@ -5,6 +5,8 @@
 #include <pybind11/stl.h>
 
 #include <chrono>
+#include <cmath>
+#include <cstring>
 #include <optional>
 
 #include "engine.h"
@@ -18,6 +20,43 @@ namespace {
 using Ints = py::array_t<int32_t, py::array::c_style | py::array::forcecast>;
 using Floats = py::array_t<float, py::array::c_style | py::array::forcecast>;
 using Doubles = py::array_t<double, py::array::c_style | py::array::forcecast>;
+
+// Whole numbers that 32 bits hold, such as handles, from any sequence.
+Ints ints(const py::object& from) {
+    auto any = py::array::ensure(from);
+    if (!any || any.ndim() != 1) throw PassFault("handles, lengths and words are lists of whole numbers");
+    if (py::isinstance<Ints>(any)) return Ints(any);
+    if (any.size() == 0) return Ints(0);
+    if (!std::strchr("iub", any.dtype().kind()))
+        throw PassFault("handles, lengths and words are whole numbers of at most 32 bits");
+    const py::array_t<int64_t, py::array::c_style | py::array::forcecast> wide(any);
+    Ints made(wide.size());
+    for (py::ssize_t i = 0; i < wide.size(); i++) {
+        const int64_t value = wide.data()[i];
+        if (value != (int32_t)value) throw PassFault(std::to_string(value) + " is no number of 32 bits");
+        made.mutable_data()[i] = (int32_t)value;
+    }
+    return made;
+}
+
+// An array that must be [count] of its type already; count -1: of any length.
+template <class Array>
+Array column(const py::object& from, const char* name, py::ssize_t count) {
+    using Any = py::array_t<typename Array::value_type, 0>;  // laid out anyhow
+    if (!py::isinstance<Any>(from) || from.cast<py::array>().ndim() != 1)
+        throw PassFault("`" + std::string(name) + "` is no array of one dimension and of the type of the pass");
+    const Array made(from);
+    if (count >= 0 && made.size() != count)
+        throw PassFault("`" + std::string(name) + "` has " + std::to_string(made.size()) + " numbers, not " +
+                        std::to_string(count));
+    return made;
+}
+
+template <class Array>
+std::optional<Array> maybe(const std::optional<py::object>& from, const char* name, py::ssize_t count) {
+    if (!from) return std::nullopt;
+    return column<Array>(*from, name, count);
+}
 
 constexpr auto PATIENCE = std::chrono::milliseconds(50);  // between looks for an interrupt
 
@@ -56,19 +95,26 @@ void require(bool holds, const char* what) {
     if (!holds) throw py::value_error(what);
 }
 
-// A packed layer, with the arrays that it points into.
+// A packed layer, with the memory that it points into.
 struct Layered {
     std::shared_ptr<Packed> packed;
-    py::object keep;
+    std::shared_ptr<py::buffer_info> keep;
 };
+
+void check_shape(py::ssize_t outputs, py::ssize_t inputs, Type type) {
+    require(outputs > 0 && inputs > 0 && outputs < INT32_MAX - PANEL && inputs < INT32_MAX - PANEL,
+            "a layer has inputs and outputs");
+    require(type != Type::int8 || inputs <= MOST_INT8, "too many inputs for int8");
+}
 
 std::shared_ptr<Layered> pack(Floats weights, std::optional<Floats> bias, const std::string& type) {
     require(weights.ndim() == 2, "weights are a matrix");
     require(!bias || bias->size() == weights.shape(0), "a bias for each output");
+    check_shape(weights.shape(0), weights.shape(1), type_of(type));
     return std::make_shared<Layered>(
         Layered{std::make_shared<Packed>(weights.data(), bias ? bias->data() : nullptr, (int)weights.shape(0),
                                          (int)weights.shape(1), type_of(type)),
-                py::none()});
+                nullptr});
 }
 
 std::shared_ptr<Layered> packed(py::buffer weights, std::optional<Floats> bias, std::optional<Floats> scales,
@@ -77,14 +123,16 @@ std::shared_ptr<Layered> packed(py::buffer weights, std::optional<Floats> bias, 
     shape.outputs = outputs;
     shape.inputs = inputs;
     shape.type = type_of(type);
-    const py::buffer_info info = weights.request();
-    require((size_t)(info.size * info.itemsize) == shape.bytes(), "packed weights of another size");
+    check_shape(outputs, inputs, shape.type);
+    auto info = std::make_shared<py::buffer_info>(weights.request());
+    require((size_t)(info->size * info->itemsize) == shape.bytes(), "packed weights of another size");
+    require(info->ndim == 1 && info->strides[0] == info->itemsize, "packed weights that do not lie in one piece");
     require(!bias || bias->size() == outputs, "a bias for each output");
     require(shape.type != Type::int8 || (scales && scales->size() == outputs), "a scale for each output");
     return std::make_shared<Layered>(
-        Layered{std::make_shared<Packed>(info.ptr, bias ? bias->data() : nullptr, scales ? scales->data() : nullptr,
+        Layered{std::make_shared<Packed>(info->ptr, bias ? bias->data() : nullptr, scales ? scales->data() : nullptr,
                                          outputs, inputs, shape.type),
-                weights});
+                info});
 }
 
 // Builds a Network from nested dictionaries; what they name is kept as long as it.
@@ -140,6 +188,7 @@ struct Model {
         made.cross_q = linear(from, "cross_q", width, d);
         made.cross_kv = linear(from, "cross_kv", 2 * width, d);
         made.cross_out = linear(from, "cross_out", d, width);
+        require(!made.cross_q == !made.cross_kv && !made.cross_q == !made.cross_out, "half an attention to the source");
         made.up = linear(from, "up");
         require(made.qkv && made.out && made.up && made.up->inputs == d, "a layer lacks a part");
         made.gate = linear(from, "gate", made.up->outputs, d);
@@ -159,8 +208,9 @@ struct Model {
         made.embedding.scale = embedding["scale"].cast<float>();
         made.embedding.count = embedding["count"].cast<int>();
         made.embedding.offset = embedding["offset"].cast<int>();
+        require(made.embedding.count > 0 && made.embedding.offset >= 0, "positions that are none");
         made.embedding.positions = floats(
-            embedding["positions"], (py::ssize_t)(made.embedding.count + made.embedding.offset) * network->features);
+            embedding["positions"], ((py::ssize_t)made.embedding.count + made.embedding.offset) * network->features);
         made.embedding.norm = norm(embedding, "norm");
         for (const auto& each : from["layers"].cast<py::list>()) made.layers.push_back(layer(each.cast<py::dict>()));
         made.norm = norm(from, "norm");
@@ -187,14 +237,15 @@ struct Model {
 struct Runner {
     std::shared_ptr<Model> model;
     Engine engine;
-    std::chrono::steady_clock::time_point looked;
 
     Runner(std::shared_ptr<Model> model, const std::string& isa, int threads)
         : model(model), engine(model->network, &kernels_of(isa), threads) {
-        engine.interrupted = [this] { look(); };
+        require(threads > 0, "an engine has threads");
+        engine.interrupted = look;
     }
 
-    void look() {
+    static void look() {
+        static thread_local std::chrono::steady_clock::time_point looked;  // only the main thread finds something
         const auto now = std::chrono::steady_clock::now();
         if (now - looked < PATIENCE) return;
         looked = now;
@@ -221,7 +272,8 @@ struct Scores {
         }
     }
 
-    Floats rows(Ints index) const {
+    Floats rows(const py::object& which) const {
+        const Ints index = ints(which);
         if (!pending->open) throw PassFault("the pass has ended: its logits are gone");
         const int d = runner->engine.network->features, words = runner->engine.network->words;
         const py::ssize_t count = index.size();
@@ -240,15 +292,21 @@ struct Scores {
     }
 };
 
-std::shared_ptr<Scores> run(std::shared_ptr<Runner> runner, Ints words, Ints positions, Ints memories, Ints contexts,
-                            Ints parents, std::optional<Ints> only, std::optional<Ints> ban_offsets,
-                            std::optional<Ints> banned, int top, bool margin, bool hidden, std::optional<Ints> given,
-                            std::optional<Doubles> uniforms, double temperature, int top_k, double top_p, bool logits) {
+using Given = std::optional<py::object>;
+
+std::shared_ptr<Scores> run(std::shared_ptr<Runner> runner, py::object words_given, py::object positions_given,
+                            py::object memories_given, py::object contexts_given, py::object parents_given,
+                            Given only_given, Given offsets_given, Given banned_given, int top, bool margin,
+                            bool hidden, Given given_given, Given uniforms_given, double temperature, int top_k,
+                            double top_p, bool logits) {
+    const Ints words = column<Ints>(words_given, "tokens", -1);
     const py::ssize_t n = words.size();
-    if (positions.size() != n || memories.size() != n || contexts.size() != n || parents.size() != n)
-        throw PassFault("the arrays of a pass differ in length");
+    const Ints positions = column<Ints>(positions_given, "positions", n),
+               memories = column<Ints>(memories_given, "memory", n),
+               contexts = column<Ints>(contexts_given, "contexts", n),
+               parents = column<Ints>(parents_given, "parents", n);
     Want want;
-    if (only) {
+    if (const auto only = maybe<Ints>(only_given, "only", -1)) {
         want.only.assign(only->data(), only->data() + only->size());
         for (size_t i = 0; i < want.only.size(); i++)
             if (want.only[i] < 0 || want.only[i] >= n || (i && want.only[i] <= want.only[i - 1]))
@@ -259,32 +317,37 @@ std::shared_ptr<Scores> run(std::shared_ptr<Runner> runner, Ints words, Ints pos
     }
     const py::ssize_t scored = (py::ssize_t)want.only.size();
     const int all = runner->engine.network->words;
+    const auto ban_offsets = maybe<Ints>(offsets_given, "banned.offsets", scored + 1);
+    const auto banned = maybe<Ints>(banned_given, "banned.values", -1);
+    if (!banned != !ban_offsets) throw PassFault("forbidden words lack a part");
     if (banned) {
-        if (!ban_offsets || ban_offsets->size() != scored + 1)
-            throw PassFault("a list of forbidden words for each scored token");
         const int* offsets = ban_offsets->data();
+        if (offsets[0] != 0 || offsets[scored] != banned->size())
+            throw PassFault("lists of forbidden words begin at 0 and end with the last");
         for (py::ssize_t i = 0; i < scored; i++)
-            if (offsets[0] != 0 || offsets[i] > offsets[i + 1] || offsets[scored] != banned->size())
-                throw PassFault("lists of forbidden words ascend");
+            if (offsets[i] > offsets[i + 1]) throw PassFault("lists of forbidden words ascend");
         for (py::ssize_t i = 0; i < banned->size(); i++)
             if (banned->data()[i] < 0 || banned->data()[i] >= all)
                 throw PassFault("a forbidden word is none of the model's");
         want.ban_offsets = offsets;
         want.banned = banned->data();
     }
-    if (top < 0 || top > all) throw PassFault("so many likeliest words there are not: " + std::to_string(top));
+    if (top < 0) throw PassFault(std::to_string(top) + " likeliest words are asked for");
     want.top = top;
     want.margin = margin;
+    const auto given = maybe<Ints>(given_given, "given", scored);
     if (given) {
-        if (given->size() != scored) throw PassFault("a given word for each scored token");
         for (py::ssize_t i = 0; i < scored; i++)
             if (given->data()[i] < -1 || given->data()[i] >= all)
                 throw PassFault("a given word is none of the model's");
         want.given = given->data();
     }
+    const auto uniforms = maybe<Doubles>(uniforms_given, "uniforms", scored);
     if (uniforms) {
-        if (uniforms->size() != scored) throw PassFault("a number for each scored token");
-        if (!(temperature > 0.0) || top_k < 0 || !(top_p > 0.0) || top_p > 1.0)
+        for (py::ssize_t i = 0; i < scored; i++)
+            if (!(uniforms->data()[i] >= 0.0 && uniforms->data()[i] < 1.0))
+                throw PassFault("`uniforms` holds a number that is not in [0, 1)");
+        if (!(temperature > 0.0) || std::isinf(temperature) || top_k < 0 || !(top_p > 0.0) || top_p > 1.0)
             throw PassFault("temperature, top-k or top-p is out of bounds");
         want.draw = {uniforms->data(), temperature, top_p, top_k};
     }
@@ -318,7 +381,8 @@ std::shared_ptr<Scores> run(std::shared_ptr<Runner> runner, Ints words, Ints pos
     return scores;
 }
 
-py::array_t<int32_t> encode(Runner& runner, Ints tokens, Ints lengths) {
+py::array_t<int32_t> encode(Runner& runner, const py::object& all, const py::object& of_each) {
+    const Ints tokens = ints(all), lengths = ints(of_each);
     py::ssize_t total = 0;
     for (py::ssize_t i = 0; i < lengths.size(); i++) total += std::max(0, lengths.data()[i]);
     if (total != tokens.size()) throw PassFault("sources of other lengths than are said");
@@ -387,7 +451,13 @@ Floats norm(Floats x, Floats gain, std::optional<Floats> bias, float eps, const 
 }  // namespace
 
 PYBIND11_MODULE(_native, m) {
-    static py::exception<PassFault> fault(m, "PassFault");
+    py::register_exception_translator([](std::exception_ptr thrown) {
+        try {
+            std::rethrow_exception(thrown);
+        } catch (const PassFault& fault) {
+            py::set_error(py::module_::import("nartk.errors").attr("PassError"), fault.what());
+        }
+    });
     m.def("isa", [](const std::string& name) { return std::string(kernels_of(name).name); }, py::arg("name") = "");
     m.def("multiplies_bf16", [](const std::string& name) { return kernels_of(name).bf16; }, py::arg("name") = "");
     m.def("cores", &Threads::available);
@@ -430,19 +500,34 @@ PYBIND11_MODULE(_native, m) {
         .def(py::init<std::shared_ptr<Model>, const std::string&, int>(), py::arg("model"), py::arg("isa"),
              py::arg("threads"))
         .def("encode", &encode)
-        .def("free", [](Runner& r, Ints memories) { r.engine.free(memories.data(), (int)memories.size()); })
+        .def("free",
+             [](Runner& r, const py::object& which) {
+                 const Ints memories = ints(which);
+                 r.engine.free(memories.data(), (int)memories.size());
+             })
         .def("open", [](Runner& r, int count) { return array(r.engine.cells.open(count)); })
         .def("fork",
-             [](Runner& r, Ints contexts) { return array(r.engine.cells.fork(contexts.data(), (int)contexts.size())); })
+             [](Runner& r, const py::object& which) {
+                 const Ints contexts = ints(which);
+                 return array(r.engine.cells.fork(contexts.data(), (int)contexts.size()));
+             })
         .def("truncate",
-             [](Runner& r, Ints contexts, Ints lengths) {
+             [](Runner& r, const py::object& which, const py::object& kept) {
+                 const Ints contexts = ints(which), lengths = ints(kept);
                  if (lengths.size() != contexts.size()) throw PassFault("a length for each context");
                  r.engine.cells.truncate(contexts.data(), lengths.data(), (int)contexts.size());
              })
-        .def("close", [](Runner& r, Ints contexts) { r.engine.cells.close(contexts.data(), (int)contexts.size()); })
+        .def("close",
+             [](Runner& r, const py::object& which) {
+                 const Ints contexts = ints(which);
+                 r.engine.cells.close(contexts.data(), (int)contexts.size());
+             })
         .def("commit",
-             [](Runner& r, Scores& scores, Ints kept) {
+             [](Runner& r, const py::object& of, const py::object& which) {
+                 if (!py::isinstance<Scores>(of)) throw PassFault("what is committed is not what `run` gave");
+                 const Scores& scores = of.cast<const Scores&>();
                  if (scores.runner.get() != &r) throw PassFault("the pass is another engine's");
+                 const Ints kept = ints(which);
                  r.engine.cells.end(*scores.pending, kept.data(), (int)kept.size());
              })
         .def("output",
