@@ -216,6 +216,7 @@ void Engine::attend_sources(Workspace& space, const Layer& layer, float* x, int 
 
 std::vector<int> Engine::encode(const int* tokens, const int* lengths, int count) {
     const Rounding rounding;
+    threads.adapt();
     const Stack& stack = network->encoder;
     for (int b = 0, at = 0; b < count; at += lengths[b++]) {
         if (lengths[b] < 1 || lengths[b] > network->most_source)
@@ -355,6 +356,7 @@ class Lists {
 std::shared_ptr<Pending> Engine::run(const Tokens& tokens, const Want& want, Read& found) {
     const Rounding rounding;
     const int n = tokens.count;
+    threads.adapt();
     if (n < 1) throw PassFault("a pass has no token");
     for (int i = 0; i < n; i++) {
         if (tokens.words[i] < 0 || tokens.words[i] >= network->words)
