@@ -43,11 +43,15 @@ FAIRSEQ_DOORS = {
 LAZY = {"nartk/pipeline.py", "nartk/__init__.py", "nartk/registry.py", "nartk/kinds.py"}
 # Files of the core that load no torch: of what is installed, numpy alone; of the core, one another.
 WITHOUT_TORCH = {
-    f"nartk/{name}.py" for name in ("errors", "vocab", "hypothesis", "passes", "contexts", "reading")
+    f"nartk/{name}.py"
+    for name in ("errors", "vocab", "hypothesis", "passes", "parallel", "contexts", "reading")
 }
 TENSOR_ENGINE = "models/tensor_engine.py"
 # What decoders see of the core.
-OF_DECODERS = {"scorer", "passes", "registry", "hypothesis", "errors", "vocab", "sums", "rows", "decoders"}
+OF_DECODERS = {
+    *("scorer", "passes", "parallel", "registry", "hypothesis", "errors", "vocab", "sums", "rows"),
+    "decoders",
+}
 # What of the decoders loads no torch: these folders, and these files with all that they import of the rest.
 HOST_DECODERS = (
     "decoders/loop/",

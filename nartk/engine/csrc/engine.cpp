@@ -11,9 +11,7 @@ namespace nartk {
 
 namespace {
 
-constexpr int CHUNK = 128;    // tokens that go through all layers together, so that they stay near
-constexpr int READ = 32;      // tokens whose logits are there at once
-constexpr double PART = 2e5;  // multiplications that are worth another thread
+constexpr int READ = 32;  // tokens whose logits are there at once
 
 std::string number(long long x) { return std::to_string(x); }
 int rounded(int x, int multiple) { return (x + multiple - 1) / multiple * multiple; }
@@ -38,27 +36,31 @@ size_t Network::kv_floats(const Stack& stack) const {
     return floats;
 }
 
-// A workspace for as long as a call takes.
-struct Engine::Lease {
-    Engine& engine;
-    std::unique_ptr<Workspace> space;
-    explicit Lease(Engine& engine) : engine(engine) {
-        std::lock_guard<std::mutex> lock(engine.mutex);
-        if (engine.spaces.empty()) {
-            space.reset(new Workspace);
-        } else {
-            space = std::move(engine.spaces.back());
-            engine.spaces.pop_back();
-        }
+Engine::Lease::Lease(Engine& engine) : engine(engine) {
+    std::lock_guard<std::mutex> lock(engine.mutex);
+    if (engine.spaces.empty()) {
+        space.reset(new Workspace);
+    } else {
+        space = std::move(engine.spaces.back());
+        engine.spaces.pop_back();
     }
-    ~Lease() {
-        std::lock_guard<std::mutex> lock(engine.mutex);
-        try {
-            engine.spaces.push_back(std::move(space));
-        } catch (const std::bad_alloc&) {  // then it is gone
-        }
+}
+
+Engine::Lease::~Lease() {
+    std::lock_guard<std::mutex> lock(engine.mutex);
+    try {
+        engine.spaces.push_back(std::move(space));
+    } catch (const std::bad_alloc&) {  // then it is gone
     }
-};
+}
+
+Rows::Rows(const int* lengths, int count) {
+    for (int b = 0; b < count; b++) {
+        longest = std::max(longest, lengths[b]);
+        begin.insert(begin.end(), lengths[b], (int)begin.size());
+        size.insert(size.end(), lengths[b], lengths[b]);
+    }
+}
 
 Engine::Engine(std::shared_ptr<const Network> network, const Kernels* kernels, int threads)
     : cells(network->kv_floats(network->decoder)), network(network), kernels(kernels), threads(threads) {}
@@ -110,9 +112,14 @@ void Engine::embed(const Embedding& embedding, const int* words, const int* posi
         float* to = x + (size_t)i * step;
         kernels->row(*embedding.words, words[i], embedding.scale, to);
         std::fill(to + d, to + step, 0.0f);
-        if (embedding.positions)
-            kernels->add(to, embedding.positions + (size_t)(positions[i] + embedding.offset) * d, d);
     }
+    place(embedding, positions, n, x);
+}
+
+void Engine::place(const Embedding& embedding, const int* positions, int n, float* x) {
+    const int d = network->features, step = stride();
+    for (int i = 0; embedding.positions && i < n; i++)
+        kernels->add(x + (size_t)i * step, embedding.positions + (size_t)(positions[i] + embedding.offset) * d, d);
     if (embedding.norm.gain) normed(embedding.norm, x, n, x);
 }
 
@@ -175,6 +182,38 @@ struct Where {
 
 }  // namespace
 
+void Engine::attend_rows(Workspace& space, const Layer& layer, float* x, int n, const Rows& rows) {
+    const int width = layer.width(), wide = layer.qkv->width(), step = stride();
+    sublayer(space, layer.self_norm, layer.norm_first, x, n, [&](const float* y) {
+        float* qkv = space.projected.get((size_t)n * wide);
+        linear(space, *layer.qkv, y, n, step, qkv, wide);
+        std::vector<const float*> list(n);
+        for (int i = 0; i < n; i++) list[i] = qkv + (size_t)i * wide;
+        float* attended = space.attended.get((size_t)n * width);
+        attend(space, layer, qkv, wide, n, rows.longest, attended,
+               [&](int token) { return Where{{list.data() + rows.begin[token], rows.size[token]}, width, 2 * width}; });
+        linear(space, *layer.out, attended, n, width, x, step, {Activation::none, true});
+    });
+}
+
+// offset: of the layer's keys in a source's row.
+void Engine::attend_sources(Workspace& space, const Layer& layer, float* x, int n, int offset,
+                            const std::shared_ptr<const Memory>* sources) {
+    const int width = layer.width(), wide = layer.cross_q->width(), step = stride();
+    int longest = 0;
+    for (int i = 0; i < n; i++) longest = std::max(longest, sources[i]->length);
+    sublayer(space, layer.cross_norm, layer.norm_first, x, n, [&](const float* y) {
+        float* q = space.projected.get((size_t)n * wide);
+        linear(space, *layer.cross_q, y, n, step, q, wide);
+        float* attended = space.attended.get((size_t)n * width);
+        attend(space, layer, q, wide, n, longest, attended, [&](int token) {
+            const Memory& source = *sources[token];
+            return Where{{source.rows.data(), source.length}, offset, offset + width};
+        });
+        linear(space, *layer.cross_out, attended, n, width, x, step, {Activation::none, true});
+    });
+}
+
 std::vector<int> Engine::encode(const int* tokens, const int* lengths, int count) {
     const Rounding rounding;
     threads.adapt();
@@ -195,31 +234,13 @@ std::vector<int> Engine::encode(const int* tokens, const int* lengths, int count
     for (int begin = 0, at = 0; begin < count;) {
         int end = begin, n = 0;  // sources that go together
         while (end < count && (end == begin || n + lengths[end] <= CHUNK)) n += lengths[end++];
-        std::vector<int> positions(n), owner(n), start(n);
-        int longest = 0;
-        for (int b = begin, i = 0; b < end; b++) {
-            longest = std::max(longest, lengths[b]);
-            for (int j = 0, first = i; j < lengths[b]; j++, i++) {
-                positions[i] = j;
-                owner[i] = b;
-                start[i] = first;
-            }
-        }
+        const Rows rows(lengths + begin, end - begin);
+        std::vector<int> positions(n);
+        for (int i = 0; i < n; i++) positions[i] = i - rows.begin[i];
         float* x = space.x.get((size_t)n * step);
         embed(stack.embedding, tokens + at, positions.data(), n, x);
-        std::vector<const float*> rows(n);
         for (const Layer& layer : stack.layers) {
-            const int width = layer.width(), wide = layer.qkv->width();
-            sublayer(space, layer.self_norm, layer.norm_first, x, n, [&](const float* y) {
-                float* qkv = space.projected.get((size_t)n * wide);
-                linear(space, *layer.qkv, y, n, step, qkv, wide);
-                for (int i = 0; i < n; i++) rows[i] = qkv + (size_t)i * wide;
-                float* attended = space.attended.get((size_t)n * width);
-                attend(space, layer, qkv, wide, n, longest, attended, [&](int token) {
-                    return Where{{rows.data() + start[token], lengths[owner[token]]}, width, 2 * width};
-                });
-                linear(space, *layer.out, attended, n, width, x, step, {Activation::none, true});
-            });
+            attend_rows(space, layer, x, n, rows);
             feed_forward(space, layer, x, n);
             if (interrupted) interrupted();
         }
@@ -228,6 +249,7 @@ std::vector<int> Engine::encode(const int* tokens, const int* lengths, int count
         for (int b = begin, i = 0; b < end; i += lengths[b++]) {
             auto memory = std::make_shared<Memory>();
             memory->length = lengths[b];
+            memory->tokens.assign(tokens + at + i, tokens + at + i + lengths[b]);
             memory->output.resize((size_t)lengths[b] * d);
             for (int j = 0; j < lengths[b]; j++)
                 std::memcpy(memory->output.data() + (size_t)j * d, x + (size_t)(i + j) * step, d * sizeof(float));
@@ -366,11 +388,8 @@ std::shared_ptr<Pending> Engine::run(const Tokens& tokens, const Want& want, Rea
         size_t read_so_far = 0;
         for (int begin = 0; begin < n; begin += CHUNK) {
             const int m = std::min(CHUNK, n - begin);
-            int longest = 0, widest = 0;
-            for (int i = begin; i < begin + m; i++) {
-                longest = std::max(longest, lists->of(i).count);
-                widest = std::max(widest, sources[i]->length);
-            }
+            int longest = 0;
+            for (int i = begin; i < begin + m; i++) longest = std::max(longest, lists->of(i).count);
             float* x = space.x.get((size_t)m * step);
             embed(stack.embedding, tokens.words + begin, tokens.positions + begin, m, x);
             int offset = 0;  // of the layer's keys in a cell and in a source's row
@@ -390,19 +409,7 @@ std::shared_ptr<Pending> Engine::run(const Tokens& tokens, const Want& want, Rea
                     });
                     linear(space, *layer.out, attended, m, width, x, step, {Activation::none, true});
                 });
-                if (layer.cross_q) {
-                    sublayer(space, layer.cross_norm, layer.norm_first, x, m, [&](const float* y) {
-                        const int wide = layer.cross_q->width();
-                        float* q = space.projected.get((size_t)m * wide);
-                        linear(space, *layer.cross_q, y, m, step, q, wide);
-                        float* attended = space.attended.get((size_t)m * width);
-                        attend(space, layer, q, wide, m, widest, attended, [&](int token) {
-                            const Memory& source = *sources[begin + token];
-                            return Where{{source.rows.data(), source.length}, offset, offset + width};
-                        });
-                        linear(space, *layer.cross_out, attended, m, width, x, step, {Activation::none, true});
-                    });
-                }
+                if (layer.cross_q) attend_sources(space, layer, x, m, offset, sources.data() + begin);
                 feed_forward(space, layer, x, m);
                 offset += 2 * width;
                 if (interrupted) interrupted();

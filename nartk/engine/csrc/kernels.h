@@ -64,8 +64,9 @@ struct Kernels {
     // One head of one query: d a multiple of 16. `scores` has room for count, filled up to 16.
     void (*attend)(const float* q, Attended over, int key, int value, int d, float scale, const float* bias,
                    float* scores, float* y);
-    float (*exp_sum)(const float* x, int k, float most);  // sum of exp(x - most)
-    int (*best)(const float* x, int k, float* value);     // the first of the largest
+    void (*add_softmax)(float* scores, int k, float by, float* to);  // to += by * softmax(scores), which are used up
+    float (*exp_sum)(const float* x, int k, float most);             // sum of exp(x - most)
+    int (*best)(const float* x, int k, float* value);                // the first of the largest
 };
 
 // Null where this build or the processor lacks the instructions.

@@ -75,6 +75,15 @@ Activation activation_of(const std::string& name) {
     throw py::value_error("no activation " + name + " in the engine");
 }
 
+Copied copied_of(const std::string& name) {
+    if (name == "none") return Copied::none;
+    if (name == "uniform") return Copied::uniform;
+    if (name == "soft") return Copied::soft;
+    if (name == "source") return Copied::source;
+    if (name == "memory") return Copied::memory;
+    throw py::value_error("nothing is copied as " + name + " in the engine");
+}
+
 const Kernels& kernels_of(const std::string& isa) {
     const Kernels* found = kernels_for(isa.c_str());
     if (!found) throw py::value_error("this build and processor have no instruction set " + isa);
@@ -217,6 +226,29 @@ struct Model {
         return made;
     }
 
+    Parallel parallel(const py::dict& from) {
+        Parallel made;
+        const int d = network->features;
+        made.copied = copied_of(from["copied"].cast<std::string>());
+        made.frames = from["frames"].cast<int>();
+        made.temperature = from["temperature"].cast<float>();
+        require(made.frames > 0 && made.temperature > 0.0f, "frames and a temperature above 0");
+        made.lengths = linear(from, "lengths");
+        require(!made.lengths || made.lengths->inputs == d, "a length predictor of another size");
+        made.query = linear(from, "query");
+        if (!made.query) return made;
+        made.by_features = from["by_features"].cast<bool>();
+        made.positions = floats(from["positions"], (py::ssize_t)network->most_target * d);
+        const int inputs = d * ((int)made.by_features + (made.positions != nullptr));
+        made.query = linear(from, "query", d, inputs);
+        made.key = linear(from, "key", d, inputs);
+        made.gate = linear(from, "gate");
+        require(made.key && made.gate && made.gate->inputs == inputs && d % made.gate->outputs == 0,
+                "links lack a part, or have one of another size");
+        require(made.query->type == Type::fp32 && made.key->type == Type::fp32, "links are computed in fp32");
+        return made;
+    }
+
     explicit Model(const py::dict& from) {
         network->features = from["features"].cast<int>();
         require(network->features > 0, "a model has features");
@@ -230,6 +262,7 @@ struct Model {
         require(network->decoder.embedding.words->outputs == network->words, "as many words are read as written");
         network->most_source = network->encoder.embedding.count;
         network->most_target = network->decoder.embedding.count;
+        if (from.contains("parallel")) network->parallel = parallel(from["parallel"].cast<py::dict>());
     }
 };
 
@@ -274,7 +307,7 @@ struct Scores {
 
     Floats rows(const py::object& which) const {
         const Ints index = ints(which);
-        if (!pending->open) throw PassFault("the pass has ended: its logits are gone");
+        if (pending && !pending->open) throw PassFault("the pass has ended: its logits are gone");
         const int d = runner->engine.network->features, words = runner->engine.network->words;
         const py::ssize_t count = index.size();
         std::vector<float> some((size_t)count * d);
@@ -294,6 +327,96 @@ struct Scores {
 
 using Given = std::optional<py::object>;
 
+// What is wanted of n tokens, of a model of `all` words; checked, with the arrays that it points into.
+struct Wanted {
+    Want want;
+    bool hidden, logits;
+    std::optional<Ints> ban_offsets, banned, given;
+    std::optional<Doubles> uniforms;
+
+    Wanted(py::ssize_t n, int all, Given only_given, Given offsets_given, Given banned_given, int top, bool margin,
+           bool hidden, Given given_given, Given uniforms_given, double temperature, int top_k, double top_p,
+           bool logits)
+        : hidden(hidden), logits(logits) {
+        if (const auto only = maybe<Ints>(only_given, "only", -1)) {
+            want.only.assign(only->data(), only->data() + only->size());
+            for (size_t i = 0; i < want.only.size(); i++)
+                if (want.only[i] < 0 || want.only[i] >= n || (i && want.only[i] <= want.only[i - 1]))
+                    throw PassFault("scored tokens are ascending indices of the pass");
+        } else {
+            want.only.resize(n);
+            for (int i = 0; i < n; i++) want.only[i] = i;
+        }
+        const py::ssize_t scored = (py::ssize_t)want.only.size();
+        ban_offsets = maybe<Ints>(offsets_given, "banned.offsets", scored + 1);
+        banned = maybe<Ints>(banned_given, "banned.values", -1);
+        if (!banned != !ban_offsets) throw PassFault("forbidden words lack a part");
+        if (banned) {
+            const int* offsets = ban_offsets->data();
+            if (offsets[0] != 0 || offsets[scored] != banned->size())
+                throw PassFault("lists of forbidden words begin at 0 and end with the last");
+            for (py::ssize_t i = 0; i < scored; i++)
+                if (offsets[i] > offsets[i + 1]) throw PassFault("lists of forbidden words ascend");
+            for (py::ssize_t i = 0; i < banned->size(); i++)
+                if (banned->data()[i] < 0 || banned->data()[i] >= all)
+                    throw PassFault("a forbidden word is none of the model's");
+            want.ban_offsets = offsets;
+            want.banned = banned->data();
+        }
+        if (top < 0) throw PassFault(std::to_string(top) + " likeliest words are asked for");
+        want.top = top;
+        want.margin = margin;
+        given = maybe<Ints>(given_given, "given", scored);
+        if (given) {
+            for (py::ssize_t i = 0; i < scored; i++)
+                if (given->data()[i] < -1 || given->data()[i] >= all)
+                    throw PassFault("a given word is none of the model's");
+            want.given = given->data();
+        }
+        uniforms = maybe<Doubles>(uniforms_given, "uniforms", scored);
+        if (uniforms) {
+            for (py::ssize_t i = 0; i < scored; i++)
+                if (!(uniforms->data()[i] >= 0.0 && uniforms->data()[i] < 1.0))
+                    throw PassFault("`uniforms` holds a number that is not in [0, 1)");
+            if (!(temperature > 0.0) || std::isinf(temperature) || top_k < 0 || !(top_p > 0.0) || top_p > 1.0)
+                throw PassFault("temperature, top-k or top-p is out of bounds");
+            want.draw = {uniforms->data(), temperature, top_p, top_k};
+        }
+    }
+
+    // What `read` reads, which runs without Python's lock.
+    template <class Reader>
+    std::shared_ptr<Scores> scores(std::shared_ptr<Runner> runner, Reader reader) const {
+        auto made = std::make_shared<Scores>();
+        made->runner = runner;
+        Read read;
+        if (logits) {
+            Floats all({(py::ssize_t)want.only.size(), (py::ssize_t)runner->engine.network->words});
+            read.logits = all.mutable_data();
+            made->logits = all;
+        }
+        {
+            py::gil_scoped_release release;
+            reader(*made, read);
+        }
+        made->best = array(read.best);
+        made->log_probs = array(read.log_probs);
+        if (want.top) {
+            made->top = matrix(read.top, want.top);
+            made->top_log_probs = matrix(read.top_log_probs, want.top);
+        }
+        if (want.margin) made->margins = array(read.margins);
+        if (given) made->given_log_probs = array(read.given_log_probs);
+        if (uniforms) {
+            made->drawn = array(read.drawn);
+            made->drawn_log_probs = array(read.drawn_log_probs);
+        }
+        if (hidden) made->hidden = matrix(read.hidden, runner->engine.network->features);
+        made->features = std::move(read.hidden);
+        return made;
+    }
+};
+
 std::shared_ptr<Scores> run(std::shared_ptr<Runner> runner, py::object words_given, py::object positions_given,
                             py::object memories_given, py::object contexts_given, py::object parents_given,
                             Given only_given, Given offsets_given, Given banned_given, int top, bool margin,
@@ -305,80 +428,87 @@ std::shared_ptr<Scores> run(std::shared_ptr<Runner> runner, py::object words_giv
                memories = column<Ints>(memories_given, "memory", n),
                contexts = column<Ints>(contexts_given, "contexts", n),
                parents = column<Ints>(parents_given, "parents", n);
-    Want want;
-    if (const auto only = maybe<Ints>(only_given, "only", -1)) {
-        want.only.assign(only->data(), only->data() + only->size());
-        for (size_t i = 0; i < want.only.size(); i++)
-            if (want.only[i] < 0 || want.only[i] >= n || (i && want.only[i] <= want.only[i - 1]))
-                throw PassFault("scored tokens are ascending indices of the pass");
-    } else {
-        want.only.resize(n);
-        for (int i = 0; i < n; i++) want.only[i] = i;
+    const Wanted wanted(n, runner->engine.network->words, only_given, offsets_given, banned_given, top, margin, hidden,
+                        given_given, uniforms_given, temperature, top_k, top_p, logits);
+    return wanted.scores(runner, [&](Scores& scores, Read& read) {
+        scores.pending = runner->engine.run(
+            {(int)n, words.data(), positions.data(), memories.data(), contexts.data(), parents.data()}, wanted.want,
+            read);
+    });
+}
+
+// The arrays of a canvas, checked.
+struct Places {
+    Ints memories, lengths, words;
+
+    Places(const py::object& memories_given, const py::object& lengths_given, const py::object& words_given)
+        : memories(ints(memories_given)), lengths(ints(lengths_given)), words(ints(words_given)) {
+        py::ssize_t total = 0;
+        for (py::ssize_t i = 0; i < lengths.size(); i++) total += std::max(0, lengths.data()[i]);
+        if (memories.size() != lengths.size() || total != words.size())
+            throw PassFault("the arrays of a canvas differ in length");
     }
-    const py::ssize_t scored = (py::ssize_t)want.only.size();
-    const int all = runner->engine.network->words;
-    const auto ban_offsets = maybe<Ints>(offsets_given, "banned.offsets", scored + 1);
-    const auto banned = maybe<Ints>(banned_given, "banned.values", -1);
-    if (!banned != !ban_offsets) throw PassFault("forbidden words lack a part");
-    if (banned) {
-        const int* offsets = ban_offsets->data();
-        if (offsets[0] != 0 || offsets[scored] != banned->size())
-            throw PassFault("lists of forbidden words begin at 0 and end with the last");
-        for (py::ssize_t i = 0; i < scored; i++)
-            if (offsets[i] > offsets[i + 1]) throw PassFault("lists of forbidden words ascend");
-        for (py::ssize_t i = 0; i < banned->size(); i++)
-            if (banned->data()[i] < 0 || banned->data()[i] >= all)
-                throw PassFault("a forbidden word is none of the model's");
-        want.ban_offsets = offsets;
-        want.banned = banned->data();
-    }
-    if (top < 0) throw PassFault(std::to_string(top) + " likeliest words are asked for");
-    want.top = top;
-    want.margin = margin;
-    const auto given = maybe<Ints>(given_given, "given", scored);
-    if (given) {
-        for (py::ssize_t i = 0; i < scored; i++)
-            if (given->data()[i] < -1 || given->data()[i] >= all)
-                throw PassFault("a given word is none of the model's");
-        want.given = given->data();
-    }
-    const auto uniforms = maybe<Doubles>(uniforms_given, "uniforms", scored);
-    if (uniforms) {
-        for (py::ssize_t i = 0; i < scored; i++)
-            if (!(uniforms->data()[i] >= 0.0 && uniforms->data()[i] < 1.0))
-                throw PassFault("`uniforms` holds a number that is not in [0, 1)");
-        if (!(temperature > 0.0) || std::isinf(temperature) || top_k < 0 || !(top_p > 0.0) || top_p > 1.0)
-            throw PassFault("temperature, top-k or top-p is out of bounds");
-        want.draw = {uniforms->data(), temperature, top_p, top_k};
-    }
-    auto scores = std::make_shared<Scores>();
-    scores->runner = runner;
-    Read read;
-    if (logits) {
-        Floats all_logits({scored, (py::ssize_t)all});
-        read.logits = all_logits.mutable_data();
-        scores->logits = all_logits;
-    }
+
+    Canvas canvas() const { return {(int)memories.size(), memories.data(), lengths.data(), words.data()}; }
+};
+
+std::shared_ptr<Scores> fill(std::shared_ptr<Runner> runner, py::object memories, py::object lengths, py::object words,
+                             Given only, Given ban_offsets, Given banned, int top, bool margin, bool hidden,
+                             Given given, Given uniforms, double temperature, int top_k, double top_p, bool logits) {
+    const Places places(memories, lengths, words);
+    const Wanted wanted(places.words.size(), runner->engine.network->words, only, ban_offsets, banned, top, margin,
+                        hidden, given, uniforms, temperature, top_k, top_p, logits);
+    return wanted.scores(runner, [&](Scores&, Read& read) {
+        runner->engine.fill(places.canvas(), wanted.want.only, read.hidden);
+        runner->engine.read(wanted.want, read);
+    });
+}
+
+// Words at features [n,d] that a graph gave.
+std::shared_ptr<Scores> words_at(std::shared_ptr<Runner> runner, Floats features, Given only, Given ban_offsets,
+                                 Given banned, int top, bool margin, bool hidden, Given given, Given uniforms,
+                                 double temperature, int top_k, double top_p, bool logits) {
+    const int d = runner->engine.network->features;
+    if (features.ndim() != 2 || features.shape(1) != d) throw PassFault("features of another size");
+    const Wanted wanted(features.shape(0), runner->engine.network->words, only, ban_offsets, banned, top, margin,
+                        hidden, given, uniforms, temperature, top_k, top_p, logits);
+    return wanted.scores(runner, [&](Scores&, Read& read) {
+        for (int index : wanted.want.only) {
+            const float* row = features.data() + (size_t)index * d;
+            read.hidden.insert(read.hidden.end(), row, row + d);
+        }
+        runner->engine.read(wanted.want, read);
+    });
+}
+
+// Features [N,d] of the vertices of graphs, and their links, [L,L] of each graph behind each other.
+py::tuple graph(Runner& runner, py::object memories, py::object lengths, py::object words) {
+    const Places places(memories, lengths, words);
+    const Canvas canvas = places.canvas();
+    std::vector<int> every(places.words.size());
+    for (size_t i = 0; i < every.size(); i++) every[i] = (int)i;
+    py::ssize_t edges = 0;
+    for (int b = 0; b < canvas.rows; b++) edges += (py::ssize_t)canvas.lengths[b] * canvas.lengths[b];
+    Floats links(edges);
+    float* to = links.mutable_data();
+    std::vector<float> hidden;
     {
         py::gil_scoped_release release;
-        scores->pending = runner->engine.run(
-            {(int)n, words.data(), positions.data(), memories.data(), contexts.data(), parents.data()}, want, read);
+        runner.engine.fill(canvas, every, hidden);
+        runner.engine.links(hidden.data(), canvas.lengths, canvas.rows, to);
     }
-    scores->best = array(read.best);
-    scores->log_probs = array(read.log_probs);
-    if (top) {
-        scores->top = matrix(read.top, top);
-        scores->top_log_probs = matrix(read.top_log_probs, top);
-    }
-    if (margin) scores->margins = array(read.margins);
-    if (given) scores->given_log_probs = array(read.given_log_probs);
-    if (uniforms) {
-        scores->drawn = array(read.drawn);
-        scores->drawn_log_probs = array(read.drawn_log_probs);
-    }
-    if (hidden) scores->hidden = matrix(read.hidden, runner->engine.network->features);
-    scores->features = std::move(read.hidden);
-    return scores;
+    return py::make_tuple(matrix(hidden, runner.engine.network->features), links);
+}
+
+Floats length_logits(Runner& runner, const py::object& of) {
+    const Linear* predictor = runner.engine.network->parallel.lengths;
+    if (!predictor) throw PassFault("the model predicts no lengths");
+    const Ints memories = ints(of);
+    Floats made({memories.size(), (py::ssize_t)predictor->outputs});
+    float* to = made.mutable_data();
+    py::gil_scoped_release release;
+    runner.engine.length_logits(memories.data(), (int)memories.size(), to);
+    return made;
 }
 
 py::array_t<int32_t> encode(Runner& runner, const py::object& all, const py::object& of_each) {
@@ -526,7 +656,7 @@ PYBIND11_MODULE(_native, m) {
              [](Runner& r, const py::object& of, const py::object& which) {
                  if (!py::isinstance<Scores>(of)) throw PassFault("what is committed is not what `run` gave");
                  const Scores& scores = of.cast<const Scores&>();
-                 if (scores.runner.get() != &r) throw PassFault("the pass is another engine's");
+                 if (scores.runner.get() != &r || !scores.pending) throw PassFault("the pass is another engine's");
                  const Ints kept = ints(which);
                  r.engine.cells.end(*scores.pending, kept.data(), (int)kept.size());
              })
@@ -537,6 +667,25 @@ PYBIND11_MODULE(_native, m) {
              })
         .def_property_readonly("cells_in_use", [](Runner& r) { return r.engine.cells.in_use(); })
         .def_property_readonly("memories_in_use", [](Runner& r) { return r.engine.memories_in_use(); })
+        .def("source_lengths",
+             [](Runner& r, const py::object& which) {
+                 const Ints memories = ints(which);
+                 Ints made(memories.size());
+                 for (py::ssize_t i = 0; i < memories.size(); i++)
+                     made.mutable_data()[i] = r.engine.memory(memories.data()[i])->length;
+                 return made;
+             })
+        .def("length_logits", &length_logits)
+        .def("graph", &graph)
+        .def("fill", &fill, py::arg("memories"), py::arg("lengths"), py::arg("words"), py::arg("only") = py::none(),
+             py::arg("ban_offsets") = py::none(), py::arg("banned") = py::none(), py::arg("top") = 0,
+             py::arg("margin") = false, py::arg("hidden") = false, py::arg("given") = py::none(),
+             py::arg("uniforms") = py::none(), py::arg("temperature") = 1.0, py::arg("top_k") = 0,
+             py::arg("top_p") = 1.0, py::arg("logits") = false)
+        .def("words", &words_at, py::arg("features"), py::arg("only") = py::none(), py::arg("ban_offsets") = py::none(),
+             py::arg("banned") = py::none(), py::arg("top") = 0, py::arg("margin") = false, py::arg("hidden") = false,
+             py::arg("given") = py::none(), py::arg("uniforms") = py::none(), py::arg("temperature") = 1.0,
+             py::arg("top_k") = 0, py::arg("top_p") = 1.0, py::arg("logits") = false)
         .def("run", &run, py::arg("words"), py::arg("positions"), py::arg("memories"), py::arg("contexts"),
              py::arg("parents"), py::arg("only") = py::none(), py::arg("ban_offsets") = py::none(),
              py::arg("banned") = py::none(), py::arg("top") = 0, py::arg("margin") = false, py::arg("hidden") = false,
