@@ -136,6 +136,16 @@ class TransformerConfig:
             shapes |= norm("decoder_norm", d)
         return shapes | {"output.weight": (self.tgt_vocab, d)}
 
+    def shared_weights(self) -> dict[str, str]:
+        """The names of weights that are those of another name, with this name."""
+        words = [
+            f"{part}.weight" for part in ("encoder_embedding.words", "decoder_embedding.words", "output")
+        ]
+        if self.share_embeddings == "none":
+            return {}
+        first, *others = words if self.share_embeddings == "all" else words[1:]
+        return dict.fromkeys(others, first)
+
 
 def linear(name: str, outputs: int, inputs: int) -> dict[str, tuple[int, ...]]:
     """The weights of a linear layer with bias."""
