@@ -140,7 +140,7 @@ def test_a_model_of_another_kind_is_refused_before_decoding(dog: type) -> None:
     assert text.startswith("error[E103 StrategyMismatch] strategy 'dog' needs a Barks, this model is none.")
     assert "greedy" in text.split("Fix: choose from ")[1]
     assert "dog" not in text.split("Fix: choose from ")[1]
-    with pytest.raises(StrategyMismatchError, match="needs a Seq2SeqScorer, this model is none"):
+    with pytest.raises(StrategyMismatchError, match="needs a PassScorer, this model is none"):
         require_protocol(make_strategy("greedy", {}), object())
 
 
