@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from scripted import decode
+from scripted import decode, over_tensors
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
@@ -144,7 +144,7 @@ def test_a_model_that_leaves_the_device_is_noticed(monkeypatch: pytest.MonkeyPat
     requests = random_requests(random.Random(1), 3, 30)
     monkeypatch.setattr(Serving, "columns", lambda self, width: torch.arange(width))
     with Apart(), pytest.raises(RuntimeError, match="on the host and on the device"):
-        decode(make_strategy("greedy", {}), scorer_of("transformer"), requests)
+        decode(over_tensors("greedy", {}), scorer_of("transformer"), requests)
 
 
 def test_a_tensor_without_a_device_is_noticed() -> None:
