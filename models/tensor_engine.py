@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nartk.engine.scorer import EngineScorer
 from nartk.models.transformer import TransformerConfig
 from nartk.passes import ROOT, IntArray, Pass
 from nartk.scorer import Source, Tree
+
+if TYPE_CHECKING:
+    from nartk.engine.scorer import EngineScorer  # which an installation may lack
 
 
 class _Memory:
@@ -71,7 +73,7 @@ class TensorEngine:
     @property
     def numerics(self) -> str:
         """What a signature says of how it computes."""
-        return f"engine:{self.passes.isa}"
+        return f"{self.passes.numerics}|torch:{torch.__version__}"
 
     def mode(self, *, exact: bool) -> TensorEngine:
         return self

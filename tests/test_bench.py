@@ -19,6 +19,7 @@ from test_gad import network, stir
 from tiny import SENTENCES, random_model
 
 from nartk import pipeline
+from nartk.architectures import architectures
 from nartk.bench import costs, engines, report, runner
 from nartk.bench import worker as bench_worker
 from nartk.bench.choose import Given
@@ -32,7 +33,6 @@ from nartk.cli.bench import main
 from nartk.cli.score import scorer_of
 from nartk.decoders.parallel_drafts import FrameDrafter
 from nartk.errors import LengthMismatchError, NartkError, UnknownStrategyError, UsageError
-from nartk.kinds import KINDS
 from nartk.metrics.bootstrap import compare
 from nartk.metrics.sacre import chrf_score
 from nartk.pipeline import Model, load
@@ -220,7 +220,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             folder / name,
             kind=kind,
             settings=dataclasses.asdict(scorer.config),
-            tensors=stir(KINDS[kind].network(scorer.config)).state_dict(),
+            tensors=stir(architectures()[kind].network(scorer.config)).state_dict(),
             source_vocab=vocab,
             target_vocab=vocab,
             card="# A small model for tests\n",

@@ -181,7 +181,7 @@ def test_model_is_the_shipped_one_by_default(
     monkeypatch.setattr(nartk.pipeline, "load", load)
     give_stdin(monkeypatch, b"he go\n")
     assert main(["--dtype", "bf16"]) == 0
-    assert asked == [("gec-en", {"device": "cpu", "dtype": "bf16"})]
+    assert asked == [("gec-en", {"device": "cpu", "dtype": "bf16", "threads": None})]
     assert outputs_of(capsysbinary) == ["he goes"]
 
 
@@ -351,7 +351,7 @@ FULL = Path("/dev/full")
         (["MODEL", "--batch-size", "0", "SOURCE"], 2, r"E101 Usage\] --batch-size is 0"),
         (["MODEL", "--max-tokens", "0", "SOURCE"], 2, r"E101 Usage\] --max-tokens is 0"),
         (["MODEL", "--threads", "0", "SOURCE"], 2, r"E101 Usage\] --threads is 0"),
-        (["MODEL", "--dtype", "int8"], 2, r"E101 Usage\] --dtype is 'int8'"),
+        (["MODEL", "--dtype", "int4"], 2, r"E101 Usage\] --dtype is 'int4'"),
         (["MODEL", "--device", "tpu9"], 2, r"E101 Usage\] --device is 'tpu9'"),
         (["MODEL", "--column", "0"], 2, r"E101 Usage\] --column is 0"),
         (

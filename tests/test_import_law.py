@@ -16,7 +16,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("models", "decoders", "data")  # linked into the package: they import as nartk.models and so on
-PARTS = ("cli", "tasks", "adapters", "metrics", "bench")  # inside the package, each with its own law
+PARTS = (
+    "cli",
+    "tasks",
+    "adapters",
+    "metrics",
+    "bench",
+    "engine",
+)  # inside the package, each with its law
 LIGHT = {"torch", "numpy", "safetensors", "sentencepiece", "rich"}  # what the core package itself installs
 FAIRSEQ = {"fairseq", "fairseq_cli", "hydra", "omegaconf"}
 FOREIGN_MODELS = {"transformers", "ctranslate2"}
@@ -36,10 +43,15 @@ FAIRSEQ_DOORS = {
 LAZY = {"nartk/pipeline.py", "nartk/__init__.py", "nartk/registry.py", "nartk/kinds.py"}
 # Files of the core that load no torch: of what is installed, numpy alone; of the core, one another.
 WITHOUT_TORCH = {
-    f"nartk/{name}.py" for name in ("errors", "vocab", "hypothesis", "passes", "contexts", "reading")
+    f"nartk/{name}.py"
+    for name in ("errors", "vocab", "hypothesis", "passes", "parallel", "contexts", "reading")
 }
+TENSOR_ENGINE = "models/tensor_engine.py"
 # What decoders see of the core.
-OF_DECODERS = {"scorer", "passes", "registry", "hypothesis", "errors", "vocab", "sums", "rows", "decoders"}
+OF_DECODERS = {
+    *("scorer", "passes", "parallel", "registry", "hypothesis", "errors", "vocab", "sums", "rows"),
+    "decoders",
+}
 # What of the decoders loads no torch: these folders, and these files with all that they import of the rest.
 HOST_DECODERS = (
     "decoders/loop/",
@@ -123,6 +135,12 @@ def complaint(path: str, found: Import) -> str | None:
             return "this file imports numpy alone"
         if path in WITHOUT_TORCH and target and f"nartk/{found.name.split('.')[1]}.py" not in WITHOUT_TORCH:
             return "this file imports only what loads no torch"
+    elif room == "engine":
+        if target not in ("", "core", "engine") or (external and top != "numpy"):
+            return "the engine imports numpy and the core only"
+    elif path == TENSOR_ENGINE:
+        if target not in ("", "core", "models", "engine") or (external and top not in ("torch", "numpy")):
+            return "what lends the engine to tensors imports no more than both"
     elif room == "models":
         if target not in ("", "core", "models") or (external and top != "torch"):
             return "models import torch and the core only"
@@ -191,6 +209,9 @@ BROKEN = [
     ("data/noise.py", "from nartk import decoders"),
     ("nartk/cli/noise.py", "from recipes.gec import prepare"),
     ("tests/test_x.py", "from models.linear import serve"),
+    ("nartk/engine/scorer.py", "import torch"),
+    ("nartk/engine/scorer.py", "from nartk.decoders import greedy"),
+    ("nartk/vocab.py", "from nartk.engine import scorer"),
 ]
 
 

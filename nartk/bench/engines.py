@@ -14,13 +14,14 @@ from typing import Any, ClassVar, get_type_hints
 
 import torch
 
+from nartk.architectures import architecture
 from nartk.bench.costs import watched
 from nartk.bench.work import Job
 from nartk.checkpoint import Checkpoint, load_checkpoint
 from nartk.errors import MissingDependencyError, NartkError, StrategyMismatchError, UsageError
 from nartk.hypothesis import Result
-from nartk.kinds import kind_of
-from nartk.pipeline import DTYPES, Model, load, load_network, model_folder, summarize
+from nartk.models.serving import DTYPES
+from nartk.pipeline import Model, load, load_network, model_folder, summarize
 from nartk.registry import option, options_of, reads_drafts
 
 
@@ -32,7 +33,7 @@ class Spec:
         label: As written on the command line, such as ``iad:anchor=unique``.
         name: A strategy, or a peer of `PEERS`.
         options: Its options that were given.
-        dtype: fp32, bf16 or fp16.
+        dtype: fp32, bf16, fp16 or int8.
         model: The model that a strategy decodes with; empty: the benchmark's.
     """
 
@@ -99,7 +100,9 @@ class NartkEngine:
     by_sentence: ClassVar[bool] = False
 
     def __init__(self, spec: Spec, setup: Setup) -> None:
-        self.model = _load(spec.model or setup.model, device=setup.device, dtype=spec.dtype)
+        self.model = _load(
+            spec.model or setup.model, device=setup.device, dtype=spec.dtype, threads=setup.threads
+        )
         self.strategy = self.model.strategy(spec.name, spec.options)
         self.signature = self.model.signature(self.strategy)
 
@@ -251,7 +254,7 @@ class HuggingFace(Peer):
     def _assistant(self) -> Checkpoint:
         """The small model, which must be one and say the model's words."""
         small = load_checkpoint(model_folder(self.assistant))
-        if not kind_of(small.kind).autoregressive:
+        if not architecture(small.kind).autoregressive:
             raise StrategyMismatchError(
                 f"assistant {self.assistant!r} is a {small.kind!r} model, which is not autoregressive",
                 fix="name an autoregressive model",
@@ -267,8 +270,8 @@ class HuggingFace(Peer):
         from nartk.adapters.hf import to_hugging_face
 
         model = to_hugging_face(load_network(checkpoint), checkpoint.target_vocab)
-        model = model.to(self.device, DTYPES[self.dtype])
-        if self.int8:
+        model = model.to(self.device, DTYPES.get(self.dtype, torch.float32))
+        if self.int8 or self.dtype == "int8":
             model = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, torch.qint8)
         return model
 
@@ -298,7 +301,10 @@ class CTranslate2(Peer):
         from nartk.adapters.ctranslate2 import import_ctranslate2, to_ctranslate2
 
         ctranslate2 = import_ctranslate2()
-        compute = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}[self.dtype]
+        is_int8 = self.int8 or self.dtype == "int8"
+        compute = (
+            "int8" if is_int8 else {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}[self.dtype]
+        )
         checkpoint = self.checkpoint
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch) / "model"
@@ -307,12 +313,12 @@ class CTranslate2(Peer):
                 checkpoint.target_vocab,
                 folder,
                 source_vocab=checkpoint.source_vocab,
-                quantization="int8" if self.int8 else None,
+                quantization="int8" if is_int8 else None,
             )
             self.translator = ctranslate2.Translator(
                 str(folder),
                 device=self.device.type,
-                compute_type="int8" if self.int8 else compute,
+                compute_type=compute,
                 inter_threads=self.replicas,
                 intra_threads=max(1, self.threads // self.replicas),
             )

@@ -13,7 +13,25 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from nartk import __version__
-from nartk.errors import EXIT_OUTPUT, EXIT_SIGINT, EXIT_SIGTERM, EXIT_USAGE, NartkError, UsageError
+from nartk.errors import (
+    EXIT_OUTPUT,
+    EXIT_SIGINT,
+    EXIT_SIGTERM,
+    EXIT_USAGE,
+    NartkError,
+    UsageError,
+    requiring_torch,
+)
+
+
+class _Version(argparse.Action):
+    """Prints the version, and what the engine is here."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from nartk import engine
+
+        print(f"nartk {__version__} ({engine.describe()})")
+        parser.exit()
 
 
 class Parser(argparse.ArgumentParser):
@@ -27,7 +45,9 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        self.add_argument("--version", action="version", version=f"nartk {__version__}")
+        self.add_argument(
+            "--version", action=_Version, nargs=0, help="show the version and the engine, and exit"
+        )
         self.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
     def error(self, message: str) -> None:  # type: ignore[override]
@@ -47,7 +67,7 @@ def run(command: Callable[[Sequence[str]], int], argv: Sequence[str] | None = No
     """Runs a command and turns what it raises into one line on stderr and an exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
     try:
-        with _sigterm_unwinds():
+        with _sigterm_unwinds(), requiring_torch("this command"):
             return command(args)
     except NartkError as error:
         if "--debug" in args:

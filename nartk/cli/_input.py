@@ -59,7 +59,9 @@ def add_computation(parser: Parser) -> None:
     """Adds the flags of how a model computes, in one type and one batch size."""
     add_model(parser)
     parser.add_argument(
-        "--dtype", default="fp32", help="fp32, bf16 or fp16, of the computation (default: %(default)s)"
+        "--dtype",
+        default="fp32",
+        help="fp32, bf16, int8 (CPU) or fp16, of the computation (default: %(default)s)",
     )
     parser.add_argument(
         "--batch-size", type=int, default=32, metavar="N", help="most sentences at a time (default: 32)"
@@ -114,14 +116,10 @@ def split_inputs(inputs: Sequence[str], prog: str) -> tuple[str, list[str]]:
 
 def load_model(name: str, args: argparse.Namespace, dtype: str) -> Model:
     """Loads a model as `add_model`'s flags say; raises as `nartk.load` does."""
-    import torch
-
     from nartk.pipeline import load
 
     require_least(args, 1, "threads")
-    if args.threads is not None:
-        torch.set_num_threads(args.threads)
-    return load(name, device=args.device, dtype=dtype)
+    return load(name, device=args.device, dtype=dtype, threads=args.threads)
 
 
 def fields_of(args: argparse.Namespace) -> Fields:

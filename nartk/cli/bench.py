@@ -45,7 +45,7 @@ usual ways to run them, are
   ctranslate2  CTranslate2             beam=N, int8=1, replicas=N
   fairseq      its own SequenceGenerator, fp32   beam=N"""
 EXAMPLES = """  nartk-bench gec-en in.txt --strategies greedy,iad,iad:anchor=unique --limit 200
-  nartk-bench MODEL in.txt --dtype fp32,bf16 --peers hf,ctranslate2,ctranslate2:int8=1 --output bench.json
+  nartk-bench MODEL in.txt --dtype fp32,int8 --peers hf,ctranslate2 --output bench.json
   nartk-bench MODEL in.en --strategies all --drafter SMALL --drafter NAR --drafts old.de --peers all \\
       --batch-size 1,4,8,32 --ref in.de --metric bleu --metric chrf \\
       --markdown bench.md --output bench.json --plot bench.png
@@ -80,7 +80,10 @@ def _parser() -> Parser:
     add_drafts(parser)
     parser.add_argument("--peers", metavar="LIST", default="", help="other libraries, with commas; all")
     parser.add_argument(
-        "--dtype", metavar="LIST", default="fp32", help="fp32, bf16, fp16, with commas (default: %(default)s)"
+        "--dtype",
+        metavar="LIST",
+        default="fp32",
+        help="fp32, bf16, int8, fp16, with commas (default: fp32)",
     )
     parser.add_argument(
         "--batch-size",
@@ -259,15 +262,13 @@ def _named(args: argparse.Namespace) -> tuple[list[Spec | str], list[Spec | str]
     """
     from nartk.bench.choose import ALL
     from nartk.bench.engines import PEERS, parse_spec
-    from nartk.pipeline import DTYPES
+    from nartk.pipeline import TYPES
     from nartk.registry import make_strategy
 
     dtypes = args.dtype.split(",")
     for dtype in dtypes:
-        if dtype not in DTYPES:
-            raise UsageError(
-                f"--dtype is {args.dtype!r}", fix=f"choose from {', '.join(DTYPES)}, with commas"
-            )
+        if dtype not in TYPES:
+            raise UsageError(f"--dtype is {args.dtype!r}", fix=f"choose from {', '.join(TYPES)}, with commas")
     names = [[name for name in text.split(",") if name] for text in (args.strategies, args.peers)]
     for peer in names[1]:
         if peer.partition(":")[0] not in (*PEERS, ALL):

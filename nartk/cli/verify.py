@@ -35,7 +35,7 @@ differs it says where, and whether that is a tie (the two words' logits lie with
 measured there) or a bug; of an approximate strategy, a deviation. With --no-exact ties are listed and
 allowed."""
 EXAMPLES = """  nartk-verify gec-en in.txt
-  nartk-verify MODEL in.m2 --strategy iad --dtype fp32,bf16,fp16 --batch-size 1,8,32
+  nartk-verify MODEL in.m2 --strategy iad --dtype fp32,bf16,int8 --batch-size 1,8,32
   nartk-verify MODEL in.txt --batch-sweep --adversarial --fuzz 200
   nartk-verify MODEL in.txt --strategy verify --drafts drafts.txt
   nartk-verify MODEL --fuzz 1000 --no-exact              how often near ties fall otherwise in fast mode"""
@@ -65,7 +65,7 @@ def _parser() -> Parser:
     add_drafts(parser)
     add_model(parser)
     parser.add_argument(
-        "--dtype", default="fp32", metavar="LIST", help="types to try, of fp32,bf16,fp16 (default: fp32)"
+        "--dtype", default="fp32", metavar="LIST", help="types to try, of fp32,bf16,int8,fp16 (default: fp32)"
     )
     parser.add_argument(
         "--batch-size", type=_sizes, default=(32,), metavar="LIST", help="such as 1,8,32 (default: 32)"

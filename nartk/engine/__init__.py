@@ -23,3 +23,14 @@ def instruction_set() -> str:
     from nartk.engine import _native
 
     return _native.isa(os.environ.get(FORCED_ISA, ""))
+
+
+def describe() -> str:
+    """The engine in words, for ``--version``."""
+    if os.environ.get(LEFT_OUT) == "1":
+        return f"no engine: {LEFT_OUT}=1 leaves it out"
+    if not available():
+        return "no engine: it was not built; install nartk where a C++17 compiler is, or from a wheel"
+    from nartk.engine import _native
+
+    return f"engine {instruction_set()}, types {', '.join(TYPES)}, {_native.cores()} threads"

@@ -7,34 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from nartk.architectures.transformer import TransformerConfig
 from nartk.engine import _native
 from nartk.passes import FloatArray
 
 LANES = 16  # floats of the engine's vectors
 EPS = 1e-5  # of torch's layer norm
-
-
-class Config(Protocol):
-    """What is read of `nartk.models.transformer.TransformerConfig`."""
-
-    d_model: int
-    encoder_layers: int
-    decoder_layers: int
-    encoder_heads: int
-    decoder_heads: int
-    encoder_norm_first: bool
-    decoder_norm_first: bool
-    activation: str
-    encoder_positions: str
-    decoder_positions: str
-    max_source_len: int
-    max_target_len: int
-    scale_embedding: bool
 
 
 def sinusoids(length: int, features: int) -> FloatArray:
@@ -67,14 +50,19 @@ class Weights:
         """A matrix of words [V,D] without bias, packed once where several names share it."""
         array = self._arrays[name]
         key = array.__array_interface__["data"][0]
-        if key not in self._packed:
-            self._packed[key] = _native.Linear.pack(array, None, self._type)
-        return self._packed[key]
+        if key not in self._packed:  # the array is held: another one may not get its address
+            self._packed[key] = array, _native.Linear.pack(array, None, self._type)
+        return self._packed[key][1]
 
-    def linear(self, name: str) -> Any:
-        return _native.Linear.pack(
-            self._arrays[f"{name}.weight"], self._arrays.get(f"{name}.bias"), self._type
-        )
+    def array(self, name: str) -> FloatArray:
+        return self._arrays[name]
+
+    def linear(self, name: str, *, scale: float = 1.0) -> Any:
+        """A layer whose outputs are multiplied by `scale`."""
+        weight, bias = self._arrays[f"{name}.weight"], self._arrays.get(f"{name}.bias")
+        if scale != 1.0:
+            weight, bias = weight * np.float32(scale), None if bias is None else bias * np.float32(scale)
+        return _native.Linear.pack(weight, bias, self._type)
 
     def heads_out(self, name: str, parts: int, heads: int) -> Any:
         """A layer whose outputs are `parts` times H heads of f features, filled up to F: [parts*H*F, D]."""
@@ -125,10 +113,9 @@ class Weights:
             made["cross_norm"] = self.norm(f"{name}.cross_norm")
         return made
 
-    def stack(self, side: str, config: Config) -> dict[str, Any]:
-        """The encoder or the decoder."""
+    def stack(self, side: str, config: TransformerConfig, count: int) -> dict[str, Any]:
+        """The encoder or the decoder, with so many positions."""
         positions: str = getattr(config, f"{side}_positions")
-        count = config.max_source_len if side == "encoder" else config.max_target_len
         table: FloatArray | None = None
         if positions == "learned":
             table = self._arrays[f"{side}_embedding.positions.weight"]
@@ -156,14 +143,24 @@ class Weights:
             "norm": self.norm(f"{side}_norm"),
         }
 
-    def model(self, config: Config) -> Any:
-        """The whole Transformer."""
-        return _native.Model(
-            {
-                "features": config.d_model,
-                "encoder": self.stack("encoder", config),
-                "decoder": self.stack("decoder", config),
-                "output": self.words("output.weight"),
-                "output_scale": 1.0,
-            }
-        )
+    def model(
+        self,
+        config: TransformerConfig,
+        *,
+        places: int | None = None,
+        parallel: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """The whole Transformer.
+
+        Args:
+            places: Positions of the decoder; None: `max_target_len`.
+            parallel: What a non-autoregressive model has beside it, as `nartk.engine.parallel_scorer` says.
+        """
+        parts = {
+            "features": config.d_model,
+            "encoder": self.stack("encoder", config, config.max_source_len),
+            "decoder": self.stack("decoder", config, config.max_target_len if places is None else places),
+            "output": self.words("output.weight"),
+            "output_scale": 1.0,
+        }
+        return _native.Model(parts if parallel is None else {**parts, "parallel": parallel})

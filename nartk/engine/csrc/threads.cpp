@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <condition_variable>
 #include <cstdio>
 #include <exception>
+#include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -33,10 +36,33 @@ constexpr auto SPIN = std::chrono::microseconds(20);  // before a thread sleeps:
 
 long process() {
 #if defined(_WIN32)
-    return 0;
+    return 1;
 #else
     return (long)getpid();
 #endif
+}
+
+// Cores that the calling thread may run on.
+int cores_by_mask() {
+#if defined(__linux__)
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+#endif
+    return (int)std::max(1u, std::thread::hardware_concurrency());
+}
+
+// Cores whose time the process's cgroup gives it.
+int cores_by_quota() {
+    int cores = 1 << 30;
+#if defined(__linux__)
+    if (FILE* file = std::fopen("/sys/fs/cgroup/cpu.max", "r")) {
+        long quota = 0, period = 0;
+        if (std::fscanf(file, "%ld %ld", &quota, &period) == 2 && period > 0)
+            cores = (int)std::max(1L, (quota + period - 1) / period);
+        std::fclose(file);
+    }
+#endif
+    return cores;
 }
 
 template <class Done>
@@ -55,124 +81,134 @@ bool spin(Done done) {
 
 }  // namespace
 
+// Parts are claimed, by the caller as well: a thread that comes late, as on a busy machine, finds none left and
+// nobody waits for it.
 struct Threads::Pool {
     std::vector<std::thread> workers;
     std::mutex mutex;
     std::condition_variable wake, finished;
+    // The round in the upper half, the next part in the lower one: who claims a part knows its round goes on.
+    std::atomic<uint64_t> claims{0};
+    std::atomic<int> parts{0}, done{0}, asleep{0};
+    std::atomic<bool> stop{false};
     const std::function<void(int)>* part = nullptr;
-    std::atomic<unsigned> round{0};
-    std::atomic<int> left{0};
-    int parts = 0;
-    bool stop = false;
     std::exception_ptr error;
     const long owner = process();
 
     explicit Pool(int count) {
-        for (int i = 1; i < count; i++) workers.emplace_back([this, i] { work(i); });
+        try {
+            for (int i = 1; i < count; i++) workers.emplace_back([this] { work(); });
+        } catch (const std::system_error&) {  // the system gives no more: those that there are do the work
+        }
     }
 
     ~Pool() {
         {
             std::lock_guard<std::mutex> lock(mutex);
             stop = true;
-            round++;
         }
         wake.notify_all();
         for (auto& each : workers) each.join();
     }
 
-    void work(int index) {
-        const Rounding rounding;
-        unsigned seen = 0;
-        for (;;) {
-            if (!spin([&] { return round.load() != seen; })) {
-                std::unique_lock<std::mutex> lock(mutex);
-                wake.wait(lock, [&] { return round.load() != seen; });
-            }
-            const std::function<void(int)>* mine;
-            {
-                std::lock_guard<std::mutex> lock(mutex);
-                seen = round.load();
-                if (stop) return;
-                mine = index < parts ? part : nullptr;
-            }
-            if (!mine) continue;
+    bool is_work() const { return (int)(uint32_t)claims.load() < parts.load(); }
+
+    // Claims parts and runs them until none is left.
+    void take() {
+        uint64_t seen = claims.load();
+        while ((int)(uint32_t)seen < parts.load()) {
+            if (!claims.compare_exchange_weak(seen, seen + 1)) continue;
             try {
-                (*mine)(index);
+                (*part)((int)(uint32_t)seen);
             } catch (...) {
                 std::lock_guard<std::mutex> lock(mutex);
                 error = std::current_exception();
             }
-            if (left.fetch_sub(1) == 1) {
+            if (done.fetch_add(1) + 1 == parts.load()) {
                 std::lock_guard<std::mutex> lock(mutex);
                 finished.notify_one();
             }
+            seen = claims.load();
+        }
+    }
+
+    void work() {
+        const Rounding rounding;
+        while (!stop) {
+            if (!spin([this] { return is_work() || stop; })) {
+                std::unique_lock<std::mutex> lock(mutex);
+                asleep++;
+                wake.wait(lock, [this] { return is_work() || stop; });
+                asleep--;
+            }
+            take();
         }
     }
 
     void run(int count, const std::function<void(int)>& body) {
         {
             std::lock_guard<std::mutex> lock(mutex);
-            part = &body;
-            parts = count;
-            left = count - 1;
             error = nullptr;
-            round++;
+            part = &body;
+            done = 0;
+            // No part of the last round is left to claim; of this one there is none before `claims` is set.
+            const uint64_t round = (claims.load() >> 32) + 1;
+            claims = round << 32 | 0xffffffffu >> 1;
+            parts = count;
+            claims = round << 32;
         }
-        wake.notify_all();
-        std::exception_ptr own;
-        try {
-            body(0);
-        } catch (...) {
-            own = std::current_exception();
-        }
-        if (!spin([&] { return left.load() == 0; })) {
+        if (asleep.load() > 0) wake.notify_all();
+        take();
+        if (!spin([&] { return done.load() == count; })) {
             std::unique_lock<std::mutex> lock(mutex);
-            finished.wait(lock, [&] { return left.load() == 0; });
+            finished.wait(lock, [&] { return done.load() == count; });
         }
         std::lock_guard<std::mutex> lock(mutex);
-        if (own) std::rethrow_exception(own);
         if (error) std::rethrow_exception(error);
     }
 };
-
-Threads::Threads(int count) : most(count), busy(new std::mutex) {}
 
 Threads::~Threads() {
     // In a forked child the parent's threads do not exist, and cannot be joined.
     if (pool && pool->owner != process()) new std::shared_ptr<Pool>(std::move(pool));
 }
 
+bool Threads::take() {
+    const long here = process();
+    long held = 0;
+    return holder.compare_exchange_strong(held, here) || (held != here && holder.compare_exchange_strong(held, here));
+}
+
 void Threads::run(int parts, const std::function<void(int)>& part) {
-    parts = std::min(parts, most);
-    if (parts > 1 && pool && pool->owner != process()) {
-        new std::shared_ptr<Pool>(std::move(pool));  // never destroyed: see above
-        busy.release();
-        busy.reset(new std::mutex);
-        pool = nullptr;
-    }
-    std::unique_lock<std::mutex> lock(*busy, std::defer_lock);
-    if (parts < 2 || !lock.try_lock()) {
+    if (parts < 2 || !take()) {
         for (int i = 0; i < parts; i++) part(i);
         return;
     }
+    struct Give {
+        std::atomic<long>& holder;
+        ~Give() { holder = 0; }
+    } give{holder};
+    if (pool && pool->owner != process()) new std::shared_ptr<Pool>(std::move(pool));  // never destroyed: see above
     if (!pool) pool = std::make_shared<Pool>(most);
     pool->run(parts, part);
 }
 
-int Threads::available() {
-    int cores = (int)std::max(1u, std::thread::hardware_concurrency());
-#if defined(__linux__)
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) cores = std::max(1, CPU_COUNT(&set));
-    if (FILE* file = std::fopen("/sys/fs/cgroup/cpu.max", "r")) {
-        long quota = 0, period = 0;
-        if (std::fscanf(file, "%ld %ld", &quota, &period) == 2 && period > 0)
-            cores = std::min(cores, (int)std::max(1L, (quota + period - 1) / period));
-        std::fclose(file);
+void Threads::adapt() {
+    using namespace std::chrono;
+    const long long time = duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
+    if (time - asked > 1000) {
+        asked = time;
+        quota = cores_by_quota();
     }
-#endif
-    return cores;
+    now = std::min({most, cores_by_mask(), quota.load()});
 }
+
+int Threads::parts(int units, double worth) const {
+    const int count = now;
+    if (count < 2 || worth < 2.0) return 1;
+    return std::min({units, 4 * count, (int)std::min(worth, 1e6)});
+}
+
+int Threads::available() { return std::min(cores_by_mask(), cores_by_quota()); }
 
 }  // namespace nartk

@@ -20,6 +20,7 @@ T* zeros(size_t count) {
 uint16_t bf16(float x) {
     uint32_t bits;
     std::memcpy(&bits, &x, 4);
+    if (std::isnan(x)) return (uint16_t)(bits >> 16 | 64);
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
@@ -39,16 +40,20 @@ Packed::Packed(const float* weights, const float* bias, int outputs, int inputs,
         const size_t base = ((size_t)(n / PANEL) * linear.groups() * PANEL + n % PANEL) * group;
         float by = 0.0f;
         if (type == Type::int8) {
-            float most = 0.0f;
-            for (int k = 0; k < inputs; k++) most = std::max(most, std::fabs(row[k]));
-            own_scales[n] = most / 127.0f;
-            by = most > 0.0f ? 127.0f / most : 0.0f;
+            float most = 0.0f, check = 0.0f;
+            for (int k = 0; k < inputs; k++) {
+                most = std::max(most, std::fabs(row[k]));
+                check += row[k] * 0.0f;  // NaN if any is NaN or infinite: the scale says so
+            }
+            by = most >= LEAST_INT8 && !std::isnan(check) ? 127.0f / most : 0.0f;
+            own_scales[n] = std::isnan(check) ? check : by > 0.0f ? most / 127.0f : 0.0f;
         }
         for (int k = 0; k < inputs; k++) {
             const size_t at = base + (size_t)(k / group) * PANEL * group + k % group;
             if (type == Type::fp32) static_cast<float*>(own_weights)[at] = row[k];
             if (type == Type::bf16) static_cast<uint16_t*>(own_weights)[at] = bf16(row[k]);
-            if (type == Type::int8) static_cast<int8_t*>(own_weights)[at] = (int8_t)std::nearbyint(row[k] * by);
+            if (type == Type::int8)
+                static_cast<int8_t*>(own_weights)[at] = by > 0.0f ? (int8_t)std::nearbyint(row[k] * by) : 0;
         }
     }
     take_bias(bias);
