@@ -44,7 +44,7 @@ OF_DECODERS = {"scorer", "passes", "registry", "hypothesis", "errors", "vocab", 
 HOST_DECODERS = (
     "decoders/loop/",
     "decoders/drafters/",
-    *(f"decoders/{name}.py" for name in ("strategy", "greedy", "iad", "verify", "ngram")),
+    *(f"decoders/{name}.py" for name in ("strategy", "greedy", "iad", "verify", "ngram", "rerank")),
 )
 
 
