@@ -58,3 +58,9 @@ def levels(parents: Sequence[int]) -> list[int]:
     for parent in parents:
         found.append(1 if parent == ROOT else found[parent] + 1)
     return found
+
+
+def levels_of(row: Row) -> Sequence[int]:
+    """How many drafted tokens lie on the way to each verified token of a row, itself included."""
+    parents = row.draft.parents
+    return range(1 + len(row.draft.tokens)) if parents is None else [0, *levels(parents)]
