@@ -20,6 +20,8 @@ class Kind:
         module: Of its configuration and network.
         names: Of its configuration and network classes there.
         scorer_module, scorer_name: Of what serves it.
+        engine_at: ``module:name`` of what serves it on the engine.
+        tensors_at: ``module:name`` of what lends that to strategies over tensors.
         autoregressive: Whether it is trained to say the next word.
     """
 
@@ -27,6 +29,8 @@ class Kind:
     names: tuple[str, str]
     scorer_module: str
     scorer_name: str
+    engine_at: str
+    tensors_at: str
     autoregressive: bool = False
 
     @property
@@ -41,6 +45,19 @@ class Kind:
     def scorer(self) -> Any:
         return getattr(import_module(self.scorer_module), self.scorer_name)
 
+    @property
+    def engine(self) -> Any:
+        return _imported(self.engine_at)
+
+    @property
+    def tensors(self) -> Any:
+        return _imported(self.tensors_at)
+
+
+def _imported(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
 
 KINDS = {
     "transformer": Kind(
@@ -48,6 +65,8 @@ KINDS = {
         ("TransformerConfig", "Transformer"),
         "nartk.models.transformer_scorer",
         "TransformerScorer",
+        "nartk.engine.scorer:EngineScorer",
+        "nartk.models.tensor_engine:TensorEngine",
         autoregressive=True,
     ),
     "blockwise": Kind(
@@ -55,24 +74,32 @@ KINDS = {
         ("BlockwiseConfig", "Blockwise"),
         "nartk.models.blockwise",
         "BlockwiseScorer",
+        "nartk.engine.parallel_scorer:BlockwiseEngine",
+        "nartk.models.tensor_parallel:TensorBlocks",
     ),
     "nat": Kind(
         "nartk.models.nat",
         ("NatConfig", "Nat"),
         "nartk.models.nat_scorer",
         "NatScorer",
+        "nartk.engine.parallel_scorer:NatEngine",
+        "nartk.models.tensor_parallel:TensorCanvases",
     ),
     "dag": Kind(
         "nartk.models.da_transformer",
         ("DagConfig", "DaTransformer"),
         "nartk.models.dag_scorer",
         "DagScorer",
+        "nartk.engine.parallel_scorer:DagEngine",
+        "nartk.models.tensor_parallel:TensorGraphs",
     ),
     "ctc": Kind(
         "nartk.models.ctc",
         ("CtcConfig", "CtcNat"),
         "nartk.models.ctc_scorer",
         "CtcScorer",
+        "nartk.engine.parallel_scorer:CtcEngine",
+        "nartk.models.tensor_parallel:TensorFrames",
     ),
 }
 

@@ -87,10 +87,14 @@ class Model:
         self._helpers: dict[tuple[str, str, str], Model] = {}  # the one used last is the last
 
     @cached_property
-    def passes(self) -> PassScorer | None:
-        """What strategies over passes see of it; None: it is no model that scores passes."""
+    def passes(self) -> Any:
+        """What strategies over arrays see of it: passes, or the protocol of a non-autoregressive model."""
         if self._engine is not None:
             return self._engine
+        if not kind_of(self.checkpoint.kind).autoregressive:
+            from nartk.models.array_scorers import arrays_of
+
+            return arrays_of(self.scorer)
         return reference_of(self.checkpoint, dtype=self.dtype, device=self.scorer.device)
 
     def scorer_for(self, strategy: Any) -> Any:
@@ -157,7 +161,7 @@ class Model:
                     fix="swap them: the smaller model drafts for the larger one",
                 )
             made = replace(made, **{key: helper.checkpoint.fingerprint})
-            helpers[key] = helper.scorer
+            helpers[key] = helper.passes if item.metadata["arrays"] else helper.scorer
             added, unfit = calibration.apply(
                 self.checkpoint.folder,
                 made,
@@ -179,10 +183,7 @@ class Model:
         key = (os.path.realpath(model_folder(name)), device, self.dtype)
         helper = self._helpers.pop(key, None)
         if helper is None:
-            dtype = self.dtype
-            if dtype == "int8" and not kind_of(load_checkpoint(model_folder(name)).kind).autoregressive:
-                dtype = "fp32"  # the engine, which alone has int8, does not serve it, and it only proposes
-            helper = load(name, device=device, dtype=dtype)
+            helper = load(name, device=device, dtype=self.dtype)
         self._helpers[key] = helper
         if len(self._helpers) > KEPT:
             del self._helpers[next(iter(self._helpers))]
@@ -414,18 +415,15 @@ def load(name: str | os.PathLike[str] = SHIPPED[0], *, device: str = "cpu", dtyp
 
 
 def _serve(checkpoint: Checkpoint, device: torch.device, dtype: str) -> Model:
-    """The model of a checkpoint. An autoregressive one runs on the engine, if that has device and type."""
+    """The model of a checkpoint, on the engine if that has device and type."""
     from nartk import engine
 
     kind = kind_of(checkpoint.kind)
     network = load_network(checkpoint)
     scorer: Any
     passes = None
-    if kind.autoregressive and device.type == "cpu" and dtype in engine.TYPES and engine.available():
-        from nartk.engine.scorer import EngineScorer
-        from nartk.models.tensor_engine import TensorEngine
-
-        passes = EngineScorer(
+    if device.type == "cpu" and dtype in engine.TYPES and engine.available():
+        passes = kind.engine(
             network.config,
             {name: tensor.numpy() for name, tensor in network.state_dict().items()},
             checkpoint.target_vocab,
@@ -433,10 +431,10 @@ def _serve(checkpoint: Checkpoint, device: torch.device, dtype: str) -> Model:
             type=dtype,
             threads=torch.get_num_threads(),
         )
-        scorer = TensorEngine(passes, network.config)
+        scorer = kind.tensors(passes, network.config)
     elif dtype not in DTYPES:
         raise UsageError(
-            f"--dtype {dtype} needs the engine, which does not serve a {checkpoint.kind} on {device.type}",
+            f"--dtype {dtype} needs the engine, which is not there for {device.type}",
             fix=f"choose from {', '.join(DTYPES)}",
         )
     else:

@@ -5,10 +5,11 @@ Symbols: B sources, R rows, N places, L vertices of a graph, C length classes, D
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,7 @@ from nartk.vocab import SPECIALS, Vocab
 MASK = SPECIALS.index("<s>")  # stands at unfilled places, and is the blank of frames
 COPIED = -1  # to the engine, a place at which it copies from the source
 
+E = TypeVar("E", bound="_Engine")
 Arrays = Mapping[str, npt.NDArray[np.float32]]
 
 
@@ -56,6 +58,7 @@ class _Engine:
         parallel = _PLAIN | self._parallel(config, Weights(arrays, "fp32"))
         model = Weights(arrays, type).model(config, places=self.limits.target, parallel=parallel)
         self._engine = _native.Engine(model, self.isa, self.threads)
+        self._logits = False
 
     def _places(self, config: Any) -> int:
         """Positions of the decoder."""
@@ -77,6 +80,12 @@ class _Engine:
         """Encoded sources that were not freed."""
         return self._engine.memories_in_use
 
+    def with_logits(self: E) -> E:
+        """The same, whose scores have the logits [n,V] of all scored places as ``logits``."""
+        other = copy.copy(self)
+        other._logits = True
+        return other
+
     def _read(self, function: Callable[..., Any], *arguments: Any, want: Want) -> Scores:
         """Calls the engine for what is wanted."""
         if want.draw is not None:
@@ -94,6 +103,7 @@ class _Engine:
             margin=want.margin,
             hidden=want.hidden,
             given=want.given,
+            logits=self._logits,
             **drawing,
         )
 
