@@ -1,67 +1,90 @@
 """Scores the outputs of one model with another: noisy parallel decoding (Gu et al. 2018, section 4).
 
-Symbols: R outputs, B sources, T tokens, V words.
+Symbols: B sources, T tokens of an output, N tokens of a pass.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from nartk.decoders.tensor_loop import log_probs
 from nartk.errors import StrategyMismatchError
-from nartk.scorer import Seq2SeqScorer, Source
-from nartk.sums import tree_sum
+from nartk.passes import ROOT, Pass, PassScorer, Want
 
-_LENGTHS = 32  # outputs are scored together whose lengths round up to the same multiple of this, tokens
-_ELEMENTS = 1 << 26  # logits at a time, at most
+_ELEMENTS = 1 << 26  # logits of a pass, at most
 
 
 def require_reranker(scorer: Any, flag: str) -> None:
     """Refuses a model that cannot score a given output, before anything is decoded."""
-    if not isinstance(scorer, Seq2SeqScorer):
+    if not isinstance(scorer, PassScorer):
         raise StrategyMismatchError(
-            f"{flag} needs a Seq2SeqScorer, the model it names is none", fix="name an autoregressive model"
+            f"{flag} needs a PassScorer, the model it names is none", fix="name an autoregressive model"
         )
 
 
-@torch.inference_mode()
 def teacher_forced(
-    scorer: Seq2SeqScorer, source: Source, rows: Tensor, tokens: Tensor, lengths: Tensor
-) -> Tensor:
-    """The log-probability that an autoregressive model gives to each token of given outputs -> [R,T] fp32.
-
-    An output's bits depend on it and its source alone, if the scorer is in exact mode.
+    scorer: PassScorer, sources: Sequence[Sequence[int]], outputs: Sequence[Sequence[Sequence[int]]]
+) -> list[list[list[float]]]:
+    """The log-probability that an autoregressive model gives to each token of given outputs.
 
     Args:
-        source: [B,S], of one bucket.
-        rows: [R] int64, the source of each output, in ascending order.
-        tokens: [R,T] int64, eos included, of which lengths [R] count; the others get 0.
+        sources: B, each ending with eos.
+        outputs: Of each source any number, of [T] tokens with eos.
     """
-    found = torch.zeros(tokens.shape, dtype=torch.float32, device=tokens.device)
-    eos = torch.full_like(tokens[:, :1], scorer.vocab.eos)  # fairseq's models begin with eos
-    given = torch.cat([eos, tokens[:, :-1]], 1)
-    widths = -(-lengths // _LENGTHS) * _LENGTHS
-    for width in widths.unique().tolist():
-        group = (widths == width).nonzero().squeeze(1)
-        most = max(1, _ELEMENTS // (width * scorer.vocab.size))
-        for some in group.split(most):
-            owners, place = rows[some].unique(return_inverse=True)
-            state = scorer.encode(Source(source.tokens[owners], source.lengths[owners]), width)
-            count = lengths[some]
-            longest = int(count.max())
-            logits, _ = scorer.verify(
-                given[some, :longest], scorer.select(state, place), count.tolist()
-            )  # [N,V]
-            kept = torch.arange(longest, device=tokens.device) < count[:, None]
-            scores = found.new_zeros(kept.shape)
-            scores[kept] = log_probs(logits, tokens[some, :longest][kept])
-            found[some, :longest] = scores
+    found: list[list[list[float]]] = [[] for _ in sources]
+    memory = scorer.encode(sources)
+    try:
+        given = [(row, output) for row, each in enumerate(outputs) for output in each]
+        for some in _parts(given, _ELEMENTS // scorer.limits.words):
+            owners = [row for row, _ in some]
+            for row, log_probs in zip(
+                owners, _forced(scorer, memory[owners].tolist(), [output for _, output in some]), strict=True
+            ):
+                found[row].append(log_probs)
+    finally:
+        scorer.free(memory)
     return found
 
 
-def mean_of(scores: Tensor, lengths: Tensor) -> Tensor:
-    """The mean of the first lengths [R] of scores [R,T], of which the others are 0 -> [R]."""
-    return tree_sum(scores) / lengths
+def _forced(
+    scorer: PassScorer, memory: Sequence[int], outputs: Sequence[Sequence[int]]
+) -> Iterator[list[float]]:
+    """The log-probabilities of each output's tokens, in one pass."""
+    lengths = [len(output) for output in outputs]
+    words = np.array([word for output in outputs for word in output], np.int32)
+    positions = np.concatenate([np.arange(length, dtype=np.int32) for length in lengths])
+    tokens = np.where(positions == 0, np.int32(scorer.start_token), np.roll(words, 1))
+    parents = np.where(positions == 0, np.int32(ROOT), np.arange(len(words), dtype=np.int32) - 1)
+    contexts = scorer.open(len(outputs))
+    try:
+        work = Pass(
+            tokens.astype(np.int32),
+            positions,
+            np.repeat(np.array(memory, np.int32), lengths),
+            np.repeat(contexts, lengths),
+            parents.astype(np.int32),
+        )
+        scores = scorer.run(work, Want(given=words))
+        scorer.commit(scores, [])
+    finally:
+        scorer.close(contexts)
+    assert scores.given_log_probs is not None
+    return (each.tolist() for each in np.split(scores.given_log_probs, np.cumsum(lengths)[:-1]))
+
+
+def _parts(
+    given: Sequence[tuple[int, Sequence[int]]], most: int
+) -> Iterator[list[tuple[int, Sequence[int]]]]:
+    """The outputs in parts of so many tokens, or of a single output."""
+    part: list[tuple[int, Sequence[int]]] = []
+    tokens = 0
+    for row, output in given:
+        if part and tokens + len(output) > most:
+            yield part
+            part, tokens = [], 0
+        part.append((row, output))
+        tokens += len(output)
+    if part:
+        yield part
