@@ -44,12 +44,10 @@ class _Arrays:
         self.scorer: Any = scorer
         config = scorer.config
         self.vocab = scorer.vocab
-        self.limits = Limits(config.max_source_len, self._places(config), len(scorer.vocab))
+        self.numerics = scorer.numerics
+        self.limits = Limits(config.max_source_len, config.target_positions, len(scorer.vocab))
         # Of each encoded source a state, the row of it, and its tokens.
         self._memories: Handles[tuple[NarState, int, int]] = Handles("memory")
-
-    def _places(self, config: Any) -> int:
-        return int(config.max_target_len)
 
     def encode(self, sources: Sequence[Sequence[int]]) -> IntArray:
         check_sources(sources, longest=self.limits.source, words=self.scorer.config.src_vocab)
@@ -126,9 +124,6 @@ class FrameArrays(_Arrays):
     def __init__(self, scorer: CtcScorer) -> None:
         super().__init__(scorer)
         self.blank = scorer.blank
-
-    def _places(self, config: Any) -> int:
-        return int(config.upsample * config.max_source_len)
 
     def frames(self, memory: Sequence[int] | IntArray) -> IntArray:
         lengths = np.array([length for _, _, length in self._held(memory)], np.int32)

@@ -8,27 +8,18 @@ Symbols: B rows, T target positions, W places of the canvas, V words.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nartk.architectures.blockwise import BlockwiseConfig
 from nartk.models.glancing import is_best, reveal
 from nartk.models.nar import Losses, NarTraining, NonAutoregressive, align_left
 from nartk.models.nar_scorer import NarScorer, NarState
-from nartk.models.transformer import TransformerConfig, label_smoothed_cross_entropy, setting
+from nartk.models.transformer import label_smoothed_cross_entropy
 from nartk.vocab import SPECIALS
 
 MASK = SPECIALS.index("<s>")  # a word that no target has
-
-
-@dataclass(frozen=True)
-class BlockwiseConfig(TransformerConfig):
-    """The shape of a blockwise drafter."""
-
-    decoder_positions: str = setting("learned", "target positions", choices=("sinusoidal", "learned", "none"))
-    block: int = setting(25, "places that are filled at once")
 
 
 class Blockwise(NonAutoregressive):

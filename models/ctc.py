@@ -9,45 +9,20 @@ Symbols: B rows, S source positions, T frames, U target words, D features, V wor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nartk.errors import UsageError
+from nartk.architectures.ctc import CtcConfig
 from nartk.models.ctc_alignment import ctc_best_alignment, fewest_frames
 from nartk.models.dag import match_scores
 from nartk.models.glancing import reveal
 from nartk.models.nar import Losses, NarTraining, NonAutoregressive, align_left
-from nartk.models.transformer import Embedding, TransformerConfig, setting
 from nartk.vocab import SPECIALS
 
 BLANK = SPECIALS.index("<s>")  # a word that no target has
 _CHUNK = 256  # frames at a time whose words are all there
 _NEVER = -1e9  # log-probability of a label that is another's twin: its probability is exactly 0
-_MOST_FRAMES = 16  # frames of a source token; more is a mistake or a corrupt file
-
-
-@dataclass(frozen=True)
-class CtcConfig(TransformerConfig):
-    """The shape of a CTC Transformer.
-
-    Raises:
-        UsageError: As TransformerConfig does; and where a source token has no frames, or too many.
-    """
-
-    upsample: int = setting(2, "frames per source token")
-    decoder_input: str = setting(
-        "source",
-        "what the frames of a token begin with: its embedding (source), or its encoder output (memory)",
-        choices=("source", "memory"),
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 1 <= self.upsample <= _MOST_FRAMES:
-            raise UsageError(f"`upsample` is {self.upsample}, not between 1 and {_MOST_FRAMES}")
 
 
 class CtcNat(NonAutoregressive):
@@ -55,16 +30,6 @@ class CtcNat(NonAutoregressive):
 
     config: CtcConfig
     Config = CtcConfig
-
-    def __init__(self, config: CtcConfig) -> None:
-        super().__init__(config)
-        # There are positions for the frames of the longest source, however long targets may be.
-        self.decoder_embedding = Embedding(
-            config,
-            self.decoder_embedding.words,
-            config.decoder_positions,
-            config.upsample * config.max_source_len,
-        )
 
     def frames(self, src_tokens: Tensor, memory: Tensor) -> Tensor:
         """What the decoder is fed, but for positions: src_tokens [B,S] or memory [B,S,D] -> [B,T,D].

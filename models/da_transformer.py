@@ -9,7 +9,6 @@ D features, V words.
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,80 +16,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nartk.errors import UsageError
+from nartk.architectures.dag import DagConfig
 from nartk.models.dag import dag_best_path, dag_log_likelihood, match_scores
 from nartk.models.glancing import is_best, reveal
 from nartk.models.lengths import length_loss, pool, predictor
 from nartk.models.nar import Losses, NarTraining, NonAutoregressive, align_left, uniform_copy
-from nartk.models.transformer import TransformerConfig, setting
 from nartk.vocab import SPECIALS
 
 MASK = SPECIALS.index("<s>")  # also the bos that vertex 0 says
 EOS = SPECIALS.index("</s>")
 
-_SCALE = re.compile(r"(\d+(?:\.\d+)?)(?:~(\d+(?:\.\d+)?))?")
 _NO_EDGE = -1e9  # score of an edge that is none: softmax gives it exactly 0, and no NaN where all are none
-
-
-@dataclass(frozen=True)
-class DagConfig(TransformerConfig):
-    """The shape of a DA-Transformer. A graph has at least 2 and at most `max_target_len` vertices.
-
-    Raises:
-        UsageError: A value is out of its bounds, or the scale is none.
-    """
-
-    decoder_positions: str = setting(
-        "learned", "positions of the vertices", choices=("sinusoidal", "learned", "none")
-    )
-    decoder_input: str = setting(
-        "mask",
-        "what vertices begin with: the mask symbol (mask, as published), or the source word at the same "
-        "share of the graph (uniform-copy), which learns in fewer steps",
-        choices=("mask", "uniform-copy"),
-    )
-    upsampling: str = setting(
-        "source",
-        "a graph's size goes by the length of the source, or by that of the target, which is predicted when "
-        "decoding (predict), or is always the same (fixed)",
-        choices=("source", "predict", "fixed"),
-    )
-    upsample_scale: str = setting(
-        "8",
-        "vertices per token of that length (fixed: vertices), never more than max_target_len; 4~8: any "
-        "scale between, drawn for each training batch, and the last when decoding",
-    )
-    length_difference: int = setting(128, "most tokens that a predicted length differs from the source's")
-    link_features: str = setting(
-        "feature:position",
-        "what links are computed from: the decoder's features, learned positions of the vertices, or both",
-        choices=("feature:position", "feature", "position"),
-    )
-    link_heads: int = setting(8, "heads of the links")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.link_heads < 1 or self.d_model % self.link_heads:
-            raise UsageError(f"`d_model` {self.d_model} is no multiple of `link_heads` {self.link_heads}")
-        if self.length_difference < 1:
-            raise UsageError(f"`length_difference` is {self.length_difference}, below 1")
-        low, high = self.scales
-        if not 0.0 < low <= high <= self.max_target_len:
-            raise UsageError(
-                f"`upsample_scale` {self.upsample_scale!r} is not between 0 and `max_target_len` "
-                f"{self.max_target_len}, the lower first"
-            )
-
-    @property
-    def scales(self) -> tuple[float, float]:
-        """The least and the largest scale; raises UsageError where `upsample_scale` is none."""
-        found = _SCALE.fullmatch(self.upsample_scale)
-        if found is None:
-            raise UsageError(
-                f"`upsample_scale` is {self.upsample_scale!r}", fix="write a number, or two, as 4~8"
-            )
-        low = float(found[1])
-        return low, low if found[2] is None else float(found[2])
 
 
 class Links(nn.Module):

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from nartk.architectures.transformer import setting
 from nartk.errors import UsageError
 from nartk.models.glancing import STRATEGIES, Schedule
-from nartk.models.transformer import Transformer, TransformerConfig, count_positions, setting
+from nartk.models.transformer import Transformer, TransformerConfig, count_positions
 
 
 @dataclass(frozen=True)

@@ -15,50 +15,20 @@ Symbols: B rows, S source positions, T places of the canvas, D features, V words
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nartk.errors import UsageError
+from nartk.architectures.nat import NatConfig
 from nartk.models.glancing import is_best, reveal
 from nartk.models.lengths import length_loss, pool, predictor
 from nartk.models.nar import Losses, NarTraining, NonAutoregressive, align_left, uniform_copy, wide
-from nartk.models.transformer import TransformerConfig, label_smoothed_cross_entropy, setting
+from nartk.models.transformer import label_smoothed_cross_entropy
 from nartk.vocab import SPECIALS
 
 MASK = SPECIALS.index("<s>")  # stands at unfilled places; a word that no target has
 _QUERIES = 32  # places of a soft copy come in multiples of this
 _FEATURES = 16  # and features of this
-
-
-@dataclass(frozen=True)
-class NatConfig(TransformerConfig):
-    """The shape of a non-autoregressive Transformer.
-
-    Raises:
-        UsageError: As TransformerConfig does; and where a soft copy has no temperature, or the predictor no
-            length to choose from.
-    """
-
-    decoder_input: str = setting(
-        "soft-copy",
-        "at unfilled places: the mask symbol (mask), the source word at the same share of the length "
-        "(uniform-copy), or source words weighted by their distance from there (soft-copy)",
-        choices=("mask", "uniform-copy", "soft-copy"),
-    )
-    copy_temperature: float = setting(0.3, "of the soft copy: source positions at which weights fall by e")
-    length_difference: int = setting(
-        128, "most tokens that the output may be longer or shorter than the source"
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.copy_temperature <= 0.0:
-            raise UsageError(f"`copy_temperature` is {self.copy_temperature}, not above 0")
-        if self.length_difference < 1:
-            raise UsageError(f"`length_difference` is {self.length_difference}, below 1")
 
 
 class Nat(NonAutoregressive):

@@ -54,6 +54,7 @@ class ReferenceScorer(ContextKeeper):
         self._model = copy.deepcopy(model).eval().requires_grad_(False).to(self.device, dtype)
         mapped = range(len(vocab)) if source_vocab in (None, vocab) else source_vocab.map_to(vocab)
         self.source_to_target: IntArray = torch.tensor(mapped, dtype=torch.int32).numpy()
+        self.numerics = f"reference|torch:{torch.__version__}"  # what a signature says of how it computes
         self._memories: Handles[list[int]] = Handles("memory")  # the cells of each source
         self._source_pool = CellPool()
 

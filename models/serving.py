@@ -21,6 +21,7 @@ from nartk.rows import steps
 from nartk.scorer import Source
 from nartk.vocab import Vocab
 
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 LENGTHS = 32  # lengths of source, cache and canvas are multiples of this in exact mode, tokens
 _ALIGNED = 16  # features of a head come in multiples of this, which is 64 bytes in fp32
 
@@ -129,7 +130,7 @@ class Serving:
     @property
     def numerics(self) -> str:
         """What a signature says of how it computes."""
-        return f"floors:{self.floors}"
+        return f"floors:{self.floors}|torch:{torch.__version__}"
 
     def _measure(self) -> Floors:
         linears = [module for module in self.model.modules() if isinstance(module, ServingLinear)]

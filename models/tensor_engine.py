@@ -73,7 +73,7 @@ class TensorEngine:
     @property
     def numerics(self) -> str:
         """What a signature says of how it computes."""
-        return f"engine:{self.passes.isa}"
+        return f"{self.passes.numerics}|torch:{torch.__version__}"
 
     def mode(self, *, exact: bool) -> TensorEngine:
         return self

@@ -8,109 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nartk.errors import CheckpointError, UsageError
+from nartk.architectures.transformer import TransformerConfig
 from nartk.models import training
 from nartk.models.linear import attention
 from nartk.models.training import Dropout
-
-_LARGEST = 10_000_000  # of any size in a configuration: a larger one is a corrupt file
-_MOST_LAYERS = 1000
-_MOST_POSITIONS = 100_000  # tokens
-
-C = TypeVar("C", bound="TransformerConfig")
-
-
-def setting(default: Any, help: str, *, choices: Sequence[str] | None = None) -> Any:
-    """Declares a field of a configuration, with its help and, for text, its choices."""
-    return field(default=default, metadata={"help": help, "choices": choices})
-
-
-@dataclass(frozen=True)
-class TransformerConfig:
-    """The shape of a Transformer. The training options derive from these fields.
-
-    Raises:
-        UsageError: A value is out of its bounds, or two settings exclude each other.
-    """
-
-    src_vocab: int = setting(0, "source words, specials included")
-    tgt_vocab: int = setting(0, "target words, specials included")
-    pad: int = setting(1, "id of the padding symbol")
-    d_model: int = setting(512, "features of a token")
-    encoder_layers: int = setting(6, "layers of the encoder")
-    decoder_layers: int = setting(6, "layers of the decoder")
-    encoder_ffn: int = setting(2048, "inner features of the encoder's feed-forward networks")
-    decoder_ffn: int = setting(2048, "inner features of the decoder's feed-forward networks")
-    encoder_heads: int = setting(8, "attention heads of the encoder")
-    decoder_heads: int = setting(8, "attention heads of the decoder")
-    encoder_norm_first: bool = setting(True, "pre-norm encoder, with a norm after its last layer")
-    decoder_norm_first: bool = setting(True, "pre-norm decoder, with a norm after its last layer")
-    activation: str = setting("relu", "of the feed-forward networks", choices=("relu", "gelu"))
-    encoder_positions: str = setting(
-        "sinusoidal", "source positions", choices=("sinusoidal", "learned", "none")
-    )
-    decoder_positions: str = setting(
-        "sinusoidal", "target positions", choices=("sinusoidal", "learned", "none")
-    )
-    max_source_len: int = setting(1024, "longest source, tokens")
-    max_target_len: int = setting(1024, "longest target, tokens")
-    share_embeddings: str = setting(
-        "all",
-        "one matrix for source, target and output words (all), for target and output (decoder), or none",
-        choices=("all", "decoder", "none"),
-    )
-    scale_embedding: bool = setting(True, "multiply embeddings by the square root of d_model")
-    norm_embedding: bool = setting(False, "layer norm after the embeddings")
-    dropout: float = setting(0.1, "on embeddings and on each sublayer's output")
-    attention_dropout: float = setting(0.0, "on attention weights")
-    activation_dropout: float = setting(0.0, "inside the feed-forward networks")
-
-    def __post_init__(self) -> None:
-        for item in fields(self):
-            value = getattr(self, item.name)
-            choices = item.metadata["choices"]
-            if choices is not None and value not in choices:
-                raise UsageError(f"`{item.name}` is {value!r}", fix=f"choose from {', '.join(choices)}")
-            if isinstance(item.default, float) and not 0.0 <= value < 1.0:
-                raise UsageError(f"`{item.name}` is {value}, not in [0, 1)")
-            if isinstance(item.default, int) and not 0 <= value <= _LARGEST:
-                raise UsageError(f"`{item.name}` is {value}, not between 0 and {_LARGEST}")
-        for names, most in (
-            (("encoder_layers", "decoder_layers"), _MOST_LAYERS),
-            (("max_source_len", "max_target_len"), _MOST_POSITIONS),
-        ):
-            for name in names:
-                if getattr(self, name) > most:
-                    raise UsageError(f"`{name}` is {getattr(self, name)}, more than {most}")
-        for heads in ("encoder_heads", "decoder_heads"):
-            if getattr(self, heads) < 1 or self.d_model % getattr(self, heads):
-                raise UsageError(
-                    f"`d_model` {self.d_model} is no multiple of `{heads}` {getattr(self, heads)}"
-                )
-        if self.share_embeddings == "all" and self.src_vocab != self.tgt_vocab:
-            raise UsageError(
-                f"source and target share embeddings, but have {self.src_vocab} and {self.tgt_vocab} words",
-                fix="use one joint dictionary, or share_embeddings='decoder'",
-            )
-
-    @classmethod
-    def from_dict(cls: type[C], values: dict[str, Any]) -> C:
-        """Reads a stored configuration; an unknown key or a value of a wrong type is a CheckpointError."""
-        known = {item.name: item for item in fields(cls)}
-        for name, value in values.items():
-            if name not in known:
-                raise CheckpointError(f"unknown model setting {name!r}", fix=f"known are {', '.join(known)}")
-            wanted = type(known[name].default)
-            if type(value) is not wanted and not (wanted is float and type(value) is int):
-                raise CheckpointError(f"model setting {name!r} is {value!r}, not a {wanted.__name__}")
-        return cls(**values)
 
 
 class Layout(Protocol):
@@ -362,7 +269,7 @@ class Transformer(nn.Module):
             config, source_words, config.encoder_positions, config.max_source_len
         )
         self.decoder_embedding = Embedding(
-            config, target_words, config.decoder_positions, config.max_target_len
+            config, target_words, config.decoder_positions, config.target_positions
         )
         # A ModuleList is a sequence, but does not say of what.
         self.encoder_layers: Sequence[EncoderLayer] = nn.ModuleList(  # type: ignore[assignment]

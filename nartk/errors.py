@@ -6,6 +6,11 @@ the exit code of the error's family.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+WITHOUT_TORCH = "pip install 'nartk[torch]'"
+
 EXIT_OK = 0
 EXIT_FAILED = 1  # a comparison or verification failed
 EXIT_USAGE = 2  # usage, or an impossible combination of options
@@ -75,6 +80,22 @@ class MissingDependencyError(NartkError):
     """An optional package or resource is not installed."""
 
     code, exit_code = "E104", EXIT_USAGE
+
+
+@contextmanager
+def requiring_torch(what: str, *, fix: str = WITHOUT_TORCH) -> Iterator[None]:
+    """Turns a failed import of torch, within, into a MissingDependencyError that names `what` needs it."""
+    try:
+        yield
+    except ImportError as error:
+        if not is_torch(error):
+            raise
+        raise MissingDependencyError(f"{what} needs torch, which is not installed", fix=fix) from error
+
+
+def is_torch(error: ImportError) -> bool:
+    """Whether it is torch that cannot be imported."""
+    return error.name is not None and error.name.partition(".")[0] in ("torch", "safetensors")
 
 
 class InputFileError(NartkError):

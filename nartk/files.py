@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-import tempfile
 import zlib
 from collections.abc import Iterator
 from itertools import islice
@@ -34,6 +33,8 @@ def writing(path: Path, *, binary: bool = False) -> Iterator[IO]:
         except OSError as error:
             raise _output_error(path, error) from error
         return
+    import tempfile  # which takes 10 ms: few write files
+
     target = Path(os.path.realpath(path))
     try:
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,12 +14,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import torch
-
-from nartk import __version__, calibration
-from nartk.checkpoint import Checkpoint, load_checkpoint, require_shapes
+from nartk import __version__
+from nartk.architectures import architecture
+from nartk.checkpoint import Checkpoint, load_checkpoint, read_config
 from nartk.errors import (
-    CheckpointError,
+    WITHOUT_TORCH,
     InputTooLongError,
     LengthMismatchError,
     ModelNotFoundError,
@@ -27,13 +27,15 @@ from nartk.errors import (
     StrategyMismatchError,
     SwappedModelsError,
     UsageError,
+    requiring_torch,
 )
 from nartk.hypothesis import DecodeStats, Hypothesis, Request, Result
-from nartk.kinds import kind_of
+from nartk.parallel import BlockScorer, CanvasScorer, FrameScorer, GraphScorer
 from nartk.passes import PassScorer
 from nartk.registry import (
     make_strategy,
     options_of,
+    protocols,
     require_drafts_reader,
     require_protocol,
     signature,
@@ -41,12 +43,16 @@ from nartk.registry import (
 )
 
 if TYPE_CHECKING:
-    from nartk.models.serving import Serving
-    from nartk.models.transformer import Transformer, TransformerConfig
+    from nartk.architectures.transformer import TransformerConfig
+    from nartk.models.transformer import Transformer
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-TYPES = (*DTYPES, "int8")  # int8: on the engine alone
+TYPES = ("fp32", "bf16", "fp16", "int8")  # fp16: in torch alone; int8: on the engine alone
 SHIPPED = ("gec-en",)  # models inside the package, the default first
+WITHOUT_BOTH = (
+    f"{WITHOUT_TORCH}, or install nartk with its engine: from a wheel, or where a C++17 compiler is"
+)
+# What strategies over arrays need of a model.
+ARRAYS = frozenset((PassScorer, FrameScorer, CanvasScorer, BlockScorer, GraphScorer))
 KEPT = 4  # other models that a model keeps loaded, those used last
 Drafts: TypeAlias = Sequence[str | Sequence[str]]  # of each line one or several
 
@@ -71,31 +77,65 @@ class Run:
 class Model:
     """A loaded model: decodes text with any strategy that fits it.
 
+    Args:
+        engine: Its passes on the engine; None: torch serves it.
+
     Attributes:
         checkpoint: Where it came from, with dictionaries and tokenizers.
-        scorer: What decoders see of it.
+        device: ``cpu``, ``cuda`` or ``cuda:1``.
         dtype: Of its computation: fp32, bf16, fp16 or int8.
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, scorer: Serving, dtype: str, *, passes: PassScorer | None = None
+        self,
+        checkpoint: Checkpoint,
+        config: TransformerConfig,
+        *,
+        device: str,
+        dtype: str,
+        engine: Any = None,
     ) -> None:
         self.checkpoint = checkpoint
-        self.scorer = scorer
+        self.config = config
+        self.device = device
         self.dtype = dtype
-        self._engine = passes  # None: passes are scored by the reference
+        self._engine = engine
         self._helpers: dict[tuple[str, str, str], Model] = {}  # the one used last is the last
 
     @cached_property
     def passes(self) -> Any:
-        """What strategies over arrays see of it: passes, or the protocol of a non-autoregressive model."""
+        """What strategies over arrays see of it: a protocol of `nartk.passes` or `nartk.parallel`."""
         if self._engine is not None:
             return self._engine
-        if not kind_of(self.checkpoint.kind).autoregressive:
+        with requiring_torch("decoding without the engine", fix=WITHOUT_BOTH):
             from nartk.models.array_scorers import arrays_of
+            from nartk.models.reference import ReferenceScorer
 
+        if not architecture(self.checkpoint.kind).autoregressive:
             return arrays_of(self.scorer)
-        return reference_of(self.checkpoint, dtype=self.dtype, device=self.scorer.device)
+
+        return ReferenceScorer(**self._network())
+
+    @cached_property
+    def scorer(self) -> Any:
+        """What strategies over tensors see of it, which takes torch."""
+        found = architecture(self.checkpoint.kind)
+        if self._engine is None:
+            return found.scorer(**self._network())
+        return found.tensors(self._engine, self.config)
+
+    def _network(self) -> dict[str, Any]:
+        """What the scorers in torch are made of."""
+        from nartk.models.serving import DTYPES
+
+        checkpoint = self.checkpoint
+        return {
+            "model": load_network(checkpoint),
+            "vocab": checkpoint.target_vocab,
+            "source_vocab": checkpoint.source_vocab,
+            "dtype": DTYPES[self.dtype],
+            "device": self.device,
+        }
 
     def scorer_for(self, strategy: Any) -> Any:
         """The scorer that a strategy, or a class of them, decodes with.
@@ -103,19 +143,29 @@ class Model:
         Raises:
             StrategyMismatchError: The model speaks no protocol that it needs.
         """
-        if speaks(strategy, self.scorer):
-            return self.scorer
-        return require_protocol(strategy, *(each for each in (self.scorer, self.passes) if each is not None))
+        scorer = self.scorer if ARRAYS.isdisjoint(protocols(strategy)) else self.passes
+        if speaks(strategy, scorer):
+            return scorer
+        return require_protocol(strategy, self.scorer, self.passes)
+
+    @property
+    def threads(self) -> int:
+        """Most threads that it computes with."""
+        if self._engine is not None:
+            return self._engine.threads
+        import torch
+
+        return torch.get_num_threads()
 
     @property
     def max_source_len(self) -> int:
         """Longest source, tokens without eos."""
-        return self.scorer.config.max_source_len - 1
+        return self.config.max_source_len - 1
 
     @property
     def parameters(self) -> int:
         """Numbers in its weights."""
-        return sum(tensor.numel() for tensor in self.checkpoint.tensors.values())
+        return sum(map(math.prod, self.checkpoint.tensors.shapes.values()))
 
     def strategy(
         self, name: str, options: Mapping[str, Any], *, tell: Callable[[str], None] = warnings.warn
@@ -149,7 +199,7 @@ class Model:
             ):
                 mine.require_equal(theirs, "the model", f"{key} {other!r}")
             for side in ("max_source_len", "max_target_len"):
-                room, wanted = (getattr(each.scorer.config, side) for each in (helper, self))
+                room, wanted = (getattr(each.config, side) for each in (helper, self))
                 if room < wanted:
                     raise StrategyMismatchError(
                         f"{key} {other!r} has a `{side}` of {room} tokens, the model one of {wanted}",
@@ -162,6 +212,8 @@ class Model:
                 )
             made = replace(made, **{key: helper.checkpoint.fingerprint})
             helpers[key] = helper.passes if item.metadata["arrays"] else helper.scorer
+            from nartk import calibration
+
             added, unfit = calibration.apply(
                 self.checkpoint.folder,
                 made,
@@ -179,11 +231,11 @@ class Model:
 
     def _helper(self, name: str) -> Model:
         """Another model, on this one's device and in its type: read only if it is not among those kept."""
-        device = str(self.scorer.device)
-        key = (os.path.realpath(model_folder(name)), device, self.dtype)
+        key = (os.path.realpath(model_folder(name)), self.device, self.dtype)
         helper = self._helpers.pop(key, None)
         if helper is None:
-            helper = load(name, device=device, dtype=self.dtype)
+            checkpoint = load_checkpoint(model_folder(name))
+            helper = _serve(checkpoint, self.device, self.dtype, threads=self.threads)
         self._helpers[key] = helper
         if len(self._helpers) > KEPT:
             del self._helpers[next(iter(self._helpers))]
@@ -191,7 +243,7 @@ class Model:
 
     def signature(self, strategy: Any) -> str:
         """What reproduces a result of this model with a strategy."""
-        model = f"{self.checkpoint.fingerprint}|{self.scorer.numerics}|torch:{torch.__version__}"
+        model = f"{self.checkpoint.fingerprint}|{self.scorer_for(strategy).numerics}"
         return signature(strategy, dtype=self.dtype, model=model, version=__version__)
 
     def encode(self, line: str, *, truncate: bool = False) -> tuple[int, ...]:
@@ -221,7 +273,7 @@ class Model:
     ) -> Request:
         """What a decoder is asked for a line; raises as `encode` does."""
         source = self.encode(line, truncate=truncate)
-        longest = min(strategy.limit(len(source)), self.scorer.config.max_target_len)
+        longest = min(strategy.limit(len(source)), self.config.max_target_len)
         write = self.checkpoint.target_tokenizer.encode
         forced = write(prefix)[:longest] if prefix else ()
         # What lies beyond the output's longest end is hardly ever reached. The order is kept.
@@ -396,71 +448,60 @@ def summarize(results: Sequence[Result], seconds: float) -> DecodeStats:
     )
 
 
-def load(name: str | os.PathLike[str] = SHIPPED[0], *, device: str = "cpu", dtype: str = "fp32") -> Model:
+def load(
+    name: str | os.PathLike[str] = SHIPPED[0],
+    *,
+    device: str = "cpu",
+    dtype: str = "fp32",
+    threads: int | None = None,
+) -> Model:
     """Loads a model.
 
     Args:
         name: A shipped model's name, or a folder as `nartk-convert` writes it.
         device: ``cpu``, ``cuda`` or ``cuda:1``.
         dtype: Type of weights and products: fp32, bf16, fp16, or int8 on the engine.
+        threads: Most threads of a computation; None: on the engine as many as there are cores for this
+            process, in torch what it is set to.
 
     Raises:
         ModelNotFoundError: There is no such model.
         CheckpointError: It is corrupt or does not fit its configuration.
         UsageError: The device or the type is not to be had.
+        MissingDependencyError: What it takes is not installed.
     """
     if dtype not in TYPES:
         raise UsageError(f"--dtype is {dtype!r}", fix=f"choose from {', '.join(TYPES)}")
-    return _serve(load_checkpoint(model_folder(name)), _device(device), dtype)
+    return _serve(load_checkpoint(model_folder(name)), _device(device), dtype, threads=threads)
 
 
-def _serve(checkpoint: Checkpoint, device: torch.device, dtype: str) -> Model:
-    """The model of a checkpoint, on the engine if that has device and type."""
+def _serve(checkpoint: Checkpoint, device: str, dtype: str, *, threads: int | None) -> Model:
+    """The model of a checkpoint, on the engine if that has its architecture, the device and the type."""
     from nartk import engine
 
-    kind = kind_of(checkpoint.kind)
-    network = load_network(checkpoint)
-    scorer: Any
-    passes = None
-    if device.type == "cpu" and dtype in engine.TYPES and engine.available():
-        passes = kind.engine(
-            network.config,
-            {name: tensor.numpy() for name, tensor in network.state_dict().items()},
+    found, config = architecture(checkpoint.kind), read_config(checkpoint)
+    if found.engine_at is not None and device == "cpu" and dtype in engine.TYPES and engine.available():
+        scorer = found.engine(
+            config,
+            checkpoint.tensors,
             checkpoint.target_vocab,
             source_vocab=checkpoint.source_vocab,
             type=dtype,
-            threads=torch.get_num_threads(),
+            threads=0 if threads is None else threads,
         )
-        scorer = kind.tensors(passes, network.config)
-    elif dtype not in DTYPES:
+        return Model(checkpoint, config, device=device, dtype=dtype, engine=scorer)
+    if dtype == "int8":
         raise UsageError(
-            f"--dtype {dtype} needs the engine, which is not there for {device.type}",
-            fix=f"choose from {', '.join(DTYPES)}",
+            f"--dtype {dtype} needs the engine, which does not serve a {checkpoint.kind} on {device}",
+            fix=f"choose from {', '.join(each for each in TYPES if each != dtype)}",
         )
-    else:
-        scorer = kind.scorer(
-            network,
-            checkpoint.target_vocab,
-            source_vocab=checkpoint.source_vocab,
-            dtype=DTYPES[dtype],
-            device=device,
-        )
-    return Model(checkpoint, scorer, dtype, passes=passes)
+    fix = WITHOUT_BOTH if found.engine_at is not None and device == "cpu" else WITHOUT_TORCH
+    with requiring_torch(f"a model of architecture {found.name!r} here", fix=fix):
+        import torch
 
-
-def reference_of(checkpoint: Checkpoint, *, dtype: str, device: torch.device) -> PassScorer | None:
-    """What scores passes of a checkpoint's model without the engine; None where the model scores none."""
-    if not kind_of(checkpoint.kind).autoregressive:
-        return None
-    from nartk.models.reference import ReferenceScorer
-
-    return ReferenceScorer(
-        load_network(checkpoint),
-        checkpoint.target_vocab,
-        source_vocab=checkpoint.source_vocab,
-        dtype=DTYPES[dtype],
-        device=device,
-    )
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return Model(checkpoint, config, device=device, dtype=dtype)
 
 
 def model_folder(name: str | os.PathLike[str]) -> Path:
@@ -481,49 +522,33 @@ def load_network(checkpoint: Checkpoint) -> Transformer:
     """The network of a checkpoint, in fp32 on the CPU.
 
     Raises:
-        UnsupportedCheckpointError: This version has no such kind of model.
+        UnsupportedCheckpointError: This version has no such architecture.
         CheckpointError: The weights do not fit the configuration, or it the dictionaries.
     """
-    where = str(checkpoint.folder)
-    kind = kind_of(checkpoint.kind)
-    try:
-        config: TransformerConfig = kind.config.from_dict(checkpoint.settings)
-    except UsageError as error:
-        raise CheckpointError(error.message, where=where) from error
-    for size, vocab in (
-        (config.src_vocab, checkpoint.source_vocab),
-        (config.tgt_vocab, checkpoint.target_vocab),
-    ):
-        if size != len(vocab):
-            raise CheckpointError(f"the model has {size} words, its dictionary {len(vocab)}", where=where)
-        if config.pad != vocab.pad:
-            raise CheckpointError(
-                f"the model pads with {config.pad}, its dictionary with {vocab.pad}", where=where
-            )
-    for side, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
-        stored = {name.split(".")[1] for name in checkpoint.tensors if name.startswith(f"{side}_layers.")}
-        if len(stored) != layers:
-            raise CheckpointError(
-                f"the {side} has {len(stored)} layers, the configuration says {layers}", where=where
-            )
-    # Shapes are compared before memory is taken: a wrong size must not allocate.
-    with torch.device("meta"):
-        model: Transformer = kind.network(config)
-    require_shapes(model.state_dict(keep_vars=True), checkpoint.tensors, where)
-    model = kind.network(config)
-    model.load_state_dict({name: tensor.float() for name, tensor in checkpoint.tensors.items()})
+    import torch
+
+    config = read_config(checkpoint)
+    model: Transformer = architecture(checkpoint.kind).network(config)
+    model.load_state_dict({name: torch.from_numpy(array) for name, array in checkpoint.tensors.items()})
     return model
 
 
-def _device(name: str) -> torch.device:
+def _device(name: str) -> str:
+    if name == "cpu":
+        return name
+    with requiring_torch(f"--device {name}"):
+        import torch
     try:
         device = torch.device(name)
     except RuntimeError as error:
         raise UsageError(f"--device is {name!r}", fix="choose cpu, cuda or cuda:N") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UsageError("--device is 'cuda', but torch sees no GPU here", fix="use --device cpu")
-    return device
+    return device.type if device.type == "cpu" else str(device)
 
 
 def _out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(error, torch.OutOfMemoryError):
+        return True
+    return isinstance(error, MemoryError) or "can't allocate memory" in str(error)

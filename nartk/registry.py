@@ -7,10 +7,16 @@ import difflib
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from nartk.errors import StrategyMismatchError, UnknownStrategyError, UsageError
+from nartk.errors import (
+    StrategyMismatchError,
+    UnknownStrategyError,
+    UsageError,
+    is_torch,
+    requiring_torch,
+)
 
 T = TypeVar("T", bound=type)
 T_Scorer = TypeVar("T_Scorer")
@@ -63,15 +69,25 @@ def register_decoder(name: str) -> Callable[[T], T]:
 
 
 def strategies() -> dict[str, str]:
-    """The names of all strategies, each with its promise where no option is given."""
+    """The names of all strategies, each with its promise where no option is given.
+
+    Without torch, those that need it are left out.
+    """
     _load()
     return {name: _STRATEGIES[name].promise for name in sorted(_STRATEGIES)}  # type: ignore[attr-defined]
 
 
 def strategy_class(name: str) -> type:
-    """The class registered as `name`; an UnknownStrategyError names the nearest ones."""
-    _load()
+    """The class registered as `name`. No other strategy is imported, if there is one of that name.
+
+    Raises:
+        UnknownStrategyError: There is none; it names the nearest ones.
+        MissingDependencyError: It needs torch, which is not installed.
+    """
     if name not in _STRATEGIES:
+        _load_named(name)
+    if name not in _STRATEGIES:
+        _load()
         near = difflib.get_close_matches(name, _STRATEGIES, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise UnknownStrategyError(
@@ -121,6 +137,7 @@ def require_protocol(strategy: Any, *scorers: T_Scorer) -> T_Scorer:
     for scorer in scorers:
         if speaks(strategy, scorer):
             return scorer
+    _load()
     fitting = [
         name for name, cls in sorted(_STRATEGIES.items()) if any(speaks(cls, each) for each in scorers)
     ]
@@ -144,6 +161,7 @@ def require_drafts_reader(strategy: Any) -> None:
     """Refuses drafts for a strategy that reads none, naming those that do."""
     if reads_drafts(strategy):
         return
+    _load()
     reading = [name for name, cls in sorted(_STRATEGIES.items()) if reads_drafts(cls)]
     raise UsageError(
         f"drafts are given, but strategy {strategy.name!r} reads none",
@@ -178,14 +196,38 @@ def _check(strategy: str, name: str, value: Any, wanted: type, rules: Mapping[st
         raise UsageError(f"{flag} is {value}", fix=f"give a value {bounds}")
 
 
+def _load_named(name: str) -> None:
+    """Imports the strategy `name`, if the room `decoders` or another package has it."""
+    stem = name.replace("-", "_")
+    room = importlib.import_module("nartk.decoders")
+    if stem.isidentifier() and Path(room.__path__[0], f"{stem}.py").is_file():
+        with requiring_torch(f"strategy {name!r}"):
+            importlib.import_module(f"nartk.decoders.{stem}")
+    else:
+        for point in _elsewhere():
+            if point.name == name:
+                point.load()
+
+
 def _load() -> None:
-    """Imports every strategy of the room `decoders`, and those that other packages declare."""
+    """Imports every strategy that this installation can run, and those that other packages declare."""
     global _loaded
     if _loaded:
         return
     _loaded = True
     room = importlib.import_module("nartk.decoders")
     for module in pkgutil.iter_modules(room.__path__):
-        importlib.import_module(f"nartk.decoders.{module.name}")
-    for point in entry_points(group="nartk.decoders"):
+        try:
+            importlib.import_module(f"nartk.decoders.{module.name}")
+        except ImportError as error:
+            if not is_torch(error):
+                raise
+    for point in _elsewhere():
         point.load()
+
+
+def _elsewhere() -> Any:
+    """The strategies that other packages declare."""
+    from importlib.metadata import entry_points  # which takes 40 ms: few ask
+
+    return entry_points(group="nartk.decoders")

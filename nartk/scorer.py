@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from nartk.vocab import Vocab
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 State = Any  # a model's own; decoders hand it back as they got it
 

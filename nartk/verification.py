@@ -13,17 +13,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-import torch
-from torch import Tensor
-
 from nartk.errors import NartkError
 from nartk.hypothesis import DecodeStats, Hypothesis, Request, Result
 from nartk.pipeline import summarize
 from nartk.registry import reads_drafts
-from nartk.scorer import Seq2SeqScorer, Source
+from nartk.scorer import Source
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from nartk.pipeline import Model
+    from nartk.scorer import Seq2SeqScorer
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,6 @@ def measure(
     return alone[-1], noise
 
 
-@torch.inference_mode()
 def _logits(
     scorer: Seq2SeqScorer,
     request: Request,
@@ -227,15 +226,18 @@ def _logits(
     room: int,
 ) -> Tensor:
     """Logits [len(tokens)+1,V] fp32 after bos and each token, fed `width` at a time to `rows` equal rows."""
+    import torch
+
     padding = [scorer.vocab.pad] * (source_len - len(request.source))
     source = torch.tensor([[*request.source, *padding]] * rows, device=scorer.device)
     lengths = torch.full((rows,), len(request.source), device=scorer.device)
-    state = scorer.encode(Source(source, lengths), room)
     fed = torch.tensor([[scorer.vocab.eos, *tokens]] * rows, device=scorer.device)  # begins with eos
     found = []
-    for piece in fed.split(width, 1):
-        logits, state = scorer.verify(piece, state)  # [rows,width,V]
-        found.append(logits[0].float())
+    with torch.inference_mode():
+        state = scorer.encode(Source(source, lengths), room)
+        for piece in fed.split(width, 1):
+            logits, state = scorer.verify(piece, state)  # [rows,width,V]
+            found.append(logits[0].float())
     return torch.cat(found)
 
 

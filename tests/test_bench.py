@@ -19,6 +19,7 @@ from test_gad import network, stir
 from tiny import SENTENCES, random_model
 
 from nartk import pipeline
+from nartk.architectures import architectures
 from nartk.bench import costs, engines, report, runner
 from nartk.bench import worker as bench_worker
 from nartk.bench.choose import Given
@@ -31,9 +32,7 @@ from nartk.checkpoint import save_checkpoint
 from nartk.cli.bench import main
 from nartk.cli.score import scorer_of
 from nartk.decoders.parallel_drafts import FrameDrafter
-from nartk.decoders.recycling import Recycler
 from nartk.errors import LengthMismatchError, NartkError, UnknownStrategyError, UsageError
-from nartk.kinds import KINDS
 from nartk.metrics.bootstrap import compare
 from nartk.metrics.sacre import chrf_score
 from nartk.pipeline import Model, load
@@ -221,7 +220,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             folder / name,
             kind=kind,
             settings=dataclasses.asdict(scorer.config),
-            tensors=stir(KINDS[kind].network(scorer.config)).state_dict(),
+            tensors=stir(architectures()[kind].network(scorer.config)).state_dict(),
             source_vocab=vocab,
             target_vocab=vocab,
             card="# A small model for tests\n",
@@ -414,13 +413,13 @@ class Ticks:
         return self.now
 
 
-@pytest.mark.parametrize(("name", "drafter"), [("gad", FrameDrafter), ("recycling", Recycler)])
 def test_costs_go_to_the_calls_that_they_are_spent_in(
-    name: str, drafter: type, folders: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    folders: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a clock that every reading moves on, a call takes a second: those that are counted here."""
-    spec = parse_spec(f"gad:drafter={folders['ctc']}" if name == "gad" else name, "fp32")
-    engine = NartkEngine(spec, Setup(folders["large"], "cpu", 1))
+    engine = NartkEngine(
+        parse_spec(f"gad:drafter={folders['ctc']}", "fp32"), Setup(folders["large"], "cpu", 1)
+    )
     job = Job(tuple(LINES[:2]), (30, 30))
     plain, calls = engine.decode(job, 1), Counter[str]()
 
@@ -437,7 +436,7 @@ def test_costs_go_to_the_calls_that_they_are_spent_in(
     for name in ("encode", "verify", "truncate", "select", "join", "keep"):
         counting(verifier, name)
     for name in ("start", "draft", "observe"):
-        counting(drafter, name)
+        counting(FrameDrafter, name)
     monkeypatch.setattr(costs, "time", Ticks())
     monkeypatch.setattr(engines, "time", costs.time)
     found = engine.costs(job, 1)

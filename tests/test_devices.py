@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from transformers_small import random_requests, vocabulary
 
-from nartk.kinds import KINDS
+from nartk.architectures import architectures
 from nartk.models.serving import Serving
 from nartk.passes import CopiesSource, PassScorer
 from nartk.registry import make_strategy, options_of, protocols, speaks, strategies
@@ -69,7 +69,7 @@ def _plain(result: Any) -> Any:
 
 @cache
 def scorer_of(kind: str, seed: int = 3) -> Any:
-    found = KINDS[kind]
+    found = architectures()[kind]
     torch.manual_seed(seed)
     sizes = {f"{side}_{what}": 2 for side in ("encoder", "decoder") for what in ("layers", "heads")}
     config = found.config(
@@ -87,7 +87,7 @@ def scorer_of(kind: str, seed: int = 3) -> Any:
 
 PAIRS = [
     (kind, name)
-    for kind in KINDS
+    for kind in architectures()
     for name in strategies()
     if speaks(make_strategy(name, {}), scorer_of(kind))
 ]
@@ -109,7 +109,7 @@ def test_a_strategy_takes_the_models_it_is_for() -> None:
         "dag": GraphScorer,
         "blockwise": None,
     }
-    assert fitting.keys() == KINDS.keys()
+    assert fitting.keys() == architectures().keys()
     needed = {each for name in strategies() for each in protocols(make_strategy(name, {}))}
     over_tensors = needed - {PassScorer, CopiesSource}
     assert over_tensors == {*fitting.values()} - {None}
@@ -128,7 +128,7 @@ def test_strategies_keep_to_the_scorers_device(kind: str, name: str, exact: bool
     drafters, options = DRAFTED.get(name, ((None,), {}))
     strategy = make_strategy(name, options | ({"exact": exact} if "exact" in options_of(name) else {}))
     requests = random_requests(random.Random(1), 7, len(scorer.vocab), limits=[2, 5, 9])
-    if KINDS[kind].autoregressive:
+    if architectures()[kind].autoregressive:
         requests[3] = dataclasses.replace(requests[3], prefix=(5, 6))
     for drafter in drafters:
         if drafter is not None:

@@ -26,6 +26,7 @@ from test_promises_exact import TIES, alone, make_naive, random_scorer, said, ti
 from torch import Tensor
 from transformers_small import random_requests, stir, vocabulary
 
+from nartk.architectures import architectures
 from nartk.bench.engines import Spec
 from nartk.bench.report import lossless
 from nartk.bench.runner import Series
@@ -37,7 +38,6 @@ from nartk.decoders.parallel_drafts import parallel_drafter
 from nartk.decoders.tensor_loop import Acceptance, Drafter, Fed, Judged, argmax_acceptance, log_probs
 from nartk.errors import StrategyMismatchError, UsageError
 from nartk.hypothesis import Request
-from nartk.kinds import KINDS
 from nartk.models.transformer_scorer import TransformerScorer
 from nartk.pipeline import load
 from nartk.registry import make_strategy
@@ -183,7 +183,7 @@ def network(
 ) -> Any:
     """Serves a small random model of a kind; `weights` is what all its weights are, if not random."""
     rng = random.Random(seed)
-    found = KINDS[kind]
+    found = architectures()[kind]
     heads = rng.choice([1, 2])
     own = {
         "blockwise": {"block": rng.choice([3, 8])},
@@ -795,7 +795,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             folder / kind,
             kind=kind,
             settings=asdict(scorer.config),
-            tensors=stir(KINDS[kind].network(scorer.config)).state_dict(),
+            tensors=stir(architectures()[kind].network(scorer.config)).state_dict(),
             source_vocab=vocab,
             target_vocab=vocab,
             card="# A small model for tests\n",

@@ -23,7 +23,7 @@ from support.parallel_models import (
 from transformers_small import padded, vocabulary
 
 from nartk import engine
-from nartk.kinds import kind_of
+from nartk.architectures import architecture
 from nartk.models.array_scorers import arrays_of
 from nartk.models.da_transformer import DaTransformer
 from nartk.passes import Want
@@ -55,7 +55,7 @@ def check_links(found: Any, wanted: np.ndarray) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_torch_lends_arrays(kind: str, seed: int, device: torch.device) -> None:
     network, rng = random_parallel(kind, seed), random.Random(seed)
-    made = kind_of(kind).scorer(network, vocabulary(network.config.tgt_vocab), device=device)
+    made = architecture(kind).scorer(network, vocabulary(network.config.tgt_vocab), device=device)
     scorer = arrays_of(made)
     first, second = random_sources(network, rng, 4), random_sources(network, rng, 3)
     memory = np.concatenate([scorer.encode(first), scorer.encode(second)])  # of two calls
@@ -97,7 +97,7 @@ def test_torch_lends_arrays(kind: str, seed: int, device: torch.device) -> None:
 def test_the_engine_lends_tensors(kind: str, seed: int) -> None:
     network, rng = random_parallel(kind, seed), random.Random(seed)
     own = engine_of(network)
-    scorer = kind_of(kind).tensors(own, network.config).mode(exact=True)
+    scorer = architecture(kind).tensors(own, network.config).mode(exact=True)
     assert isinstance(scorer, TENSORS[kind])
     sources = random_sources(network, rng, 5)
     source = source_of(sources, torch.device("cpu"))

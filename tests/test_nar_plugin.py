@@ -16,14 +16,14 @@ from tiny import SENTENCES
 
 import nartk
 from nartk.adapters.fairseq import read_checkpoint, to_network
+from nartk.architectures import architectures
 from nartk.cli.convert import main as convert
 from nartk.cli.decode import main as decode
 from nartk.errors import CheckpointError, UsageError, VocabMismatchError
-from nartk.kinds import KINDS
 from nartk.models.nar import NarTraining
 
 WORDS = 21
-KIND_NAMES = [name for name, kind in KINDS.items() if not kind.autoregressive]
+KIND_NAMES = [name for name, kind in architectures().items() if not kind.autoregressive]
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,7 @@ def criterion(**options: Any) -> Any:
 @pytest.mark.parametrize("kind", KIND_NAMES)
 def test_loss_and_gradients_are_the_cores(kind: str) -> None:
     plugin = build(kind, "--dropout", "0").double()
-    core = KINDS[kind].network(plugin.core.config).double()
+    core = architectures()[kind].network(plugin.core.config).double()
     core.load_state_dict(plugin.core.state_dict())
     source, prev_output = fairseq_host.padded_batch(WORDS, left=True)
     right, _ = fairseq_host.padded_batch(WORDS, left=False)
@@ -143,7 +143,7 @@ def test_train_resume_convert_and_refuse_what_does_not_fit(
     assert convert([str(tmp_path / "checkpoint_last.pt"), "--output", str(folder)]) == 0
     model = nartk.load(folder)
     assert model.checkpoint.kind == kind
-    assert type(model.scorer) is KINDS[kind].scorer
+    assert type(model.scorer) is architectures()[kind].scorer
     capsys.readouterr()
     assert decode([str(folder), "--strategy", "greedy", "--quiet", str(binarised / "dev.src")]) == 2
     error = capsys.readouterr().err

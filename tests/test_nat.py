@@ -925,7 +925,7 @@ def test_a_model_trained_by_fairseq_says_the_same_when_converted(tmp_path: Path)
     folder = tmp_path / "model"
     assert convert([str(checkpoint), "--output", str(folder), "--dict", str(tmp_path / "dict.txt")]) == 0
     model = nartk.load(folder)
-    assert model.scorer.config == plugin.core.config
+    assert model.config == plugin.core.config
     lines = ["w1 w2 w3", "w9", "w4 w4 w0 w7 w8 w16"]
     core = plugin.core.eval()
     for line, found in zip(lines, model.decode(lines, strategy="glat"), strict=True):

@@ -12,6 +12,7 @@ import torch
 
 import nartk
 from nartk import pipeline
+from nartk.checkpoint import Checkpoint
 from nartk.pipeline import KEPT, Model
 
 WORDS = tiny.WORDS.split()
@@ -32,19 +33,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def loads(model: Model, drafters: Sequence[Path], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the drafters that are loaded when a strategy is made with each of these in turn."""
     loaded: list[str] = []
-    load = pipeline.load
+    read = pipeline.load_checkpoint
 
-    def counting(name: str, *, device: str, dtype: str) -> Model:
-        assert (torch.device(device), dtype) == (model.scorer.device, model.dtype)
-        loaded.append(Path(name).name)
-        return load(name, device=device, dtype=dtype)
+    def counting(folder: Path) -> Checkpoint:
+        loaded.append(folder.name)
+        return read(folder)
 
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "load", counting)
+        patch.setattr(pipeline, "load_checkpoint", counting)
         for drafter in drafters:
             made = model.strategy("speculative", {"drafter": str(drafter)})
             # Whatever is kept, a strategy drafts with the model that it names.
-            assert made.drafter == load(drafter).checkpoint.fingerprint
+            assert made.drafter == read(drafter).fingerprint
     return loaded
 
 
@@ -66,7 +66,7 @@ def test_a_second_call_loads_nothing(
     first = model.decode(LINES, "speculative", drafter=str(folder / "0"))
     assert [each.tokens for each in first] == [each.tokens for each in model.decode(LINES)]
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "load", None)
+        patch.setattr(pipeline, "load_checkpoint", None)
         assert model.decode(LINES, "speculative", drafter=str(folder / "link")) == first
         run = model.run(LINES, "bild", {"drafter": f"{folder}/./0"})
         assert run.stats.drafted > 0

@@ -50,7 +50,7 @@ def test_a_larger_verifier_says_what_the_model_says(words: list[str] | None, tmp
         f"{line}\t{text}" for line, text in zip(lines, said, strict=True)
     ]
     large = nartk.load(tmp_path / "large")
-    assert (large.scorer.config.d_model, large.scorer.config.decoder_layers) == (96, 2)
+    assert (large.config.d_model, large.config.decoder_layers) == (96, 2)
     assert [each.text for each in large.decode(lines, "greedy")] == [""] * 3  # nothing but eos
     if words is None:  # the pieces of a text are not always those that spelled it
         assert (tmp_path / "large" / "spm.model").read_bytes() == (small / "spm.model").read_bytes()

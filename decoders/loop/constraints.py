@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nartk.decoders.loop.packing import levels
+from nartk.decoders.loop.drafter import levels
 from nartk.decoders.loop.rows import Row
 from nartk.passes import FloatArray, Ragged, Scores, Want
 

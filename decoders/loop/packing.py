@@ -7,6 +7,7 @@ from itertools import chain, repeat
 
 import numpy as np
 
+from nartk.decoders.loop.drafter import levels
 from nartk.decoders.loop.rows import Row
 from nartk.passes import ROOT, Pass
 
@@ -50,11 +51,3 @@ def packed(rows: Sequence[Row]) -> Pass:
     memory = chain.from_iterable(map(repeat, [row.memory for row in rows], counts))
     contexts = chain.from_iterable(map(repeat, [row.context for row in rows], counts))
     return Pass(*np.array([tokens, positions, list(memory), list(contexts), parents], np.int32))
-
-
-def levels(parents: Sequence[int]) -> list[int]:
-    """How many drafted tokens lie on the way to each of a tree's, itself included."""
-    found: list[int] = []
-    for parent in parents:
-        found.append(1 if parent == ROOT else found[parent] + 1)
-    return found

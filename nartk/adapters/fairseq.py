@@ -19,6 +19,7 @@ from torch import Tensor
 
 from nartk import __version__
 from nartk._fairseq_compat import safe_globals
+from nartk.architectures import architecture, architectures
 from nartk.checkpoint import require_shapes, save_checkpoint
 from nartk.errors import (
     CheckpointError,
@@ -28,11 +29,10 @@ from nartk.errors import (
     VocabMismatchError,
 )
 from nartk.files import writing
-from nartk.kinds import KINDS, kind_of
+from nartk.models.serving import DTYPES
 from nartk.models.transformer import Transformer, TransformerConfig
 from nartk.vocab import SPECIALS, Vocab
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 PAD = SPECIALS.index("<pad>")
 
 # Of fairseq's position tables: the first position stands after the padding id.
@@ -137,7 +137,7 @@ def read_checkpoint(path: Path) -> FairseqCheckpoint:
 
 
 def kind_name(checkpoint: FairseqCheckpoint) -> str:
-    """The kind of model that a checkpoint holds, a key of `nartk.kinds.KINDS`.
+    """The name of a checkpoint's architecture, as `nartk.architectures` has it.
 
     Raises:
         UnsupportedCheckpointError: It is neither one of nartk's nor fairseq's own `transformer`.
@@ -145,12 +145,12 @@ def kind_name(checkpoint: FairseqCheckpoint) -> str:
     name = _architecture(checkpoint)
     if re.match(r"(transformer|m?bart)(_(?!lm)|$)", name):
         return "transformer"
-    for kind in KINDS:
+    for kind in architectures():
         if re.match(rf"nartk_{kind}(_|$)", name):
             return kind
     raise UnsupportedCheckpointError(
         f"architecture {name!r}",
-        fix=f"nartk_{', nartk_'.join(KINDS)} and fairseq's transformer convert",
+        fix=f"nartk_{', nartk_'.join(architectures())} and fairseq's transformer convert",
         where=str(checkpoint.path),
     )
 
@@ -163,10 +163,12 @@ def to_network(checkpoint: FairseqCheckpoint) -> Transformer:
         CheckpointError: Tensors are missing, of a wrong shape, or not finite.
     """
     where = str(checkpoint.path)
-    kind = kind_of(kind_name(checkpoint))
+    kind = architecture(kind_name(checkpoint))
     ours = _architecture(checkpoint).startswith("nartk_")
     wanted, tensors = _from_core(checkpoint, kind.config) if ours else _from_fairseq(checkpoint)
     for key, tensor in tensors.items():
+        if not tensor.is_floating_point():
+            raise CheckpointError(f"tensor {key!r} has type {tensor.dtype}", where=where)
         if not bool(torch.isfinite(tensor).all()):
             raise CheckpointError(f"tensor {key!r} holds NaN or infinity", where=where)
     try:
@@ -174,12 +176,15 @@ def to_network(checkpoint: FairseqCheckpoint) -> Transformer:
     except (UsageError, CheckpointError) as error:
         raise CheckpointError(error.message, where=where) from error
     # Shapes are compared before memory is taken: a wrong size must not allocate.
-    with torch.device("meta"):
-        model: Transformer = kind.network(config)
-    require_shapes(model.state_dict(keep_vars=True), tensors, where)
-    model = kind.network(config)
+    require_shapes(config.weight_shapes(), shapes(tensors), where)
+    model: Transformer = kind.network(config)
     model.load_state_dict({key: tensor.float() for key, tensor in tensors.items()})
     return model.eval()
+
+
+def shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor, for `require_shapes`."""
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
 def convert(
@@ -249,8 +254,8 @@ def average(checkpoints: Sequence[FairseqCheckpoint]) -> dict[str, Any]:
     sums = {key: tensor.double() for key, tensor in last.tensors.items() if tensor.is_floating_point()}
     for other in checkpoints[:-1]:
         require_shapes(
-            {key: last.tensors[key] for key in sums},
-            {key: tensor for key, tensor in other.tensors.items() if tensor.is_floating_point()},
+            shapes({key: last.tensors[key] for key in sums}),
+            shapes({key: tensor for key, tensor in other.tensors.items() if tensor.is_floating_point()}),
             str(other.path),
         )
         for key in sums:

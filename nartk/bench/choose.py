@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from nartk.architectures import architecture
 from nartk.bench.engines import Spec
 from nartk.errors import NartkError, StrategyMismatchError, UsageError
-from nartk.kinds import kind_of
 from nartk.pipeline import Model, load
 from nartk.registry import named_protocols, options_of, reads_drafts, strategies, strategy_class
 
@@ -81,7 +81,9 @@ class Given:
 
     def peers(self) -> list[str]:
         """Other libraries with the model's weights, by greedy and beam search and with their own drafts."""
-        small = [each for each in self.drafters if kind_of(self._load(each).checkpoint.kind).autoregressive]
+        small = [
+            each for each in self.drafters if architecture(self._load(each).checkpoint.kind).autoregressive
+        ]
         self._used.update(small)
         return [*_PEERS, *(f"hf:assistant={each}" for each in small)]
 

@@ -65,7 +65,7 @@ def watched(model: Any, strategy: Any) -> tuple[Any, Any, Stopwatch]:
     Args:
         model: A nartk.pipeline.Model.
     """
-    watch = Stopwatch(torch.device(model.scorer.device))
+    watch = Stopwatch(torch.device(model.device))
     model = copy.copy(model)
     model.scorer = view(model.scorer, watch.around(_SCORER))
     return model, _watched(strategy, watch), watch

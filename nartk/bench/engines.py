@@ -14,13 +14,14 @@ from typing import Any, ClassVar, get_type_hints
 
 import torch
 
+from nartk.architectures import architecture
 from nartk.bench.costs import watched
 from nartk.bench.work import Job
 from nartk.checkpoint import Checkpoint, load_checkpoint
 from nartk.errors import MissingDependencyError, NartkError, StrategyMismatchError, UsageError
 from nartk.hypothesis import Result
-from nartk.kinds import kind_of
-from nartk.pipeline import DTYPES, Model, load, load_network, model_folder, summarize
+from nartk.models.serving import DTYPES
+from nartk.pipeline import Model, load, load_network, model_folder, summarize
 from nartk.registry import option, options_of, reads_drafts
 
 
@@ -99,7 +100,9 @@ class NartkEngine:
     by_sentence: ClassVar[bool] = False
 
     def __init__(self, spec: Spec, setup: Setup) -> None:
-        self.model = _load(spec.model or setup.model, device=setup.device, dtype=spec.dtype)
+        self.model = _load(
+            spec.model or setup.model, device=setup.device, dtype=spec.dtype, threads=setup.threads
+        )
         self.strategy = self.model.strategy(spec.name, spec.options)
         self.signature = self.model.signature(self.strategy)
 
@@ -251,7 +254,7 @@ class HuggingFace(Peer):
     def _assistant(self) -> Checkpoint:
         """The small model, which must be one and say the model's words."""
         small = load_checkpoint(model_folder(self.assistant))
-        if not kind_of(small.kind).autoregressive:
+        if not architecture(small.kind).autoregressive:
             raise StrategyMismatchError(
                 f"assistant {self.assistant!r} is a {small.kind!r} model, which is not autoregressive",
                 fix="name an autoregressive model",

@@ -13,7 +13,15 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from nartk import __version__
-from nartk.errors import EXIT_OUTPUT, EXIT_SIGINT, EXIT_SIGTERM, EXIT_USAGE, NartkError, UsageError
+from nartk.errors import (
+    EXIT_OUTPUT,
+    EXIT_SIGINT,
+    EXIT_SIGTERM,
+    EXIT_USAGE,
+    NartkError,
+    UsageError,
+    requiring_torch,
+)
 
 
 class _Version(argparse.Action):
@@ -59,7 +67,7 @@ def run(command: Callable[[Sequence[str]], int], argv: Sequence[str] | None = No
     """Runs a command and turns what it raises into one line on stderr and an exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
     try:
-        with _sigterm_unwinds():
+        with _sigterm_unwinds(), requiring_torch("this command"):
             return command(args)
     except NartkError as error:
         if "--debug" in args:

@@ -116,14 +116,10 @@ def split_inputs(inputs: Sequence[str], prog: str) -> tuple[str, list[str]]:
 
 def load_model(name: str, args: argparse.Namespace, dtype: str) -> Model:
     """Loads a model as `add_model`'s flags say; raises as `nartk.load` does."""
-    import torch
-
     from nartk.pipeline import load
 
     require_least(args, 1, "threads")
-    if args.threads is not None:
-        torch.set_num_threads(args.threads)
-    return load(name, device=args.device, dtype=dtype)
+    return load(name, device=args.device, dtype=dtype, threads=args.threads)
 
 
 def fields_of(args: argparse.Namespace) -> Fields:

@@ -8,7 +8,6 @@ import dataclasses
 import difflib
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ def parse(
     )
     name = _named(argv)
     if name is None and ("-h" in argv or "--help" in argv):
-        # Importing the strategies takes a second, for torch: their options are shown only where one is named.
+        # Importing all strategies may take a second, for torch: options are shown only where one is named.
         parser.epilog = f"{_summaries(parser.prog)}\n\n{parser.epilog}"
         parser.parse_args(["--help"])
     name = default if name is None else name
@@ -62,10 +61,11 @@ def _named(argv: Sequence[str]) -> str | None:
 
 def _add_options(parser: Parser, name: str) -> dict[str, str]:
     """Adds the flags of a strategy; returns its options' names by flag."""
-    from nartk.registry import options_of, strategies
+    from nartk.registry import options_of, strategy_class
 
     options = options_of(name)
-    group = parser.add_argument_group(f"options of the strategy {name} ({strategies()[name]})")
+    promise = strategy_class(name).promise  # type: ignore[attr-defined]
+    group = parser.add_argument_group(f"options of the strategy {name} ({promise})")
     flags = {}
     for key, item in options.items():
         flag = "--" + key.replace("_", "-")
@@ -103,6 +103,8 @@ def _unknown_flag(parser: Parser, name: str, flag: str, options: dict[str, str])
 
 def _summaries(prog: str) -> str:
     """All strategies with the first line of their documentation, read from the source."""
+    from importlib.metadata import entry_points
+
     room = import_module("nartk.decoders")  # which imports no strategy
     found = {point.name: "" for point in entry_points(group="nartk.decoders")}
     for file in Path(room.__path__[0]).glob("*.py"):

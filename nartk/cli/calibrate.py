@@ -298,8 +298,6 @@ class _Job:
 
     def _inputs(self, model: Model, strategy: Any) -> dict[str, Any]:
         """What decoding depends on."""
-        import torch
-
         args = self.args
         return {
             "grid": self.grid,  # first: the signature has the values of the last setting
@@ -309,13 +307,11 @@ class _Job:
             "max_tokens": args.max_tokens,
             "truncate": args.truncate,
             "device": args.device,
-            "threads": torch.get_num_threads(),
+            "threads": model.threads,
         }
 
     def _facts(self, model: Model, strategy: Any, metric: str) -> dict[str, Any]:
         """What the figures depend on."""
-        import torch
-
         args = self.args
         return {
             "metric": shlex.split(args.metric)[0],
@@ -330,7 +326,7 @@ class _Job:
             "max_tokens": args.max_tokens,
             "device": args.device,
             "dtype": args.dtype,
-            "threads": torch.get_num_threads(),
+            "threads": model.threads,
             "grid": self.grid,
             "signature": model.signature(strategy),
         }

@@ -245,8 +245,6 @@ class _Job:
 
     def report(self) -> dict[str, Any]:
         """What `--stats` writes, without loading and warm-up; blank and failed lines are no sentences."""
-        import torch
-
         stats, args = self.stats(), self.args
         return {
             "seconds": stats.seconds,
@@ -266,7 +264,7 @@ class _Job:
             "drafts": args.drafts,
             "device": args.device,
             "dtype": args.dtype,
-            "threads": torch.get_num_threads(),
+            "threads": self.model.threads,
             "signature": self.signature,
         }
 

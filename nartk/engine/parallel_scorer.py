@@ -50,19 +50,18 @@ class _Engine:
     ) -> None:
         if type not in TYPES:
             raise UsageError(f"the engine has no type {type!r}", fix=f"choose from {', '.join(TYPES)}")
+        if threads < 0:
+            raise UsageError(f"`threads` is {threads}, below 0", fix="0 takes as many as there are cores")
         self.vocab = vocab
         self.type = type
         self.threads = threads if threads else _native.cores()
         self.isa = _native.isa(os.environ.get(FORCED_ISA, ""))
-        self.limits = Limits(config.max_source_len, self._places(config), len(vocab))
+        self.numerics = f"engine:{self.isa}"  # what a signature says of how it computes
+        self.limits = Limits(config.max_source_len, config.target_positions, len(vocab))
         parallel = _PLAIN | self._parallel(config, Weights(arrays, "fp32"))
-        model = Weights(arrays, type).model(config, places=self.limits.target, parallel=parallel)
+        model = Weights(arrays, type, shared=config.shared_weights()).model(config, parallel=parallel)
         self._engine = _native.Engine(model, self.isa, self.threads)
         self._logits = False
-
-    def _places(self, config: Any) -> int:
-        """Positions of the decoder."""
-        return int(config.max_target_len)
 
     def _parallel(self, config: Any, weights: Weights) -> dict[str, Any]:
         """What the model has beside the layers of a Transformer, as the engine reads it."""
@@ -115,9 +114,6 @@ class CtcEngine(_Engine):
     """Implements `nartk.parallel.FrameScorer` for a `nartk.models.ctc.CtcNat`."""
 
     blank: int | None = MASK
-
-    def _places(self, config: Any) -> int:
-        return int(config.upsample * config.max_source_len)
 
     def _parallel(self, config: Any, weights: Weights) -> dict[str, Any]:
         self._upsample = np.int32(config.upsample)

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from nartk.architectures.transformer import TransformerConfig
 from nartk.engine import FORCED_ISA, TYPES, _native
-from nartk.engine.weights import Config, Weights
+from nartk.engine.weights import Weights
 from nartk.errors import UsageError
 from nartk.passes import IntArray, Limits, Pass, Scores, Want
 from nartk.vocab import Vocab
@@ -29,7 +30,7 @@ class EngineScorer:
 
     def __init__(
         self,
-        config: Config,
+        config: TransformerConfig,
         arrays: Mapping[str, npt.NDArray[np.float32]],
         vocab: Vocab,
         *,
@@ -49,7 +50,9 @@ class EngineScorer:
         mapped = range(len(vocab)) if source_vocab in (None, vocab) else source_vocab.map_to(vocab)
         self.source_to_target = np.array(mapped, np.int32)
         self.isa = _native.isa(os.environ.get(FORCED_ISA, ""))
-        self._engine = _native.Engine(Weights(arrays, type).model(config), self.isa, self.threads)
+        self.numerics = f"engine:{self.isa}"  # what a signature says of how it computes
+        weights = Weights(arrays, type, shared=config.shared_weights())
+        self._engine = _native.Engine(weights.model(config), self.isa, self.threads)
 
     def encode(self, sources: Sequence[Sequence[int]]) -> IntArray:
         lengths = [len(source) for source in sources]

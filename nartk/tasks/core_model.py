@@ -14,10 +14,10 @@ import torch
 from fairseq.models import BaseFairseqModel, register_model_architecture
 from torch import Tensor, nn
 
-from nartk.adapters.fairseq import FairseqCheckpoint, read_checkpoint, to_network
+from nartk.adapters.fairseq import FairseqCheckpoint, read_checkpoint, shapes, to_network
+from nartk.architectures import architecture
 from nartk.checkpoint import Checkpoint, load_checkpoint, require_shapes
 from nartk.errors import VocabMismatchError
-from nartk.kinds import KINDS
 from nartk.models.transformer import Transformer, TransformerConfig
 from nartk.pipeline import load_network, model_folder
 from nartk.vocab import Vocab
@@ -28,19 +28,22 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class CoreModel(BaseFairseqModel):
-    """Holds a core network of the kind that a subclass names; its options are the configuration's fields."""
+    """Holds a core network of the architecture that a subclass names.
+
+    Its options are the fields of the architecture's configuration.
+    """
 
     kind: ClassVar[str]
 
     def __init__(self, config: TransformerConfig, source: Any, target: Any, autocast: str = "none") -> None:
         super().__init__()
-        self.core = KINDS[self.kind].network(config)
+        self.core = architecture(self.kind).network(config)
         self.autocast_dtype = AUTOCAST.get(autocast)
 
     @classmethod
     def options(cls) -> tuple[Field[Any], ...]:
         """The fields of the configuration that are options of training."""
-        return tuple(item for item in fields(KINDS[cls.kind].config) if item.name not in FROM_TASK)
+        return tuple(item for item in fields(architecture(cls.kind).config) if item.name not in FROM_TASK)
 
     @classmethod
     def add_args(cls, parser: argparse.ArgumentParser) -> None:
@@ -82,7 +85,7 @@ class CoreModel(BaseFairseqModel):
                 "source and target share embeddings, but their dictionaries differ",
                 fix="preprocess with --joined-dictionary, or train with --share-embeddings decoder",
             )
-        config = KINDS[cls.kind].config(
+        config = architecture(cls.kind).config(
             src_vocab=len(source),
             tgt_vocab=len(target),
             pad=target.pad(),
@@ -124,7 +127,7 @@ def _copy_encoder(name: str, model: nn.Module, source: Any) -> None:
         vocab = Vocab(tuple(source.symbols))
         stored.source_vocab.require_equal(vocab, f"the source dictionary of {name}", "that of the data")
     wanted, found = encoder(model), encoder(other)
-    require_shapes(wanted, found, name)
+    require_shapes(shapes(wanted), shapes(found), name)
     with torch.no_grad():
         for name, weight in wanted.items():
             weight.copy_(found[name])

@@ -35,9 +35,9 @@ from fairseq.criterions import register_criterion
 from torch import Tensor
 
 from nartk.adapters.fairseq import find_dictionary, kind_name
+from nartk.architectures import architecture
 from nartk.checkpoint import Checkpoint
 from nartk.errors import CheckpointError, StrategyMismatchError, UsageError, VocabMismatchError
-from nartk.kinds import KINDS
 from nartk.models.blockwise import Blockwise
 from nartk.models.distil_losses import DIVERGENCES, tokens_a_pass
 from nartk.models.nar import NarTraining, align_left
@@ -156,7 +156,7 @@ class Drafting(CrossEntropy):
             said = torch.zeros_like(real)
             width = min(target.shape[1], wanted.shape[1])
             said[:, :width] = wanted[:, :width].ne(self.padding_idx)
-        elif hasattr(model, "kind") and KINDS[model.kind].autoregressive:
+        elif hasattr(model, "kind") and architecture(model.kind).autoregressive:
             said = real
             logits = model(**fed)[0][said]  # [B,T,V] -> [N,V]
         else:
@@ -311,7 +311,7 @@ def load_verifier(name: str, task: Any) -> Transformer:
             raise CheckpointError(
                 error.message, fix="nartk-convert it with --dict, and name the folder", where=name
             ) from error
-    if not KINDS[kind].autoregressive:
+    if not architecture(kind).autoregressive:
         raise StrategyMismatchError(
             f"--verifier {name} is a {kind} model, which verifies nothing",
             fix="give the autoregressive model that it drafts for",

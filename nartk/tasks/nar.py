@@ -1,6 +1,6 @@
 """nartk's non-autoregressive models under fairseq, and the one criterion that trains them all.
 
-Each kind of `nartk.kinds.KINDS` that is not autoregressive is `--arch nartk_KIND`, with the preset
+Each architecture of `nartk.architectures` that is not autoregressive is `--arch nartk_KIND`, with the preset
 `nartk_KIND_tiny`; the core network computes its own loss.
 """
 
@@ -16,7 +16,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.models import register_model
 from torch import Tensor
 
-from nartk.kinds import KINDS
+from nartk.architectures import architectures
 from nartk.models.nar import NarTraining
 from nartk.tasks.core_model import CoreModel, register_presets
 from nartk.tasks.transformer import TINY
@@ -56,7 +56,7 @@ class NarModel(CoreModel):
         return losses.total, losses.tokens, dict(losses.parts)
 
 
-for _kind in (name for name, kind in KINDS.items() if not kind.autoregressive):
+for _kind in (name for name, each in architectures().items() if not each.autoregressive):
     _model = register_model(f"nartk_{_kind}")(type(f"Nar_{_kind}", (NarModel,), {"kind": _kind}))
     register_presets(_model, {f"nartk_{_kind}": {}, f"nartk_{_kind}_tiny": TINY})
 

@@ -39,7 +39,10 @@ def main() -> None:
         torch.set_num_threads(args.threads)
     lines = [line for line in args.source.read_text(encoding="utf-8").split("\n") if line.strip()]
     runs = [line.rstrip("\n").split("\t") for line in sys.stdin]
-    models = {folder: nartk.load(folder, device=args.device) for folder in {run[1] for run in runs}}
+    models = {
+        folder: nartk.load(folder, device=args.device, threads=args.threads)
+        for folder in {run[1] for run in runs}
+    }
     work = ((1, lines[: args.single]), (BATCH, lines[: args.many]))
     seconds: dict[str, dict[int, list[float]]] = {key: {size: [] for size, _ in work} for key, _, _ in runs}
     strategies = {}  # made once: some load a second model

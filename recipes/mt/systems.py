@@ -14,9 +14,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from importlib import import_module
 
-from nartk.kinds import KINDS
+from nartk.architectures import architectures
 from nartk.registry import options_of, strategies
 
 
@@ -108,14 +107,13 @@ DRAFTERS = (
 
 def why_missing(system: System) -> str | None:
     """Why this version of nartk cannot train a system; None where it can."""
-    kind = KINDS.get(system.kind)
+    kind = architectures().get(system.kind)
     if kind is None:
         return f"no architecture nartk_{system.kind}"
-    for module in (kind.module, kind.scorer_module):
-        try:
-            import_module(module)
-        except ModuleNotFoundError as error:
-            return f"nartk_{system.kind} lacks {error.name}"
+    try:
+        _ = kind.network, kind.scorer
+    except ModuleNotFoundError as error:
+        return f"nartk_{system.kind} lacks {error.name}"
     return None
 
 

@@ -1,0 +1,109 @@
+"""The architectures that nartk knows: a file each, named as ``config.json`` and ``--arch nartk_NAME`` say.
+
+A file declares its architecture's configuration, with the names and shapes of its weights, and where its
+network and what serves it are. None needs torch: the engine reads a model by these files alone.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from nartk.errors import UnsupportedCheckpointError, requiring_torch
+
+if TYPE_CHECKING:
+    from nartk.architectures.transformer import TransformerConfig
+
+C = TypeVar("C", bound="type[TransformerConfig]")
+_DECLARED: dict[str, Architecture] = {}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A model's architecture. What needs torch or the engine is imported where it is used.
+
+    Attributes:
+        config: Class of its configuration.
+        autoregressive: Whether it predicts the next word of an output: such models verify drafts.
+    """
+
+    name: str
+    config: type[TransformerConfig]
+    autoregressive: bool
+    network_at: str
+    scorer_at: str
+    engine_at: str | None
+    tensors_at: str | None
+
+    @property
+    def network(self) -> Any:
+        """The class of its network, in torch."""
+        with requiring_torch(f"a network of architecture {self.name!r}"):
+            return _imported(self.network_at)
+
+    @property
+    def scorer(self) -> Any:
+        """The class of what serves its network, in torch."""
+        with requiring_torch(f"a model of architecture {self.name!r}"):
+            return _imported(self.scorer_at)
+
+    @property
+    def engine(self) -> Any:
+        """The class of what serves its weights on the engine; None where the engine has not learnt it."""
+        return None if self.engine_at is None else _imported(self.engine_at)
+
+    @property
+    def tensors(self) -> Any:
+        """The class of what lends the engine's to strategies over tensors."""
+        with requiring_torch("a strategy over tensors"):
+            return None if self.tensors_at is None else _imported(self.tensors_at)
+
+
+def register_architecture(
+    name: str,
+    *,
+    network: str,
+    scorer: str,
+    engine: str | None = None,
+    tensors: str | None = None,
+    autoregressive: bool = False,
+) -> Callable[[C], C]:
+    """Declares the configuration that it decorates as the architecture `name`.
+
+    Args:
+        network, scorer, engine, tensors: ``module:Class`` of what `Architecture` has of these names.
+    """
+
+    def register(config: C) -> C:
+        _DECLARED[name] = Architecture(name, config, autoregressive, network, scorer, engine, tensors)
+        return config
+
+    return register
+
+
+def architectures() -> dict[str, Architecture]:
+    """All architectures by name."""
+    return {name: architecture(name) for name in _names()}
+
+
+def architecture(name: str) -> Architecture:
+    """The architecture of that name; raises UnsupportedCheckpointError where this version has none."""
+    if name not in _DECLARED:
+        if name not in _names():
+            raise UnsupportedCheckpointError(
+                f"a model of architecture {name!r}", fix=f"this version knows {', '.join(_names())}"
+            )
+        import_module(f"{__name__}.{name}")
+    return _DECLARED[name]
+
+
+def _names() -> list[str]:
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def _imported(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)

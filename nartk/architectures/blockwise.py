@@ -1,0 +1,23 @@
+"""The configuration of a blockwise drafter (Xia et al. 2022); its weights are a Transformer's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nartk.architectures import register_architecture
+from nartk.architectures.transformer import TransformerConfig, setting
+
+
+@register_architecture(
+    "blockwise",
+    network="nartk.models.blockwise:Blockwise",
+    scorer="nartk.models.blockwise:BlockwiseScorer",
+    engine="nartk.engine.parallel_scorer:BlockwiseEngine",
+    tensors="nartk.models.tensor_parallel:TensorBlocks",
+)
+@dataclass(frozen=True)
+class BlockwiseConfig(TransformerConfig):
+    """The shape of a blockwise drafter."""
+
+    decoder_positions: str = setting("learned", "target positions", choices=("sinusoidal", "learned", "none"))
+    block: int = setting(25, "places that are filled at once")

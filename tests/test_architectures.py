@@ -1,0 +1,90 @@
+"""What an architecture declares without torch is what its network in torch is made of."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from dataclasses import fields
+from typing import Any
+
+import pytest
+import torch
+
+from nartk.architectures import architecture, architectures
+from nartk.errors import UsageError
+
+NAMES = sorted(architectures())
+HEAVY = ("torch", "numpy", "safetensors", "sentencepiece", "rich")
+
+
+def random_settings(config: Any, rng: random.Random) -> dict[str, Any]:
+    """Settings with odd sizes; each text and each truth is any of its choices."""
+    values: dict[str, Any] = {}
+    for item in fields(config):
+        if item.metadata["choices"] is not None:
+            values[item.name] = rng.choice(item.metadata["choices"])
+        elif isinstance(item.default, bool):
+            values[item.name] = rng.random() < 0.5
+    words = rng.randint(5, 9)
+    values |= {
+        "src_vocab": words,
+        "tgt_vocab": words if values["share_embeddings"] == "all" else rng.randint(5, 9),
+        "d_model": 2 * rng.choice((3, 5, 7)),
+        "max_source_len": rng.randint(4, 12),
+        "max_target_len": rng.randint(4, 12),
+    }
+    for side in ("encoder", "decoder"):
+        values[f"{side}_layers"] = rng.randint(0, 3)
+        values[f"{side}_ffn"] = rng.randint(1, 20)
+        values[f"{side}_heads"] = rng.choice((1, 2))
+    known = {item.name for item in fields(config)}
+    sizes = {"upsample": rng.randint(1, 4), "length_difference": rng.randint(1, 6), "link_heads": 2}
+    values |= {name: value for name, value in sizes.items() if name in known}
+    if "upsample_scale" in known:
+        values["upsample_scale"] = "2"
+    return values
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_and_shapes_of_weights_are_the_networks(name: str) -> None:
+    """Against torch's own list of what the network holds, in 60 random configurations."""
+    rng = random.Random(name)
+    found = architecture(name)
+    for _ in range(60):
+        config = found.config(**random_settings(found.config, rng))
+        with torch.device("meta"):
+            weights = found.network(config).state_dict(keep_vars=True)
+        assert config.weight_shapes() == {key: tuple(weight.shape) for key, weight in weights.items()}, config
+        first: dict[int, str] = {}
+        shared = {key: first.setdefault(id(weight), key) for key, weight in weights.items()}
+        assert config.shared_weights() == {key: other for key, other in shared.items() if key != other}
+
+
+def test_each_declares_itself_under_the_name_of_its_file() -> None:
+    for name, found in architectures().items():
+        assert found.name == name
+        assert found.config.__module__ == f"nartk.architectures.{name}"
+        assert found.network.__module__.startswith("nartk.models.")
+        assert isinstance(found.config(), found.config)
+
+
+def test_configurations_load_nothing_heavy() -> None:
+    code = f"""
+import sys
+from nartk.architectures import architectures
+assert all(each.config().weight_shapes() for each in architectures().values())
+print([name for name in {HEAVY} if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_bounds_of_each_configuration_are_kept() -> None:
+    for name, settings in (
+        ("nat", {"copy_temperature": 0.0}),
+        ("ctc", {"upsample": 17}),
+        ("dag", {"upsample_scale": "9~8"}),
+    ):
+        with pytest.raises(UsageError, match=f"`{next(iter(settings))}`"):
+            architecture(name).config(**settings)  # type: ignore[arg-type]
