@@ -48,9 +48,7 @@ if TYPE_CHECKING:
 
 TYPES = ("fp32", "bf16", "fp16", "int8")  # fp16: in torch alone; int8: on the engine alone
 SHIPPED = ("gec-en",)  # models inside the package, the default first
-WITHOUT_BOTH = (
-    f"{WITHOUT_TORCH}, or install nartk with its engine: from a wheel, or where a C++17 compiler is"
-)
+WITHOUT_BOTH = f"{WITHOUT_TORCH}, or install nartk with its engine, from a wheel or with a C++17 compiler"
 # What strategies over arrays need of a model.
 ARRAYS = frozenset((PassScorer, FrameScorer, CanvasScorer, BlockScorer, GraphScorer))
 KEPT = 4  # other models that a model keeps loaded, those used last
@@ -480,7 +478,8 @@ def _serve(checkpoint: Checkpoint, device: str, dtype: str, *, threads: int | No
     from nartk import engine
 
     found, config = architecture(checkpoint.kind), read_config(checkpoint)
-    if found.engine_at is not None and device == "cpu" and dtype in engine.TYPES and engine.available():
+    on_engine = found.engine_at is not None and device == "cpu" and dtype in engine.TYPES
+    if on_engine and engine.available():
         scorer = found.engine(
             config,
             checkpoint.tensors,
@@ -495,8 +494,8 @@ def _serve(checkpoint: Checkpoint, device: str, dtype: str, *, threads: int | No
             f"--dtype {dtype} needs the engine, which does not serve a {checkpoint.kind} on {device}",
             fix=f"choose from {', '.join(each for each in TYPES if each != dtype)}",
         )
-    fix = WITHOUT_BOTH if found.engine_at is not None and device == "cpu" else WITHOUT_TORCH
-    with requiring_torch(f"a model of architecture {found.name!r} here", fix=fix):
+    what = f"a {found.name} model in {dtype}" + (" without the engine" if on_engine else "")
+    with requiring_torch(what, fix=WITHOUT_BOTH if on_engine else WITHOUT_TORCH):
         import torch
 
     if threads is not None:
