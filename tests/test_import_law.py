@@ -39,23 +39,18 @@ WITHOUT_TORCH = {
     f"nartk/{name}.py" for name in ("errors", "vocab", "hypothesis", "passes", "contexts", "reading")
 }
 # What decoders see of the core.
-OF_DECODERS = {
-    "scorer",
-    "passes",
-    "reading",
-    "registry",
-    "hypothesis",
-    "errors",
-    "vocab",
-    "sums",
-    "rows",
-    "decoders",
+OF_DECODERS = {"scorer", "passes", "reading", "registry", "hypothesis", "errors", "vocab", "sums", "rows"} | {
+    "decoders"
 }
 # What of the decoders loads no torch: these folders, and these files with all that they import of the rest.
 HOST_DECODERS = (
     "decoders/loop/",
     "decoders/drafters/",
-    *(f"decoders/{name}.py" for name in ("strategy", "greedy", "iad", "verify", "ngram", "rerank", "sample")),
+    "decoders/search/",
+    *(
+        f"decoders/{name}.py"
+        for name in ("strategy", "greedy", "iad", "verify", "ngram", "rerank", "sample", "beam")
+    ),
 )
 
 
@@ -250,7 +245,9 @@ def test_passes_are_specified_without_torch() -> None:
 
 
 def test_strategies_over_passes_load_no_torch() -> None:
-    modules = ", ".join(f"nartk.decoders.{name}" for name in ("greedy", "iad", "verify", "ngram", "sample"))
+    modules = ", ".join(
+        f"nartk.decoders.{name}" for name in ("greedy", "iad", "verify", "ngram", "sample", "beam")
+    )
     assert in_a_fresh_python(f"import sys, {modules}; print('torch' in sys.modules)") == "False"
 
 
