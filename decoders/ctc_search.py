@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nartk.decoders.beam import best_of
 from nartk.decoders.ngram_lm import NGram
+from nartk.decoders.tensor_best import best_of
 from nartk.errors import StrategyMismatchError
 from nartk.rows import steps, these
 from nartk.scorer import Frames

@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nartk.decoders.beam import best_of, repeats
 from nartk.decoders.dag_paths import powers, say_everywhere
 from nartk.decoders.graph import FoundInGraph
 from nartk.decoders.ngram_lm import NGram, load_ngram
+from nartk.decoders.tensor_best import best_of, repeats
 from nartk.decoders.tensor_native import Found, TensorNative
 from nartk.registry import option, register_decoder
 from nartk.scorer import Graph, GraphScorer, Source

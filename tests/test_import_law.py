@@ -58,7 +58,8 @@ OF_DECODERS = {
 HOST_DECODERS = (
     "decoders/loop/",
     "decoders/drafters/",
-    *(f"decoders/{name}.py" for name in ("strategy", "greedy", "iad", "verify", "ngram", "sample")),
+    "decoders/search/",
+    *(f"decoders/{name}.py" for name in ("strategy", "greedy", "iad", "verify", "ngram", "sample", "beam")),
     *(f"decoders/{name}.py" for name in ("native", "canvas", "rerank", "glat", "mask_predict", "ctc_greedy")),
 )
 
@@ -267,7 +268,9 @@ def test_passes_are_specified_without_torch() -> None:
 
 
 def test_strategies_over_passes_load_no_torch() -> None:
-    modules = ", ".join(f"nartk.decoders.{name}" for name in ("greedy", "iad", "verify", "ngram", "sample"))
+    modules = ", ".join(
+        f"nartk.decoders.{name}" for name in ("greedy", "iad", "verify", "ngram", "sample", "beam")
+    )
     assert in_a_fresh_python(f"import sys, {modules}; print('torch' in sys.modules)") == "False"
 
 
