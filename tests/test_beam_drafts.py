@@ -68,7 +68,7 @@ class Knowing:
         known = [output for output in self.answers[beam.request.index] if [*output[:done]] == beam.tokens]
         rests = [output[done : done + self.depth] for output in known]
         if self.branching:
-            return merged(rests, most=1000)
+            return merged([Draft([*rest]) for rest in rests], most=1000)
         return Draft([*max(rests, key=len, default=())])
 
     def observe(self, beam: Beam, best: IntArray) -> None:
