@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import lru_cache
@@ -20,6 +22,7 @@ from tiny import WORDS
 from torch import Tensor
 from transformers_small import padded, random_config, random_requests, stir, vocabulary
 
+from nartk import engine
 from nartk.checkpoint import save_checkpoint
 from nartk.cli.decode import main
 from nartk.decoders.ctc_beam import CtcBeam
@@ -404,6 +407,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         card="# Copies\n",
     )
     return folder
+
+
+def test_it_decodes_without_torch(folder: Path) -> None:
+    if not engine.available():
+        pytest.skip("there is no engine here")
+    code = f"""
+import sys
+sys.modules["torch"] = None  # every import of it fails
+import nartk
+print(nartk.load({str(folder)!r}).decode(["she sees the big cat ."], strategy="ctc-greedy")[0].text)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "she sees the big cat .\n"
 
 
 LINES = (b"she sees the big cat .", b"", b"he \xff goes", b"a b\x00c", b"the " * 70, b"he goes home !")

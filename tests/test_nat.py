@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import subprocess
+import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -938,3 +940,20 @@ def test_a_model_trained_by_fairseq_says_the_same_when_converted(tmp_path: Path)
             )
         assert list(found.tokens) == wanted[0].tokens
         assert found.text.split() == model.scorer.vocab.to_words(wanted[0].tokens[:-1])
+
+
+def test_it_decodes_without_torch(folder: Path) -> None:
+    if not engine.available():
+        pytest.skip("there is no engine here")
+    other = tiny.random_model(folder / "choosing", words=LETTERS)
+    code = f"""
+import sys
+sys.modules["torch"] = None  # every import of it fails
+import nartk
+model = nartk.load({str(folder / "model")!r}, dtype="int8")
+for name, options in (("glat", {{}}), ("mask-predict", {{"rerank": {str(other)!r}, "length_beam": 2}})):
+    print(model.decode(["a b c"], strategy=name, **options)[0].text)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == "b c d"
