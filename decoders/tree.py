@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nartk.decoders.loop.trees import parse_shape
 from nartk.errors import UsageError
 from nartk.rows import steps
 from nartk.scorer import Tree
@@ -171,18 +172,6 @@ class Lattice:
         chances = self.lprobs[..., None] + F.pad(lprobs[rows, self.leads], (1, 0))
         ended = (tokens < 0) | (chances == float("-inf"))
         return Branches(tokens.masked_fill(ended, -1), chances.masked_fill(ended, float("-inf")))
-
-
-def parse_shape(shape: Sequence[int] | str) -> tuple[int, ...]:
-    """(4, 3, 2) of "4x3x2".
-
-    Raises:
-        UsageError: It is no shape.
-    """
-    sizes = shape.split("x") if isinstance(shape, str) else shape
-    if not all(str(size).isdecimal() and int(size) > 0 for size in sizes) or not sizes:
-        raise UsageError(f"tree {shape!r} is no shape", fix="write the branches of each level, such as 4x3x2")
-    return tuple(int(size) for size in sizes)
 
 
 @lru_cache(maxsize=32)

@@ -18,7 +18,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nartk.decoders.learning import Learning
 from nartk.decoders.paced import Adaptive
 from nartk.decoders.tensor_copy import SourceCopy, spelling
 from nartk.decoders.tensor_loop import DraftAndVerify, Drafter, target_words
@@ -401,7 +400,7 @@ class TensorCopy(Adaptive):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorNgram(Learning):
+class TensorNgram(Adaptive):
     """Drafts with what followed the same words before."""
 
     promise = "identical to greedy"
@@ -409,9 +408,14 @@ class TensorNgram(Learning):
 
     max_ngram: int = 4
     max_draft: int = 10
+    drafter: Drafter | None = None  # of the run
 
-    def new_drafter(self, scorer: Any) -> Drafter:
-        return NgramCache(scorer.source_to_target, len(scorer.vocab), self.max_ngram, self.max_draft)
+    def for_run(self, scorer: Any) -> TensorNgram:
+        made = NgramCache(scorer.source_to_target, len(scorer.vocab), self.max_ngram, self.max_draft)
+        return replace(self, drafter=made)
+
+    def make_drafter(self, scorer: Any) -> Drafter | None:
+        return self.drafter
 
 
 OVER_TENSORS: dict[str, Any] = {"greedy": TensorGreedy, "iad": TensorCopy, "ngram": TensorNgram}

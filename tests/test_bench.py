@@ -32,7 +32,6 @@ from nartk.checkpoint import save_checkpoint
 from nartk.cli.bench import main
 from nartk.cli.score import scorer_of
 from nartk.decoders.parallel_drafts import FrameDrafter
-from nartk.decoders.recycling import Recycler
 from nartk.errors import LengthMismatchError, NartkError, UnknownStrategyError, UsageError
 from nartk.metrics.bootstrap import compare
 from nartk.metrics.sacre import chrf_score
@@ -414,13 +413,13 @@ class Ticks:
         return self.now
 
 
-@pytest.mark.parametrize(("name", "drafter"), [("gad", FrameDrafter), ("recycling", Recycler)])
 def test_costs_go_to_the_calls_that_they_are_spent_in(
-    name: str, drafter: type, folders: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    folders: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a clock that every reading moves on, a call takes a second: those that are counted here."""
-    spec = parse_spec(f"gad:drafter={folders['ctc']}" if name == "gad" else name, "fp32")
-    engine = NartkEngine(spec, Setup(folders["large"], "cpu", 1))
+    engine = NartkEngine(
+        parse_spec(f"gad:drafter={folders['ctc']}", "fp32"), Setup(folders["large"], "cpu", 1)
+    )
     job = Job(tuple(LINES[:2]), (30, 30))
     plain, calls = engine.decode(job, 1), Counter[str]()
 
@@ -437,7 +436,7 @@ def test_costs_go_to_the_calls_that_they_are_spent_in(
     for name in ("encode", "verify", "truncate", "select", "join", "keep"):
         counting(verifier, name)
     for name in ("start", "draft", "observe"):
-        counting(drafter, name)
+        counting(FrameDrafter, name)
     monkeypatch.setattr(costs, "time", Ticks())
     monkeypatch.setattr(engines, "time", costs.time)
     found = engine.costs(job, 1)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.pass_strategies import Proposes, ngram_cache
+from support.pass_strategies import Proposes, ngram_cache, verified
 from support.scripted_passes import (
     EOS,
     ScriptPasses,
@@ -57,7 +57,7 @@ class Twin:
 
 def grow(cache: NgramCache, row: Row, tokens: Sequence[int]) -> None:
     row.tokens += tokens
-    cache.observe([row], [Verdict((), [*tokens], [0.0] * len(tokens))])
+    cache.observe([row], [Verdict((), [*tokens], [0.0] * len(tokens))], verified())
 
 
 def mismatches(make: type[NgramCache], seeds: int) -> int:

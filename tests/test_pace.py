@@ -550,7 +550,7 @@ def paced(strategy: Any, pace: Pace) -> Any:
 
 
 def strategies_of(scorer: TableScorer) -> list[Any]:
-    made = [over_tensors(name, {}) for name in ("iad", "ngram", "recycling")]
+    made = [over_tensors(name, {}) for name in ("iad", "ngram")]
     return [*made, drafting("speculative", Near(scorer, seed=1, noise=0.7))]
 
 

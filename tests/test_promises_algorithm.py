@@ -13,7 +13,15 @@ from typing import Any
 
 import pytest
 import torch
-from scripted import TableScorer, decode, differing, outputs_of, plain_greedy
+from scripted import (
+    OVER_TENSORS,
+    TableScorer,
+    decode,
+    differing,
+    outputs_of,
+    over_tensors,
+    plain_greedy,
+)
 from torch import Tensor
 
 from nartk.decoders.tensor_loop import (
@@ -26,19 +34,10 @@ from nartk.decoders.tensor_loop import (
     argmax_acceptance,
 )
 from nartk.hypothesis import Request
-from nartk.passes import PassScorer
-from nartk.registry import make_strategy, options_of, protocols, strategies, strategy_class
 from nartk.scorer import Seq2SeqScorer, Source
 
-# Those over tensors; those over passes are in test_draft_loop.py. Those that need a second model are tested
-# with all kinds of them in files of their own.
-LOSSLESS = [
-    name
-    for name, promise in strategies().items()
-    if promise == "identical to greedy"
-    and PassScorer not in protocols(strategy_class(name))
-    and not any(item.metadata["model"] for item in options_of(name).values())
-]
+# Those over tensors; those over passes are in test_draft_loop.py.
+LOSSLESS = [name for name in OVER_TENSORS if name != "greedy"]
 PAD, EOS = 1, 2
 
 
@@ -72,14 +71,8 @@ def random_request(rng: random.Random, index: int, words: int, longest: int = 64
 
 
 def random_strategy(name: str, rng: random.Random) -> Any:
-    """The strategy with each option that has choices, and the draft's cap, at random."""
-    options: dict[str, Any] = {}
-    for key, item in options_of(name).items():
-        if item.metadata["choices"] is not None:
-            options[key] = rng.choice(list(item.metadata["choices"]))
-        elif key == "max_draft":
-            options[key] = rng.randint(0, 32)
-    return make_strategy(name, options)
+    """The strategy with the draft's cap at random."""
+    return over_tensors(name, {"max_draft": rng.randint(0, 32)})
 
 
 def mismatches(
@@ -117,10 +110,6 @@ def test_the_table_is_what_its_definition_says(device: torch.device) -> None:
         assert scores[0].tolist() == table.scores_by_hand(request.source, prefix)
 
 
-def test_there_are_lossless_strategies() -> None:
-    assert "union" in LOSSLESS
-
-
 @pytest.mark.parametrize("name", LOSSLESS)
 def test_p1_lossless_strategies_equal_greedy(name: str, device: torch.device) -> None:
     assert mismatches(lambda rng: random_strategy(name, rng), 10_000, device, seed=1) == 0
@@ -153,8 +142,8 @@ def last_of_equals(logits: Tensor, fed: Fed) -> Judged:
 
 
 def with_acceptance(rule: Acceptance) -> Any:
-    union = type(make_strategy("union", {}))
-    return type("Wrong", (union,), {"acceptance": lambda *_: rule})()
+    copying = type(over_tensors("iad", {}))
+    return type("Wrong", (copying,), {"acceptance": lambda *_: rule})()
 
 
 @pytest.mark.parametrize("rule", [accept_one_too_many, accept_runner_up, last_of_equals])
@@ -189,7 +178,7 @@ def test_p1_fails_with_a_wrong_cache(forgotten: dict[str, Any], device: torch.de
     scorer = wrong_scorer(20, seed=1, device=device)
     requests = [random_request(rng, i, 20) for i in range(60)]
     try:
-        found = outputs_of(decode(make_strategy("union", {}), scorer, requests, batch_size=8))
+        found = outputs_of(decode(over_tensors("iad", {}), scorer, requests, batch_size=8))
     except AssertionError:
         return  # the scorer noticed
     assert differing(found, plain_greedy(scorer.scores, requests))
@@ -239,7 +228,7 @@ def test_p7_fails_when_the_limit_is_overlooked(device: torch.device) -> None:
         scorer = random_table(rng, device)
         requests = [edge_request(rng, i, len(scorer.vocab)) for i in range(20)]
         longer = [dataclasses.replace(request, max_len=request.max_len + 1) for request in requests]
-        found = decode(make_strategy("union", {}), scorer, longer)
+        found = decode(over_tensors("iad", {}), scorer, longer)
         overlooked += len(differing(outputs_of(found), plain_greedy(scorer.scores, requests)))
     assert overlooked > 0
 

@@ -1,33 +1,42 @@
 """The union of drafters that need no training: greedy search's output, and the trees that it should propose.
 
-That it equals greedy search under exact scores and in exact mode is shown with all other strategies in
-test_promises_algorithm.py and test_promises_exact.py; here with other drafters and bounds.
+That it equals greedy search under exact scores is shown with all other strategies in test_draft_loop.py; here
+with other drafters and bounds.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import random
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
-import torch
-from scripted import ScriptScorer, decode, differing, outputs_of, plain_greedy
-from test_promises_algorithm import edge_request, random_request, random_table
-from test_promises_exact import DTYPES, TIES, alone, random_scorer, said, tied_scorer
-from test_tree import plain, ways_of
-from torch import Tensor
+from support import engine_models
+from support.engine_models import TYPES, alone, bits_of, on_engine, random_network
+from support.pass_strategies import Proposes, paths_of, verified
+from support.scripted_passes import (
+    EOS,
+    ScriptPasses,
+    decode,
+    differing,
+    outputs_of,
+    plain_greedy,
+    random_request,
+    random_table,
+)
+from test_draft_loop import edge_request
 from transformers_small import random_requests
 
-from nartk.decoders.tensor_loop import Draft, Drafter
-from nartk.decoders.union import UnionDrafter
+from nartk.decoders.drafters.union import Union
+from nartk.decoders.loop.acceptance import Verdict, Verified
+from nartk.decoders.loop.drafter import Draft
+from nartk.decoders.loop.rows import Row
 from nartk.errors import UsageError
 from nartk.hypothesis import Request
+from nartk.passes import Want
 from nartk.registry import make_strategy
-from nartk.scorer import Seq2SeqScorer, Source
 
-EOS = 2
 DRAFTERS = ("source", "ngram", "recycling")
 
 
@@ -37,98 +46,121 @@ def random_union(rng: random.Random) -> Any:
     return make_strategy("union", {"drafters": ",".join(names), **options})
 
 
-@pytest.mark.parametrize("capable", [True, False])
-def test_p1_and_p7_the_output_is_greedys(capable: bool, device: torch.device) -> None:
-    for seed in range(8):
-        rng = random.Random(f"union {seed}")
-        scorer = random_table(rng, device)
-        if not capable:
-            plain(scorer)
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 8, 32])
+def test_p1_and_p7_the_output_is_greedys(batch_size: int) -> None:
+    seen = Counter[str]()
+    for seed in range(14):
+        rng = random.Random(f"union {seed} {batch_size}")
+        scorer = random_table(rng)
         make = random_request if seed % 2 else edge_request
-        requests = [make(rng, i, len(scorer.vocab)) for i in range(12)]
-        requests = [dataclasses.replace(request, max_len=min(request.max_len, 24)) for request in requests]
-        requests = [dataclasses.replace(r, prefix=r.prefix[: r.max_len]) for r in requests]
-        found = decode(random_union(rng), scorer, requests, batch_size=rng.choice([1, 5, 12]))
-        assert not differing(outputs_of(found), plain_greedy(scorer.scores, requests))
+        requests = [make(rng, i, scorer.table.words) for i in range(40)]
+        found = decode(random_union(rng), scorer, requests, batch_size=batch_size)
+        assert not differing(outputs_of(found), plain_greedy(scorer.table, requests))
+        for name in ("drafted", "accepted", "branches"):
+            seen[name] += sum(getattr(result, name) for result in found)
+    assert 0 < seen["branches"] < seen["accepted"] < seen["drafted"]
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_p2_and_p3_no_bit_changes(dtype: str, device: torch.device) -> None:
-    for seed, ties in enumerate([None, *TIES]):
-        rng = random.Random(f"union {ties}")
-        if ties is None:
-            scorer = random_scorer(rng, DTYPES[dtype], device)
-        else:
-            scorer = tied_scorer(ties, seed, DTYPES[dtype], device)
-        requests = random_requests(rng, 6, len(scorer.vocab), longest=12, limits=[2, 5, 8])
+@pytest.mark.parametrize("type", TYPES)
+def test_p2_no_bit_changes_on_the_engine(type: str) -> None:
+    accepted = rejected = 0
+    for seed in range(4):
+        rng = random.Random(f"union {seed}")
+        scorer = on_engine(random_network(rng), type=type)
+        requests = random_requests(rng, 12, len(scorer.vocab), longest=12, limits=[2, 5, 20])
         wanted = alone(scorer, requests)
-        strategy = make_strategy("union", {"nodes": 30})
-        for size in (1, 4):
-            assert said(decode(strategy, scorer, requests, batch_size=size)) == wanted
+        for size in (1, 2, 8):
+            strategy = make_strategy("union", {"nodes": rng.choice([5, 30, 96])})
+            found = engine_models.decode(strategy, scorer, requests, batch_size=size)
+            assert bits_of(found) == wanted
+            accepted += sum(result.accepted for result in found)
+            rejected += sum(result.drafted - result.accepted for result in found)
+    assert min(accepted, rejected) > 0
 
 
 # What is drafted.
 
 
-@dataclasses.dataclass(frozen=True)
-class Seen:
-    """What a drafter of these tests is told, row by row."""
+class Proposing:
+    """Proposes a draft of each request's own, and notes which states are there, and what it sees."""
 
-    indices: Tensor
+    def __init__(self, drafts: dict[int, Draft], *, want: Want = Want(), fails: str = "") -> None:  # noqa: B008
+        self.drafts, self.want, self.fails = drafts, want, fails
+        self.open: Counter[Any] = Counter()
+        self.seen: list[Any] = []
 
+    def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[Any]:
+        self._fail("start")
+        states = [(self, request.index) for request in requests]
+        self.open.update(states)
+        return states
 
-class Says(Drafter):
-    """Proposes a draft of each request's own, and notes what it is told."""
+    def draft(self, rows: Sequence[Row], budgets: Sequence[int]) -> list[Draft]:
+        self._fail("draft")
+        assert [row.state for row in rows] == [(self, row.request.index) for row in rows]
+        return [self.drafts[row.request.index] for row in rows]
 
-    def __init__(self, drafts: dict[int, Sequence[int]], parents: Sequence[int] | None = None) -> None:
-        self.drafts, self.parents = drafts, parents
-        self.paused: list[int] = []
+    def observe(self, rows: Sequence[Row], verdicts: Sequence[Verdict], verified: Verified) -> None:
+        self._fail("observe")
+        self.seen += [row.state for row in rows]
 
-    def start(self, source: Source, requests: Sequence[Request]) -> Seen:
-        return Seen(torch.tensor([request.index for request in requests], device=source.lengths.device))
+    def stop(self, states: Sequence[Any]) -> None:
+        self.open.subtract(states)
 
-    def draft(self, state: Seen, outputs: Tensor, lengths: Tensor, budget: Tensor) -> tuple[Draft, Seen]:
-        rows = [self.drafts[index] for index in state.indices.tolist()]
-        tokens = torch.tensor([list(row) for row in rows], device=lengths.device)
-        parents = None
-        if self.parents is not None:
-            parents = torch.tensor([list(self.parents)] * len(rows), device=lengths.device)
-        return Draft(tokens, torch.full_like(lengths, tokens.shape[1]), parents=parents), state
-
-    def pause(self, state: Seen, lengths: Tensor) -> Seen:
-        self.paused += lengths.tolist()
-        return state
-
-
-def united(nodes: int, longest: int, device: torch.device, order: Sequence[int] = (0, 1)) -> list[list[Any]]:
-    """What two drafters propose together in two rows that came and changed places."""
-    chain = Says({0: [5, 6, 7], 1: [8, -1, 9], 2: [4, 4, 4]})
-    tree = Says({0: [5, 8, 6, 9], 1: [8, 5, 6, 7], 2: [4, 4, 4, 4]}, parents=[-1, -1, 0, 2])
-    union = UnionDrafter([(chain, tree)[i] for i in order], 10, longest, nodes)
-    requests = [Request(i, (4, EOS), 9) for i in range(3)]
-    sizes = torch.tensor([2, 2], device=device)
-    source = Source(torch.tensor([[4, EOS]] * 2, device=device), sizes)
-    state = union.join(union.start(source, requests[:2]), union.start(source, requests[2:]))
-    state = union.select(state, torch.tensor([1, 0], device=device))
-    zeros = torch.zeros(2, dtype=torch.int64, device=device)
-    draft, state = union.draft(state, torch.zeros(2, 9, dtype=torch.int64, device=device), zeros, zeros + 9)
-    union.pause(state, zeros + 3)
-    assert chain.paused == tree.paused == [3, 3]
-    return [ways_of(draft, row) for row in range(2)]
+    def _fail(self, method: str) -> None:
+        if method == self.fails:
+            raise ArithmeticError(method)
 
 
-def test_a_chain_and_a_tree_are_united_by_hand(device: torch.device) -> None:
+def rows_of(*indices: int) -> list[Row]:
+    return [Row(Request(i, (4, EOS), 9), i, i, EOS, 0.0) for i in indices]
+
+
+def united(nodes: int, max_draft: int, order: Sequence[int] = (0, 1)) -> list[list[Any]]:
+    """What two drafters propose together in two rows that came after one another, the later one first."""
+    chain = Proposing({0: Draft([5, 6, 7]), 1: Draft([8, -1, 9])}, want=Want(top=3))
+    parents = [-1, -1, 0, 2]
+    tree = Proposing(
+        {0: Draft([5, 8, 6, 9], parents), 1: Draft([8, 5, 6, 7], parents)}, want=Want(margin=True)
+    )
+    union = Union([(chain, tree)[i] for i in order], words=10, max_draft=max_draft, nodes=nodes)
+    assert union.want == Want(top=3, margin=True)
+    first, second = rows_of(0, 1)
+    for row in (first, second):
+        (row.state,) = union.start([row.request], [row.memory])
+    drafts = union.draft([second, first], [9, 9])
+    union.observe([second], [Verdict((), [4], [0.0])], verified())
+    assert (chain.seen, tree.seen) == ([(chain, 1)], [(tree, 1)])
+    union.stop([first.state, second.state])
+    assert not any([*chain.open.values(), *tree.open.values()])
+    return [paths_of(draft) for draft in drafts]
+
+
+def test_a_chain_and_a_tree_are_united_by_hand() -> None:
     """8 and no word beside 8, 5, 8 6 and 8 6 7; and 5 6 7 beside 5, 8, 5 6 and 5 6 9."""
-    assert united(9, 3, device) == [
+    assert united(9, 3) == [
         [(8,), (5,), (8, 6), (8, 6, 7)],
         [(5,), (5, 6), (5, 6, 7), (8,), (5, 6, 9)],
     ]
-    assert united(4, 3, device)[1] == [(5,), (5, 6), (5, 6, 7), (8,)]
-    assert united(9, 2, device)[1] == [(5,), (5, 6), (8,)]
-    assert united(9, 3, device, (1, 0))[1] == [(5,), (8,), (5, 6), (5, 6, 9), (5, 6, 7)]
+    assert united(4, 3)[1] == [(5,), (5, 6), (5, 6, 7), (8,)]
+    assert united(9, 2)[1] == [(5,), (5, 6), (8,)]
+    assert united(9, 3, (1, 0))[1] == [(5,), (8,), (5, 6), (5, 6, 9), (5, 6, 7)]
 
 
-def test_several_drafters_need_fewer_passes_by_hand(device: torch.device) -> None:
+@pytest.mark.parametrize("fails", ["start", "draft", "observe"])
+def test_all_drafters_are_stopped_whichever_fails(fails: str) -> None:
+    drafts = {i: Draft([4]) for i in range(3)}
+    first, second = Proposing(drafts), Proposing(drafts, fails=fails)
+    strategy = Proposes(drafter=lambda scorer: Union([first, second], words=9, max_draft=3, nodes=9))
+    scorer = ScriptPasses(9, {(4, EOS): [4, 5, 6, 7, EOS]})
+    with pytest.raises(ArithmeticError, match=fails):
+        list(strategy.run(scorer, [Request(i, (4, EOS), 9) for i in range(3)], batch_size=2))
+    assert first.open
+    assert not any([*first.open.values(), *second.open.values()])
+    assert scorer.in_use == (0, 0)
+
+
+def test_several_drafters_need_fewer_passes_by_hand() -> None:
     """The second output is its source, the third is the first: the source and the cache each draft one of
     them, together both.
     """
@@ -138,8 +170,9 @@ def test_several_drafters_need_fewer_passes_by_hand(device: torch.device) -> Non
     requests = [Request(i, source, 40) for i, source in enumerate(script)]
 
     def passes(drafters: str) -> list[int]:
-        scorer = ScriptScorer(22, script, width=1, device=device)
-        results = decode(make_strategy("union", {"drafters": drafters}), scorer, requests, batch_size=1)
+        results = decode(
+            make_strategy("union", {"drafters": drafters}), ScriptPasses(22, script), requests, batch_size=1
+        )
         assert outputs_of(results) == [list(output) for output in script.values()]
         return [result.passes for result in results]
 
@@ -150,28 +183,26 @@ def test_several_drafters_need_fewer_passes_by_hand(device: torch.device) -> Non
     assert both[1:] == [1, 2]
 
 
-class Deaf(UnionDrafter):
-    """Known to be wrong: its drafters do not see what the verifier says."""
+class Deaf(Union):
+    """Known to be wrong: its drafters do not see what the verifier outputs."""
 
-    def observe(self, state: Any, logits: Tensor, fed: Any) -> Any:
-        return state
+    def observe(self, rows: Sequence[Row], verdicts: Sequence[Verdict], verified: Verified) -> None:
+        pass
 
 
-def test_drafters_that_see_nothing_are_noticed(device: torch.device) -> None:
+def test_drafters_that_see_nothing_are_noticed() -> None:
     """The second sentence follows the first one's words, if they were learnt."""
     script = {(20, 20, EOS): [4, 5, 6, 7, EOS], (21, EOS): [4, 5, 6, 7, EOS]}
-    cls = type(make_strategy("union", {}))
+    strategy = make_strategy("union", {"drafters": "recycling"})
 
-    def new_drafter(strategy: Any, scorer: Seq2SeqScorer) -> Drafter:
-        right = cls.new_drafter(strategy, scorer)
-        return Deaf(right.drafters, right.words, right.longest, right.nodes)
+    def deaf(scorer: Any) -> Deaf:
+        right = strategy.make_drafter(scorer)
+        return Deaf(right.drafters, words=right.words, max_draft=right.max_draft, nodes=right.nodes)
 
-    deaf = type("DeafUnion", (cls,), {"new_drafter": new_drafter})
     found = []
-    for make in (cls, deaf):
-        scorer = ScriptScorer(22, script, width=1, device=device)
+    for made in (strategy, Proposes(drafter=deaf)):
         requests = [Request(i, source, 20) for i, source in enumerate(script)]
-        results = decode(make(drafters="recycling"), scorer, requests, batch_size=1)
+        results = decode(made, ScriptPasses(22, script), requests, batch_size=1)
         assert outputs_of(results) == list(script.values())
         found.append(results[1].passes)
     assert found == [1, 5]

@@ -48,13 +48,13 @@ class GivenDrafts(PlainDrafter):
             if position < len(text.words):
                 ranked.append((worth, text))
         ranked.sort(key=lambda pair: -pair[0])  # stable
-        drafts = [self._rest(text) for _, text in ranked]
+        drafts = [Draft(self._rest(text)) for _, text in ranked]
         if not drafts:
             return Draft()
         if not self.nodes:
-            return Draft(drafts[0])
+            return drafts[0]
         if len(drafts) == 1:
-            return Draft(drafts[0][: self.nodes])
+            return Draft(drafts[0].tokens[: self.nodes])
         return merged(drafts, most=self.nodes)
 
     def _rest(self, text: AlignedText) -> list[int]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from nartk.decoders.loop.acceptance import Verdict
+from nartk.decoders.loop.acceptance import Verdict, Verified
 from nartk.decoders.loop.drafter import Draft, PlainDrafter
 from nartk.decoders.loop.rows import Row
 from nartk.hypothesis import Request
@@ -94,7 +94,7 @@ class NgramCache(PlainDrafter):
     def _find(self, gram: Gram) -> Place | None:
         return self.young.get(gram) or self.old.get(gram)
 
-    def observe(self, rows: Sequence[Row], verdicts: Sequence[Verdict]) -> None:
+    def observe(self, rows: Sequence[Row], verdicts: Sequence[Verdict], verified: Verified) -> None:
         for row, verdict in zip(rows, verdicts, strict=True):
             texts = row.state
             for token in verdict.tokens:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from nartk.passes import ROOT, Scores, Want
+from nartk.passes import ROOT, Pass, Scores, Want
 
 if TYPE_CHECKING:
     from nartk.decoders.loop.rows import Row
@@ -22,12 +22,14 @@ class Verified:
             or the one that a prefix forces.
         log_probs: [N], of these words, natural.
         eos: The word that ends an output.
-        scores: All that was wanted of the pass.
+        work: The pass.
+        scores: All that was wanted of it.
     """
 
     words: list[int]
     log_probs: list[float]
     eos: int
+    work: Pass
     scores: Scores
 
 
@@ -49,7 +51,8 @@ class Acceptance(Protocol):
     """Decides how many drafted tokens are accepted, and which token follows.
 
     Attributes:
-        want: What it reads of a pass besides the best words and their log-probabilities.
+        want: What it reads of each pass besides the best words and their log-probabilities: `top`, `margin`
+            and `hidden`.
     """
 
     want: Want

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import lt
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from nartk.hypothesis import Request
-from nartk.passes import ROOT, FloatArray
+from nartk.passes import ROOT, FloatArray, Want
 
 if TYPE_CHECKING:
-    from nartk.decoders.loop.acceptance import Verdict
+    from nartk.decoders.loop.acceptance import Verdict, Verified
     from nartk.decoders.loop.rows import Row
 
 State: TypeAlias = Any  # a drafter's own, one a row
@@ -37,7 +38,13 @@ class Draft:
 
 
 class Drafter(Protocol):
-    """Proposes what may follow, never decides."""
+    """Proposes what may follow, never decides.
+
+    Attributes:
+        want: What it reads of the verifier's passes: `top`, `margin` and `hidden`.
+    """
+
+    want: Want
 
     def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[State]:
         """The states of new rows, one a row.
@@ -55,8 +62,8 @@ class Drafter(Protocol):
             budgets: Most levels of each draft that will be verified, 0 and more.
         """
 
-    def observe(self, rows: Sequence[Row], verdicts: Sequence[Verdict]) -> None:
-        """Sees what was accepted and output, also of rows that have ended with it."""
+    def observe(self, rows: Sequence[Row], verdicts: Sequence[Verdict], verified: Verified) -> None:
+        """Sees what was verified, accepted and output, also of rows that have ended with it."""
 
     def stop(self, states: Sequence[State]) -> None:
         """Gives back what rows hold that leave, whatever they leave for."""
@@ -65,11 +72,30 @@ class Drafter(Protocol):
 class PlainDrafter:
     """Base of drafters that hold nothing which must be given back, and learn from outputs alone."""
 
-    def observe(self, rows: Sequence[Row], verdicts: Sequence[Verdict]) -> None:
+    want = Want()
+
+    def observe(self, rows: Sequence[Row], verdicts: Sequence[Verdict], verified: Verified) -> None:
         """Nothing: `Row.tokens` says it all."""
 
     def stop(self, states: Sequence[State]) -> None:
         """Nothing."""
+
+
+def levels(parents: Sequence[int]) -> list[int]:
+    """How many drafted tokens lie on the way to each of a tree's, itself included."""
+    found: list[int] = []
+    for parent in parents:
+        found.append(1 if parent == ROOT else found[parent] + 1)
+    return found
+
+
+def combined(wants: Sequence[Want]) -> Want:
+    """What several read of each pass: `top`, `margin` and `hidden`."""
+    return Want(
+        top=max(want.top for want in wants),
+        margin=any(want.margin for want in wants),
+        hidden=any(want.hidden for want in wants),
+    )
 
 
 def verifiable(draft: Draft, words: int, budget: int) -> Draft:
@@ -95,27 +121,39 @@ def verifiable(draft: Draft, words: int, budget: int) -> Draft:
 
 def _verifiable_tree(draft: Draft, words: int, budget: int) -> Draft:
     assert draft.parents is not None
+    if _is_tree(draft.tokens, draft.parents, words) and max(levels(draft.parents)) <= budget:
+        return draft
     index = [ROOT] * len(draft.tokens)  # of each token among those that are kept
-    levels: list[int] = []
+    depths: list[int] = []
     kept: list[int] = []
     parents: list[int] = []
     for i, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=False)):
         is_first = parent == ROOT
         if not 0 <= token < words or not (is_first or (0 <= parent < i and index[parent] != ROOT)):
             continue
-        level = 1 if is_first else levels[index[parent]] + 1
-        if level > budget:
+        depth = 1 if is_first else depths[index[parent]] + 1
+        if depth > budget:
             continue
         index[i] = len(kept)
         kept.append(i)
-        levels.append(level)
+        depths.append(depth)
         parents.append(ROOT if is_first else index[parent])
-    if len(kept) == len(draft.tokens) == len(draft.parents):
-        return draft
     return Draft(
         [draft.tokens[i] for i in kept],
         parents,
         None if draft.log_probs is None else [draft.log_probs[i] for i in kept],
         None if draft.distributions is None else draft.distributions[kept],
         draft.passes,
+    )
+
+
+def _is_tree(tokens: Sequence[int], parents: Sequence[int], words: int) -> bool:
+    """Whether there are tokens, all of them words, and each follows one before it."""
+    count = len(tokens)
+    return (
+        0 < count == len(parents)
+        and min(tokens) >= 0
+        and max(tokens) < words
+        and min(parents) >= ROOT
+        and all(map(lt, parents, range(count)))
     )

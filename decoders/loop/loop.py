@@ -7,13 +7,13 @@ Symbols: B rows, K drafted tokens of a row, N tokens of a pass.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 from typing import ClassVar
 
 from nartk.decoders.loop.acceptance import Acceptance, ArgmaxAcceptance, Verdict, Verified
 from nartk.decoders.loop.constraints import Constraints, RowConstraints
-from nartk.decoders.loop.drafter import Drafter, verifiable
+from nartk.decoders.loop.drafter import Drafter, combined, verifiable
 from nartk.decoders.loop.packing import last_tokens, packed
 from nartk.decoders.loop.results import branches, result_of, traced
 from nartk.decoders.loop.rows import Batch, Row
@@ -41,6 +41,10 @@ class DraftAndVerify(Strategy):
         """What outputs must keep to besides their prefix."""
         return Constraints()
 
+    def choice(self, eos: int, *, are_forcing: bool) -> RowConstraints:
+        """What chooses the words that are output: the best ones that keep to the constraints."""
+        return RowConstraints(self.constraints(), eos, are_forcing)
+
     def run(
         self,
         scorer: PassScorer,
@@ -51,9 +55,8 @@ class DraftAndVerify(Strategy):
         trace: bool = False,
     ) -> Iterator[Result]:
         self.check_helpers()
-        eos, are_forcing = scorer.vocab.eos, any(request.prefix for request in requests)
-        constraints = RowConstraints(self.constraints(), eos, are_forcing)
-        loop = Loop(scorer, self.make_drafter(scorer), self.acceptance(), constraints, trace=trace)
+        choice = self.choice(scorer.vocab.eos, are_forcing=any(request.prefix for request in requests))
+        loop = Loop(scorer, self.make_drafter(scorer), self.acceptance(), choice, trace=trace)
         yield from loop.run(requests, batch_size=batch_size, max_tokens=max_tokens)
 
 
@@ -88,7 +91,8 @@ class Loop:
         self.scorer, self.drafter, self.accept, self.trace = scorer, drafter, accept, trace
         self.words, self.eos = len(scorer.vocab), scorer.vocab.eos
         self.constraints = None if constraints.are_none else constraints
-        self.wanted = replace(accept.want, margin=accept.want.margin or trace)
+        wants = [accept.want, Want(margin=trace)]
+        self.wanted = combined(wants if drafter is None else [*wants, drafter.want])
         self.seconds = [0.0] * 4  # as PhaseSeconds has them
 
     def run(
@@ -112,16 +116,17 @@ class Loop:
         work, want = self._pass(rows), self._want(rows)
         packed = perf_counter()
         scores = self.scorer.run(work, want)
-        verified = perf_counter()
-        verdicts = self._accept(rows, scores)
+        scored = perf_counter()
+        verified = self._verified(rows, work, scores)
+        verdicts = [self.accept(row, verified) for row in rows]
         self._emit(rows, verdicts, scores)
         self._commit(rows, verdicts, scores)
         committed = perf_counter()
         if self.drafter is not None:
-            self.drafter.observe(rows, verdicts)
+            self.drafter.observe(rows, verdicts, verified)
         self.seconds[1] += drafted - begun + perf_counter() - committed
-        self.seconds[2] += verified - packed
-        self.seconds[3] += packed - drafted + committed - verified
+        self.seconds[2] += scored - packed
+        self.seconds[3] += packed - drafted + committed - scored
 
     def _draft(self, rows: list[Row]) -> None:
         """Lets each row's draft follow its last token, as many levels as leave room for one token more."""
@@ -137,13 +142,12 @@ class Loop:
     def _want(self, rows: list[Row]) -> Want:
         return self.wanted if self.constraints is None else self.constraints.want(self.wanted, rows)
 
-    def _accept(self, rows: list[Row], scores: Scores) -> list[Verdict]:
+    def _verified(self, rows: list[Row], work: Pass, scores: Scores) -> Verified:
         if self.constraints is None:
             words, log_probs = scores.best.tolist(), scores.log_probs.tolist()
         else:
-            words, log_probs = self.constraints.best(scores, rows)
-        verified, accept = Verified(words, log_probs, self.eos, scores), self.accept
-        return [accept(row, verified) for row in rows]
+            words, log_probs = self.constraints.words(scores, rows)
+        return Verified(words, log_probs, self.eos, work, scores)
 
     def _emit(self, rows: list[Row], verdicts: list[Verdict], scores: Scores) -> None:
         """Appends what each verdict outputs, and counts it."""

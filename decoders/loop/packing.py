@@ -7,6 +7,7 @@ from itertools import chain, repeat
 
 import numpy as np
 
+from nartk.decoders.loop.drafter import Draft, levels
 from nartk.decoders.loop.rows import Row
 from nartk.passes import ROOT, Pass
 
@@ -52,9 +53,7 @@ def packed(rows: Sequence[Row]) -> Pass:
     return Pass(*np.array([tokens, positions, list(memory), list(contexts), parents], np.int32))
 
 
-def levels(parents: Sequence[int]) -> list[int]:
-    """How many drafted tokens lie on the way to each of a tree's, itself included."""
-    found: list[int] = []
-    for parent in parents:
-        found.append(1 if parent == ROOT else found[parent] + 1)
-    return found
+def levels_of(draft: Draft) -> Sequence[int]:
+    """How many drafted tokens lie on the way to the token before a draft, and to each of it: [1+K]."""
+    parents = draft.parents
+    return range(1 + len(draft.tokens)) if parents is None else [0, *levels(parents)]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy.typing as npt
 from nartk.architectures.transformer import TransformerConfig
 from nartk.engine import FORCED_ISA, TYPES, _native
 from nartk.engine.weights import Weights
-from nartk.errors import PassError, UsageError
+from nartk.errors import UsageError
 from nartk.passes import IntArray, Limits, Pass, Scores, Want
 from nartk.vocab import Vocab
 
@@ -41,6 +40,8 @@ class EngineScorer:
     ) -> None:
         if type not in TYPES:
             raise UsageError(f"the engine has no type {type!r}", fix=f"choose from {', '.join(TYPES)}")
+        if threads < 0:
+            raise UsageError(f"`threads` is {threads}, below 0", fix="0 takes as many as there are cores")
         self.vocab = vocab
         self.type = type
         self.threads = threads if threads else _native.cores()
@@ -55,61 +56,51 @@ class EngineScorer:
 
     def encode(self, sources: Sequence[Sequence[int]]) -> IntArray:
         lengths = [len(source) for source in sources]
-        return self._call(self._engine.encode, list(chain.from_iterable(sources)), lengths)
+        return self._engine.encode(list(chain.from_iterable(sources)), lengths)
 
     def free(self, memory: Sequence[int] | IntArray) -> None:
-        self._call(self._engine.free, memory)
+        self._engine.free(memory)
 
     def open(self, count: int) -> IntArray:
-        return self._call(self._engine.open, count)
+        return self._engine.open(count)
 
     def fork(self, contexts: Sequence[int] | IntArray) -> IntArray:
-        return self._call(self._engine.fork, contexts)
+        return self._engine.fork(contexts)
 
     def truncate(self, contexts: Sequence[int] | IntArray, lengths: Sequence[int] | IntArray) -> None:
-        self._call(self._engine.truncate, contexts, lengths)
+        self._engine.truncate(contexts, lengths)
 
     def close(self, contexts: Sequence[int] | IntArray) -> None:
-        self._call(self._engine.close, contexts)
+        self._engine.close(contexts)
 
     def run(self, work: Pass, want: Want) -> Scores:
-        try:
-            return self._engine.run(
-                work.tokens,
-                work.positions,
-                work.memory,
-                work.contexts,
-                work.parents,
-                want.only,
-                None if want.banned is None else want.banned.offsets,
-                None if want.banned is None else want.banned.values,
-                want.top,
-                want.margin,
-                want.hidden,
-                want.given,
-                *(() if want.draw is None else _drawing(want)),
-            )
-        except _native.PassFault as error:
-            raise PassError(str(error)) from error
+        return self._engine.run(
+            work.tokens,
+            work.positions,
+            work.memory,
+            work.contexts,
+            work.parents,
+            want.only,
+            None if want.banned is None else want.banned.offsets,
+            None if want.banned is None else want.banned.values,
+            want.top,
+            want.margin,
+            want.hidden,
+            want.given,
+            *(() if want.draw is None else _drawing(want)),
+        )
 
     def run_with_logits(self, work: Pass) -> Any:
         """As `run`, with the logits [N,V] of all tokens as ``logits``."""
         arrays = work.tokens, work.positions, work.memory, work.contexts, work.parents
-        return self._call(partial(self._engine.run, logits=True), *arrays)
+        return self._engine.run(*arrays, logits=True)
 
     def commit(self, scores: Scores, kept: Sequence[int] | IntArray) -> None:
-        self._call(self._engine.commit, scores, kept)
+        self._engine.commit(scores, kept)
 
     @property
     def cells_in_use(self) -> int:
         return self._engine.cells_in_use
-
-    @staticmethod
-    def _call(function: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return function(*arguments)
-        except _native.PassFault as error:
-            raise PassError(str(error)) from error
 
 
 def _drawing(want: Want) -> tuple[npt.NDArray[np.float64], float, int, float]:

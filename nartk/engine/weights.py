@@ -62,10 +62,15 @@ class Weights:
             self._packed[name] = _native.Linear.pack(self._arrays[name], None, self._type)
         return self._packed[name]
 
-    def linear(self, name: str) -> Any:
-        return _native.Linear.pack(
-            self._arrays[f"{name}.weight"], self._arrays.get(f"{name}.bias"), self._type
-        )
+    def array(self, name: str) -> FloatArray:
+        return self._arrays[name]
+
+    def linear(self, name: str, *, scale: float = 1.0) -> Any:
+        """A layer whose outputs are multiplied by `scale`."""
+        weight, bias = self._arrays[f"{name}.weight"], self._arrays.get(f"{name}.bias")
+        if scale != 1.0:
+            weight, bias = weight * np.float32(scale), None if bias is None else bias * np.float32(scale)
+        return _native.Linear.pack(weight, bias, self._type)
 
     def heads_out(self, name: str, parts: int, heads: int) -> Any:
         """A layer whose outputs are `parts` times H heads of f features, filled up to F: [parts*H*F, D]."""
@@ -121,10 +126,9 @@ class Weights:
             made["cross_norm"] = self.norm(f"{name}.cross_norm")
         return made
 
-    def stack(self, side: str, config: TransformerConfig) -> dict[str, Any]:
-        """The encoder or the decoder."""
+    def stack(self, side: str, config: TransformerConfig, count: int) -> dict[str, Any]:
+        """The encoder or the decoder, with so many positions."""
         positions: str = getattr(config, f"{side}_positions")
-        count = config.max_source_len if side == "encoder" else config.max_target_len
         table: FloatArray | None = None
         if positions == "learned":
             table = self._arrays[f"{side}_embedding.positions.weight"]
@@ -152,14 +156,17 @@ class Weights:
             "norm": self.norm(f"{side}_norm"),
         }
 
-    def model(self, config: TransformerConfig) -> Any:
-        """The whole Transformer."""
-        return _native.Model(
-            {
-                "features": config.d_model,
-                "encoder": self.stack("encoder", config),
-                "decoder": self.stack("decoder", config),
-                "output": self.words("output.weight"),
-                "output_scale": 1.0,
-            }
-        )
+    def model(self, config: TransformerConfig, *, parallel: Mapping[str, Any] | None = None) -> Any:
+        """The whole Transformer.
+
+        Args:
+            parallel: What a non-autoregressive model has beside it, as `nartk.engine.parallel_scorer` says.
+        """
+        parts = {
+            "features": config.d_model,
+            "encoder": self.stack("encoder", config, config.max_source_len),
+            "decoder": self.stack("decoder", config, config.target_positions),
+            "output": self.words("output.weight"),
+            "output_scale": 1.0,
+        }
+        return _native.Model(parts if parallel is None else {**parts, "parallel": parallel})

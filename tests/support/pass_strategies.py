@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from nartk.decoders.drafters.aligned_text import spelling
 from nartk.decoders.drafters.given_drafts import GivenDrafts
 from nartk.decoders.drafters.ngram_cache import NgramCache
 from nartk.decoders.drafters.source_copy import SourceCopy
-from nartk.decoders.loop.acceptance import Acceptance, ArgmaxAcceptance
+from nartk.decoders.loop.acceptance import Acceptance, ArgmaxAcceptance, Verified
 from nartk.decoders.loop.constraints import Constraints
-from nartk.decoders.loop.drafter import Drafter
+from nartk.decoders.loop.drafter import Draft, Drafter
 from nartk.decoders.loop.loop import DraftAndVerify
+from nartk.passes import ROOT, Pass
+from nartk.reading import Reading
 
 MakeDrafter = Callable[[Any], Drafter | None]
 
@@ -52,3 +56,23 @@ def ngram_cache(max_ngram: int = 4, max_draft: int = 10, **sizes: int) -> MakeDr
 
 def given_drafts(max_draft: int = 0, nodes: int = 256) -> MakeDrafter:
     return lambda scorer: GivenDrafts(spelling(scorer.vocab), max_draft=max_draft, nodes=nodes)
+
+
+def verified(tokens: Sequence[int] = (), top: Sequence[Sequence[int]] = ()) -> Verified:
+    """A pass over tokens and the words that it ranked best after each, as drafters observe it."""
+    columns = np.zeros((4, len(tokens)), np.int32)
+    work = Pass(np.array(tokens, np.int32), *columns)
+    width = len(top[0]) if top else 0
+    ranked = np.array(top, np.int32).reshape(len(tokens), width)
+    best = np.zeros(len(tokens), np.int32)
+    scores: Any = Reading(best, best.astype(np.float32), top=ranked)
+    return Verified([], [], -1, work, scores)
+
+
+def paths_of(draft: Draft) -> list[tuple[int, ...]]:
+    """The path to each token of a draft."""
+    paths: list[tuple[int, ...]] = []
+    parents = range(-1, len(draft.tokens) - 1) if draft.parents is None else draft.parents
+    for token, parent in zip(draft.tokens, parents, strict=True):
+        paths.append((*(paths[parent] if parent != ROOT else ()), token))
+    return paths

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <new>
+#include <unordered_set>
 
 namespace nartk {
 
@@ -23,6 +24,8 @@ Cells::~Cells() {
 Cell* Cells::take() {
     if (unused.empty()) {
         const size_t size = (Cell::HEAD + floats + 15) / 16 * 16 * sizeof(float);
+        slabs.reserve(slabs.size() + 1);
+        unused.reserve((slabs.size() + 1) * SLAB);  // so that no cell that is given back needs memory
         char* slab = static_cast<char*>(aligned(size * SLAB));
         slabs.push_back(slab);
         for (int i = SLAB - 1; i >= 0; i--) unused.push_back(reinterpret_cast<Cell*>(slab + (size_t)i * size));
@@ -53,6 +56,14 @@ Context& Cells::idle(int context) {
     return found;
 }
 
+void Cells::distinct(const int* which, int count) {
+    std::unordered_set<int> seen;
+    for (int i = 0; i < count; i++) {
+        of(which[i]);
+        if (!seen.insert(which[i]).second) throw PassFault("context " + number(which[i]) + " is named twice");
+    }
+}
+
 std::vector<int> Cells::open(int count) {
     if (count < 0) throw PassFault(number(count) + " contexts are asked for");
     std::lock_guard<std::mutex> lock(mutex);
@@ -79,6 +90,7 @@ std::vector<int> Cells::fork(const int* from, int count) {
 
 void Cells::truncate(const int* which, const int* lengths, int count) {
     std::lock_guard<std::mutex> lock(mutex);
+    distinct(which, count);
     for (int i = 0; i < count; i++) {
         const size_t held = idle(which[i]).cells.size();
         if (lengths[i] < 0 || (size_t)lengths[i] > held)
@@ -88,19 +100,25 @@ void Cells::truncate(const int* which, const int* lengths, int count) {
     for (int i = 0; i < count; i++) {
         auto& cells = of(which[i]).cells;
         for (size_t at = lengths[i]; at < cells.size(); at++) drop(cells[at]);
-        cells.resize(lengths[i] < (int)cells.size() ? lengths[i] : cells.size());
+        cells.resize(lengths[i]);
     }
 }
 
 void Cells::close(const int* which, int count) {
     std::lock_guard<std::mutex> lock(mutex);
+    distinct(which, count);
     for (int i = 0; i < count; i++) {
-        of(which[i]);
-        for (int j = 0; j < i; j++)
-            if (which[i] == which[j]) throw PassFault("context " + number(which[i]) + " is closed twice");
+        const Pending* pending = of(which[i]).waits;
+        if (pending && pending->computing) throw PassFault("context " + number(which[i]) + " is used by a pass");
     }
     for (int i = 0; i < count; i++) {
-        for (Cell* cell : of(which[i]).cells) drop(cell);
+        Context& closed = of(which[i]);
+        for (Cell* cell : closed.cells) drop(cell);
+        for (size_t at = 0; closed.waits && at < closed.waits->cells.size(); at++) {
+            if (closed.waits->contexts[at] != which[i]) continue;
+            drop(closed.waits->cells[at]);
+            closed.waits->cells[at] = nullptr;
+        }
         contexts.erase(which[i]);
     }
 }
@@ -123,8 +141,18 @@ std::shared_ptr<Pending> Cells::begin(const int* which, const int* parents, int 
         for (Cell* cell : pending->cells) drop(cell);
         throw;
     }
-    for (int i = 0; i < count; i++) of(which[i]).waits = true;
+    for (int i = 0; i < count; i++) of(which[i]).waits = pending.get();
     return pending;
+}
+
+void Cells::computed(Pending& pending) {
+    std::lock_guard<std::mutex> lock(mutex);
+    pending.computing = false;
+}
+
+size_t Cells::in_use() {
+    std::lock_guard<std::mutex> lock(mutex);
+    return used;
 }
 
 void Cells::end(Pending& pending, const int* kept, int count) {
@@ -135,7 +163,7 @@ void Cells::end(Pending& pending, const int* kept, int count) {
     for (int i = 0; i < count; i++) {
         const int at = kept[i];
         if (at < 0 || at >= size) throw PassFault("token " + number(at) + " is kept of a pass of " + number(size));
-        of(pending.contexts[at]);  // a context that was closed meanwhile keeps nothing
+        of(pending.contexts[at]);  // throws if it is closed
         const auto found = last.find(pending.contexts[at]);
         if (pending.parents[at] != (found == last.end() ? -1 : found->second))
             throw PassFault("the kept tokens form no path: token " + number(at) + " does not follow the one before");
@@ -150,7 +178,7 @@ void Cells::end(Pending& pending, const int* kept, int count) {
         if (cell) drop(cell);
     for (int context : pending.contexts) {
         const auto found = contexts.find(context);
-        if (found != contexts.end()) found->second.waits = false;
+        if (found != contexts.end()) found->second.waits = nullptr;
     }
     pending.open = false;
 }

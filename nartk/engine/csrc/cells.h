@@ -23,16 +23,17 @@ struct Cell {
     float* data() { return reinterpret_cast<float*>(this) + HEAD; }
 };
 
-struct Context {
-    std::vector<Cell*> cells;
-    bool waits = false;  // for the end of a pass
-};
-
 // What a pass appended to contexts, until it is known which of it is kept.
 struct Pending {
     std::vector<int> contexts, parents;
-    std::vector<Cell*> cells;
+    std::vector<Cell*> cells;  // null: kept, or gone with its context
     bool open = true;
+    bool computing = true;  // its cells are still written
+};
+
+struct Context {
+    std::vector<Cell*> cells;
+    Pending* waits = nullptr;  // for the end of that pass
 };
 
 class Cells {
@@ -42,11 +43,13 @@ class Cells {
     std::vector<int> open(int count);
     std::vector<int> fork(const int* contexts, int count);
     void truncate(const int* contexts, const int* lengths, int count);
+    // A context may wait for the end of a pass, whose tokens of it can then not be kept.
     void close(const int* contexts, int count);
     // Cells for the tokens of a pass, whose contexts wait from then on.
     std::shared_ptr<Pending> begin(const int* contexts, const int* parents, int count);
+    void computed(Pending& pending);
     void end(Pending& pending, const int* kept, int count);
-    size_t in_use() const { return used; }
+    size_t in_use();
     Context& of(int context);  // under the lock
     std::mutex mutex;
 
@@ -54,6 +57,7 @@ class Cells {
     Cell* take();
     void drop(Cell* cell);
     Context& idle(int context);
+    void distinct(const int* which, int count);
     const size_t floats;
     std::vector<void*> slabs;
     std::vector<Cell*> unused;

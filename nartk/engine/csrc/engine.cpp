@@ -5,15 +5,13 @@
 #include <cstring>
 #include <deque>
 #include <limits>
-#include <numeric>
+#include <unordered_set>
 
 namespace nartk {
 
 namespace {
 
-constexpr int CHUNK = 128;    // tokens that go through all layers together, so that they stay near
-constexpr int READ = 32;      // tokens whose logits are there at once
-constexpr double PART = 2e5;  // multiplications that are worth another thread
+constexpr int READ = 32;  // tokens whose logits are there at once
 
 std::string number(long long x) { return std::to_string(x); }
 int rounded(int x, int multiple) { return (x + multiple - 1) / multiple * multiple; }
@@ -38,24 +36,31 @@ size_t Network::kv_floats(const Stack& stack) const {
     return floats;
 }
 
-// A workspace for as long as a call takes.
-struct Engine::Lease {
-    Engine& engine;
-    std::unique_ptr<Workspace> space;
-    explicit Lease(Engine& engine) : engine(engine) {
-        std::lock_guard<std::mutex> lock(engine.mutex);
-        if (engine.spaces.empty()) {
-            space.reset(new Workspace);
-        } else {
-            space = std::move(engine.spaces.back());
-            engine.spaces.pop_back();
-        }
+Engine::Lease::Lease(Engine& engine) : engine(engine) {
+    std::lock_guard<std::mutex> lock(engine.mutex);
+    if (engine.spaces.empty()) {
+        space.reset(new Workspace);
+    } else {
+        space = std::move(engine.spaces.back());
+        engine.spaces.pop_back();
     }
-    ~Lease() {
-        std::lock_guard<std::mutex> lock(engine.mutex);
+}
+
+Engine::Lease::~Lease() {
+    std::lock_guard<std::mutex> lock(engine.mutex);
+    try {
         engine.spaces.push_back(std::move(space));
+    } catch (const std::bad_alloc&) {  // then it is gone
     }
-};
+}
+
+Rows::Rows(const int* lengths, int count) {
+    for (int b = 0; b < count; b++) {
+        longest = std::max(longest, lengths[b]);
+        begin.insert(begin.end(), lengths[b], (int)begin.size());
+        size.insert(size.end(), lengths[b], lengths[b]);
+    }
+}
 
 Engine::Engine(std::shared_ptr<const Network> network, const Kernels* kernels, int threads)
     : cells(network->kv_floats(network->decoder)), network(network), kernels(kernels), threads(threads) {}
@@ -107,9 +112,14 @@ void Engine::embed(const Embedding& embedding, const int* words, const int* posi
         float* to = x + (size_t)i * step;
         kernels->row(*embedding.words, words[i], embedding.scale, to);
         std::fill(to + d, to + step, 0.0f);
-        if (embedding.positions)
-            kernels->add(to, embedding.positions + (size_t)(positions[i] + embedding.offset) * d, d);
     }
+    place(embedding, positions, n, x);
+}
+
+void Engine::place(const Embedding& embedding, const int* positions, int n, float* x) {
+    const int d = network->features, step = stride();
+    for (int i = 0; embedding.positions && i < n; i++)
+        kernels->add(x + (size_t)i * step, embedding.positions + (size_t)(positions[i] + embedding.offset) * d, d);
     if (embedding.norm.gain) normed(embedding.norm, x, n, x);
 }
 
@@ -172,8 +182,41 @@ struct Where {
 
 }  // namespace
 
+void Engine::attend_rows(Workspace& space, const Layer& layer, float* x, int n, const Rows& rows) {
+    const int width = layer.width(), wide = layer.qkv->width(), step = stride();
+    sublayer(space, layer.self_norm, layer.norm_first, x, n, [&](const float* y) {
+        float* qkv = space.projected.get((size_t)n * wide);
+        linear(space, *layer.qkv, y, n, step, qkv, wide);
+        std::vector<const float*> list(n);
+        for (int i = 0; i < n; i++) list[i] = qkv + (size_t)i * wide;
+        float* attended = space.attended.get((size_t)n * width);
+        attend(space, layer, qkv, wide, n, rows.longest, attended,
+               [&](int token) { return Where{{list.data() + rows.begin[token], rows.size[token]}, width, 2 * width}; });
+        linear(space, *layer.out, attended, n, width, x, step, {Activation::none, true});
+    });
+}
+
+// offset: of the layer's keys in a source's row.
+void Engine::attend_sources(Workspace& space, const Layer& layer, float* x, int n, int offset,
+                            const std::shared_ptr<const Memory>* sources) {
+    const int width = layer.width(), wide = layer.cross_q->width(), step = stride();
+    int longest = 0;
+    for (int i = 0; i < n; i++) longest = std::max(longest, sources[i]->length);
+    sublayer(space, layer.cross_norm, layer.norm_first, x, n, [&](const float* y) {
+        float* q = space.projected.get((size_t)n * wide);
+        linear(space, *layer.cross_q, y, n, step, q, wide);
+        float* attended = space.attended.get((size_t)n * width);
+        attend(space, layer, q, wide, n, longest, attended, [&](int token) {
+            const Memory& source = *sources[token];
+            return Where{{source.rows.data(), source.length}, offset, offset + width};
+        });
+        linear(space, *layer.cross_out, attended, n, width, x, step, {Activation::none, true});
+    });
+}
+
 std::vector<int> Engine::encode(const int* tokens, const int* lengths, int count) {
     const Rounding rounding;
+    threads.adapt();
     const Stack& stack = network->encoder;
     for (int b = 0, at = 0; b < count; at += lengths[b++]) {
         if (lengths[b] < 1 || lengths[b] > network->most_source)
@@ -191,31 +234,13 @@ std::vector<int> Engine::encode(const int* tokens, const int* lengths, int count
     for (int begin = 0, at = 0; begin < count;) {
         int end = begin, n = 0;  // sources that go together
         while (end < count && (end == begin || n + lengths[end] <= CHUNK)) n += lengths[end++];
-        std::vector<int> positions(n), owner(n), start(n);
-        int longest = 0;
-        for (int b = begin, i = 0; b < end; b++) {
-            longest = std::max(longest, lengths[b]);
-            for (int j = 0, first = i; j < lengths[b]; j++, i++) {
-                positions[i] = j;
-                owner[i] = b;
-                start[i] = first;
-            }
-        }
+        const Rows rows(lengths + begin, end - begin);
+        std::vector<int> positions(n);
+        for (int i = 0; i < n; i++) positions[i] = i - rows.begin[i];
         float* x = space.x.get((size_t)n * step);
         embed(stack.embedding, tokens + at, positions.data(), n, x);
-        std::vector<const float*> rows(n);
         for (const Layer& layer : stack.layers) {
-            const int width = layer.width(), wide = layer.qkv->width();
-            sublayer(space, layer.self_norm, layer.norm_first, x, n, [&](const float* y) {
-                float* qkv = space.projected.get((size_t)n * wide);
-                linear(space, *layer.qkv, y, n, step, qkv, wide);
-                for (int i = 0; i < n; i++) rows[i] = qkv + (size_t)i * wide;
-                float* attended = space.attended.get((size_t)n * width);
-                attend(space, layer, qkv, wide, n, longest, attended, [&](int token) {
-                    return Where{{rows.data() + start[token], lengths[owner[token]]}, width, 2 * width};
-                });
-                linear(space, *layer.out, attended, n, width, x, step, {Activation::none, true});
-            });
+            attend_rows(space, layer, x, n, rows);
             feed_forward(space, layer, x, n);
             if (interrupted) interrupted();
         }
@@ -224,6 +249,7 @@ std::vector<int> Engine::encode(const int* tokens, const int* lengths, int count
         for (int b = begin, i = 0; b < end; i += lengths[b++]) {
             auto memory = std::make_shared<Memory>();
             memory->length = lengths[b];
+            memory->tokens.assign(tokens + at + i, tokens + at + i + lengths[b]);
             memory->output.resize((size_t)lengths[b] * d);
             for (int j = 0; j < lengths[b]; j++)
                 std::memcpy(memory->output.data() + (size_t)j * d, x + (size_t)(i + j) * step, d * sizeof(float));
@@ -233,8 +259,12 @@ std::vector<int> Engine::encode(const int* tokens, const int* lengths, int count
         }
         int offset = 0;
         for (const Layer& layer : network->decoder.layers) {
-            if (!layer.cross_kv) continue;
-            const int wide = layer.cross_kv->width(), kept = 2 * layer.width();
+            const int kept = 2 * layer.width();
+            if (!layer.cross_kv) {
+                offset += kept;
+                continue;
+            }
+            const int wide = layer.cross_kv->width();
             float* kv = space.projected.get((size_t)n * wide);
             linear(space, *layer.cross_kv, x, n, step, kv, wide);
             for (int b = begin, i = 0; b < end; b++)
@@ -257,8 +287,12 @@ std::vector<int> Engine::encode(const int* tokens, const int* lengths, int count
 
 void Engine::free(const int* handles, int count) {
     std::lock_guard<std::mutex> lock(mutex);
-    for (int i = 0; i < count; i++)
+    std::unordered_set<int> seen;
+    for (int i = 0; i < count; i++) {
         if (!memories.count(handles[i])) throw PassFault("encoded source " + number(handles[i]) + " is not there");
+        if (!seen.insert(handles[i]).second)
+            throw PassFault("encoded source " + number(handles[i]) + " is named twice");
+    }
     for (int i = 0; i < count; i++) memories.erase(handles[i]);
 }
 
@@ -322,6 +356,7 @@ class Lists {
 std::shared_ptr<Pending> Engine::run(const Tokens& tokens, const Want& want, Read& found) {
     const Rounding rounding;
     const int n = tokens.count;
+    threads.adapt();
     if (n < 1) throw PassFault("a pass has no token");
     for (int i = 0; i < n; i++) {
         if (tokens.words[i] < 0 || tokens.words[i] >= network->words)
@@ -339,9 +374,12 @@ std::shared_ptr<Pending> Engine::run(const Tokens& tokens, const Want& want, Rea
     {
         std::lock_guard<std::mutex> lock(cells.mutex);
         pending = cells.begin(tokens.contexts, tokens.parents, n);
-        lists.reset(new Lists(cells, *pending));
     }
     try {
+        {
+            std::lock_guard<std::mutex> lock(cells.mutex);
+            lists.reset(new Lists(cells, *pending));
+        }
         Lease lease(*this);
         Workspace& space = *lease.space;
         const Stack& stack = network->decoder;
@@ -350,11 +388,8 @@ std::shared_ptr<Pending> Engine::run(const Tokens& tokens, const Want& want, Rea
         size_t read_so_far = 0;
         for (int begin = 0; begin < n; begin += CHUNK) {
             const int m = std::min(CHUNK, n - begin);
-            int longest = 0, widest = 0;
-            for (int i = begin; i < begin + m; i++) {
-                longest = std::max(longest, lists->of(i).count);
-                widest = std::max(widest, sources[i]->length);
-            }
+            int longest = 0;
+            for (int i = begin; i < begin + m; i++) longest = std::max(longest, lists->of(i).count);
             float* x = space.x.get((size_t)m * step);
             embed(stack.embedding, tokens.words + begin, tokens.positions + begin, m, x);
             int offset = 0;  // of the layer's keys in a cell and in a source's row
@@ -374,19 +409,7 @@ std::shared_ptr<Pending> Engine::run(const Tokens& tokens, const Want& want, Rea
                     });
                     linear(space, *layer.out, attended, m, width, x, step, {Activation::none, true});
                 });
-                if (layer.cross_q) {
-                    sublayer(space, layer.cross_norm, layer.norm_first, x, m, [&](const float* y) {
-                        const int wide = layer.cross_q->width();
-                        float* q = space.projected.get((size_t)m * wide);
-                        linear(space, *layer.cross_q, y, m, step, q, wide);
-                        float* attended = space.attended.get((size_t)m * width);
-                        attend(space, layer, q, wide, m, widest, attended, [&](int token) {
-                            const Memory& source = *sources[begin + token];
-                            return Where{{source.rows.data(), source.length}, offset, offset + width};
-                        });
-                        linear(space, *layer.cross_out, attended, m, width, x, step, {Activation::none, true});
-                    });
-                }
+                if (layer.cross_q) attend_sources(space, layer, x, m, offset, sources.data() + begin);
                 feed_forward(space, layer, x, m);
                 offset += 2 * width;
                 if (interrupted) interrupted();
@@ -402,6 +425,7 @@ std::shared_ptr<Pending> Engine::run(const Tokens& tokens, const Want& want, Rea
         cells.end(*pending, nullptr, 0);
         throw;
     }
+    cells.computed(*pending);
     return pending;
 }
 
@@ -434,6 +458,7 @@ void Engine::read(Workspace& space, const Want& want, Read& found) {
         found.drawn_log_probs.resize(n);
     }
     for (int begin = 0; begin < n; begin += READ) {
+        if (interrupted) interrupted();
         const int m = std::min(READ, n - begin);
         float* rows = space.logits.get((size_t)m * wide);
         linear(space, *network->output, found.hidden.data() + (size_t)begin * d, m, d, rows, wide);
@@ -453,12 +478,12 @@ void Engine::read(Workspace& space, const Want& want, Read& found) {
 
 namespace {
 
-// The best `count` words of a row, of equal ones the lowest ids first; minus infinity is no candidate.
+// The best `count` words of a row, of equal ones the lowest ids first; forbidden ones are NaN.
 void best_words(const float* row, int words, int count, int* to) {
     int held = 0;
     for (int v = 0; v < words; v++) {
         const float x = row[v];
-        if (x == -INFINITY || (held == count && !(x > row[to[held - 1]]))) continue;
+        if (std::isnan(x) || (held == count && !(x > row[to[held - 1]]))) continue;
         int at = held < count ? held++ : count - 1;
         for (; at > 0 && row[to[at - 1]] < x; at--) to[at] = to[at - 1];
         to[at] = v;
@@ -471,21 +496,22 @@ void Engine::read_row(const float* row, int index, const Want& want, Read& found
     const int words = network->words;
     float most;
     int best = kernels->best(row, words, &most);
+    const bool empty = most == -INFINITY && std::none_of(row, row + words, [](float x) { return std::isnan(x); });
     const float total = kernels->exp_sum(row, words, most);
     const float log_total = (float)std::log((double)total);
-    if (std::isnan(total) && most != -INFINITY)
-        throw PassFault("NaN in the scores of token " + number(want.only[index]));
-    const auto log_prob = [&](int word) { return (row[word] - most) - log_total; };
+    if (std::isnan(total) && !empty)
+        throw PassFault("NaN or infinity in the scores of token " + number(want.only[index]));
+    const auto log_prob = [&](int word) { return empty ? -INFINITY : (row[word] - most) - log_total; };
     if (want.given && want.given[index] >= 0) found.given_log_probs[index] = log_prob(want.given[index]);
     const float* left = row;
     const int first = want.banned ? want.ban_offsets[index] : 0, last = want.banned ? want.ban_offsets[index + 1] : 0;
     if (first < last) {
         copy.assign(row, row + words);
-        for (int i = first; i < last; i++) copy[want.banned[i]] = -INFINITY;
+        for (int i = first; i < last; i++) copy[want.banned[i]] = NAN;  // which is never the largest
         left = copy.data();
         float largest;
         best = kernels->best(left, words, &largest);
-        if (largest == -INFINITY) throw PassFault("all words are forbidden after token " + number(want.only[index]));
+        if (std::isnan(left[best])) throw PassFault("all words are forbidden after token " + number(want.only[index]));
     }
     found.best[index] = best;
     found.log_probs[index] = log_prob(best);
@@ -498,22 +524,26 @@ void Engine::read_row(const float* row, int index, const Want& want, Read& found
     if (want.margin) {
         int two[2] = {-1, -1};
         best_words(left, words, 2, two);
-        found.margins[index] = two[1] < 0 ? INFINITY : left[two[0]] - left[two[1]];
+        const bool tie = two[1] >= 0 && left[two[0]] == left[two[1]];  // also of minus infinity
+        found.margins[index] = two[1] < 0 ? INFINITY : tie ? 0.0f : left[two[0]] - left[two[1]];
     }
     if (!want.draw.uniforms) return;
     // Inversion in the order of ids, in fp64, over the words that the cuts leave.
     std::vector<double> probs(words);
     const double top = left[best];
-    for (int v = 0; v < words; v++) probs[v] = std::exp((left[v] - top) / want.draw.temperature);
+    if (top == -INFINITY) throw PassFault("no word has a probability after token " + number(want.only[index]));
+    for (int v = 0; v < words; v++)
+        probs[v] = std::isnan(left[v]) ? 0.0 : std::exp((left[v] - top) / want.draw.temperature);
     const bool cut_k = want.draw.top_k > 0 && want.draw.top_k < words, cut_p = want.draw.top_p < 1.0;
     if (cut_k || cut_p) {
-        std::vector<int> order(words);
-        std::iota(order.begin(), order.end(), 0);
+        std::vector<int> order;
+        for (int v = 0; v < words; v++)
+            if (!std::isnan(left[v])) order.push_back(v);
         std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return left[a] > left[b]; });
-        const int kept = cut_k ? want.draw.top_k : words;
+        const int allowed = (int)order.size(), kept = cut_k ? std::min(want.draw.top_k, allowed) : allowed;
         double sum = 0.0, reached = 0.0;
         for (int i = 0; i < kept; i++) sum += probs[order[i]];
-        for (int i = 0; i < words; i++) {
+        for (int i = 0; i < allowed; i++) {
             if (i >= kept || (cut_p && reached >= want.draw.top_p * sum))
                 probs[order[i]] = 0.0;
             else

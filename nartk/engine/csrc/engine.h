@@ -4,6 +4,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "cells.h"
@@ -11,6 +12,9 @@
 #include "threads.h"
 
 namespace nartk {
+
+constexpr int CHUNK = 128;    // tokens that go through all layers together, so that they stay near
+constexpr double PART = 2e5;  // multiplications that are worth another thread
 
 struct Norm {
     const float* gain = nullptr;  // null: there is no norm here
@@ -45,6 +49,19 @@ struct Stack {
     Norm norm;
 };
 
+// What a non-autoregressive network has beside its layers.
+enum class Copied { none, uniform, soft, source, memory };  // what stands at places without a word
+struct Parallel {
+    Copied copied = Copied::none;
+    int frames = 1;                   // source, memory: places of each source token
+    float temperature = 1.0f;         // soft: source positions at which weights fall by e
+    const Linear* lengths = nullptr;  // logits of the output's length
+    // Links of a graph's vertices, by their features, by learned positions, or by both.
+    bool by_features = false;
+    const float* positions = nullptr;  // [most_target,d]
+    const Linear *query = nullptr, *key = nullptr, *gate = nullptr;
+};
+
 struct Network {
     int features = 0;  // d
     Stack encoder, decoder;
@@ -52,6 +69,7 @@ struct Network {
     float output_scale = 1.0f;
     int source_words = 0, words = 0;
     int most_source = 0, most_target = 0;  // positions
+    Parallel parallel;
     // Of the layers of a stack, the floats of keys and values of a token.
     size_t kv_floats(const Stack& stack) const;
 };
@@ -73,6 +91,7 @@ struct Workspace {
 
 struct Memory {
     int length = 0;
+    std::vector<int> tokens;         // [S]
     std::vector<float> output;       // [S,d]
     Buffer kv;                       // [S, of all layers]
     std::vector<const float*> rows;  // [S]
@@ -102,6 +121,22 @@ struct Read {
     float* logits = nullptr;    // [n,V]: the caller's, where these are wanted as well
 };
 
+// Where the row of each of n tokens begins, and how many tokens it has.
+struct Rows {
+    std::vector<int> begin, size;
+    int longest = 0;
+    Rows(const int* lengths, int count);
+};
+
+constexpr int COPIED = -1;  // in place of a word: what the network copies from the source
+
+// Places of rows, row after row, those of a row from position 0 on; they see one another.
+struct Canvas {
+    int rows;
+    const int *memories, *lengths;  // [rows]
+    const int* words;               // [N], or COPIED
+};
+
 class Engine {
   public:
     Engine(std::shared_ptr<const Network> network, const Kernels* kernels, int threads);
@@ -113,6 +148,14 @@ class Engine {
         const int *words, *positions, *memories, *contexts, *parents;
     };
     std::shared_ptr<Pending> run(const Tokens& tokens, const Want& want, Read& read);
+    // A canvas in one pass: what the output layer reads at the places `only`, [n,d].
+    void fill(const Canvas& canvas, const std::vector<int>& only, std::vector<float>& hidden);
+    // Reads words at found.hidden [n,d], for want.only of n.
+    void read(const Want& want, Read& found);
+    // Logits [count,C] of lengths of the outputs of encoded sources.
+    void length_logits(const int* memories, int count, float* to);
+    // Log-probabilities of the next vertex, [L,L] of each graph: hidden [N,d] of graphs of L vertices.
+    void links(const float* hidden, const int* lengths, int count, float* to);
     // Logits [m,V] of hidden features [m,d].
     void logits(const float* hidden, int count, float* to);
     std::shared_ptr<const Memory> memory(int handle);
@@ -125,16 +168,28 @@ class Engine {
     std::function<void()> interrupted;  // called between layers; throws to break off
 
   private:
-    struct Lease;
+    // A workspace for as long as a call takes.
+    struct Lease {
+        Engine& engine;
+        std::unique_ptr<Workspace> space;
+        explicit Lease(Engine& engine);
+        ~Lease();
+    };
     void linear(Workspace& space, const Linear& w, const float* x, int n, int ldx, float* y, int ldy,
                 Epilogue epilogue = {});
     void embed(const Embedding& embedding, const int* words, const int* positions, int n, float* x);
+    void place(const Embedding& embedding, const int* positions, int n, float* x);  // adds positions to vectors
+    void copy_source(Workspace& space, const Memory& source, const int* words, int places, float* x);
     void normed(const Norm& norm, const float* x, int n, float* y);
     template <class Body>
     void attend(Workspace& space, const Layer& layer, const float* q, int ldq, int n, int longest, float* y, Body over);
     template <class Inner>
     void sublayer(Workspace& space, const Norm& norm, bool first, float* x, int n, Inner inner);
+    void attend_rows(Workspace& space, const Layer& layer, float* x, int n, const Rows& rows);
+    void attend_sources(Workspace& space, const Layer& layer, float* x, int n, int offset,
+                        const std::shared_ptr<const Memory>* sources);
     void feed_forward(Workspace& space, const Layer& layer, float* x, int n);
+    void link_row(Workspace& space, const float* hidden, int count, float* to);
     void read(Workspace& space, const Want& want, Read& read);
     void read_row(const float* row, int index, const Want& want, Read& read, std::vector<float>& copy);
     int stride() const;  // floats of a token's features in a buffer

@@ -11,8 +11,10 @@ namespace nartk {
 enum class Type : int { fp32 = 0, bf16 = 1, int8 = 2 };
 enum class Activation : int { none = 0, relu, gelu, gelu_tanh, silu };
 
-constexpr int PANEL = 32;  // outputs that lie beside each other in a packed weight
-constexpr int LANES = 16;  // floats of a vector
+constexpr int PANEL = 32;                // outputs that lie beside each other in a packed weight
+constexpr int LANES = 16;                // floats of a vector
+constexpr float LEAST_INT8 = 0x1p-100f;  // a row whose numbers all lie below is 0 in int8: 127 / them must be finite
+constexpr int MOST_INT8 = 65536;         // inputs of an int8 layer: their sums fit 32 bits, also of 255 times 127
 
 // Weights [m,k] in panels of 32 outputs, m filled up with zeros; the same layout on every instruction set:
 // fp32 [m/32][k][32], bf16 [m/32][k/2][32][2], int8 [m/32][k/4][32][4], k filled up with zeros.
@@ -62,8 +64,9 @@ struct Kernels {
     // One head of one query: d a multiple of 16. `scores` has room for count, filled up to 16.
     void (*attend)(const float* q, Attended over, int key, int value, int d, float scale, const float* bias,
                    float* scores, float* y);
-    float (*exp_sum)(const float* x, int k, float most);  // sum of exp(x - most)
-    int (*best)(const float* x, int k, float* value);     // the first of the largest
+    void (*add_softmax)(float* scores, int k, float by, float* to);  // to += by * softmax(scores), which are used up
+    float (*exp_sum)(const float* x, int k, float most);             // sum of exp(x - most)
+    int (*best)(const float* x, int k, float* value);                // the first of the largest
 };
 
 // Null where this build or the processor lacks the instructions.

@@ -5,6 +5,8 @@
 #include <pybind11/stl.h>
 
 #include <chrono>
+#include <cmath>
+#include <cstring>
 #include <optional>
 
 #include "engine.h"
@@ -18,6 +20,43 @@ namespace {
 using Ints = py::array_t<int32_t, py::array::c_style | py::array::forcecast>;
 using Floats = py::array_t<float, py::array::c_style | py::array::forcecast>;
 using Doubles = py::array_t<double, py::array::c_style | py::array::forcecast>;
+
+// Whole numbers that 32 bits hold, such as handles, from any sequence.
+Ints ints(const py::object& from) {
+    auto any = py::array::ensure(from);
+    if (!any || any.ndim() != 1) throw PassFault("handles, lengths and words are lists of whole numbers");
+    if (py::isinstance<Ints>(any)) return Ints(any);
+    if (any.size() == 0) return Ints(0);
+    if (!std::strchr("iub", any.dtype().kind()))
+        throw PassFault("handles, lengths and words are whole numbers of at most 32 bits");
+    const py::array_t<int64_t, py::array::c_style | py::array::forcecast> wide(any);
+    Ints made(wide.size());
+    for (py::ssize_t i = 0; i < wide.size(); i++) {
+        const int64_t value = wide.data()[i];
+        if (value != (int32_t)value) throw PassFault(std::to_string(value) + " is no number of 32 bits");
+        made.mutable_data()[i] = (int32_t)value;
+    }
+    return made;
+}
+
+// An array that must be [count] of its type already; count -1: of any length.
+template <class Array>
+Array column(const py::object& from, const char* name, py::ssize_t count) {
+    using Any = py::array_t<typename Array::value_type, 0>;  // laid out anyhow
+    if (!py::isinstance<Any>(from) || from.cast<py::array>().ndim() != 1)
+        throw PassFault("`" + std::string(name) + "` is no array of one dimension and of the type of the pass");
+    const Array made(from);
+    if (count >= 0 && made.size() != count)
+        throw PassFault("`" + std::string(name) + "` has " + std::to_string(made.size()) + " numbers, not " +
+                        std::to_string(count));
+    return made;
+}
+
+template <class Array>
+std::optional<Array> maybe(const std::optional<py::object>& from, const char* name, py::ssize_t count) {
+    if (!from) return std::nullopt;
+    return column<Array>(*from, name, count);
+}
 
 constexpr auto PATIENCE = std::chrono::milliseconds(50);  // between looks for an interrupt
 
@@ -34,6 +73,15 @@ Activation activation_of(const std::string& name) {
     if (name == "gelu_tanh") return Activation::gelu_tanh;
     if (name == "silu") return Activation::silu;
     throw py::value_error("no activation " + name + " in the engine");
+}
+
+Copied copied_of(const std::string& name) {
+    if (name == "none") return Copied::none;
+    if (name == "uniform") return Copied::uniform;
+    if (name == "soft") return Copied::soft;
+    if (name == "source") return Copied::source;
+    if (name == "memory") return Copied::memory;
+    throw py::value_error("nothing is copied as " + name + " in the engine");
 }
 
 const Kernels& kernels_of(const std::string& isa) {
@@ -56,19 +104,26 @@ void require(bool holds, const char* what) {
     if (!holds) throw py::value_error(what);
 }
 
-// A packed layer, with the arrays that it points into.
+// A packed layer, with the memory that it points into.
 struct Layered {
     std::shared_ptr<Packed> packed;
-    py::object keep;
+    std::shared_ptr<py::buffer_info> keep;
 };
+
+void check_shape(py::ssize_t outputs, py::ssize_t inputs, Type type) {
+    require(outputs > 0 && inputs > 0 && outputs < INT32_MAX - PANEL && inputs < INT32_MAX - PANEL,
+            "a layer has inputs and outputs");
+    require(type != Type::int8 || inputs <= MOST_INT8, "too many inputs for int8");
+}
 
 std::shared_ptr<Layered> pack(Floats weights, std::optional<Floats> bias, const std::string& type) {
     require(weights.ndim() == 2, "weights are a matrix");
     require(!bias || bias->size() == weights.shape(0), "a bias for each output");
+    check_shape(weights.shape(0), weights.shape(1), type_of(type));
     return std::make_shared<Layered>(
         Layered{std::make_shared<Packed>(weights.data(), bias ? bias->data() : nullptr, (int)weights.shape(0),
                                          (int)weights.shape(1), type_of(type)),
-                py::none()});
+                nullptr});
 }
 
 std::shared_ptr<Layered> packed(py::buffer weights, std::optional<Floats> bias, std::optional<Floats> scales,
@@ -77,14 +132,16 @@ std::shared_ptr<Layered> packed(py::buffer weights, std::optional<Floats> bias, 
     shape.outputs = outputs;
     shape.inputs = inputs;
     shape.type = type_of(type);
-    const py::buffer_info info = weights.request();
-    require((size_t)(info.size * info.itemsize) == shape.bytes(), "packed weights of another size");
+    check_shape(outputs, inputs, shape.type);
+    auto info = std::make_shared<py::buffer_info>(weights.request());
+    require((size_t)(info->size * info->itemsize) == shape.bytes(), "packed weights of another size");
+    require(info->ndim == 1 && info->strides[0] == info->itemsize, "packed weights that do not lie in one piece");
     require(!bias || bias->size() == outputs, "a bias for each output");
     require(shape.type != Type::int8 || (scales && scales->size() == outputs), "a scale for each output");
     return std::make_shared<Layered>(
-        Layered{std::make_shared<Packed>(info.ptr, bias ? bias->data() : nullptr, scales ? scales->data() : nullptr,
+        Layered{std::make_shared<Packed>(info->ptr, bias ? bias->data() : nullptr, scales ? scales->data() : nullptr,
                                          outputs, inputs, shape.type),
-                weights});
+                info});
 }
 
 // Builds a Network from nested dictionaries; what they name is kept as long as it.
@@ -140,6 +197,7 @@ struct Model {
         made.cross_q = linear(from, "cross_q", width, d);
         made.cross_kv = linear(from, "cross_kv", 2 * width, d);
         made.cross_out = linear(from, "cross_out", d, width);
+        require(!made.cross_q == !made.cross_kv && !made.cross_q == !made.cross_out, "half an attention to the source");
         made.up = linear(from, "up");
         require(made.qkv && made.out && made.up && made.up->inputs == d, "a layer lacks a part");
         made.gate = linear(from, "gate", made.up->outputs, d);
@@ -159,11 +217,35 @@ struct Model {
         made.embedding.scale = embedding["scale"].cast<float>();
         made.embedding.count = embedding["count"].cast<int>();
         made.embedding.offset = embedding["offset"].cast<int>();
+        require(made.embedding.count > 0 && made.embedding.offset >= 0, "positions that are none");
         made.embedding.positions = floats(
-            embedding["positions"], (py::ssize_t)(made.embedding.count + made.embedding.offset) * network->features);
+            embedding["positions"], ((py::ssize_t)made.embedding.count + made.embedding.offset) * network->features);
         made.embedding.norm = norm(embedding, "norm");
         for (const auto& each : from["layers"].cast<py::list>()) made.layers.push_back(layer(each.cast<py::dict>()));
         made.norm = norm(from, "norm");
+        return made;
+    }
+
+    Parallel parallel(const py::dict& from) {
+        Parallel made;
+        const int d = network->features;
+        made.copied = copied_of(from["copied"].cast<std::string>());
+        made.frames = from["frames"].cast<int>();
+        made.temperature = from["temperature"].cast<float>();
+        require(made.frames > 0 && made.temperature > 0.0f, "frames and a temperature above 0");
+        made.lengths = linear(from, "lengths");
+        require(!made.lengths || made.lengths->inputs == d, "a length predictor of another size");
+        made.query = linear(from, "query");
+        if (!made.query) return made;
+        made.by_features = from["by_features"].cast<bool>();
+        made.positions = floats(from["positions"], (py::ssize_t)network->most_target * d);
+        const int inputs = d * ((int)made.by_features + (made.positions != nullptr));
+        made.query = linear(from, "query", d, inputs);
+        made.key = linear(from, "key", d, inputs);
+        made.gate = linear(from, "gate");
+        require(made.key && made.gate && made.gate->inputs == inputs && d % made.gate->outputs == 0,
+                "links lack a part, or have one of another size");
+        require(made.query->type == Type::fp32 && made.key->type == Type::fp32, "links are computed in fp32");
         return made;
     }
 
@@ -180,6 +262,7 @@ struct Model {
         require(network->decoder.embedding.words->outputs == network->words, "as many words are read as written");
         network->most_source = network->encoder.embedding.count;
         network->most_target = network->decoder.embedding.count;
+        if (from.contains("parallel")) network->parallel = parallel(from["parallel"].cast<py::dict>());
     }
 };
 
@@ -187,14 +270,15 @@ struct Model {
 struct Runner {
     std::shared_ptr<Model> model;
     Engine engine;
-    std::chrono::steady_clock::time_point looked;
 
     Runner(std::shared_ptr<Model> model, const std::string& isa, int threads)
         : model(model), engine(model->network, &kernels_of(isa), threads) {
-        engine.interrupted = [this] { look(); };
+        require(threads > 0, "an engine has threads");
+        engine.interrupted = look;
     }
 
-    void look() {
+    static void look() {
+        static thread_local std::chrono::steady_clock::time_point looked;  // only the main thread finds something
         const auto now = std::chrono::steady_clock::now();
         if (now - looked < PATIENCE) return;
         looked = now;
@@ -221,8 +305,9 @@ struct Scores {
         }
     }
 
-    Floats rows(Ints index) const {
-        if (!pending->open) throw PassFault("the pass has ended: its logits are gone");
+    Floats rows(const py::object& which) const {
+        const Ints index = ints(which);
+        if (pending && !pending->open) throw PassFault("the pass has ended: its logits are gone");
         const int d = runner->engine.network->features, words = runner->engine.network->words;
         const py::ssize_t count = index.size();
         std::vector<float> some((size_t)count * d);
@@ -240,85 +325,194 @@ struct Scores {
     }
 };
 
-std::shared_ptr<Scores> run(std::shared_ptr<Runner> runner, Ints words, Ints positions, Ints memories, Ints contexts,
-                            Ints parents, std::optional<Ints> only, std::optional<Ints> ban_offsets,
-                            std::optional<Ints> banned, int top, bool margin, bool hidden, std::optional<Ints> given,
-                            std::optional<Doubles> uniforms, double temperature, int top_k, double top_p, bool logits) {
-    const py::ssize_t n = words.size();
-    if (positions.size() != n || memories.size() != n || contexts.size() != n || parents.size() != n)
-        throw PassFault("the arrays of a pass differ in length");
+using Given = std::optional<py::object>;
+
+// What is wanted of n tokens, of a model of `all` words; checked, with the arrays that it points into.
+struct Wanted {
     Want want;
-    if (only) {
-        want.only.assign(only->data(), only->data() + only->size());
-        for (size_t i = 0; i < want.only.size(); i++)
-            if (want.only[i] < 0 || want.only[i] >= n || (i && want.only[i] <= want.only[i - 1]))
-                throw PassFault("scored tokens are ascending indices of the pass");
-    } else {
-        want.only.resize(n);
-        for (int i = 0; i < n; i++) want.only[i] = i;
+    bool hidden, logits;
+    std::optional<Ints> ban_offsets, banned, given;
+    std::optional<Doubles> uniforms;
+
+    Wanted(py::ssize_t n, int all, Given only_given, Given offsets_given, Given banned_given, int top, bool margin,
+           bool hidden, Given given_given, Given uniforms_given, double temperature, int top_k, double top_p,
+           bool logits)
+        : hidden(hidden), logits(logits) {
+        if (const auto only = maybe<Ints>(only_given, "only", -1)) {
+            want.only.assign(only->data(), only->data() + only->size());
+            for (size_t i = 0; i < want.only.size(); i++)
+                if (want.only[i] < 0 || want.only[i] >= n || (i && want.only[i] <= want.only[i - 1]))
+                    throw PassFault("scored tokens are ascending indices of the pass");
+        } else {
+            want.only.resize(n);
+            for (int i = 0; i < n; i++) want.only[i] = i;
+        }
+        const py::ssize_t scored = (py::ssize_t)want.only.size();
+        ban_offsets = maybe<Ints>(offsets_given, "banned.offsets", scored + 1);
+        banned = maybe<Ints>(banned_given, "banned.values", -1);
+        if (!banned != !ban_offsets) throw PassFault("forbidden words lack a part");
+        if (banned) {
+            const int* offsets = ban_offsets->data();
+            if (offsets[0] != 0 || offsets[scored] != banned->size())
+                throw PassFault("lists of forbidden words begin at 0 and end with the last");
+            for (py::ssize_t i = 0; i < scored; i++)
+                if (offsets[i] > offsets[i + 1]) throw PassFault("lists of forbidden words ascend");
+            for (py::ssize_t i = 0; i < banned->size(); i++)
+                if (banned->data()[i] < 0 || banned->data()[i] >= all)
+                    throw PassFault("a forbidden word is none of the model's");
+            want.ban_offsets = offsets;
+            want.banned = banned->data();
+        }
+        if (top < 0) throw PassFault(std::to_string(top) + " likeliest words are asked for");
+        want.top = top;
+        want.margin = margin;
+        given = maybe<Ints>(given_given, "given", scored);
+        if (given) {
+            for (py::ssize_t i = 0; i < scored; i++)
+                if (given->data()[i] < -1 || given->data()[i] >= all)
+                    throw PassFault("a given word is none of the model's");
+            want.given = given->data();
+        }
+        uniforms = maybe<Doubles>(uniforms_given, "uniforms", scored);
+        if (uniforms) {
+            for (py::ssize_t i = 0; i < scored; i++)
+                if (!(uniforms->data()[i] >= 0.0 && uniforms->data()[i] < 1.0))
+                    throw PassFault("`uniforms` holds a number that is not in [0, 1)");
+            if (!(temperature > 0.0) || std::isinf(temperature) || top_k < 0 || !(top_p > 0.0) || top_p > 1.0)
+                throw PassFault("temperature, top-k or top-p is out of bounds");
+            want.draw = {uniforms->data(), temperature, top_p, top_k};
+        }
     }
-    const py::ssize_t scored = (py::ssize_t)want.only.size();
-    const int all = runner->engine.network->words;
-    if (banned) {
-        if (!ban_offsets || ban_offsets->size() != scored + 1)
-            throw PassFault("a list of forbidden words for each scored token");
-        const int* offsets = ban_offsets->data();
-        for (py::ssize_t i = 0; i < scored; i++)
-            if (offsets[0] != 0 || offsets[i] > offsets[i + 1] || offsets[scored] != banned->size())
-                throw PassFault("lists of forbidden words ascend");
-        for (py::ssize_t i = 0; i < banned->size(); i++)
-            if (banned->data()[i] < 0 || banned->data()[i] >= all)
-                throw PassFault("a forbidden word is none of the model's");
-        want.ban_offsets = offsets;
-        want.banned = banned->data();
+
+    // What `read` reads, which runs without Python's lock.
+    template <class Reader>
+    std::shared_ptr<Scores> scores(std::shared_ptr<Runner> runner, Reader reader) const {
+        auto made = std::make_shared<Scores>();
+        made->runner = runner;
+        Read read;
+        if (logits) {
+            Floats all({(py::ssize_t)want.only.size(), (py::ssize_t)runner->engine.network->words});
+            read.logits = all.mutable_data();
+            made->logits = all;
+        }
+        {
+            py::gil_scoped_release release;
+            reader(*made, read);
+        }
+        made->best = array(read.best);
+        made->log_probs = array(read.log_probs);
+        if (want.top) {
+            made->top = matrix(read.top, want.top);
+            made->top_log_probs = matrix(read.top_log_probs, want.top);
+        }
+        if (want.margin) made->margins = array(read.margins);
+        if (given) made->given_log_probs = array(read.given_log_probs);
+        if (uniforms) {
+            made->drawn = array(read.drawn);
+            made->drawn_log_probs = array(read.drawn_log_probs);
+        }
+        if (hidden) made->hidden = matrix(read.hidden, runner->engine.network->features);
+        made->features = std::move(read.hidden);
+        return made;
     }
-    if (top < 0 || top > all) throw PassFault("so many likeliest words there are not: " + std::to_string(top));
-    want.top = top;
-    want.margin = margin;
-    if (given) {
-        if (given->size() != scored) throw PassFault("a given word for each scored token");
-        for (py::ssize_t i = 0; i < scored; i++)
-            if (given->data()[i] < -1 || given->data()[i] >= all)
-                throw PassFault("a given word is none of the model's");
-        want.given = given->data();
-    }
-    if (uniforms) {
-        if (uniforms->size() != scored) throw PassFault("a number for each scored token");
-        if (!(temperature > 0.0) || top_k < 0 || !(top_p > 0.0) || top_p > 1.0)
-            throw PassFault("temperature, top-k or top-p is out of bounds");
-        want.draw = {uniforms->data(), temperature, top_p, top_k};
-    }
-    auto scores = std::make_shared<Scores>();
-    scores->runner = runner;
-    Read read;
-    if (logits) {
-        Floats all_logits({scored, (py::ssize_t)all});
-        read.logits = all_logits.mutable_data();
-        scores->logits = all_logits;
-    }
-    {
-        py::gil_scoped_release release;
-        scores->pending = runner->engine.run(
-            {(int)n, words.data(), positions.data(), memories.data(), contexts.data(), parents.data()}, want, read);
-    }
-    scores->best = array(read.best);
-    scores->log_probs = array(read.log_probs);
-    if (top) {
-        scores->top = matrix(read.top, top);
-        scores->top_log_probs = matrix(read.top_log_probs, top);
-    }
-    if (margin) scores->margins = array(read.margins);
-    if (given) scores->given_log_probs = array(read.given_log_probs);
-    if (uniforms) {
-        scores->drawn = array(read.drawn);
-        scores->drawn_log_probs = array(read.drawn_log_probs);
-    }
-    if (hidden) scores->hidden = matrix(read.hidden, runner->engine.network->features);
-    scores->features = std::move(read.hidden);
-    return scores;
+};
+
+std::shared_ptr<Scores> run(std::shared_ptr<Runner> runner, py::object words_given, py::object positions_given,
+                            py::object memories_given, py::object contexts_given, py::object parents_given,
+                            Given only_given, Given offsets_given, Given banned_given, int top, bool margin,
+                            bool hidden, Given given_given, Given uniforms_given, double temperature, int top_k,
+                            double top_p, bool logits) {
+    const Ints words = column<Ints>(words_given, "tokens", -1);
+    const py::ssize_t n = words.size();
+    const Ints positions = column<Ints>(positions_given, "positions", n),
+               memories = column<Ints>(memories_given, "memory", n),
+               contexts = column<Ints>(contexts_given, "contexts", n),
+               parents = column<Ints>(parents_given, "parents", n);
+    const Wanted wanted(n, runner->engine.network->words, only_given, offsets_given, banned_given, top, margin, hidden,
+                        given_given, uniforms_given, temperature, top_k, top_p, logits);
+    return wanted.scores(runner, [&](Scores& scores, Read& read) {
+        scores.pending = runner->engine.run(
+            {(int)n, words.data(), positions.data(), memories.data(), contexts.data(), parents.data()}, wanted.want,
+            read);
+    });
 }
 
-py::array_t<int32_t> encode(Runner& runner, Ints tokens, Ints lengths) {
+// The arrays of a canvas, checked.
+struct Places {
+    Ints memories, lengths, words;
+
+    Places(const py::object& memories_given, const py::object& lengths_given, const py::object& words_given)
+        : memories(ints(memories_given)), lengths(ints(lengths_given)), words(ints(words_given)) {
+        py::ssize_t total = 0;
+        for (py::ssize_t i = 0; i < lengths.size(); i++) total += std::max(0, lengths.data()[i]);
+        if (memories.size() != lengths.size() || total != words.size())
+            throw PassFault("the arrays of a canvas differ in length");
+    }
+
+    Canvas canvas() const { return {(int)memories.size(), memories.data(), lengths.data(), words.data()}; }
+};
+
+std::shared_ptr<Scores> fill(std::shared_ptr<Runner> runner, py::object memories, py::object lengths, py::object words,
+                             Given only, Given ban_offsets, Given banned, int top, bool margin, bool hidden,
+                             Given given, Given uniforms, double temperature, int top_k, double top_p, bool logits) {
+    const Places places(memories, lengths, words);
+    const Wanted wanted(places.words.size(), runner->engine.network->words, only, ban_offsets, banned, top, margin,
+                        hidden, given, uniforms, temperature, top_k, top_p, logits);
+    return wanted.scores(runner, [&](Scores&, Read& read) {
+        runner->engine.fill(places.canvas(), wanted.want.only, read.hidden);
+        runner->engine.read(wanted.want, read);
+    });
+}
+
+// Words at features [n,d] that a graph gave.
+std::shared_ptr<Scores> words_at(std::shared_ptr<Runner> runner, Floats features, Given only, Given ban_offsets,
+                                 Given banned, int top, bool margin, bool hidden, Given given, Given uniforms,
+                                 double temperature, int top_k, double top_p, bool logits) {
+    const int d = runner->engine.network->features;
+    if (features.ndim() != 2 || features.shape(1) != d) throw PassFault("features of another size");
+    const Wanted wanted(features.shape(0), runner->engine.network->words, only, ban_offsets, banned, top, margin,
+                        hidden, given, uniforms, temperature, top_k, top_p, logits);
+    return wanted.scores(runner, [&](Scores&, Read& read) {
+        for (int index : wanted.want.only) {
+            const float* row = features.data() + (size_t)index * d;
+            read.hidden.insert(read.hidden.end(), row, row + d);
+        }
+        runner->engine.read(wanted.want, read);
+    });
+}
+
+// Features [N,d] of the vertices of graphs, and their links, [L,L] of each graph behind each other.
+py::tuple graph(Runner& runner, py::object memories, py::object lengths, py::object words) {
+    const Places places(memories, lengths, words);
+    const Canvas canvas = places.canvas();
+    std::vector<int> every(places.words.size());
+    for (size_t i = 0; i < every.size(); i++) every[i] = (int)i;
+    py::ssize_t edges = 0;
+    for (int b = 0; b < canvas.rows; b++) edges += (py::ssize_t)canvas.lengths[b] * canvas.lengths[b];
+    Floats links(edges);
+    float* to = links.mutable_data();
+    std::vector<float> hidden;
+    {
+        py::gil_scoped_release release;
+        runner.engine.fill(canvas, every, hidden);
+        runner.engine.links(hidden.data(), canvas.lengths, canvas.rows, to);
+    }
+    return py::make_tuple(matrix(hidden, runner.engine.network->features), links);
+}
+
+Floats length_logits(Runner& runner, const py::object& of) {
+    const Linear* predictor = runner.engine.network->parallel.lengths;
+    if (!predictor) throw PassFault("the model predicts no lengths");
+    const Ints memories = ints(of);
+    Floats made({memories.size(), (py::ssize_t)predictor->outputs});
+    float* to = made.mutable_data();
+    py::gil_scoped_release release;
+    runner.engine.length_logits(memories.data(), (int)memories.size(), to);
+    return made;
+}
+
+py::array_t<int32_t> encode(Runner& runner, const py::object& all, const py::object& of_each) {
+    const Ints tokens = ints(all), lengths = ints(of_each);
     py::ssize_t total = 0;
     for (py::ssize_t i = 0; i < lengths.size(); i++) total += std::max(0, lengths.data()[i]);
     if (total != tokens.size()) throw PassFault("sources of other lengths than are said");
@@ -387,7 +581,13 @@ Floats norm(Floats x, Floats gain, std::optional<Floats> bias, float eps, const 
 }  // namespace
 
 PYBIND11_MODULE(_native, m) {
-    static py::exception<PassFault> fault(m, "PassFault");
+    py::register_exception_translator([](std::exception_ptr thrown) {
+        try {
+            std::rethrow_exception(thrown);
+        } catch (const PassFault& fault) {
+            py::set_error(py::module_::import("nartk.errors").attr("PassError"), fault.what());
+        }
+    });
     m.def("isa", [](const std::string& name) { return std::string(kernels_of(name).name); }, py::arg("name") = "");
     m.def("multiplies_bf16", [](const std::string& name) { return kernels_of(name).bf16; }, py::arg("name") = "");
     m.def("cores", &Threads::available);
@@ -430,19 +630,34 @@ PYBIND11_MODULE(_native, m) {
         .def(py::init<std::shared_ptr<Model>, const std::string&, int>(), py::arg("model"), py::arg("isa"),
              py::arg("threads"))
         .def("encode", &encode)
-        .def("free", [](Runner& r, Ints memories) { r.engine.free(memories.data(), (int)memories.size()); })
+        .def("free",
+             [](Runner& r, const py::object& which) {
+                 const Ints memories = ints(which);
+                 r.engine.free(memories.data(), (int)memories.size());
+             })
         .def("open", [](Runner& r, int count) { return array(r.engine.cells.open(count)); })
         .def("fork",
-             [](Runner& r, Ints contexts) { return array(r.engine.cells.fork(contexts.data(), (int)contexts.size())); })
+             [](Runner& r, const py::object& which) {
+                 const Ints contexts = ints(which);
+                 return array(r.engine.cells.fork(contexts.data(), (int)contexts.size()));
+             })
         .def("truncate",
-             [](Runner& r, Ints contexts, Ints lengths) {
+             [](Runner& r, const py::object& which, const py::object& kept) {
+                 const Ints contexts = ints(which), lengths = ints(kept);
                  if (lengths.size() != contexts.size()) throw PassFault("a length for each context");
                  r.engine.cells.truncate(contexts.data(), lengths.data(), (int)contexts.size());
              })
-        .def("close", [](Runner& r, Ints contexts) { r.engine.cells.close(contexts.data(), (int)contexts.size()); })
+        .def("close",
+             [](Runner& r, const py::object& which) {
+                 const Ints contexts = ints(which);
+                 r.engine.cells.close(contexts.data(), (int)contexts.size());
+             })
         .def("commit",
-             [](Runner& r, Scores& scores, Ints kept) {
-                 if (scores.runner.get() != &r) throw PassFault("the pass is another engine's");
+             [](Runner& r, const py::object& of, const py::object& which) {
+                 if (!py::isinstance<Scores>(of)) throw PassFault("what is committed is not what `run` gave");
+                 const Scores& scores = of.cast<const Scores&>();
+                 if (scores.runner.get() != &r || !scores.pending) throw PassFault("the pass is another engine's");
+                 const Ints kept = ints(which);
                  r.engine.cells.end(*scores.pending, kept.data(), (int)kept.size());
              })
         .def("output",
@@ -452,6 +667,25 @@ PYBIND11_MODULE(_native, m) {
              })
         .def_property_readonly("cells_in_use", [](Runner& r) { return r.engine.cells.in_use(); })
         .def_property_readonly("memories_in_use", [](Runner& r) { return r.engine.memories_in_use(); })
+        .def("source_lengths",
+             [](Runner& r, const py::object& which) {
+                 const Ints memories = ints(which);
+                 Ints made(memories.size());
+                 for (py::ssize_t i = 0; i < memories.size(); i++)
+                     made.mutable_data()[i] = r.engine.memory(memories.data()[i])->length;
+                 return made;
+             })
+        .def("length_logits", &length_logits)
+        .def("graph", &graph)
+        .def("fill", &fill, py::arg("memories"), py::arg("lengths"), py::arg("words"), py::arg("only") = py::none(),
+             py::arg("ban_offsets") = py::none(), py::arg("banned") = py::none(), py::arg("top") = 0,
+             py::arg("margin") = false, py::arg("hidden") = false, py::arg("given") = py::none(),
+             py::arg("uniforms") = py::none(), py::arg("temperature") = 1.0, py::arg("top_k") = 0,
+             py::arg("top_p") = 1.0, py::arg("logits") = false)
+        .def("words", &words_at, py::arg("features"), py::arg("only") = py::none(), py::arg("ban_offsets") = py::none(),
+             py::arg("banned") = py::none(), py::arg("top") = 0, py::arg("margin") = false, py::arg("hidden") = false,
+             py::arg("given") = py::none(), py::arg("uniforms") = py::none(), py::arg("temperature") = 1.0,
+             py::arg("top_k") = 0, py::arg("top_p") = 1.0, py::arg("logits") = false)
         .def("run", &run, py::arg("words"), py::arg("positions"), py::arg("memories"), py::arg("contexts"),
              py::arg("parents"), py::arg("only") = py::none(), py::arg("ban_offsets") = py::none(),
              py::arg("banned") = py::none(), py::arg("top") = 0, py::arg("margin") = false, py::arg("hidden") = false,

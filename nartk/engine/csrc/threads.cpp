@@ -7,6 +7,8 @@
 #include <condition_variable>
 #include <cstdio>
 #include <exception>
+#include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -34,10 +36,33 @@ constexpr auto SPIN = std::chrono::microseconds(20);  // before a thread sleeps:
 
 long process() {
 #if defined(_WIN32)
-    return 0;
+    return 1;
 #else
     return (long)getpid();
 #endif
+}
+
+// Cores that the calling thread may run on.
+int cores_by_mask() {
+#if defined(__linux__)
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+#endif
+    return (int)std::max(1u, std::thread::hardware_concurrency());
+}
+
+// Cores whose time the process's cgroup gives it.
+int cores_by_quota() {
+    int cores = 1 << 30;
+#if defined(__linux__)
+    if (FILE* file = std::fopen("/sys/fs/cgroup/cpu.max", "r")) {
+        long quota = 0, period = 0;
+        if (std::fscanf(file, "%ld %ld", &quota, &period) == 2 && period > 0)
+            cores = (int)std::max(1L, (quota + period - 1) / period);
+        std::fclose(file);
+    }
+#endif
+    return cores;
 }
 
 template <class Done>
@@ -71,7 +96,10 @@ struct Threads::Pool {
     const long owner = process();
 
     explicit Pool(int count) {
-        for (int i = 1; i < count; i++) workers.emplace_back([this] { work(); });
+        try {
+            for (int i = 1; i < count; i++) workers.emplace_back([this] { work(); });
+        } catch (const std::system_error&) {  // the system gives no more: those that there are do the work
+        }
     }
 
     ~Pool() {
@@ -140,47 +168,47 @@ struct Threads::Pool {
     }
 };
 
-Threads::Threads(int count) : most(count), busy(new std::mutex) {}
-
 Threads::~Threads() {
     // In a forked child the parent's threads do not exist, and cannot be joined.
     if (pool && pool->owner != process()) new std::shared_ptr<Pool>(std::move(pool));
 }
 
+bool Threads::take() {
+    const long here = process();
+    long held = 0;
+    return holder.compare_exchange_strong(held, here) || (held != here && holder.compare_exchange_strong(held, here));
+}
+
 void Threads::run(int parts, const std::function<void(int)>& part) {
-    if (parts > 1 && most > 1 && pool && pool->owner != process()) {
-        new std::shared_ptr<Pool>(std::move(pool));  // never destroyed: see above
-        busy.release();
-        busy.reset(new std::mutex);
-        pool = nullptr;
-    }
-    std::unique_lock<std::mutex> lock(*busy, std::defer_lock);
-    if (parts < 2 || most < 2 || !lock.try_lock()) {
+    if (parts < 2 || !take()) {
         for (int i = 0; i < parts; i++) part(i);
         return;
     }
+    struct Give {
+        std::atomic<long>& holder;
+        ~Give() { holder = 0; }
+    } give{holder};
+    if (pool && pool->owner != process()) new std::shared_ptr<Pool>(std::move(pool));  // never destroyed: see above
     if (!pool) pool = std::make_shared<Pool>(most);
     pool->run(parts, part);
 }
 
-int Threads::parts(int units, double worth) const {
-    if (most < 2 || worth < 2.0) return 1;
-    return std::min({units, 4 * most, (int)std::min(worth, 1e6)});
+void Threads::adapt() {
+    using namespace std::chrono;
+    const long long time = duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
+    if (time - asked > 1000) {
+        asked = time;
+        quota = cores_by_quota();
+    }
+    now = std::min({most, cores_by_mask(), quota.load()});
 }
 
-int Threads::available() {
-    int cores = (int)std::max(1u, std::thread::hardware_concurrency());
-#if defined(__linux__)
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) cores = std::max(1, CPU_COUNT(&set));
-    if (FILE* file = std::fopen("/sys/fs/cgroup/cpu.max", "r")) {
-        long quota = 0, period = 0;
-        if (std::fscanf(file, "%ld %ld", &quota, &period) == 2 && period > 0)
-            cores = std::min(cores, (int)std::max(1L, (quota + period - 1) / period));
-        std::fclose(file);
-    }
-#endif
-    return cores;
+int Threads::parts(int units, double worth) const {
+    const int count = now;
+    if (count < 2 || worth < 2.0) return 1;
+    return std::min({units, 4 * count, (int)std::min(worth, 1e6)});
 }
+
+int Threads::available() { return std::min(cores_by_mask(), cores_by_quota()); }
 
 }  // namespace nartk

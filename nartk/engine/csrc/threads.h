@@ -1,8 +1,8 @@
 // Threads that share the outputs of a kernel, never a sum.
 #pragma once
+#include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 
 namespace nartk {
 
@@ -18,10 +18,12 @@ class Rounding {
 
 class Threads {
   public:
-    explicit Threads(int count);
+    explicit Threads(int count) : most(count), now(count) {}
     ~Threads();
     // Into how many parts to share `units` of work that together are worth so many threads' starting.
     int parts(int units, double worth) const;
+    // Called where a pass begins: no more threads than the process may have cores by now.
+    void adapt();
     // Calls part(i) for i below `parts`. Another caller's work meanwhile runs on that caller's thread.
     void run(int parts, const std::function<void(int)>& part);
     // Cores that this process may use: its affinity mask and its cgroup's quota.
@@ -29,9 +31,13 @@ class Threads {
 
   private:
     struct Pool;
-    int most;
-    std::shared_ptr<Pool> pool;  // started with the first work; a forked child starts its own
-    std::unique_ptr<std::mutex> busy;
+    bool take();
+    const int most;
+    std::atomic<int> now;             // at most `most`
+    std::atomic<int> quota{1 << 30};  // cores, as they were lately
+    std::atomic<long long> asked{0};  // when, in ms
+    std::shared_ptr<Pool> pool;       // started with the first work; a forked child starts its own
+    std::atomic<long> holder{0};  // the process that uses the pool; of a parent's, no thread is left to give it back
 };
 
 }  // namespace nartk

@@ -21,6 +21,7 @@ T* zeros(size_t count) {
 uint16_t bf16(float x) {
     uint32_t bits;
     std::memcpy(&bits, &x, 4);
+    if (std::isnan(x)) return (uint16_t)(bits >> 16 | 64);
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
@@ -60,13 +61,17 @@ Packed::Packed(const float* weights, const float* bias, int outputs, int inputs,
         linear.scales = own_scales = zeros<float>(linear.width());
         std::vector<float> by(outputs);
         for (int n = 0; n < outputs; n++) {
-            float most = 0.0f;
-            for (int k = 0; k < inputs; k++) most = std::max(most, std::fabs(weights[(size_t)n * inputs + k]));
-            own_scales[n] = most / 127.0f;
-            by[n] = most > 0.0f ? 127.0f / most : 0.0f;
+            float most = 0.0f, check = 0.0f;
+            for (int k = 0; k < inputs; k++) {
+                const float x = weights[(size_t)n * inputs + k];
+                most = std::max(most, std::fabs(x));
+                check += x * 0.0f;  // NaN if any is NaN or infinite: the scale says so
+            }
+            by[n] = most >= LEAST_INT8 && !std::isnan(check) ? 127.0f / most : 0.0f;
+            own_scales[n] = std::isnan(check) ? check : by[n] > 0.0f ? most / 127.0f : 0.0f;
         }
         interleave<4>(linear, weights, static_cast<int8_t*>(own_weights),
-                      [&](float x, int n) { return (int8_t)nearest(x * by[n]); });
+                      [&](float x, int n) { return by[n] > 0.0f ? (int8_t)nearest(x * by[n]) : (int8_t)0; });
     }
     take_bias(bias);
     if (type == Type::int8) count_sums();

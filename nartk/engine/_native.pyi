@@ -1,0 +1,144 @@
+"""The extension module that csrc/ compiles to. Arrays are C-contiguous; handles are int32.
+
+B sources, N tokens of a pass, n of them scored, K candidates, V words, D features.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nartk.passes import FloatArray, IntArray
+
+_Ints = Sequence[int] | IntArray
+
+class PassFault(Exception):
+    """A rule of `nartk.passes` is broken."""
+
+def isa(name: str = "") -> str:
+    """The instruction set that is used, or `name` if this processor has it, else a ValueError."""
+
+def multiplies_bf16(name: str = "") -> bool:
+    """Whether the processor multiplies bf16 itself."""
+
+def cores() -> int:
+    """Cores that this process may use: its affinity mask and its cgroup's quota."""
+
+def apply(layer: Linear, x: FloatArray, isa: str = "", activation: str | None = None) -> FloatArray:
+    """A linear layer over x [N,inputs] -> [N,outputs], for tests."""
+
+def attend(q: FloatArray, keys: FloatArray, values: FloatArray, scale: float, isa: str = "") -> FloatArray:
+    """One head of one query [f] over keys and values [T,f] -> [f], for tests."""
+
+def norm(x: FloatArray, gain: FloatArray, bias: FloatArray | None, eps: float, isa: str = "") -> FloatArray:
+    """LayerNorm of x [D], without bias RMSNorm, for tests."""
+
+class Linear:
+    """Packed weights."""
+
+    outputs: int
+    inputs: int
+    weights: npt.NDArray[np.uint8]
+    scales: FloatArray | None
+    @staticmethod
+    def pack(weights: FloatArray, bias: FloatArray | None, type: str) -> Linear:
+        """Packs weights [outputs,inputs] as fp32, bf16 or int8."""
+
+    @staticmethod
+    def packed(
+        weights: Any, bias: FloatArray | None, scales: FloatArray | None, outputs: int, inputs: int, type: str
+    ) -> Linear:
+        """Weights that are packed already, any buffer, which is kept and not copied."""
+
+class Model:
+    """Packed weights of a whole model, as `nartk.engine.weights` nests them."""
+
+    def __init__(self, parts: Mapping[str, Any]) -> None: ...
+
+class Scores:
+    """What a pass gave: `nartk.passes.Scores`, and logits [n,V] where these were wanted."""
+
+    best: IntArray
+    log_probs: FloatArray
+    top: IntArray | None
+    top_log_probs: FloatArray | None
+    margins: FloatArray | None
+    given_log_probs: FloatArray | None
+    drawn: IntArray | None
+    drawn_log_probs: FloatArray | None
+    hidden: FloatArray | None
+    logits: Any
+    def rows(self, index: _Ints) -> FloatArray: ...
+
+class Engine:
+    """Contexts, cells and encoded sources of a model, and passes: see `nartk.passes` and `nartk.parallel`."""
+
+    cells_in_use: int
+    memories_in_use: int
+    def __init__(self, model: Model, isa: str, threads: int) -> None: ...
+    def encode(self, tokens: _Ints, lengths: _Ints) -> IntArray: ...
+    def free(self, memories: _Ints) -> None: ...
+    def open(self, count: int) -> IntArray: ...
+    def fork(self, contexts: _Ints) -> IntArray: ...
+    def truncate(self, contexts: _Ints, lengths: _Ints) -> None: ...
+    def close(self, contexts: _Ints) -> None: ...
+    def commit(self, scores: Any, kept: _Ints) -> None: ...
+    def output(self, memory: int) -> FloatArray: ...
+    def run(
+        self,
+        words: IntArray,
+        positions: IntArray,
+        memories: IntArray,
+        contexts: IntArray,
+        parents: IntArray,
+        only: IntArray | None = None,
+        ban_offsets: IntArray | None = None,
+        banned: IntArray | None = None,
+        top: int = 0,
+        margin: bool = False,
+        hidden: bool = False,
+        given: IntArray | None = None,
+        uniforms: npt.NDArray[np.float64] | None = None,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        logits: bool = False,
+    ) -> Scores: ...
+    def source_lengths(self, memories: _Ints) -> IntArray: ...
+    def length_logits(self, memories: _Ints) -> FloatArray: ...
+    def graph(self, memories: _Ints, lengths: _Ints, words: _Ints) -> tuple[FloatArray, FloatArray]: ...
+    def fill(
+        self,
+        memories: _Ints,
+        lengths: _Ints,
+        words: _Ints,
+        only: IntArray | None = None,
+        ban_offsets: IntArray | None = None,
+        banned: IntArray | None = None,
+        top: int = 0,
+        margin: bool = False,
+        hidden: bool = False,
+        given: IntArray | None = None,
+        uniforms: npt.NDArray[np.float64] | None = None,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        logits: bool = False,
+    ) -> Scores: ...
+    def words(
+        self,
+        features: FloatArray,
+        only: IntArray | None = None,
+        ban_offsets: IntArray | None = None,
+        banned: IntArray | None = None,
+        top: int = 0,
+        margin: bool = False,
+        hidden: bool = False,
+        given: IntArray | None = None,
+        uniforms: npt.NDArray[np.float64] | None = None,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        logits: bool = False,
+    ) -> Scores: ...

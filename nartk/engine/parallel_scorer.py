@@ -1,0 +1,214 @@
+"""Scores non-autoregressive models with the engine: implements the protocols of `nartk.parallel`.
+
+Symbols: B sources, R rows, N places, L vertices of a graph, C length classes, D features.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from nartk.engine import FORCED_ISA, TYPES, _native
+from nartk.engine.weights import Weights
+from nartk.errors import PassError, UsageError
+from nartk.parallel import Canvas, Graphs, spread_lengths
+from nartk.passes import FloatArray, IntArray, Limits, Scores, Want
+from nartk.vocab import SPECIALS, Vocab
+
+MASK = SPECIALS.index("<s>")  # stands at unfilled places, and is the blank of frames
+COPIED = -1  # to the engine, a place at which it copies from the source
+
+E = TypeVar("E", bound="_Engine")
+Arrays = Mapping[str, npt.NDArray[np.float32]]
+
+
+class _Engine:
+    """A non-autoregressive Transformer on the engine; subclasses add the protocol of their decoders.
+
+    Args:
+        arrays: Its weights, fp32, by name.
+        source_vocab: Where it differs from the target's `vocab`.
+        type: Of weights and products: fp32, bf16 or int8; the length predictor and links are always fp32.
+        threads: Most threads of a pass; 0: as many as there are cores for this process.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        arrays: Arrays,
+        vocab: Vocab,
+        *,
+        source_vocab: Vocab | None = None,
+        type: str = "fp32",
+        threads: int = 0,
+    ) -> None:
+        if type not in TYPES:
+            raise UsageError(f"the engine has no type {type!r}", fix=f"choose from {', '.join(TYPES)}")
+        if threads < 0:
+            raise UsageError(f"`threads` is {threads}, below 0", fix="0 takes as many as there are cores")
+        self.vocab = vocab
+        self.type = type
+        self.threads = threads if threads else _native.cores()
+        self.isa = _native.isa(os.environ.get(FORCED_ISA, ""))
+        self.numerics = f"engine:{self.isa}"  # what a signature says of how it computes
+        self.limits = Limits(config.max_source_len, config.target_positions, len(vocab))
+        parallel = _PLAIN | self._parallel(config, Weights(arrays, "fp32"))
+        model = Weights(arrays, type, shared=config.shared_weights()).model(config, parallel=parallel)
+        self._engine = _native.Engine(model, self.isa, self.threads)
+        self._logits = False
+
+    def _parallel(self, config: Any, weights: Weights) -> dict[str, Any]:
+        """What the model has beside the layers of a Transformer, as the engine reads it."""
+        return {}
+
+    def encode(self, sources: Sequence[Sequence[int]]) -> IntArray:
+        lengths = [len(source) for source in sources]
+        return self._engine.encode(list(chain.from_iterable(sources)), lengths)
+
+    def free(self, memory: Sequence[int] | IntArray) -> None:
+        self._engine.free(memory)
+
+    @property
+    def memories_in_use(self) -> int:
+        """Encoded sources that were not freed."""
+        return self._engine.memories_in_use
+
+    def with_logits(self: E) -> E:
+        """The same, whose scores have the logits [n,V] of all scored places as ``logits``."""
+        other = copy.copy(self)
+        other._logits = True
+        return other
+
+    def _read(self, function: Callable[..., Any], *arguments: Any, want: Want) -> Scores:
+        """Calls the engine for what is wanted."""
+        if want.draw is not None:
+            draw = want.draw
+            drawing = {"uniforms": draw.uniforms, "temperature": draw.temperature}
+            drawing |= {"top_k": draw.top_k, "top_p": draw.top_p}
+        else:
+            drawing = {}
+        return function(
+            *arguments,
+            only=want.only,
+            ban_offsets=None if want.banned is None else want.banned.offsets,
+            banned=None if want.banned is None else want.banned.values,
+            top=want.top,
+            margin=want.margin,
+            hidden=want.hidden,
+            given=want.given,
+            logits=self._logits,
+            **drawing,
+        )
+
+
+_PLAIN = {"copied": "none", "frames": 1, "temperature": 1.0}  # every place holds a word
+
+
+class CtcEngine(_Engine):
+    """Implements `nartk.parallel.FrameScorer` for a `nartk.models.ctc.CtcNat`."""
+
+    blank: int | None = MASK
+
+    def _parallel(self, config: Any, weights: Weights) -> dict[str, Any]:
+        self._upsample = np.int32(config.upsample)
+        return {"copied": config.decoder_input, "frames": config.upsample}
+
+    def frames(self, memory: Sequence[int] | IntArray) -> IntArray:
+        return self._engine.source_lengths(memory) * self._upsample
+
+    def read_frames(self, memory: Sequence[int] | IntArray, want: Want) -> Scores:
+        counts = self.frames(memory)
+        words = np.full(counts.sum(), COPIED, np.int32)
+        return self._read(self._engine.fill, memory, counts, words, want=want)
+
+
+class _Filling(_Engine):
+    """Fills canvases, at whose unfilled places `_unfilled` stands."""
+
+    mask = MASK
+    _unfilled = MASK
+
+    def fill(self, canvas: Canvas, want: Want) -> Scores:
+        lowest = canvas.words.min(initial=0)
+        if lowest < 0:
+            raise PassError(f"`words` holds {lowest}, not between 0 and {self.limits.words - 1}")
+        words = np.where(canvas.words == self.mask, np.int32(self._unfilled), canvas.words)
+        return self._read(self._engine.fill, canvas.memory, canvas.lengths, words, want=want)
+
+
+class BlockwiseEngine(_Filling):
+    """Implements `nartk.parallel.BlockScorer` for a `nartk.models.blockwise.Blockwise`."""
+
+    def _parallel(self, config: Any, weights: Weights) -> dict[str, Any]:
+        self.block = int(config.block)
+        return {}
+
+
+class NatEngine(_Filling):
+    """Implements `nartk.parallel.CanvasScorer` for a `nartk.models.nat.Nat`."""
+
+    def _parallel(self, config: Any, weights: Weights) -> dict[str, Any]:
+        if config.decoder_input != "mask":
+            self._unfilled = COPIED
+        copied = {"mask": "none", "uniform-copy": "uniform", "soft-copy": "soft"}[config.decoder_input]
+        return {
+            "copied": copied,
+            "temperature": config.copy_temperature,
+            "lengths": weights.linear("lengths"),
+        }
+
+    def predict_lengths(self, memory: Sequence[int] | IntArray) -> FloatArray:
+        logits = self._engine.length_logits(memory)
+        return spread_lengths(logits, self._engine.source_lengths(memory), self.limits.target)
+
+
+class DagEngine(_Engine):
+    """Implements `nartk.parallel.GraphScorer` for a `nartk.models.da_transformer.DaTransformer`."""
+
+    def _parallel(self, config: Any, weights: Weights) -> dict[str, Any]:
+        self._upsampling = config.upsampling
+        self._scale = config.scales[1]
+        self._unfilled = MASK if config.decoder_input == "mask" else COPIED
+        parts = config.link_features.split(":")
+        parallel = {
+            "copied": "none" if config.decoder_input == "mask" else "uniform",
+            "by_features": "feature" in parts,
+            "positions": weights.array("links.positions.weight") if "position" in parts else None,
+            "query": weights.linear("links.query", scale=(config.d_model // config.link_heads) ** -0.5),
+            "key": weights.linear("links.key"),
+            "gate": weights.linear("links.gate"),
+        }
+        if config.upsampling == "predict":
+            parallel["lengths"] = weights.linear("lengths")
+        return parallel
+
+    def sizes(self, memory: Sequence[int] | IntArray) -> IntArray:
+        """Vertices [B] int32 of the graphs of encoded sources."""
+        lengths = self._engine.source_lengths(memory)
+        if self._upsampling == "fixed":
+            lengths = np.ones_like(lengths)
+        elif self._upsampling == "predict":
+            logits = self._engine.length_logits(memory)
+            lengths = np.maximum(lengths + logits.argmax(1) - logits.shape[1] // 2, 1)
+        vertices = (lengths.astype(np.float32) * np.float32(self._scale)).astype(np.int32)
+        return vertices.clip(2, self.limits.target)
+
+    def graphs(self, memory: Sequence[int] | IntArray) -> Graphs:
+        sizes = self.sizes(memory)
+        words = np.full(sizes.sum(), self._unfilled, np.int32)
+        words[np.cumsum(sizes) - 1] = self.vocab.eos
+        features, links = self._engine.graph(memory, sizes, words)
+        squares = sizes.astype(np.int64) ** 2
+        each = np.split(links, np.cumsum(squares)[:-1])
+        return Graphs(
+            sizes, features, tuple(x.reshape(size, size) for x, size in zip(each, sizes, strict=True))
+        )
+
+    def words(self, features: FloatArray, want: Want) -> Scores:
+        return self._read(self._engine.words, features, want=want)

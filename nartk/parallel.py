@@ -1,0 +1,162 @@
+"""What decoders ask of non-autoregressive models: one call for all places of any rows.
+
+Sources are encoded once, as those of `nartk.passes`, and named by handles. What is asked of a row and what is
+known of it lie row after row, without padding; a row's results depend on itself alone.
+
+Symbols: B sources, R rows (some of each source), N places or frames of all rows, n of them scored, L vertices
+of a graph, V words, D features of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from nartk.passes import FloatArray, IntArray, Limits, Ragged, Scores, Want
+from nartk.vocab import Vocab
+
+
+@dataclass(frozen=True, slots=True)
+class Canvas:
+    """R canvases that a model fills in one pass, the places of each before those of the next.
+
+    Attributes:
+        memory: [R] int32, handle of the encoded source of each; several may have one.
+        lengths: [R] int32, places of each, at least 1.
+        words: [N] int32, the model's `mask` where nothing is filled in.
+    """
+
+    memory: IntArray
+    lengths: IntArray
+    words: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Graphs:
+    """The graphs of B sources. Edges go from low to high vertices only.
+
+    Attributes:
+        sizes: [B] int32, vertices L of each; a path goes from vertex 0 to the last.
+        features: [N,D] fp32, of the vertices of all graphs, what `GraphScorer.words` reads.
+        links: Of each graph [L,L] fp32, log-probabilities of the next vertex; minus infinity where there is
+            no edge.
+    """
+
+    sizes: IntArray
+    features: FloatArray
+    links: tuple[FloatArray, ...]
+
+
+class ParallelScorer(Protocol):
+    """What all non-autoregressive models have.
+
+    Attributes:
+        vocab: Of the target.
+        limits: `Limits.target` is the most places of a row.
+    """
+
+    vocab: Vocab
+    limits: Limits
+
+    def encode(self, sources: Sequence[Sequence[int]]) -> IntArray:
+        """Encodes sources, each ending with eos: a handle for each, [B] int32.
+
+        Raises:
+            PassError: A source is empty, too long, or holds a word that the model has not.
+        """
+
+    def free(self, memory: Sequence[int] | IntArray) -> None:
+        """Frees encoded sources; their handles are not to be used again."""
+
+
+@runtime_checkable
+class FrameScorer(ParallelScorer, Protocol):
+    """Frames that each say a word or nothing: CTC.
+
+    Attributes:
+        blank: Id of the word that stands for nothing; None: every frame says a word.
+    """
+
+    blank: int | None
+
+    def frames(self, memory: Sequence[int] | IntArray) -> IntArray:
+        """How many frames each source has, [B] int32: known before they are read."""
+
+    def read_frames(self, memory: Sequence[int] | IntArray, want: Want) -> Scores:
+        """Reads what is wanted of all N frames of the sources, in one pass."""
+
+
+class Filler(ParallelScorer, Protocol):
+    """Fills places of canvases at once.
+
+    Attributes:
+        mask: Id of an unfilled place.
+    """
+
+    mask: int
+
+    def fill(self, canvas: Canvas, want: Want) -> Scores:
+        """Reads what is wanted of the N places of canvases, in one pass.
+
+        Raises:
+            PassError: A length, a word or a handle is out of bounds.
+        """
+
+
+@runtime_checkable
+class CanvasScorer(Filler, Protocol):
+    """Predicts how long an output is, and fills its canvas: glancing models, mask-predict."""
+
+    def predict_lengths(self, memory: Sequence[int] | IntArray) -> FloatArray:
+        """[B,limits.target+1] fp32: log-probability that the output has so many tokens, eos included.
+
+        Minus infinity at 0. What the predictor gives to lengths out of bounds goes to the nearest of them.
+        """
+
+
+@runtime_checkable
+class BlockScorer(Filler, Protocol):
+    """Fills the places behind a prefix, and knows nothing of lengths: the blockwise drafter."""
+
+    @property
+    def block(self) -> int:
+        """Places that it has learnt to fill at once."""
+
+
+@runtime_checkable
+class GraphScorer(ParallelScorer, Protocol):
+    """A graph of vertices with a word each, whose paths are the outputs: DA-Transformer.
+
+    Every output begins with bos, at vertex 0, and ends with eos, at the last vertex.
+    """
+
+    def graphs(self, memory: Sequence[int] | IntArray) -> Graphs:
+        """All vertices and edges of the graphs of sources, in one pass."""
+
+    def words(self, features: FloatArray, want: Want) -> Scores:
+        """Reads what is wanted of the words at vertices [N,D]: asked for only where they are needed."""
+
+
+def always_banned(words: Sequence[int], count: int) -> Ragged:
+    """The same forbidden words after each of so many tokens."""
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(words))
+    return Ragged(offsets, np.tile(np.array(words, np.int32), count))
+
+
+def spread_lengths(logits: FloatArray, source_lengths: Sequence[int] | IntArray, longest: int) -> FloatArray:
+    """Log-probabilities [B,longest+1] fp32 of lengths, by logits [B,C] of their difference from the source's.
+
+    The classes are the differences from -(C-1)/2 on. Lengths below 1 count as 1, those above `longest` as
+    `longest`. A row is computed by itself, in fp64.
+    """
+    most = logits.shape[1] // 2
+    found = np.zeros((len(logits), longest + 1), np.float64)
+    for row, own, source in zip(found, logits.astype(np.float64), source_lengths, strict=True):
+        probs = np.exp(own - own.max())
+        lengths = np.arange(source - most, source + most + 1).clip(1, longest)
+        np.add.at(row, lengths, probs / probs.sum())
+    with np.errstate(divide="ignore"):  # lengths that are not reached
+        return np.log(found).astype(np.float32)

@@ -1,0 +1,77 @@
+"""Random Transformers of odd shapes, with every option of the configuration, for the tests of scorers."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from nartk.models.transformer import Transformer, TransformerConfig
+from nartk.vocab import Vocab
+
+EOS = 2
+FIRST_WORD = 4
+
+
+def vocabulary(size: int) -> Vocab:
+    """So many words, specials included."""
+    return Vocab.from_words([f"w{i}" for i in range(size - FIRST_WORD)])
+
+
+def random_config(rng: random.Random, **fixed: Any) -> TransformerConfig:
+    """Any shape; `fixed` settings are as given."""
+    heads = rng.choice([(1, 1), (2, 3), (3, 1), (4, 2), (2, 2), (5, 3)])
+    share = rng.choice(["all", "decoder", "none"])
+    words = rng.choice([5, rng.randint(6, 40), rng.randint(40, 150), 700])
+    settings: dict[str, Any] = {
+        "src_vocab": words if share == "all" else rng.randint(6, 90),
+        "tgt_vocab": words,
+        "pad": rng.choice([0, 1]),
+        "d_model": math.lcm(*heads) * rng.choice([1, 3, 5, 7, 8, 17]),
+        "encoder_layers": rng.choice([0, 1, 2]),
+        "decoder_layers": rng.choice([1, 2, 3]),
+        "encoder_ffn": rng.choice([1, 17, 64, 130]),
+        "decoder_ffn": rng.choice([1, 33, 50, 257]),
+        "encoder_heads": heads[0],
+        "decoder_heads": heads[1],
+        "encoder_norm_first": rng.random() < 0.5,
+        "decoder_norm_first": rng.random() < 0.5,
+        "activation": rng.choice(["relu", "gelu"]),
+        "encoder_positions": rng.choice(["sinusoidal", "learned", "none"]),
+        "decoder_positions": rng.choice(["sinusoidal", "learned", "none"]),
+        "max_source_len": rng.randint(9, 40),
+        "max_target_len": rng.randint(20, 40),
+        "share_embeddings": share,
+        "scale_embedding": rng.random() < 0.5,
+        "norm_embedding": rng.random() < 0.5,
+    }
+    return TransformerConfig(**{**settings, **fixed})
+
+
+def random_model(config: TransformerConfig, seed: int) -> Transformer:
+    """In evaluation, of weights that let the next word depend on all that was read."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Transformer(config).eval().requires_grad_(False)
+        for name, weight in model.named_parameters():
+            if "layers" in name and weight.dim() == 2:
+                weight.mul_(2.0)
+            elif weight.dim() == 1:
+                weight.add_(torch.randn_like(weight) * 0.2)  # biases, and scales of norms
+    return model
+
+
+def arrays_of(model: Transformer) -> Mapping[str, npt.NDArray[np.float32]]:
+    """Its weights by name, as a checkpoint holds them."""
+    return {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+
+
+def random_source(rng: random.Random, config: TransformerConfig) -> list[int]:
+    """Words that end with eos."""
+    size = rng.randint(0, config.max_source_len - 1)
+    return [*(rng.randrange(FIRST_WORD, config.src_vocab) for _ in range(size)), EOS]

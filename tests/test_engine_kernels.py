@@ -1,0 +1,369 @@
+"""The engine's kernels on every instruction set that runs here, against fp64 and against NumPy twins.
+
+Symbols: n tokens, k inputs, m outputs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import math
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from support.engine import ISAS, ROOT, build_engine, run_tests, same_bits
+
+from nartk.engine import TYPES, _native
+
+Array = npt.NDArray[np.float32]
+SIZES = [(1, 1), (3, 5), (16, 33), (17, 31), (63, 64), (101, 130), (256, 97)]  # k, m
+EPS = 2.0**-24  # half the distance of fp32 numbers around 1
+
+
+@pytest.fixture(params=ISAS)
+def isa(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def normal(seed: int, *shape: int) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def linear(weights: Array, type: str = "fp32", bias: Array | None = None) -> _native.Linear:
+    return _native.Linear.pack(weights, bias, type)
+
+
+def bound(x: npt.ArrayLike, weights: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """How far a sum of products in fp32, in any order, may lie from the true one (Higham 2002, 3.5)."""
+    x, weights = np.abs(np.asarray(x, np.float64)), np.abs(np.asarray(weights, np.float64))
+    steps = 2 * x.shape[1] + 2
+    return steps * EPS / (1 - steps * EPS) * (x @ weights.T) + 1e-37
+
+
+# --- Linear layers
+
+
+def test_the_best_instruction_set_is_the_first_that_runs() -> None:
+    assert _native.isa("") == ISAS[0]
+    assert ISAS[-1] == "plain"
+    with pytest.raises(ValueError, match="this build and processor have no instruction set sse9"):
+        _native.isa("sse9")
+
+
+@pytest.mark.parametrize(("k", "m"), SIZES)
+def test_fp32_sums_lie_near_the_true_ones(isa: str, k: int, m: int) -> None:
+    weights, bias = normal(1, m, k), normal(2, m)
+    for n in (1, 2, 3, 7, 13, 40):
+        x = normal(n, n, k)
+        found = _native.apply(linear(weights, bias=bias), x, isa=isa)
+        wide = x.astype(np.float64) @ weights.T.astype(np.float64)
+        assert (np.abs(found - (wide + bias)) <= bound(x, weights) + 2 * EPS * np.abs(wide + bias)).all()
+
+
+def quantised(rows: Array) -> tuple[npt.NDArray[np.int64], Array]:
+    """Rows as whole numbers of at most 127, of halves the even one, and a scale each."""
+    most = np.abs(rows).max(1, initial=0)
+    with np.errstate(divide="ignore"):
+        by = np.where(most > 0, np.float32(127) / most, np.float32(0)).astype(np.float32)
+    return np.rint(rows * by[:, None]).astype(np.int64), most / np.float32(127)
+
+
+def int8_twin(x: Array, weights: Array, bias: Array) -> Array:
+    whole_x, x_scales = quantised(x)
+    whole_weights, scales = quantised(weights)
+    sums = (whole_x @ whole_weights.T).astype(np.float32)
+    return sums * x_scales[:, None] * scales + bias
+
+
+@pytest.mark.parametrize(("k", "m"), [*SIZES, (4096, 3), (4095, 33)])
+def test_int8_equals_its_twin_bit_for_bit(isa: str, k: int, m: int) -> None:
+    weights, bias = normal(1, m, k), normal(2, m)
+    for n in (1, 2, 3, 7, 13):
+        x = normal(n, n, k)
+        same_bits(_native.apply(linear(weights, "int8", bias), x, isa=isa), int8_twin(x, weights, bias))
+
+
+def test_int8_rounds_halves_to_even(isa: str) -> None:
+    x = np.array([[127, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 126.5]], np.float32)
+    found = _native.apply(linear(np.eye(8, dtype=np.float32) * 127, "int8"), x, isa=isa)
+    same_bits(found, np.array([[127, 0, 2, 2, 0, -2, -2, 126]], np.float32) * np.float32(127))
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4, 5, 63, 64, 65, 1023, 4096])
+@pytest.mark.parametrize("m", [1, 31, 33])
+def test_int8_sums_are_whole_numbers_at_the_extremes(isa: str, k: int, m: int) -> None:
+    """Inputs and weights of which the largest is 127 have a scale of 1: the result is the sum itself."""
+    rng = np.random.default_rng(k)
+    signs = rng.choice([-127, 127], (3, k)), rng.choice([-127, 127], (m, k))
+    ones = np.full((3, k), 127), np.full((m, k), 127)
+    mixed = rng.integers(-127, 128, (3, k)), rng.integers(-127, 128, (m, k))
+    for numbers in mixed:
+        numbers[:, 0] = 127
+    for x, weights in (signs, ones, (ones[0], -ones[1]), (-ones[0], -ones[1]), mixed):
+        found = _native.apply(linear(weights.astype(np.float32), "int8"), x.astype(np.float32), isa=isa)
+        same_bits(found, (x @ weights.T).astype(np.float32))
+
+
+def test_an_int8_row_of_nothing_is_zero(isa: str) -> None:
+    """Also one whose numbers are so small that 127 divided by them is none."""
+    bias, x = normal(2, 5), np.zeros((3, 7), np.float32)
+    x[1:] = [[1e-40], [1e-38]]
+    same_bits(_native.apply(linear(normal(1, 5, 7), "int8", bias), x, isa=isa), np.tile(bias, (3, 1)))
+    same_bits(_native.apply(linear(x, "int8", bias[:3]), normal(1, 2, 7), isa=isa), np.tile(bias[:3], (2, 1)))
+
+
+def test_more_inputs_than_32_bits_sum_are_refused() -> None:
+    with pytest.raises(ValueError, match="too many inputs for int8"):
+        linear(np.ones((1, 65537), np.float32), "int8")
+
+
+def to_bf16(x: Array) -> Array:
+    """To the nearest number of 8 bits, of two the even one."""
+    bits = x.view(np.uint32).astype(np.uint64)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16 << 16).astype(np.uint32).view(np.float32)
+
+
+@pytest.mark.parametrize(("k", "m"), SIZES)
+def test_bf16_rounds_to_even_and_sums_in_fp32(isa: str, k: int, m: int) -> None:
+    """A product of two bf16 numbers is an fp32 number, so that one after the other has one result.
+
+    Processors that multiply bf16 themselves add two products at a time, in an order of their own.
+    """
+    weights, bias = normal(1, m, k), normal(2, m)
+    for n in (1, 2, 3, 7, 13):
+        x = normal(n, n, k)
+        narrow_x, narrow_weights = to_bf16(x), to_bf16(weights)
+        sums = np.zeros((n, m), np.float32)
+        for i in range(k):
+            sums += narrow_x[:, i, None] * narrow_weights[:, i]
+        found = _native.apply(linear(weights, "bf16", bias), x, isa=isa)
+        if _native.multiplies_bf16(isa):
+            limit = 2 * bound(narrow_x, narrow_weights) + 2 * EPS * np.abs(bias)
+            assert (np.abs(found - (sums + bias)) <= limit).all()
+        else:
+            same_bits(found, sums + bias)
+
+
+def test_bf16_ties_go_to_even(isa: str) -> None:
+    x = np.array([[1 + 2.0**-8, 1 + 3 * 2.0**-8, -1 - 2.0**-8, 1 + 2.0**-8 + 2.0**-20]], np.float32)
+    found = _native.apply(linear(np.eye(4, dtype=np.float32), "bf16"), x, isa=isa)
+    same_bits(found, np.array([[1, 1 + 2.0**-6, -1, 1 + 2.0**-7]], np.float32))
+
+
+@pytest.mark.parametrize("type", TYPES)
+@pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, np.uint32(0x7FFFFFFF).view(np.float32)])
+def test_what_is_no_number_is_never_hidden(isa: str, type: str, bad: float) -> None:
+    x, weights = normal(1, 3, 21), normal(2, 35, 21)
+    clean = _native.apply(linear(weights, type), x, isa=isa)
+    x[1, 19] = bad
+    found = _native.apply(linear(weights, type), x, isa=isa)
+    assert not np.isfinite(found[1]).any()
+    same_bits(found[[0, 2]], clean[[0, 2]])
+    x[1, 19], weights[33, 4] = 1, bad
+    found = _native.apply(linear(weights, type), x, isa=isa)
+    assert not np.isfinite(found[:, 33]).any()
+    assert np.isfinite(np.delete(found, 33, 1)).all()
+
+
+def check_batch_invariance(isa: str, type: str) -> None:
+    """Every row is bit for bit what it is alone, in each number of rows from 1 to 40."""
+    for k, m in ((1, 1), (37, 35), (64, 65), (131, 290)):
+        layer, x = linear(normal(1, m, k), type, normal(2, m)), normal(3, 40, k)
+        alone = np.concatenate([_native.apply(layer, row[None], isa=isa, activation="gelu") for row in x])
+        for n in range(1, 41):
+            same_bits(_native.apply(layer, x[40 - n :], isa=isa, activation="gelu"), alone[40 - n :])
+
+
+@pytest.mark.parametrize("type", TYPES)
+def test_a_row_is_what_it_is_alone(isa: str, type: str) -> None:
+    check_batch_invariance(isa, type)
+
+
+@pytest.mark.parametrize("type", TYPES)
+def test_packed_weights_are_read_where_they_lie(isa: str, type: str) -> None:
+    weights, bias, x = normal(1, 45, 19), normal(2, 45), normal(3, 4, 19)
+    layer = linear(weights, type, bias)
+    store = np.array(layer.weights)
+    again = _native.Linear.packed(store, bias, layer.scales, 45, 19, type)
+    wanted = _native.apply(layer, x, isa=isa)
+    del store, layer
+    gc.collect()
+    same_bits(_native.apply(again, x, isa=isa), wanted)
+
+
+def test_packed_weights_of_another_shape_are_refused() -> None:
+    layer = linear(normal(1, 5, 3))
+    store = np.array(layer.weights)
+    for bad, outputs in (
+        (store[:-1], 5),
+        (store[::2], 5),
+        (store, 37),
+        (store, 0),
+        (store, -5),
+        (store, 2**31 - 1),
+    ):
+        with pytest.raises((ValueError, TypeError)):
+            _native.Linear.packed(bad, None, None, outputs, 3, "fp32")
+    spread = np.zeros(2 * len(store), np.uint8)[::2]
+    with pytest.raises(ValueError, match="packed weights that do not lie in one piece"):
+        _native.Linear.packed(spread, None, None, 5, 3, "fp32")
+
+
+# --- Activations
+
+SAMPLES = np.concatenate(
+    [
+        np.linspace(-12, 12, 4001),
+        *([s, -s] for s in (0.0, 1e-40, 1e-20, 20.0, 87.0, 88.5, 89.0, 100.0, 300.0, 1e4, 1e15)),
+    ]
+).astype(np.float32)
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x)) if x > -700 else 0.0
+
+
+ACTIVATIONS: dict[str, Callable[[float], float]] = {
+    "relu": lambda x: max(x, 0.0),
+    "gelu": lambda x: 0.5 * x * (1 + math.erf(x / math.sqrt(2))),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "silu": lambda x: x * sigmoid(x),
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations(isa: str, name: str) -> None:
+    found = _native.apply(linear(np.ones((1, 1), np.float32)), SAMPLES[:, None], isa=isa, activation=name)[
+        :, 0
+    ]
+    wanted = np.array([ACTIVATIONS[name](float(x)) for x in SAMPLES])
+    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_keep_nan(isa: str, name: str) -> None:
+    x = np.array([[np.nan], [1.0]], np.float32)
+    found = _native.apply(linear(np.ones((1, 1), np.float32)), x, isa=isa, activation=name)
+    assert np.isnan(found[:, 0]).tolist() == [True, False]
+
+
+# --- Norms
+
+
+@pytest.mark.parametrize("size", [1, 2, 15, 16, 17, 31, 48, 100, 129, 1000])
+@pytest.mark.parametrize("shift", [0.0, 30.0])
+def test_norms(isa: str, size: int, shift: float) -> None:
+    x, gain, bias = normal(1, size) * 3 + np.float32(shift), normal(2, size), normal(3, size)
+    wide = x.astype(np.float64)
+    layer = (wide - wide.mean()) / np.sqrt(wide.var() + 1e-5) * gain + bias
+    rms = wide / np.sqrt((wide**2).mean() + 1e-6) * gain
+    limit = 1e-6 * (4 + shift)  # the mean is an fp32 number of the size of `shift`
+    np.testing.assert_allclose(_native.norm(x, gain, bias, 1e-5, isa=isa), layer, rtol=2e-6, atol=limit)
+    np.testing.assert_allclose(_native.norm(x, gain, None, 1e-6, isa=isa), rms, rtol=2e-6, atol=limit)
+
+
+def test_norms_keep_nan(isa: str) -> None:
+    x, gain = normal(1, 21), normal(2, 21)
+    x[18] = np.nan
+    assert np.isnan(_native.norm(x, gain, gain, 1e-5, isa=isa)).all()
+    assert np.isnan(_native.norm(x, gain, None, 1e-5, isa=isa)).all()
+
+
+# --- Attention
+
+
+def attention(q: Array, keys: Array, values: Array, scale: float) -> npt.NDArray[np.float64]:
+    scores = keys.astype(np.float64) @ q.astype(np.float64) * np.float32(scale)
+    weights = np.exp(scores - scores.max())
+    return weights @ values.astype(np.float64) / weights.sum()
+
+
+@pytest.mark.parametrize("features", [16, 32, 48, 64, 80, 96, 112, 128, 208])
+@pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 40, 203])
+def test_attention(isa: str, features: int, count: int) -> None:
+    q, keys, values = normal(1, features), normal(2, count, features), normal(3, count, features)
+    for scale in (features**-0.5, 0.0, 5.0):  # the last sharpens it: most weights are 0 in fp32
+        found = _native.attend(q, keys, values, scale, isa=isa)
+        error = 2e-7 * (8 + scale * np.abs(keys * q).sum(1).max())  # of a score, and so of its weight
+        np.testing.assert_allclose(found, attention(q, keys, values, scale), rtol=0, atol=4 * error)
+
+
+def test_a_score_of_minus_infinity_weighs_nothing(isa: str) -> None:
+    q, keys, values = np.abs(normal(1, 48)), normal(2, 20, 48), normal(3, 20, 48)
+    keys[19, 5] = -np.inf
+    same_bits(
+        _native.attend(q, keys, values, 0.1, isa=isa), _native.attend(q, keys[:19], values[:19], 0.1, isa=isa)
+    )
+
+
+@pytest.mark.parametrize("where", ["query", "key", "value"])
+def test_attention_keeps_nan(isa: str, where: str) -> None:
+    q, keys, values = normal(1, 32), normal(2, 20, 32), normal(3, 20, 32)
+    {"query": q, "key": keys[18], "value": values[18]}[where][7] = np.nan
+    found = np.isnan(_native.attend(q, keys, values, 0.1, isa=isa))
+    assert found.sum() == (1 if where == "value" else 32)
+
+
+def test_attention_to_a_prefix_is_the_same_in_any_memory(isa: str) -> None:
+    """Greedy search and a verified draft see the same keys at other addresses."""
+    q, keys, values = normal(1, 64), normal(2, 37, 64), normal(3, 37, 64)
+    wanted = _native.attend(q, keys, values, 0.1, isa=isa)
+    for _ in range(20):
+        same_bits(_native.attend(q.copy(), keys.copy(), values.copy(), 0.1, isa=isa), wanted)
+
+
+# --- Known-bad kernels: what the tests of batch invariance are worth
+
+BAD = {1: "split-k", 2: "M-dependent"}
+
+
+def depends_on_rows(library: Path) -> bool:
+    """Whether a row of fp32 sums, by plain kernels that were built alone, depends on how many there are."""
+    k, m, most = 131, 33, 12
+    weights, x = normal(1, m, k), normal(2, most, k)
+    run = ctypes.CDLL(str(library)).plain_linear
+    pointer = np.ctypeslib.ndpointer(np.float32, flags="C")
+    run.argtypes = [pointer, ctypes.c_int, ctypes.c_int, pointer, ctypes.c_int, pointer]
+
+    def apply(rows: Array) -> Array:
+        y = np.zeros((len(rows), 64), np.float32)
+        run(weights, m, k, np.ascontiguousarray(rows), len(rows), y)
+        return y[:, :m]
+
+    alone = np.concatenate([apply(row[None]) for row in x])
+    np.testing.assert_allclose(alone, x @ weights.T, atol=1e-3)
+    return any((apply(x[:n]) != alone[:n]).any() for n in range(1, most + 1))
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize("bad", [0, *BAD])
+def test_bad_plain_kernels_are_found(tmp_path: Path, bad: int) -> None:
+    csrc, library = ROOT / "nartk" / "engine" / "csrc", tmp_path / "kernels.so"
+    sources: Sequence[Path] = [
+        ROOT / "tests/support/plain_kernels.cpp",
+        *(csrc / f"{name}.cpp" for name in ("kernels_plain", "weights", "cells")),
+    ]
+    flags = ["-std=c++17", "-O1", "-ffp-contract=off", "-fPIC", "-shared", "-pthread", f"-I{csrc}"]
+    define = [f"-DNARTK_BAD_KERNEL={bad}"] if bad else []
+    subprocess.run(["g++", *flags, *define, "-o", library, *sources], check=True)
+    assert depends_on_rows(library) == (bad != 0)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize("bad", BAD)
+def test_bad_kernels_fail_the_tests_of_the_engine(tmp_path: Path, bad: int) -> None:
+    """P2: a build of them fails the test of the kernels, and that of whole passes."""
+    native = build_engine(tmp_path, f"-O1 -DNARTK_BAD_KERNEL={bad}")
+    tests = {"test_engine_kernels.py": "what_it_is_alone", "test_engine_passes.py": "equal_greedy_search"}
+    for file, name in tests.items():
+        done = run_tests(native, f"tests/{file}", "-k", f"{name} and fp32", "--tb=no")
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert " failed" in done.stdout
+    done = run_tests(native, "tests/test_engine_kernels.py", "-k", "what_it_is_alone and int8")
+    assert done.returncode == 0, done.stdout + done.stderr  # bad in fp32 alone
