@@ -7,7 +7,7 @@ from itertools import chain, repeat
 
 import numpy as np
 
-from nartk.decoders.loop.drafter import levels
+from nartk.decoders.loop.drafter import Draft, levels
 from nartk.decoders.loop.rows import Row
 from nartk.passes import ROOT, Pass
 
@@ -51,3 +51,9 @@ def packed(rows: Sequence[Row]) -> Pass:
     memory = chain.from_iterable(map(repeat, [row.memory for row in rows], counts))
     contexts = chain.from_iterable(map(repeat, [row.context for row in rows], counts))
     return Pass(*np.array([tokens, positions, list(memory), list(contexts), parents], np.int32))
+
+
+def levels_of(draft: Draft) -> Sequence[int]:
+    """How many drafted tokens lie on the way to the token before a draft, and to each of it: [1+K]."""
+    parents = draft.parents
+    return range(1 + len(draft.tokens)) if parents is None else [0, *levels(parents)]

@@ -26,6 +26,7 @@ def setting(default: Any, help: str, *, choices: Sequence[str] | None = None) ->
     network="nartk.models.transformer:Transformer",
     scorer="nartk.models.transformer_scorer:TransformerScorer",
     engine="nartk.engine.scorer:EngineScorer",
+    tensors="nartk.models.tensor_engine:TensorEngine",
     autoregressive=True,
 )
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def quantize(checkpoint: Checkpoint, folder: Path) -> tuple[int, int]:
         raise UsageError(f"{str(checkpoint.folder)!r} is {checkpoint.quantized} already")
     config = read_config(checkpoint)
     weights = Weights(checkpoint.tensors, INT8, shared=config.shared_weights())
-    weights.model(config, places=config.target_positions)
+    weights.model(config)
     blocks: dict[str, npt.NDArray[Any]] = {}
     others: dict[str, npt.NDArray[Any]] = {}
     for layer, (packed, bias) in weights.packed.items():

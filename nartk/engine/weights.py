@@ -167,23 +167,16 @@ class Weights:
             "norm": self.norm(f"{side}_norm"),
         }
 
-    def model(
-        self,
-        config: TransformerConfig,
-        *,
-        places: int | None = None,
-        parallel: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def model(self, config: TransformerConfig, *, parallel: Mapping[str, Any] | None = None) -> Any:
         """The whole Transformer.
 
         Args:
-            places: Positions of the decoder; None: `max_target_len`.
             parallel: What a non-autoregressive model has beside it, as `nartk.engine.parallel_scorer` says.
         """
         parts = {
             "features": config.d_model,
             "encoder": self.stack("encoder", config, config.max_source_len),
-            "decoder": self.stack("decoder", config, config.max_target_len if places is None else places),
+            "decoder": self.stack("decoder", config, config.target_positions),
             "output": self.words("output.weight"),
             "output_scale": 1.0,
         }
