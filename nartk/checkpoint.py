@@ -8,10 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import mmap
 import struct
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
@@ -21,6 +23,7 @@ import numpy.typing as npt
 from nartk.architectures import architecture
 from nartk.errors import CheckpointError, ModelNotFoundError, UsageError
 from nartk.files import writing
+from nartk.quantized import INT8, LAYOUT, stored_shapes, stored_types
 from nartk.tokenizer import SentencePieceTokenizer, Tokenizer, WhitespaceTokenizer
 from nartk.vocab import Vocab
 
@@ -49,6 +52,7 @@ _TYPES = {
         "BF16": "<u2",  # NumPy has none: the upper half of an fp32
         "I64": "<i8",
         "I32": "<i4",
+        "I8": "|i1",
         "U8": "|u1",
         "BOOL": "|b1",
     }.items()
@@ -173,6 +177,46 @@ class StoredTensors(Mapping[str, _Array]):
         return CheckpointError(message, where=str(self._path))
 
 
+class QuantizedTensors(StoredTensors):
+    """The tensors of an int8 folder, whose matrices lie in the file as the engine reads them."""
+
+    def mapped(self, name: str) -> _Array:
+        """A tensor where the file has it: read-only, and in memory as far as it is read."""
+        raw = self._bytes[self._starts[name] :][: self._size(name)]
+        if len(raw) != self._size(name):
+            raise self._error(f"tensor {name[:80]!r} is cut off")
+        return raw.view(_TYPES[self.types[name]]).reshape(self.shapes[name])
+
+    @cached_property
+    def _bytes(self) -> npt.NDArray[np.uint8]:
+        try:
+            return np.frombuffer(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+        except (OSError, ValueError) as error:  # an empty file cannot be mapped
+            raise self._error(f"cannot map: {error}") from error
+
+
+def write_tensors(path: Path, tensors: Mapping[str, _Array]) -> None:
+    """Writes whole numbers of 8 bits and fp32 as a safetensors file.
+
+    The first begins at a multiple of 64 bytes, and so does each behind one whose size is such a multiple.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    names = {np.dtype(np.int8): "I8", np.dtype(np.float32): "F32"}
+    header: dict[str, Any] = {"__metadata__": {"format": "np"}}
+    end = 0
+    for name, array in tensors.items():
+        begin, end = end, end + array.nbytes
+        header[name] = {"dtype": names[array.dtype], "shape": array.shape, "data_offsets": [begin, end]}
+    head = json.dumps(header, separators=(",", ":")).encode()
+    head += b" " * (-(8 + len(head)) % 64)
+    with writing(path, binary=True) as file:
+        file.write(struct.pack("<Q", len(head)) + head)
+        for array in tensors.values():
+            file.write(np.ascontiguousarray(array).data)
+
+
 def _are_sizes(value: object) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
 
@@ -206,6 +250,7 @@ class Checkpoint:
         tensors: Weights by name, fp32.
         source_vocab, target_vocab: The same object where the model has one joint dictionary.
         fingerprint: 12 hexadecimal digits of weights and configuration.
+        quantized: The type of its matrices, ``int8``; None: all are stored as floating point.
     """
 
     folder: Path
@@ -217,6 +262,7 @@ class Checkpoint:
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
     fingerprint: str
+    quantized: str | None = None
 
 
 def save_checkpoint(
@@ -236,8 +282,6 @@ def save_checkpoint(
     Raises:
         OutputError: The folder cannot be written.
     """
-    import shutil
-
     import torch
     from safetensors.torch import save
 
@@ -254,6 +298,30 @@ def save_checkpoint(
             stored[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
     with writing(folder / WEIGHTS, binary=True) as file:
         file.write(save(stored, metadata={"format": "pt"}))
+    save_files(
+        folder,
+        config={"format": FORMAT, "kind": kind, "model": dict(settings), "aliases": aliases},
+        source_vocab=source_vocab,
+        target_vocab=target_vocab,
+        tokenizer=tokenizer,
+        target_tokenizer=target_tokenizer,
+        card=card,
+    )
+
+
+def save_files(
+    folder: Path,
+    *,
+    config: Mapping[str, Any],
+    source_vocab: Vocab,
+    target_vocab: Vocab,
+    tokenizer: Path | None,
+    target_tokenizer: Path | None,
+    card: str,
+) -> None:
+    """Writes all of a model folder but its weights; raises OutputError."""
+    import shutil
+
     source_vocab.write(folder / DICTIONARY)
     if target_vocab != source_vocab:
         target_vocab.write(folder / TARGET_DICTIONARY)
@@ -262,7 +330,6 @@ def save_checkpoint(
             shutil.copyfile(source, folder / name)
     with writing(folder / CARD) as file:
         file.write(card)
-    config = {"format": FORMAT, "kind": kind, "model": dict(settings), "aliases": aliases}
     with writing(folder / CONFIG) as file:
         json.dump(config, file, indent=2)
         file.write("\n")
@@ -289,7 +356,16 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     kind, settings, aliases = (config.get(key) for key in ("kind", "model", "aliases"))
     if not isinstance(kind, str) or not isinstance(settings, dict) or not isinstance(aliases, dict):
         raise CheckpointError("'kind', 'model' or 'aliases' is missing", where=str(folder / CONFIG))
-    tensors = StoredTensors(folder / WEIGHTS)
+    quantized = config.get("quantized")
+    if quantized not in (None, INT8):
+        raise CheckpointError(f"'quantized' is {quantized!r}, not {INT8!r}", where=str(folder / CONFIG))
+    if quantized is not None and config.get("layout") != LAYOUT:
+        raise CheckpointError(
+            f"layout {config.get('layout')!r} of {INT8} weights, this version reads {LAYOUT}",
+            fix="convert the model that it was made of again",
+            where=str(folder / CONFIG),
+        )
+    tensors = (StoredTensors if quantized is None else QuantizedTensors)(folder / WEIGHTS)
     digest = tensors.digest(raw)
     for name, original in aliases.items():
         if not isinstance(original, str) or original not in tensors:
@@ -316,6 +392,7 @@ def load_checkpoint(folder: Path) -> Checkpoint:
         source_tokenizer=source_tokenizer,
         target_tokenizer=target_tokenizer,
         fingerprint=digest[:12],
+        quantized=quantized,
     )
 
 
@@ -347,6 +424,14 @@ def read_config(checkpoint: Checkpoint) -> TransformerConfig:
             raise CheckpointError(
                 f"the {side} has {len(found)} layers, the configuration says {layers}", where=where
             )
+    if checkpoint.quantized is not None:
+        require_shapes(stored_shapes(config), stored.shapes, where)
+        for name, wanted in stored_types(config).items():
+            if stored.types[name] != wanted:
+                raise CheckpointError(
+                    f"tensor {name!r} has type {stored.types[name]}, not {wanted}", where=where
+                )
+        return config
     require_shapes(config.weight_shapes(), stored.shapes, where)
     for name, type in stored.types.items():
         if type not in ("F64", *_EXPONENTS):

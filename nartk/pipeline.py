@@ -52,6 +52,7 @@ WITHOUT_BOTH = f"{WITHOUT_TORCH}, or install nartk with its engine, from a wheel
 # What strategies over arrays need of a model.
 ARRAYS = frozenset((PassScorer, FrameScorer, CanvasScorer, BlockScorer, GraphScorer))
 KEPT = 4  # other models that a model keeps loaded, those used last
+_UNQUANTIZED = "name the model that it was made of"
 Drafts: TypeAlias = Sequence[str | Sequence[str]]  # of each line one or several
 
 
@@ -163,7 +164,7 @@ class Model:
     @property
     def parameters(self) -> int:
         """Numbers in its weights."""
-        return sum(map(math.prod, self.checkpoint.tensors.shapes.values()))
+        return sum(map(math.prod, self.config.weight_shapes().values()))
 
     def strategy(
         self, name: str, options: Mapping[str, Any], *, tell: Callable[[str], None] = warnings.warn
@@ -233,7 +234,8 @@ class Model:
         helper = self._helpers.pop(key, None)
         if helper is None:
             checkpoint = load_checkpoint(model_folder(name))
-            helper = _serve(checkpoint, self.device, self.dtype, threads=self.threads)
+            dtype = self.dtype if checkpoint.quantized is None else None
+            helper = _serve(checkpoint, self.device, dtype, threads=self.threads)
         self._helpers[key] = helper
         if len(self._helpers) > KEPT:
             del self._helpers[next(iter(self._helpers))]
@@ -450,7 +452,7 @@ def load(
     name: str | os.PathLike[str] = SHIPPED[0],
     *,
     device: str = "cpu",
-    dtype: str = "fp32",
+    dtype: str | None = None,
     threads: int | None = None,
 ) -> Model:
     """Loads a model.
@@ -458,7 +460,8 @@ def load(
     Args:
         name: A shipped model's name, or a folder as `nartk-convert` writes it.
         device: ``cpu``, ``cuda`` or ``cuda:1``.
-        dtype: Type of weights and products: fp32, bf16, fp16, or int8 on the engine.
+        dtype: Type of weights and products: fp32, bf16, fp16, or int8 on the engine; None: what the folder
+            holds if that is int8, else fp32.
         threads: Most threads of a computation; None: on the engine as many as there are cores for this
             process, in torch what it is set to.
 
@@ -468,15 +471,23 @@ def load(
         UsageError: The device or the type is not to be had.
         MissingDependencyError: What it takes is not installed.
     """
-    if dtype not in TYPES:
+    if dtype is not None and dtype not in TYPES:
         raise UsageError(f"--dtype is {dtype!r}", fix=f"choose from {', '.join(TYPES)}")
     return _serve(load_checkpoint(model_folder(name)), _device(device), dtype, threads=threads)
 
 
-def _serve(checkpoint: Checkpoint, device: str, dtype: str, *, threads: int | None) -> Model:
+def _serve(checkpoint: Checkpoint, device: str, dtype: str | None, *, threads: int | None) -> Model:
     """The model of a checkpoint, on the engine if that has its architecture, the device and the type."""
     from nartk import engine
 
+    stored = checkpoint.quantized
+    if dtype is None:
+        dtype = "fp32" if stored is None else stored
+    if stored not in (None, dtype):
+        raise UsageError(
+            f"--dtype is {dtype!r}, but {str(checkpoint.folder)!r} holds {stored} weights",
+            fix=f"use --dtype {stored}, or {_UNQUANTIZED}",
+        )
     found, config = architecture(checkpoint.kind), read_config(checkpoint)
     on_engine = found.engine_at is not None and device == "cpu" and dtype in engine.TYPES
     if on_engine and engine.available():
@@ -490,9 +501,10 @@ def _serve(checkpoint: Checkpoint, device: str, dtype: str, *, threads: int | No
         )
         return Model(checkpoint, config, device=device, dtype=dtype, engine=scorer)
     if dtype == "int8":
+        others = f"choose from {', '.join(each for each in TYPES if each != dtype)}"
         raise UsageError(
             f"--dtype {dtype} needs the engine, which does not serve a {checkpoint.kind} on {device}",
-            fix=f"choose from {', '.join(each for each in TYPES if each != dtype)}",
+            fix=others if stored is None else f"use nartk's engine on --device cpu, or {_UNQUANTIZED}",
         )
     what = f"a {found.name} model in {dtype}" + (" without the engine" if on_engine else "")
     with requiring_torch(what, fix=WITHOUT_BOTH if on_engine else WITHOUT_TORCH):
@@ -523,9 +535,15 @@ def load_network(checkpoint: Checkpoint) -> Transformer:
     Raises:
         UnsupportedCheckpointError: This version has no such architecture.
         CheckpointError: The weights do not fit the configuration, or it the dictionaries.
+        UsageError: They are int8.
     """
     import torch
 
+    if checkpoint.quantized is not None:
+        raise UsageError(
+            f"{str(checkpoint.folder)!r} holds {checkpoint.quantized} weights, which torch does not read",
+            fix=_UNQUANTIZED,
+        )
     config = read_config(checkpoint)
     model: Transformer = architecture(checkpoint.kind).network(config)
     model.load_state_dict({name: torch.from_numpy(array) for name, array in checkpoint.tensors.items()})

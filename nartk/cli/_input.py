@@ -60,8 +60,8 @@ def add_computation(parser: Parser) -> None:
     add_model(parser)
     parser.add_argument(
         "--dtype",
-        default="fp32",
-        help="fp32, bf16, int8 (CPU) or fp16, of the computation (default: %(default)s)",
+        help="fp32, bf16, int8 (CPU) or fp16, of the computation (default: fp32, or what the model's folder "
+        "holds if that is int8)",
     )
     parser.add_argument(
         "--batch-size", type=int, default=32, metavar="N", help="most sentences at a time (default: 32)"
@@ -114,7 +114,7 @@ def split_inputs(inputs: Sequence[str], prog: str) -> tuple[str, list[str]]:
     return model, files
 
 
-def load_model(name: str, args: argparse.Namespace, dtype: str) -> Model:
+def load_model(name: str, args: argparse.Namespace, dtype: str | None) -> Model:
     """Loads a model as `add_model`'s flags say; raises as `nartk.load` does."""
     from nartk import engine
     from nartk.pipeline import load

@@ -325,7 +325,7 @@ class _Job:
             "batch_size": args.batch_size,
             "max_tokens": args.max_tokens,
             "device": args.device,
-            "dtype": args.dtype,
+            "dtype": model.dtype,
             "threads": model.threads,
             "grid": self.grid,
             "signature": model.signature(strategy),

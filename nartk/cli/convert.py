@@ -1,18 +1,21 @@
-"""`nartk-convert`: a fairseq checkpoint becomes a native model folder."""
+"""`nartk-convert`: a fairseq checkpoint becomes a native model folder, and either one of int8 weights."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from nartk.cli._common import Parser, run
-from nartk.errors import InputFileError
+from nartk.errors import InputFileError, UsageError
 
 EXAMPLES = """\
   nartk-convert checkpoints/checkpoint_best.pt --output model --spm spm.model
   nartk-convert wmt.pt --output model --source-dict dict.en.txt --target-dict dict.de.txt
   nartk-convert averaged.pt --output model --dict dict.txt --spm spm.model --dtype fp16 --card card.md
+  nartk-convert gec-en --quantize int8 --output gec-en-int8     for the engine, a quarter of fp32's size
 """
 
 
@@ -25,10 +28,16 @@ def _command(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="nartk-convert",
         description="Writes a checkpoint of fairseq (nartk_transformer, or fairseq's own transformer) as a "
-        "folder that nartk-decode reads. Nothing in the checkpoint is run, and fairseq is not needed.",
+        "folder that nartk-decode reads. Nothing in the checkpoint is run, and fairseq is not needed. With "
+        "--quantize int8 it may be a model folder already; what is written decodes as --dtype int8 does.",
         examples=EXAMPLES,
     )
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT.pt")
+    parser.add_argument(
+        "checkpoint",
+        type=Path,
+        metavar="CHECKPOINT.pt",
+        help="with --quantize also a model folder, or a shipped model's name",
+    )
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="the model folder to write")
     parser.add_argument("--spm", type=Path, help="sentencepiece model; without it words stand between spaces")
     parser.add_argument("--target-spm", type=Path, help="the target's sentencepiece model, if another")
@@ -43,16 +52,62 @@ def _command(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--dtype", choices=("fp32", "bf16", "fp16"), default="fp32", help="type of the stored weights"
     )
+    parser.add_argument("--quantize", choices=("int8",), help="store matrices as the engine's int8 blocks")
     args = parser.parse_args(argv)
     for path in (args.spm, args.target_spm, args.card):
         if path is not None and not path.is_file():
             raise InputFileError("no such file", where=str(path))
 
+    if args.quantize is None:
+        print(f"{args.output}: {_convert(args, args.output)}, {args.dtype}", file=sys.stderr)
+        return 0
+    if args.dtype != "fp32":
+        raise UsageError(f"--dtype {args.dtype} with --quantize {args.quantize}", fix="leave one of them out")
+    _require_engine()
+    if args.checkpoint.is_file():
+        with TemporaryDirectory() as folder:
+            _convert(args, Path(folder))
+            _quantize(Path(folder), args.output)
+        return 0
+    for flag in ("spm", "target_spm", "dict", "target_dict", "card"):
+        if getattr(args, flag) is not None:
+            raise UsageError(
+                f"--{flag.replace('_', '-')} for {str(args.checkpoint)!r}, which is no checkpoint of fairseq",
+                fix="leave it out: the folder has what it takes",
+            )
+    from nartk.pipeline import model_folder
+
+    _quantize(model_folder(str(args.checkpoint)), args.output)
+    return 0
+
+
+def _require_engine() -> None:
+    from nartk import engine
+
+    if not engine.available():
+        raise UsageError(
+            f"--quantize needs the engine: {engine.describe()}", fix="install nartk with its engine"
+        )
+
+
+def _quantize(source: Path, output: Path) -> None:
+    """Writes an int8 folder of a native model."""
+    from nartk.checkpoint import load_checkpoint
+    from nartk.engine.quantize import quantize
+
+    if output.exists() and source.exists() and output.samefile(source):
+        raise UsageError(f"--output is {str(output)!r}, the model itself", fix="name another folder")
+    before, after = quantize(load_checkpoint(source), output)
+    print(f"{output}: int8, {after / 1e6:.1f} MB of weights for {before / 1e6:.1f} MB", file=sys.stderr)
+
+
+def _convert(args: argparse.Namespace, output: Path) -> str:
+    """Writes a native folder of a fairseq checkpoint; the model in words."""
     from nartk.adapters import fairseq
 
     config = fairseq.convert(
         args.checkpoint,
-        args.output,
+        output,
         source_dict=args.dict,
         target_dict=args.target_dict,
         tokenizer=args.spm,
@@ -60,6 +115,4 @@ def _command(argv: Sequence[str]) -> int:
         card=None if args.card is None else args.card.read_text(encoding="utf-8"),
         dtype=args.dtype,
     )
-    layers = f"{config.encoder_layers}+{config.decoder_layers} layers"
-    print(f"{args.output}: {layers}, {config.src_vocab} words, {args.dtype}", file=sys.stderr)
-    return 0
+    return f"{config.encoder_layers}+{config.decoder_layers} layers, {config.src_vocab} words"

@@ -266,7 +266,7 @@ class _Job:
             "max_tokens": args.max_tokens,
             "drafts": args.drafts,
             "device": args.device,
-            "dtype": args.dtype,
+            "dtype": self.model.dtype,
             "threads": self.model.threads,
             "signature": self.signature,
         }

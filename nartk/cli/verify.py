@@ -65,7 +65,9 @@ def _parser() -> Parser:
     add_drafts(parser)
     add_model(parser)
     parser.add_argument(
-        "--dtype", default="fp32", metavar="LIST", help="types to try, of fp32,bf16,int8,fp16 (default: fp32)"
+        "--dtype",
+        metavar="LIST",
+        help="types to try, of fp32,bf16,int8,fp16 (default: fp32, or what the folder holds if that is int8)",
     )
     parser.add_argument(
         "--batch-size", type=_sizes, default=(32,), metavar="LIST", help="such as 1,8,32 (default: 32)"
@@ -108,7 +110,7 @@ def _command(argv: Sequence[str]) -> int:
     cases = [_Case(record.where, record.text, record.drafts) for record in records if record.error is None]
     errors = [record.error for record in records if record.error is not None]
     passed = True
-    for i, dtype in enumerate(args.dtype.split(",")):
+    for i, dtype in enumerate([None] if args.dtype is None else args.dtype.split(",")):
         model = load_model(name, args, dtype)
         strategy = model.strategy(args.strategy, options)
         if i == 0:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nartk.engine import FORCED_ISA, TYPES, _native
-from nartk.engine.weights import Weights
+from nartk.engine.weights import Weights, weights_of
 from nartk.errors import PassError, UsageError
 from nartk.parallel import Canvas, Graphs, spread_lengths
 from nartk.passes import FloatArray, IntArray, Limits, Scores, Want
@@ -32,7 +32,7 @@ class _Engine:
     """A non-autoregressive Transformer on the engine; subclasses add the protocol of their decoders.
 
     Args:
-        arrays: Its weights, fp32, by name.
+        arrays: Its weights, fp32, by name; or the tensors of an int8 folder for `type` int8.
         source_vocab: Where it differs from the target's `vocab`.
         type: Of weights and products: fp32, bf16 or int8; the length predictor and links are always fp32.
         threads: Most threads of a pass; 0: as many as there are cores for this process.
@@ -59,7 +59,7 @@ class _Engine:
         self.numerics = f"engine:{self.isa}"  # what a signature says of how it computes
         self.limits = Limits(config.max_source_len, config.target_positions, len(vocab))
         parallel = _PLAIN | self._parallel(config, Weights(arrays, "fp32"))
-        model = Weights(arrays, type, shared=config.shared_weights()).model(config, parallel=parallel)
+        model = weights_of(arrays, type, config).model(config, parallel=parallel)
         self._engine = _native.Engine(model, self.isa, self.threads)
         self._logits = False
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from nartk.architectures.transformer import TransformerConfig
 from nartk.engine import FORCED_ISA, TYPES, _native
-from nartk.engine.weights import Weights
+from nartk.engine.weights import weights_of
 from nartk.errors import UsageError
 from nartk.passes import IntArray, Limits, Pass, Scores, Want
 from nartk.vocab import Vocab
@@ -22,7 +22,7 @@ class EngineScorer:
     """A Transformer on the engine.
 
     Args:
-        arrays: Its weights, fp32, by name.
+        arrays: Its weights, fp32, by name; or the tensors of an int8 folder for `type` int8.
         source_vocab: Where it differs from the target's `vocab`.
         type: Of weights and products: fp32, bf16 or int8.
         threads: Most threads of a pass; 0: as many as there are cores for this process.
@@ -51,8 +51,8 @@ class EngineScorer:
         self.source_to_target = np.array(mapped, np.int32)
         self.isa = _native.isa(os.environ.get(FORCED_ISA, ""))
         self.numerics = f"engine:{self.isa}"  # what a signature says of how it computes
-        weights = Weights(arrays, type, shared=config.shared_weights())
-        self._engine = _native.Engine(weights.model(config), self.isa, self.threads)
+        model = weights_of(arrays, type, config).model(config)
+        self._engine = _native.Engine(model, self.isa, self.threads)
 
     def encode(self, sources: Sequence[Sequence[int]]) -> IntArray:
         lengths = [len(source) for source in sources]

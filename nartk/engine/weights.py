@@ -14,10 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from nartk.architectures.transformer import TransformerConfig, sinusoids
+from nartk.checkpoint import QuantizedTensors
 from nartk.engine import _native
+from nartk.errors import CheckpointError
 from nartk.passes import FloatArray
+from nartk.quantized import INT8, LANES, packed_sizes
 
-LANES = 16  # floats of the engine's vectors
 EPS = 1e-5  # of torch's layer norm
 
 
@@ -28,6 +30,9 @@ class Weights:
         arrays: fp32 by the names of `nartk.models.transformer.Transformer`.
         shared: Of words that are those of another name, this name: they are read and packed once.
         type: fp32, bf16 or int8.
+
+    Attributes:
+        packed: The layers packed so far, by name, each with its bias.
     """
 
     def __init__(
@@ -40,14 +45,21 @@ class Weights:
         self._arrays = arrays
         self._type = type
         self._shared = shared
-        self._packed: dict[str, Any] = {}
+        self.packed: dict[str, tuple[Any, FloatArray | None]] = {}
 
     def words(self, name: str) -> Any:
         """A matrix of words [V,D] without bias, packed once where several names share it."""
         name = self._shared.get(name, name)
-        if name not in self._packed:
-            self._packed[name] = _native.Linear.pack(self._arrays[name], None, self._type)
-        return self._packed[name]
+        layer = name.removesuffix(".weight")
+        return self.packed[layer][0] if layer in self.packed else self._words(layer)
+
+    def _words(self, layer: str) -> Any:
+        return self._pack(layer, self._arrays[f"{layer}.weight"], None)
+
+    def _pack(self, layer: str, weight: FloatArray, bias: FloatArray | None) -> Any:
+        made = _native.Linear.pack(weight, bias, self._type)
+        self.packed[layer] = made, bias
+        return made
 
     def array(self, name: str) -> FloatArray:
         return self._arrays[name]
@@ -57,7 +69,7 @@ class Weights:
         weight, bias = self._arrays[f"{name}.weight"], self._arrays.get(f"{name}.bias")
         if scale != 1.0:
             weight, bias = weight * np.float32(scale), None if bias is None else bias * np.float32(scale)
-        return _native.Linear.pack(weight, bias, self._type)
+        return self._pack(name, weight, bias)
 
     def heads_out(self, name: str, parts: int, heads: int) -> Any:
         """A layer whose outputs are `parts` times H heads of f features, filled up to F: [parts*H*F, D]."""
@@ -68,7 +80,7 @@ class Weights:
             rows = np.pad(weight.reshape(parts * heads, features, -1), ((0, 0), (0, missing), (0, 0)))
             weight = rows.reshape(-1, weight.shape[1])
             bias = np.pad(bias.reshape(parts * heads, features), ((0, 0), (0, missing))).ravel()
-        return _native.Linear.pack(weight, bias, self._type)
+        return self._pack(name, weight, bias)
 
     def heads_in(self, name: str, heads: int) -> Any:
         """A layer whose inputs are H heads of f features, filled up to F: [D, H*F]."""
@@ -79,7 +91,7 @@ class Weights:
         if missing:
             columns = np.pad(weight.reshape(outputs, heads, features), ((0, 0), (0, 0), (0, missing)))
             weight = columns.reshape(outputs, -1)
-        return _native.Linear.pack(weight, bias, self._type)
+        return self._pack(name, weight, bias)
 
     def norm(self, name: str) -> tuple[FloatArray, FloatArray, float] | None:
         """Gain, bias and epsilon of a layer norm; None where the model has none of that name."""
@@ -88,11 +100,9 @@ class Weights:
         return self._arrays[f"{name}.weight"], self._arrays[f"{name}.bias"], EPS
 
     def layer(
-        self, name: str, *, heads: int, norm_first: bool, activation: str, cross: bool
+        self, name: str, *, heads: int, features: int, norm_first: bool, activation: str, cross: bool
     ) -> dict[str, Any]:
-        """A layer of the encoder, or with `cross` of the decoder."""
-        out = self._arrays[f"{name}.self_attention.out.weight"]
-        features = out.shape[1] // heads
+        """A layer of the encoder, or with `cross` of the decoder, with H heads of f features."""
         made = {
             "norm_first": norm_first,
             "heads": heads,
@@ -134,6 +144,7 @@ class Weights:
                 self.layer(
                     f"{side}_layers.{i}",
                     heads=getattr(config, f"{side}_heads"),
+                    features=config.d_model // getattr(config, f"{side}_heads"),
                     norm_first=getattr(config, f"{side}_norm_first"),
                     activation=config.activation,
                     cross=side == "decoder",
@@ -157,3 +168,50 @@ class Weights:
             "output_scale": 1.0,
         }
         return _native.Model(parts if parallel is None else {**parts, "parallel": parallel})
+
+
+class StoredWeights(Weights):
+    """The weights of an int8 folder: what is packed stays in the file, which is mapped.
+
+    Raises:
+        CheckpointError: A matrix holds -128, which kernels may not negate.
+    """
+
+    def __init__(self, tensors: QuantizedTensors, config: TransformerConfig) -> None:
+        super().__init__(tensors, INT8, shared=config.shared_weights())
+        self._tensors = tensors
+        self._sizes = packed_sizes(config)
+
+    def _words(self, layer: str) -> Any:
+        return self._read(layer)
+
+    def linear(self, name: str, *, scale: float = 1.0) -> Any:
+        if scale != 1.0:
+            raise ValueError(f"{name} is packed, and cannot be multiplied by {scale}")
+        return self._read(name)
+
+    def heads_out(self, name: str, parts: int, heads: int) -> Any:
+        return self._read(name)
+
+    def heads_in(self, name: str, heads: int) -> Any:
+        return self._read(name)
+
+    def _read(self, layer: str) -> Any:
+        block = self._tensors.mapped(f"{layer}.weight").reshape(-1)
+        if block.min() == -128:
+            raise CheckpointError(f"tensor '{layer}.weight' holds -128, below -127")
+        bias = self._arrays.get(f"{layer}.bias")
+        made = _native.Linear.packed(
+            block, bias, self._arrays[f"{layer}.scales"], *self._sizes[layer], self._type
+        )
+        self.packed[layer] = made, bias
+        return made
+
+
+def weights_of(
+    arrays: Mapping[str, npt.NDArray[np.float32]], type: str, config: TransformerConfig
+) -> Weights:
+    """The weights of a model in a type: packed here, or as an int8 folder has them."""
+    if isinstance(arrays, QuantizedTensors):
+        return StoredWeights(arrays, config)
+    return Weights(arrays, type, shared=config.shared_weights())

@@ -1,0 +1,90 @@
+"""Writes int8 folders: what the engine packs of a model in int8, stored as it is (see `nartk.quantized`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nartk.checkpoint import (
+    CARD,
+    FORMAT,
+    TARGET_TOKENIZER,
+    TOKENIZER,
+    WEIGHTS,
+    Checkpoint,
+    read_config,
+    save_files,
+    write_tensors,
+)
+from nartk.engine.weights import Weights
+from nartk.errors import UsageError
+from nartk.quantized import INT8, LAYOUT, block_shape, stored_shapes
+
+_CARD = """
+## int8
+These are int8 weights, written by `nartk-convert --quantize int8`: {after:,} bytes of weights, {before:,} \
+before, {full:,} in fp32. Each output of a layer has a scale of its own; the engine quantises what a layer \
+reads token by token, and sums whole numbers. It decodes bit for bit as `--dtype int8` does with the model \
+that it was made of (fingerprint `{fingerprint}`), and needs nartk's engine.
+
+int8 is another model than fp32. What it costs in quality, on text of yours with references, says this \
+command with the original model: `nartk-bench MODEL FILE --ref REF --metric bleu --dtype fp32,int8`.
+"""
+
+
+def quantize(checkpoint: Checkpoint, folder: Path) -> tuple[int, int]:
+    """Writes an int8 folder of a model; the bytes of the weights before and after.
+
+    Raises:
+        UsageError: The model is int8 already.
+        CheckpointError: Its weights do not fit its configuration.
+        OutputError: The folder cannot be written.
+    """
+    if checkpoint.quantized is not None:
+        raise UsageError(f"{str(checkpoint.folder)!r} is {checkpoint.quantized} already")
+    config = read_config(checkpoint)
+    weights = Weights(checkpoint.tensors, INT8, shared=config.shared_weights())
+    weights.model(config)
+    blocks: dict[str, npt.NDArray[Any]] = {}
+    others: dict[str, npt.NDArray[Any]] = {}
+    for layer, (packed, bias) in weights.packed.items():
+        block = packed.weights.view(np.int8).reshape(block_shape(packed.outputs, packed.inputs))
+        blocks[f"{layer}.weight"] = block
+        others[f"{layer}.scales"] = packed.scales
+        if bias is not None:
+            others[f"{layer}.bias"] = bias
+    found = blocks | others
+    for name in stored_shapes(config).keys() - found.keys():
+        others[name] = checkpoint.tensors[name].astype(np.float32, copy=False)
+    # Blocks, all multiples of 128 bytes, come first: so each lies at a multiple of 64.
+    folder.mkdir(parents=True, exist_ok=True)
+    write_tensors(folder / WEIGHTS, blocks | dict(sorted(others.items())))
+    before, after = (place.stat().st_size for place in (checkpoint.folder / WEIGHTS, folder / WEIGHTS))
+    full = 4 * sum(
+        int(np.prod(shape))
+        for name, shape in config.weight_shapes().items()
+        if name not in config.shared_weights()
+    )
+    card = checkpoint.folder / CARD
+    source, target = checkpoint.folder / TOKENIZER, checkpoint.folder / TARGET_TOKENIZER
+    save_files(
+        folder,
+        config={
+            "format": FORMAT,
+            "kind": checkpoint.kind,
+            "quantized": INT8,
+            "layout": LAYOUT,
+            "model": checkpoint.settings,
+            "aliases": {},
+        },
+        source_vocab=checkpoint.source_vocab,
+        target_vocab=checkpoint.target_vocab,
+        tokenizer=source if source.is_file() else None,
+        target_tokenizer=target if target.is_file() else None,
+        card=(card.read_text(encoding="utf-8") if card.is_file() else "")
+        + _CARD.format(after=after, before=before, full=full, fingerprint=checkpoint.fingerprint),
+    )
+    return before, after
