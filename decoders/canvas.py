@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from nartk.decoders.native import Asked, Found, Native
-from nartk.decoders.rerank import mean_of, require_reranker, teacher_forced
 from nartk.decoders.tensor_loop import log_probs
+from nartk.decoders.tensor_rerank import mean_of, require_reranker, teacher_forced
 from nartk.errors import UsageError
 from nartk.hypothesis import Request, Result
 from nartk.registry import option

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nartk.decoders.graph import choose_words, score_ends, spell, walk
 from nartk.decoders.native import Asked, Found, Native
-from nartk.decoders.sample import keep_likeliest, uniform
+from nartk.decoders.tensor_draws import keep_likeliest, uniform
 from nartk.registry import option, register_decoder
 from nartk.scorer import GraphScorer
 

@@ -1,67 +1,80 @@
 """Scores the outputs of one model with another: noisy parallel decoding (Gu et al. 2018, section 4).
 
-Symbols: R outputs, B sources, T tokens, V words.
+Symbols: B sources, R outputs, T tokens of an output, N tokens of a pass.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from nartk.decoders.tensor_loop import log_probs
-from nartk.errors import StrategyMismatchError
-from nartk.scorer import Seq2SeqScorer, Source
-from nartk.sums import tree_sum
+from nartk.errors import PassError, StrategyMismatchError
+from nartk.passes import ROOT, FloatArray, Pass, PassScorer, Want
 
-_LENGTHS = 32  # outputs are scored together whose lengths round up to the same multiple of this, tokens
-_ELEMENTS = 1 << 26  # logits at a time, at most
+_MOST = 1024  # tokens of a pass, unless one output has more
 
 
 def require_reranker(scorer: Any, flag: str) -> None:
     """Refuses a model that cannot score a given output, before anything is decoded."""
-    if not isinstance(scorer, Seq2SeqScorer):
+    if not isinstance(scorer, PassScorer):
         raise StrategyMismatchError(
-            f"{flag} needs a Seq2SeqScorer, the model it names is none", fix="name an autoregressive model"
+            f"{flag} needs a PassScorer, the model it names is none", fix="name an autoregressive model"
         )
 
 
-@torch.inference_mode()
 def teacher_forced(
-    scorer: Seq2SeqScorer, source: Source, rows: Tensor, tokens: Tensor, lengths: Tensor
-) -> Tensor:
-    """The log-probability that an autoregressive model gives to each token of given outputs -> [R,T] fp32.
-
-    An output's bits depend on it and its source alone, if the scorer is in exact mode.
+    scorer: PassScorer,
+    sources: Sequence[Sequence[int]],
+    owners: Sequence[int],
+    outputs: Sequence[Sequence[int]],
+) -> list[FloatArray]:
+    """The log-probability that an autoregressive model gives to each token of given outputs.
 
     Args:
-        source: [B,S], of one bucket.
-        rows: [R] int64, the source of each output, in ascending order.
-        tokens: [R,T] int64, eos included, of which lengths [R] count; the others get 0.
+        sources: B, each ending with eos.
+        owners: [R], the source of each output.
+        outputs: R, each of at least one token, eos included where it has one.
+
+    Returns:
+        R arrays [T] fp32.
+
+    Raises:
+        PassError: A source or an output is empty or longer than the model holds, or has a word that the model
+            has not.
     """
-    found = torch.zeros(tokens.shape, dtype=torch.float32, device=tokens.device)
-    eos = torch.full_like(tokens[:, :1], scorer.vocab.eos)  # fairseq's models begin with eos
-    given = torch.cat([eos, tokens[:, :-1]], 1)
-    widths = -(-lengths // _LENGTHS) * _LENGTHS
-    for width in widths.unique().tolist():
-        group = (widths == width).nonzero().squeeze(1)
-        most = max(1, _ELEMENTS // (width * scorer.vocab.size))
-        for some in group.split(most):
-            owners, place = rows[some].unique(return_inverse=True)
-            state = scorer.encode(Source(source.tokens[owners], source.lengths[owners]), width)
-            count = lengths[some]
-            longest = int(count.max())
-            logits, _ = scorer.verify(
-                given[some, :longest], scorer.select(state, place), count.tolist()
-            )  # [N,V]
-            kept = torch.arange(longest, device=tokens.device) < count[:, None]
-            scores = found.new_zeros(kept.shape)
-            scores[kept] = log_probs(logits, tokens[some, :longest][kept])
-            found[some, :longest] = scores
-    return found
+    if not all(outputs):
+        raise PassError("an output without tokens is to be scored", fix="give it eos")
+    memory = scorer.encode(sources)
+    try:
+        found: list[FloatArray] = []
+        while len(found) < len(outputs):
+            begin = end = len(found)
+            count = 0
+            while end < len(outputs) and (end == begin or count + len(outputs[end]) <= _MOST):
+                count += len(outputs[end])
+                end += 1
+            found += _scored(scorer, [memory[owner] for owner in owners[begin:end]], outputs[begin:end])
+        return found
+    finally:
+        scorer.free(memory)
 
 
-def mean_of(scores: Tensor, lengths: Tensor) -> Tensor:
-    """The mean of the first lengths [R] of scores [R,T], of which the others are 0 -> [R]."""
-    return tree_sum(scores) / lengths
+def _scored(scorer: PassScorer, memory: Sequence[int], outputs: Sequence[Sequence[int]]) -> list[FloatArray]:
+    """The same in one pass, for outputs with a handle of a source each."""
+    sizes = [len(output) for output in outputs]
+    begins = np.cumsum([0, *sizes], dtype=np.int32)
+    given = np.array([word for output in outputs for word in output], np.int32)
+    tokens, parents = np.roll(given, 1), np.arange(-1, len(given) - 1, dtype=np.int32)
+    tokens[begins[:-1]], parents[begins[:-1]] = scorer.start_token, ROOT
+    positions = np.arange(len(given), dtype=np.int32) - np.repeat(begins[:-1], sizes)
+    contexts = scorer.open(len(outputs))
+    try:
+        owned = np.repeat(np.array(memory, np.int32), sizes)
+        work = Pass(tokens, positions, owned, np.repeat(contexts, sizes), parents)
+        scores = scorer.run(work, Want(given=given))
+        assert scores.given_log_probs is not None
+        return np.split(scores.given_log_probs, begins[1:-1])
+    finally:
+        scorer.close(contexts)

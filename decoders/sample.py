@@ -1,32 +1,27 @@
 """Sampling: words are drawn from the model's distribution, or from its likeliest part.
 
 Temperature as usual; top-k after Fan et al. 2018 (arXiv:1805.04833), top-p after Holtzman et al. 2020
-(arXiv:1904.09751). Symbols: N tokens judged in a pass, V words.
+(arXiv:1904.09751).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 
-import torch
-from torch import Tensor
-
-from nartk.decoders.tensor_copy import SourceCopy, spelling
-from nartk.decoders.tensor_loop import Acceptance, DraftAndVerify, Drafter, Fed, Judged, log_probs
-from nartk.decoders.tensor_ngram import NgramCache
-from nartk.decoders.tensor_strategy import TensorStrategy
+from nartk.decoders.drafters.aligned_text import spelling
+from nartk.decoders.drafters.ngram_cache import NgramCache
+from nartk.decoders.drafters.source_copy import SourceCopy, require_copying
+from nartk.decoders.loop.drafter import Drafter
+from nartk.decoders.loop.draws import RowDraws
+from nartk.decoders.loop.loop import DraftAndVerify
 from nartk.errors import UsageError
-from nartk.hypothesis import Request, Result
+from nartk.hypothesis import PhaseSeconds, Request, Result
+from nartk.passes import PassScorer
 from nartk.registry import option, register_decoder
-from nartk.scorer import Seq2SeqScorer
 
-_SIGNED = 2**64
-# splitmix64's increment and multipliers (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number
-# generators", section 7 and its reference implementation), as signed 64-bit integers.
-_GAMMA, _FIRST, _SECOND = (x - _SIGNED for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-_BITS = 48  # of a uniform number: so much below 1 that no rounding takes it there
 _MAX_DRAFT = 10
 _MAX_NGRAM = 4  # tokens of the longest suffix that is looked up, as in `ngram`
 
@@ -35,8 +30,8 @@ _MAX_NGRAM = 4  # tokens of the longest suffix that is looked up, as in `ngram`
 class Sampling(DraftAndVerify):
     """Base of the strategies that draw words at random.
 
-    Filters work in the order temperature, top-k, top-p, each on what the one before left. Words as likely
-    as the last that a filter keeps stay too. Scores are log-probabilities under the model itself, without
+    Filters work in the order temperature, top-k, top-p, each on what the one before left; of words that are
+    equally likely the lowest ids remain. Scores are log-probabilities under the model itself, without
     temperature and filters.
     """
 
@@ -45,25 +40,23 @@ class Sampling(DraftAndVerify):
     temperature: float = option(1.0, "divides the logits: below 1 sharper, above 1 flatter", low=1e-3)
     top_k: int = option(0, "draw from the k likeliest words; 0: from all", low=0)
     top_p: float = option(
-        1.0, "draw from the likeliest words that together have this probability", low=0, high=1
+        1.0,
+        "draw from the likeliest words that together have this probability; 0: the likeliest alone",
+        low=0,
+        high=1,
     )
     seed: int = option(1, "another seed draws other words", low=0)
     nbest: int = option(1, "outputs drawn for a sentence, given back likeliest first", low=1)
 
-    def chances(self, logits: Tensor) -> Tensor:
-        """The probabilities [N,V] fp32 with which words are drawn after logits [N,V]."""
-        kept = keep_likeliest(logits.float() / self.temperature, top_k=self.top_k, top_p=self.top_p)
-        return kept.softmax(-1)
-
-    def numbers(self, requests: Tensor, positions: Tensor, *stream: int) -> Tensor:
-        """A random number [N] fp64 for each position [N] of requests [N], another one in each stream."""
-        sentence, sample = requests // self.nbest, requests % self.nbest
-        streams = (torch.full_like(positions, part) for part in stream)
-        return uniform(self.seed, sentence, sample, positions, *streams)
+    def choice(self, eos: int, *, are_forcing: bool) -> RowDraws:
+        # A pass takes no sum of 0, which the likeliest word alone would reach.
+        top_k, top_p = (self.top_k, self.top_p) if self.top_p > 0 else (1, 1.0)
+        rules = self.constraints()
+        return RowDraws(rules, eos, are_forcing, self.temperature, top_k, top_p, self.seed, self.nbest)
 
     def run(
         self,
-        scorer: Seq2SeqScorer,
+        scorer: PassScorer,
         requests: Sequence[Request],
         *,
         batch_size: int,
@@ -89,8 +82,8 @@ class Sampling(DraftAndVerify):
 class Sample(Sampling):
     """Draws each word at random; a draw depends on the seed, the sentence, the sample and the position alone.
 
-    With --draft a pass also looks at what may be drawn next, and those words stand that are drawn there: in
-    exact mode the outputs are the same ones, to the bit, in fewer passes.
+    With --draft a pass also verifies what may be drawn next, and accepts those words that are drawn there:
+    the outputs are the same ones, to the bit, in fewer passes.
     """
 
     draft: str = option(
@@ -100,7 +93,6 @@ class Sample(Sampling):
         choices=("none", "source", "ngram"),
     )
     max_draft: int = option(_MAX_DRAFT, "longest draft, tokens", low=1)
-    drafter: Drafter | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.draft == "none" and self.max_draft != _MAX_DRAFT:
@@ -109,27 +101,19 @@ class Sample(Sampling):
                 fix="choose what with --draft: source or ngram",
             )
 
-    def for_run(self, scorer: Seq2SeqScorer) -> TensorStrategy:
-        made: Drafter | None = None
+    def make_drafter(self, scorer: PassScorer) -> Drafter | None:
+        if self.draft == "none":
+            return None
+        targets = require_copying(scorer, f"--draft {self.draft}").source_to_target
         if self.draft == "source":
-            made = SourceCopy(
-                scorer.source_to_target, spelling(scorer.vocab).to(scorer.device), self.max_draft
-            )
-        elif self.draft == "ngram":
-            made = NgramCache(scorer.source_to_target, len(scorer.vocab), _MAX_NGRAM, self.max_draft)
-        return replace(self, drafter=made)  # type: ignore[call-arg]  # registering makes the dataclass
-
-    def make_drafter(self, scorer: Seq2SeqScorer) -> Drafter | None:
-        return self.drafter
-
-    def acceptance(self) -> Acceptance:
-        return _Draw(self)
+            return SourceCopy(targets, spelling(scorer.vocab), max_draft=self.max_draft)
+        return NgramCache(targets, max_ngram=_MAX_NGRAM, max_draft=self.max_draft)
 
 
 def _together(index: int, drawn: Sequence[Result]) -> Result:
     """The result of a sentence whose samples were decoded apart."""
-    drawn = sorted(drawn, key=attrgetter("index"))
-    hypotheses = [result.hypotheses[0] for result in drawn]
+    ordered = sorted(drawn, key=attrgetter("index"))
+    hypotheses = [result.hypotheses[0] for result in ordered]
     return Result(
         index=index,
         hypotheses=tuple(sorted(hypotheses, key=attrgetter("score"), reverse=True)),
@@ -137,62 +121,11 @@ def _together(index: int, drawn: Sequence[Result]) -> Result:
         passes=sum(result.passes for result in drawn),
         drafted=sum(result.drafted for result in drawn),
         accepted=sum(result.accepted for result in drawn),
+        left_mid_batch=drawn[-1].left_mid_batch,
+        phases=PhaseSeconds(
+            *(
+                math.fsum(getattr(result.phases, each.name) for result in drawn)
+                for each in fields(PhaseSeconds)
+            )
+        ),
     )
-
-
-@dataclass(frozen=True)
-class _Draw:
-    """An Acceptance: the drafted token stands if it is the one that is drawn at its position."""
-
-    options: Sampling
-
-    def __call__(self, logits: Tensor, fed: Fed) -> Judged:
-        tokens = draw(self.options.chances(logits), self.options.numbers(fed.requests, fed.positions))
-        return Judged(tokens, log_probs(logits, tokens))
-
-
-def draw(weights: Tensor, at: Tensor) -> Tensor:
-    """Draws by inversion: the first word [N] up to which weights [N,V] exceed a share `at` [N] of all."""
-    mass = weights.cumsum(-1, dtype=torch.float64)
-    tokens = torch.searchsorted(mass, at[:, None] * mass[:, -1:], right=True).squeeze(1)
-    return tokens.clamp(max=weights.shape[1] - 1)  # past the end where weights are NaN
-
-
-def keep_likeliest(logits: Tensor, *, top_k: int, top_p: float) -> Tensor:
-    """Logits [N,V] with minus infinity for the words that the filters leave out; top_k 0 leaves out none.
-
-    Only values are compared, never places in a sorted order, which is not settled where words are equal.
-    """
-    if 0 < top_k < logits.shape[1]:
-        least = logits.topk(top_k).values[:, -1:]
-        logits = logits.masked_fill(logits < least, float("-inf"))
-    if top_p < 1.0:
-        ordered = logits.sort(-1, descending=True).values
-        before = ordered.softmax(-1).cumsum(-1, dtype=torch.float64).roll(1, -1)
-        before[:, 0] = -1.0  # the likeliest word always stays
-        least = ordered.masked_fill(before >= top_p, float("inf")).amin(-1, keepdim=True)
-        logits = logits.masked_fill(logits < least, float("-inf"))
-    return logits
-
-
-def uniform(seed: int, *parts: Tensor) -> Tensor:
-    """Numbers [N] fp64 in [0, 1), independent for each combination of seed and parts [N] int64.
-
-    A hash, not a generator with a state, so that a number does not depend on which were drawn before.
-    """
-    state = torch.full_like(parts[0], (seed + 2**63) % _SIGNED - 2**63)
-    for part in parts:
-        state = _mix(state + part * _GAMMA + _GAMMA)
-    return (state & (2**_BITS - 1)).double() / 2**_BITS
-
-
-def _mix(x: Tensor) -> Tensor:
-    """The finaliser of splitmix64 on int64: every bit of the result depends on every bit of x."""
-    x = (x ^ _shift(x, 30)) * _FIRST
-    x = (x ^ _shift(x, 27)) * _SECOND
-    return x ^ _shift(x, 31)
-
-
-def _shift(x: Tensor, bits: int) -> Tensor:
-    """x >> bits without its sign."""
-    return (x >> bits) & (2 ** (64 - bits) - 1)

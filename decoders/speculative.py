@@ -13,8 +13,8 @@ from torch import Tensor
 
 from nartk.decoders.pace import Pace
 from nartk.decoders.paced import Adaptive
-from nartk.decoders.sample import Sampling, draw
 from nartk.decoders.small_model import DRAFTER_HELP, Picked, SmallModel, pick_best, small_model
+from nartk.decoders.tensor_draws import Sampling, draw
 from nartk.decoders.tensor_loop import Acceptance, Drafter, Fed, Judged, argmax_acceptance, log_probs
 from nartk.errors import UsageError
 from nartk.registry import option, register_decoder

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 import torch
+from support.distributions import CHANCE, filtered, fit
 from test_da_transformer import network, sentences
 from test_decode_cli import BAD, WRAP
-from test_sample import CHANCE, filtered, fit
 from torch import Tensor
 
 import nartk
@@ -24,7 +24,7 @@ from nartk.checkpoint import save_checkpoint
 from nartk.cli.decode import main
 from nartk.decoders import dag_sample
 from nartk.decoders.graph import walk, walk_everywhere
-from nartk.decoders.sample import uniform
+from nartk.decoders.tensor_draws import uniform
 from nartk.errors import StrategyMismatchError
 from nartk.hypothesis import Request, Result
 from nartk.models.da_transformer import DaTransformer

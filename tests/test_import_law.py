@@ -49,14 +49,15 @@ WITHOUT_TORCH = {
 TENSOR_ENGINE = "models/tensor_engine.py"
 # What decoders see of the core.
 OF_DECODERS = {
-    *("scorer", "passes", "parallel", "registry", "hypothesis", "errors", "vocab", "sums", "rows"),
+    *("scorer", "passes", "parallel", "reading", "registry", "hypothesis", "errors", "vocab", "sums"),
+    "rows",
     "decoders",
 }
 # What of the decoders loads no torch: these folders, and these files with all that they import of the rest.
 HOST_DECODERS = (
     "decoders/loop/",
     "decoders/drafters/",
-    *(f"decoders/{name}.py" for name in ("strategy", "greedy", "iad", "verify", "ngram")),
+    *(f"decoders/{name}.py" for name in ("strategy", "greedy", "iad", "verify", "ngram", "rerank", "sample")),
 )
 
 
@@ -260,7 +261,7 @@ def test_passes_are_specified_without_torch() -> None:
 
 
 def test_strategies_over_passes_load_no_torch() -> None:
-    modules = ", ".join(f"nartk.decoders.{name}" for name in ("greedy", "iad", "verify", "ngram"))
+    modules = ", ".join(f"nartk.decoders.{name}" for name in ("greedy", "iad", "verify", "ngram", "sample"))
     assert in_a_fresh_python(f"import sys, {modules}; print('torch' in sys.modules)") == "False"
 
 

@@ -11,6 +11,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,12 +19,12 @@ from typing import Any
 import pytest
 import test_promises_algorithm as algorithm
 import test_promises_exact as exactness
-import test_sample as sampling
 import tiny
 import torch
 from realtable import EOS, RealTable, log_probs, random_transformer
 from scripted import ScriptScorer, TableScorer, decode, differing, outputs_of, plain_greedy
 from small_drafters import GARBAGE, Garbage, Near, drafting, shaken
+from support.distributions import every_output, fit
 from torch import Tensor
 from transformers_small import random_config, random_model, random_requests, vocabulary
 
@@ -337,13 +338,13 @@ def drawn(toy: Toy, count: int) -> list[tuple[int, ...]]:
 def misfit(toy: Toy, count: int) -> tuple[float, float, float]:
     """The chance of a right sampler's draws to be so far from the distribution; their distance in total
     variation; and the distance that a right sampler has on average, at most."""
-    wanted = sampling.every_output(toy.table, toy.request, speculative(toy.drafter, **toy.options))
+    wanted = every_output(partial(log_probs, toy.table), toy.request, speculative(toy.drafter, **toy.options))
     outputs = drawn(toy, count)
     counts = Counter(outputs)
     variation = sum(abs(counts[output] / count - p) for output, p in wanted.items()) / 2
     # E|X/n - p| is at most sqrt(p (1 - p) / n).
     usual = sum(math.sqrt(p * (1 - p) / count) for p in wanted.values()) / 2
-    return sampling.fit(outputs, wanted), variation, usual
+    return fit(outputs, wanted), variation, usual
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -7,12 +7,21 @@ for the position that the output has reached in the source.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from nartk.decoders.drafters.aligned_text import AlignedText, Spelling, aligned_position, unique_position
 from nartk.decoders.loop.drafter import Draft, PlainDrafter
 from nartk.decoders.loop.rows import Row
+from nartk.errors import StrategyMismatchError
 from nartk.hypothesis import Request
-from nartk.passes import IntArray
+from nartk.passes import CopiesSource, IntArray
+
+
+def require_copying(scorer: Any, flag: str) -> CopiesSource:
+    """A model whose source words can be words of its output, as an option needs it; else it is refused."""
+    if not isinstance(scorer, CopiesSource):
+        raise StrategyMismatchError(f"{flag} needs a CopiesSource, this model is none", fix="leave it out")
+    return scorer
 
 
 class SourceCopy(PlainDrafter):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nartk.decoders.loop.drafter import levels
+from nartk.decoders.loop.packing import levels_of
 from nartk.decoders.loop.rows import Row
 from nartk.passes import FloatArray, Ragged, Scores, Want
 
@@ -93,7 +93,7 @@ class RowConstraints:
         return not (self.are_forcing or self.rules.are_banning or self.rules.are_penalizing)
 
     def want(self, want: Want, rows: Sequence[Row]) -> Want:
-        """What is wanted of a pass, so that `best` can be read of it."""
+        """What is wanted of a pass, so that `words` can be read of it."""
         if self.rules.are_banning:
             outputs = (output for row in rows for output in outputs_before(row))
             banned = Ragged.of([self.rules.banned(output, self.eos) for output in outputs])
@@ -103,20 +103,25 @@ class RowConstraints:
             want = replace(want, given=np.array(given, np.int32))
         return want
 
-    def best(self, scores: Scores, rows: Sequence[Row]) -> tuple[list[int], list[float]]:
-        """The word [N] that greedy search outputs after each token of a pass, and its log-probability."""
-        words, log_probs = scores.best.tolist(), scores.log_probs.tolist()
-        if self.rules.are_penalizing:
-            outputs = [output for row in rows for output in outputs_before(row)]
-            logits = scores.rows(range(len(outputs)))
-            for i, output in enumerate(outputs):
-                words[i], log_probs[i] = self.rules.best(logits[i], output, self.eos)
+    def words(self, scores: Scores, rows: Sequence[Row]) -> tuple[list[int], list[float]]:
+        """The word [N] that is output after each token of a pass, and its log-probability."""
+        words, log_probs = self.chosen(scores, rows)
         if self.are_forcing:
             assert scores.given_log_probs is not None
             given = scores.given_log_probs.tolist()
             for i, word in enumerate(word for row in rows for word in forced_words(row)):
                 if word >= 0:
                     words[i], log_probs[i] = word, given[i]
+        return words, log_probs
+
+    def chosen(self, scores: Scores, rows: Sequence[Row]) -> tuple[list[int], list[float]]:
+        """The same where no prefix forces one: the best words."""
+        words, log_probs = scores.best.tolist(), scores.log_probs.tolist()
+        if self.rules.are_penalizing:
+            outputs = [output for row in rows for output in outputs_before(row)]
+            logits = scores.rows(range(len(outputs)))
+            for i, output in enumerate(outputs):
+                words[i], log_probs[i] = self.rules.best(logits[i], output, self.eos)
         return words, log_probs
 
 
@@ -135,5 +140,4 @@ def forced_words(row: Row) -> list[int]:
     prefix, done, count = row.request.prefix, len(row.tokens), len(row.draft.tokens)
     if done >= len(prefix):
         return [-1] * (1 + count)
-    depths = range(1, 1 + count) if row.draft.parents is None else levels(row.draft.parents)
-    return [prefix[done + depth] if done + depth < len(prefix) else -1 for depth in (0, *depths)]
+    return [prefix[done + level] if done + level < len(prefix) else -1 for level in levels_of(row)]

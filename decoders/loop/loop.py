@@ -41,6 +41,10 @@ class DraftAndVerify(Strategy):
         """What outputs must keep to besides their prefix."""
         return Constraints()
 
+    def choice(self, eos: int, *, are_forcing: bool) -> RowConstraints:
+        """What chooses the words that are output: the best ones that keep to the constraints."""
+        return RowConstraints(self.constraints(), eos, are_forcing)
+
     def run(
         self,
         scorer: PassScorer,
@@ -51,9 +55,8 @@ class DraftAndVerify(Strategy):
         trace: bool = False,
     ) -> Iterator[Result]:
         self.check_helpers()
-        eos, are_forcing = scorer.vocab.eos, any(request.prefix for request in requests)
-        constraints = RowConstraints(self.constraints(), eos, are_forcing)
-        loop = Loop(scorer, self.make_drafter(scorer), self.acceptance(), constraints, trace=trace)
+        choice = self.choice(scorer.vocab.eos, are_forcing=any(request.prefix for request in requests))
+        loop = Loop(scorer, self.make_drafter(scorer), self.acceptance(), choice, trace=trace)
         yield from loop.run(requests, batch_size=batch_size, max_tokens=max_tokens)
 
 
@@ -143,7 +146,7 @@ class Loop:
         if self.constraints is None:
             words, log_probs = scores.best.tolist(), scores.log_probs.tolist()
         else:
-            words, log_probs = self.constraints.best(scores, rows)
+            words, log_probs = self.constraints.words(scores, rows)
         return Verified(words, log_probs, self.eos, work, scores)
 
     def _emit(self, rows: list[Row], verdicts: list[Verdict], scores: Scores) -> None:

@@ -51,3 +51,9 @@ def packed(rows: Sequence[Row]) -> Pass:
     memory = chain.from_iterable(map(repeat, [row.memory for row in rows], counts))
     contexts = chain.from_iterable(map(repeat, [row.context for row in rows], counts))
     return Pass(*np.array([tokens, positions, list(memory), list(contexts), parents], np.int32))
+
+
+def levels_of(row: Row) -> Sequence[int]:
+    """How many drafted tokens lie on the way to each verified token of a row, itself included."""
+    parents = row.draft.parents
+    return range(1 + len(row.draft.tokens)) if parents is None else [0, *levels(parents)]

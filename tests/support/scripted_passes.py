@@ -210,7 +210,7 @@ class ScriptPasses(ScriptedPasses):
 
 def decode(
     strategy: Any,
-    scorer: ScriptedPasses,
+    scorer: Any,
     requests: Sequence[Request],
     *,
     batch_size: int = 8,
@@ -220,7 +220,8 @@ def decode(
     """The results of requests numbered from 0, in their order, each exactly once; all is given back."""
     found = list(strategy.run(scorer, requests, batch_size=batch_size, max_tokens=max_tokens, trace=trace))
     assert sorted(result.index for result in found) == [request.index for request in requests]
-    assert scorer.in_use == (0, 0), "cells and sources that were not given back"
+    assert scorer.cells_in_use == 0, "cells that were not given back"
+    assert getattr(scorer, "in_use", (0, 0)) == (0, 0), "sources that were not given back"
     return sorted(found, key=lambda result: result.index)
 
 

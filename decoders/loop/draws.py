@@ -1,0 +1,94 @@
+"""Words that are drawn at random instead of the best ones.
+
+Each draw has a number of its own, which depends on the seed, the sentence, the sample and the position of
+the token alone: drafts and other rows change nothing. Symbols: N verified tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from nartk.decoders.loop.constraints import RowConstraints, outputs_before
+from nartk.decoders.loop.packing import levels_of
+from nartk.decoders.loop.rows import Row
+from nartk.passes import Draw, Scores, Want
+from nartk.reading import read
+
+# splitmix64's increment and multipliers (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number
+# generators", section 7 and its reference implementation).
+_GAMMA, _FIRST, _SECOND = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+_BITS = 48  # of a uniform number: so much below 1 that no rounding takes it there
+
+_Words = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class RowDraws(RowConstraints):
+    """The rules and prefixes of rows whose words are drawn. A row is one sample of a sentence.
+
+    Attributes:
+        temperature, top_k, top_p: As `nartk.passes.Draw` has them.
+        seed: Another one draws other words.
+        samples: Of a sentence: the request of its sample s has index ``sentence * samples + s``.
+    """
+
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+    samples: int
+
+    @property
+    def are_none(self) -> bool:
+        return False
+
+    def want(self, want: Want, rows: Sequence[Row]) -> Want:
+        return replace(super().want(want, rows), draw=self._draw(rows))
+
+    def chosen(self, scores: Scores, rows: Sequence[Row]) -> tuple[list[int], list[float]]:
+        """The drawn words, and their log-probabilities under the model itself."""
+        assert scores.drawn is not None
+        assert scores.drawn_log_probs is not None
+        if not self.rules.are_penalizing:
+            return scores.drawn.tolist(), scores.drawn_log_probs.tolist()
+        outputs = [output for row in rows for output in outputs_before(row)]
+        logits = scores.rows(range(len(outputs)))
+        penalized = np.stack([self.rules.penalize(*each) for each in zip(logits, outputs, strict=True)])
+        drawn = read(penalized, self.want(Want(), rows)).drawn
+        assert drawn is not None
+        given = read(logits, Want(given=drawn)).given_log_probs
+        assert given is not None
+        return drawn.tolist(), given.tolist()
+
+    def _draw(self, rows: Sequence[Row]) -> Draw:
+        levels = [levels_of(row) for row in rows]
+        counts = [len(each) for each in levels]
+        index = np.repeat([row.request.index for row in rows], counts)
+        positions = [
+            len(row.tokens) + level for row, each in zip(rows, levels, strict=True) for level in each
+        ]
+        sentence, sample = np.divmod(index, self.samples)
+        uniforms = uniform(self.seed, sentence, sample, np.array(positions))
+        return Draw(uniforms, self.temperature, self.top_k, self.top_p)
+
+
+def uniform(seed: int, *parts: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
+    """Numbers [N] in [0, 1), independent for each combination of a seed and parts [N].
+
+    A hash, not a generator with a state, so that a number does not depend on which were drawn before.
+    """
+    state = np.full(parts[0].shape, seed % 2**64, np.uint64)
+    for part in parts:
+        state = _mixed(state + part.astype(np.uint64) * _GAMMA + _GAMMA)
+    return (state & np.uint64(2**_BITS - 1)) / 2.0**_BITS
+
+
+def _mixed(x: _Words) -> _Words:
+    """The finaliser of splitmix64: every bit of the result depends on every bit of x."""
+    x = (x ^ (x >> np.uint64(30))) * _FIRST
+    x = (x ^ (x >> np.uint64(27))) * _SECOND
+    return x ^ (x >> np.uint64(31))
