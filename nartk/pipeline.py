@@ -207,7 +207,7 @@ class Model:
                     fix="swap them: the smaller model drafts for the larger one",
                 )
             made = replace(made, **{key: helper.checkpoint.fingerprint})
-            helpers[key] = helper.scorer
+            helpers[key] = helper.passes if item.metadata["arrays"] else helper.scorer
             from nartk import calibration
 
             added, unfit = calibration.apply(

@@ -33,6 +33,7 @@ def option(
     high: float | None = None,
     model: bool = False,
     smaller: bool = False,
+    arrays: bool = False,
 ) -> Any:
     """Declares an option of a strategy.
 
@@ -44,9 +45,10 @@ def option(
         model: It names another model, which is loaded beside the first; the strategy finds its scorer in
             ``helpers`` and the model's fingerprint as the option's value.
         smaller: That model has at most as many parameters as the first, or they are probably swapped.
+        arrays: The strategy asks that model over arrays (`Model.passes`), not over tensors.
     """
     metadata = {"help": help, "choices": choices, "low": low, "high": high, "model": model}
-    return dataclasses.field(default=default, metadata={**metadata, "smaller": smaller})
+    return dataclasses.field(default=default, metadata={**metadata, "smaller": smaller, "arrays": arrays})
 
 
 def register_decoder(name: str) -> Callable[[T], T]:

@@ -58,6 +58,7 @@ HOST_DECODERS = (
     "decoders/loop/",
     "decoders/drafters/",
     *(f"decoders/{name}.py" for name in ("strategy", "greedy", "iad", "verify", "ngram", "rerank", "sample")),
+    *(f"decoders/{name}.py" for name in ("recycling", "union", "speculative", "bild")),
 )
 
 
