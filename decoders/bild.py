@@ -1,48 +1,69 @@
 """Big little decoder (Kim et al. 2023, arXiv:2302.07863).
 
 A small autoregressive model goes on as long as it is sure of itself (fallback), and the model takes back what
-it finds too unlikely (rollback). Symbols: N tokens judged in a pass, V words.
+it finds too unlikely (rollback). Symbols: K drafted tokens, V words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
-import torch
-from torch import Tensor
+import numpy as np
+import numpy.typing as npt
 
-from nartk.decoders.small_model import DRAFTER_HELP, Picked, SmallModel, small_model
-from nartk.decoders.tensor_loop import Acceptance, DraftAndVerify, Drafter, Fed, Judged
+from nartk.decoders.drafters.small_model import DRAFTER_HELP, PickBest, SmallModel, small_model
+from nartk.decoders.loop.acceptance import Acceptance, Judgement, StepwiseAcceptance, Verified
+from nartk.decoders.loop.constraints import RowConstraints
+from nartk.decoders.loop.loop import DraftAndVerify
+from nartk.decoders.loop.rows import Row
+from nartk.passes import FloatArray, PassScorer
 from nartk.registry import option, register_decoder
-from nartk.scorer import Seq2SeqScorer
-from nartk.sums import tree_sum
 
 
-def _cross_entropy(logits: Tensor, lprobs: Tensor, fed: Fed) -> Tensor:
+def _cross_entropy(row: Row, first: int, verified: Verified) -> Sequence[float]:
     """How unlikely the model finds the drafted word, the paper's choice (section 3.4)."""
-    return -_of(lprobs, fed.drafted)
+    return [-log_prob for log_prob in _drafted(row, first, verified)]
 
 
-def _kl(logits: Tensor, lprobs: Tensor, fed: Fed) -> Tensor:
+def _kl(row: Row, first: int, verified: Verified) -> Sequence[float]:
     """The divergence of the model's distribution p from the small model's q, sum of q log(q / p)."""
-    assert fed.lprobs is not None
-    q = fed.lprobs.exp()
-    return tree_sum(torch.where(q > 0, q * (fed.lprobs - lprobs), 0.0))
+    count = len(row.draft.tokens)
+    if first == count:
+        return []
+    assert row.draft.logits is not None
+    of_model = verified.scores.rows(range(row.begin + first, row.begin + count))
+    return kl_divergence(row.draft.logits[first:count], of_model).tolist()
 
 
-def _margin(logits: Tensor, lprobs: Tensor, fed: Fed) -> Tensor:
+def _margin(row: Row, first: int, verified: Verified) -> Sequence[float]:
     """How far the drafted word's logit lies below the best."""
-    return logits.amax(1) - _of(logits, fed.drafted)
+    best = verified.log_probs[row.begin + first : row.begin + len(row.draft.tokens)]
+    return [a - b for a, b in zip(best, _drafted(row, first, verified), strict=True)]
 
 
-def _of(values: Tensor, words: Tensor) -> Tensor:
-    """The value [N] that each word [N] has in values [N,V]; any where the word is none."""
-    return values.gather(1, words.clamp(min=0)[:, None]).squeeze(1)
+def _drafted(row: Row, first: int, verified: Verified) -> list[float]:
+    """The model's log-probability of each drafted token from this one on."""
+    given = verified.scores.given_log_probs
+    assert given is not None
+    found: list[float] = given[row.begin + first : row.begin + len(row.draft.tokens)].tolist()
+    return found
 
 
-# Of logits [N,V] and their log-probabilities, both fp32.
-_DISTANCES: dict[str, Callable[[Tensor, Tensor, Fed], Tensor]] = {
+def kl_divergence(q_logits: FloatArray, p_logits: FloatArray) -> npt.NDArray[np.float64]:
+    """Sum of q log(q / p) of distributions with these logits [n,V]: [n]."""
+    q, p = (_log_softmax(logits) for logits in (q_logits, p_logits))
+    with np.errstate(invalid="ignore"):  # minus infinity twice, where q is 0
+        return np.where(q > -np.inf, np.exp(q) * (q - p), 0.0).sum(1)
+
+
+def _log_softmax(logits: FloatArray) -> npt.NDArray[np.float64]:
+    wide = logits - logits.max(1, keepdims=True).astype(np.float64)
+    return np.asarray(wide - np.log(np.exp(wide).sum(1, keepdims=True)))
+
+
+# Of a row's drafted tokens, from one on: each one's distance, nats.
+DISTANCES: dict[str, Callable[[Row, int, Verified], Sequence[float]]] = {
     "cross-entropy": _cross_entropy,
     "kl": _kl,
     "margin": _margin,
@@ -55,68 +76,59 @@ class BigLittle(DraftAndVerify):
 
     The small model's best words are drafted while it gives them at least the probability `fallback`. The
     first whose distance is above `rollback` is replaced by the model's best word, and those after it are
-    dropped; after a draft that stands comes the model's best word. Each row falls back on its own. An eos is
-    a word like any other: it ends the output only once the model has let it stand.
+    dropped; after a draft that is accepted comes the model's best word. Each row falls back on its own. An
+    eos is a word like any other: it ends the output only once the model has accepted it.
 
     At `rollback` 0 a word must be certain to the model (cross-entropy), or score as its best (margin), or
     the two models must agree up to rounding (kl): the output is greedy search's, but for near ties. At
-    `rollback` inf all words stand. At `fallback` 0 the small model never stops before `max_draft` words or
-    eos, at 1 it drafts only what it is certain of.
+    `rollback` inf all words are accepted. At `fallback` 0 the small model never stops before `max_draft`
+    words or eos, at 1 it drafts only what it is certain of.
     """
 
-    promise = "approximate: words of the small model stand where the model nearly agrees"
+    promise = "approximate: words of the small model are accepted where the model nearly agrees"
 
-    drafter: str = option("", DRAFTER_HELP, model=True, smaller=True)
+    drafter: str = option("", DRAFTER_HELP, model=True, smaller=True, arrays=True)
     fallback: float = option(
         0.6,
         "the small model writes on while its best word is at least so likely; 0: always",
         low=0.0,
         high=1.0,
     )
-    rollback: float = option(2.0, "largest distance, in nats, of a word that stands; inf: any", low=0.0)
+    rollback: float = option(2.0, "largest distance, in nats, of a word that is accepted; inf: any", low=0.0)
     max_draft: int = option(10, "longest draft, tokens", low=1)
     distance: str = option(
         "cross-entropy",
         "of the small model's word from the model: its negative log-probability there, the divergence of "
         "the two distributions, or how far it scores below the best word",
-        choices=tuple(_DISTANCES),
+        choices=tuple(DISTANCES),
     )
 
     def check_helpers(self) -> None:
         small_model(self.helpers, self.name)
 
-    def make_drafter(self, scorer: Seq2SeqScorer) -> Drafter:
-        small = small_model(self.helpers, self.name).mode(exact=self.exact)
-        compares = self.distance == "kl"
-        return SmallModel(small, self.max_draft, _Sure(self.fallback, compares), with_lprobs=compares)
+    def make_drafter(self, scorer: PassScorer) -> SmallModel:
+        pick = PickBest(self.fallback, keeps_logits=self.distance == "kl")
+        return SmallModel(small_model(self.helpers, self.name), self.max_draft, pick)
 
     def acceptance(self) -> Acceptance:
-        return _Rollback(_DISTANCES[self.distance], self.rollback)
+        return Rollback(DISTANCES[self.distance], self.rollback)
+
+    def choice(self, eos: int, *, are_forcing: bool) -> RowConstraints:
+        return replace(super().choice(eos, are_forcing=are_forcing), reads_drafts=True)
 
 
 @dataclass(frozen=True)
-class _Sure:
-    """A Pick: the best word, as long as it is likely enough."""
+class Rollback(StepwiseAcceptance):
+    """Accepts a drafted word unless its distance is above `most`."""
 
-    fallback: float
-    with_lprobs: bool
-
-    def __call__(self, logits: Tensor, requests: Tensor, positions: Tensor) -> Picked:
-        lprobs = logits.float().log_softmax(-1)
-        best, tokens = lprobs.max(-1)
-        return Picked(tokens, best.exp() >= self.fallback, lprobs if self.with_lprobs else None)
-
-
-@dataclass(frozen=True)
-class _Rollback:
-    """An Acceptance: a drafted word stands unless its distance is above `most`."""
-
-    distance: Callable[[Tensor, Tensor, Fed], Tensor]
+    distances: Callable[[Row, int, Verified], Sequence[float]]
     most: float
 
-    def __call__(self, logits: Tensor, fed: Fed) -> Judged:
-        logits = logits.float()
-        lprobs = logits.log_softmax(-1)
-        tokens = logits.max(-1).indices
-        stands = (fed.drafted >= 0) & (self.distance(logits, lprobs, fed) <= self.most)
-        return Judged(tokens, _of(lprobs, torch.where(stands, fed.drafted, tokens)), stands)
+    def judge(self, row: Row, first: int, verified: Verified) -> Iterator[Judgement]:
+        scored = zip(self.distances(row, first, verified), _drafted(row, first, verified), strict=True)
+        for i, (distance, log_prob) in enumerate(scored, first):
+            if distance <= self.most:
+                yield Judgement(True, row.draft.tokens[i], log_prob)
+            else:
+                at = row.begin + i
+                yield Judgement(False, verified.words[at], verified.log_probs[at])

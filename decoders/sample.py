@@ -14,6 +14,7 @@ from operator import attrgetter
 from nartk.decoders.drafters.aligned_text import spelling
 from nartk.decoders.drafters.ngram_cache import NgramCache
 from nartk.decoders.drafters.source_copy import SourceCopy, require_copying
+from nartk.decoders.loop.constraints import RowConstraints
 from nartk.decoders.loop.drafter import Drafter
 from nartk.decoders.loop.draws import RowDraws
 from nartk.decoders.loop.loop import DraftAndVerify
@@ -48,7 +49,11 @@ class Sampling(DraftAndVerify):
     seed: int = option(1, "another seed draws other words", low=0)
     nbest: int = option(1, "outputs drawn for a sentence, given back likeliest first", low=1)
 
-    def choice(self, eos: int, *, are_forcing: bool) -> RowDraws:
+    def choice(self, eos: int, *, are_forcing: bool) -> RowConstraints:
+        return self.draws(eos, are_forcing=are_forcing)
+
+    def draws(self, eos: int, *, are_forcing: bool) -> RowDraws:
+        """What draws the words, where `choice` does not choose otherwise."""
         # A pass takes no sum of 0, which the likeliest word alone would reach.
         top_k, top_p = (self.top_k, self.top_p) if self.top_p > 0 else (1, 1.0)
         rules = self.constraints()
@@ -121,6 +126,8 @@ def _together(index: int, drawn: Sequence[Result]) -> Result:
         passes=sum(result.passes for result in drawn),
         drafted=sum(result.drafted for result in drawn),
         accepted=sum(result.accepted for result in drawn),
+        drafter_passes=sum(result.drafter_passes for result in drawn),
+        branches=sum(result.branches for result in drawn),
         left_mid_batch=drawn[-1].left_mid_batch,
         phases=PhaseSeconds(
             *(

@@ -1,24 +1,34 @@
 """Speculative decoding (Leviathan, Kalman and Matias 2023, arXiv:2211.17192).
 
-A small autoregressive model drafts a block of tokens, which the model verifies in one pass. Symbols: N tokens
-judged in a pass, V words; p the model's distribution and q the drafter's, as in the paper.
+A small autoregressive model drafts a block of tokens, which the model verifies in one pass. Symbols: V words;
+p the model's distribution and q the drafter's, as in the paper.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from nartk.decoders.pace import Pace
-from nartk.decoders.paced import Adaptive
-from nartk.decoders.small_model import DRAFTER_HELP, Picked, SmallModel, pick_best, small_model
-from nartk.decoders.tensor_draws import Sampling, draw
-from nartk.decoders.tensor_loop import Acceptance, Drafter, Fed, Judged, argmax_acceptance, log_probs
+from nartk.decoders.drafters.small_model import DRAFTER_HELP, PickBest, SmallModel, small_model
+from nartk.decoders.loop.acceptance import (
+    Acceptance,
+    ArgmaxAcceptance,
+    Judgement,
+    StepwiseAcceptance,
+    Verified,
+)
+from nartk.decoders.loop.constraints import RowConstraints, log_prob
+from nartk.decoders.loop.draws import RowDraws
+from nartk.decoders.loop.loop import AdaptiveDrafts, DraftAndVerify
+from nartk.decoders.loop.rows import Row
+from nartk.decoders.sample import Sampling
 from nartk.errors import UsageError
+from nartk.passes import FloatArray, PassScorer, Scores, Want
+from nartk.reading import by_inversion
 from nartk.registry import option, register_decoder
-from nartk.scorer import Seq2SeqScorer
 
 _LEAST = 1e-3  # temperature above 0, as in `sample`
 # Of random numbers; each decision has one that no other decision has, or the draws would not be independent.
@@ -26,7 +36,7 @@ _DRAFTS, _ACCEPTS, _REPLACES = 1, 2, 3
 
 
 @register_decoder("speculative")
-class Speculative(Adaptive, Sampling):
+class Speculative(AdaptiveDrafts, Sampling):
     """Drafts with a small autoregressive model; equal to greedy search token for token.
 
     At a temperature above 0, words are drawn as `sample` draws them: the outputs have its distribution, but
@@ -37,7 +47,7 @@ class Speculative(Adaptive, Sampling):
     promise = "identical to greedy"
 
     temperature: float = option(0.0, "0: greedy search; above: divides the logits of the draws", low=0.0)
-    drafter: str = option("", DRAFTER_HELP, model=True, smaller=True)
+    drafter: str = option("", DRAFTER_HELP, model=True, smaller=True, arrays=True)
     block_size: int = option(5, "longest draft, tokens", low=1)
 
     def __post_init__(self) -> None:
@@ -62,52 +72,90 @@ class Speculative(Adaptive, Sampling):
     def check_helpers(self) -> None:
         small_model(self.helpers, self.name)
 
-    def make_drafter(self, scorer: Seq2SeqScorer) -> Drafter:
-        # Where nothing is drawn, the draft does not change the output: it may come from what is fastest.
-        small = small_model(self.helpers, self.name).mode(exact=self.exact and self.temperature > 0)
+    def make_drafter(self, scorer: PassScorer) -> SmallModel:
+        small = small_model(self.helpers, self.name)
         if self.temperature == 0:
-            return SmallModel(small, self.block_size, pick_best)
-        return SmallModel(small, self.block_size, _Draw(self), with_lprobs=True)
-
-    def make_pace(self, scorer: Seq2SeqScorer) -> Pace | None:
-        return super().make_pace(scorer) if self.temperature == 0 else None
+            return SmallModel(small, self.block_size, PickBest())
+        return SmallModel(small, self.block_size, PickDrawn(self._draws(_DRAFTS)))
 
     def acceptance(self) -> Acceptance:
-        return argmax_acceptance if self.temperature == 0 else _Reject(self)
+        if self.temperature == 0:
+            return ArgmaxAcceptance()
+        return RejectionSampling(self._draws(_ACCEPTS), self._draws(_REPLACES))
+
+    def choice(self, eos: int, *, are_forcing: bool) -> RowConstraints:
+        if self.temperature == 0:
+            return DraftAndVerify.choice(self, eos, are_forcing=are_forcing)
+        draws = self.draws(eos, are_forcing=are_forcing)
+        return replace(draws, stream=(_REPLACES,), reads_drafts=True)
+
+    def _draws(self, stream: int) -> RowDraws:
+        return replace(self.draws(0, are_forcing=False), stream=(stream,))
 
 
 @dataclass(frozen=True)
-class _Draw:
+class PickDrawn:
     """A Pick: a word drawn from the small model's distribution."""
 
-    options: Speculative
+    draws: RowDraws
+    keeps_logits: bool = True
 
-    def __call__(self, logits: Tensor, requests: Tensor, positions: Tensor) -> Picked:
-        chances = self.options.chances(logits)
-        tokens = draw(chances, self.options.numbers(requests, positions, _DRAFTS))
-        return Picked(tokens, lprobs=chances.log())
+    def want(self, index: Sequence[int], positions: Sequence[int]) -> Want:
+        return Want(draw=self.draws.draw(np.array(index), np.array(positions)))
+
+    def __call__(self, scores: Scores) -> tuple[list[int], list[float]]:
+        assert scores.drawn is not None
+        assert scores.drawn_log_probs is not None
+        return scores.drawn.tolist(), scores.drawn_log_probs.tolist()
 
 
 @dataclass(frozen=True)
-class _Reject:
-    """An Acceptance: the draft's word x stands with probability min(1, p(x) / q(x)).
+class RejectionSampling(StepwiseAcceptance):
+    """Accepts a drafted word x with probability min(1, p(x) / q(x)).
 
-    Where it falls, the word comes from norm(max(0, p - q)); where nothing is drafted, from p (section 2.3 and
-    algorithm 1 of the paper; theorem in its appendix A.1).
+    Where it is rejected, the word is drawn from norm(max(0, p - q)); where nothing is drafted, from p, which
+    the pass does (section 2.3 and algorithm 1 of the paper; theorem in its appendix A.1).
+
+    Args:
+        accepts, replaces: What gives the random numbers of both decisions.
     """
 
-    options: Speculative
+    accepts: RowDraws
+    replaces: RowDraws
 
-    def __call__(self, logits: Tensor, fed: Fed) -> Judged:
-        options, word = self.options, fed.drafted.clamp(min=0)[:, None]
-        assert fed.lprobs is not None
-        drafted = fed.drafted >= 0
-        p, q = options.chances(logits), fed.lprobs.exp() * drafted[:, None]
-        at = options.numbers(fed.requests, fed.positions, _ACCEPTS)
-        stands = drafted & (at * q.gather(1, word).squeeze(1) < p.gather(1, word).squeeze(1))
-        rest = (p - q).clamp(min=0)
-        # Nothing is left of p where it equals q, up to rounding; what is left is NaN where q is.
-        some = rest.amax(1, keepdim=True) > 0
-        tokens = draw(torch.where(some, rest, p), options.numbers(fed.requests, fed.positions, _REPLACES))
-        said = torch.where(stands, fed.drafted, tokens)
-        return Judged(tokens, log_probs(logits, said), stands)
+    def judge(self, row: Row, first: int, verified: Verified) -> Iterator[Judgement]:
+        draft, count, scores = row.draft, len(row.draft.tokens), verified.scores
+        if first == count:
+            return
+        assert draft.log_probs is not None
+        assert draft.logits is not None
+        assert scores.given_log_probs is not None
+        nodes = range(row.begin + first, row.begin + count)
+        log_probs = scores.given_log_probs[nodes.start : nodes.stop].tolist()
+        positions = len(row.tokens) + np.arange(first, count)
+        numbers = self.accepts.uniforms(np.full_like(positions, row.request.index), positions).tolist()
+        # Where nothing is filtered, p(x) and q(x) are known: logits are read where x is rejected alone.
+        logits = None if self.accepts.is_plain else scores.rows(nodes)
+        for i, number, token_log_prob in zip(range(first, count), numbers, log_probs, strict=True):
+            token = draft.tokens[i]
+            if logits is None:
+                p_of_token, q_of_token = math.exp(token_log_prob), math.exp(draft.log_probs[i])
+            else:
+                p_of_token = self.accepts.probs(logits[i - first])[token]
+                q_of_token = self.accepts.probs(draft.logits[i])[token]
+            if number * q_of_token < p_of_token:
+                yield Judgement(True, token, token_log_prob)
+                continue
+            after = scores.rows([row.begin + i])[0] if logits is None else logits[i - first]
+            word = self._replacement(row, i, after)
+            yield Judgement(False, word, log_prob(after, word))
+
+    def _replacement(self, row: Row, i: int, logits: FloatArray) -> int:
+        """The word in the place of a rejected token, after which the model's logits are [V]."""
+        assert row.draft.logits is not None
+        p, q = self.replaces.probs(logits), self.replaces.probs(row.draft.logits[i])
+        rest = np.maximum(p - q, 0)
+        if not rest.any():  # where p equals q, up to rounding
+            rest = p
+        index, position = np.array([row.request.index]), np.array([len(row.tokens) + i])
+        return int(by_inversion(rest[None], self.replaces.uniforms(index, position))[0])

@@ -168,14 +168,26 @@ def draw_words(logits: FloatArray, allowed: _BoolArray, draw: Draw) -> IntArray:
     Raises:
         PassError: All allowed words of a row have logits of minus infinity.
     """
-    order = np.lexsort((-logits, ~allowed), axis=-1)
-    wide = np.where(allowed, logits, -np.inf).astype(np.float64)
+    wide = np.where(allowed, logits, -np.inf)
+    return by_inversion(draw_weights(wide, draw), draw.uniforms)
+
+
+def draw_weights(logits: FloatArray, draw: Draw) -> _WideArray:
+    """What remains of the probabilities [n,V] fp64 after step 3 of `draw_words`, not normalised.
+
+    Args:
+        logits: [n,V], minus infinity for words that are forbidden.
+    """
+    wide = logits.astype(np.float64)
     highest = wide.max(1, keepdims=True)
     for i, value in enumerate(highest[:, 0]):
         if value == -np.inf:
             raise PassError(f"no word can be drawn after scored token {i}: all have probability 0")
     # Subtracted first: a quotient by a small temperature may be too large for fp64.
-    weights = np.exp((wide - highest) / draw.temperature)
+    weights: _WideArray = np.exp((wide - highest) / draw.temperature)
+    if draw.top_k == 0 and draw.top_p == 1:
+        return weights
+    order = np.argsort(-logits, axis=1, kind="stable")
     ranked = np.take_along_axis(weights, order, 1)  # likeliest first
     if draw.top_k:
         ranked[:, draw.top_k :] = 0
@@ -184,8 +196,13 @@ def draw_words(logits: FloatArray, allowed: _BoolArray, draw: Draw) -> IntArray:
         before = np.pad(sums, ((0, 0), (1, 0)))[:, :-1]
         ranked[before >= draw.top_p * sums[:, -1:]] = 0
     np.put_along_axis(weights, order, ranked, 1)
+    return weights
+
+
+def by_inversion(weights: _WideArray, uniforms: _WideArray) -> IntArray:
+    """The first word [n] up to which weights [n,V] exceed a share [n] of their sum."""
     mass = weights.cumsum(1)
-    return (mass > draw.uniforms[:, None] * mass[:, -1:]).argmax(1).astype(np.int32)
+    return (mass > uniforms[:, None] * mass[:, -1:]).argmax(1).astype(np.int32)
 
 
 def _allowed(banned: Ragged | None, shape: tuple[int, ...]) -> _BoolArray:

@@ -95,9 +95,7 @@ PAIRS = [
 
 # The kinds of drafter that a strategy takes, and options with which it makes and judges most.
 DRAFTED: dict[str, tuple[tuple[str | None, ...], dict[str, Any]]] = {
-    "bild": (("transformer",), {"fallback": 0.0, "distance": "kl"}),
     "gad": (("blockwise", "nat", "ctc", "dag"), {"beta": 9, "tau": 50.0}),
-    "speculative": (("transformer",), {"temperature": 1.0}),
 }
 
 

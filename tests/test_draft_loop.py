@@ -406,11 +406,11 @@ def test_what_cannot_be_verified_is_cut_by_hand() -> None:
 
 
 def test_numbers_of_a_draft_go_with_its_tokens() -> None:
-    distributions = np.arange(6, dtype=np.float32).reshape(3, 2)
-    found = verifiable(Draft([5, 99, 6], [-1, -1, 0], [0.1, 0.2, 0.3], distributions), 10, 9)
+    logits = np.arange(6, dtype=np.float32).reshape(3, 2)
+    found = verifiable(Draft([5, 99, 6], [-1, -1, 0], [0.1, 0.2, 0.3], logits), 10, 9)
     assert found.log_probs == [0.1, 0.3]
-    assert found.distributions is not None
-    assert found.distributions.tolist() == [[0, 1], [4, 5]]
+    assert found.logits is not None
+    assert found.logits.tolist() == [[0, 1], [4, 5]]
 
 
 def test_drafts_are_merged_as_a_trie() -> None:

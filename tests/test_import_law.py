@@ -61,6 +61,7 @@ HOST_DECODERS = (
     "decoders/search/",
     *(f"decoders/{name}.py" for name in ("strategy", "greedy", "iad", "verify", "ngram", "sample", "beam")),
     *(f"decoders/{name}.py" for name in ("native", "canvas", "rerank", "glat", "mask_predict", "ctc_greedy")),
+    *(f"decoders/{name}.py" for name in ("recycling", "union", "speculative", "bild")),
 )
 
 

@@ -16,15 +16,13 @@ from typing import Any
 import pytest
 import torch
 from scripted import ScriptScorer, TableScorer, decode, outputs_of, over_tensors, plain_greedy
-from small_drafters import Near, drafting, shaken
 from torch import Tensor
 from transformers_small import random_config, random_model, random_requests, vocabulary
 
 from nartk.decoders import pace as pace_module
 from nartk.decoders.pace import DEEPEST, Costs, Curve, Outlook, Pace, Row, Standing, best_plan
 from nartk.decoders.paced import Adaptive
-from nartk.decoders.small_model import SmallModel, pick_best
-from nartk.decoders.tensor_loop import Draft, Drafter, sources
+from nartk.decoders.tensor_loop import Draft, Drafter
 from nartk.decoders.tensor_ngram import NgramCache
 from nartk.hypothesis import Request, Result
 from nartk.models.transformer_scorer import TransformerScorer
@@ -549,9 +547,8 @@ def paced(strategy: Any, pace: Pace) -> Any:
     return made(**{item.name: getattr(strategy, item.name) for item in dataclasses.fields(strategy)})
 
 
-def strategies_of(scorer: TableScorer) -> list[Any]:
-    made = [over_tensors(name, {}) for name in ("iad", "ngram")]
-    return [*made, drafting("speculative", Near(scorer, seed=1, noise=0.7))]
+def strategies_of() -> list[Any]:
+    return [over_tensors(name, {}) for name in ("iad", "ngram")]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -568,7 +565,7 @@ def test_the_output_is_greedy_searchs_whatever_is_drafted_when(seed: int, device
         for i in range(25)
     ]
     wanted = plain_greedy(scorer.scores, requests)
-    for strategy in strategies_of(scorer):
+    for strategy in strategies_of():
         accepted = 0
         for batch_size in (1, 3, 25):
             dice = Dice(seed + batch_size), Dice(seed + batch_size, rests=[0])
@@ -589,50 +586,13 @@ def test_no_bit_depends_on_what_is_drafted_when(dtype: torch.dtype, device: torc
         config = random_config(rng)
         model = random_model(config, seed)
         words = vocabulary(config.tgt_vocab)
-        scorer, small = (
-            TransformerScorer(each, words, dtype=dtype, device=device)
-            for each in (model, shaken(model, seed, 0.02))
-        )
+        scorer = TransformerScorer(model, words, dtype=dtype, device=device)
         requests = random_requests(rng, 12, len(words), limits=[1, 2, 5, 9, 20])
         wanted = said(decode(over_tensors("greedy", {}), scorer, requests, batch_size=1))
-        for name in ("iad", "ngram", "speculative"):
-            strategy = drafting(name, small)
+        for strategy in strategies_of():
             for batch_size in (1, 3, 12):
                 results = decode(paced(strategy, Dice(seed)), scorer, requests, batch_size=batch_size)
                 assert said(results) == wanted
-
-
-def drafts_after_a_pause(drafter: Any, scorer: TableScorer) -> tuple[list[int], list[int]]:
-    """The draft of one that drafted, was wrong, and paused; and of one that begins there."""
-    request = Request(0, (*range(4, 14), *range(4, 14), EOS), 30)
-    source = sources(scorer, [request])
-    outputs = torch.tensor([[7, 12, 4, 9, 9, 5, 13, 6, *[1] * 23]], device=scorer.device)
-    lengths = torch.tensor([[0], [1], [8]], device=scorer.device)
-    budget = torch.tensor([5], device=scorer.device)
-    state = drafter.start(source, [request])
-    _, state = drafter.draft(state, outputs, lengths[0], budget)
-    draft, _ = drafter.draft(drafter.pause(state, lengths[1]), outputs, lengths[2], budget)
-    fresh, _ = drafter.draft(drafter.start(source, [request]), outputs, lengths[2], budget)
-    return draft.tokens[0].tolist(), fresh.tokens[0].tolist()
-
-
-class Unpaused(SmallModel):
-    """Known to be wrong: takes what it drafted before a pause for accepted."""
-
-    def pause(self, state: Any, lengths: Tensor) -> Any:
-        return state
-
-
-def test_a_paused_small_model_goes_on_from_what_was_accepted(device: torch.device) -> None:
-    wrong = 0
-    for seed in range(20):
-        scorer = TableScorer(15, seed=seed, bonus=0, patience=9, device=device)
-        small = Near(scorer, seed=99, noise=3.0)
-        after, fresh = drafts_after_a_pause(SmallModel(small, 5, pick_best), scorer)
-        assert after == fresh
-        after, fresh = drafts_after_a_pause(Unpaused(small, 5, pick_best), scorer)
-        wrong += after != fresh
-    assert wrong > 0
 
 
 def test_an_ngram_cache_finds_what_was_put_out_while_it_paused(device: torch.device) -> None:
@@ -649,9 +609,8 @@ def test_an_ngram_cache_finds_what_was_put_out_while_it_paused(device: torch.dev
 
 def test_where_the_draft_shows_in_the_output_nothing_is_paced(device: torch.device) -> None:
     scorer = TableScorer(15, device=device)
-    for name, options in (("gad", {"beta": 2}), ("speculative", {"temperature": 0.7})):
-        assert over_tensors(name, {"adaptive": True, **options}).make_pace(scorer) is None
-        assert over_tensors(name, {"adaptive": True}).make_pace(scorer) is not None
+    assert over_tensors("gad", {"adaptive": True, "beta": 2}).make_pace(scorer) is None
+    assert over_tensors("gad", {"adaptive": True}).make_pace(scorer) is not None
     assert over_tensors("iad", {"adaptive": False}).make_pace(scorer) is None
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from nartk.passes import ROOT, Pass, Scores, Want
@@ -99,4 +99,49 @@ class ArgmaxAcceptance:
             word = verified.words[nodes[-1]]
         return Verdict(
             accepted, [verified.words[node] for node in nodes], [verified.log_probs[node] for node in nodes]
+        )
+
+
+class Judgement(NamedTuple):
+    """What is output in the place of a drafted token.
+
+    Attributes:
+        is_accepted: Whether the token is accepted; then it is output, else the word.
+        word: What is output.
+        log_prob: Of it, natural.
+    """
+
+    is_accepted: bool
+    word: int
+    log_prob: float
+
+
+class StepwiseAcceptance:
+    """Base of acceptances that compare what drafter and verifier scored, token by token along a chain."""
+
+    want = Want()
+
+    def judge(self, row: Row, first: int, verified: Verified) -> Iterator[Judgement]:
+        """Judges the drafted tokens from this one on; asked for up to the first that is rejected, or eos."""
+        raise NotImplementedError
+
+    def __call__(self, row: Row, verified: Verified) -> Verdict:
+        drafted, begin = row.draft.tokens, row.begin
+        assert row.draft.parents is None, "a chain"
+        forced = min(max(0, len(row.request.prefix) - len(row.tokens)), len(drafted))
+        words, log_probs = verified.words[begin : begin + forced], verified.log_probs[begin : begin + forced]
+        of_prefix = (
+            Judgement(word == token, word, log_prob)
+            for token, word, log_prob in zip(drafted, words, log_probs, strict=False)
+        )
+        tokens: list[int] = []
+        scores: list[float] = []
+        for i, judged in enumerate(chain(of_prefix, self.judge(row, forced, verified))):
+            tokens.append(judged.word)
+            scores.append(judged.log_prob)
+            if not judged.is_accepted or judged.word == verified.eos:
+                return Verdict(range(i + judged.is_accepted), tokens, scores)
+        end = begin + len(drafted)
+        return Verdict(
+            range(len(drafted)), [*tokens, verified.words[end]], [*scores, verified.log_probs[end]]
         )

@@ -7,7 +7,7 @@ nothing. Symbols: N verified tokens, V words.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -112,16 +112,20 @@ class RowConstraints:
     Attributes:
         eos: The word that ends an output.
         are_forcing: Whether a request of the run has a prefix.
+        reads_drafts: Whether log-probabilities of drafted chains are read, for acceptances that compare them:
+            `Scores.given_log_probs` before each drafted token, where no prefix forces another.
     """
 
     rules: Constraints
     eos: int
     are_forcing: bool
+    reads_drafts: bool = field(default=False, kw_only=True)
 
     @property
     def are_none(self) -> bool:
         """Whether there is nothing to keep to."""
-        return not (self.are_forcing or self.rules.are_banning or self.rules.are_penalizing)
+        rules = self.rules
+        return not (self.are_forcing or self.reads_drafts or rules.are_banning or rules.are_penalizing)
 
     def want(self, want: Want, rows: Sequence[Drafting]) -> Want:
         """What is wanted of a pass, so that `words` or `candidates` can be read of it."""
@@ -129,8 +133,9 @@ class RowConstraints:
             outputs = (output for row in rows for output in outputs_before(row))
             banned = Ragged.of([self.rules.banned(output, self.eos) for output in outputs])
             want = replace(want, banned=banned)
-        if self.are_forcing:
-            given = [word for row in rows for word in forced_words(row)]
+        if self.are_forcing or self.reads_drafts:
+            words_of = given_words if self.reads_drafts else forced_words
+            given = [word for row in rows for word in words_of(row)]
             want = replace(want, given=np.array(given, np.int32))
         return want
 
@@ -200,3 +205,9 @@ def forced_words(row: Drafting) -> list[int]:
     if done >= len(prefix):
         return [-1] * (1 + count)
     return [prefix[done + level] if done + level < len(prefix) else -1 for level in levels_of(row.draft)]
+
+
+def given_words(row: Drafting) -> list[int]:
+    """The same, and behind the prefix the drafted token that follows each verified one of a chain."""
+    drafted = [*row.draft.tokens, -1]
+    return [token if word < 0 else word for word, token in zip(forced_words(row), drafted, strict=True)]

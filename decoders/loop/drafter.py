@@ -26,14 +26,14 @@ class Draft:
             each follows the one before it, a chain. The first of those that follow a token is the draft
             proper; the others are accepted if they are what is output there.
         log_probs: [K], of each token under the drafter, where it has them.
-        distributions: [K,V], what each token was drawn from, for acceptances that compare distributions.
+        logits: [K,V], what each token was chosen from, for acceptances that compare distributions.
         passes: Of the drafter's model, that this row took part in.
     """
 
     tokens: list[int] = field(default_factory=list)
     parents: list[int] | None = None
     log_probs: list[float] | None = None
-    distributions: FloatArray | None = None
+    logits: FloatArray | None = None
     passes: int = 0
 
 
@@ -115,7 +115,7 @@ def verifiable(draft: Draft, words: int, budget: int) -> Draft:
     if tokens and not (min(tokens) >= 0 and max(tokens) < words):
         tokens = tokens[: next(i for i, token in enumerate(tokens) if not 0 <= token < words)]
     if len(tokens) < len(draft.tokens):
-        return Draft(tokens, None, draft.log_probs, draft.distributions, draft.passes)
+        return Draft(tokens, None, draft.log_probs, draft.logits, draft.passes)
     return draft
 
 
@@ -142,7 +142,7 @@ def _verifiable_tree(draft: Draft, words: int, budget: int) -> Draft:
         [draft.tokens[i] for i in kept],
         parents,
         None if draft.log_probs is None else [draft.log_probs[i] for i in kept],
-        None if draft.distributions is None else draft.distributions[kept],
+        None if draft.logits is None else draft.logits[kept],
         draft.passes,
     )
 

@@ -7,15 +7,15 @@ the token alone: drafts and other rows change nothing. Symbols: N verified token
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from nartk.decoders.loop.constraints import Drafting, RowConstraints
 from nartk.decoders.loop.packing import levels_of
-from nartk.passes import Draw, Scores, Want
-from nartk.reading import read
+from nartk.passes import Draw, FloatArray, Scores, Want
+from nartk.reading import draw_weights, read
 
 # splitmix64's increment and multipliers (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number
 # generators", section 7 and its reference implementation).
@@ -23,6 +23,7 @@ _GAMMA, _FIRST, _SECOND = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D
 _BITS = 48  # of a uniform number: so much below 1 that no rounding takes it there
 
 _Words = npt.NDArray[np.uint64]
+_Ints = npt.NDArray[np.integer]
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class RowDraws(RowConstraints):
         temperature, top_k, top_p: As `nartk.passes.Draw` has them.
         seed: Another one draws other words.
         samples: Of a sentence: the request of its sample s has index ``sentence * samples + s``.
+        stream: Tells its numbers from those of other decisions at the same positions.
     """
 
     temperature: float
@@ -40,6 +42,7 @@ class RowDraws(RowConstraints):
     top_p: float
     seed: int
     samples: int
+    stream: tuple[int, ...] = field(default=(), kw_only=True)
 
     @property
     def are_none(self) -> bool:
@@ -68,12 +71,30 @@ class RowDraws(RowConstraints):
         positions = [
             len(row.tokens) + level for row, each in zip(rows, levels, strict=True) for level in each
         ]
+        return self.draw(index, np.array(positions))
+
+    def draw(self, index: _Ints, positions: _Ints) -> Draw:
+        """A draw for each position [N] of the requests of these indices [N]."""
+        return Draw(self.uniforms(index, positions), self.temperature, self.top_k, self.top_p)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether words are drawn from the model's own distribution, without temperature and filters."""
+        return (self.temperature, self.top_k, self.top_p) == (1.0, 0, 1.0)
+
+    def probs(self, logits: FloatArray) -> npt.NDArray[np.float64]:
+        """The probabilities [V] with which words are drawn after logits [V]."""
+        weights = draw_weights(logits[None], Draw(np.zeros(1), self.temperature, self.top_k, self.top_p))[0]
+        return weights / weights.sum()
+
+    def uniforms(self, index: _Ints, positions: _Ints) -> npt.NDArray[np.float64]:
+        """The number [N] in [0, 1) of each position [N] of the requests of these indices [N]."""
         sentence, sample = np.divmod(index, self.samples)
-        uniforms = uniform(self.seed, sentence, sample, np.array(positions))
-        return Draw(uniforms, self.temperature, self.top_k, self.top_p)
+        stream = (np.full_like(positions, part) for part in self.stream)
+        return uniform(self.seed, sentence, sample, positions, *stream)
 
 
-def uniform(seed: int, *parts: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
+def uniform(seed: int, *parts: _Ints) -> npt.NDArray[np.float64]:
     """Numbers [N] in [0, 1), independent for each combination of a seed and parts [N].
 
     A hash, not a generator with a state, so that a number does not depend on which were drawn before.

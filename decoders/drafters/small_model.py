@@ -1,0 +1,215 @@
+"""Drafts with a small autoregressive model, which reads in contexts of its own.
+
+Symbols: K drafted tokens, N tokens of a pass, n of them scored, V words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice, takewhile
+from operator import eq
+from typing import Any, Protocol
+
+import numpy as np
+
+from nartk.decoders.loop.drafter import Draft, PlainDrafter
+from nartk.decoders.loop.rows import Row
+from nartk.errors import StrategyMismatchError, UsageError
+from nartk.hypothesis import Request
+from nartk.passes import ROOT, FloatArray, IntArray, Pass, PassScorer, Scores, Want
+
+DRAFTER_HELP = "name or folder of the small autoregressive model that drafts"
+
+
+def small_model(helpers: Mapping[str, Any], strategy: str) -> PassScorer:
+    """The helper ``drafter``.
+
+    Raises:
+        UsageError: There is none.
+        StrategyMismatchError: It does not output one word after the other.
+    """
+    if "drafter" not in helpers:
+        raise UsageError(
+            f"strategy {strategy!r} drafts with a second model, and --drafter names none",
+            fix="name a small autoregressive model with --drafter",
+        )
+    scorer = helpers["drafter"]
+    if not isinstance(scorer, PassScorer):
+        raise StrategyMismatchError(
+            "--drafter needs a PassScorer, the model it names is none",
+            fix="name an autoregressive model, or draft with this one by --strategy gad",
+        )
+    return scorer
+
+
+class Pick(Protocol):
+    """Chooses tokens from what the small model scored."""
+
+    @property
+    def keeps_logits(self) -> bool:
+        """Whether drafts carry the logits that it chose from."""
+
+    def want(self, index: Sequence[int], positions: Sequence[int]) -> Want:
+        """What it reads to choose a token at each position of the outputs of requests of these indices."""
+
+    def __call__(self, scores: Scores) -> tuple[list[int], list[float]]:
+        """A token for each of the n, -1 where none is drafted, and its log-probability."""
+
+
+@dataclass(frozen=True)
+class PickBest:
+    """The likeliest word, where it is likely enough.
+
+    Args:
+        fallback: Least probability of a word that is drafted.
+    """
+
+    fallback: float = 0.0
+    keeps_logits: bool = False
+
+    def want(self, index: Sequence[int], positions: Sequence[int]) -> Want:
+        return Want()
+
+    def __call__(self, scores: Scores) -> tuple[list[int], list[float]]:
+        words, log_probs = scores.best.tolist(), scores.log_probs.tolist()
+        if self.fallback > 0:
+            is_likely = (np.exp(scores.log_probs) >= self.fallback).tolist()
+            words = [word if likely else -1 for word, likely in zip(words, is_likely, strict=True)]
+        return words, log_probs
+
+
+@dataclass(slots=True)
+class Reader:
+    """What the small model has read for a row.
+
+    Attributes:
+        memory: Handle of its encoded source.
+        context: Handle of its cells.
+        cells: How many tokens it has read: the start token, the output's, and `drafted`.
+        drafted: Of the last draft, those that it has read.
+    """
+
+    memory: int
+    context: int
+    cells: int = 0
+    drafted: list[int] = field(default_factory=list)
+
+    def unread(self, start_token: int, output: Sequence[int]) -> list[int]:
+        """What it reads next, the output's last token at least; `cells` are those that it keeps till then."""
+        if self.cells == 0:
+            return [start_token, *output]
+        known = self.cells - len(self.drafted)
+        same = sum(1 for _ in takewhile(bool, map(eq, self.drafted, islice(output, known - 1, None))))
+        self.cells, self.drafted = min(known + same, len(output)), []
+        return list(output[self.cells - 1 :])
+
+
+@dataclass(slots=True)
+class _Turn:
+    """A row's part in drafting.
+
+    Attributes:
+        most: Longest draft, tokens.
+        unread: What the small model reads next.
+    """
+
+    row: Row
+    reader: Reader
+    most: int
+    unread: list[int]
+    tokens: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    logits: list[FloatArray] = field(default_factory=list)
+    passes: int = 0
+
+    def draft(self) -> Draft:
+        logits = np.stack(self.logits) if self.logits else None
+        return Draft(self.tokens, None, self.log_probs, logits, self.passes)
+
+
+class SmallModel(PlainDrafter):
+    """Goes on from the output with a small model, up to eos, a token that is not picked, or `longest` tokens.
+
+    It catches up with the output in the pass that drafts the first token: what was rejected is truncated, and
+    what the verifier output instead is read.
+
+    Args:
+        scorer: Its words are the verifier's.
+        longest: Most tokens of a draft.
+    """
+
+    def __init__(self, scorer: PassScorer, longest: int, pick: Pick) -> None:
+        self.scorer, self.longest, self.pick = scorer, longest, pick
+        self.eos = scorer.vocab.eos
+
+    def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[Reader]:
+        own = self.scorer.encode([request.source for request in requests]).tolist()
+        try:
+            contexts = self.scorer.open(len(requests)).tolist()
+        except BaseException:
+            self.scorer.free(own)
+            raise
+        return list(map(Reader, own, contexts))
+
+    def stop(self, states: Sequence[Reader]) -> None:
+        self.scorer.close([reader.context for reader in states])
+        self.scorer.free([reader.memory for reader in states])
+
+    def draft(self, rows: Sequence[Row], budgets: Sequence[int]) -> list[Draft]:
+        mosts = [min(budget, self.longest) for budget in budgets]
+        turns = [_Turn(row, row.state, most, []) for row, most in zip(rows, mosts, strict=True)]
+        going = [turn for turn in turns if turn.most > 0]
+        self._catch_up(going)
+        while going:
+            self._step(going)
+            going = [turn for turn in going if turn.unread]
+        return [turn.draft() for turn in turns]
+
+    def _catch_up(self, turns: Sequence[_Turn]) -> None:
+        """Gives back the cells of what is not output, and notes what is to be read."""
+        contexts, lengths = [], []
+        for turn in turns:
+            reader, before = turn.reader, turn.reader.cells
+            turn.unread = reader.unread(self.scorer.start_token, turn.row.tokens)
+            if reader.cells < before:
+                contexts.append(reader.context)
+                lengths.append(reader.cells)
+        if contexts:
+            self.scorer.truncate(contexts, lengths)
+
+    def _step(self, turns: Sequence[_Turn]) -> None:
+        """One pass, in which each row reads what it has not read and picks a token; what it reads next."""
+        work, last = self._pass(turns)
+        positions = work.positions[last].tolist()
+        want = self.pick.want([turn.row.request.index for turn in turns], positions)
+        if len(last) < len(work.tokens):
+            want = replace(want, only=last)
+        scores = self.scorer.run(work, want)
+        words, log_probs = self.pick(scores)
+        if self.pick.keeps_logits:
+            for turn, word, logits in zip(turns, words, scores.rows(range(len(turns))), strict=True):
+                if word >= 0:
+                    turn.logits.append(logits)
+        self.scorer.commit(scores, np.arange(len(work.tokens), dtype=np.int32))
+        for turn, word, log_prob in zip(turns, words, log_probs, strict=True):
+            turn.reader.cells += len(turn.unread)
+            turn.reader.drafted += turn.tokens[-1:]
+            turn.passes += 1
+            turn.unread = []
+            if word >= 0:
+                turn.tokens.append(word)
+                turn.log_probs.append(log_prob)
+                if word != self.eos and len(turn.tokens) < turn.most:
+                    turn.unread = [word]
+
+    def _pass(self, turns: Sequence[_Turn]) -> tuple[Pass, IntArray]:
+        """What is unread, each row's a chain, and the index of each row's last token."""
+        counts = [len(turn.unread) for turn in turns]
+        ends = np.cumsum(counts, dtype=np.int32)
+        tokens = np.fromiter(chain.from_iterable(turn.unread for turn in turns), np.int32, int(ends[-1]))
+        readers = [(turn.reader.cells, turn.reader.memory, turn.reader.context) for turn in turns]
+        cells, memory, contexts = np.repeat(np.array(readers, np.int32).T, counts, axis=1)
+        inside = np.arange(len(tokens), dtype=np.int32) - np.repeat(ends - counts, counts).astype(np.int32)
+        parents = np.where(inside > 0, np.arange(-1, len(tokens) - 1, dtype=np.int32), np.int32(ROOT))
+        return Pass(tokens, cells + inside, memory, contexts, parents), ends - 1
