@@ -1,45 +1,67 @@
 """What the strategies share that fill canvases: lengths, places, and the choice among candidates.
 
-A candidate is a sentence's canvas of one of its k likeliest lengths. Symbols: B sentences, k candidates of
-each, R candidates in all, T places, N lengths, V words.
+A candidate is a sentence's canvas of one of its k likeliest lengths. Symbols: B sentences, T places of a
+canvas, the last of which is eos, L lengths.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-import torch
-from torch import Tensor
+import numpy as np
+import numpy.typing as npt
 
-from nartk.decoders.native import Asked, Found, Native
-from nartk.decoders.tensor_loop import log_probs
-from nartk.decoders.tensor_rerank import mean_of, require_reranker, teacher_forced
+from nartk.decoders.native import Found, Native, Output
+from nartk.decoders.rerank import require_reranker, teacher_forced
 from nartk.errors import UsageError
-from nartk.hypothesis import Request, Result
+from nartk.hypothesis import Request
+from nartk.parallel import Canvas, CanvasScorer, always_banned
+from nartk.passes import FloatArray, IntArray, Want
 from nartk.registry import option
-from nartk.scorer import CanvasScorer
-from nartk.sums import tree_sum
-
-_ELEMENTS = 1 << 26  # logits at a time, at most
 
 
-@dataclass(frozen=True)
-class Filled:
-    """R canvases, filled so far. A canvas has its words, then eos, then padding.
+@dataclass
+class Draft:
+    """A candidate, filled so far: words, then eos.
 
     Attributes:
-        tokens: [R,T] int64.
-        scores: [R,T] fp32, log-probability of each word when it was filled in; 0 at eos and behind.
-        margins: [R,T] fp32, nats between the best and the second best word; infinite at eos and behind.
-        passes_at: [R,T] int64, the pass that filled each place in, from 1; 0 at eos and behind.
+        memory: Handle of its source.
+        tokens: [T] int32.
+        log_probs: [T] fp32, of each word when it was filled in, and of the length at eos.
+        margins: [T] fp32, nats between the best and the second best word; infinite at eos.
+        passes_at: [T] int32, the pass that filled each place in, from 1; 0 at eos.
     """
 
-    tokens: Tensor
-    scores: Tensor
-    margins: Tensor
-    passes_at: Tensor
+    memory: int
+    tokens: IntArray
+    log_probs: FloatArray
+    margins: FloatArray = field(init=False)
+    passes_at: IntArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.margins = np.full(len(self.tokens), np.inf, np.float32)
+        self.passes_at = np.zeros(len(self.tokens), np.int32)
+
+    @classmethod
+    def blank(cls, memory: int, length: int, log_prob: float, *, mask: int, eos: int) -> Draft:
+        """A canvas of a length of that log-probability, without a word."""
+        tokens, log_probs = np.full(length, mask, np.int32), np.zeros(length, np.float32)
+        tokens[-1], log_probs[-1] = eos, log_prob
+        return cls(memory, tokens, log_probs)
+
+    @property
+    def words(self) -> int:
+        """Places but for eos."""
+        return len(self.tokens) - 1
+
+    def without_repeats(self) -> Draft:
+        """The same with the first of equal words in a row alone."""
+        kept = np.append(True, self.tokens[1:] != self.tokens[:-1])
+        merged = Draft(self.memory, self.tokens[kept], self.log_probs[kept])
+        merged.margins, merged.passes_at = self.margins[kept], self.passes_at[kept]
+        return merged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +77,12 @@ class CanvasStrategy(Native):
 
     length_beam: int = option(1, "lengths that are tried, the likeliest", low=1)
     rerank: str = option(
-        "", "name or folder of an autoregressive model that chooses among the lengths", model=True
+        "",
+        "name or folder of an autoregressive model that chooses among the lengths",
+        model=True,
+        arrays=True,
     )
-    merge_repeats: bool = option(False, "say a word once where it stands several times in a row")
+    merge_repeats: bool = option(False, "output a word once where it stands several times in a row")
     nbest: int = option(1, "outputs given back, at most as many as lengths", low=1)
 
     def __post_init__(self) -> None:
@@ -66,151 +91,105 @@ class CanvasStrategy(Native):
                 f"--nbest is {self.nbest}, above --length-beam {self.length_beam}", fix="raise --length-beam"
             )
 
-    def write(self, scorer: CanvasScorer, state: Any, lengths: Tensor) -> Filled:
-        """Fills canvases of lengths [R], one for each row of the state."""
-        raise NotImplementedError
-
-    def decode(
-        self, scorer: Any, requests: list[Request], batch_size: int, *, trace: bool
-    ) -> Iterator[Result]:
+    def check_helpers(self) -> None:
         if "rerank" in self.helpers:
             require_reranker(self.helpers["rerank"], "--rerank")
-        yield from super().decode(scorer, requests, batch_size, trace=trace)
 
-    def search(self, scorer: CanvasScorer, source: Asked, limits: Tensor) -> Found:
+    def write(self, scorer: CanvasScorer, drafts: Sequence[Draft]) -> None:
+        """Fills the canvases."""
+        raise NotImplementedError
+
+    def search(self, scorer: CanvasScorer, memory: IntArray, requests: Sequence[Request]) -> list[Found]:
         """The best `nbest` candidates of each sentence."""
-        state = scorer.read(source)
-        tried, chances = likeliest_lengths(scorer.predict_lengths(state), limits, self.length_beam)  # [B,k]
-        rows, columns = (chances > float("-inf")).nonzero().unbind(1)  # [R]
-        lengths = tried[rows, columns]
-        filled = self.write(scorer, scorer.select(state, rows), lengths)
-        tokens = filled.tokens
-        scores = filled.scores.scatter(1, lengths[:, None] - 1, chances[rows, columns][:, None])
-        ranks = mean_of(scores, lengths)
-        details = [scores, filled.margins, filled.passes_at]
+        mask, eos = scorer.mask, scorer.vocab.eos
+        candidates = [
+            [
+                Draft.blank(handle, length, log_prob, mask=mask, eos=eos)
+                for length, log_prob in likeliest_lengths(lengths, request.max_len, self.length_beam)
+            ]
+            for handle, lengths, request in zip(
+                memory.tolist(), scorer.predict_lengths(memory), requests, strict=True
+            )
+        ]
+        self.write(scorer, [draft for drafts in candidates for draft in drafts])
+        ranks = [[_mean(draft.log_probs) for draft in drafts] for drafts in candidates]
+        passes = [max(int(draft.passes_at.max()) for draft in drafts) for drafts in candidates]
         if self.merge_repeats:
-            tokens, lengths, details = _merge(tokens, lengths, details, scorer.vocab.pad)
+            candidates = [[draft.without_repeats() for draft in drafts] for drafts in candidates]
         if "rerank" in self.helpers:
-            other = self.helpers["rerank"].mode(exact=self.exact)
-            ranks = mean_of(teacher_forced(other, source, rows, tokens, lengths), lengths)
+            owners = [i for i, drafts in enumerate(candidates) for _ in drafts]
+            outputs = [draft.tokens.tolist() for drafts in candidates for draft in drafts]
+            sources = [request.source for request in requests]
+            scored = iter(teacher_forced(self.helpers["rerank"], sources, owners, outputs))
+            ranks = [[_mean(next(scored)) for _ in drafts] for drafts in candidates]
+        return [
+            Found(self._best(drafts, scores), max(1, count))
+            for drafts, scores, count in zip(candidates, ranks, passes, strict=True)
+        ]
 
-        def grid(values: Tensor, empty: float) -> Tensor:  # [R,...] -> [B,k,...]
-            out = values.new_full((*tried.shape, *values.shape[1:]), empty)
-            out[rows, columns] = values
-            return out
-
-        words, ranked = grid(tokens, scorer.vocab.pad), grid(ranks, float("-inf"))
-        best = ranked.argsort(dim=1, descending=True, stable=True)
-        counts = grid(lengths, -1)
-        if self.merge_repeats:
-            best, counts = _leave_out_twins(words, best, counts)
-        best = best[:, : self.nbest]
-
-        def take(values: Tensor) -> Tensor:  # [B,k,...] -> [B,nbest,...]
-            return values[torch.arange(len(best), device=best.device)[:, None], best]
-
-        positional, margins, passes_at = (take(grid(values, 0)) for values in details)
-        passes = torch.ones_like(limits).scatter_reduce(0, rows, filled.passes_at.amax(1), "amax")
-        return Found(
-            tokens=take(words),
-            lengths=take(counts),
-            scores=take(ranked),
-            positional=positional,
-            passes=passes,
-            passes_at=passes_at,
-            margins=margins,
-        )
+    def _best(self, drafts: Sequence[Draft], scores: Sequence[float]) -> list[Output]:
+        """The `nbest` best candidates, best first, of those with equal words the first."""
+        outputs: dict[bytes, Output] = {}
+        for i in sorted(range(len(drafts)), key=lambda i: -scores[i]):  # stable
+            draft = drafts[i]
+            details = (draft.tokens, draft.log_probs, draft.passes_at, draft.margins)
+            tokens, log_probs, passes_at, margins = (each.tolist() for each in details)
+            output = Output(tokens, scores[i], log_probs, passes_at, margins)
+            outputs.setdefault(draft.tokens.tobytes(), output)
+        return list(outputs.values())[: self.nbest]
 
 
-def likeliest_lengths(chances: Tensor, limits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k likeliest lengths, best first, of equal ones the shorter, and their log-probabilities: [B,k].
+def likeliest_lengths(log_probs: FloatArray, limit: int, k: int) -> list[tuple[int, float]]:
+    """The k likeliest lengths, best first, of equal ones the shorter, and their log-probabilities.
 
     Args:
-        chances: [B,N] fp32, log-probability of each length.
-        limits: [B], the longest that is wanted, to which what is likelier to be longer is counted.
+        log_probs: [L], of each length.
+        limit: The longest that is wanted, to which what is likelier to be longer is counted.
     """
-    length = torch.arange(chances.shape[1], device=chances.device)
-    last = limits.clamp(max=chances.shape[1] - 1)[:, None]
-    at_last = tree_sum(chances.exp() * (length >= last)).log()[:, None]
-    possible = torch.where(length == last, at_last, chances.masked_fill(length > last, float("-inf")))
-    order = possible.argsort(dim=1, descending=True, stable=True)[:, :k]
-    return order, possible.gather(1, order)
+    last = min(limit, len(log_probs) - 1)
+    possible = log_probs[: last + 1].copy()
+    with np.errstate(divide="ignore"):
+        possible[last] = np.log(np.exp(log_probs[last:].astype(np.float64)).sum())
+    order = np.argsort(-possible, kind="stable")[:k]
+    return [(length, float(possible[length])) for length in order.tolist() if possible[length] > -np.inf]
 
 
-def blank(scorer: CanvasScorer, lengths: Tensor) -> Filled:
-    """Canvases of lengths [R] without a word."""
-    places = torch.arange(int(lengths.max()), device=lengths.device)
-    tokens = torch.full((len(lengths), len(places)), scorer.vocab.pad, device=lengths.device)
-    tokens[places < lengths[:, None] - 1] = scorer.mask
-    tokens[places == lengths[:, None] - 1] = scorer.vocab.eos
-    zeros = torch.zeros(tokens.shape, dtype=torch.float32, device=lengths.device)
-    return Filled(tokens, zeros, torch.full_like(zeros, float("inf")), torch.zeros_like(tokens))
-
-
-def refill(
-    scorer: CanvasScorer, state: Any, lengths: Tensor, filled: Filled, places: Tensor, number: int
-) -> Filled:
-    """Forgets the words at places [R,T] bool, and fills in the best ones instead, all at once.
+def refill(scorer: CanvasScorer, work: Sequence[tuple[Draft, Sequence[int]]], number: int) -> None:
+    """Forgets the words of drafts at some places, and fills in the best ones instead, all in one pass.
 
     Neither the mask, nor padding, nor eos is a word here: the length says where eos is.
 
     Args:
+        work: Drafts, each with its places, ascending.
         number: Of this pass, from 1.
     """
-    never = torch.tensor([scorer.mask, scorer.vocab.pad, scorer.vocab.eos], device=places.device)
-    most = max(1, _ELEMENTS // (places.shape[1] * scorer.vocab.size))  # rows
-    some = places.any(1).nonzero().squeeze(1)
-    if not len(some):
-        return filled
-    found = []
-    for rows in some.split(most):
-        every = len(rows) == len(places)
-        count, masked = lengths[rows], places[rows]
-        width = int(count.max())
-        canvas = filled.tokens[rows].masked_fill(masked, scorer.mask)[:, :width]
-        logits = scorer.fill(canvas, count, state if every else scorer.select(state, rows))
-        logits = logits[masked[:, :width]].float()  # [n,V]
-        allowed = logits.index_fill(1, never, float("-inf"))
-        best, words = allowed.max(1)  # the first of equals
-        second = allowed.scatter_(1, words[:, None], float("-inf")).amax(1)
-        found.append((words, log_probs(logits, words), best - second))
-    words, scores, margins = (torch.cat(parts) for parts in zip(*found, strict=True))
-
-    def put(old: Tensor, new: Tensor) -> Tensor:
-        return old.masked_scatter(places, new)
-
-    return Filled(
-        put(filled.tokens, words),
-        put(filled.scores, scores),
-        put(filled.margins, margins),
-        filled.passes_at.masked_fill(places, number),
+    work = [(draft, places) for draft, places in work if places]
+    if not work:
+        return
+    for draft, places in work:
+        draft.tokens[places] = scorer.mask
+    lengths = np.array([len(draft.tokens) for draft, _ in work], np.int32)
+    canvas = Canvas(
+        np.array([draft.memory for draft, _ in work], np.int32),
+        lengths,
+        np.concatenate([draft.tokens for draft, _ in work]),
     )
+    begins = np.cumsum(lengths) - lengths
+    only: npt.NDArray[np.int32] = np.concatenate(
+        [begin + np.array(places, np.int32) for begin, (_, places) in zip(begins, work, strict=True)]
+    ).astype(np.int32)
+    banned = always_banned((scorer.mask, scorer.vocab.pad, scorer.vocab.eos), len(only))
+    scores = scorer.fill(canvas, Want(only=only, banned=banned, margin=True))
+    assert scores.margins is not None
+    at = 0
+    for draft, places in work:
+        part = slice(at, at + len(places))
+        draft.tokens[places] = scores.best[part]
+        draft.log_probs[places] = scores.log_probs[part]
+        draft.margins[places] = scores.margins[part]
+        draft.passes_at[places] = number
+        at += len(places)
 
 
-def _merge(
-    tokens: Tensor, lengths: Tensor, details: list[Tensor], pad: int
-) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Leaves the first of equal words in a row: tokens [R,T] and details [R,T] of which lengths [R] count."""
-    places = torch.arange(tokens.shape[1], device=tokens.device)
-    kept = (tokens != tokens.roll(1, 1)) | (places == 0)
-    kept &= places < lengths[:, None]
-    count = kept.sum(1)
-    left = places < count[:, None]
-
-    def close(values: Tensor, empty: float) -> Tensor:
-        return torch.full_like(values, empty).masked_scatter(left, values[kept])
-
-    return close(tokens, pad), count, [close(values, 0) for values in details]
-
-
-def _leave_out_twins(words: Tensor, best: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Puts candidates behind the others whose words [B,k,T] a better one has; their count becomes -1.
-
-    Args:
-        best: [B,k], the candidates in their order.
-    """
-    rows = torch.arange(len(best), device=best.device)[:, None]
-    ordered = words[rows, best]
-    twin = (ordered[:, :, None] == ordered[:, None]).all(3).tril(-1).any(2)
-    counts = counts.scatter(1, best, torch.where(twin, -1, counts.gather(1, best)))
-    return best.gather(1, twin.long().argsort(dim=1, stable=True)), counts
+def _mean(values: Sequence[float] | FloatArray) -> float:
+    return math.fsum(values) / len(values)

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nartk.decoders.ctc_search import prefix_beam_search, require_blank, silent_words
-from nartk.decoders.native import Found, Native
 from nartk.decoders.ngram_lm import NGram, load_ngram
+from nartk.decoders.tensor_native import Found, TensorNative
 from nartk.errors import UsageError
 from nartk.hypothesis import Request, Result
 from nartk.registry import option, register_decoder
@@ -19,7 +19,7 @@ from nartk.scorer import FrameScorer, Source
 
 
 @register_decoder("ctc-beam")
-class CtcBeam(Native):
+class CtcBeam(TensorNative):
     """Sums up the labellings of each output, and keeps the best outputs from frame to frame.
 
     A score is the log-probability of the output, summed over its labellings that were kept; with a language

@@ -1,18 +1,22 @@
-"""The likeliest label of each frame (Graves et al. 2006, section 3.2: best path decoding)."""
+"""The likeliest label of each frame (Graves et al. 2006, section 3.2: best path decoding).
+
+Symbols: B sentences, T frames.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import math
+from collections.abc import Sequence
+from itertools import groupby
 
-import torch.nn.functional as F
-from torch import Tensor
+import numpy as np
 
-from nartk.decoders.ctc_search import greedy_search, require_blank, silent_words
-from nartk.decoders.native import Found, Native
-from nartk.hypothesis import Request, Result
+from nartk.decoders.native import Found, Native, Output
+from nartk.errors import StrategyMismatchError
+from nartk.hypothesis import Request
+from nartk.parallel import FrameScorer, always_banned
+from nartk.passes import IntArray, Want
 from nartk.registry import register_decoder
-from nartk.scorer import FrameScorer, Source
 
 
 @register_decoder("ctc-greedy")
@@ -20,23 +24,36 @@ class CtcGreedy(Native):
     """Takes the likeliest label of each frame, merges runs and leaves out blanks.
 
     A score is the log-probability of these labels, all frames together; a token's, that of the frames that
-    merged into it; that of eos, which no frame says, that of all blanks.
+    merged into it; that of eos, which no frame outputs, that of all blanks.
     """
 
     needs = FrameScorer
     promise = "approximate: the likeliest label of each frame"
 
-    def decode(
-        self, scorer: Any, requests: list[Request], batch_size: int, *, trace: bool
-    ) -> Iterator[Result]:
-        require_blank(self.name, scorer)
-        yield from super().decode(scorer, requests, batch_size, trace=trace)
+    def search(self, scorer: FrameScorer, memory: IntArray, requests: Sequence[Request]) -> list[Found]:
+        if scorer.blank is None:
+            raise StrategyMismatchError(
+                f"strategy {self.name!r} needs a model whose frames may be blank, this model has no blank"
+            )
+        vocab, counts = scorer.vocab, scorer.frames(memory)
+        silent = [word for word in (vocab.bos, vocab.pad, vocab.eos) if word != scorer.blank]
+        scores = scorer.read_frames(memory, Want(banned=always_banned(silent, counts.sum())))
+        ends = np.cumsum(counts)[:-1]
+        rows = zip(np.split(scores.best, ends), np.split(scores.log_probs, ends), strict=True)
+        return [
+            Found([best_path(labels.tolist(), log_probs.tolist(), scorer.blank, vocab.eos)])
+            for labels, log_probs in rows
+        ]
 
-    def search(self, scorer: FrameScorer, source: Source, limits: Tensor) -> Found:
-        blank = require_blank(self.name, scorer)
-        found = greedy_search(scorer.emit(source), blank, silent_words(scorer.vocab, blank))
-        count = found.collapsed.lengths
-        end = count[:, None]
-        tokens = F.pad(found.collapsed.tokens, (0, 1)).scatter(1, end, scorer.vocab.eos)
-        scores = F.pad(found.scores, (0, 1)).scatter(1, end, found.blanks[:, None])
-        return Found(tokens[:, None], end + 1, found.totals[:, None], scores[:, None])
+
+def best_path(labels: Sequence[int], log_probs: Sequence[float], blank: int, eos: int) -> Output:
+    """What labels [T] and their log-probabilities become when runs are merged and blanks are left out."""
+    tokens, scores, blanks = [], [], [0.0]
+    for label, run in groupby(zip(labels, log_probs, strict=True), key=lambda pair: pair[0]):
+        total = math.fsum(log_prob for _, log_prob in run)
+        if label == blank:
+            blanks.append(total)
+        else:
+            tokens.append(label)
+            scores.append(total)
+    return Output([*tokens, eos], math.fsum(log_probs), [*scores, math.fsum(blanks)])

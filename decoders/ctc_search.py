@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nartk.decoders.beam import best_of
 from nartk.decoders.ngram_lm import NGram
+from nartk.decoders.tensor_best import best_of
 from nartk.errors import StrategyMismatchError
 from nartk.rows import steps, these
 from nartk.scorer import Frames
@@ -25,7 +25,7 @@ def require_blank(strategy: str, scorer: Any) -> int:
     """The model's blank; raises StrategyMismatchError where its frames always say a word."""
     if scorer.blank is None:
         raise StrategyMismatchError(
-            f"strategy {strategy!r} needs a model whose frames may say nothing, this model has no blank"
+            f"strategy {strategy!r} needs a model whose frames may be blank, this model has no blank"
         )
     return int(scorer.blank)
 
@@ -62,23 +62,6 @@ def collapse(labels: Tensor, lengths: Tensor, blank: int) -> Collapsed:
     return Collapsed(tokens, first.sum(1), places)
 
 
-@dataclass(frozen=True)
-class Greedy:
-    """The likeliest labels of frames, and what they say.
-
-    Attributes:
-        collapsed: The output.
-        scores: [B,T] fp32, natural logarithm: of each token the sum over the frames that merged into it.
-        blanks: [B] fp32, the sum over the blank frames.
-        totals: [B] fp32, the sum over all frames.
-    """
-
-    collapsed: Collapsed
-    scores: Tensor
-    blanks: Tensor
-    totals: Tensor
-
-
 def greedy_labels(frames: Frames, blank: int, silent: list[int]) -> Collapsed:
     """What the likeliest labels but the `silent` ones say, of equals any."""
     return collapse(_likeliest(frames, silent)[1], frames.lengths, blank)
@@ -91,41 +74,6 @@ def _likeliest(frames: Frames, silent: list[int]) -> tuple[Tensor, Tensor]:
     if bool(torch.isin(labels, never).any()):  # trained models say none; the copy costs three times the rest
         best, labels = frames.log_probs.index_fill(2, never, float("-inf")).max(2)
     return best, labels
-
-
-def greedy_search(frames: Frames, blank: int, silent: list[int]) -> Greedy:
-    """Takes the likeliest label of each frame but the `silent` ones, of equals any."""
-    best, labels = _likeliest(frames, silent)  # [B,T]
-    found = collapse(labels, frames.lengths, blank)
-    inside = torch.arange(labels.shape[1], device=labels.device) < frames.lengths[:, None]
-    best = torch.where(inside, best, 0.0)
-    spoken = found.places >= 0
-    in_run = running_sums(best, _changes(labels))
-    # The last frame of a run has the sum of the run; what is no end of one goes to a further column.
-    ends = spoken & F.pad(found.places[:, 1:] != found.places[:, :-1], (0, 1), value=True)
-    into = torch.where(ends, found.places, labels.shape[1])
-    scores = F.pad(torch.zeros_like(best), (0, 1)).scatter(1, into, in_run)[:, :-1]
-    whole = torch.zeros_like(spoken)
-    blanks, totals = (
-        running_sums(x, whole).gather(1, (frames.lengths - 1)[:, None]).squeeze(1)
-        for x in (torch.where(spoken, 0.0, best), best)
-    )
-    return Greedy(found, scores, blanks, totals)
-
-
-def running_sums(x: Tensor, first: Tensor) -> Tensor:
-    """Sums of x [B,T] from the last place at or before each that is `first` [B,T] bool, or 0, on -> [B,T].
-
-    Each round doubles what is summed up. The order of additions depends on the place and on `first` alone,
-    not on the batch or on T, as it might with `cumsum`.
-    """
-    started, step = first, 1
-    while step < x.shape[1]:
-        before = F.pad(x[:, :-step], (step, 0))
-        x = torch.where(started, x, x + before)
-        started = started | F.pad(started[:, :-step], (step, 0), value=True)
-        step *= 2
-    return x
 
 
 @dataclass(frozen=True)

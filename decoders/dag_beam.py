@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nartk.decoders.beam import best_of, repeats
 from nartk.decoders.dag_paths import powers, say_everywhere
 from nartk.decoders.graph import FoundInGraph
-from nartk.decoders.native import Found, Native
 from nartk.decoders.ngram_lm import NGram, load_ngram
+from nartk.decoders.tensor_best import best_of, repeats
+from nartk.decoders.tensor_native import Found, TensorNative
 from nartk.registry import option, register_decoder
 from nartk.scorer import Graph, GraphScorer, Source
 
@@ -24,7 +24,7 @@ _NONE = float("-inf")
 
 
 @register_decoder("dag-beam")
-class DagBeam(Native):
+class DagBeam(TensorNative):
     """Finds the outputs that are likeliest over all paths, weighed with an n-gram language model.
 
     An output Y of |Y| tokens, eos included, has the score

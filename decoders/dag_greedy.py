@@ -5,13 +5,13 @@ from __future__ import annotations
 from torch import Tensor
 
 from nartk.decoders.graph import choose_words, likeliest, score_ends, spell, walk
-from nartk.decoders.native import Found, Native
+from nartk.decoders.tensor_native import Found, TensorNative
 from nartk.registry import option, register_decoder
 from nartk.scorer import GraphScorer, Source
 
 
 @register_decoder("dag-greedy")
-class DagGreedy(Native):
+class DagGreedy(TensorNative):
     """Takes the likeliest edge from each vertex, and the likeliest word of each vertex it comes to.
 
     Edges come first, so words are asked for only on the path. A score is the log-probability of the path and

@@ -7,7 +7,7 @@ from torch import Tensor
 from nartk.decoders.dag_paths import say_everywhere
 from nartk.decoders.dag_viterbi import Viterbi, best_paths, normalise
 from nartk.decoders.graph import spell
-from nartk.decoders.native import Found
+from nartk.decoders.tensor_native import Found
 from nartk.registry import register_decoder
 from nartk.scorer import GraphScorer, Source
 

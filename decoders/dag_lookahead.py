@@ -6,13 +6,13 @@ from torch import Tensor
 
 from nartk.decoders.dag_paths import say_everywhere
 from nartk.decoders.graph import likeliest, spell, walk
-from nartk.decoders.native import Found, Native
+from nartk.decoders.tensor_native import Found, TensorNative
 from nartk.registry import option, register_decoder
 from nartk.scorer import GraphScorer, Source
 
 
 @register_decoder("dag-lookahead")
-class DagLookahead(Native):
+class DagLookahead(TensorNative):
     """From each vertex, takes the edge and word that are likeliest together.
 
     A score is the log-probability of the path and its words together; a token's, that of the edge to its

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from nartk.decoders.beam import best_of
 from nartk.decoders.graph import choose_words, likeliest, score_ends
+from nartk.decoders.tensor_best import best_of
 from nartk.rows import steps
 from nartk.scorer import Graph, GraphScorer
 

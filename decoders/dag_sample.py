@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from nartk.decoders.graph import choose_words, score_ends, spell, walk
-from nartk.decoders.native import Asked, Found, Native
 from nartk.decoders.tensor_draws import keep_likeliest, uniform
+from nartk.decoders.tensor_native import Asked, Found, TensorNative
 from nartk.registry import option, register_decoder
 from nartk.scorer import GraphScorer
 
@@ -18,7 +18,7 @@ _EDGE, _WORD = 0, 1  # what a random number is for
 
 
 @register_decoder("dag-sample")
-class DagSample(Native):
+class DagSample(TensorNative):
     """Draws an edge from each vertex and a word at each it comes to.
 
     A draw depends on the seed, the sentence, the sample and the vertex alone. A score is the log-probability

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nartk.decoders.dag_paths import powers
 from nartk.decoders.graph import Paths, choose_words, likeliest, score_ends, spell, walk
-from nartk.decoders.native import Found, Native
+from nartk.decoders.tensor_native import Found, TensorNative
 from nartk.registry import option, register_decoder
 from nartk.scorer import GraphScorer, Source
 
@@ -21,7 +21,7 @@ _CHUNK = {"cpu": 2**19, "cuda": 2**28}  # sums that exist at a time: what a CPU'
 
 
 @dataclass(frozen=True, kw_only=True)
-class Viterbi(Native):
+class Viterbi(TensorNative):
     """Base of both Viterbi decoders."""
 
     needs = GraphScorer

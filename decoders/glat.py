@@ -6,13 +6,11 @@ arXiv:1711.02281, section 4).
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
-from torch import Tensor
-
-from nartk.decoders.canvas import CanvasStrategy, Filled, blank, refill
+from nartk.decoders.canvas import CanvasStrategy, Draft, refill
+from nartk.parallel import CanvasScorer
 from nartk.registry import register_decoder
-from nartk.scorer import CanvasScorer
 
 
 @register_decoder("glat")
@@ -21,6 +19,5 @@ class Glat(CanvasStrategy):
 
     promise = "approximate: each word is chosen without the others"
 
-    def write(self, scorer: CanvasScorer, state: Any, lengths: Tensor) -> Filled:
-        empty = blank(scorer, lengths)
-        return refill(scorer, state, lengths, empty, empty.tokens == scorer.mask, 1)
+    def write(self, scorer: CanvasScorer, drafts: Sequence[Draft]) -> None:
+        refill(scorer, [(draft, range(draft.words)) for draft in drafts], 1)

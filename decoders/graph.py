@@ -16,7 +16,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from nartk.decoders.native import Found
+from nartk.decoders.tensor_native import Found
 from nartk.hypothesis import GraphTrace
 from nartk.rows import steps, these
 from nartk.scorer import Graph, GraphScorer

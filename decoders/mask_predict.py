@@ -1,18 +1,14 @@
-"""Mask-predict (Ghazvininejad et al. 2019, arXiv:1904.09324, section 3): guess, mask the worst, guess again.
-
-Symbols: R candidates, T places.
-"""
+"""Mask-predict (Ghazvininejad et al. 2019, arXiv:1904.09324, section 3): fill, mask the worst, fill again."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from nartk.decoders.canvas import CanvasStrategy, Filled, blank, refill
+from nartk.decoders.canvas import CanvasStrategy, Draft, refill
+from nartk.parallel import CanvasScorer
 from nartk.registry import option, register_decoder
-from nartk.scorer import CanvasScorer
 
 
 @register_decoder("mask-predict")
@@ -28,20 +24,13 @@ class MaskPredict(CanvasStrategy):
     iterations: int = option(10, "passes at most", low=1)
     length_beam: int = option(5, "lengths that are tried, the likeliest", low=1)
 
-    def write(self, scorer: CanvasScorer, state: Any, lengths: Tensor) -> Filled:
-        filled = blank(scorer, lengths)
-        words = filled.tokens == scorer.mask
+    def write(self, scorer: CanvasScorer, drafts: Sequence[Draft]) -> None:
         for t in range(self.iterations):
-            count = (lengths - 1) * (self.iterations - t) // self.iterations
-            if int(count.max()) == 0:
-                break
-            worst = _lowest(filled.scores.masked_fill(~words, float("inf")), count)
-            filled = refill(scorer, state, lengths, filled, worst, t + 1)
-        return filled
-
-
-def _lowest(scores: Tensor, count: Tensor) -> Tensor:
-    """The places [R,T] bool of the count [R] lowest scores [R,T], of equal ones the first."""
-    order = scores.argsort(dim=1, stable=True)
-    first = torch.arange(scores.shape[1], device=scores.device) < count[:, None]
-    return torch.zeros_like(first).scatter(1, order, first)
+            worst = []
+            for draft in drafts:
+                count = draft.words * (self.iterations - t) // self.iterations
+                lowest = np.argsort(draft.log_probs[: draft.words], kind="stable")[
+                    :count
+                ]  # of equal ones the first
+                worst.append((draft, np.sort(lowest).tolist()))
+            refill(scorer, worst, t + 1)

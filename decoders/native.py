@@ -1,125 +1,111 @@
 """The base of the native decoders of non-autoregressive models: batch after batch, all places at once.
 
-Symbols: B rows, N outputs a row, T tokens of an output.
+Symbols: B sentences, T tokens of an output.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from nartk.decoders.tensor_loop import pad_rows
-from nartk.decoders.tensor_strategy import TensorStrategy
+from nartk.decoders.strategy import Strategy
 from nartk.errors import UsageError
-from nartk.hypothesis import GraphTrace, Hypothesis, Request, Result, TokenTrace
-from nartk.scorer import Source
+from nartk.hypothesis import Hypothesis, Request, Result, TokenTrace
+from nartk.passes import IntArray
+
+
+@dataclass(frozen=True)
+class Output:
+    """One output of a sentence, eos at its end.
+
+    Attributes:
+        tokens: [T].
+        score: Natural logarithm; what it is, the strategy says.
+        log_probs: [T] of each token; None where the strategy has none.
+        passes_at: [T], the pass that settled each token, from 1; None: the last.
+        margins: [T], nats between the best and the second best word of each place; None: not known.
+    """
+
+    tokens: Sequence[int]
+    score: float
+    log_probs: Sequence[float] | None = None
+    passes_at: Sequence[int] | None = None
+    margins: Sequence[float] | None = None
 
 
 @dataclass(frozen=True)
 class Found:
-    """N outputs of each of B rows, best first.
+    """What was found for a sentence.
 
     Attributes:
-        tokens: [B,N,T] int64, eos at the end of each output.
-        lengths: [B,N] int64, tokens that count; negative where a row has no further output.
-        scores: [B,N] fp32, natural logarithm; what they are, the strategy says.
-        positional: [B,N,T] fp32, log-probability of each token; None where the strategy has none.
-        passes: How many times the model ran; [B] int64 where rows differ.
-        passes_at: [B,N,T] int64, the pass that settled each token; None: the last.
-        margins: [B,N,T] fp32, nats between the best and the second best word of each place.
+        outputs: Best first.
+        passes: How many passes of the model it took part in.
     """
 
-    tokens: Tensor
-    lengths: Tensor
-    scores: Tensor
-    positional: Tensor | None
-    passes: int | Tensor = 1
-    passes_at: Tensor | None = None
-    margins: Tensor | None = None
-
-    def graphs(self, scorer: Any) -> Sequence[GraphTrace | None]:
-        """What a trace shows of the graph of each row; None: there is none."""
-        return [None] * len(self.lengths)
-
-
-@dataclass(frozen=True)
-class Asked(Source):
-    """The sources of B requests.
-
-    Attributes:
-        requests: [B] int64, the index of each Request, which unlike its row does not depend on the batch.
-    """
-
-    requests: Tensor
+    outputs: Sequence[Output]
+    passes: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Native(TensorStrategy):
+class Native(Strategy):
     """Base of the strategies that ask a non-autoregressive model for a whole output. They are approximate.
 
     A subclass implements `search` for a batch. What it finds may not depend on the batch.
     """
 
-    def search(self, scorer: Any, source: Asked, limits: Tensor) -> Found:
-        """The outputs of sources; those longer than limits [B] tokens are cut by the caller."""
+    def search(self, scorer: Any, memory: IntArray, requests: Sequence[Request]) -> Sequence[Found]:
+        """What is found for B sentences, encoded as memory [B]; what is too long is cut by the caller."""
         raise NotImplementedError
 
-    def decode(
-        self, scorer: Any, requests: list[Request], batch_size: int, *, trace: bool
+    def run(
+        self,
+        scorer: Any,
+        requests: Sequence[Request],
+        *,
+        batch_size: int,
+        max_tokens: int | None = None,
+        trace: bool = False,
     ) -> Iterator[Result]:
-        for request in requests:
-            if request.prefix:
-                raise UsageError(
-                    f"strategy {self.name!r} cannot be made to begin with given words",
-                    fix="leave the prefix out, or use a strategy that decodes from left to right",
-                )
-        for at in range(0, len(requests), batch_size):
-            yield from self._batch(scorer, requests[at : at + batch_size], trace=trace)
+        self.check_helpers()
+        if any(request.prefix for request in requests):
+            raise UsageError(
+                f"strategy {self.name!r} cannot be made to begin with given words",
+                fix="leave the prefix out, or use a strategy that decodes from left to right",
+            )
+        waiting = sorted(requests, key=lambda request: (len(request.source), -request.index))
+        while waiting:
+            count = batch_size
+            if max_tokens is not None:
+                count = max(1, min(count, max_tokens // len(waiting[-1].source)))
+            batch = waiting[: -count - 1 : -1]
+            del waiting[-count:]
+            yield from self._batch(scorer, batch, trace=trace)
 
     def _batch(self, scorer: Any, requests: list[Request], *, trace: bool) -> Iterator[Result]:
-        start = time.perf_counter()
-        device = scorer.device
-        tokens = pad_rows([request.source for request in requests], scorer.vocab.pad).to(device)
-        lengths = torch.tensor([len(request.source) for request in requests], device=device)
-        limits = torch.tensor([request.max_len for request in requests], device=device)
-        indices = torch.tensor([request.index for request in requests], device=device)
-        found = self.search(scorer, Asked(tokens, lengths, indices), limits)
-        counts, scores = found.lengths.tolist(), found.scores.tolist()
-        words = found.tokens.tolist()
-        positional = None if found.positional is None else found.positional.tolist()
-        margins, passes_at = (
-            None if values is None or not trace else values.tolist()
-            for values in (found.margins, found.passes_at)
-        )
-        passes = found.passes.tolist() if isinstance(found.passes, Tensor) else [found.passes] * len(requests)
-        seconds = time.perf_counter() - start
-        graphs = found.graphs(scorer) if trace else [None] * len(requests)
-        for i, request in enumerate(requests):
-            hypotheses = []
-            for j, count in enumerate(counts[i]):
-                if count < 0:
-                    break
-                count = min(count, request.max_len)
-                hypotheses.append(
-                    Hypothesis(
-                        tokens=tuple(words[i][j][:count]),
-                        score=scores[i][j],
-                        positional_scores=None if positional is None else tuple(positional[i][j][:count]),
-                        trace=tuple(
-                            TokenTrace(
-                                "model",
-                                passes[i] if passes_at is None else passes_at[i][j][k],
-                                None if margins is None else margins[i][j][k],
-                            )
-                            for k in range(count)
-                        )
-                        if trace
-                        else None,
-                    )
-                )
-            yield Result(request.index, tuple(hypotheses), seconds, passes=passes[i], graph=graphs[i])
+        start = perf_counter()
+        memory = scorer.encode([request.source for request in requests])
+        try:
+            found = self.search(scorer, memory, requests)
+        finally:
+            scorer.free(memory)
+        seconds = perf_counter() - start
+        for request, each in zip(requests, found, strict=True):
+            hypotheses = (_hypothesis(output, request.max_len, each.passes, trace) for output in each.outputs)
+            yield Result(request.index, tuple(hypotheses), seconds, passes=each.passes)
+
+
+def _hypothesis(output: Output, longest: int, passes: int, trace: bool) -> Hypothesis:
+    count = min(len(output.tokens), longest)
+    traced = None
+    if trace:
+        passes_at = [passes] * count if output.passes_at is None else output.passes_at
+        margins = [None] * count if output.margins is None else output.margins
+        traced = tuple(TokenTrace("model", passes_at[i], margins[i]) for i in range(count))
+    return Hypothesis(
+        tokens=tuple(output.tokens[:count]),
+        score=output.score,
+        positional_scores=None if output.log_probs is None else tuple(output.log_probs[:count]),
+        trace=traced,
+    )

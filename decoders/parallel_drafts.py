@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nartk.decoders.beam import best_of
 from nartk.decoders.ctc_search import greedy_labels, silent_words
 from nartk.decoders.dag_paths import say_everywhere
 from nartk.decoders.graph import likeliest, walk_everywhere
+from nartk.decoders.tensor_best import best_of
 from nartk.decoders.tensor_copy import CopyState, SourceCopy, copy_state, spelling
 from nartk.decoders.tensor_loop import Draft, Drafter, join_rows, select_rows
 from nartk.decoders.tree import Branches, DraftTree, Lattice

@@ -29,7 +29,11 @@ class DagScorer(NarScorer):
     @torch.inference_mode()
     def emit(self, source: Source) -> Graph:
         """Reads the source and says all vertices and edges at once."""
-        state = self.read(source)
+        return self.graph(self.read(source))
+
+    @torch.inference_mode()
+    def graph(self, state: NarState) -> Graph:
+        """All vertices and edges of encoded sources."""
         lengths = self.sizes(state)
         x = self.model.inputs(self.model.canvas(lengths), state.tokens)
         hidden = self.decode(x, lengths, state)

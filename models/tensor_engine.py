@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from nartk.engine.scorer import EngineScorer  # which an installation may lack
 
 
-class _Memory:
+class Memory:
     """An encoded source, freed when the last row that reads it goes."""
 
-    def __init__(self, scorer: EngineScorer, handle: int) -> None:
+    def __init__(self, scorer: Any, handle: int) -> None:
         self.scorer, self.handle = scorer, handle
 
     def __del__(self) -> None:
@@ -34,7 +34,7 @@ class _Memory:
 class _Row:
     """A context, closed when the last state that holds it goes."""
 
-    def __init__(self, scorer: EngineScorer, context: int, memory: _Memory) -> None:
+    def __init__(self, scorer: EngineScorer, context: int, memory: Memory) -> None:
         self.scorer, self.context, self.memory = scorer, context, memory
 
     def __del__(self) -> None:
@@ -84,7 +84,7 @@ class TensorEngine:
     def encode(self, source: Source, max_len: int) -> EngineState:
         sizes = source.lengths.tolist()
         tokens = [row[:size] for row, size in zip(source.tokens.tolist(), sizes, strict=True)]
-        memories = [_Memory(self.passes, handle) for handle in self.passes.encode(tokens).tolist()]
+        memories = [Memory(self.passes, handle) for handle in self.passes.encode(tokens).tolist()]
         contexts = self.passes.open(len(sizes)).tolist()
         rows = (_Row(self.passes, *each) for each in zip(contexts, memories, strict=True))
         return EngineState(tuple(rows), torch.zeros(len(sizes), dtype=torch.int64))

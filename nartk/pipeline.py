@@ -30,6 +30,7 @@ from nartk.errors import (
     requiring_torch,
 )
 from nartk.hypothesis import DecodeStats, Hypothesis, Request, Result
+from nartk.parallel import BlockScorer, CanvasScorer, FrameScorer, GraphScorer
 from nartk.passes import PassScorer
 from nartk.registry import (
     make_strategy,
@@ -43,14 +44,13 @@ from nartk.registry import (
 
 if TYPE_CHECKING:
     from nartk.architectures.transformer import TransformerConfig
-    from nartk.engine.scorer import EngineScorer
     from nartk.models.transformer import Transformer
 
 TYPES = ("fp32", "bf16", "fp16", "int8")  # fp16: in torch alone; int8: on the engine alone
 SHIPPED = ("gec-en",)  # models inside the package, the default first
-WITHOUT_BOTH = (
-    f"{WITHOUT_TORCH}, or install nartk with its engine: from a wheel, or where a C++17 compiler is"
-)
+WITHOUT_BOTH = f"{WITHOUT_TORCH}, or install nartk with its engine, from a wheel or with a C++17 compiler"
+# What strategies over arrays need of a model.
+ARRAYS = frozenset((PassScorer, FrameScorer, CanvasScorer, BlockScorer, GraphScorer))
 KEPT = 4  # other models that a model keeps loaded, those used last
 Drafts: TypeAlias = Sequence[str | Sequence[str]]  # of each line one or several
 
@@ -91,7 +91,7 @@ class Model:
         *,
         device: str,
         dtype: str,
-        engine: EngineScorer | None = None,
+        engine: Any = None,
     ) -> None:
         self.checkpoint = checkpoint
         self.config = config
@@ -101,24 +101,26 @@ class Model:
         self._helpers: dict[tuple[str, str, str], Model] = {}  # the one used last is the last
 
     @cached_property
-    def passes(self) -> PassScorer | None:
-        """What strategies over passes see of it; None: it is no model that scores passes."""
-        if self._engine is not None or not architecture(self.checkpoint.kind).autoregressive:
+    def passes(self) -> Any:
+        """What strategies over arrays see of it: a protocol of `nartk.passes` or `nartk.parallel`."""
+        if self._engine is not None:
             return self._engine
         with requiring_torch("decoding without the engine", fix=WITHOUT_BOTH):
+            from nartk.models.array_scorers import arrays_of
             from nartk.models.reference import ReferenceScorer
+
+        if not architecture(self.checkpoint.kind).autoregressive:
+            return arrays_of(self.scorer)
 
         return ReferenceScorer(**self._network())
 
     @cached_property
     def scorer(self) -> Any:
         """What strategies over tensors see of it, which takes torch."""
+        found = architecture(self.checkpoint.kind)
         if self._engine is None:
-            return architecture(self.checkpoint.kind).scorer(**self._network())
-        with requiring_torch("a strategy over tensors"):
-            from nartk.models.tensor_engine import TensorEngine
-
-        return TensorEngine(self._engine, self.config)
+            return found.scorer(**self._network())
+        return found.tensors(self._engine, self.config)
 
     def _network(self) -> dict[str, Any]:
         """What the scorers in torch are made of."""
@@ -139,10 +141,10 @@ class Model:
         Raises:
             StrategyMismatchError: The model speaks no protocol that it needs.
         """
-        scorer = self.passes if PassScorer in protocols(strategy) else self.scorer
-        if scorer is not None and speaks(strategy, scorer):
+        scorer = self.scorer if ARRAYS.isdisjoint(protocols(strategy)) else self.passes
+        if speaks(strategy, scorer):
             return scorer
-        return require_protocol(strategy, *(each for each in (self.scorer, self.passes) if each is not None))
+        return require_protocol(strategy, self.scorer, self.passes)
 
     @property
     def threads(self) -> int:
@@ -231,10 +233,7 @@ class Model:
         helper = self._helpers.pop(key, None)
         if helper is None:
             checkpoint = load_checkpoint(model_folder(name))
-            # What the engine does not serve has no int8, and only proposes.
-            is_served = self.dtype != "int8" or architecture(checkpoint.kind).autoregressive
-            dtype = self.dtype if is_served else "fp32"
-            helper = _serve(checkpoint, self.device, dtype, threads=self.threads)
+            helper = _serve(checkpoint, self.device, self.dtype, threads=self.threads)
         self._helpers[key] = helper
         if len(self._helpers) > KEPT:
             del self._helpers[next(iter(self._helpers))]
@@ -479,7 +478,8 @@ def _serve(checkpoint: Checkpoint, device: str, dtype: str, *, threads: int | No
     from nartk import engine
 
     found, config = architecture(checkpoint.kind), read_config(checkpoint)
-    if found.engine_at is not None and device == "cpu" and dtype in engine.TYPES and engine.available():
+    on_engine = found.engine_at is not None and device == "cpu" and dtype in engine.TYPES
+    if on_engine and engine.available():
         scorer = found.engine(
             config,
             checkpoint.tensors,
@@ -494,8 +494,8 @@ def _serve(checkpoint: Checkpoint, device: str, dtype: str, *, threads: int | No
             f"--dtype {dtype} needs the engine, which does not serve a {checkpoint.kind} on {device}",
             fix=f"choose from {', '.join(each for each in TYPES if each != dtype)}",
         )
-    fix = WITHOUT_BOTH if found.engine_at is not None and device == "cpu" else WITHOUT_TORCH
-    with requiring_torch(f"a model of architecture {found.name!r} here", fix=fix):
+    what = f"a {found.name} model in {dtype}" + (" without the engine" if on_engine else "")
+    with requiring_torch(what, fix=WITHOUT_BOTH if on_engine else WITHOUT_TORCH):
         import torch
 
     if threads is not None:

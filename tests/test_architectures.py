@@ -15,7 +15,7 @@ from nartk.architectures import architecture, architectures
 from nartk.errors import UsageError
 
 NAMES = sorted(architectures())
-HEAVY = ("torch", "numpy", "safetensors", "sentencepiece", "rich")
+HEAVY = ("torch", "numpy", "safetensors", "sentencepiece")
 
 
 def random_settings(config: Any, rng: random.Random) -> dict[str, Any]:
@@ -56,6 +56,9 @@ def test_names_and_shapes_of_weights_are_the_networks(name: str) -> None:
         with torch.device("meta"):
             weights = found.network(config).state_dict(keep_vars=True)
         assert config.weight_shapes() == {key: tuple(weight.shape) for key, weight in weights.items()}, config
+        first: dict[int, str] = {}
+        shared = {key: first.setdefault(id(weight), key) for key, weight in weights.items()}
+        assert config.shared_weights() == {key: other for key, other in shared.items() if key != other}
 
 
 def test_each_declares_itself_under_the_name_of_its_file() -> None:

@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nartk.decoders.ctc_search import collapse, greedy_search, prefix_beam_search, running_sums
+from nartk.decoders.ctc_greedy import best_path
+from nartk.decoders.ctc_search import collapse, prefix_beam_search
 from nartk.decoders.ngram_lm import NGram, read_arpa
 from nartk.errors import UsageError
 from nartk.models.ctc_alignment import (
@@ -197,36 +198,18 @@ def test_collapse_equals_the_textbook(device: torch.device) -> None:
             assert found.tokens[row, : found.lengths[row]].tolist() == list(wanted)
 
 
-def test_running_sums_start_anew_and_do_not_depend_on_the_width(device: torch.device) -> None:
-    draw = torch.Generator().manual_seed(0)
-    x = torch.randn(5, 23, generator=draw).to(device)
-    first = (torch.rand(5, 23, generator=draw) < 0.2).to(device)
-    found = running_sums(x, first)
-    total = np.zeros(5)
-    for t in range(23):
-        total = np.where(first[:, t].cpu(), 0.0, total) + x[:, t].double().cpu().numpy()
-        np.testing.assert_allclose(found[:, t].cpu(), total, atol=1e-5)
-    for width in range(1, 23):
-        assert torch.equal(running_sums(x[2:3, :width], first[2:3, :width])[0], found[2, :width])
-
-
-def test_greedy_scores_are_those_of_the_frames(device: torch.device) -> None:
-    draw = torch.Generator().manual_seed(0)
-    log_probs = torch.randn(20, 9, 6, generator=draw).mul(2).log_softmax(-1)
-    lengths = torch.randint(1, 10, (20,), generator=draw)
-    found = greedy_search(Frames(log_probs.to(device), lengths.to(device)), 0, [1, 2])
-    allowed = log_probs.double().numpy().copy()
-    allowed[:, :, [1, 2]] = -np.inf
-    for row, count in enumerate(lengths.tolist()):
-        labels, scores = allowed[row, :count].argmax(1), allowed[row, :count].max(1)
-        tokens = []
-        for label, run in itertools.groupby(range(count), lambda t, labels=labels: labels[t]):
-            if label != 0:
-                tokens.append((label, sum(scores[t] for t in run)))
-        assert found.collapsed.tokens[row].tolist() == [w for w, _ in tokens] + [0] * (9 - len(tokens))
-        np.testing.assert_allclose(found.scores[row, : len(tokens)].cpu(), [s for _, s in tokens], rtol=1e-5)
-        np.testing.assert_allclose(found.blanks[row].cpu(), scores[labels == 0].sum(), rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(found.totals[row].cpu(), scores.sum(), rtol=1e-5)
+def test_greedy_scores_are_those_of_the_frames() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        labels = rng.integers(0, 4, rng.integers(1, 12)) * 2
+        scores = np.log(rng.random(len(labels)))
+        found = best_path(labels.tolist(), scores.tolist(), 4, 2)
+        runs = [list(run) for _, run in itertools.groupby(range(len(labels)), lambda t, of=labels: of[t])]
+        spoken = [run for run in runs if labels[run[0]] != 4]
+        assert found.tokens == [*(labels[run[0]] for run in spoken), 2]
+        wanted = [*(scores[run].sum() for run in spoken), scores[labels == 4].sum()]
+        assert found.log_probs == pytest.approx(wanted, rel=1e-12, abs=1e-12)
+        assert found.score == pytest.approx(scores.sum(), rel=1e-12)
 
 
 def all_outputs(log_probs: np.ndarray, blank: int, silent: Sequence[int]) -> dict[tuple[int, ...], float]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import lru_cache
@@ -20,12 +22,14 @@ from tiny import WORDS
 from torch import Tensor
 from transformers_small import padded, random_config, random_requests, stir, vocabulary
 
+from nartk import engine
 from nartk.checkpoint import save_checkpoint
 from nartk.cli.decode import main
 from nartk.decoders.ctc_beam import CtcBeam
 from nartk.decoders.ctc_greedy import CtcGreedy
 from nartk.errors import StrategyMismatchError, UsageError
 from nartk.hypothesis import Request
+from nartk.models.array_scorers import arrays_of
 from nartk.models.ctc import BLANK, CtcConfig, CtcNat
 from nartk.models.ctc_alignment import ctc_best_alignment
 from nartk.models.ctc_scorer import CtcScorer
@@ -237,7 +241,7 @@ def test_a_copier_learns_to_copy(glancing: str) -> None:
     rows = [[*rng.sample(range(4, model.config.src_vocab), rng.randint(1, 8)), EOS] for _ in range(60)]
     requests = [Request(i, tuple(row), 40) for i, row in enumerate(rows)]
     for strategy in (CtcGreedy(), CtcBeam(beam_size=4, candidates=4)):
-        found = decode(strategy, scorer, requests)
+        found = decode(strategy, served(strategy, scorer), requests)
         right = sum(list(result.hypotheses[0].tokens) == row for result, row in zip(found, rows, strict=True))
         assert right >= 55, strategy
 
@@ -322,6 +326,11 @@ def test_scores_equal_a_numpy_twin(decoder_input: str, exact: bool, device: torc
         assert not said[3 * len(row) :].any()
 
 
+def served(strategy: Any, scorer: CtcScorer) -> Any:
+    """What a strategy is given of a model."""
+    return require_protocol(strategy, scorer, arrays_of(scorer))
+
+
 STRATEGIES = {
     "greedy": CtcGreedy(),
     "beam": CtcBeam(beam_size=5, candidates=4, nbest=5, word_bonus=0.5),
@@ -335,7 +344,8 @@ def test_a_batch_equals_batches_of_one(dtype: torch.dtype, strategy: Any, device
     outputs = set()
     for seed in range(6):
         model = random_ctc(seed)
-        scorer = CtcScorer(model, vocabulary(model.config.tgt_vocab), dtype=dtype, device=device)
+        vocab = vocabulary(model.config.tgt_vocab)
+        scorer = served(strategy, CtcScorer(model, vocab, dtype=dtype, device=device))
         requests = random_requests(random.Random(seed), 12, model.config.src_vocab, limits=(4, 60))
         many = decode(strategy, scorer, requests, batch_size=12)
         for result, request in zip(many, requests, strict=True):
@@ -348,7 +358,7 @@ def test_a_batch_equals_batches_of_one(dtype: torch.dtype, strategy: Any, device
 
 def test_scores_are_sums_and_outputs_end(device: torch.device) -> None:
     model = random_ctc(2)
-    scorer = CtcScorer(model, vocabulary(model.config.tgt_vocab), device=device)
+    scorer = served(CtcGreedy(), CtcScorer(model, vocabulary(model.config.tgt_vocab), device=device))
     found = 0
     for result in decode(CtcGreedy(), scorer, [Request(i, (4, 5, *[6] * i, EOS), 99) for i in range(6)]):
         (best,) = result.hypotheses
@@ -373,9 +383,8 @@ def test_a_model_without_blanks_is_refused() -> None:
     scorer = CtcScorer(CtcNat(small(11)), vocabulary(11))
     scorer.blank = None
     for strategy in (CtcGreedy(), CtcBeam()):
-        require_protocol(strategy, scorer)
-        with pytest.raises(StrategyMismatchError, match="frames may say nothing, this model has no blank"):
-            decode(strategy, scorer, [Request(0, (4, EOS), 9)])
+        with pytest.raises(StrategyMismatchError, match="frames may be blank, this model has no blank"):
+            decode(strategy, served(strategy, scorer), [Request(0, (4, EOS), 9)])
     assert isinstance(scorer, FrameScorer)
 
 
@@ -398,6 +407,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         card="# Copies\n",
     )
     return folder
+
+
+def test_it_decodes_without_torch(folder: Path) -> None:
+    if not engine.available():
+        pytest.skip("there is no engine here")
+    code = f"""
+import sys
+sys.modules["torch"] = None  # every import of it fails
+import nartk
+print(nartk.load({str(folder)!r}).decode(["she sees the big cat ."], strategy="ctc-greedy")[0].text)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "she sees the big cat .\n"
 
 
 LINES = (b"she sees the big cat .", b"", b"he \xff goes", b"a b\x00c", b"the " * 70, b"he goes home !")

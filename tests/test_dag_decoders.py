@@ -497,7 +497,7 @@ def test_a_saved_model_says_what_it_said(folder: Path) -> None:
     scorer = DagScorer(network(len(model.checkpoint.target_vocab), seed=8, spread=3.0), model.scorer.vocab)
     (result,) = decode("dag-lookahead", scorer, [Request(0, (*ids, EOS), 26)])
     assert found.tokens == result.hypotheses[0].tokens
-    assert found.score == result.hypotheses[0].score
+    assert found.score == pytest.approx(result.hypotheses[0].score, abs=1e-4)  # the engine's, and torch's
 
 
 @pytest.mark.parametrize("form", WRAP)

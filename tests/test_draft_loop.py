@@ -515,7 +515,9 @@ def constrained_greedy(table: Table, request: Request, rules: Constraints) -> li
             said = [*output, word]
             early = word == EOS and len(said) < rules.min_len
             bad = any(said[-len(each) :] == list(each) for each in rules.forbidden)
-            if word in rules.suppressed or early or bad:
+            n = rules.no_repeat_ngram
+            recurs = n > 0 and any(said[i : i + n] == said[-n:] for i in range(len(said) - n))
+            if word in rules.suppressed or early or bad or recurs:
                 scores[word] = -math.inf
         best = scores.index(max(scores))
         output.append(request.prefix[len(output)] if len(output) < len(request.prefix) else best)
@@ -530,6 +532,7 @@ def random_rules(rng: random.Random, words: int) -> Constraints:
         forbidden=tuple(
             tuple(rng.choices(range(3, words), k=rng.randint(1, 2))) for _ in range(rng.choice([0, 2]))
         ),
+        no_repeat_ngram=rng.choice([0, 0, 2, 3]),
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import os
 import random
 from collections.abc import Callable, Sequence
@@ -12,15 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers_small import EOS, random_config, stir, vocabulary
+from support.parallel_models import (
+    KINDS,
+    canvas_of,
+    engine_of,
+    in_fp64,
+    network_log_probs,
+    random_parallel,
+    random_sources,
+    random_words,
+)
+from transformers_small import EOS
 
 from nartk import engine
 from nartk.errors import PassError
-from nartk.models.blockwise import Blockwise, BlockwiseConfig
-from nartk.models.ctc import CtcConfig, CtcNat
-from nartk.models.da_transformer import DagConfig, DaTransformer
-from nartk.models.nar import NonAutoregressive
-from nartk.models.nat import MASK, Nat, NatConfig
+from nartk.models.da_transformer import DaTransformer
+from nartk.models.nat import MASK, Nat
 from nartk.parallel import (
     BlockScorer,
     Canvas,
@@ -38,99 +43,6 @@ pytestmark = pytest.mark.skipif(
 
 CLOSE = 1e-4  # nats between engine and network in fp32
 SEEDS = range(12)
-KINDS = ("ctc", "nat", "blockwise", "dag")
-
-
-def random_parallel(kind: str, seed: int) -> NonAutoregressive:
-    """A network of a random shape, all options of its kind among them."""
-    rng = random.Random(f"{kind} {seed}")
-    torch.manual_seed(seed)
-    shape = dataclasses.asdict(random_config(rng)) | {
-        "decoder_positions": rng.choice(["sinusoidal", "learned", "none"]),
-        "max_source_len": 40,
-        "max_target_len": 70,
-    }
-    # A norm of small embeddings would magnify what fp32 itself rounds away.
-    shape["scale_embedding"] = shape["norm_embedding"] or rng.random() < 0.7
-    if shape["share_embeddings"] != "all":
-        shape["src_vocab"] += rng.randint(0, 9)
-    if kind == "ctc":
-        options = {"upsample": rng.randint(1, 4), "decoder_input": rng.choice(["source", "memory"])}
-        network: NonAutoregressive = CtcNat(CtcConfig(**shape, **options))
-    elif kind == "nat":
-        options = {
-            "decoder_input": ("mask", "uniform-copy", "soft-copy")[seed % 3],
-            "copy_temperature": rng.choice([0.1, 0.3, 0.9]),
-            "length_difference": rng.choice([3, 20, 128]),
-        }
-        network = Nat(NatConfig(**shape, **options))
-    elif kind == "blockwise":
-        network = Blockwise(BlockwiseConfig(**shape, block=rng.randint(1, 30)))
-    else:
-        upsampling = ("source", "predict", "fixed")[seed % 3]
-        options = {
-            "decoder_input": rng.choice(["mask", "uniform-copy"]),
-            "upsampling": upsampling,
-            "upsample_scale": rng.choice(["37", "1~64"])
-            if upsampling == "fixed"
-            else rng.choice(["2.5", "1~3"]),
-            "link_features": ("feature:position", "feature", "position")[seed // 3 % 3],
-            "link_heads": shape["encoder_heads"] * rng.choice([1, 2]) if shape["d_model"] % 2 == 0 else 1,
-            "length_difference": rng.choice([3, 20]),
-        }
-        network = DaTransformer(DagConfig(**shape, **options))
-    return stir(network.eval()).requires_grad_(False)
-
-
-def engine_of(network: NonAutoregressive, *, type: str = "fp32", threads: int = 1) -> Any:
-    from nartk.engine import parallel_scorer
-
-    classes = {
-        CtcNat: parallel_scorer.CtcEngine,
-        Nat: parallel_scorer.NatEngine,
-        Blockwise: parallel_scorer.BlockwiseEngine,
-        DaTransformer: parallel_scorer.DagEngine,
-    }
-    arrays = {name: tensor.numpy() for name, tensor in network.state_dict().items()}
-    vocab = vocabulary(network.config.tgt_vocab)
-    return classes[network.__class__](network.config, arrays, vocab, type=type, threads=threads)
-
-
-def random_sources(network: NonAutoregressive, rng: random.Random, count: int) -> list[list[int]]:
-    sizes = [0, 1, 39, *(rng.randint(0, 39) for _ in range(count))][:count]
-    return [[*(rng.randrange(4, network.config.src_vocab) for _ in range(size)), EOS] for size in sizes]
-
-
-def random_words(network: NonAutoregressive, rng: random.Random, length: int, share: float) -> list[int]:
-    """A canvas of words and masks, eos last."""
-    words = network.config.tgt_vocab
-    return [*(MASK if rng.random() < share else rng.randrange(4, words) for _ in range(length - 1)), EOS]
-
-
-def canvas_of(memory: Sequence[int], rows: Sequence[Sequence[int]]) -> Canvas:
-    flat = [word for row in rows for word in row]
-    lengths = [len(row) for row in rows]
-    return Canvas(*(np.array(values, np.int32) for values in (memory, lengths, flat)))
-
-
-def in_fp64(network: NonAutoregressive) -> Any:
-    """The network as it would be without rounding."""
-    return copy.deepcopy(network).double()
-
-
-def network_log_probs(network: Any, source: list[int], words: list[int]) -> FloatArray:
-    """[T,V] of one canvas, which frames have none of, by the network alone, without padding or batch."""
-    src_tokens = torch.tensor([source])
-    memory, mask = network.encode(src_tokens)
-    canvas = torch.tensor([words])
-    if isinstance(network, CtcNat):
-        x = network.place_vectors(network.frames(src_tokens, memory))
-    elif isinstance(network, Nat):
-        x = network.inputs(canvas, torch.tensor([len(words)]), src_tokens, torch.tensor([len(source)]))
-    else:
-        x = network.place_words(canvas)
-    hidden = network.fill(x, torch.ones(x.shape[:2], dtype=torch.bool), memory, mask)
-    return network.output(hidden)[0].log_softmax(-1).numpy()
 
 
 def check_reading(found: Any, wanted: FloatArray, given: Sequence[int], banned: Sequence[int]) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import subprocess
+import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -28,17 +30,22 @@ from transformers_small import padded, random_config, random_requests, stir, voc
 from transformers_small import random_model as random_transformer
 
 import nartk
+from nartk import engine
 from nartk.checkpoint import save_checkpoint
 from nartk.cli.convert import main as convert
 from nartk.cli.decode import main
 from nartk.errors import StrategyMismatchError, UsageError
 from nartk.hypothesis import Hypothesis, Request
+from nartk.models.array_scorers import arrays_of
 from nartk.models.nar import NarTraining, uniform_copy
 from nartk.models.nat import MASK, Nat, NatConfig, soft_copy
 from nartk.models.nat_scorer import NatScorer
-from nartk.models.transformer_scorer import TransformerScorer
+from nartk.models.reference import ReferenceScorer
+from nartk.parallel import Canvas, CanvasScorer
+from nartk.passes import FloatArray, IntArray, Limits, Want
+from nartk.reading import read
 from nartk.registry import make_strategy, require_protocol
-from nartk.scorer import CanvasScorer, Source
+from nartk.scorer import Source
 from nartk.sums import tree_sum
 from nartk.vocab import Vocab
 
@@ -57,6 +64,15 @@ def random_nat(seed: int, **changes: Any) -> Nat:
 
 def scorer_of(model: Nat, device: torch.device | str = "cpu", **options: Any) -> NatScorer:
     return NatScorer(model, vocabulary(model.config.tgt_vocab), device=device, **options)
+
+
+def engine_of(model: Nat, device: torch.device, *, type: str = "fp32") -> Any:
+    if device.type != "cpu" or not engine.available():
+        pytest.skip("the engine is for CPUs, where it was built")
+    from nartk.engine.parallel_scorer import NatEngine
+
+    arrays = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    return NatEngine(model.config, arrays, vocabulary(model.config.tgt_vocab), type=type, threads=1)
 
 
 def source_of(rows: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> Source:
@@ -361,51 +377,59 @@ def test_a_batch_without_a_word_has_a_loss_and_gradients() -> None:
 
 
 class ScriptedCanvas:
-    """Implements nartk.scorer.CanvasScorer with integer scores that depend on source and canvas alone."""
+    """Implements nartk.parallel.CanvasScorer with integer scores that depend on source and canvas alone."""
 
     def __init__(self, words: int, longest: int = 24, spread: int = 40) -> None:
         self.vocab = vocabulary(words)
-        self.device = torch.device("cpu")
+        self.limits = Limits(source=100, target=longest, words=words)
         self.mask = MASK
-        self.longest, self.spread = longest, spread
+        self.spread = spread
         self.filled: list[int] = []  # rows of each call
+        self.sources: dict[int, Sequence[int]] = {}
+        self.encoded = 0
 
-    def mode(self, *, exact: bool) -> ScriptedCanvas:
-        return self
+    def encode(self, sources: Sequence[Sequence[int]]) -> IntArray:
+        handles = np.arange(self.encoded, self.encoded + len(sources), dtype=np.int32)
+        self.sources.update(zip(handles.tolist(), sources, strict=True))
+        self.encoded += len(sources)
+        return handles
 
-    def bucket(self, source_len: int, max_len: int) -> int:
-        return 0
+    def free(self, memory: Sequence[int] | IntArray) -> None:
+        for handle in memory:
+            del self.sources[int(handle)]
 
-    def read(self, source: Source) -> Tensor:
-        return self._key(source.tokens, source.lengths, 1)
+    def predict_lengths(self, memory: Sequence[int] | IntArray) -> FloatArray:
+        return np.array([self.lengths_of(self.sources[int(handle)]) for handle in memory], np.float32)
 
-    def select(self, state: Tensor, rows: Tensor) -> Tensor:
-        return state[rows]
+    def lengths_of(self, source: Sequence[int]) -> list[float]:
+        lengths = torch.arange(self.limits.target + 1)
+        scores = ((mix(self._key(source, 1) + lengths * 7919) >> 40) & 7).float()
+        scores -= (lengths - 9).abs() * 0.5
+        scores[0] = float("-inf")
+        found: list[float] = scores.log_softmax(0).tolist()
+        return found
 
-    def join(self, first: Tensor, second: Tensor) -> Tensor:
-        return torch.cat([first, second])
+    def fill(self, canvas: Canvas, want: Want) -> Any:
+        self.filled.append(len(canvas.lengths))
+        rows = np.split(canvas.words, np.cumsum(canvas.lengths)[:-1])
+        sources = [self.sources[handle] for handle in canvas.memory.tolist()]
+        each = [self.logits(s, row.tolist()) for s, row in zip(sources, rows, strict=True)]
+        logits = torch.cat(each).numpy()
+        return read(logits if want.only is None else logits[want.only], want)
 
-    def predict_lengths(self, state: Tensor) -> Tensor:
-        scores = (mix(state[:, None] + torch.arange(self.longest + 1) * 7919) >> 40) & 7
-        scores = (scores.float() - (torch.arange(self.longest + 1) - 9).abs() * 0.5).log_softmax(1)
-        scores[:, 0] = float("-inf")
-        return scores.log_softmax(1)
+    def logits(self, source: Sequence[int], canvas: Sequence[int]) -> Tensor:
+        """[T,V]"""
+        key = self._key(canvas, 2) + 3 * self._key(source, 1)
+        columns, words = torch.arange(len(canvas)), torch.arange(len(self.vocab))
+        scores = mix(key + columns[:, None] * 104729 + words * 1299709)
+        return (((scores >> 40) & 0xFFFF) % self.spread / 4).float()
 
-    def fill(self, canvas: Tensor, lengths: Tensor, state: Tensor, places: Tensor | None = None) -> Tensor:
-        self.filled.append(len(canvas))
-        key = self._key(canvas, lengths, 2) + 3 * state
-        columns, words = torch.arange(canvas.shape[1]), torch.arange(len(self.vocab))
-        scores = mix(key[:, None, None] + columns[:, None] * 104729 + words * 1299709)
-        logits = (((scores >> 40) & 0xFFFF) % self.spread / 4).float()
-        return logits if places is None else logits[places]
-
-    def _key(self, tokens: Tensor, lengths: Tensor, salt: int) -> Tensor:
-        places = torch.arange(tokens.shape[1])
-        marks = mix(salt + (places + 1) * 15485863 + (tokens + 1) * 32452843)
-        return (marks * (places < lengths[:, None])).sum(1)
+    def _key(self, tokens: Sequence[int], salt: int) -> Tensor:
+        places = torch.arange(len(tokens))
+        return mix(salt + (places + 1) * 15485863 + (torch.tensor(tokens) + 1) * 32452843).sum()
 
 
-Fill = Callable[[list[int], list[int]], Tensor]  # source, canvas -> logits [T,V]
+Fill = Callable[[Sequence[int], Sequence[int]], Tensor]  # source, canvas -> logits [T,V]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -465,17 +489,13 @@ def test_decoders_equal_the_plain_algorithm(iterations: int, k: int) -> None:
     requests = random_requests(random.Random(iterations), 20, 11, longest=9, limits=(1, 2, 5, 12, 40))
     name, options = ("glat", {}) if iterations == 1 else ("mask-predict", {"iterations": iterations})
     strategy = make_strategy(name, {"length_beam": k, "nbest": k, **options})
-
-    def fill(source: list[int], canvas: list[int]) -> Tensor:
-        state = scorer.read(source_of([source]))
-        return scorer.fill(torch.tensor([canvas]), torch.tensor([len(canvas)]), state)[0]
-
     for request, result in zip(requests, decode(strategy, scorer, requests, trace=True), strict=True):
         source = list(request.source)
-        chances = scorer.predict_lengths(scorer.read(source_of([source])))[0].tolist()
+        chances, fill = scorer.lengths_of(source), scorer.logits
         wanted = plain_canvas(fill, chances, source, limit=request.max_len, k=k, iterations=iterations)
         check(result.hypotheses, wanted)
         assert result.passes == max(1, *(max(each.passes_at) for each in wanted))
+    assert not scorer.sources  # all were freed
 
 
 def test_glat_is_mask_predict_of_one_pass() -> None:
@@ -489,19 +509,23 @@ def test_glat_is_mask_predict_of_one_pass() -> None:
 def test_rows_that_are_done_are_computed_no_more() -> None:
     """Of 3 words, pass t of 10 has 3 (10 - t) / 10 to do: none from the eighth on."""
     scorer = ScriptedCanvas(11, longest=24)
-    scorer.predict_lengths = lambda state: torch.where(  # type: ignore[method-assign]
-        torch.arange(25) == torch.tensor([[4], [21]]), 0.0, float("-inf")
-    )
+    wanted = {(5, 6, EOS): 4, (7, EOS): 21}
+    scorer.lengths_of = lambda source: np.where(  # type: ignore[method-assign]
+        np.arange(25) == wanted[tuple(source)], 0.0, -np.inf
+    ).tolist()
     requests = [Request(0, (5, 6, EOS), 24), Request(1, (7, EOS), 24)]
     short, long = decode(make_strategy("mask-predict", {"length_beam": 1}), scorer, requests)
     assert (short.passes, long.passes) == (7, 10)
     assert scorer.filled == [2] * 7 + [1] * 3
 
 
+@pytest.mark.parametrize("on", ["torch", "engine"])
 @pytest.mark.parametrize("seed", range(6))
-def test_decoders_equal_a_loop_over_the_network_without_padding(seed: int, device: torch.device) -> None:
+def test_decoders_equal_a_loop_over_the_network_without_padding(
+    seed: int, on: str, device: torch.device
+) -> None:
     model = random_nat(seed)
-    scorer = scorer_of(model, device)
+    scorer = arrays_of(scorer_of(model, device)) if on == "torch" else engine_of(model, device)
     requests = random_requests(
         random.Random(seed), 8, model.config.src_vocab, longest=40, limits=(3, 20, 33, 60)
     )
@@ -510,8 +534,9 @@ def test_decoders_equal_a_loop_over_the_network_without_padding(seed: int, devic
         results = decode(make_strategy(name, options), scorer, requests, trace=True)
         for request, result in zip(requests, results, strict=True):
             source = list(request.source)
-            state = scorer.read(source_of([source], device))
-            chances = scorer.predict_lengths(state)[0].tolist()
+            memory = scorer.encode([source])
+            chances = scorer.predict_lengths(memory)[0].tolist()
+            scorer.free(memory)
             with torch.inference_mode():
                 wanted = plain_canvas(
                     lambda *args: plain_logits(model, *args),
@@ -528,12 +553,44 @@ def test_a_batch_of_b_equals_b_batches_of_one(seed: int, dtype: torch.dtype, dev
     """Bit for bit, with sources, outputs and limits on either side of the 32 that shapes are rounded to."""
     model = random_nat(seed)
     words = model.config.src_vocab
-    scorer = scorer_of(model, device, dtype=dtype)
+    scorer = arrays_of(scorer_of(model, device, dtype=dtype))
+    requests = random_requests(random.Random(seed), 9, words, longest=70, limits=(20, 32, 33, 60, 100))
+    for name, options in (
+        ("glat", {"length_beam": 4, "nbest": 4}),
+        ("mask-predict", {"length_beam": 3, "nbest": 2, "iterations": 3, "merge_repeats": True}),
+    ):
+        same_in_any_batch(make_strategy(name, options), scorer, requests)
+
+
+def same_in_any_batch(strategy: Any, scorer: Any, requests: Sequence[Request]) -> None:
+    found = [
+        [
+            (result.hypotheses, result.passes)
+            for result in decode(strategy, scorer, requests, batch_size=size, trace=True)
+        ]
+        for size in (1, 4, 9)
+    ]
+    assert found[0] == found[1] == found[2]
+    assert len({hypotheses[0].tokens for hypotheses, _ in found[0]}) > 1
+
+
+@pytest.mark.parametrize("type", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("seed", range(3))
+def test_on_the_engine_a_batch_of_b_equals_b_batches_of_one(
+    seed: int, type: str, device: torch.device
+) -> None:
+    """Bit for bit, also where another model chooses among the lengths."""
+    model = random_nat(seed)
+    words = model.config.src_vocab
+    scorer = engine_of(model, device, type=type)
+    from nartk.engine.scorer import EngineScorer
+
     other = random_transformer(
         dataclasses.replace(random_config(random.Random(seed)), max_target_len=128), seed
     )
-    reranker = TransformerScorer(other, vocabulary(words), dtype=dtype, device=device)
-    requests = random_requests(random.Random(seed), 9, words, longest=70, limits=(20, 32, 33, 60, 100))
+    arrays = {name: tensor.numpy() for name, tensor in other.state_dict().items()}
+    reranker = EngineScorer(other.config, arrays, vocabulary(words), type=type, threads=1)
+    requests = random_requests(random.Random(seed), 9, words, longest=70, limits=(20, 33, 100))
     for name, options in (
         ("glat", {"length_beam": 4, "nbest": 4}),
         ("mask-predict", {"length_beam": 3, "nbest": 2, "iterations": 3, "merge_repeats": True}),
@@ -542,15 +599,8 @@ def test_a_batch_of_b_equals_b_batches_of_one(seed: int, dtype: torch.dtype, dev
         strategy = make_strategy(name, options)
         if "rerank" in options:
             strategy = dataclasses.replace(strategy, helpers={"rerank": reranker})
-        found = [
-            [
-                (result.hypotheses, result.passes)
-                for result in decode(strategy, scorer, requests, batch_size=size, trace=True)
-            ]
-            for size in (1, 4, 9)
-        ]
-        assert found[0] == found[1] == found[2]
-        assert len({hypotheses[0].tokens for hypotheses, _ in found[0]}) > 1
+        same_in_any_batch(strategy, scorer, requests)
+    assert (scorer.memories_in_use, reranker.cells_in_use) == (0, 0)
 
 
 class OneLength:
@@ -562,19 +612,17 @@ class OneLength:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.scorer, name)
 
-    def mode(self, *, exact: bool) -> OneLength:
-        return self
-
-    def predict_lengths(self, state: Any) -> Tensor:
-        chances = self.scorer.predict_lengths(state)
-        place = chances.sort(dim=1, descending=True, stable=True).indices[:, self.j : self.j + 1]
-        return torch.full_like(chances, float("-inf")).scatter(1, place, chances.gather(1, place))
+    def predict_lengths(self, memory: IntArray) -> FloatArray:
+        lengths = self.scorer.predict_lengths(memory)
+        ranks = (-lengths).argsort(1, kind="stable").argsort(1)
+        return np.where(ranks == self.j, lengths, np.float32(-np.inf))
 
 
 @pytest.mark.parametrize("name", ["glat", "mask-predict"])
 def test_a_length_beam_is_the_best_of_runs_with_one_length_each(name: str) -> None:
-    scorer = scorer_of(random_nat(4, length_difference=8))
-    requests = random_requests(random.Random(3), 12, scorer.config.src_vocab, longest=40, limits=(80,))
+    model = random_nat(4, length_difference=8)
+    scorer = arrays_of(scorer_of(model))
+    requests = random_requests(random.Random(3), 12, model.config.src_vocab, longest=40, limits=(80,))
     single = [
         [result.hypotheses[0] for result in decode(make_strategy(name, {"length_beam": 1}), one, requests)]
         for one in (OneLength(scorer, j) for j in range(4))
@@ -590,7 +638,7 @@ def test_a_length_beam_is_the_best_of_runs_with_one_length_each(name: str) -> No
 
 def test_what_is_likelier_too_long_is_cut_to_the_limit() -> None:
     """All lengths are possible; as many outputs as there are lengths, none longer than asked for."""
-    scorer = scorer_of(random_nat(1, length_difference=40))
+    scorer = arrays_of(scorer_of(random_nat(1, length_difference=40)))
     source = (*([5] * 30), EOS)
     requests = [Request(i, source, limit) for i, limit in enumerate((1, 2, 9, 128))]
     results = decode(make_strategy("glat", {"length_beam": 50, "nbest": 50}), scorer, requests)
@@ -618,12 +666,14 @@ def test_reranking_picks_what_the_other_model_likes_best(merge: bool, device: to
     words = model.config.src_vocab
     config = dataclasses.replace(random_config(random.Random(1)), src_vocab=words, tgt_vocab=words)
     other = random_transformer(config, 1)
-    reranker = TransformerScorer(other, vocabulary(words), device=device)
+    reranker = ReferenceScorer(other, vocabulary(words), device=device)
+    scorer = arrays_of(scorer_of(model, device))
     requests = random_requests(random.Random(7), 10, words, longest=40, limits=(70,))
     options = {"length_beam": 6, "nbest": 6, "merge_repeats": merge}
-    plain = decode(make_strategy("glat", options), scorer_of(model, device), requests)
+    plain = decode(make_strategy("glat", options), scorer, requests)
     strategy = dataclasses.replace(make_strategy("glat", options), helpers={"rerank": reranker})
-    reranked = decode(strategy, scorer_of(model, device), requests)
+    reranked = decode(strategy, scorer, requests)
+    assert reranker.cells_in_use == 0
     changed = unnormalised = 0
     for request, before, after in zip(requests, plain, reranked, strict=True):
         each = {h.tokens: brute_force(other, request.source, h.tokens) for h in before.hypotheses}
@@ -638,9 +688,9 @@ def test_reranking_picks_what_the_other_model_likes_best(merge: bool, device: to
 
 
 def test_a_model_that_cannot_rerank_is_refused() -> None:
-    scorer = scorer_of(random_nat(0))
+    scorer = arrays_of(scorer_of(random_nat(0)))
     strategy = dataclasses.replace(make_strategy("glat", {"rerank": "x"}), helpers={"rerank": scorer})
-    with pytest.raises(StrategyMismatchError, match="--rerank needs a Seq2SeqScorer"):
+    with pytest.raises(StrategyMismatchError, match="--rerank needs a PassScorer"):
         decode(strategy, scorer, [Request(0, (5, EOS), 9)])
 
 
@@ -679,7 +729,7 @@ def test_more_outputs_than_lengths_are_refused() -> None:
 
 
 def test_the_scorer_speaks_the_canvas_protocol_alone() -> None:
-    scorer = scorer_of(random_nat(0))
+    scorer = arrays_of(scorer_of(random_nat(0)))
     assert isinstance(scorer, CanvasScorer)
     with pytest.raises(StrategyMismatchError) as caught:
         require_protocol(make_strategy("greedy", {}), scorer)
@@ -737,7 +787,7 @@ def trained(kind: str) -> Nat:
 
 @pytest.mark.parametrize("kind", ["glancing", pytest.param("vanilla", marks=pytest.mark.slow), "cmlm"])
 def test_training_teaches_a_task(kind: str, device: torch.device) -> None:
-    scorer = NatScorer(trained(kind), Vocab.from_words(LETTERS), device=device)
+    scorer = arrays_of(NatScorer(trained(kind), Vocab.from_words(LETTERS), device=device))
     draw = random.Random(1)
     lines = [" ".join(draw.choices(LETTERS, k=draw.randint(1, 8))) for _ in range(60)]
     requests = [Request(i, (*scorer.vocab.ids(line.split()), EOS), 30) for i, line in enumerate(lines)]
@@ -844,7 +894,7 @@ def test_another_model_reranks_if_its_words_are_the_same(
     assert main([*command, "--rerank", str(other)]) == 4
     assert "the model and rerank" in capsys.readouterr().err
     assert main([*command, "--rerank", str(folder / "model")]) == 2
-    assert "--rerank needs a Seq2SeqScorer" in capsys.readouterr().err
+    assert "--rerank needs a PassScorer" in capsys.readouterr().err
     small = tiny.random_model(folder / "small", words=LETTERS, max_len=8)
     assert main([*command, "--rerank", str(small)]) == 2
     assert "has a `max_source_len` of 8 tokens, the model one of 24" in capsys.readouterr().err
@@ -890,3 +940,20 @@ def test_a_model_trained_by_fairseq_says_the_same_when_converted(tmp_path: Path)
             )
         assert list(found.tokens) == wanted[0].tokens
         assert found.text.split() == model.scorer.vocab.to_words(wanted[0].tokens[:-1])
+
+
+def test_it_decodes_without_torch(folder: Path) -> None:
+    if not engine.available():
+        pytest.skip("there is no engine here")
+    other = tiny.random_model(folder / "choosing", words=LETTERS)
+    code = f"""
+import sys
+sys.modules["torch"] = None  # every import of it fails
+import nartk
+model = nartk.load({str(folder / "model")!r}, dtype="int8")
+for name, options in (("glat", {{}}), ("mask-predict", {{"rerank": {str(other)!r}, "length_beam": 2}})):
+    print(model.decode(["a b c"], strategy=name, **options)[0].text)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == "b c d"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -218,15 +219,20 @@ def test_an_editable_install_answers_for_its_own_checkout(tmp_path: Path) -> Non
     assert hook.stdout == "_Hook\n"
 
 
-@pytest.mark.slow
-def test_an_installed_wheel_decodes(tmp_path: Path) -> None:
-    require_builders()
-    folder = tmp_path / "checkout"
+def checkout(folder: Path) -> Path:
+    """A copy of this checkout, without what is built in it."""
     unwanted = shutil.ignore_patterns("__pycache__", "*.so", "*.pyd")
     for name in ("nartk", *LINKED):
         shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=unwanted)
     for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
+    return folder
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_decodes(tmp_path: Path) -> None:
+    require_builders()
+    folder = checkout(tmp_path / "checkout")
     wheel = build("wheel", unpacked(build("sdist", folder), tmp_path / "sdist"), NARTK_NO_ENGINE="1")
     inside = environment_with(tmp_path / "venv", str(wheel))
     done = subprocess.run(
@@ -239,3 +245,30 @@ def test_an_installed_wheel_decodes(tmp_path: Path) -> None:
         check=False,
     )
     assert done.stdout == "She went to school yesterday .\n", done.stderr
+
+
+@pytest.mark.slow
+def test_a_wheel_decodes_without_torch_and_compiler(tmp_path: Path) -> None:
+    """In an environment that holds numpy, sentencepiece and the wheel, with nothing on its path."""
+    require_builders()
+    folder = checkout(tmp_path / "checkout")
+    wheel = build("wheel", unpacked(build("sdist", folder), tmp_path / "sdist"), NARTK_REQUIRE_ENGINE="1")
+    inside = environment_with(tmp_path / "venv", str(wheel))
+    (others,) = (tmp_path / "venv").rglob("others.pth")
+    for name in ("numpy", "sentencepiece"):
+        package = Path(importlib.util.find_spec(name).submodule_search_locations[0])
+        for found in package.parent.glob(f"{name}*"):
+            (others.parent / found.name).symlink_to(found)
+    others.unlink()
+    done = subprocess.run(
+        [inside.with_name("nartk-decode"), "--strategy", "iad", "--dtype", "int8"],
+        cwd=tmp_path,
+        env={"PATH": str(tmp_path)},
+        input="She go to school yesterday .\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "She went to school yesterday .\n", done.stderr
+    missing = subprocess.run([inside, "-c", "import torch"], capture_output=True, text=True, check=False)
+    assert last_line(missing) == "ModuleNotFoundError: No module named 'torch'"

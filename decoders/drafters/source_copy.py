@@ -48,14 +48,19 @@ class SourceCopy(PlainDrafter):
         self.spelt, self.max_draft = spelt, max_draft
 
     def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[AlignedText]:
+        return [self.text(request) for request in requests]
+
+    def text(self, request: Request) -> AlignedText:
+        """A request's source, which an output copies."""
         targets = self.targets
-        return [AlignedText([targets[word] for word in request.source[:-1]]) for request in requests]
+        return AlignedText([targets[word] for word in request.source[:-1]])
 
     def draft(self, rows: Sequence[Row], budgets: Sequence[int]) -> list[Draft]:
-        return [self._draft(row, budget) for row, budget in zip(rows, budgets, strict=True)]
+        pairs = zip(rows, budgets, strict=True)
+        return [Draft(self.propose(row.state, row.tokens, budget)) for row, budget in pairs]
 
-    def _draft(self, row: Row, budget: int) -> Draft:
-        text, output = row.state, row.tokens
+    def propose(self, text: AlignedText, output: Sequence[int], budget: int) -> list[int]:
+        """At most so many words that may follow an output, whose position in the text it moves."""
         position: int | None = 0
         if output:
             text.match(output)
@@ -65,5 +70,5 @@ class SourceCopy(PlainDrafter):
                 position, _ = aligned_position(text, self.spelt, output)
         text.move(0 if position is None else position, output)
         if position is None:
-            return Draft()
-        return Draft(text.following(position, min(budget, self.max_draft) if self.max_draft else budget))
+            return []
+        return text.following(position, min(budget, self.max_draft) if self.max_draft else budget)

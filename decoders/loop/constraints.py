@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 
+from nartk.decoders.loop.drafter import Draft
 from nartk.decoders.loop.packing import levels_of
-from nartk.decoders.loop.rows import Row
-from nartk.passes import FloatArray, Ragged, Scores, Want
+from nartk.hypothesis import Request
+from nartk.passes import FloatArray, IntArray, Ragged, Scores, Want
+from nartk.reading import Reading, read
 
 
 @dataclass(frozen=True)
@@ -26,29 +29,35 @@ class Constraints:
             multiplied elsewhere (Keskar et al. 2019, arXiv:1909.05858, section 4.1); 1: none.
         suppressed: Words that are never output.
         forbidden: Sequences of words that no output holds, none empty.
+        no_repeat_ngram: So many tokens in a row never recur in an output; 0: they may.
     """
 
     min_len: int = 0
     repetition_penalty: float = 1.0
     suppressed: tuple[int, ...] = ()
     forbidden: tuple[tuple[int, ...], ...] = ()
+    no_repeat_ngram: int = 0
 
     @property
     def are_banning(self) -> bool:
-        return bool(self.min_len > 1 or self.suppressed or self.forbidden)
+        return bool(self.min_len > 1 or self.suppressed or self.forbidden or self.no_repeat_ngram)
 
     @property
     def are_penalizing(self) -> bool:
         return self.repetition_penalty != 1.0
 
     def banned(self, output: Sequence[int], eos: int) -> list[int]:
-        """The words that may not follow an output."""
+        """The words that may not follow an output; behind eos, where only drafts go on, any may."""
+        if eos in output:
+            return []
         words = list(self.suppressed)
         if len(output) + 1 < self.min_len:
             words.append(eos)
         for *before, last in self.forbidden:
             if not before or list(output[-len(before) :]) == before:
                 words.append(last)
+        if self.no_repeat_ngram:
+            words += repeating(output, self.no_repeat_ngram)
         return words
 
     def penalize(self, logits: FloatArray, output: Sequence[int]) -> FloatArray:
@@ -67,11 +76,33 @@ class Constraints:
         return word, log_prob(logits, word)
 
 
+def repeating(output: Sequence[int], n: int) -> list[int]:
+    """The words after which the last n tokens of an output would have occurred in it before."""
+    begins = len(output) - n + 1
+    if begins < 0:
+        return []
+    before = output[begins:]
+    return [output[i + n - 1] for i in range(begins) if output[i : i + n - 1] == before]
+
+
 def log_prob(logits: FloatArray, word: int) -> float:
     """The log-probability of a word under logits [V], computed in fp64."""
     precise = logits.astype(np.float64)
     precise -= precise.max()
     return float(precise[word] - np.log(np.exp(precise).sum()))
+
+
+class Drafting(Protocol):
+    """What constraints read of a row, or of one of its hypotheses.
+
+    Attributes:
+        tokens: The output before the pass.
+        draft: What follows it in the pass.
+    """
+
+    request: Request
+    tokens: list[int]
+    draft: Draft
 
 
 @dataclass(frozen=True)
@@ -96,8 +127,8 @@ class RowConstraints:
         rules = self.rules
         return not (self.are_forcing or self.reads_drafts or rules.are_banning or rules.are_penalizing)
 
-    def want(self, want: Want, rows: Sequence[Row]) -> Want:
-        """What is wanted of a pass, so that `words` can be read of it."""
+    def want(self, want: Want, rows: Sequence[Drafting]) -> Want:
+        """What is wanted of a pass, so that `words` or `candidates` can be read of it."""
         if self.rules.are_banning:
             outputs = (output for row in rows for output in outputs_before(row))
             banned = Ragged.of([self.rules.banned(output, self.eos) for output in outputs])
@@ -108,7 +139,7 @@ class RowConstraints:
             want = replace(want, given=np.array(given, np.int32))
         return want
 
-    def words(self, scores: Scores, rows: Sequence[Row]) -> tuple[list[int], list[float]]:
+    def words(self, scores: Scores, rows: Sequence[Drafting]) -> tuple[list[int], list[float]]:
         """The word [N] that is output after each token of a pass, and its log-probability."""
         words, log_probs = self.chosen(scores, rows)
         if self.are_forcing:
@@ -119,7 +150,29 @@ class RowConstraints:
                     words[i], log_probs[i] = word, given[i]
         return words, log_probs
 
-    def chosen(self, scores: Scores, rows: Sequence[Row]) -> tuple[list[int], list[float]]:
+    def candidates(self, scores: Scores, rows: Sequence[Drafting]) -> tuple[IntArray, FloatArray]:
+        """The best words [N,K] after each token of a pass, and their log-probabilities.
+
+        Inside a prefix there is one. With a repetition penalty, they are of the penalized distribution.
+        """
+        found: Scores | Reading = scores
+        if self.rules.are_penalizing:
+            assert scores.top is not None
+            _, penalized = self.penalized(scores, rows)
+            found = read(penalized, self.want(Want(top=scores.top.shape[1]), rows))
+        top, log_probs = found.top, found.top_log_probs
+        assert top is not None
+        assert log_probs is not None
+        if self.are_forcing:
+            assert found.given_log_probs is not None
+            forced = np.array([word for row in rows for word in forced_words(row)], np.int32)
+            inside = forced >= 0
+            top, log_probs = top.copy(), log_probs.copy()
+            log_probs[inside] = -np.inf
+            top[inside, 0], log_probs[inside, 0] = forced[inside], found.given_log_probs[inside]
+        return top, log_probs
+
+    def chosen(self, scores: Scores, rows: Sequence[Drafting]) -> tuple[list[int], list[float]]:
         """The same where no prefix forces one: the best words."""
         words, log_probs = scores.best.tolist(), scores.log_probs.tolist()
         if self.rules.are_penalizing:
@@ -129,8 +182,14 @@ class RowConstraints:
                 words[i], log_probs[i] = self.rules.best(logits[i], output, self.eos)
         return words, log_probs
 
+    def penalized(self, scores: Scores, rows: Sequence[Drafting]) -> tuple[FloatArray, FloatArray]:
+        """The logits [N,V] after each token of a pass, and the same with what repetitions pay."""
+        outputs = [output for row in rows for output in outputs_before(row)]
+        logits = scores.rows(range(len(outputs)))
+        return logits, np.stack([self.rules.penalize(*each) for each in zip(logits, outputs, strict=True)])
 
-def outputs_before(row: Row) -> list[list[int]]:
+
+def outputs_before(row: Drafting) -> list[list[int]]:
     """The output that each verified token of a row ends, one for each: the word scored there follows it."""
     outputs = [row.tokens]
     parents = row.draft.parents
@@ -140,15 +199,15 @@ def outputs_before(row: Row) -> list[list[int]]:
     return outputs
 
 
-def forced_words(row: Row) -> list[int]:
+def forced_words(row: Drafting) -> list[int]:
     """The word of the request's prefix after each verified token of a row, -1 behind its end."""
     prefix, done, count = row.request.prefix, len(row.tokens), len(row.draft.tokens)
     if done >= len(prefix):
         return [-1] * (1 + count)
-    return [prefix[done + level] if done + level < len(prefix) else -1 for level in levels_of(row)]
+    return [prefix[done + level] if done + level < len(prefix) else -1 for level in levels_of(row.draft)]
 
 
-def given_words(row: Row) -> list[int]:
+def given_words(row: Drafting) -> list[int]:
     """The same, and behind the prefix the drafted token that follows each verified one of a chain."""
     drafted = [*row.draft.tokens, -1]
     return [token if word < 0 else word for word, token in zip(forced_words(row), drafted, strict=True)]

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from nartk.decoders.loop.constraints import RowConstraints, outputs_before
+from nartk.decoders.loop.constraints import Drafting, RowConstraints
 from nartk.decoders.loop.packing import levels_of
-from nartk.decoders.loop.rows import Row
 from nartk.passes import Draw, FloatArray, Scores, Want
 from nartk.reading import draw_weights, read
 
@@ -49,26 +48,24 @@ class RowDraws(RowConstraints):
     def are_none(self) -> bool:
         return False
 
-    def want(self, want: Want, rows: Sequence[Row]) -> Want:
+    def want(self, want: Want, rows: Sequence[Drafting]) -> Want:
         return replace(super().want(want, rows), draw=self._draw(rows))
 
-    def chosen(self, scores: Scores, rows: Sequence[Row]) -> tuple[list[int], list[float]]:
+    def chosen(self, scores: Scores, rows: Sequence[Drafting]) -> tuple[list[int], list[float]]:
         """The drawn words, and their log-probabilities under the model itself."""
         assert scores.drawn is not None
         assert scores.drawn_log_probs is not None
         if not self.rules.are_penalizing:
             return scores.drawn.tolist(), scores.drawn_log_probs.tolist()
-        outputs = [output for row in rows for output in outputs_before(row)]
-        logits = scores.rows(range(len(outputs)))
-        penalized = np.stack([self.rules.penalize(*each) for each in zip(logits, outputs, strict=True)])
+        logits, penalized = self.penalized(scores, rows)
         drawn = read(penalized, self.want(Want(), rows)).drawn
         assert drawn is not None
         given = read(logits, Want(given=drawn)).given_log_probs
         assert given is not None
         return drawn.tolist(), given.tolist()
 
-    def _draw(self, rows: Sequence[Row]) -> Draw:
-        levels = [levels_of(row) for row in rows]
+    def _draw(self, rows: Sequence[Drafting]) -> Draw:
+        levels = [levels_of(row.draft) for row in rows]
         counts = [len(each) for each in levels]
         index = np.repeat([row.request.index for row in rows], counts)
         positions = [

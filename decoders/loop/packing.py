@@ -7,7 +7,7 @@ from itertools import chain, repeat
 
 import numpy as np
 
-from nartk.decoders.loop.drafter import levels
+from nartk.decoders.loop.drafter import Draft, levels
 from nartk.decoders.loop.rows import Row
 from nartk.passes import ROOT, Pass
 
@@ -53,7 +53,7 @@ def packed(rows: Sequence[Row]) -> Pass:
     return Pass(*np.array([tokens, positions, list(memory), list(contexts), parents], np.int32))
 
 
-def levels_of(row: Row) -> Sequence[int]:
-    """How many drafted tokens lie on the way to each verified token of a row, itself included."""
-    parents = row.draft.parents
-    return range(1 + len(row.draft.tokens)) if parents is None else [0, *levels(parents)]
+def levels_of(draft: Draft) -> Sequence[int]:
+    """How many drafted tokens lie on the way to the token before a draft, and to each of it: [1+K]."""
+    parents = draft.parents
+    return range(1 + len(draft.tokens)) if parents is None else [0, *levels(parents)]

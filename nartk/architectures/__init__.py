@@ -36,6 +36,7 @@ class Architecture:
     network_at: str
     scorer_at: str
     engine_at: str | None
+    tensors_at: str | None
 
     @property
     def network(self) -> Any:
@@ -54,18 +55,30 @@ class Architecture:
         """The class of what serves its weights on the engine; None where the engine has not learnt it."""
         return None if self.engine_at is None else _imported(self.engine_at)
 
+    @property
+    def tensors(self) -> Any:
+        """The class of what lends the engine's to strategies over tensors."""
+        with requiring_torch("a strategy over tensors"):
+            return None if self.tensors_at is None else _imported(self.tensors_at)
+
 
 def register_architecture(
-    name: str, *, network: str, scorer: str, engine: str | None = None, autoregressive: bool = False
+    name: str,
+    *,
+    network: str,
+    scorer: str,
+    engine: str | None = None,
+    tensors: str | None = None,
+    autoregressive: bool = False,
 ) -> Callable[[C], C]:
     """Declares the configuration that it decorates as the architecture `name`.
 
     Args:
-        network, scorer, engine: ``module:Class`` of what `Architecture` has of these names.
+        network, scorer, engine, tensors: ``module:Class`` of what `Architecture` has of these names.
     """
 
     def register(config: C) -> C:
-        _DECLARED[name] = Architecture(name, config, autoregressive, network, scorer, engine)
+        _DECLARED[name] = Architecture(name, config, autoregressive, network, scorer, engine, tensors)
         return config
 
     return register

@@ -9,7 +9,11 @@ from nartk.architectures.transformer import TransformerConfig, setting
 
 
 @register_architecture(
-    "blockwise", network="nartk.models.blockwise:Blockwise", scorer="nartk.models.blockwise:BlockwiseScorer"
+    "blockwise",
+    network="nartk.models.blockwise:Blockwise",
+    scorer="nartk.models.blockwise:BlockwiseScorer",
+    engine="nartk.engine.parallel_scorer:BlockwiseEngine",
+    tensors="nartk.models.tensor_parallel:TensorBlocks",
 )
 @dataclass(frozen=True)
 class BlockwiseConfig(TransformerConfig):

@@ -11,7 +11,13 @@ from nartk.errors import UsageError
 _MOST_FRAMES = 16  # frames of a source token; more is a mistake or a corrupt file
 
 
-@register_architecture("ctc", network="nartk.models.ctc:CtcNat", scorer="nartk.models.ctc_scorer:CtcScorer")
+@register_architecture(
+    "ctc",
+    network="nartk.models.ctc:CtcNat",
+    scorer="nartk.models.ctc_scorer:CtcScorer",
+    engine="nartk.engine.parallel_scorer:CtcEngine",
+    tensors="nartk.models.tensor_parallel:TensorFrames",
+)
 @dataclass(frozen=True)
 class CtcConfig(TransformerConfig):
     """The shape of a CTC Transformer.

@@ -13,7 +13,11 @@ _SCALE = re.compile(r"(\d+(?:\.\d+)?)(?:~(\d+(?:\.\d+)?))?")
 
 
 @register_architecture(
-    "dag", network="nartk.models.da_transformer:DaTransformer", scorer="nartk.models.dag_scorer:DagScorer"
+    "dag",
+    network="nartk.models.da_transformer:DaTransformer",
+    scorer="nartk.models.dag_scorer:DagScorer",
+    engine="nartk.engine.parallel_scorer:DagEngine",
+    tensors="nartk.models.tensor_parallel:TensorGraphs",
 )
 @dataclass(frozen=True)
 class DagConfig(TransformerConfig):

@@ -9,7 +9,13 @@ from nartk.architectures.transformer import TransformerConfig, linear, setting
 from nartk.errors import UsageError
 
 
-@register_architecture("nat", network="nartk.models.nat:Nat", scorer="nartk.models.nat_scorer:NatScorer")
+@register_architecture(
+    "nat",
+    network="nartk.models.nat:Nat",
+    scorer="nartk.models.nat_scorer:NatScorer",
+    engine="nartk.engine.parallel_scorer:NatEngine",
+    tensors="nartk.models.tensor_parallel:TensorCanvases",
+)
 @dataclass(frozen=True)
 class NatConfig(TransformerConfig):
     """The shape of a non-autoregressive Transformer.

@@ -6,11 +6,15 @@ import argparse
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from nartk.errors import EXIT_OUTPUT, OutputError
 from nartk.files import writing
+
+_INTERVAL = 0.1  # seconds between two drawings of a progress line, at least
+_CLEAR = "\x1b[K"  # a terminal's command: clears the rest of the line
 
 
 @contextlib.contextmanager
@@ -58,16 +62,27 @@ def _encode(line: str) -> bytes:
 
 @contextlib.contextmanager
 def progress(title: str, total: int | None, *, drawn: bool) -> Iterator[Callable[[int], None]]:
-    """Gives a function that is told how many steps of `total` are done, for a bar with the time left.
+    """Gives a function that is told how many steps of `total` are done, for a line with the time left.
 
-    The bar is drawn on stderr, which should be a terminal, and taken away at the end.
+    The line is drawn on stderr, which should be a terminal, and taken away at the end.
     """
     if not drawn:
         yield lambda done: None
         return
-    from rich.console import Console
-    from rich.progress import Progress
+    start = time.monotonic()
+    shown = start - _INTERVAL
 
-    with Progress(console=Console(stderr=True), transient=True) as bars:
-        bar = bars.add_task(title, total=total)
-        yield lambda done: bars.update(bar, completed=done)
+    def show(done: int) -> None:
+        nonlocal shown
+        now = time.monotonic()
+        if now - shown < _INTERVAL:
+            return
+        shown = now
+        of = f" of {total}" if total is not None else ""
+        left = f", {(now - start) * (total - done) / done:.0f} s left" if total is not None and done else ""
+        print(f"\r{title}: {done}{of}{left}{_CLEAR}", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield show
+    finally:
+        print(f"\r{_CLEAR}", end="", file=sys.stderr, flush=True)

@@ -20,7 +20,7 @@ def available() -> bool:
 
 def instruction_set() -> str:
     """The instruction set that the engine uses here, such as ``avx512_bf16``."""
-    from nartk.engine import _native
+    import nartk.engine._native as _native  # not `from`: mypy looks for it in this file
 
     return _native.isa(os.environ.get(FORCED_ISA, ""))
 
@@ -31,6 +31,6 @@ def describe() -> str:
         return f"no engine: {LEFT_OUT}=1 leaves it out"
     if not available():
         return "no engine: it was not built; install nartk where a C++17 compiler is, or from a wheel"
-    from nartk.engine import _native
+    import nartk.engine._native as _native  # not `from`: mypy looks for it in this file
 
     return f"engine {instruction_set()}, types {', '.join(TYPES)}, {_native.cores()} threads"

@@ -72,7 +72,7 @@ class Scores:
     def rows(self, index: _Ints) -> FloatArray: ...
 
 class Engine:
-    """Contexts, cells and encoded sources of a model, and its passes: see `nartk.passes.PassScorer`."""
+    """Contexts, cells and encoded sources of a model, and passes: see `nartk.passes` and `nartk.parallel`."""
 
     cells_in_use: int
     memories_in_use: int
@@ -92,6 +92,43 @@ class Engine:
         memories: IntArray,
         contexts: IntArray,
         parents: IntArray,
+        only: IntArray | None = None,
+        ban_offsets: IntArray | None = None,
+        banned: IntArray | None = None,
+        top: int = 0,
+        margin: bool = False,
+        hidden: bool = False,
+        given: IntArray | None = None,
+        uniforms: npt.NDArray[np.float64] | None = None,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        logits: bool = False,
+    ) -> Scores: ...
+    def source_lengths(self, memories: _Ints) -> IntArray: ...
+    def length_logits(self, memories: _Ints) -> FloatArray: ...
+    def graph(self, memories: _Ints, lengths: _Ints, words: _Ints) -> tuple[FloatArray, FloatArray]: ...
+    def fill(
+        self,
+        memories: _Ints,
+        lengths: _Ints,
+        words: _Ints,
+        only: IntArray | None = None,
+        ban_offsets: IntArray | None = None,
+        banned: IntArray | None = None,
+        top: int = 0,
+        margin: bool = False,
+        hidden: bool = False,
+        given: IntArray | None = None,
+        uniforms: npt.NDArray[np.float64] | None = None,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        logits: bool = False,
+    ) -> Scores: ...
+    def words(
+        self,
+        features: FloatArray,
         only: IntArray | None = None,
         ban_offsets: IntArray | None = None,
         banned: IntArray | None = None,

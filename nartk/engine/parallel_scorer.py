@@ -5,10 +5,11 @@ Symbols: B sources, R rows, N places, L vertices of a graph, C length classes, D
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,7 @@ from nartk.vocab import SPECIALS, Vocab
 MASK = SPECIALS.index("<s>")  # stands at unfilled places, and is the blank of frames
 COPIED = -1  # to the engine, a place at which it copies from the source
 
+E = TypeVar("E", bound="_Engine")
 Arrays = Mapping[str, npt.NDArray[np.float32]]
 
 
@@ -48,18 +50,18 @@ class _Engine:
     ) -> None:
         if type not in TYPES:
             raise UsageError(f"the engine has no type {type!r}", fix=f"choose from {', '.join(TYPES)}")
+        if threads < 0:
+            raise UsageError(f"`threads` is {threads}, below 0", fix="0 takes as many as there are cores")
         self.vocab = vocab
         self.type = type
         self.threads = threads if threads else _native.cores()
         self.isa = _native.isa(os.environ.get(FORCED_ISA, ""))
-        self.limits = Limits(config.max_source_len, self._places(config), len(vocab))
+        self.numerics = f"engine:{self.isa}"  # what a signature says of how it computes
+        self.limits = Limits(config.max_source_len, config.target_positions, len(vocab))
         parallel = _PLAIN | self._parallel(config, Weights(arrays, "fp32"))
-        model = Weights(arrays, type).model(config, places=self.limits.target, parallel=parallel)
+        model = Weights(arrays, type, shared=config.shared_weights()).model(config, parallel=parallel)
         self._engine = _native.Engine(model, self.isa, self.threads)
-
-    def _places(self, config: Any) -> int:
-        """Positions of the decoder."""
-        return int(config.max_target_len)
+        self._logits = False
 
     def _parallel(self, config: Any, weights: Weights) -> dict[str, Any]:
         """What the model has beside the layers of a Transformer, as the engine reads it."""
@@ -76,6 +78,12 @@ class _Engine:
     def memories_in_use(self) -> int:
         """Encoded sources that were not freed."""
         return self._engine.memories_in_use
+
+    def with_logits(self: E) -> E:
+        """The same, whose scores have the logits [n,V] of all scored places as ``logits``."""
+        other = copy.copy(self)
+        other._logits = True
+        return other
 
     def _read(self, function: Callable[..., Any], *arguments: Any, want: Want) -> Scores:
         """Calls the engine for what is wanted."""
@@ -94,6 +102,7 @@ class _Engine:
             margin=want.margin,
             hidden=want.hidden,
             given=want.given,
+            logits=self._logits,
             **drawing,
         )
 
@@ -105,9 +114,6 @@ class CtcEngine(_Engine):
     """Implements `nartk.parallel.FrameScorer` for a `nartk.models.ctc.CtcNat`."""
 
     blank: int | None = MASK
-
-    def _places(self, config: Any) -> int:
-        return int(config.upsample * config.max_source_len)
 
     def _parallel(self, config: Any, weights: Weights) -> dict[str, Any]:
         self._upsample = np.int32(config.upsample)

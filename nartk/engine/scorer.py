@@ -51,7 +51,8 @@ class EngineScorer:
         self.source_to_target = np.array(mapped, np.int32)
         self.isa = _native.isa(os.environ.get(FORCED_ISA, ""))
         self.numerics = f"engine:{self.isa}"  # what a signature says of how it computes
-        self._engine = _native.Engine(Weights(arrays, type).model(config), self.isa, self.threads)
+        weights = Weights(arrays, type, shared=config.shared_weights())
+        self._engine = _native.Engine(weights.model(config), self.isa, self.threads)
 
     def encode(self, sources: Sequence[Sequence[int]]) -> IntArray:
         lengths = [len(source) for source in sources]

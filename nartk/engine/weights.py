@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from nartk.architectures.transformer import TransformerConfig
+from nartk.architectures.transformer import TransformerConfig, sinusoids
 from nartk.engine import _native
 from nartk.passes import FloatArray
 
@@ -20,39 +21,33 @@ LANES = 16  # floats of the engine's vectors
 EPS = 1e-5  # of torch's layer norm
 
 
-def sinusoids(length: int, features: int) -> FloatArray:
-    """Sines then cosines, [length, features], as tensor2tensor and fairseq lay them out.
-
-    Row 0 is position 2: fairseq counts positions from the padding id (1) plus 1, and its models are ours.
-    """
-    half = features // 2
-    steps = np.arange(half, dtype=np.float32) * np.float32(-(math.log(10000) / max(half - 1, 1)))
-    angles = np.arange(2, length + 2, dtype=np.float32)[:, None] * np.exp(steps)
-    table = np.zeros((length, features), np.float32)
-    table[:, :half], table[:, half : 2 * half] = np.sin(angles), np.cos(angles)
-    return table
-
-
 class Weights:
     """The weights of a model by name, packed as the engine reads them.
 
     Args:
-        arrays: fp32 by the names of `nartk.models.transformer.Transformer`; equal objects are packed once.
+        arrays: fp32 by the names of `nartk.models.transformer.Transformer`.
+        shared: Of words that are those of another name, this name: they are read and packed once.
         type: fp32, bf16 or int8.
     """
 
-    def __init__(self, arrays: Mapping[str, npt.NDArray[np.float32]], type: str) -> None:
+    def __init__(
+        self,
+        arrays: Mapping[str, npt.NDArray[np.float32]],
+        type: str,
+        *,
+        shared: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._arrays = arrays
         self._type = type
-        self._packed: dict[int, Any] = {}
+        self._shared = shared
+        self._packed: dict[str, Any] = {}
 
     def words(self, name: str) -> Any:
         """A matrix of words [V,D] without bias, packed once where several names share it."""
-        array = self._arrays[name]
-        key = array.__array_interface__["data"][0]
-        if key not in self._packed:  # the array is held: another one may not get its address
-            self._packed[key] = array, _native.Linear.pack(array, None, self._type)
-        return self._packed[key][1]
+        name = self._shared.get(name, name)
+        if name not in self._packed:
+            self._packed[name] = _native.Linear.pack(self._arrays[name], None, self._type)
+        return self._packed[name]
 
     def array(self, name: str) -> FloatArray:
         return self._arrays[name]
@@ -69,17 +64,22 @@ class Weights:
         weight, bias = self._arrays[f"{name}.weight"], self._arrays[f"{name}.bias"]
         features = len(bias) // parts // heads
         missing = -features % LANES
-        weight = np.pad(weight.reshape(parts * heads, features, -1), ((0, 0), (0, missing), (0, 0)))
-        bias = np.pad(bias.reshape(parts * heads, features), ((0, 0), (0, missing)))
-        return _native.Linear.pack(weight.reshape(-1, weight.shape[2]), bias.ravel(), self._type)
+        if missing:
+            rows = np.pad(weight.reshape(parts * heads, features, -1), ((0, 0), (0, missing), (0, 0)))
+            weight = rows.reshape(-1, weight.shape[1])
+            bias = np.pad(bias.reshape(parts * heads, features), ((0, 0), (0, missing))).ravel()
+        return _native.Linear.pack(weight, bias, self._type)
 
     def heads_in(self, name: str, heads: int) -> Any:
         """A layer whose inputs are H heads of f features, filled up to F: [D, H*F]."""
         weight, bias = self._arrays[f"{name}.weight"], self._arrays[f"{name}.bias"]
         outputs, inputs = weight.shape
         features = inputs // heads
-        weight = np.pad(weight.reshape(outputs, heads, features), ((0, 0), (0, 0), (0, -features % LANES)))
-        return _native.Linear.pack(weight.reshape(outputs, -1), bias, self._type)
+        missing = -features % LANES
+        if missing:
+            columns = np.pad(weight.reshape(outputs, heads, features), ((0, 0), (0, 0), (0, missing)))
+            weight = columns.reshape(outputs, -1)
+        return _native.Linear.pack(weight, bias, self._type)
 
     def norm(self, name: str) -> tuple[FloatArray, FloatArray, float] | None:
         """Gain, bias and epsilon of a layer norm; None where the model has none of that name."""
@@ -143,23 +143,16 @@ class Weights:
             "norm": self.norm(f"{side}_norm"),
         }
 
-    def model(
-        self,
-        config: TransformerConfig,
-        *,
-        places: int | None = None,
-        parallel: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def model(self, config: TransformerConfig, *, parallel: Mapping[str, Any] | None = None) -> Any:
         """The whole Transformer.
 
         Args:
-            places: Positions of the decoder; None: `max_target_len`.
             parallel: What a non-autoregressive model has beside it, as `nartk.engine.parallel_scorer` says.
         """
         parts = {
             "features": config.d_model,
             "encoder": self.stack("encoder", config, config.max_source_len),
-            "decoder": self.stack("decoder", config, config.max_target_len if places is None else places),
+            "decoder": self.stack("decoder", config, config.target_positions),
             "output": self.words("output.weight"),
             "output_scale": 1.0,
         }

@@ -79,6 +79,7 @@ void Engine::fill(const Canvas& canvas, const std::vector<int>& only, std::vecto
             throw PassFault("row " + number(b) + " has " + number(places) + " places, more than its source's " +
                             number(parallel.frames * sources[b]->length));
     }
+    threads.adapt();
     Lease lease(*this);
     Workspace& space = *lease.space;
     const Stack& stack = network->decoder;

@@ -1,0 +1,1 @@
+"""Searches for the best of several hypotheses over passes."""

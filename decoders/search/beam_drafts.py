@@ -1,0 +1,103 @@
+"""Drafts for beam search: what each hypothesis may go on with."""
+
+from __future__ import annotations
+
+from nartk.decoders.drafters.aligned_text import AlignedText, spelling
+from nartk.decoders.drafters.source_copy import SourceCopy, require_copying
+from nartk.decoders.loop.drafter import Draft
+from nartk.decoders.search.beam_rows import Beam
+from nartk.hypothesis import Request
+from nartk.passes import ROOT, IntArray, PassScorer
+
+_REMEMBERED = 2  # successors of a word
+
+
+class Successors:
+    """The words that were best after each word when it was scored last, in any sentence (token recycling, Luo
+    et al. 2024, arXiv:2408.08696)."""
+
+    def __init__(self) -> None:
+        self.table: dict[int, list[int]] = {}  # by word, best first
+
+    def learn(self, last: int, best: IntArray) -> None:
+        """Remembers the words [C], best first, that follow a token."""
+        self.table[last] = [word for word in best[:_REMEMBERED].tolist() if word >= 0]
+
+    def chain(self, last: int, size: int) -> list[int]:
+        """The best after a token, the best after this, and so on, as far as they are known."""
+        found: list[int] = []
+        while len(found) < size and self.table.get(last):
+            last = self.table[last][0]
+            found.append(last)
+        return found
+
+
+class BeamDrafter:
+    """Proposes a chain for every hypothesis, and beside its first token another one.
+
+    The chain is the source from the position on that the hypothesis has reached; where there is none, the
+    best successors. The other token is the best successor of the hypothesis' last that does not begin the
+    chain.
+
+    Args:
+        copy: What copies the source, or None.
+        successors: Those that are known, or None.
+        start_token: What outputs begin after.
+        eos: After which nothing is drafted.
+        max_draft: Longest chain, tokens.
+    """
+
+    def __init__(
+        self,
+        copy: SourceCopy | None,
+        successors: Successors | None,
+        *,
+        start_token: int,
+        eos: int,
+        max_draft: int,
+    ) -> None:
+        self.copy, self.successors, self.max_draft = copy, successors, max_draft
+        self.start_token, self.eos = start_token, eos
+
+    def start(self, request: Request) -> AlignedText | None:
+        """The state of a sentence's first hypothesis; those that come from it get copies."""
+        return None if self.copy is None else self.copy.text(request)
+
+    def draft(self, beam: Beam) -> Draft:
+        """What may follow a hypothesis."""
+        chain: list[int] = []
+        if self.copy is not None:
+            chain = self.copy.propose(beam.state, beam.tokens, self.max_draft)
+        if self.successors is None:
+            return Draft(self._without_eos(chain))
+        last = self._last(beam)
+        if not chain:
+            chain = self.successors.chain(last, self.max_draft)
+        others = [word for word in self.successors.table.get(last, []) if word not in chain[:1]]
+        chain, others = self._without_eos(chain), self._without_eos(others[:1])
+        return Draft([*chain, *others], [*range(ROOT, len(chain) - 1), *[ROOT] * len(others)])
+
+    def observe(self, beam: Beam, best: IntArray) -> None:
+        """Sees the best words [C] after a hypothesis."""
+        if self.successors is not None:
+            self.successors.learn(self._last(beam), best)
+
+    def _last(self, beam: Beam) -> int:
+        return beam.tokens[-1] if beam.tokens else self.start_token
+
+    def _without_eos(self, words: list[int]) -> list[int]:
+        return words[: words.index(self.eos)] if self.eos in words else words
+
+
+def make_beam_drafter(scorer: PassScorer, draft: str, max_draft: int) -> BeamDrafter | None:
+    """The drafter that is named `none`, `source`, `recycling` or `both`."""
+    if draft == "none":
+        return None
+    copy = None
+    if draft in ("source", "both"):
+        targets = require_copying(scorer, f"--draft {draft}").source_to_target
+        copy = SourceCopy(targets, spelling(scorer.vocab), max_draft=max_draft)
+    successors = Successors() if draft in ("recycling", "both") else None
+    return BeamDrafter(
+        copy, successors, start_token=scorer.start_token, eos=scorer.vocab.eos, max_draft=max_draft
+    )

@@ -1,0 +1,225 @@
+"""Beam search over passes: draft, run, choose, commit.
+
+A hypothesis is a context. A pass scores the last token of every hypothesis of all sentences, and what is
+drafted after it; as long as all survivors were drafted, the next words are chosen without another pass.
+Symbols: B sentences, k hypotheses of each, C candidates after each, N tokens of a pass, n of them scored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from time import perf_counter
+
+import numpy as np
+
+from nartk.decoders.loop.constraints import RowConstraints
+from nartk.decoders.loop.drafter import verifiable
+from nartk.decoders.loop.packing import levels_of
+from nartk.decoders.loop.rows import Batch
+from nartk.decoders.search.beam_drafts import BeamDrafter
+from nartk.decoders.search.beam_rows import Beam, BeamRow, Candidates
+from nartk.hypothesis import PhaseSeconds, Request
+from nartk.passes import ROOT, FloatArray, IntArray, Pass, PassScorer, Scores, Want
+
+
+class BeamSearch:
+    """Runs requests through a batch of beam searches.
+
+    Args:
+        k: Hypotheses of a sentence.
+        drafter: Proposes what hypotheses may go on with, or None.
+    """
+
+    def __init__(
+        self, scorer: PassScorer, constraints: RowConstraints, drafter: BeamDrafter | None, *, k: int
+    ) -> None:
+        self.scorer, self.constraints, self.drafter, self.k = scorer, constraints, drafter, k
+        self.words, self.eos = len(scorer.vocab), scorer.vocab.eos
+        # More than k + 1 of one hypothesis cannot count: k that go on, and eos.
+        self.wanted = Want(top=min(k + 1, self.words))
+        self.seconds = [0.0] * 4  # as PhaseSeconds has them
+
+    def run(
+        self, requests: Sequence[Request], *, batch_size: int, max_tokens: int | None
+    ) -> Iterator[tuple[BeamRow, PhaseSeconds, bool]]:
+        """Yields sentences as they end, the time since the one before, and whether others of the batch go on.
+
+        However it ends itself, nothing of it stays open.
+        """
+        batch = Batch(self.scorer, requests, self._row, size=batch_size, max_tokens=max_tokens)
+        try:
+            while batch.waiting or batch.rows:
+                begun = perf_counter()
+                batch.enter()
+                self.seconds[0] += perf_counter() - begun
+                self._step(batch.rows)
+                for row in batch.leave():
+                    phases, self.seconds = PhaseSeconds(*self.seconds), [0.0] * 4
+                    yield row, phases, bool(batch.rows)
+        finally:
+            batch.close()
+
+    def _row(self, request: Request, memory: int, context: int, now: float) -> BeamRow:
+        first = Beam(request, [], [], 0.0, memory, context)
+        if self.drafter is not None:
+            first.state = self.drafter.start(request)
+        return BeamRow(request, memory, now, [first], [context])
+
+    def _step(self, rows: list[BeamRow]) -> None:
+        begun = perf_counter()
+        self._draft(rows)
+        drafted = perf_counter()
+        beams = [beam for row in rows for beam in row.live]
+        packed = Packed(beams, self.scorer.start_token)
+        want = self.constraints.want(replace(self.wanted, only=packed.only), beams)
+        ready = perf_counter()
+        scores = self.scorer.run(packed.work, want)
+        verified = perf_counter()
+        self._choose(rows, packed, *self.constraints.candidates(scores, beams))
+        self._commit(rows, packed, scores)
+        self.seconds[1] += drafted - begun
+        self.seconds[2] += verified - ready
+        self.seconds[3] += ready - drafted + perf_counter() - verified
+
+    def _draft(self, rows: list[BeamRow]) -> None:
+        """Lets drafts follow the hypotheses, as many levels as leave room for one token more."""
+        for row in rows:
+            row.passes += 1
+        if self.drafter is None:
+            return
+        for row in rows:
+            budget = row.request.max_len - len(row.chosen_at) - 1
+            for beam in row.live:
+                beam.draft = verifiable(self.drafter.draft(beam), self.words, budget)
+                row.drafted += len(beam.draft.tokens)
+
+    def _choose(self, rows: list[BeamRow], packed: Packed, top: IntArray, log_probs: FloatArray) -> None:
+        """Extends the hypotheses by a word, and by more as long as all survivors were drafted.
+
+        Args:
+            top, log_probs: [n,C], the best words after each scored token.
+        """
+        while rows:
+            if self.drafter is not None:
+                for row in rows:
+                    for beam in row.live:
+                        self.drafter.observe(beam, top[beam.node])
+            for row, found in zip(rows, self._candidates(rows, top, log_probs), strict=True):
+                row.extend(found, self.k, self.eos)
+            rows = [row for row in rows if not row.ended and packed.follow(row.live)]
+            for row in rows:
+                row.accepted += len(row.live)
+
+    def _candidates(self, rows: list[BeamRow], top: IntArray, log_probs: FloatArray) -> Iterator[Candidates]:
+        """The 2k best continuations of each sentence: k of them are no eos, since each hypothesis has one."""
+        k, width = self.k, top.shape[1]
+        nodes = np.zeros((len(rows), k), np.int64)
+        totals = np.full((len(rows), k), -np.inf)
+        for i, row in enumerate(rows):
+            count = len(row.live)
+            nodes[i, :count] = [beam.node for beam in row.live]
+            totals[i, :count] = [beam.total for beam in row.live]
+        added = log_probs[nodes].reshape(len(rows), -1)  # [B,k,C] -> [B,k*C]
+        sums = added + totals.repeat(width, 1)
+        best = np.argsort(-sums, axis=1, kind="stable")[:, : 2 * k]  # of equal ones the first
+        at = best + np.arange(0, sums.size, k * width)[:, None]
+        words = top[nodes].ravel()[at]
+        columns = sums.ravel()[at], best // width, words, added.ravel()[at]
+        return map(Candidates._make, zip(*(column.tolist() for column in columns), strict=True))
+
+    def _commit(self, rows: list[BeamRow], packed: Packed, scores: Scores) -> None:
+        """Keeps the cells that the hypotheses of each sentence stand on, in a context each.
+
+        The first hypothesis that comes from a context takes it over, the others fork it. What a fork does not
+        share with the first is scored once more in the next pass.
+        """
+        kept: list[int] = []
+        forked: list[Beam] = []
+        dropped: list[int] = []
+        for row in rows:
+            if row.ended:
+                continue
+            paths: dict[int, list[int]] = {}
+            for beam in row.live:
+                path, first = packed.path(beam.node), paths.get(beam.context)
+                if first is None:
+                    paths[beam.context] = path
+                    kept += path
+                    beam.cells += len(path)
+                else:
+                    forked.append(beam)
+                    beam.cells += sum(a == b for a, b in zip(path, first, strict=False))
+            dropped += [context for context in row.contexts if context not in paths]
+            row.contexts = [*paths]
+        self.scorer.commit(scores, kept)
+        if forked:
+            contexts = self.scorer.fork([beam.context for beam in forked]).tolist()
+            for beam, context in zip(forked, contexts, strict=True):
+                beam.context = context
+            self.scorer.truncate(contexts, [beam.cells for beam in forked])
+            for row in rows:
+                row.contexts = row.contexts if row.ended else [beam.context for beam in row.live]
+        if dropped:
+            self.scorer.close(dropped)
+
+
+class Packed:
+    """The hypotheses of all sentences as one pass: what each context lacks, and the draft behind it.
+
+    Attributes:
+        only: The scored tokens: the last of each hypothesis and its draft; None: all.
+    """
+
+    def __init__(self, beams: Sequence[Beam], start_token: int) -> None:
+        tokens: list[int] = []
+        positions: list[int] = []
+        parents: list[int] = []
+        counts: list[int] = []
+        scored: list[int] = []
+        self._children: dict[tuple[int, int], int] = {}  # the scored token for a word after a scored token
+        for beam in beams:
+            begin, done = len(tokens), beam.cells
+            tokens += beam.tokens[done - 1 :] if done else [start_token, *beam.tokens]
+            positions += range(done, len(beam.tokens) + 1)
+            parents.append(ROOT)
+            parents += range(begin, len(tokens) - 1)
+            beam.node = len(scored)
+            scored.append(len(tokens) - 1)
+            if beam.draft.tokens:
+                self._add_draft(beam, tokens, positions, parents, scored)
+            counts.append(len(tokens) - begin)
+        memory = np.repeat([beam.memory for beam in beams], counts)
+        contexts = np.repeat([beam.context for beam in beams], counts)
+        self.work = Pass(*np.array([tokens, positions, memory, contexts, parents], np.int32))
+        self.only = None if len(scored) == len(tokens) else np.array(scored, np.int32)
+        self._scored, self._parents = scored, parents
+
+    def _add_draft(
+        self, beam: Beam, tokens: list[int], positions: list[int], parents: list[int], scored: list[int]
+    ) -> None:
+        draft, last, node = beam.draft, len(tokens) - 1, beam.node
+        before = range(ROOT, len(draft.tokens) - 1) if draft.parents is None else draft.parents
+        tokens += draft.tokens
+        positions += [len(beam.tokens) + level for level in levels_of(beam.draft)[1:]]
+        parents += [last + 1 + parent for parent in before]
+        for i, (token, parent) in enumerate(zip(draft.tokens, before, strict=True)):
+            self._children.setdefault((node + 1 + parent, token), node + 1 + i)
+            scored.append(last + 1 + i)
+
+    def follow(self, beams: Sequence[Beam]) -> bool:
+        """Moves hypotheses to the drafted tokens that are their last ones, if all of them were drafted."""
+        nodes = [self._children.get((beam.node, beam.tokens[-1]), -1) for beam in beams]
+        if -1 in nodes:
+            return False
+        for beam, node in zip(beams, nodes, strict=True):
+            beam.node = node
+        return True
+
+    def path(self, node: int) -> list[int]:
+        """The tokens of the pass from its context's last cell to a scored token."""
+        at, path = self._scored[node], []
+        while at != ROOT:
+            path.append(at)
+            at = self._parents[at]
+        return path[::-1]

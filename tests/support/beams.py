@@ -1,0 +1,44 @@
+"""The oracle of beam search: the textbook's, without cells, drafts or batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from nartk.hypothesis import Request, Result
+from support.scripted_passes import EOS
+
+LogProbs = Callable[[Sequence[int], Sequence[int]], Sequence[float]]  # of each word, by source and output
+
+
+def textbook(
+    log_probs: LogProbs, request: Request, k: int, penalty: float, n: int
+) -> list[tuple[float, tuple[int, ...]]]:
+    """Beam search in plain Python, in double precision, a sentence at a time."""
+    live: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+    ended: list[tuple[float, tuple[int, ...]]] = []
+    for step in range(1, request.max_len + 1):
+        candidates = []
+        for total, prefix in live:
+            grams = [prefix[i : i + n] for i in range(len(prefix) - n + 1)] if n else []
+            for word, lprob in enumerate(log_probs(request.source, prefix)):
+                if step <= len(request.prefix):
+                    if word != request.prefix[step - 1]:
+                        continue
+                elif n and (*prefix, word)[-n:] in grams and len(prefix) >= n - 1:
+                    continue
+                if lprob > -math.inf:
+                    candidates.append((total + lprob, (*prefix, word)))
+        candidates.sort(key=lambda each: -each[0])
+        for total, output in candidates[:k]:
+            if (output[-1] == EOS or step == request.max_len) and len(ended) < k:
+                ended.append((total / step**penalty, output))
+        live = [each for each in candidates if each[1][-1] != EOS][:k]
+        if len(ended) == k or not live:
+            break
+    return sorted(ended, reverse=True)
+
+
+def outputs(result: Result) -> list[tuple[int, ...]]:
+    """The tokens of all hypotheses, in their order."""
+    return [hypothesis.tokens for hypothesis in result.hypotheses]

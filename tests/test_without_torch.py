@@ -1,0 +1,221 @@
+"""Decoding text needs neither torch nor anything else but numpy and sentencepiece."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny
+
+from nartk import engine
+from nartk.registry import strategies
+
+ROOT = Path(__file__).resolve().parents[1]
+BLOCKED = ("torch", "safetensors", "transformers", "fairseq", "rich", "sacrebleu")
+BLOCK = f"""
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {BLOCKED}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Blocked())
+"""
+LINES = [
+    "she go to school yesterday .",
+    "",
+    "the big cat sees it .",
+    "he go home !",
+    "they go to the house .",
+]
+OUTPUTS = [
+    "she goes to school yesterday .",
+    "",
+    "the big cat sees it .",
+    "he goes home !",
+    "they goes to the house .",
+]
+OVER_PASSES = ("greedy", "iad", "ngram", "verify")
+
+needs_engine = pytest.mark.skipif(not engine.available(), reason="the engine is left out")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Copies its source, with `goes` for `go`."""
+    return str(tiny.corrector(tmp_path_factory.mktemp("corrector")))
+
+
+def run(code: str, *args: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs code where what is `BLOCKED` cannot be imported."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", BLOCK + code, *args],
+        input=stdin,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def command(name: str, *args: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    return run(
+        f"from nartk.cli.{name} import main; sys.exit(main(sys.argv[1:]))", *args, stdin=stdin, **environment
+    )
+
+
+def test_the_block_blocks() -> None:
+    for name in BLOCKED:
+        assert run(f"import {name}").stderr.endswith(f"ModuleNotFoundError: No module named '{name}'\n")
+
+
+def test_what_is_imported_by_default() -> None:
+    """Here nothing is blocked: what is installed is not imported either."""
+    code = f"""
+import sys
+import nartk.pipeline, nartk.checkpoint, nartk.architectures, nartk.registry, nartk.verification
+import nartk.calibration, nartk.cli.decode, nartk.cli.verify, nartk.engine, nartk.scorer
+for name in {OVER_PASSES}:
+    nartk.registry.make_strategy(name, {{}})
+print([name for name in {BLOCKED} if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@needs_engine
+@pytest.mark.parametrize("dtype", ["fp32", "int8"])
+@pytest.mark.parametrize("strategy", OVER_PASSES)
+def test_strategies_over_passes_decode(strategy: str, dtype: str, model: str, tmp_path: Path) -> None:
+    """The model was trained until it corrects these lines, so the outputs are known."""
+    (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in LINES))
+    (tmp_path / "drafts.txt").write_text("".join(f"{line}\n" for line in LINES[1:] + LINES[:1]))
+    args = [model, str(tmp_path / "in.txt"), "--strategy", strategy, "--dtype", dtype, "--threads", "1"]
+    if strategy == "verify":
+        args += ["--drafts", str(tmp_path / "drafts.txt")]
+    stats = str(tmp_path / "stats.json")
+    done = command("decode", *args, "--stats", stats, "--trace", str(tmp_path / "trace"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == OUTPUTS
+    assert '"threads": 1' in Path(stats).read_text()
+
+
+@needs_engine
+def test_the_shipped_model_decodes_as_torch_does() -> None:
+    """Against the reference in torch, which shares nothing with the engine but the weights."""
+    lines = (ROOT / "recipes" / "gec" / "sample.txt").read_text(encoding="utf-8").splitlines()[:6]
+    done = command("decode", stdin="".join(f"{line}\n" for line in lines))
+    assert done.returncode == 0, done.stderr
+    code = "import nartk, sys; print(*(h.text for h in nartk.load().decode(sys.argv[1:])), sep='\\n')"
+    reference = subprocess.run(
+        [sys.executable, "-c", code, *lines],
+        cwd=ROOT,
+        env={**os.environ, engine.LEFT_OUT: "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == reference.stdout
+    assert done.stdout.splitlines() != lines
+
+
+@needs_engine
+def test_verify_verifies(model: str, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in LINES))
+    args = [model, str(tmp_path / "in.txt"), "--strategy", "iad", "--batch-size", "1,3", "--fuzz", "5"]
+    done = command("verify", *args, "--adversarial", "--dtype", "fp32,int8")
+    assert done.returncode == 0, done.stderr
+    assert "identical to greedy" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["decode", "verify", "trace", "noise"])
+def test_help_is_shown(name: str) -> None:
+    done = command(name, "--help")
+    assert done.returncode == 0, done.stderr
+    assert "usage: " in done.stdout
+    if name == "decode":
+        assert all(f"\n  {strategy} " in done.stdout for strategy in strategies())
+
+
+def test_the_options_of_a_strategy_are_shown() -> None:
+    done = command("decode", "--strategy", "iad", "--help")
+    assert done.returncode == 0, done.stderr
+    assert "options of the strategy iad (identical to greedy)" in done.stdout
+
+
+def test_strategies_that_cannot_run_are_not_listed() -> None:
+    done = run("import nartk; print(*nartk.strategies())")
+    assert set(OVER_PASSES) <= set(done.stdout.split()) <= strategies().keys()
+
+
+@needs_engine
+def test_a_strategy_that_needs_torch_says_so(model: str) -> None:
+    done = command("decode", model, "--strategy", "dag-viterbi", stdin="he go\n")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == (
+        "nartk: error[E104 MissingDependency] strategy 'dag-viterbi' needs torch, which is not installed. "
+        "Fix: pip install 'nartk[torch]'.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "environment", "what", "fix"),
+    [
+        (["--device", "cuda"], {}, "--device cuda", ""),
+        (["--dtype", "fp16"], {}, "a transformer model in fp16", ""),
+        (
+            [],
+            {engine.LEFT_OUT: "1"},
+            "a transformer model in fp32 without the engine",
+            ", or install nartk with its engine, from a wheel or with a C++17 compiler",
+        ),
+    ],
+)
+def test_what_takes_torch_names_the_remedy(
+    args: list[str], environment: dict[str, str], what: str, fix: str, model: str
+) -> None:
+    done = command("decode", model, *args, "--strategy", "iad", stdin="he go\n", **environment)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == (
+        f"nartk: error[E104 MissingDependency] {what} needs torch, which is not installed. "
+        f"Fix: pip install 'nartk[torch]'{fix}.\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["average", "convert"])
+def test_other_commands_name_the_remedy(name: str, tmp_path: Path) -> None:
+    (tmp_path / "a.pt").touch()
+    given = ["--inputs"] if name == "average" else []
+    done = command(name, *given, str(tmp_path / "a.pt"), "--output", str(tmp_path / "out"))
+    assert done.returncode == 2
+    assert done.stderr == (
+        "nartk: error[E104 MissingDependency] this command needs torch, which is not installed. "
+        "Fix: pip install 'nartk[torch]'.\n"
+    )
+
+
+@needs_engine
+def test_the_library_names_the_remedy(model: str) -> None:
+    code = """
+import nartk, sys
+from nartk.errors import MissingDependencyError
+model = nartk.load(sys.argv[1])
+print(model.decode(["he go home !"])[0].text)
+for strategy in ("dag-viterbi", "ctc-beam"):
+    try:
+        model.decode(["he go home !"], strategy)
+    except MissingDependencyError as error:
+        print(error.message)
+"""
+    done = run(code, model)
+    assert done.stdout.splitlines() == [
+        "he goes home !",
+        "strategy 'dag-viterbi' needs torch, which is not installed",
+        "strategy 'ctc-beam' needs torch, which is not installed",
+    ], done.stderr
