@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nartk.architectures.transformer import TransformerConfig
+from nartk.architectures.transformer import TransformerConfig, sinusoids
 from nartk.models import training
 from nartk.models.linear import attention
 from nartk.models.training import Dropout
@@ -67,7 +67,7 @@ class Embedding(nn.Module):
             self.positions = nn.Embedding(max_len, config.d_model)
             nn.init.normal_(self.positions.weight, std=config.d_model**-0.5)
         elif positions == "sinusoidal":
-            table = _sinusoids(max_len, config.d_model)
+            table = torch.from_numpy(sinusoids(max_len, config.d_model).copy())
             self.register_buffer("table", table, persistent=False)
         self.kind = positions
         self.norm = nn.LayerNorm(config.d_model) if config.norm_embedding else None
@@ -90,19 +90,6 @@ class Embedding(nn.Module):
         if self.norm is not None:
             x = self.norm(x)
         return self.dropout(x)
-
-
-def _sinusoids(length: int, features: int) -> Tensor:
-    """Sines then cosines, [length, features], as tensor2tensor and fairseq lay them out.
-
-    Row 0 is position 2: fairseq counts positions from the padding id (1) plus 1, and its models are ours.
-    """
-    half = features // 2
-    frequencies = torch.exp(torch.arange(half, dtype=torch.float32) * -(math.log(10000) / max(half - 1, 1)))
-    angles = torch.arange(2, length + 2, dtype=torch.float32)[:, None] * frequencies
-    table = torch.zeros(length, features)
-    table[:, :half], table[:, half : 2 * half] = angles.sin(), angles.cos()
-    return table
 
 
 class Attention(nn.Module):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from realtable import EOS, PAD, random_transformer
-from scripted import decode, outputs_of, over_tensors
+from scripted import decode, outputs_of
 from torch import Tensor
 
 from nartk import _fairseq_compat
@@ -19,8 +19,9 @@ from nartk.adapters.ctranslate2 import to_ctranslate2
 from nartk.adapters.hf import import_transformers, to_hugging_face
 from nartk.errors import MissingDependencyError, UnsupportedCheckpointError
 from nartk.hypothesis import Request
+from nartk.models.reference import ReferenceScorer
 from nartk.models.transformer import Transformer, TransformerConfig
-from nartk.models.transformer_scorer import TransformerScorer
+from nartk.registry import make_strategy
 from nartk.vocab import Vocab
 
 WORDS = 44
@@ -149,7 +150,7 @@ def ours(
     device: torch.device | str = "cpu",
 ) -> list[Any]:
     requests = [Request(i, source, longest) for i, source in enumerate(sources)]
-    return decode(strategy, TransformerScorer(model, VOCAB, device=device), requests)
+    return decode(strategy, ReferenceScorer(model, VOCAB, device=device), requests)
 
 
 def cut(tokens: Sequence[int]) -> list[int]:
@@ -167,7 +168,7 @@ def test_hugging_face_says_the_same(device: torch.device) -> None:
     mask = tokens.ne(PAD).long()
     with torch.inference_mode():
         greedy = theirs.generate(tokens, attention_mask=mask, max_new_tokens=longest)
-        found = ours(model, over_tensors("greedy", {}), sources, longest, device)
+        found = ours(model, make_strategy("greedy", {}), sources, longest, device)
         assert [cut(row[1:]) for row in greedy.tolist()] == outputs_of(found)
         for penalty in (0.0, 1.0, 2.0):
             best = theirs.generate(
@@ -179,7 +180,9 @@ def test_hugging_face_says_the_same(device: torch.device) -> None:
                 length_penalty=penalty,
                 no_repeat_ngram_size=3,
             )
-            strategy = over_tensors("beam", {"beam_size": 4, "length_penalty": penalty, "no_repeat_ngram": 3})
+            strategy = make_strategy(
+                "beam", {"beam_size": 4, "length_penalty": penalty, "no_repeat_ngram": 3}
+            )
             assert [cut(row[1:]) for row in best.tolist()] == outputs_of(
                 ours(model, strategy, sources, longest, device)
             )
@@ -214,7 +217,7 @@ def test_ctranslate2_says_the_same(tmp_path: Path) -> None:
         return_end_token=True,
     )
     told = [VOCAB.ids(each.hypotheses[0]) for each in found]
-    assert told == outputs_of(ours(model, over_tensors("greedy", {}), sources, longest))
+    assert told == outputs_of(ours(model, make_strategy("greedy", {}), sources, longest))
 
 
 @pytest.mark.filterwarnings("ignore")  # fairseq's own

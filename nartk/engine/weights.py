@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nartk.architectures.transformer import TransformerConfig
+from nartk.architectures.transformer import TransformerConfig, sinusoids
 from nartk.checkpoint import QuantizedTensors
 from nartk.engine import _native
 from nartk.errors import CheckpointError
@@ -21,19 +21,6 @@ from nartk.passes import FloatArray
 from nartk.quantized import INT8, LANES, packed_sizes
 
 EPS = 1e-5  # of torch's layer norm
-
-
-def sinusoids(length: int, features: int) -> FloatArray:
-    """Sines then cosines, [length, features], as tensor2tensor and fairseq lay them out.
-
-    Row 0 is position 2: fairseq counts positions from the padding id (1) plus 1, and its models are ours.
-    """
-    half = features // 2
-    steps = np.arange(half, dtype=np.float32) * np.float32(-(math.log(10000) / max(half - 1, 1)))
-    angles = np.arange(2, length + 2, dtype=np.float32)[:, None] * np.exp(steps)
-    table = np.zeros((length, features), np.float32)
-    table[:, :half], table[:, half : 2 * half] = np.sin(angles), np.cos(angles)
-    return table
 
 
 class Weights:
