@@ -9,9 +9,9 @@ Symbols: B sources, N tokens of a pass, K candidates, V words, D features of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -227,3 +227,15 @@ class CopiesSource(Protocol):
     """
 
     source_to_target: IntArray
+
+
+@runtime_checkable
+class Replicable(Protocol):
+    """A scorer of whose weights several can make use at a time, each in a thread of its own."""
+
+    def replica(self, stopped: Callable[[], bool]) -> Any:
+        """Another scorer of the same weights, on one thread, with memories and contexts of its own.
+
+        Args:
+            stopped: Whether passes are to be refused, so that what decodes with it ends.
+        """

@@ -41,6 +41,7 @@ from nartk.registry import (
     signature,
     speaks,
 )
+from nartk.replicas import require_replicable, run_replicas
 
 if TYPE_CHECKING:
     from nartk.architectures.transformer import TransformerConfig
@@ -83,6 +84,7 @@ class Model:
         checkpoint: Where it came from, with dictionaries and tokenizers.
         device: ``cpu``, ``cuda`` or ``cuda:1``.
         dtype: Of its computation: fp32, bf16, fp16 or int8.
+        replicas: Engines that decode at the same time.
     """
 
     def __init__(
@@ -93,11 +95,13 @@ class Model:
         device: str,
         dtype: str,
         engine: Any = None,
+        replicas: int = 1,
     ) -> None:
         self.checkpoint = checkpoint
         self.config = config
         self.device = device
         self.dtype = dtype
+        self.replicas = replicas
         self._engine = engine
         self._helpers: dict[tuple[str, str, str], Model] = {}  # the one used last is the last
 
@@ -226,6 +230,8 @@ class Model:
         if helpers:
             made = replace(made, helpers=helpers)
         made.check_helpers()
+        if self.replicas > 1:
+            require_replicable(made, self.scorer_for(made))
         return made
 
     def _helper(self, name: str) -> Model:
@@ -399,11 +405,10 @@ class Model:
                 )
             except InputTooLongError as error:
                 yield index, error
-        scorer = self.scorer_for(strategy)
         while requests:
             try:
-                for result in strategy.run(
-                    scorer,
+                for result in self._results(
+                    strategy,
                     list(requests.values()),
                     batch_size=batch_size,
                     max_tokens=max_tokens,
@@ -420,6 +425,13 @@ class Model:
                         "memory ran out with one sentence in the batch", fix="lower --max-len"
                     ) from error
                 batch_size = max(1, batch_size // 2)
+
+    def _results(self, strategy: Any, requests: list[Request], **settings: Any) -> Iterator[Result]:
+        """What a strategy yields of requests, with one scorer or with replicas."""
+        scorer = self.scorer_for(strategy)
+        if self.replicas == 1:
+            return strategy.run(scorer, requests, **settings)
+        return run_replicas(strategy, scorer, requests, count=self.replicas, **settings)
 
     def _with_text(self, result: Result) -> Result:
         tokenizer = self.checkpoint.target_tokenizer
@@ -454,6 +466,7 @@ def load(
     device: str = "cpu",
     dtype: str | None = None,
     threads: int | None = None,
+    replicas: int = 1,
 ) -> Model:
     """Loads a model.
 
@@ -464,6 +477,8 @@ def load(
             holds if that is int8, else fp32.
         threads: Most threads of a computation; None: on the engine as many as there are cores for this
             process, in torch what it is set to.
+        replicas: Engines of one thread each that share the weights and decode at the same time, for
+            throughput; each has batches of its own.
 
     Raises:
         ModelNotFoundError: There is no such model.
@@ -473,10 +488,20 @@ def load(
     """
     if dtype is not None and dtype not in TYPES:
         raise UsageError(f"--dtype is {dtype!r}", fix=f"choose from {', '.join(TYPES)}")
-    return _serve(load_checkpoint(model_folder(name)), _device(device), dtype, threads=threads)
+    if replicas < 1:
+        raise UsageError(f"--replicas is {replicas}, below 1", fix="give at least 1")
+    if replicas > 1 and threads not in (None, 1):
+        raise UsageError(
+            f"--threads {threads} with --replicas {replicas}, each of which has one thread",
+            fix="leave one of them out",
+        )
+    checkpoint = load_checkpoint(model_folder(name))
+    return _serve(checkpoint, _device(device), dtype, threads=threads, replicas=replicas)
 
 
-def _serve(checkpoint: Checkpoint, device: str, dtype: str | None, *, threads: int | None) -> Model:
+def _serve(
+    checkpoint: Checkpoint, device: str, dtype: str | None, *, threads: int | None, replicas: int = 1
+) -> Model:
     """The model of a checkpoint, on the engine if that has its architecture, the device and the type."""
     from nartk import engine
 
@@ -497,9 +522,14 @@ def _serve(checkpoint: Checkpoint, device: str, dtype: str | None, *, threads: i
             checkpoint.target_vocab,
             source_vocab=checkpoint.source_vocab,
             type=dtype,
-            threads=0 if threads is None else threads,
+            threads=1 if replicas > 1 else 0 if threads is None else threads,
         )
-        return Model(checkpoint, config, device=device, dtype=dtype, engine=scorer)
+        return Model(checkpoint, config, device=device, dtype=dtype, engine=scorer, replicas=replicas)
+    if replicas > 1:
+        raise UsageError(
+            f"--replicas {replicas} needs the engine, which does not serve {dtype} on {device} here",
+            fix="leave --replicas out",
+        )
     if dtype == "int8":
         others = f"choose from {', '.join(each for each in TYPES if each != dtype)}"
         raise UsageError(

@@ -35,6 +35,7 @@ class Spec:
         options: Its options that were given.
         dtype: fp32, bf16, fp16 or int8.
         model: The model that a strategy decodes with; empty: the benchmark's.
+        replicas: Engines of one thread of a strategy.
     """
 
     label: str
@@ -42,6 +43,7 @@ class Spec:
     options: dict[str, Any]
     dtype: str
     model: str = ""
+    replicas: int = 1
 
     @property
     def peer(self) -> bool:
@@ -101,7 +103,11 @@ class NartkEngine:
 
     def __init__(self, spec: Spec, setup: Setup) -> None:
         self.model = _load(
-            spec.model or setup.model, device=setup.device, dtype=spec.dtype, threads=setup.threads
+            spec.model or setup.model,
+            device=setup.device,
+            dtype=spec.dtype,
+            threads=setup.threads if spec.replicas == 1 else None,
+            replicas=spec.replicas,
         )
         self.strategy = self.model.strategy(spec.name, spec.options)
         self.signature = self.model.signature(self.strategy)
@@ -381,14 +387,15 @@ class Fairseq(Peer):
             yield [each[0]["tokens"].tolist() for each in found]
 
 
-MODEL = "model"  # the option of a spec that is none of its strategy
+MODEL, REPLICAS = "model", "replicas"  # the options of a spec that are none of its strategy
 PEERS: dict[str, type[Peer]] = {"hf": HuggingFace, "ctranslate2": CTranslate2, "fairseq": Fairseq}
 
 
 def parse_spec(text: str, dtype: str) -> Spec:
     """Reads ``NAME`` or ``NAME:OPTION=VALUE:OPTION=VALUE``.
 
-    The option ``model`` of a strategy names the model that decodes, where it is not the benchmark's.
+    The option ``model`` of a strategy names the model that decodes, where it is not the benchmark's;
+    ``replicas`` says how many engines of one thread do.
 
     Raises:
         UnknownStrategyError: There is no such strategy.
@@ -399,7 +406,8 @@ def parse_spec(text: str, dtype: str) -> Spec:
         hints = get_type_hints(PEERS[name])
         types = {item.name: hints[item.name] for item in dataclasses.fields(PEERS[name])}
     else:
-        types = {MODEL: str, **{key: type(item.default) for key, item in options_of(name).items()}}
+        known = {key: type(item.default) for key, item in options_of(name).items()}
+        types = {MODEL: str, REPLICAS: int, **known}
     options: dict[str, Any] = {}
     for part in given:
         key, equals, value = part.partition("=")
@@ -408,8 +416,12 @@ def parse_spec(text: str, dtype: str) -> Spec:
                 f"{text!r} sets {part!r}", fix=f"{name} knows {', '.join(types)}, as OPTION=VALUE"
             )
         options[key] = _value(value, types[key], text)
-    model = options.pop(MODEL, "")
-    return Spec(text, name, options, dtype, model)
+    if name in PEERS:
+        return Spec(text, name, options, dtype)
+    model, replicas = options.pop(MODEL, ""), options.pop(REPLICAS, 1)
+    if replicas < 1:
+        raise UsageError(f"{text!r} has {replicas} replicas", fix="give at least 1")
+    return Spec(text, name, options, dtype, model, replicas)
 
 
 def _value(text: str, wanted: type, where: str) -> Any:

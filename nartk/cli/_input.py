@@ -114,7 +114,7 @@ def split_inputs(inputs: Sequence[str], prog: str) -> tuple[str, list[str]]:
     return model, files
 
 
-def load_model(name: str, args: argparse.Namespace, dtype: str | None) -> Model:
+def load_model(name: str, args: argparse.Namespace, dtype: str | None, *, replicas: int = 1) -> Model:
     """Loads a model as `add_model`'s flags say; raises as `nartk.load` does."""
     from nartk import engine
     from nartk.pipeline import load
@@ -122,7 +122,7 @@ def load_model(name: str, args: argparse.Namespace, dtype: str | None) -> Model:
     require_least(args, 1, "threads")
     if not engine.available() and os.environ.get(engine.LEFT_OUT) != "1" and not args.quiet:
         print(f"nartk: {engine.describe()}; until then torch computes", file=sys.stderr)
-    return load(name, device=args.device, dtype=dtype, threads=args.threads)
+    return load(name, device=args.device, dtype=dtype, threads=args.threads, replicas=replicas)
 
 
 def fields_of(args: argparse.Namespace) -> Fields:

@@ -36,11 +36,11 @@ prints a table in Markdown. Each engine has a process of its own (with --togethe
 one is active at a time, and rounds are interleaved, so that ratios hold on a busy machine. Greedy search
 always runs; it is what the others are compared with.
 
-An engine is NAME or NAME:OPTION=VALUE:... The options of a strategy are those of nartk-decode, and model=NAME
-to decode with another model. A strategy that drafts with another model is put to each --drafter that it
-takes. Among the strategies, all stands for every one that MODEL allows, and that a --drafter allows where
-MODEL does not (a non-autoregressive model's own); verify needs --drafts. Peers, of which all stands for the
-usual ways to run them, are
+An engine is NAME or NAME:OPTION=VALUE:... The options of a strategy are those of nartk-decode, model=NAME to
+decode with another model, and replicas=N for so many engines of one thread. A strategy that drafts with
+another model is put to each --drafter that it takes. Among the strategies, all stands for every one that
+MODEL allows, and that a --drafter allows where MODEL does not (a non-autoregressive model's own); verify
+needs --drafts. Peers, of which all stands for the usual ways to run them, are
   hf           transformers, eager     beam=N, lookup=N (prompt lookup), assistant=MODEL, int8=1 (dynamic)
   ctranslate2  CTranslate2             beam=N, int8=1, replicas=N
   fairseq      its own SequenceGenerator, fp32   beam=N"""
@@ -280,6 +280,10 @@ def _named(args: argparse.Namespace) -> tuple[list[Spec | str], list[Spec | str]
     for spec in strategies:
         if not isinstance(spec, str):
             make_strategy(spec.name, spec.options)
+            if args.costs and spec.replicas > 1:
+                raise UsageError(
+                    f"--costs with {spec.label!r}, whose parts overlap", fix="leave one of them out"
+                )
     return strategies, peers
 
 

@@ -59,9 +59,17 @@ class _Engine:
         self.numerics = f"engine:{self.isa}"  # what a signature says of how it computes
         self.limits = Limits(config.max_source_len, config.target_positions, len(vocab))
         parallel = _PLAIN | self._parallel(config, Weights(arrays, "fp32"))
-        model = weights_of(arrays, type, config).model(config, parallel=parallel)
-        self._engine = _native.Engine(model, self.isa, self.threads)
+        self._model = weights_of(arrays, type, config).model(config, parallel=parallel)
+        self._engine = _native.Engine(self._model, self.isa, self.threads)
         self._logits = False
+        self._stopped: Callable[[], bool] | None = None
+
+    def replica(self: E, stopped: Callable[[], bool]) -> E:
+        """Implements `nartk.passes.Replicable`."""
+        other = copy.copy(self)
+        other.threads, other._stopped = 1, stopped
+        other._engine = _native.Engine(self._model, self.isa, 1)
+        return other
 
     def _parallel(self, config: Any, weights: Weights) -> dict[str, Any]:
         """What the model has beside the layers of a Transformer, as the engine reads it."""
@@ -87,6 +95,8 @@ class _Engine:
 
     def _read(self, function: Callable[..., Any], *arguments: Any, want: Want) -> Scores:
         """Calls the engine for what is wanted."""
+        if self._stopped is not None and self._stopped():
+            raise PassError("the replica was told to stop")
         if want.draw is not None:
             draw = want.draw
             drawing = {"uniforms": draw.uniforms, "temperature": draw.temperature}

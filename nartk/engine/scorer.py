@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy.typing as npt
 from nartk.architectures.transformer import TransformerConfig
 from nartk.engine import FORCED_ISA, TYPES, _native
 from nartk.engine.weights import weights_of
-from nartk.errors import UsageError
+from nartk.errors import PassError, UsageError
 from nartk.passes import IntArray, Limits, Pass, Scores, Want
 from nartk.vocab import Vocab
 
@@ -51,8 +52,16 @@ class EngineScorer:
         self.source_to_target = np.array(mapped, np.int32)
         self.isa = _native.isa(os.environ.get(FORCED_ISA, ""))
         self.numerics = f"engine:{self.isa}"  # what a signature says of how it computes
-        model = weights_of(arrays, type, config).model(config)
-        self._engine = _native.Engine(model, self.isa, self.threads)
+        self._model = weights_of(arrays, type, config).model(config)
+        self._engine = _native.Engine(self._model, self.isa, self.threads)
+        self._stopped: Callable[[], bool] | None = None
+
+    def replica(self, stopped: Callable[[], bool]) -> EngineScorer:
+        """Implements `nartk.passes.Replicable`."""
+        other = copy.copy(self)
+        other.threads, other._stopped = 1, stopped
+        other._engine = _native.Engine(self._model, self.isa, 1)
+        return other
 
     def encode(self, sources: Sequence[Sequence[int]]) -> IntArray:
         lengths = [len(source) for source in sources]
@@ -74,6 +83,8 @@ class EngineScorer:
         self._engine.close(contexts)
 
     def run(self, work: Pass, want: Want) -> Scores:
+        if self._stopped is not None and self._stopped():
+            raise PassError("the replica was told to stop")
         return self._engine.run(
             work.tokens,
             work.positions,

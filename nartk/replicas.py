@@ -1,0 +1,73 @@
+"""Decodes parts of some sentences at the same time, each with a scorer of its own, in a thread of its own.
+
+The engine computes without Python's lock, so that threads that each decode a part keep as many cores busy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from queue import SimpleQueue
+from threading import Event, Thread
+from typing import Any, TypeAlias
+
+from nartk.errors import StrategyMismatchError
+from nartk.hypothesis import Request, Result
+from nartk.passes import Replicable
+
+_Outcome: TypeAlias = Result | BaseException | None  # None: a part has ended
+
+
+def require_replicable(strategy: Any, scorer: Any) -> None:
+    """Raises StrategyMismatchError where a strategy, or another model of it, decodes with torch's tensors."""
+    if not all(isinstance(each, Replicable) for each in (scorer, *strategy.helpers.values())):
+        raise StrategyMismatchError(
+            f"--replicas with strategy {strategy.name!r}, which decodes with tensors here",
+            fix="leave --replicas out, or choose greedy or iad",
+        )
+
+
+def run_replicas(
+    strategy: Any, scorer: Replicable, requests: Sequence[Request], *, count: int, **settings: Any
+) -> Iterator[Result]:
+    """Yields what `strategy.run` yields, of so many replicas; when it ends, so have their threads.
+
+    Args:
+        settings: Of `strategy.run`, the batch size among them: each replica has batches of that size.
+    """
+    stop, finished = Event(), SimpleQueue[_Outcome]()
+
+    def decode(part: Sequence[Request]) -> None:
+        try:
+            helpers = {name: each.replica(stop.is_set) for name, each in strategy.helpers.items()}
+            own = replace(strategy, helpers=helpers)
+            for result in own.run(scorer.replica(stop.is_set), part, **settings):
+                finished.put(result)
+            finished.put(None)
+        except BaseException as error:  # whatever ends a part is raised where the results are read
+            finished.put(error)
+
+    threads = [Thread(target=decode, args=(part,), daemon=True) for part in deal(requests, count)]
+    try:
+        for thread in threads:
+            thread.start()
+        left = len(threads)
+        while left:
+            outcome = finished.get()
+            if isinstance(outcome, BaseException):
+                raise outcome
+            if outcome is None:
+                left -= 1
+            else:
+                yield outcome
+    finally:
+        stop.set()
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()
+
+
+def deal(requests: Sequence[Request], count: int) -> list[list[Request]]:
+    """At most so many parts, none empty, of like numbers and lengths of sources."""
+    ordered = sorted(requests, key=lambda request: (-len(request.source), request.index))
+    return [ordered[i::count] for i in range(min(count, len(ordered)))]
