@@ -742,7 +742,7 @@ def test_only_what_changes_the_output_is_drafted_exactly(options: dict[str, Any]
 def test_the_promise_depends_on_beta() -> None:
     assert make_strategy("gad", {}).promised == "identical to greedy"
     promised = make_strategy("gad", {"beta": 2}).promised
-    assert promised == "approximate: drafted words stand that are nearly the best"
+    assert promised == "approximate: drafted words are accepted that are nearly the best"
 
 
 def refusal(strategy: Any) -> str:
@@ -772,7 +772,7 @@ def test_tau_without_beta_is_refused() -> None:
     with pytest.raises(UsageError) as caught:
         make_strategy("gad", {"tau": 1.0})
     assert str(caught.value) == (
-        "error[E101 Usage] --tau is 1.0, but with --beta 1 only the best word stands. Fix: raise --beta."
+        "error[E101 Usage] --tau is 1.0, but with --beta 1 only the best word is accepted. Fix: raise --beta."
     )
     assert make_strategy("gad", {"tau": 1.0, "beta": 2}).tau == 1.0
 
@@ -828,7 +828,7 @@ def test_an_approximate_gad_says_so(folders: dict[str, str], capsys: pytest.Capt
     options = ["--strategy", "gad", "--drafter", folders["nat"], "--beta", "25", "--tau", "99"]
     command = [folders["transformer"], folders["lines"], *options]
     assert main([*command, "--assert-lossless"]) == 2
-    promised = "approximate: drafted words stand that are nearly the best"
+    promised = "approximate: drafted words are accepted that are nearly the best"
     assert f"--assert-lossless, but the promise of 'gad' is '{promised}'" in capsys.readouterr().err
     assert verify([*command, "--quiet"]) == 1
     out = capsys.readouterr().out

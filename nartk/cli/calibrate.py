@@ -479,7 +479,8 @@ class _Measure:
         stats = summarize(results, time.perf_counter() - start)
         self.setting = setting
         self.done += sentences
-        return Sample(stats.seconds, texts, stats.tokens, stats.passes, self.steps, stats.drafted)
+        steps = self.steps + stats.drafter_passes  # the loop over passes counts them itself
+        return Sample(stats.seconds, texts, stats.tokens, stats.passes, steps, stats.drafted)
 
 
 def _shown(measure: Measure, show: Callable[[int], None]) -> Measure:
