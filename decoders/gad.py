@@ -1,46 +1,52 @@
 """Generalized aggressive decoding (Xia et al. 2022, "Speculative Decoding", arXiv:2203.16487).
 
-A non-autoregressive model drafts a block at once, and the autoregressive model verifies it.
-Symbols: N positions, V words.
+A non-autoregressive model drafts a block at once, and the autoregressive model verifies it. Symbols: K
+drafted tokens.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import Any
 
-from torch import Tensor
-
-from nartk.decoders.pace import Pace
-from nartk.decoders.paced import Adaptive
-from nartk.decoders.parallel_drafts import can_draft, parallel_drafter
-from nartk.decoders.tensor_loop import (
-    Acceptance,
-    Drafter,
-    Fed,
-    Judged,
-    argmax_acceptance,
-    log_probs,
-)
+from nartk.decoders.drafters.parallel_block import BlockDrafter
+from nartk.decoders.drafters.parallel_graph import GraphDrafter
+from nartk.decoders.drafters.parallel_text import CanvasDrafter, FrameDrafter
+from nartk.decoders.loop.acceptance import Acceptance, ArgmaxAcceptance, Verdict, Verified
+from nartk.decoders.loop.drafter import Drafter
+from nartk.decoders.loop.loop import AdaptiveDrafts
+from nartk.decoders.loop.rows import Row
 from nartk.errors import StrategyMismatchError, UsageError
+from nartk.parallel import BlockScorer, CanvasScorer, FrameScorer, GraphScorer
+from nartk.passes import PassScorer, Want
 from nartk.registry import option, register_decoder
-from nartk.scorer import Seq2SeqScorer
 
 _TAU = 3.0
+_DRAFTERS: dict[type, Callable[..., Drafter]] = {
+    BlockScorer: BlockDrafter,
+    CanvasScorer: CanvasDrafter,
+    FrameScorer: FrameDrafter,
+    GraphScorer: GraphDrafter,
+}
 
 
 @register_decoder("gad")
-class GeneralizedAggressive(Adaptive):
+class GeneralizedAggressive(AdaptiveDrafts):
     """Drafts with a non-autoregressive model; equal to greedy search, unless --beta is above 1.
 
     With --beta above 1 (GAD++, section 3.2 of the paper, whose top-beta and tau these are), a drafted token
-    stands that is nearly the verifier's best. The output is then approximate, and depends on the drafter.
+    is accepted that is nearly the verifier's best. The output is then approximate and depends on the drafter.
     """
 
     promise = "identical to greedy"
 
-    drafter: str = option("", "name or folder of a non-autoregressive model, which drafts", model=True)
+    drafter: str = option(
+        "", "name or folder of a non-autoregressive model, which drafts", model=True, arrays=True
+    )
     block_size: int = option(25, "longest draft, tokens; no more than a blockwise model has learnt", low=1)
-    beta: int = option(1, "a drafted token stands among so many of the verifier's best words", low=1)
+    beta: int = option(
+        1, "a drafted token is accepted if it is among so many of the verifier's best words", low=1
+    )
     tau: float = option(
         _TAU, "how far it may lie below the very best, nats of log-probability, if --beta is above 1", low=0
     )
@@ -52,17 +58,21 @@ class GeneralizedAggressive(Adaptive):
     def __post_init__(self) -> None:
         if self.beta == 1 and self.tau != _TAU:
             raise UsageError(
-                f"--tau is {self.tau}, but with --beta 1 only the best word stands", fix="raise --beta"
+                f"--tau is {self.tau}, but with --beta 1 only the best word is accepted", fix="raise --beta"
             )
         if self.beta > 1 and self.tree:
             raise UsageError(
-                f"--tree is {self.tree}, but with --beta {self.beta} only the best draft may stand",
+                f"--tree is {self.tree}, but with --beta {self.beta} only the best draft may be accepted",
                 fix="leave one of them out",
             )
 
     @property
     def promised(self) -> str:
-        return self.promise if self.beta == 1 else "approximate: drafted words stand that are nearly the best"
+        return (
+            self.promise
+            if self.beta == 1
+            else "approximate: drafted words are accepted that are nearly the best"
+        )
 
     def check_helpers(self) -> None:
         if "drafter" not in self.helpers:
@@ -71,41 +81,70 @@ class GeneralizedAggressive(Adaptive):
                 fix="name one with --drafter: blockwise, nat, ctc or dag",
             )
         scorer = self.helpers["drafter"]
-        if isinstance(scorer, Seq2SeqScorer):
+        if isinstance(scorer, PassScorer):
             raise StrategyMismatchError(
                 "--drafter names an autoregressive model, which drafts one token at a time",
                 fix="use --strategy speculative, or name a non-autoregressive model",
             )
-        if not can_draft(scorer):
+        if not any(isinstance(scorer, protocol) for protocol in _DRAFTERS):
             raise StrategyMismatchError(
                 "--drafter names a model that cannot draft",
                 fix="name a non-autoregressive model: blockwise, nat, ctc or dag",
             )
 
-    def make_drafter(self, scorer: Seq2SeqScorer) -> Drafter:
-        # A draft changes the output with --beta above 1 alone; else it may come from whatever is fastest.
-        helper = self.helpers["drafter"].mode(exact=self.exact and self.beta > 1)
-        return parallel_drafter(helper, scorer, self.block_size, tree=self.tree)
-
-    def make_pace(self, scorer: Seq2SeqScorer) -> Pace | None:
-        return super().make_pace(scorer) if self.beta == 1 else None
+    def make_drafter(self, scorer: PassScorer) -> Drafter:
+        return parallel_drafter(self.helpers["drafter"], self.block_size, nodes=self.tree)
 
     def acceptance(self) -> Acceptance:
-        return argmax_acceptance if self.beta == 1 else NearlyBest(self.beta, self.tau)
+        return ArgmaxAcceptance() if self.beta == 1 else NearlyBest(self.beta, self.tau)
 
 
-@dataclass(frozen=True)
+def parallel_drafter(scorer: Any, longest: int, *, nodes: int = 0) -> Drafter:
+    """What drafts with a non-autoregressive model, at most so many tokens at a time.
+
+    Args:
+        nodes: Most tokens beside the best draft's, on paths that leave it.
+    """
+    make = next(make for protocol, make in _DRAFTERS.items() if isinstance(scorer, protocol))
+    return make(scorer, longest=longest, nodes=nodes)
+
+
 class NearlyBest:
-    """A drafted token stands if fewer than `beta` words score above it, the best by at most `tau` nats."""
+    """Accepts a drafted token among the `beta` best words that lies at most `tau` nats below the best.
 
-    beta: int
-    tau: float
+    Of equal words the lowest ids are the better ones.
+    """
 
-    def __call__(self, logits: Tensor, fed: Fed) -> Judged:
-        logits = logits.float()
-        best, tokens = logits.max(-1)
-        drafted = fed.drafted.clamp(min=0)
-        scores = logits.gather(1, drafted[:, None])
-        stands = (fed.drafted >= 0) & ((logits > scores).sum(1) < self.beta)
-        stands &= best - scores.squeeze(1) <= self.tau
-        return Judged(tokens, log_probs(logits, drafted.where(stands, tokens)), stands)
+    def __init__(self, beta: int, tau: float) -> None:
+        self.beta, self.tau, self.want = beta, tau, Want(top=beta)
+
+    def __call__(self, row: Row, verified: Verified) -> Verdict:
+        tokens: list[int] = []
+        log_probs: list[float] = []
+        forced = len(row.request.prefix) - len(row.tokens)
+        for at, token in enumerate(row.draft.tokens, row.begin):
+            if token == verified.words[at]:
+                log_prob: float | None = verified.log_probs[at]
+            else:
+                log_prob = None if at - row.begin < forced else self._log_prob(token, at, verified)
+            if log_prob is None:
+                break
+            tokens.append(token)
+            log_probs.append(log_prob)
+            if token == verified.eos:
+                return Verdict(range(len(tokens)), tokens, log_probs)
+        end = row.begin + len(tokens)
+        return Verdict(
+            range(len(tokens)), [*tokens, verified.words[end]], [*log_probs, verified.log_probs[end]]
+        )
+
+    def _log_prob(self, token: int, at: int, verified: Verified) -> float | None:
+        """The log-probability of a drafted token if it is nearly the best word after a verified one."""
+        top, log_probs = verified.scores.top, verified.scores.top_log_probs
+        assert top is not None
+        assert log_probs is not None
+        ranked, scores = top[at, : self.beta].tolist(), log_probs[at, : self.beta].tolist()
+        if token not in ranked:
+            return None
+        log_prob: float = scores[ranked.index(token)]
+        return log_prob if scores[0] - log_prob <= self.tau else None

@@ -32,7 +32,7 @@ GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "gad": {"beta": (2, 3, 5), "tau": (0.5, 1.0, 2.0, 4.0)},
 }
 LEVEL = 0.95
-_PASSES = ("verify", "step", "emit", "fill")  # of a scorer, each a pass of its decoder
+_PASSES = ("verify", "step")  # of a scorer, each a pass of its decoder
 PART = 3  # one sentence in so many, the first ones, tells which settings are hopeless
 PART_ROUNDS = 2
 CLEARLY = 1.1  # times as fast, in each round, that a setting is on the first sentences to count as faster

@@ -91,7 +91,7 @@ def test_the_table_by_hand(tmp_path: Path) -> None:
     score = "0.3750 (0.2500 to 0.5000) | 0.3000 (0.2500 to 0.5000)"
     # Medians of the rounds' ratios, not ratios of medians: 4/2, 5/1, 6/2; 2/1, 2/0.5, 2/4.
     assert table[3] == (
-        "| gad:drafter=DRAFTER:beta=3 | approximate: drafted words stand that are nearly the best | "
+        "| gad:drafter=DRAFTER:beta=3 | approximate: drafted words are accepted that are nearly the best | "
         f"{score} | 3 of 4 | 2.50 | 200.0 | 3.00x | 100.0 | 2.00x |"
     )
     assert table[4] == "| iad | identical to greedy | failed" + " | -" * 7 + " |"

@@ -1,0 +1,227 @@
+"""Drafts with what a parallel model reads of the source once: by frames (CTC), or by a canvas (glancing).
+
+What it predicts is copied, as input-guided decoding copies the source. To fill a canvas again behind each
+accepted prefix costs as much as to verify a draft; it spares no passes either, but with a model that has
+learnt to fill any part of a canvas, where it spares one in twelve. Symbols: T frames, P words and eos.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby
+
+import numpy as np
+
+from nartk.decoders.drafters.aligned_text import AlignedText, aligned_position, spelling
+from nartk.decoders.drafters.lattice import BRANCHES, Lattice, Option, likeliest_pairs, options_of
+from nartk.decoders.loop.drafter import Draft, PlainDrafter
+from nartk.decoders.loop.rows import Row
+from nartk.hypothesis import Request
+from nartk.parallel import Canvas, CanvasScorer, FrameScorer, ParallelScorer, always_banned
+from nartk.passes import FloatArray, IntArray, Want
+
+_QUIET = -50.0  # log-probability that a frame says nothing, at least: sums of it stay numbers
+
+
+@dataclass(slots=True)
+class PredictedText:
+    """What a model predicted for a row.
+
+    Attributes:
+        words: [P], eos last.
+        aligned: The words without eos, and how far the output has come in them.
+        lattice: What else may be at each place; None where drafts do not branch.
+        passes: Of the model, that no draft has told of yet.
+    """
+
+    words: list[int]
+    aligned: AlignedText
+    lattice: Lattice | None
+    passes: int = 1
+
+
+class TextDrafter(PlainDrafter):
+    """Base of drafters that copy what a model predicted, from where the aligned rule finds the output.
+
+    Nothing is held of the model: sources are encoded, read and freed when rows start.
+
+    Args:
+        longest: Most tokens of a draft.
+        nodes: Most tokens beside the best draft; 0: a chain.
+    """
+
+    def __init__(self, scorer: ParallelScorer, *, longest: int, nodes: int) -> None:
+        self.source, self.longest, self.nodes = scorer, longest, nodes
+        self.vocab, self.spelt = scorer.vocab, spelling(scorer.vocab)
+
+    def read(self, memory: IntArray) -> list[PredictedText]:
+        """What the model predicts for encoded sources [B]."""
+        raise NotImplementedError
+
+    def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[PredictedText]:
+        own = self.source.encode([request.source for request in requests])
+        try:
+            return self.read(own)
+        finally:
+            self.source.free(own)
+
+    def predicted(self, words: list[int], options: Sequence[Sequence[Option]] | None) -> PredictedText:
+        """Words, and what may be at each place [P] where drafts branch."""
+        whole = [*words, self.vocab.eos]
+        lattice = None if options is None else Lattice.of(whole, range(1, len(whole) + 1), options)
+        return PredictedText(whole, AlignedText(words), lattice)
+
+    def draft(self, rows: Sequence[Row], budgets: Sequence[int]) -> list[Draft]:
+        pairs = zip(rows, budgets, strict=True)
+        return [self._draft(row.state, row.tokens, budget) for row, budget in pairs]
+
+    def _draft(self, text: PredictedText, output: Sequence[int], budget: int) -> Draft:
+        aligned, place = text.aligned, 0
+        if output:
+            aligned.match(output)
+            place, _ = aligned_position(aligned, self.spelt, output)
+        aligned.move(place, output)
+        longest = min(self.longest, budget)
+        if text.lattice is None:
+            draft = Draft(text.words[place : place + max(0, longest)])
+        else:
+            draft = text.lattice.tree(place, longest=longest, levels=budget, nodes=self.nodes)
+        draft.passes, text.passes = text.passes, 0
+        return draft
+
+
+class CanvasDrafter(TextDrafter):
+    """Fills the canvas of the likeliest length once."""
+
+    def __init__(self, scorer: CanvasScorer, *, longest: int, nodes: int) -> None:
+        super().__init__(scorer, longest=longest, nodes=nodes)
+        self.scorer = scorer
+        self.top = min(BRANCHES + 1, len(scorer.vocab)) if nodes else 0
+
+    def read(self, memory: IntArray) -> list[PredictedText]:
+        scorer, vocab = self.scorer, self.vocab
+        sizes = scorer.predict_lengths(memory).argmax(1).clip(1).tolist()  # with eos
+        canvas = [[*[scorer.mask] * (size - 1), vocab.eos] for size in sizes]
+        ends = np.cumsum(sizes).tolist()
+        only = [range(end - size, end - 1) for end, size in zip(ends, sizes, strict=True)]
+        flat = np.array(list(chain.from_iterable(only)), np.int32)
+        want = Want(
+            only=flat, banned=always_banned((scorer.mask, vocab.pad, vocab.eos), len(flat)), top=self.top
+        )
+        words = np.array(list(chain.from_iterable(canvas)), np.int32)
+        scores = scorer.fill(Canvas(memory, np.array(sizes, np.int32), words), want)
+        best = scores.best.tolist()
+        begins = np.cumsum([0, *(len(places) for places in only)]).tolist()
+        texts = []
+        for begin, places in zip(begins, only, strict=False):
+            part, options = slice(begin, begin + len(places)), None
+            if self.nodes:
+                assert scores.top is not None
+                assert scores.top_log_probs is not None
+                options = _options(scores.top[part], scores.top_log_probs[part], vocab.eos)
+            texts.append(self.predicted(best[part], options))
+        return texts
+
+
+class FrameDrafter(TextDrafter):
+    """Reads all frames once: their likeliest labels.
+
+    A tree's other paths have another word in a later frame, with the probability that the frames between say
+    nothing, or go on with the word of the likeliest labels' run; then what the text has after that frame.
+    """
+
+    def __init__(self, scorer: FrameScorer, *, longest: int, nodes: int) -> None:
+        super().__init__(scorer, longest=longest, nodes=nodes)
+        self.scorer = scorer
+        self.top = min(BRANCHES + 2, len(scorer.vocab)) if nodes else 0  # the blank may be among them
+
+    def read(self, memory: IntArray) -> list[PredictedText]:
+        vocab, blank = self.vocab, self.scorer.blank
+        # Without blank, eos ends a text; else its frames end it.
+        silent = [word for word in (vocab.bos, vocab.pad, vocab.eos) if word != blank]
+        if blank is None:
+            silent.remove(vocab.eos)
+        counts = self.scorer.frames(memory)
+        count = int(counts.sum())
+        given = None if blank is None or not self.nodes else np.full(count, blank, np.int32)
+        scores = self.scorer.read_frames(
+            memory, Want(banned=always_banned(silent, count), top=self.top, given=given)
+        )
+        texts = []
+        ends = np.cumsum(counts).tolist()
+        for end, size in zip(ends, counts.tolist(), strict=True):
+            part = slice(end - size, end)
+            labels = scores.best[part].tolist()
+            words = self._words(labels)
+            options = None
+            if self.nodes:
+                assert scores.top is not None
+                assert scores.top_log_probs is not None
+                top, log_probs = scores.top[part], scores.top_log_probs[part]
+                if blank is None:
+                    options = _options(top[: len(words)], log_probs[: len(words)], vocab.eos)
+                else:
+                    assert scores.given_log_probs is not None
+                    quiet = scores.given_log_probs[part]
+                    options = frame_options(labels, top, log_probs, quiet, blank=blank, eos=vocab.eos)
+            texts.append(self.predicted(words, options))
+        return texts
+
+    def _words(self, labels: list[int]) -> list[int]:
+        blank, eos = self.scorer.blank, self.vocab.eos
+        if blank is None:
+            return labels[: labels.index(eos)] if eos in labels else labels
+        return [label for label, _ in groupby(labels) if label != blank]
+
+
+def frame_options(
+    labels: Sequence[int],
+    words: IntArray,
+    log_probs: FloatArray,
+    blanks: FloatArray,
+    *,
+    blank: int,
+    eos: int,
+) -> list[list[Option]]:
+    """What may be at each place [P] of the text that labels [T] give, eos last.
+
+    Args:
+        words, log_probs: [T,C], the likeliest of each frame, -1 and minus infinity where there are fewer.
+        blanks: [T], the log-probability of the blank.
+    """
+    count = len(labels)
+    at: list[int] = []  # the word of the text that each frame is a part of, -1: of none
+    after: list[int] = []  # the first that is no part of the frames up to each
+    size = 0
+    for before, label in zip([blank, *labels], labels, strict=False):
+        size += label not in (blank, before)
+        at.append(-1 if label == blank else size - 1)
+        after.append(size)
+    own = np.array(labels, np.int32)
+    goes_on = np.zeros(count, bool)
+    goes_on[1:] = (own[1:] == own[:-1]) & (own[1:] != blank)
+    # Within a run the word of its labels is no further word, and says as little as the blank.
+    words = np.concatenate([words, np.full((1, words.shape[1]), eos, np.int32)])
+    chances = np.full(words.shape, -np.inf, np.float32)
+    chances[:-1] = np.where(words[:-1] == blank, -np.inf, log_probs)
+    quiet = blanks.astype(np.float64)
+    quiet[goes_on] = np.logaddexp(quiet[goes_on], chances[:-1].max(1)[goes_on])
+    chances[:-1][goes_on[:, None] & (words[:-1] == own[:, None])] = -np.inf
+    chances[-1, 0] = 0.0  # a frame more says eos
+    sums = np.concatenate([[0.0], np.cumsum(quiet.clip(_QUIET, 0.0))])  # over the frames before each
+    # The first frame after the word before each place.
+    begins = [0] * (size + 1)
+    for frame, place in enumerate(at):
+        if place >= 0:
+            begins[place + 1] = frame + 1
+    links = sums[None, :] - sums[begins][:, None]  # [P,T+1]
+    links[np.arange(count + 1) < np.array(begins)[:, None]] = -np.inf
+    return likeliest_pairs(links.astype(np.float32), words, chances, [*after, size + 1])
+
+
+def _options(top: IntArray, log_probs: FloatArray, eos: int) -> list[list[Option]]:
+    """What may be at each place of words, [P-1,C] being the likeliest; no other at that of eos."""
+    end = len(top) + 1
+    rows = zip(top.tolist(), log_probs.tolist(), range(1, end), strict=True)
+    return [*(options_of(*row, end, eos) for row in rows), []]
