@@ -24,7 +24,7 @@ from nartk.passes import Draw, FloatArray, IntArray, Limits, Pass, Ragged, Score
 from nartk.reading import PassScores, Reading, check_want
 from nartk.vocab import Vocab
 
-_LEAST_CELLS = 256  # that a store grows by
+_LEAST_CELLS = 256  # of a store, once it has any
 
 
 class ReferenceScorer(ContextKeeper):
@@ -123,13 +123,13 @@ class ReferenceScorer(ContextKeeper):
 
 
 class _Store:
-    """Keys and values of one layer by cell: `kv` [cells,2*H*D], whose cells come as they are needed."""
+    """Keys and values of one layer by cell: `kv` [cells,2*H*D], whose capacity grows."""
 
     def __init__(self, kv: Tensor) -> None:
         self.kv = kv
 
     def grow(self, cells: int) -> None:
-        """Makes room for so many cells at least."""
+        """Raises the capacity to so many cells at least."""
         have = len(self.kv)
         if cells > have:
             self.kv = F.pad(self.kv, (0, 0, 0, max(cells, 2 * have, _LEAST_CELLS) - have))
@@ -266,12 +266,12 @@ def _banned(banned: Ragged | None, logits: Tensor) -> Tensor:
 
 
 def _pick(x: Tensor, words: Tensor) -> Tensor:
-    """Of x [n,V] what stands at words [n]."""
+    """Gathers x [n,V] at words [n]."""
     return x.gather(1, words[:, None])[:, 0]
 
 
 def _first(found: Tensor) -> int:
-    """The first true one of [n]."""
+    """The index of the first true one of [n]."""
     return int(found.int().argmax())
 
 

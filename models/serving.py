@@ -126,6 +126,11 @@ class Serving:
         self.exact = True
         self.floors = self._measure()
 
+    @property
+    def numerics(self) -> str:
+        """What a signature says of how it computes."""
+        return f"floors:{self.floors}"
+
     def _measure(self) -> Floors:
         linears = [module for module in self.model.modules() if isinstance(module, ServingLinear)]
         attentions = [module for module in self.model.modules() if isinstance(module, Attention)]

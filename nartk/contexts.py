@@ -165,7 +165,7 @@ class Contexts:
     def open(self, count: int) -> IntArray:
         """New empty contexts: handles [count] int32."""
         if count < 0:
-            raise PassError(f"{count} contexts are asked for, below 0")
+            raise PassError(f"cannot open {count} contexts")
         return self._lists.add([] for _ in range(count))
 
     def fork(self, contexts: Sequence[int] | IntArray) -> IntArray:
@@ -363,7 +363,7 @@ def _check_range(values: IntArray, name: str, bound: int) -> None:
 
 
 def _ints(values: Sequence[int] | IntArray) -> list[int]:
-    return [int(value) for value in values]
+    return values.tolist() if isinstance(values, np.ndarray) else [int(value) for value in values]
 
 
 def _named(token: int) -> str:

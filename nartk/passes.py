@@ -185,7 +185,10 @@ class PassScorer(Protocol):
         """Keeps the first lengths [n] cells of each context."""
 
     def close(self, contexts: Sequence[int] | IntArray) -> None:
-        """Gives contexts back, with the cells that no other context holds."""
+        """Gives contexts back, with the cells that no other context holds.
+
+        A context that waits for `commit` may be closed; of its pass nothing can then be kept for it.
+        """
 
     def run(self, work: Pass, want: Want) -> Scores:
         """Scores the tokens of a pass in one call. Its contexts wait for `commit`.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from nartk import __version__, calibration
+from nartk import __version__, calibration, engine
 from nartk.checkpoint import Checkpoint, load_checkpoint, require_shapes
 from nartk.errors import (
     CheckpointError,
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from nartk.models.transformer import Transformer, TransformerConfig
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+TYPES = (*DTYPES, "int8")  # int8: on the engine alone
 SHIPPED = ("gec-en",)  # models inside the package, the default first
 KEPT = 4  # other models that a model keeps loaded, those used last
 Drafts: TypeAlias = Sequence[str | Sequence[str]]  # of each line one or several
@@ -73,7 +74,7 @@ class Model:
     Attributes:
         checkpoint: Where it came from, with dictionaries and tokenizers.
         scorer: What decoders see of it.
-        dtype: Of its computation: fp32, bf16 or fp16.
+        dtype: Of its computation: fp32, bf16, fp16 or int8.
     """
 
     def __init__(self, checkpoint: Checkpoint, scorer: Serving, dtype: str) -> None:
@@ -173,7 +174,10 @@ class Model:
         key = (os.path.realpath(model_folder(name)), device, self.dtype)
         helper = self._helpers.pop(key, None)
         if helper is None:
-            helper = load(name, device=device, dtype=self.dtype)
+            checkpoint = load_checkpoint(model_folder(name))
+            # What the engine does not serve has no int8, and only proposes.
+            is_served = self.dtype != "int8" or kind_of(checkpoint.kind).autoregressive
+            helper = _serve(checkpoint, _device(device), self.dtype if is_served else "fp32")
         self._helpers[key] = helper
         if len(self._helpers) > KEPT:
             del self._helpers[next(iter(self._helpers))]
@@ -181,7 +185,7 @@ class Model:
 
     def signature(self, strategy: Any) -> str:
         """What reproduces a result of this model with a strategy."""
-        model = f"{self.checkpoint.fingerprint}|floors:{self.scorer.floors}|torch:{torch.__version__}"
+        model = f"{self.checkpoint.fingerprint}|{self.scorer.numerics}|torch:{torch.__version__}"
         return signature(strategy, dtype=self.dtype, model=model, version=__version__)
 
     def encode(self, line: str, *, truncate: bool = False) -> tuple[int, ...]:
@@ -392,25 +396,49 @@ def load(name: str | os.PathLike[str] = SHIPPED[0], *, device: str = "cpu", dtyp
     Args:
         name: A shipped model's name, or a folder as `nartk-convert` writes it.
         device: ``cpu``, ``cuda`` or ``cuda:1``.
-        dtype: Type of weights and activations: fp32, bf16 or fp16.
+        dtype: Type of weights and products: fp32, bf16, fp16, or int8 on the engine.
 
     Raises:
         ModelNotFoundError: There is no such model.
         CheckpointError: It is corrupt or does not fit its configuration.
         UsageError: The device or the type is not to be had.
     """
-    if dtype not in DTYPES:
-        raise UsageError(f"--dtype is {dtype!r}", fix=f"choose from {', '.join(DTYPES)}")
-    place = _device(device)
-    checkpoint = load_checkpoint(model_folder(name))
+    if dtype not in TYPES:
+        raise UsageError(f"--dtype is {dtype!r}", fix=f"choose from {', '.join(TYPES)}")
+    return _serve(load_checkpoint(model_folder(name)), _device(device), dtype)
+
+
+def _serve(checkpoint: Checkpoint, device: torch.device, dtype: str) -> Model:
+    """The model of a checkpoint. An autoregressive one runs on the engine, if that has device and type."""
     kind = kind_of(checkpoint.kind)
-    scorer = kind.scorer(
-        load_network(checkpoint),
-        checkpoint.target_vocab,
-        source_vocab=checkpoint.source_vocab,
-        dtype=DTYPES[dtype],
-        device=place,
-    )
+    network = load_network(checkpoint)
+    scorer: Any
+    if kind.autoregressive and device.type == "cpu" and dtype in engine.TYPES and engine.available():
+        from nartk.engine.scorer import EngineScorer
+        from nartk.models.tensor_engine import TensorEngine
+
+        passes = EngineScorer(
+            network.config,
+            {name: tensor.numpy() for name, tensor in network.state_dict().items()},
+            checkpoint.target_vocab,
+            source_vocab=checkpoint.source_vocab,
+            type=dtype,
+            threads=torch.get_num_threads(),
+        )
+        scorer = TensorEngine(passes, network.config)
+    elif dtype not in DTYPES:
+        raise UsageError(
+            f"--dtype {dtype} needs the engine, which does not serve a {checkpoint.kind} on {device.type}",
+            fix=f"choose from {', '.join(DTYPES)}",
+        )
+    else:
+        scorer = kind.scorer(
+            network,
+            checkpoint.target_vocab,
+            source_vocab=checkpoint.source_vocab,
+            dtype=DTYPES[dtype],
+            device=device,
+        )
     return Model(checkpoint, scorer, dtype)
 
 

@@ -67,7 +67,7 @@ class PassScores(Reading):
         count = len(self.best)
         for i in index:
             if not 0 <= i < count:
-                raise PassError(f"row {i} is asked for, not between 0 and {count - 1}")
+                raise PassError(f"row {i} is read, not between 0 and {count - 1}")
         return self._fetch(index)
 
 
@@ -75,7 +75,7 @@ def check_want(want: Want, tokens: int, words: int) -> int:
     """Counts the scored tokens of a pass of so many tokens over so many words.
 
     Raises:
-        PassError: The wish breaks a rule: an array of another type or size, a value out of its bounds, or
+        PassError: A value breaks a rule: an array of another type or size, a value out of its bounds, or
             all words forbidden after a token.
     """
     count = tokens

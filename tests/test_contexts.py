@@ -372,7 +372,7 @@ def arrays(**changes: np.ndarray) -> Pass:
         (arrays(positions=np.zeros((2, 1), np.int32)), "`positions` is int32 [2, 1], not int32 [2]"),
     ],
 )
-def test_arrays_of_another_kind_are_refused(work: Pass, message: str) -> None:
+def test_arrays_of_another_type_or_shape_are_refused(work: Pass, message: str) -> None:
     contexts, memories = begun()
     contexts.open(1)
     with pytest.raises(PassError) as caught:
@@ -381,11 +381,11 @@ def test_arrays_of_another_kind_are_refused(work: Pass, message: str) -> None:
     assert contexts.cells_in_use == 0
 
 
-def test_less_than_no_context_is_refused() -> None:
+def test_a_negative_number_of_contexts_is_refused() -> None:
     contexts, _ = begun()
     with pytest.raises(PassError) as caught:
         contexts.open(-1)
-    assert caught.value.message == "-1 contexts are asked for, below 0"
+    assert caught.value.message == "cannot open -1 contexts"
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def probs(logits: Sequence[float], banned: Sequence[int], draw: Draw) -> list[fl
 
 
 def random_case(rng: random.Random) -> tuple[FloatArray, Want, list[list[int]]]:
-    """Logits with ties, impossible and forbidden words, and a wish of which all is read."""
+    """Logits with ties, impossible and forbidden words, and all that can be wanted."""
     count, words = rng.randint(1, 5), rng.randint(1, 12)
     values = rng.choice([[0.0, 1.0, 2.0], [-0.0, 0.0, NEG_INF], None])
     logits = np.array(
@@ -311,7 +311,7 @@ def ints(*values: int) -> np.ndarray:
         (Want(draw=Draw(np.zeros(3), top_p=1.1)), "`top_p` is 1.1, not in (0, 1]"),
     ],
 )
-def test_a_wish_that_breaks_a_rule_is_refused(want: Want, message: str) -> None:
+def test_a_want_that_breaks_a_rule_is_refused(want: Want, message: str) -> None:
     with pytest.raises(PassError) as caught:
         check_want(want, 3, 5)
     assert caught.value.message == message
@@ -330,7 +330,7 @@ def test_rows_are_read_until_the_pass_ends() -> None:
     for wrong in (2, -1):
         with pytest.raises(PassError) as caught:
             scores.rows([0, wrong])
-        assert caught.value.message == f"row {wrong} is asked for, not between 0 and 1"
+        assert caught.value.message == f"row {wrong} is read, not between 0 and 1"
     contexts.commit(waiting, [])
     with pytest.raises(PassError) as caught:
         scores.rows([0])

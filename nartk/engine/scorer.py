@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -87,6 +88,11 @@ class EngineScorer:
             )
         except _native.PassFault as error:
             raise PassError(str(error)) from error
+
+    def run_with_logits(self, work: Pass) -> Any:
+        """As `run`, with the logits [N,V] of all tokens as ``logits``."""
+        arrays = work.tokens, work.positions, work.memory, work.contexts, work.parents
+        return self._call(partial(self._engine.run, logits=True), *arrays)
 
     def commit(self, scores: Scores, kept: Sequence[int] | IntArray) -> None:
         self._call(self._engine.commit, scores, kept)

@@ -95,7 +95,7 @@ void Cells::truncate(const int* which, const int* lengths, int count) {
 void Cells::close(const int* which, int count) {
     std::lock_guard<std::mutex> lock(mutex);
     for (int i = 0; i < count; i++) {
-        idle(which[i]);
+        of(which[i]);
         for (int j = 0; j < i; j++)
             if (which[i] == which[j]) throw PassFault("context " + number(which[i]) + " is closed twice");
     }
@@ -135,6 +135,7 @@ void Cells::end(Pending& pending, const int* kept, int count) {
     for (int i = 0; i < count; i++) {
         const int at = kept[i];
         if (at < 0 || at >= size) throw PassFault("token " + number(at) + " is kept of a pass of " + number(size));
+        of(pending.contexts[at]);  // a context that was closed meanwhile keeps nothing
         const auto found = last.find(pending.contexts[at]);
         if (pending.parents[at] != (found == last.end() ? -1 : found->second))
             throw PassFault("the kept tokens form no path: token " + number(at) + " does not follow the one before");
@@ -147,7 +148,10 @@ void Cells::end(Pending& pending, const int* kept, int count) {
     }
     for (Cell* cell : pending.cells)
         if (cell) drop(cell);
-    for (int context : pending.contexts) of(context).waits = false;
+    for (int context : pending.contexts) {
+        const auto found = contexts.find(context);
+        if (found != contexts.end()) found->second.waits = false;
+    }
     pending.open = false;
 }
 
