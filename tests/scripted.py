@@ -18,8 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nartk.decoders.tensor_loop import target_words
+from nartk.decoders.learning import Learning
+from nartk.decoders.paced import Adaptive
+from nartk.decoders.tensor_copy import SourceCopy, spelling
+from nartk.decoders.tensor_loop import DraftAndVerify, Drafter, target_words
+from nartk.decoders.tensor_ngram import NgramCache
 from nartk.hypothesis import Request, Result
+from nartk.registry import make_strategy
 from nartk.scorer import Source, Tree
 from nartk.vocab import SPECIALS, Vocab
 
@@ -367,3 +372,51 @@ def plain_greedy(table: Table, requests: Sequence[Request], *, eos: int = 2) -> 
         if not live:
             break
     return outputs
+
+
+# Strategies of the loop over passes as they were over tensors: what the others are compared with.
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorGreedy(DraftAndVerify):
+    """Takes the best word, one a pass."""
+
+    promise = "the reference"
+    name = "greedy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorCopy(Adaptive):
+    """Drafts with the source."""
+
+    promise = "identical to greedy"
+    name = "iad"
+
+    anchor: str = "aligned"
+    max_draft: int = 0
+
+    def make_drafter(self, scorer: Any) -> Drafter:
+        spelt = spelling(scorer.vocab).to(scorer.device) if self.anchor == "aligned" else None
+        return SourceCopy(scorer.source_to_target, spelt, self.max_draft)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorNgram(Learning):
+    """Drafts with what followed the same words before."""
+
+    promise = "identical to greedy"
+    name = "ngram"
+
+    max_ngram: int = 4
+    max_draft: int = 10
+
+    def new_drafter(self, scorer: Any) -> Drafter:
+        return NgramCache(scorer.source_to_target, len(scorer.vocab), self.max_ngram, self.max_draft)
+
+
+OVER_TENSORS: dict[str, Any] = {"greedy": TensorGreedy, "iad": TensorCopy, "ngram": TensorNgram}
+
+
+def over_tensors(name: str, options: Mapping[str, Any]) -> Any:
+    """A strategy for scorers over tensors: a registered one, or what stands in for one over passes."""
+    return OVER_TENSORS[name](**options) if name in OVER_TENSORS else make_strategy(name, options)

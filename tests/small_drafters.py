@@ -8,16 +8,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from scripted import ScriptedScorer, ScriptedState, TableScorer
+from scripted import ScriptedScorer, ScriptedState, TableScorer, over_tensors
 from torch import Tensor
 
 from nartk.models.transformer import Transformer
-from nartk.registry import make_strategy
 
 
 def drafting(name: str, drafter: Any, **options: Any) -> Any:
     """The strategy `name` with a drafter."""
-    return dataclasses.replace(make_strategy(name, options), helpers={"drafter": drafter})
+    return dataclasses.replace(over_tensors(name, options), helpers={"drafter": drafter})
 
 
 class Near(ScriptedScorer):

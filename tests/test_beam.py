@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from realtable import RealTable, log_probs, random_transformer
-from scripted import TableScorer, decode, differing, outputs_of, plain_greedy
+from scripted import TableScorer, decode, differing, outputs_of, over_tensors, plain_greedy
 
 from nartk.decoders.beam import best_of, repeats
 from nartk.errors import UsageError
@@ -157,7 +157,7 @@ def test_one_hypothesis_is_greedy_search_even_where_scores_tie(device: torch.dev
         requests = random_requests(rng, 20, len(table.vocab), longest=30)
         found = decode(beam(beam_size=1), table, requests, batch_size=rng.randint(1, 8))
         assert differing(outputs_of(found), plain_greedy(table.scores, requests)) == []
-        greedy = decode(make_strategy("greedy", {}), table, requests)
+        greedy = decode(over_tensors("greedy", {}), table, requests)
         scores = [[each.hypotheses[0].positional_scores for each in results] for results in (found, greedy)]
         assert scores[0] == scores[1]
 

@@ -30,8 +30,8 @@ from nartk.bench.worker import _Worker
 from nartk.checkpoint import save_checkpoint
 from nartk.cli.bench import main
 from nartk.cli.score import scorer_of
-from nartk.decoders.ngram_draft import NgramCache
 from nartk.decoders.parallel_drafts import FrameDrafter
+from nartk.decoders.tensor_ngram import NgramCache
 from nartk.errors import LengthMismatchError, NartkError, UnknownStrategyError, UsageError
 from nartk.kinds import KINDS
 from nartk.metrics.bootstrap import compare

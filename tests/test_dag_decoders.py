@@ -461,7 +461,7 @@ def test_a_fixed_size_is_that_of_every_graph() -> None:
 
 
 def test_other_strategies_are_refused() -> None:
-    with pytest.raises(StrategyMismatchError, match="needs a Seq2SeqScorer"):
+    with pytest.raises(StrategyMismatchError, match="needs a PassScorer"):
         require_protocol(make_strategy("greedy", {}), scorer_of(network(WORDS)))
 
 

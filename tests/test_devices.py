@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from scripted import decode
+from scripted import decode, over_tensors
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
@@ -22,7 +22,8 @@ from transformers_small import random_requests, vocabulary
 
 from nartk.kinds import KINDS
 from nartk.models.serving import Serving
-from nartk.registry import make_strategy, options_of, strategies
+from nartk.passes import CopiesSource, PassScorer
+from nartk.registry import make_strategy, options_of, protocols, speaks, strategies
 from nartk.scorer import CanvasScorer, FrameScorer, GraphScorer, Seq2SeqScorer
 
 FACTORIES = {
@@ -88,7 +89,7 @@ PAIRS = [
     (kind, name)
     for kind in KINDS
     for name in strategies()
-    if isinstance(scorer_of(kind), make_strategy(name, {}).needs)
+    if speaks(make_strategy(name, {}), scorer_of(kind))
 ]
 
 
@@ -109,10 +110,11 @@ def test_a_strategy_takes_the_models_it_is_for() -> None:
         "blockwise": None,
     }
     assert fitting.keys() == KINDS.keys()
-    protocols = {make_strategy(name, {}).needs for name in strategies()}
-    assert protocols == {*fitting.values()} - {None}
+    needed = {each for name in strategies() for each in protocols(make_strategy(name, {}))}
+    over_tensors = needed - {PassScorer, CopiesSource}
+    assert over_tensors == {*fitting.values()} - {None}
     for kind, mine in fitting.items():
-        assert [each for each in protocols if isinstance(scorer_of(kind), each)] == [mine] * (
+        assert [each for each in over_tensors if isinstance(scorer_of(kind), each)] == [mine] * (
             mine is not None
         ), kind
 
@@ -142,7 +144,7 @@ def test_a_model_that_leaves_the_device_is_noticed(monkeypatch: pytest.MonkeyPat
     requests = random_requests(random.Random(1), 3, 30)
     monkeypatch.setattr(Serving, "columns", lambda self, width: torch.arange(width))
     with Apart(), pytest.raises(RuntimeError, match="on the host and on the device"):
-        decode(make_strategy("greedy", {}), scorer_of("transformer"), requests)
+        decode(over_tensors("greedy", {}), scorer_of("transformer"), requests)
 
 
 def test_a_tensor_without_a_device_is_noticed() -> None:

@@ -17,6 +17,7 @@ from scripted import (
     TableScorer,
     decode,
     outputs_of,
+    over_tensors,
     plain_greedy,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -33,7 +34,6 @@ from nartk.decoders.tensor_loop import (
 )
 from nartk.hypothesis import DecodeStats, Request, Result, TokenTrace
 from nartk.pipeline import summarize
-from nartk.registry import make_strategy
 from nartk.rows import Packing
 from nartk.scorer import Source
 
@@ -85,9 +85,9 @@ def test_a_batch_of_b_equals_b_batches_of_one(name: str, device: torch.device) -
     def what(results: list[Result]) -> list[Result]:
         return [dataclasses.replace(result, seconds=0.0) for result in results]
 
-    alone = what(decode(make_strategy(name, {}), scorer, requests, batch_size=1, trace=True))
+    alone = what(decode(over_tensors(name, {}), scorer, requests, batch_size=1, trace=True))
     for size in (2, 7, 60, 1000):
-        assert what(decode(make_strategy(name, {}), scorer, requests, batch_size=size, trace=True)) == alone
+        assert what(decode(over_tensors(name, {}), scorer, requests, batch_size=size, trace=True)) == alone
 
 
 def test_requests_may_come_in_any_order(device: torch.device) -> None:
@@ -96,7 +96,7 @@ def test_requests_may_come_in_any_order(device: torch.device) -> None:
     requests = requests_of(rng, 40, 20)
     wanted = plain_greedy(scorer.scores, requests)
     rng.shuffle(requests)
-    results = list(make_strategy("iad", {}).run(scorer, requests, batch_size=8))
+    results = list(over_tensors("iad", {}).run(scorer, requests, batch_size=8))
     assert {result.index: list(result.hypotheses[0].tokens) for result in results} == dict(enumerate(wanted))
 
 
@@ -106,7 +106,7 @@ def test_waiting_sentences_take_the_place_of_finished_ones() -> None:
     script[(*range(4, 16), EOS)] = [*range(4, 16), EOS]
     scorer = WatchedScript(40, script)
     requests = [Request(i, source, 20) for i, source in enumerate(script)]
-    found = decode(make_strategy("greedy", {}), scorer, requests, batch_size=4)
+    found = decode(over_tensors("greedy", {}), scorer, requests, batch_size=4)
     assert outputs_of(found) == list(script.values())
     # The long one takes 13 passes, in which three others run beside it; 16 short ones of 2 passes fit there.
     # The 13 that are left take 2 passes in fours, so 13 + 8; one batch after the other takes 13 + 7 * 2.
@@ -117,7 +117,7 @@ def test_waiting_sentences_take_the_place_of_finished_ones() -> None:
 @pytest.mark.parametrize("size", [1, 3, 8])
 def test_no_more_rows_than_the_batch_size(size: int) -> None:
     scorer = Watched(20)
-    decode(make_strategy("iad", {}), scorer, requests_of(random.Random(2), 30, 20), batch_size=size)
+    decode(over_tensors("iad", {}), scorer, requests_of(random.Random(2), 30, 20), batch_size=size)
     assert max(scorer.rows) == size
 
 
@@ -127,18 +127,18 @@ def test_max_tokens_bounds_the_source_of_a_batch() -> None:
     requests = requests_of(rng, 40, 20, longest=19)
     wanted = plain_greedy(scorer.scores, requests)
     assert (
-        outputs_of(decode(make_strategy("iad", {}), scorer, requests, batch_size=32, max_tokens=60)) == wanted
+        outputs_of(decode(over_tensors("iad", {}), scorer, requests, batch_size=32, max_tokens=60)) == wanted
     )
     assert max(scorer.sources) <= 60
     scorer = Watched(20)
     assert (
-        outputs_of(decode(make_strategy("iad", {}), scorer, requests, batch_size=32, max_tokens=1)) == wanted
+        outputs_of(decode(over_tensors("iad", {}), scorer, requests, batch_size=32, max_tokens=1)) == wanted
     )
     assert max(scorer.rows) == 1  # one row is always allowed
 
 
 def test_no_requests_no_results(device: torch.device) -> None:
-    assert decode(make_strategy("greedy", {}), TableScorer(10, device=device), []) == []
+    assert decode(over_tensors("greedy", {}), TableScorer(10, device=device), []) == []
 
 
 @pytest.mark.parametrize("name", ["greedy", "iad"])
@@ -146,7 +146,7 @@ def test_a_prefix_is_forced_and_scored(name: str, device: torch.device) -> None:
     scorer = TableScorer(12, seed=3, device=device)
     source, prefix = (5, 6, 7, 8, EOS), (9, 10, 6)
     request = Request(0, source, 15, prefix)
-    (result,) = decode(make_strategy(name, {}), scorer, [request], trace=True)
+    (result,) = decode(over_tensors(name, {}), scorer, [request], trace=True)
     (hypothesis,) = result.hypotheses
     assert list(hypothesis.tokens) == plain_greedy(scorer.scores, [request])[0]
     assert hypothesis.tokens[:3] == prefix
@@ -157,7 +157,7 @@ def test_a_prefix_is_forced_and_scored(name: str, device: torch.device) -> None:
 
 def test_a_prefix_with_eos_ends_the_output(device: torch.device) -> None:
     (result,) = decode(
-        make_strategy("iad", {}), TableScorer(12, device=device), [Request(0, (5, 6, EOS), 9, (7, EOS))]
+        over_tensors("iad", {}), TableScorer(12, device=device), [Request(0, (5, 6, EOS), 9, (7, EOS))]
     )
     assert result.hypotheses[0].tokens == (7, EOS)
 
@@ -168,7 +168,7 @@ def test_scores_are_the_log_probabilities_of_the_table(name: str, device: torch.
     rng = random.Random(4)
     scorer = TableScorer(15, seed=9, spread=6, device=device)
     for result, request in zip(
-        decode(make_strategy(name, {}), scorer, requests := requests_of(rng, 10, 15)), requests, strict=True
+        decode(over_tensors(name, {}), scorer, requests := requests_of(rng, 10, 15)), requests, strict=True
     ):
         (hypothesis,) = result.hypotheses
         assert hypothesis.positional_scores is not None
@@ -185,7 +185,7 @@ def test_the_trace_of_a_correction(device: torch.device) -> None:
     she, go, home, stop, goes = range(4, 9)
     scorer = ScriptScorer(9, {(she, go, home, stop, EOS): [she, goes, home, stop, EOS]}, device=device)
     (result,) = decode(
-        make_strategy("iad", {}), scorer, [Request(0, (she, go, home, stop, EOS), 20)], trace=True
+        over_tensors("iad", {}), scorer, [Request(0, (she, go, home, stop, EOS), 20)], trace=True
     )
     assert result.hypotheses[0].trace == (
         TokenTrace("draft", 1, 1.0),
@@ -200,14 +200,14 @@ def test_the_trace_of_a_correction(device: torch.device) -> None:
 
 
 def test_without_a_trace_there_is_none(device: torch.device) -> None:
-    (result,) = decode(make_strategy("iad", {}), TableScorer(10, device=device), [Request(0, (5, EOS), 5)])
+    (result,) = decode(over_tensors("iad", {}), TableScorer(10, device=device), [Request(0, (5, EOS), 5)])
     assert result.hypotheses[0].trace is None
 
 
 def test_the_margin_is_the_lead_of_the_best_word(device: torch.device) -> None:
     scorer = TableScorer(15, seed=2, spread=9, device=device)
     request = Request(0, (5, 6, 7, EOS), 12)
-    (result,) = decode(make_strategy("iad", {}), scorer, [request], trace=True)
+    (result,) = decode(over_tensors("iad", {}), scorer, [request], trace=True)
     (hypothesis,) = result.hypotheses
     assert hypothesis.trace is not None
     for i, each in enumerate(hypothesis.trace):
@@ -218,7 +218,7 @@ def test_the_margin_is_the_lead_of_the_best_word(device: torch.device) -> None:
 def test_statistics_count_what_happened() -> None:
     rng = random.Random(6)
     scorer = Watched(20, seed=1)
-    results = decode(make_strategy("iad", {}), scorer, requests_of(rng, 25, 20), batch_size=1)
+    results = decode(over_tensors("iad", {}), scorer, requests_of(rng, 25, 20), batch_size=1)
     stats = summarize([*results, Result(25, (results[0].hypotheses[0],))], seconds=2.0)
     assert stats.passes == len(scorer.rows)  # one row a pass
     assert stats.sentences == 25  # what took no pass does not count
@@ -238,7 +238,7 @@ def test_latency_percentiles_by_hand() -> None:
 
 
 def test_the_limit_by_hand() -> None:
-    greedy = make_strategy("greedy", {"max_len": 30, "max_ratio": 1.5})
+    greedy = over_tensors("greedy", {"max_len": 30, "max_ratio": 1.5})
     assert [greedy.limit(n) for n in (1, 3, 13, 14, 1000)] == [11, 14, 29, 30, 30]
 
 
@@ -346,7 +346,7 @@ def told_otherwise(device: torch.device) -> int:
         told.append({name: getattr(fed, name).tolist() for name in scorer.fed[-1]})
         return argmax_acceptance(logits, fed)
 
-    cls = type(make_strategy("iad", {}))
+    cls = type(over_tensors("iad", {}))
     strategy = type("Told", (cls,), {"acceptance": lambda self: accept})()
     scorer = Telling(24, seed=3, device=device)
     requests = [
@@ -387,13 +387,13 @@ def test_each_row_has_its_own_prefix(
     scorer = TableScorer(20, seed=8, device=device)
     requests = prefixed(random.Random(7), 30)
     wanted = plain_greedy(scorer.scores, requests)
-    found = decode(make_strategy(name, {}), scorer, requests, batch_size=size)
+    found = decode(over_tensors(name, {}), scorer, requests, batch_size=size)
     assert outputs_of(found) == wanted
     # Known to be wrong: the prefix ends a token too soon.
     monkeypatch.setattr(
         loop._Sentence, "is_forced", property(lambda self: self.length + 1 < len(self.request.prefix))
     )
-    assert outputs_of(decode(make_strategy(name, {}), scorer, requests, batch_size=size)) != wanted
+    assert outputs_of(decode(over_tensors(name, {}), scorer, requests, batch_size=size)) != wanted
 
 
 # A pass in which each row feeds one token takes a short way, unless it is traced.
@@ -401,7 +401,7 @@ def test_each_row_has_its_own_prefix(
 
 def untraced(name: str, size: int, device: torch.device, *, trace: bool) -> list[Result]:
     scorer = TableScorer(20, seed=5, spread=9, device=device)
-    strategy = make_strategy(name, {})
+    strategy = over_tensors(name, {})
     found = decode(strategy, scorer, prefixed(random.Random(9), 40), batch_size=size, trace=trace)
     return [
         dataclasses.replace(
@@ -454,7 +454,7 @@ def operations(length: int, device: torch.device, *, trace: bool) -> int:
     scorer.mode = lambda *, exact: scorer  # type: ignore[method-assign]
     scorer.verify = verify  # type: ignore[method-assign]
     with counting:
-        decode(make_strategy("greedy", {}), scorer, [Request(0, source, 100)], trace=trace)
+        decode(over_tensors("greedy", {}), scorer, [Request(0, source, 100)], trace=trace)
     return counting.count
 
 

@@ -147,7 +147,7 @@ def test_train_resume_convert_and_refuse_what_does_not_fit(
     capsys.readouterr()
     assert decode([str(folder), "--strategy", "greedy", "--quiet", str(binarised / "dev.src")]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("nartk: error[E103 StrategyMismatch] strategy 'greedy' needs a Seq2SeqScorer")
+    assert error.startswith("nartk: error[E103 StrategyMismatch] strategy 'greedy' needs a PassScorer")
     assert error.count("\n") == 1
 
 

@@ -683,7 +683,7 @@ def test_the_scorer_speaks_the_canvas_protocol_alone() -> None:
     assert isinstance(scorer, CanvasScorer)
     with pytest.raises(StrategyMismatchError) as caught:
         require_protocol(make_strategy("greedy", {}), scorer)
-    assert caught.value.message == "strategy 'greedy' needs a Seq2SeqScorer, this model is none"
+    assert caught.value.message == "strategy 'greedy' needs a PassScorer, this model is none"
     assert caught.value.fix.startswith("choose from glat, mask-predict")
 
 
@@ -826,7 +826,7 @@ def test_a_prefix_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -
 def test_greedy_is_refused_and_what_fits_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(folder / "model"), str(folder / "in.txt"), "--strategy", "greedy", "--quiet"]) == 2
     assert capsys.readouterr().err.startswith(
-        "nartk: error[E103 StrategyMismatch] strategy 'greedy' needs a Seq2SeqScorer, this model is none. "
+        "nartk: error[E103 StrategyMismatch] strategy 'greedy' needs a PassScorer, this model is none. "
         "Fix: choose from glat, mask-predict"
     )
 

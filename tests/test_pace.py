@@ -15,20 +15,19 @@ from typing import Any
 
 import pytest
 import torch
-from scripted import ScriptScorer, TableScorer, decode, outputs_of, plain_greedy
+from scripted import ScriptScorer, TableScorer, decode, outputs_of, over_tensors, plain_greedy
 from small_drafters import Near, drafting, shaken
 from torch import Tensor
 from transformers_small import random_config, random_model, random_requests, vocabulary
 
 from nartk.decoders import pace as pace_module
-from nartk.decoders.ngram_draft import NgramCache
 from nartk.decoders.pace import DEEPEST, Costs, Curve, Outlook, Pace, Row, Standing, best_plan
 from nartk.decoders.paced import Adaptive
 from nartk.decoders.small_model import SmallModel, pick_best
 from nartk.decoders.tensor_loop import Draft, Drafter, sources
+from nartk.decoders.tensor_ngram import NgramCache
 from nartk.hypothesis import Request, Result
 from nartk.models.transformer_scorer import TransformerScorer
-from nartk.registry import make_strategy
 from nartk.scorer import Source
 
 EOS = 2
@@ -190,7 +189,7 @@ class Case:
         """What greedy search takes."""
         script = dict(zip((r.source for r in self.requests), self.outputs, strict=True))
         scorer = Dear(50 + len(self.requests), script, cost, device=device)
-        found = decode(make_strategy("greedy", {}), scorer, self.requests, batch_size=batch_size)
+        found = decode(over_tensors("greedy", {}), scorer, self.requests, batch_size=batch_size)
         assert outputs_of(found) == self.outputs
         return scorer.now.time
 
@@ -551,7 +550,7 @@ def paced(strategy: Any, pace: Pace) -> Any:
 
 
 def strategies_of(scorer: TableScorer) -> list[Any]:
-    made = [make_strategy(name, {}) for name in ("iad", "ngram", "recycling", "verify")]
+    made = [over_tensors(name, {}) for name in ("iad", "ngram", "recycling")]
     return [*made, drafting("speculative", Near(scorer, seed=1, noise=0.7))]
 
 
@@ -595,7 +594,7 @@ def test_no_bit_depends_on_what_is_drafted_when(dtype: torch.dtype, device: torc
             for each in (model, shaken(model, seed, 0.02))
         )
         requests = random_requests(rng, 12, len(words), limits=[1, 2, 5, 9, 20])
-        wanted = said(decode(make_strategy("greedy", {}), scorer, requests, batch_size=1))
+        wanted = said(decode(over_tensors("greedy", {}), scorer, requests, batch_size=1))
         for name in ("iad", "ngram", "speculative"):
             strategy = drafting(name, small)
             for batch_size in (1, 3, 12):
@@ -651,15 +650,15 @@ def test_an_ngram_cache_finds_what_was_put_out_while_it_paused(device: torch.dev
 def test_where_the_draft_shows_in_the_output_nothing_is_paced(device: torch.device) -> None:
     scorer = TableScorer(15, device=device)
     for name, options in (("gad", {"beta": 2}), ("speculative", {"temperature": 0.7})):
-        assert make_strategy(name, {"adaptive": True, **options}).make_pace(scorer) is None
-        assert make_strategy(name, {"adaptive": True}).make_pace(scorer) is not None
-    assert make_strategy("iad", {"adaptive": False}).make_pace(scorer) is None
+        assert over_tensors(name, {"adaptive": True, **options}).make_pace(scorer) is None
+        assert over_tensors(name, {"adaptive": True}).make_pace(scorer) is not None
+    assert over_tensors("iad", {"adaptive": False}).make_pace(scorer) is None
 
 
 def test_a_scorers_modes_share_what_was_measured(device: torch.device) -> None:
     scorer, other = TableScorer(15, device=device), TableScorer(15, device=device)
-    strategy = make_strategy("ngram", {"adaptive": True})
+    strategy = over_tensors("ngram", {"adaptive": True})
     pace = strategy.make_pace(scorer)
     assert strategy.make_pace(scorer.mode(exact=True)) is pace
     assert strategy.make_pace(other) is not pace
-    assert make_strategy("iad", {"adaptive": True}).make_pace(scorer) is not pace
+    assert over_tensors("iad", {"adaptive": True}).make_pace(scorer) is not pace

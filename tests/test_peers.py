@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from realtable import EOS, PAD, random_transformer
-from scripted import decode, outputs_of
+from scripted import decode, outputs_of, over_tensors
 from torch import Tensor
 
 from nartk import _fairseq_compat
@@ -21,7 +21,6 @@ from nartk.errors import MissingDependencyError, UnsupportedCheckpointError
 from nartk.hypothesis import Request
 from nartk.models.transformer import Transformer, TransformerConfig
 from nartk.models.transformer_scorer import TransformerScorer
-from nartk.registry import make_strategy
 from nartk.vocab import Vocab
 
 WORDS = 44
@@ -168,7 +167,7 @@ def test_hugging_face_says_the_same(device: torch.device) -> None:
     mask = tokens.ne(PAD).long()
     with torch.inference_mode():
         greedy = theirs.generate(tokens, attention_mask=mask, max_new_tokens=longest)
-        found = ours(model, make_strategy("greedy", {}), sources, longest, device)
+        found = ours(model, over_tensors("greedy", {}), sources, longest, device)
         assert [cut(row[1:]) for row in greedy.tolist()] == outputs_of(found)
         for penalty in (0.0, 1.0, 2.0):
             best = theirs.generate(
@@ -180,9 +179,7 @@ def test_hugging_face_says_the_same(device: torch.device) -> None:
                 length_penalty=penalty,
                 no_repeat_ngram_size=3,
             )
-            strategy = make_strategy(
-                "beam", {"beam_size": 4, "length_penalty": penalty, "no_repeat_ngram": 3}
-            )
+            strategy = over_tensors("beam", {"beam_size": 4, "length_penalty": penalty, "no_repeat_ngram": 3})
             assert [cut(row[1:]) for row in best.tolist()] == outputs_of(
                 ours(model, strategy, sources, longest, device)
             )
@@ -217,7 +214,7 @@ def test_ctranslate2_says_the_same(tmp_path: Path) -> None:
         return_end_token=True,
     )
     told = [VOCAB.ids(each.hypotheses[0]) for each in found]
-    assert told == outputs_of(ours(model, make_strategy("greedy", {}), sources, longest))
+    assert told == outputs_of(ours(model, over_tensors("greedy", {}), sources, longest))
 
 
 @pytest.mark.filterwarnings("ignore")  # fairseq's own

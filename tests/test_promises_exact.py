@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from scripted import decode, differing
+from scripted import OVER_TENSORS, decode, differing, over_tensors
 from torch import Tensor
 from transformers_small import (
     DraftsWhatIsKnown,
@@ -28,13 +28,15 @@ from nartk.hypothesis import Request, Result
 from nartk.models.linear import ServingLinear
 from nartk.models.transformer import Transformer
 from nartk.models.transformer_scorer import TransformerScorer
-from nartk.registry import make_strategy, options_of, strategies
+from nartk.passes import PassScorer
+from nartk.registry import options_of, protocols, strategies, strategy_class
 
 # Those that need a second model are tested with all kinds of them in files of their own.
 LOSSLESS = [
     name
     for name, promise in strategies().items()
     if promise == "identical to greedy"
+    and (name in OVER_TENSORS or PassScorer not in protocols(strategy_class(name)))
     and not any(item.metadata["model"] for item in options_of(name).values())
 ]
 EOS = 2
@@ -49,7 +51,7 @@ def said(results: list[Result]) -> Said:
 
 def alone(scorer: TransformerScorer, requests: list[Request], **options: Any) -> Said:
     """Greedy search, a sentence at a time: the reference."""
-    return said(decode(make_strategy("greedy", options), scorer, requests, batch_size=1))
+    return said(decode(over_tensors("greedy", options), scorer, requests, batch_size=1))
 
 
 def drafting(
@@ -60,7 +62,7 @@ def drafting(
     for name in LOSSLESS:
         known = options_of(name)
         cap = {"max_draft": rng.choice([0, 0, 1, 2, 5, 16])} if "max_draft" in known else {}
-        made.append(make_strategy(name, {**cap, **options}))
+        made.append(over_tensors(name, {**cap, **options}))
     answers = {r.source[:-1]: tokens for r, (tokens, _) in zip(requests, wanted, strict=True)}
     knowing = DraftsWhatIsKnown(
         answers=answers,
@@ -84,7 +86,7 @@ def different(
     """The sentences that some strategy or batch decodes otherwise than greedy search does alone."""
     wanted = alone(scorer, requests, **options)
     found: set[int] = set()
-    greedy = make_strategy("greedy", options)
+    greedy = over_tensors("greedy", options)
     for strategy in [greedy, *drafting(scorer, requests, wanted, rng, **options)]:
         results = decode(strategy, scorer, requests, batch_size=rng.choice(sizes))
         found |= set(differing(said(results), wanted))
@@ -239,7 +241,7 @@ def company_differences(cases: int, seed: int, dtype: torch.dtype, device: torch
             for size in (1, 2, 4, 8, 32):
                 order = rng.sample(range(group), group) if rng.random() < 0.5 else list(range(group))
                 mixed = [dataclasses.replace(requests[i], index=place) for place, i in enumerate(order)]
-                strategy = make_strategy(rng.choice(["greedy", *LOSSLESS]), {})
+                strategy = over_tensors(rng.choice(["greedy", *LOSSLESS]), {})
                 with threads(count):
                     found = said(decode(strategy, scorer, mixed, batch_size=size))
                 bad |= {order[place] for place in differing(found, [wanted[i] for i in order])}
@@ -271,5 +273,5 @@ def test_p4_fails_where_results_depend_on_the_batch(device: torch.device) -> Non
     config = random_config(rng)
     scorer = Leaky(random_model(config, 0), vocabulary(config.tgt_vocab), device=device)
     requests = random_requests(rng, 20, config.tgt_vocab)
-    together = said(decode(make_strategy("greedy", {}), scorer, requests, batch_size=8))
+    together = said(decode(over_tensors("greedy", {}), scorer, requests, batch_size=8))
     assert differing(together, alone(scorer, requests))

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import pytest
 from scripted import TableScorer
+from support.scripted_passes import Table, TablePasses
 
 import nartk
 from nartk import registry
@@ -132,16 +133,20 @@ def test_a_name_is_given_once(dog: type) -> None:
 
 
 def test_a_model_of_another_kind_is_refused_before_decoding(dog: type) -> None:
-    scorer = TableScorer(10)
-    require_protocol(make_strategy("greedy", {}), scorer)
+    scorer = TablePasses(Table(10))
+    assert require_protocol(make_strategy("iad", {}), TableScorer(10), scorer) is scorer
     with pytest.raises(StrategyMismatchError) as caught:
         require_protocol(make_strategy("dog", {}), scorer)
     text = str(caught.value)
     assert text.startswith("error[E103 StrategyMismatch] strategy 'dog' needs a Barks, this model is none.")
     assert "greedy" in text.split("Fix: choose from ")[1]
     assert "dog" not in text.split("Fix: choose from ")[1]
-    with pytest.raises(StrategyMismatchError, match="needs a Seq2SeqScorer, this model is none"):
+    with pytest.raises(StrategyMismatchError, match="needs a PassScorer, this model is none"):
         require_protocol(make_strategy("greedy", {}), object())
+    with pytest.raises(
+        StrategyMismatchError, match="needs a PassScorer and CopiesSource, this model is none"
+    ):
+        require_protocol(make_strategy("iad", {}), object())
 
 
 def test_other_packages_register_through_their_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import pytest
 import tiny
 import torch
 from realtable import EOS, RealTable, log_probs, random_transformer
-from scripted import TableScorer, decode, differing, outputs_of, same_words
+from scripted import TableScorer, decode, differing, outputs_of, over_tensors, same_words
 from test_tree import Proposing, garbage
 from torch import Tensor
 
@@ -175,7 +175,7 @@ def test_the_sharpest_settings_are_greedy_search(settings: dict[str, Any], devic
     scorer = TransformerScorer(random_transformer(0, len(vocab)), vocab, device=device)
     requests = random_requests(random.Random(0), 10, len(vocab))
     drawn = decode(sampler(**settings), scorer, requests)
-    greedy = decode(make_strategy("greedy", {}), scorer, requests)
+    greedy = decode(over_tensors("greedy", {}), scorer, requests)
     assert [result.hypotheses for result in drawn] == [result.hypotheses for result in greedy]
 
 

@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from scripted import decode, outputs_of
+from scripted import decode, outputs_of, over_tensors
 from torch import Tensor
 from transformers_small import EOS, random_config, random_model, random_requests, vocabulary
 
 from nartk.models.transformer import Transformer, TransformerConfig
 from nartk.models.transformer_scorer import TransformerScorer, TransformerState
-from nartk.registry import make_strategy
 from nartk.scorer import Seq2SeqScorer, Source
 from nartk.vocab import Vocab
 
@@ -188,10 +187,10 @@ def test_source_and_output_may_be_as_long_as_the_model_knows(exact: bool, device
         dataclasses.replace(request, source=(*rng.choices(range(4, config.src_vocab), k=49), EOS))
         for request in random_requests(rng, 5, config.src_vocab, limits=[50])
     ]
-    greedy = outputs_of(decode(make_strategy("greedy", {"exact": exact}), scorer, requests, batch_size=1))
+    greedy = outputs_of(decode(over_tensors("greedy", {"exact": exact}), scorer, requests, batch_size=1))
     assert max(map(len, greedy)) == 50
     for size in (1, 5):
-        found = decode(make_strategy("iad", {"exact": exact}), scorer, requests, batch_size=size)
+        found = decode(over_tensors("iad", {"exact": exact}), scorer, requests, batch_size=size)
         assert outputs_of(found) == greedy
 
 
@@ -214,8 +213,8 @@ def test_two_vocabularies_are_mapped_by_word(device: torch.device) -> None:
     scorer = TransformerScorer(random_model(config, 0), target, source_vocab=source, device=device)
     assert scorer.source_to_target.tolist() == [0, 1, 2, -1, 6, 4, -1, 5]
     requests = random_requests(random.Random(0), 30, len(source), limits=[10])
-    greedy = outputs_of(decode(make_strategy("greedy", {}), scorer, requests, batch_size=1))
-    found = decode(make_strategy("iad", {}), scorer, requests)
+    greedy = outputs_of(decode(over_tensors("greedy", {}), scorer, requests, batch_size=1))
+    found = decode(over_tensors("iad", {}), scorer, requests)
     assert outputs_of(found) == greedy
     assert sum(result.drafted for result in found) > 0
 

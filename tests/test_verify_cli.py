@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 import tiny
 import torch
-from torch import Tensor
 
 from nartk import load, registry
 from nartk.cli.verify import main
 from nartk.decoders.greedy import Greedy
-from nartk.decoders.tensor_loop import Fed, Judged, argmax_acceptance
+from nartk.decoders.loop.acceptance import ArgmaxAcceptance, Verdict, Verified
+from nartk.decoders.loop.rows import Row
 from nartk.hypothesis import Request, Result
 from nartk.registry import make_strategy, register_decoder
 from nartk.scorer import Seq2SeqScorer
@@ -151,17 +151,20 @@ def test_a_wrong_draft_that_is_accepted_is_a_bug(
 
     go = load(model).checkpoint.target_vocab.ids(["go"])[0]
 
+    class AcceptsGo(ArgmaxAcceptance):
+        def __call__(self, row: Row, verified: Verified) -> Verdict:
+            words = [*verified.words]
+            for i, word in enumerate(row.draft.tokens):
+                if word == go:
+                    words[row.begin + i] = go
+            return super().__call__(row, dataclasses.replace(verified, words=words))
+
     @register_decoder("gullible")
     class Gullible(InputGuidedAggressive):
-        """Lets `go` stand wherever it is drafted."""
+        """Accepts `go` wherever it is drafted."""
 
-        def acceptance(self, *args: Any) -> Any:
-            def accept(logits: Tensor, fed: Fed) -> Judged:
-                judged = argmax_acceptance(logits, fed)
-                stands = (judged.tokens == fed.drafted) | (fed.drafted == go)
-                return dataclasses.replace(judged, stands=stands)
-
-            return accept
+        def acceptance(self) -> Any:
+            return AcceptsGo()
 
     assert main([model, source, "--strategy", "gullible", "--quiet", exact]) == 1
     verdict, differences = verdict_of(capsys)
