@@ -77,16 +77,21 @@ class Model:
         dtype: Of its computation: fp32, bf16, fp16 or int8.
     """
 
-    def __init__(self, checkpoint: Checkpoint, scorer: Serving, dtype: str) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, scorer: Serving, dtype: str, *, passes: PassScorer | None = None
+    ) -> None:
         self.checkpoint = checkpoint
         self.scorer = scorer
         self.dtype = dtype
+        self._engine = passes  # None: passes are scored by the reference
         self._helpers: dict[tuple[str, str, str], Model] = {}  # the one used last is the last
 
     @cached_property
     def passes(self) -> PassScorer | None:
         """What strategies over passes see of it; None: it is no model that scores passes."""
-        return pass_scorer_of(self.checkpoint, dtype=self.dtype, device=self.scorer.device)
+        if self._engine is not None:
+            return self._engine
+        return reference_of(self.checkpoint, dtype=self.dtype, device=self.scorer.device)
 
     def scorer_for(self, strategy: Any) -> Any:
         """The scorer that a strategy, or a class of them, decodes with.
@@ -413,6 +418,7 @@ def _serve(checkpoint: Checkpoint, device: torch.device, dtype: str) -> Model:
     kind = kind_of(checkpoint.kind)
     network = load_network(checkpoint)
     scorer: Any
+    passes = None
     if kind.autoregressive and device.type == "cpu" and dtype in engine.TYPES and engine.available():
         from nartk.engine.scorer import EngineScorer
         from nartk.models.tensor_engine import TensorEngine
@@ -439,11 +445,11 @@ def _serve(checkpoint: Checkpoint, device: torch.device, dtype: str) -> Model:
             dtype=DTYPES[dtype],
             device=device,
         )
-    return Model(checkpoint, scorer, dtype)
+    return Model(checkpoint, scorer, dtype, passes=passes)
 
 
-def pass_scorer_of(checkpoint: Checkpoint, *, dtype: str, device: torch.device) -> PassScorer | None:
-    """What scores passes of a checkpoint's model; None where the model scores none."""
+def reference_of(checkpoint: Checkpoint, *, dtype: str, device: torch.device) -> PassScorer | None:
+    """What scores passes of a checkpoint's model without the engine; None where the model scores none."""
     if not kind_of(checkpoint.kind).autoregressive:
         return None
     from nartk.models.reference import ReferenceScorer

@@ -31,7 +31,7 @@ from nartk.checkpoint import save_checkpoint
 from nartk.cli.bench import main
 from nartk.cli.score import scorer_of
 from nartk.decoders.parallel_drafts import FrameDrafter
-from nartk.decoders.tensor_ngram import NgramCache
+from nartk.decoders.recycling import Recycler
 from nartk.errors import LengthMismatchError, NartkError, UnknownStrategyError, UsageError
 from nartk.kinds import KINDS
 from nartk.metrics.bootstrap import compare
@@ -414,7 +414,7 @@ class Ticks:
         return self.now
 
 
-@pytest.mark.parametrize(("name", "drafter"), [("gad", FrameDrafter), ("ngram", NgramCache)])
+@pytest.mark.parametrize(("name", "drafter"), [("gad", FrameDrafter), ("recycling", Recycler)])
 def test_costs_go_to_the_calls_that_they_are_spent_in(
     name: str, drafter: type, folders: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -449,6 +449,14 @@ def test_costs_go_to_the_calls_that_they_are_spent_in(
     # Between two readings that belong to no call lies a second of the rest.
     assert found["rest"] == sum(found[part] for part in costs.PARTS) + 1
     assert engine.decode(job, 1) == dataclasses.replace(plain, latencies=ANY)
+
+
+def test_the_loop_over_passes_tells_where_its_time_goes(folders: dict[str, str]) -> None:
+    engine = NartkEngine(parse_spec("iad", "fp32"), Setup(folders["large"], "cpu", 1))
+    found = engine.costs(Job(tuple(LINES[:2]), (30, 30)), 1)
+    assert [*found] == [*costs.PARTS, "rest"]
+    assert found["start"] == 0
+    assert all(seconds > 0 for part, seconds in found.items() if part != "start")
 
 
 def test_a_call_within_another_one_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
