@@ -37,7 +37,11 @@ class Draft:
 
 
 class Drafter(Protocol):
-    """Proposes what may follow, never decides."""
+    """Proposes what may follow, never decides.
+
+    Where drafts do not pay, passes go by without it: a row may have an output when it is started, and after
+    `draft` or `observe` more may follow than they saw. `Row.tokens` always holds all of it.
+    """
 
     def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[State]:
         """The states of new rows, one a row.
@@ -48,7 +52,7 @@ class Drafter(Protocol):
         """
 
     def draft(self, rows: Sequence[Row], budgets: Sequence[int]) -> list[Draft]:
-        """Proposes for all rows at once.
+        """Proposes for all rows at once, or for some of them.
 
         Args:
             rows: Their states are `Row.state`, their outputs `Row.tokens`.
@@ -56,7 +60,7 @@ class Drafter(Protocol):
         """
 
     def observe(self, rows: Sequence[Row], verdicts: Sequence[Verdict]) -> None:
-        """Sees what was accepted and output, also of rows that have ended with it."""
+        """Sees what was accepted and output of the rows that drafted, also of those that have ended with it."""
 
     def stop(self, states: Sequence[State]) -> None:
         """Gives back what rows hold that leave, whatever they leave for."""

@@ -7,6 +7,7 @@ from itertools import chain, repeat
 
 import numpy as np
 
+from nartk.decoders.loop.drafter import Draft
 from nartk.decoders.loop.rows import Row
 from nartk.passes import ROOT, Pass
 
@@ -58,3 +59,8 @@ def levels(parents: Sequence[int]) -> list[int]:
     for parent in parents:
         found.append(1 if parent == ROOT else found[parent] + 1)
     return found
+
+
+def depth(draft: Draft) -> int:
+    """How many levels a draft has."""
+    return len(draft.tokens) if draft.parents is None else max(levels(draft.parents), default=0)
