@@ -60,7 +60,7 @@ class Drafter(Protocol):
         """
 
     def observe(self, rows: Sequence[Row], verdicts: Sequence[Verdict]) -> None:
-        """Sees what was accepted and output of the rows that drafted, also of those that have ended with it."""
+        """Sees what was accepted and output of the rows that drafted, ended or not."""
 
     def stop(self, states: Sequence[State]) -> None:
         """Gives back what rows hold that leave, whatever they leave for."""

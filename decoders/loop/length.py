@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 LONGEST = 64  # tokens of a draft
 _SHARE = 0.03  # of greedy search's time that drafts may lose
-_GRANT = 1.0  # greedy passes that the first drafts may lose
+_GRANT = 2.0  # greedy passes that the first drafts may lose
 _SAVED = 16.0  # greedy passes that may be lost at most, however much was gained before
 _PAYS = 1.03  # times greedy search's speed that drafts must promise
-_BASE = 2  # greedy passes before the first draft: they are timed
+_BASE = 3  # greedy passes before the first draft: they are timed
 _REMEASURED = 64  # passes with drafts after which a greedy one is timed again
 _PROBES = 8  # drafts after which is decided whether they pay
 _PROBE = 3  # tokens of such a draft
@@ -59,7 +59,7 @@ class Costs:
             return seconds
         mean, cost, _ = cell
         seconds = min(seconds, 2 * cost)
-        rate = 0.5 if seconds < cost else 0.05
+        rate = 1.0 if seconds < cost else 0.05
         self._cells[key] = mean + rate * (size - mean), cost + rate * (seconds - cost), self._count
         return seconds
 
@@ -72,7 +72,7 @@ class Costs:
     def at(self, size: float, *, worst: bool = False) -> float:
         """The seconds of a size, 0 if none is known.
 
-        Above all known ones costs are hoped to grow half as fast as among them: one try shows whether they do.
+        Above all known ones costs are hoped to grow half as fast as among them: a try shows if they do.
         At worst, and below them, they are in proportion to two more than the size.
         """
         points = self._points
@@ -96,9 +96,14 @@ class Costs:
 
 
 class Reach:
-    """How far drafts reach: of those of long ago less is remembered."""
+    """How far drafts reach: of those of long ago less is remembered.
 
-    def __init__(self) -> None:
+    Args:
+        rate: How probable it is taken to be that a draft reaches one further, before any is seen.
+    """
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
         self._ended, self._cut = [0.0] * (LONGEST + 1), [0.0] * (LONGEST + 1)
         self._weight = 1.0
 
@@ -119,7 +124,7 @@ class Reach:
         counts = [ended + cut for ended, cut in zip(self._ended, self._cut, strict=True)]
         beyond = list(accumulate(reversed(counts)))[::-1]
         passed = sum(beyond) - beyond[0]
-        rate = (passed + 1) / (passed + sum(self._ended) + 2)
+        rate = (passed + _PRIOR * self._rate) / (passed + sum(self._ended) + _PRIOR)
         sums, reached = [0.0], 1.0
         for k in range(1, LONGEST + 1):
             reached *= (beyond[k] + _PRIOR * rate) / (beyond[k - 1] - self._cut[k - 1] + _PRIOR)
@@ -173,7 +178,7 @@ class DraftLength:
         self.credit, self.idle = 0.0, 0
         self._verify, self._draft = Costs(), Costs()  # by tokens of a pass, and by tokens that may be drafted
         self._start, self._source = 0.0, 0.0  # seconds a source token, and tokens of a source
-        self._accepted, self._given, self._fan = Reach(), Reach(), 1.0
+        self._accepted, self._given, self._fan = Reach(0.5), Reach(1.0), 1.0
         self._gains, self._tokens = [0.0], [0.0]  # by length: tokens accepted, and tokens verified
         self._plans: dict[int, Plan] = {}  # by rows
         self._alone: dict[int, float] = {}  # seconds of passes without drafts, by rows
@@ -216,14 +221,11 @@ class DraftLength:
         self._gains = self._accepted.expected()
         self._tokens = [self._fan * tokens for tokens in self._given.expected()]
         self._plans, self._alone = {}, {}
-        self._due = self._drafts + min(1 + self._drafts // 4, _REPLAN)
+        self._due = self._drafts + min(2 + self._drafts // 2, _REPLAN)
         self._rest, self._low = 0, 0
         self.credit = min(self.credit, _SAVED * self._verify.at(rows))
 
     def _plan(self, rows: int) -> Plan:
-        if self._tried < _PROBES:
-            some = max(1, rows // 8)
-            return Plan(_PROBE, some, self._risk(rows, _PROBE, some))
         greedy = self._verify.at(rows)
         best, top, wanted, wanted_top = NOTHING, _PAYS * rows / greedy, 0, _PAYS * rows / greedy
         for length in _LENGTHS:
@@ -238,18 +240,21 @@ class DraftLength:
                 risk = self._risk(rows, length, rows)
                 if risk <= self.credit:
                     best, top = Plan(length, rows, risk), speed
+        if not wanted and self._tried < _PROBES:
+            some = max(1, rows // 8)
+            return Plan(_PROBE, some, self._risk(rows, _PROBE, some))
         if not wanted:
             self._rest, self._low = self._pause, rows // 2
             self._pause = min(2 * self._pause, _LONGEST_REST)
             return NOTHING
         self._pause = _REST
-        some = rows
-        while not best.length and some > 1:
+        if best.rows:
+            return best
+        some, risk = rows, self._risk(rows, wanted, rows)
+        while some > 1 and risk > self.credit:
             some //= 2
             risk = self._risk(rows, wanted, some)
-            if risk <= self.credit:
-                best = Plan(wanted, some, risk)
-        return best
+        return Plan(wanted, some, risk)
 
     def _risk(self, rows: int, length: int, drafting: int) -> float:
         """What a pass takes more than a greedy one, if drafts are as long as they may be."""
@@ -271,7 +276,9 @@ class DraftLength:
         """A pass without drafts."""
         self._age += 1
         took = self._verify.add(rows, seconds)
-        self.credit += (_SHARE + _GRANT if self._age == _BASE else _SHARE) * took
+        self.credit += _SHARE * took
+        if self._age == _BASE:
+            self.credit += _GRANT * self._verify.at(rows)
 
     def drafted(
         self, rows: int, plan: Plan, outcomes: Sequence[Outcome], seconds: float, drafting: float
