@@ -63,7 +63,7 @@ def run(
         Request(i, source, max_len, drafts=tuple(map(tuple, drafts)))
         for i, (source, (drafts, _)) in enumerate(zip(sources, cases, strict=True))
     ]
-    strategy = make_strategy("verify", {}) if strategy is None else strategy
+    strategy = make_strategy("verify", {"adaptive": False}) if strategy is None else strategy
     results = decode(strategy, scorer, requests, batch_size=batch_size)
     assert outputs_of(results) == [script[request.source][:max_len] for request in requests]
     return results
@@ -123,7 +123,7 @@ def test_passes_and_drafts_equal_the_twin() -> None:
         cases = [random_case(rng, len(words)) for _ in range(60)]
         options = {"max_draft": rng.choice([0, 0, 1, 3, 10]), "nodes": rng.choice([256, 256, 0, 1, 20])}
         max_len = rng.choice([64, 64, 12])
-        results = run(cases, words, max_len=max_len, strategy=make_strategy("verify", options))
+        results = run(cases, words, max_len=max_len, strategy=make_strategy("verify", {"adaptive": False, **options}))
         for (drafts, output), result in zip(cases, results, strict=True):
             wanted = counts_by_hand(drafts, words, output, max_len=max_len, **options)
             assert (result.passes, result.drafted, result.accepted) == wanted, (words, drafts, output)
@@ -193,7 +193,7 @@ def test_nbest_passes_by_hand(
     results = run(cases, vocabulary)
     assert tuple(result.passes for result in results[:-1]) == alone
     assert results[-1].passes == together <= min(alone)
-    (result,) = run([(given, said)], vocabulary, strategy=make_strategy("verify", {"nodes": 0}))
+    (result,) = run([(given, said)], vocabulary, strategy=make_strategy("verify", {"adaptive": False, "nodes": 0}))
     assert result.passes == best
 
 
@@ -310,7 +310,7 @@ def test_drafts_change_no_word_of_a_network(device: torch.device) -> None:
             drafts = rng.sample([tokens, tuple(near), tuple(noise)], rng.randint(1, 3))
             given.append(dataclasses.replace(request, drafts=tuple(drafts)))
         for batch_size in (1, 2, 8):
-            results = list(make_strategy("verify", {}).run(scorer, given, batch_size=batch_size))
+            results = list(make_strategy("verify", {"adaptive": False}).run(scorer, given, batch_size=batch_size))
             assert sum(r.accepted for r in results) > 0
             for result in results:
                 found, other = result.hypotheses[0], wanted[result.index]
@@ -354,7 +354,7 @@ def test_drafts_in_python(model: str) -> None:
     request = loaded.request(
         0,
         LINES[0],
-        make_strategy("verify", {"max_len": 1}),
+        make_strategy("verify", {"adaptive": False, "max_len": 1}),
         drafts=["he " * 50, "she", "she", " ", "he " * 11],
     )
     he, she = loaded.checkpoint.target_vocab.ids(["he", "she"])

@@ -24,6 +24,7 @@ _PROBES = 8  # drafts after which is decided whether they pay
 _PROBE = 3  # tokens of such a draft
 _RARE = 0.02  # how seldom no longer draft is considered
 _LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, LONGEST)  # that are compared
+_TICK = 1e-9  # seconds: nothing takes less
 _REST, _LONGEST_REST = 32, 512  # passes without drafts where none pay: at first, and at most
 _IDLE = 8  # passes for which nothing is decided: deciding takes time as well
 _REPLAN = 32  # passes that a decision serves at most
@@ -48,7 +49,7 @@ class Costs:
             What of it the size may have taken, without what another program held it up.
         """
         shift = max(size.bit_length() - 3, 0)
-        key = size >> shift << shift
+        key, seconds = size >> shift << shift, max(seconds, _TICK)
         self._count += 1
         cell = self._cells.get(key)
         if cell is None:

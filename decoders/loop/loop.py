@@ -65,6 +65,7 @@ class DraftAndVerify(Strategy):
             constraints,
             length=self.draft_length(),
             trace=trace,
+            clock=perf_counter,
         )
         yield from loop.run(requests, batch_size=batch_size, max_tokens=max_tokens)
 
@@ -99,9 +100,9 @@ class Loop:
         accept: Acceptance,
         constraints: RowConstraints,
         *,
-        length: DraftLength | None = None,
+        length: DraftLength | None,
         trace: bool,
-        clock: Callable[[], float] = perf_counter,
+        clock: Callable[[], float],
     ) -> None:
         self.scorer, self.drafter, self.accept, self.trace = scorer, drafter, accept, trace
         self.length, self.clock = length, clock
@@ -258,7 +259,7 @@ class Loop:
         if not ended:
             return
         self._stop(ended)
-        now, is_early = perf_counter(), bool(batch.rows)
+        now, is_early = self.clock(), bool(batch.rows)
         for row in ended:
             phases, self.seconds = PhaseSeconds(*self.seconds), [0.0] * 4
             yield result_of(row, now, left_mid_batch=is_early, phases=phases)
