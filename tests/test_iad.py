@@ -190,7 +190,10 @@ def passes_of(strategies: Sequence[Any], cases: int) -> list[list[int]]:
 @pytest.mark.parametrize("cap", [0, 4])
 def test_aligned_never_takes_more_passes_than_unique(cap: int) -> None:
     aligned, unique = passes_of(
-        [make_strategy("iad", {"adaptive": False, "anchor": anchor, "max_draft": cap}) for anchor in ("aligned", "unique")],
+        [
+            make_strategy("iad", {"adaptive": False, "anchor": anchor, "max_draft": cap})
+            for anchor in ("aligned", "unique")
+        ],
         20_000 if cap == 0 else 4_000,
     )
     assert [i for i, (a, u) in enumerate(zip(aligned, unique, strict=True)) if a > u] == []
@@ -200,7 +203,8 @@ def test_aligned_never_takes_more_passes_than_unique(cap: int) -> None:
 @pytest.mark.slow
 def test_aligned_never_takes_more_passes_at_full_size() -> None:
     aligned, unique = passes_of(
-        [make_strategy("iad", {"adaptive": False, "anchor": anchor}) for anchor in ("aligned", "unique")], 400_000
+        [make_strategy("iad", {"adaptive": False, "anchor": anchor}) for anchor in ("aligned", "unique")],
+        400_000,
     )
     assert [i for i, (a, u) in enumerate(zip(aligned, unique, strict=True)) if a > u] == []
 
@@ -217,7 +221,11 @@ class StraightOn(PlainDrafter):
 
 def test_the_comparison_with_unique_fails_without_an_anchor() -> None:
     straight, unique = passes_of(
-        [Proposes(drafter=lambda scorer: StraightOn()), make_strategy("iad", {"adaptive": False, "anchor": "unique"})], 500
+        [
+            Proposes(drafter=lambda scorer: StraightOn()),
+            make_strategy("iad", {"adaptive": False, "anchor": "unique"}),
+        ],
+        500,
     )
     assert any(a > u for a, u in zip(straight, unique, strict=True))
 

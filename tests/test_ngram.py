@@ -158,7 +158,9 @@ def test_passes_by_hand() -> None:
 def test_it_copies_the_source() -> None:
     source = (*range(4, 14), EOS)
     (result,) = decode(
-        make_strategy("ngram", {"adaptive": False}), ScriptPasses(20, {source: source}), [Request(0, source, 40)]
+        make_strategy("ngram", {"adaptive": False}),
+        ScriptPasses(20, {source: source}),
+        [Request(0, source, 40)],
     )
     assert (result.passes, result.drafted, result.accepted) == (1, 10, 10)
 

@@ -34,10 +34,10 @@ class GivenDrafts(PlainDrafter):
         return AlignedText([word if 0 <= word < self.words else -1 for word in draft])
 
     def draft(self, rows: Sequence[Row], budgets: Sequence[int]) -> list[Draft]:
-        return [self._draft(row, budget) for row, budget in zip(rows, budgets, strict=True)]
+        return [self._draft(row) for row in rows]
 
-    def _draft(self, row: Row, budget: int) -> Draft:
-        output, most = row.tokens, min(budget, self.max_draft) if self.max_draft else budget
+    def _draft(self, row: Row) -> Draft:
+        output = row.tokens
         ranked: list[tuple[int, AlignedText]] = []
         for text in row.state:
             position, worth = 0, 0
@@ -48,7 +48,7 @@ class GivenDrafts(PlainDrafter):
             if position < len(text.words):
                 ranked.append((worth, text))
         ranked.sort(key=lambda pair: -pair[0])  # stable
-        drafts = [text.following(text.cursor, most) for _, text in ranked]
+        drafts = [self._rest(text) for _, text in ranked]
         if not drafts:
             return Draft()
         if not self.nodes:
@@ -56,3 +56,6 @@ class GivenDrafts(PlainDrafter):
         if len(drafts) == 1:
             return Draft(drafts[0][: self.nodes])
         return merged(drafts, most=self.nodes)
+
+    def _rest(self, text: AlignedText) -> list[int]:
+        return text.following(text.cursor, self.max_draft if self.max_draft else len(text.words))
