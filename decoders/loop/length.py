@@ -179,6 +179,7 @@ class DraftLength:
         self.credit, self.idle = 0.0, 0
         self._verify, self._draft = Costs(), Costs()  # by tokens of a pass, and by tokens that may be drafted
         self._start, self._source = 0.0, 0.0  # seconds a source token, and tokens of a source
+        self._starting = 0.0  # seconds of the present pass
         self._accepted, self._given, self._fan = Reach(0.5), Reach(1.0), 1.0
         self._gains, self._tokens = [0.0], [0.0]  # by length: tokens accepted, and tokens verified
         self._plans: dict[int, Plan] = {}  # by rows
@@ -263,15 +264,20 @@ class DraftLength:
         return more + self._draft.at(drafting * length, worst=True)
 
     def spent(self, seconds: float) -> None:
-        """Deciding, starting and learning took so long; what took longest was held up by another program."""
-        self.credit -= min(seconds, 2 * self._verify.at(1) + self._start * self._source * 32)
+        """Deciding, starting and learning took so long."""
+        self.credit -= min(seconds - self._starting, 2 * self._verify.at(1))  # else another program ran
+        self._starting = 0.0
 
     def started(self, rows: int, tokens: int, seconds: float) -> None:
         """The drafter was started for so many rows, of so many source tokens in all, in a part of `spent`."""
-        self._source, cost = tokens / rows, seconds / tokens
-        if self._start == 0:
+        cost, self._starting = seconds / tokens, seconds
+        # The first time it takes longer, as code and memory are cold: that says nothing of the next times.
+        most = 2 * self._start * tokens if self._start else _GRANT / 2 * self._verify.at(1)
+        self.credit -= min(seconds, most)
+        if not self._start or cost < self._start:
             self._start = cost
-        self._start += (0.5 if cost < self._start else 0.05) * (min(cost, 2 * self._start) - self._start)
+        self._start += 0.05 * (min(cost, 2 * self._start) - self._start)
+        self._source = tokens / rows
 
     def passed(self, rows: int, seconds: float) -> None:
         """A pass without drafts."""
