@@ -317,7 +317,7 @@ def test_a_drafter_is_loaded_once(folders: dict[str, str], monkeypatch: pytest.M
 def test_a_strategy_learns_within_a_job_alone_as_in_a_batch(folders: dict[str, str]) -> None:
     setup, job = Setup(folders["large"], "cpu", torch.get_num_threads()), Job(LINES, (40,) * 4)
     engine = _Worker()
-    engine.load(dataclasses.asdict(parse_spec("ngram", "fp32")), dataclasses.asdict(setup))
+    engine.load(dataclasses.asdict(parse_spec("ngram:adaptive=0", "fp32")), dataclasses.asdict(setup))
     reply = engine.run(0, dataclasses.asdict(job), 1)
     apart = [engine.run(0, dataclasses.asdict(job.part(i, i + 1)), 1) for i in range(4)]
     assert reply["tokens"] == [row for each in apart for row in each["tokens"]]
@@ -799,6 +799,7 @@ def test_strategies_may_share_a_process(
 
 def test_forced_outputs_cost_known_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["--random", "tiny", "--forced-edits", "0,3", "--limit", "2", "--batch-size", "2", "--rounds", "1"]
+    argv += ["--strategies", "greedy,iad:adaptive=0"]
     assert main([*argv, "--threads", "1", "--output", str(tmp_path / "out.json"), "--quiet"]) == 0
     assert capsys.readouterr().err == ""
     copied, edited = json.loads((tmp_path / "out.json").read_text())["cells"]
