@@ -14,11 +14,13 @@ from nartk.decoders.loop import loop
 from nartk.decoders.loop.length import NOTHING, Costs, DraftLength, Outcome, Plan, Reach
 from nartk.registry import make_strategy
 
-# Milliseconds of passes over so many tokens, relative to one: four sizes of model on one core, measured with
-# random weights, and a device on which up to 32 tokens cost as much as one.
+# What passes over so many tokens take relative to one: four sizes of model on one core, measured with random
+# weights.
 SIZES = (1, 2, 4, 8, 12, 16, 24, 32)
 CURVES = {
     "d 128 fp32": (1, 1.0, 1.7, 2.4, 3.5, 5.0, 7.6, 9.8),
+    "d 128 int8": (1, 1.2, 2.1, 2.9, 4.3, 5.3, 8.0, 10),
+    "d 256 fp32": (1, 1.2, 2.3, 3.0, 4.9, 6.8, 10, 14),
     "d 256 int8": (1, 1.2, 2.0, 3.0, 4.8, 5.9, 8.7, 12),
     "d 512 fp32": (1, 1.0, 1.0, 1.4, 2.0, 2.6, 3.5, 5.1),
     "d 512 int8": (1, 1.2, 1.2, 1.9, 2.9, 4.7, 5.7, 6.9),
