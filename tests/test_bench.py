@@ -316,7 +316,7 @@ def test_a_drafter_is_loaded_once(folders: dict[str, str], monkeypatch: pytest.M
 def test_a_strategy_learns_within_a_job_alone_as_in_a_batch(folders: dict[str, str]) -> None:
     setup, job = Setup(folders["large"], "cpu", torch.get_num_threads()), Job(LINES, (40,) * 4)
     engine = _Worker()
-    engine.load(dataclasses.asdict(parse_spec("ngram", "fp32")), dataclasses.asdict(setup))
+    engine.load(dataclasses.asdict(parse_spec("ngram:adaptive=0", "fp32")), dataclasses.asdict(setup))
     reply = engine.run(0, dataclasses.asdict(job), 1)
     apart = [engine.run(0, dataclasses.asdict(job.part(i, i + 1)), 1) for i in range(4)]
     assert reply["tokens"] == [row for each in apart for row in each["tokens"]]
@@ -708,7 +708,7 @@ def test_quality_is_measured_with_speed(
     drafts.write_text("a\nb\tc\n\nd\n")
     wanted = ["ax ax b", "hy hy", "gy dx", "c"]
     references.write_text("".join(f"{line}\n" for line in wanted))
-    argv = [folders["large"], folders["in.txt"], "--strategies", "verify", "--rounds", "1"]
+    argv = [folders["large"], folders["in.txt"], "--strategies", "verify:adaptive=0", "--rounds", "1"]
     argv += ["--batch-size", "4", "--max-len", "12", "--threads", "1", "--drafts", str(drafts), "--quiet"]
     argv += ["--ref", str(references), "--metric", "chrf", "--metric", "bleu --tokenize none"]
     argv += ["--output", str(tmp_path / "out.json"), "--markdown", str(tmp_path / "out.md")]
@@ -798,6 +798,7 @@ def test_strategies_may_share_a_process(
 
 def test_forced_outputs_cost_known_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["--random", "tiny", "--forced-edits", "0,3", "--limit", "2", "--batch-size", "2", "--rounds", "1"]
+    argv += ["--strategies", "greedy,iad:adaptive=0"]
     assert main([*argv, "--threads", "1", "--output", str(tmp_path / "out.json"), "--quiet"]) == 0
     assert capsys.readouterr().err == ""
     copied, edited = json.loads((tmp_path / "out.json").read_text())["cells"]

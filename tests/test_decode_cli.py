@@ -220,7 +220,8 @@ def test_jsonl_output_holds_all_there_is(
 ) -> None:
     give_stdin(monkeypatch, b'{"source": "he go", "id": "x"}\n{"source": ""}\n[]\n')
     trace = tmp_path / "trace.jsonl"
-    args = [model, "--format", "jsonl", "--output-format", "jsonl", "--trace", str(trace), "--no-exact"]
+    args = [model, "--format", "jsonl", "--output-format", "jsonl", "--trace", str(trace)]
+    args += ["--no-exact", "--no-adaptive"]
     assert main(args) == 3
     first, blank, failed = map(json.loads, outputs_of(capsysbinary))
     assert (first["id"], first["source"]) == ("x", "he go")

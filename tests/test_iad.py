@@ -164,7 +164,7 @@ def test_passes_and_drafts_equal_the_twin(anchor: str) -> None:
         pairs = [repetitive_pair(rng, len(words)) for _ in range(125)]
         cap, max_len = rng.choice([0, 0, 1, 3, 10]), rng.choice([64, 64, 12])
         rule = unique_rule if anchor == "unique" else aligned_rule(words)
-        strategy = make_strategy("iad", {"anchor": anchor, "max_draft": cap})
+        strategy = make_strategy("iad", {"adaptive": False, "anchor": anchor, "max_draft": cap})
         script = {tuple(source): (source, output) for source, output in pairs}
         pairs = list(script.values())
         for pair, result in zip(pairs, run(strategy, pairs, words, max_len), strict=True):
@@ -190,7 +190,10 @@ def passes_of(strategies: Sequence[Any], cases: int) -> list[list[int]]:
 @pytest.mark.parametrize("cap", [0, 4])
 def test_aligned_never_takes_more_passes_than_unique(cap: int) -> None:
     aligned, unique = passes_of(
-        [make_strategy("iad", {"anchor": anchor, "max_draft": cap}) for anchor in ("aligned", "unique")],
+        [
+            make_strategy("iad", {"adaptive": False, "anchor": anchor, "max_draft": cap})
+            for anchor in ("aligned", "unique")
+        ],
         20_000 if cap == 0 else 4_000,
     )
     assert [i for i, (a, u) in enumerate(zip(aligned, unique, strict=True)) if a > u] == []
@@ -200,7 +203,8 @@ def test_aligned_never_takes_more_passes_than_unique(cap: int) -> None:
 @pytest.mark.slow
 def test_aligned_never_takes_more_passes_at_full_size() -> None:
     aligned, unique = passes_of(
-        [make_strategy("iad", {"anchor": anchor}) for anchor in ("aligned", "unique")], 400_000
+        [make_strategy("iad", {"adaptive": False, "anchor": anchor}) for anchor in ("aligned", "unique")],
+        400_000,
     )
     assert [i for i, (a, u) in enumerate(zip(aligned, unique, strict=True)) if a > u] == []
 
@@ -217,7 +221,11 @@ class StraightOn(PlainDrafter):
 
 def test_the_comparison_with_unique_fails_without_an_anchor() -> None:
     straight, unique = passes_of(
-        [Proposes(drafter=lambda scorer: StraightOn()), make_strategy("iad", {"anchor": "unique"})], 500
+        [
+            Proposes(drafter=lambda scorer: StraightOn()),
+            make_strategy("iad", {"adaptive": False, "anchor": "unique"}),
+        ],
+        500,
     )
     assert any(a > u for a, u in zip(straight, unique, strict=True))
 
@@ -246,7 +254,7 @@ def test_passes_by_hand(source: str, output: str, aligned: int, unique: int) -> 
     pair = ids(words, source), ids(words, output)
     vocabulary = ["<s>", "<pad>", "</s>", "<unk>", *words]
     found = {
-        anchor: run(make_strategy("iad", {"anchor": anchor}), [pair], vocabulary)[0].passes
+        anchor: run(make_strategy("iad", {"adaptive": False, "anchor": anchor}), [pair], vocabulary)[0].passes
         for anchor in ("aligned", "unique")
     }
     assert found == {"aligned": aligned, "unique": unique}
@@ -257,7 +265,7 @@ def test_pieces_are_skipped_with_their_word() -> None:
     words: dict[str, int] = {}
     pair = ids(words, "▁this ▁is ▁im men s e ▁show"), ids(words, "▁this ▁is ▁immense ▁show")
     vocabulary = ["<s>", "<pad>", "</s>", "<unk>", *words]
-    (result,) = run(make_strategy("iad", {}), [pair], vocabulary)
+    (result,) = run(make_strategy("iad", {"adaptive": False}), [pair], vocabulary)
     assert (result.passes, result.accepted) == (2, 3)
 
 
@@ -266,7 +274,7 @@ def test_what_has_no_target_word_is_not_drafted() -> None:
     script = {(4, 5, 6, 7, EOS): [4, 8, 6, 7, EOS]}
     scorer = ScriptPasses(9, script)
     scorer.source_to_target = np.array([0, 1, 2, -1, 4, -1, 6, 7, -1], np.int32)
-    (result,) = decode(make_strategy("iad", {}), scorer, [Request(0, (4, 5, 6, 7, EOS), 20)])
+    (result,) = decode(make_strategy("iad", {"adaptive": False}), scorer, [Request(0, (4, 5, 6, 7, EOS), 20)])
     # Passes: [a] accepted, then the verifier's 8; then c d, then eos.
     assert (result.passes, result.drafted, result.accepted) == (2, 3, 3)
 
@@ -274,5 +282,5 @@ def test_what_has_no_target_word_is_not_drafted() -> None:
 def test_the_cap_bounds_every_draft() -> None:
     pair = list(range(4, 24)), list(range(4, 24))
     vocabulary = ["<s>", "<pad>", "</s>", "<unk>", *(f"w{i}" for i in range(20))]
-    (result,) = run(make_strategy("iad", {"max_draft": 6}), [pair], vocabulary)
+    (result,) = run(make_strategy("iad", {"adaptive": False, "max_draft": 6}), [pair], vocabulary)
     assert (result.passes, result.drafted) == (3, 18)  # 7 + 7 + 7 = 20 words and eos

@@ -144,13 +144,13 @@ class Forgets(NgramCache):
 def test_passes_by_hand() -> None:
     # 4, 5, 6 and 4 come from the verifier; after 4, 5 6 4 stood before, then comes 5; after 5, 6 4 5.
     again = [4, 5, 6, 4, 5, 6, 4, 5, 6]
-    assert passes(make_strategy("ngram", {}), [again]) == [6]
+    assert passes(make_strategy("ngram", {"adaptive": False}), [again]) == [6]
     # With one token a draft: 4, 5, 6, 4, [5] 6, [4] 5, [6] eos.
-    assert passes(make_strategy("ngram", {"max_draft": 1}), [again]) == [7]
+    assert passes(make_strategy("ngram", {"adaptive": False, "max_draft": 1}), [again]) == [7]
     # The second sentence begins with its source, which is wrong, and goes on with what the first one has.
     output = [4, 5, 6, 7, 8, 9]
-    assert passes(make_strategy("ngram", {}), [output, output]) == [7, 2]
-    assert passes(make_strategy("ngram", {"max_draft": 0}), [output, output]) == [7, 7]
+    assert passes(make_strategy("ngram", {"adaptive": False}), [output, output]) == [7, 2]
+    assert passes(make_strategy("ngram", {"adaptive": False, "max_draft": 0}), [output, output]) == [7, 7]
     forgetting = Proposes(drafter=lambda scorer: Forgets(scorer.source_to_target, max_ngram=4, max_draft=10))
     assert passes(forgetting, [output, output]) == [7, 7]
 
@@ -158,13 +158,15 @@ def test_passes_by_hand() -> None:
 def test_it_copies_the_source() -> None:
     source = (*range(4, 14), EOS)
     (result,) = decode(
-        make_strategy("ngram", {}), ScriptPasses(20, {source: source}), [Request(0, source, 40)]
+        make_strategy("ngram", {"adaptive": False}),
+        ScriptPasses(20, {source: source}),
+        [Request(0, source, 40)],
     )
     assert (result.passes, result.drafted, result.accepted) == (1, 10, 10)
 
 
 def test_a_run_forgets_the_one_before() -> None:
-    strategy = make_strategy("ngram", {})
+    strategy = make_strategy("ngram", {"adaptive": False})
     first, second = (passes(strategy, [[4, 5, 6, 7], [4, 5, 6, 7]]) for _ in range(2))
     assert first == second
     assert first[1] < first[0]

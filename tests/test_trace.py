@@ -461,7 +461,10 @@ def trace_of(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *flags
     return path
 
 
-@pytest.mark.parametrize("flags", ["iad", "greedy", "beam --nbest 3", "sample --nbest 2", "iad --no-exact"])
+@pytest.mark.parametrize(
+    "flags",
+    ["iad --no-adaptive", "greedy", "beam --nbest 3", "sample --nbest 2", "iad --no-exact --no-adaptive"],
+)
 def test_every_strategys_trace_is_read_back(
     flags: str,
     model: str,

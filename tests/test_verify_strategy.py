@@ -63,7 +63,7 @@ def run(
         Request(i, source, max_len, drafts=tuple(map(tuple, drafts)))
         for i, (source, (drafts, _)) in enumerate(zip(sources, cases, strict=True))
     ]
-    strategy = make_strategy("verify", {}) if strategy is None else strategy
+    strategy = make_strategy("verify", {"adaptive": False}) if strategy is None else strategy
     results = decode(strategy, scorer, requests, batch_size=batch_size)
     assert outputs_of(results) == [script[request.source][:max_len] for request in requests]
     return results
@@ -123,7 +123,9 @@ def test_passes_and_drafts_equal_the_twin() -> None:
         cases = [random_case(rng, len(words)) for _ in range(60)]
         options = {"max_draft": rng.choice([0, 0, 1, 3, 10]), "nodes": rng.choice([256, 256, 0, 1, 20])}
         max_len = rng.choice([64, 64, 12])
-        results = run(cases, words, max_len=max_len, strategy=make_strategy("verify", options))
+        results = run(
+            cases, words, max_len=max_len, strategy=make_strategy("verify", {"adaptive": False, **options})
+        )
         for (drafts, output), result in zip(cases, results, strict=True):
             wanted = counts_by_hand(drafts, words, output, max_len=max_len, **options)
             assert (result.passes, result.drafted, result.accepted) == wanted, (words, drafts, output)
@@ -193,7 +195,9 @@ def test_nbest_passes_by_hand(
     results = run(cases, vocabulary)
     assert tuple(result.passes for result in results[:-1]) == alone
     assert results[-1].passes == together <= min(alone)
-    (result,) = run([(given, said)], vocabulary, strategy=make_strategy("verify", {"nodes": 0}))
+    (result,) = run(
+        [(given, said)], vocabulary, strategy=make_strategy("verify", {"adaptive": False, "nodes": 0})
+    )
     assert result.passes == best
 
 
@@ -310,7 +314,9 @@ def test_drafts_change_no_word_of_a_network(device: torch.device) -> None:
             drafts = rng.sample([tokens, tuple(near), tuple(noise)], rng.randint(1, 3))
             given.append(dataclasses.replace(request, drafts=tuple(drafts)))
         for batch_size in (1, 2, 8):
-            results = list(make_strategy("verify", {}).run(scorer, given, batch_size=batch_size))
+            results = list(
+                make_strategy("verify", {"adaptive": False}).run(scorer, given, batch_size=batch_size)
+            )
             assert sum(r.accepted for r in results) > 0
             for result in results:
                 found, other = result.hypotheses[0], wanted[result.index]
@@ -344,17 +350,19 @@ OUTPUTS = ("she goes to school yesterday .", "", "the big cat sees it .", "he go
 
 def test_drafts_in_python(model: str) -> None:
     loaded = nartk.pipeline.load(model)
-    exact = loaded.run(LINES, "verify", drafts=OUTPUTS)
+    exact = loaded.run(LINES, "verify", {"adaptive": False}, drafts=OUTPUTS)
     assert [h[0].text for h in exact.hypotheses] == [*OUTPUTS]
     assert exact.stats.passes == 3  # one a sentence; the blank line takes none
-    several = loaded.run(LINES, "verify", drafts=[["he he", output, "", output] for output in OUTPUTS])
+    several = loaded.run(
+        LINES, "verify", {"adaptive": False}, drafts=[["he he", output, "", output] for output in OUTPUTS]
+    )
     assert [h[0].text for h in several.hypotheses] == [*OUTPUTS]
     assert several.stats.passes == 3  # as many
     assert [h.text for h in loaded.decode(LINES, "verify", drafts=[()] * 4)] == [*OUTPUTS]
     request = loaded.request(
         0,
         LINES[0],
-        make_strategy("verify", {"max_len": 1}),
+        make_strategy("verify", {"adaptive": False, "max_len": 1}),
         drafts=["he " * 50, "she", "she", " ", "he " * 11],
     )
     he, she = loaded.checkpoint.target_vocab.ids(["he", "she"])
@@ -424,7 +432,7 @@ def test_a_file_of_drafts(
     model: str, source: str, tmp_path: Path, extra: list[str], capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     drafts, stats = written(tmp_path, GOOD), tmp_path / "stats.json"
-    args = [model, source, "--strategy", "verify", "--drafts", drafts, "--stats", str(stats)]
+    args = [model, source, "--strategy", "verify", "--no-adaptive", "--drafts", drafts, "--stats", str(stats)]
     assert main([*args, "--assert-lossless", *extra]) == 0
     assert capsysbinary.readouterr().out == GOOD
     report = json.loads(stats.read_text())
@@ -451,7 +459,7 @@ def test_no_draft_changes_the_output(
     passes: int | None,
     capsysbinary: pytest.CaptureFixture[bytes],
 ) -> None:
-    args = [model, source, "--strategy", "verify", "--drafts", written(tmp_path, drafts)]
+    args = [model, source, "--strategy", "verify", "--no-adaptive", "--drafts", written(tmp_path, drafts)]
     assert main(args) == 0
     captured = capsysbinary.readouterr()
     assert captured.out == GOOD
@@ -475,7 +483,7 @@ def test_an_unreadable_draft_is_told_of_and_left_out(
     capsysbinary: pytest.CaptureFixture[bytes],
 ) -> None:
     path = written(tmp_path, GOOD.replace(OUTPUTS[2].encode(), bad))
-    args = [model, source, "--strategy", "verify", "--drafts", path]
+    args = [model, source, "--strategy", "verify", "--no-adaptive", "--drafts", path]
     assert main(args) == 0
     captured = capsysbinary.readouterr()
     assert captured.out == GOOD
@@ -540,7 +548,7 @@ def test_drafts_come_from_stdin_columns_and_keys(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def passes(*args: str) -> int:
-        assert main([model, *args, "--strategy", "verify"]) == 0
+        assert main([model, *args, "--strategy", "verify", "--no-adaptive"]) == 0
         captured = capsysbinary.readouterr()
         assert captured.out == GOOD
         found = re.search(r", (\d+) passes", captured.err.decode())

@@ -75,13 +75,14 @@ class NgramCache(PlainDrafter):
         return texts
 
     def draft(self, rows: Sequence[Row], budgets: Sequence[int]) -> list[Draft]:
-        return [self._draft(row.state, budget) for row, budget in zip(rows, budgets, strict=True)]
+        return [self._draft(row, budget) for row, budget in zip(rows, budgets, strict=True)]
 
-    def _draft(self, texts: Texts, budget: int) -> Draft:
-        output, most = texts.output, min(budget, self.max_draft)
+    def _draft(self, row: Row, budget: int) -> Draft:
+        texts, most = row.state, min(budget, self.max_draft)
+        self._follow(row)
         if most <= 0:
             return Draft()
-        suffix = tuple(output[-self.max_ngram :])
+        suffix = tuple(texts.output[-self.max_ngram :])
         while suffix:
             place = texts.places.get(suffix) or self._find(suffix)
             if place is not None:
@@ -95,11 +96,15 @@ class NgramCache(PlainDrafter):
         return self.young.get(gram) or self.old.get(gram)
 
     def observe(self, rows: Sequence[Row], verdicts: Sequence[Verdict], verified: Verified) -> None:
-        for row, verdict in zip(rows, verdicts, strict=True):
-            texts = row.state
-            for token in verdict.tokens:
-                texts.output.append(token)
-                self._record(texts, texts.rank, texts.output, len(texts.output) - 1)
+        for row in rows:
+            self._follow(row)
+
+    def _follow(self, row: Row) -> None:
+        """Records what the row has output since it was seen last."""
+        texts = row.state
+        for token in row.tokens[len(texts.output) - 1 :]:
+            texts.output.append(token)
+            self._record(texts, texts.rank, texts.output, len(texts.output) - 1)
 
     def _record(self, texts: Texts, rank: int, text: list[int], position: int) -> None:
         """Remembers which n-grams the word at a position follows."""

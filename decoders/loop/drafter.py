@@ -40,6 +40,9 @@ class Draft:
 class Drafter(Protocol):
     """Proposes what may follow, never decides.
 
+    Where drafts do not pay, passes go by without it: a row may have an output when it is started, and after
+    `draft` or `observe` more may follow than they saw. `Row.tokens` always holds all of it.
+
     Attributes:
         want: What it reads of the verifier's passes: `top`, `margin` and `hidden`.
     """
@@ -55,7 +58,7 @@ class Drafter(Protocol):
         """
 
     def draft(self, rows: Sequence[Row], budgets: Sequence[int]) -> list[Draft]:
-        """Proposes for all rows at once.
+        """Proposes for all rows at once, or for some of them.
 
         Args:
             rows: Their states are `Row.state`, their outputs `Row.tokens`.
@@ -63,7 +66,7 @@ class Drafter(Protocol):
         """
 
     def observe(self, rows: Sequence[Row], verdicts: Sequence[Verdict], verified: Verified) -> None:
-        """Sees what was verified, accepted and output, also of rows that have ended with it."""
+        """Sees what was verified, accepted and output of the rows that drafted, ended or not."""
 
     def stop(self, states: Sequence[State]) -> None:
         """Gives back what rows hold that leave, whatever they leave for."""

@@ -6,7 +6,7 @@ Symbols: B rows, K drafted tokens of a row, N tokens of a pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import ClassVar
@@ -14,9 +14,10 @@ from typing import ClassVar
 from nartk.decoders.loop.acceptance import Acceptance, ArgmaxAcceptance, Verdict, Verified
 from nartk.decoders.loop.constraints import Constraints, RowConstraints
 from nartk.decoders.loop.drafter import Drafter, combined, verifiable
-from nartk.decoders.loop.packing import last_tokens, packed
+from nartk.decoders.loop.length import EVERYTHING, NOTHING, DraftLength, Outcome, Plan
+from nartk.decoders.loop.packing import depth, last_tokens, packed
 from nartk.decoders.loop.results import branches, result_of, traced
-from nartk.decoders.loop.rows import Batch, Row
+from nartk.decoders.loop.rows import NO_DRAFT, Batch, Row
 from nartk.decoders.strategy import Strategy
 from nartk.hypothesis import PhaseSeconds, Request, Result
 from nartk.passes import Pass, PassScorer, Scores, Want
@@ -37,6 +38,10 @@ class DraftAndVerify(Strategy):
         """What judges them."""
         return ArgmaxAcceptance()
 
+    def draft_length(self) -> DraftLength | None:
+        """What decides in a run how long drafts are; None: the drafter alone, as the output depends on it."""
+        return None
+
     def constraints(self) -> Constraints:
         """What outputs must keep to besides their prefix."""
         return Constraints()
@@ -55,8 +60,15 @@ class DraftAndVerify(Strategy):
         trace: bool = False,
     ) -> Iterator[Result]:
         self.check_helpers()
-        choice = self.choice(scorer.vocab.eos, are_forcing=any(request.prefix for request in requests))
-        loop = Loop(scorer, self.make_drafter(scorer), self.acceptance(), choice, trace=trace)
+        loop = Loop(
+            scorer,
+            self.make_drafter(scorer),
+            self.acceptance(),
+            self.choice(scorer.vocab.eos, are_forcing=any(request.prefix for request in requests)),
+            length=self.draft_length(),
+            trace=trace,
+            clock=perf_counter,
+        )
         yield from loop.run(requests, batch_size=batch_size, max_tokens=max_tokens)
 
 
@@ -64,19 +76,23 @@ class DraftAndVerify(Strategy):
 class AdaptiveDrafts(DraftAndVerify):
     """Base of strategies whose output is greedy search's, so that drafts may have any length."""
 
-    # Accepted, and without an effect until the length of drafts is decided in the loop.
     adaptive: bool = option(
-        False,
+        True,
         "draft as many tokens as pay, by the passes' own times, and none where none do: the output stays the "
         "same, what is drafted and the number of passes may differ from run to run",
     )
+
+    def draft_length(self) -> DraftLength | None:
+        return DraftLength() if self.adaptive else None
 
 
 class Loop:
     """Runs requests through a batch.
 
     Args:
+        length: What decides how long drafts are; None: the drafter alone.
         trace: Whether hypotheses say where each token came from.
+        clock: Tells the time, seconds.
     """
 
     def __init__(
@@ -86,9 +102,12 @@ class Loop:
         accept: Acceptance,
         constraints: RowConstraints,
         *,
+        length: DraftLength | None,
         trace: bool,
+        clock: Callable[[], float],
     ) -> None:
         self.scorer, self.drafter, self.accept, self.trace = scorer, drafter, accept, trace
+        self.length, self.clock = length, clock
         self.words, self.eos = len(scorer.vocab), scorer.vocab.eos
         self.constraints = None if constraints.are_none else constraints
         wants = [accept.want, Want(margin=trace)]
@@ -110,34 +129,85 @@ class Loop:
 
     def _step(self, rows: list[Row]) -> None:
         """One pass of the verifier, after which each row's output is longer."""
-        begun = perf_counter()
-        self._draft(rows)
-        drafted = perf_counter()
-        work, want = self._pass(rows), self._want(rows)
-        packed = perf_counter()
+        clock = self.clock
+        begun = planned = clock()
+        plan, is_idle = NOTHING, self.drafter is None
+        if self.length is not None and self.length.idle:
+            self.length.idle -= 1
+            is_idle = True
+        if not is_idle:
+            plan = self._plan(rows)
+            planned = clock()
+            self._draft(rows[: plan.rows], plan.length)
+        drafted = clock()
+        work, want = self._pass(rows, plan), self._want(rows)
+        packed = clock()
         scores = self.scorer.run(work, want)
-        scored = perf_counter()
+        scored = clock()
         verified = self._verified(rows, work, scores)
         verdicts = [self.accept(row, verified) for row in rows]
         self._emit(rows, verdicts, scores)
         self._commit(rows, verdicts, scores)
-        committed = perf_counter()
-        if self.drafter is not None:
-            self.drafter.observe(rows, verdicts, verified)
-        self.seconds[1] += drafted - begun + perf_counter() - committed
+        committed = clock()
+        if plan.rows and self.drafter is not None:
+            self.drafter.observe(rows[: plan.rows], verdicts[: plan.rows], verified)
+        observed = clock()
+        if self.length is not None and not is_idle:
+            drafting = drafted - planned + observed - committed
+            self._learn(self.length, rows, plan, verdicts, committed - drafted, drafting)
+            self.length.spent(planned - begun + clock() - observed)
+        self.seconds[1] += drafted - begun + clock() - committed
         self.seconds[2] += scored - packed
         self.seconds[3] += packed - drafted + committed - scored
 
-    def _draft(self, rows: list[Row]) -> None:
-        """Lets each row's draft follow its last token, as many levels as leave room for one token more."""
-        if self.drafter is None:
-            return
-        budgets = [row.request.max_len - len(row.tokens) - 1 for row in rows]
-        for row, draft, budget in zip(rows, self.drafter.draft(rows, budgets), budgets, strict=True):
-            row.draft = verifiable(draft, self.words, budget)
+    def _plan(self, rows: list[Row]) -> Plan:
+        """Decides which rows draft in this pass, and starts the drafter for those that it does not know."""
+        assert self.drafter is not None
+        plan = EVERYTHING
+        if self.length is not None:
+            plan = self.length.next(len(rows), [row.is_drafting for row in rows].count(False))
+        for row in rows[plan.rows :]:
+            row.draft = NO_DRAFT
+        new = [row for row in rows[: plan.rows] if not row.is_drafting]
+        if new:
+            begun = self.clock()
+            states = self.drafter.start([row.request for row in new], [row.memory for row in new])
+            for row, state in zip(new, states, strict=True):
+                row.state, row.is_drafting = state, True
+            if self.length is not None:
+                tokens = sum(len(row.request.source) for row in new)
+                self.length.started(len(new), tokens, self.clock() - begun)
+        return plan
 
-    def _pass(self, rows: list[Row]) -> Pass:
-        return last_tokens(rows) if self.drafter is None else packed(rows)
+    def _draft(self, rows: list[Row], most: int) -> None:
+        """Lets each row's draft follow its last token, as many levels as leave room for one token more."""
+        if not rows or self.drafter is None:
+            return
+        budgets = [min(most, row.request.max_len - len(row.tokens) - 1) for row in rows]
+        for row, draft, budget in zip(rows, self.drafter.draft(rows, budgets), budgets, strict=True):
+            row.budget, row.draft = budget, verifiable(draft, self.words, budget)
+
+    @staticmethod
+    def _learn(
+        length: DraftLength,
+        rows: list[Row],
+        plan: Plan,
+        verdicts: list[Verdict],
+        seconds: float,
+        drafting: float,
+    ) -> None:
+        """Tells what decides on drafts what the pass and they took, and what became of them."""
+        if not plan.rows:
+            length.passed(len(rows), seconds)
+            return
+        outcomes = [
+            Outcome(row.budget, depth(row.draft), len(row.draft.tokens), len(verdict.accepted))
+            for row, verdict in zip(rows[: plan.rows], verdicts, strict=False)
+        ]
+        length.drafted(len(rows), plan, outcomes, seconds, drafting)
+
+    def _pass(self, rows: list[Row], plan: Plan) -> Pass:
+        return packed(rows) if plan.rows else last_tokens(rows)
 
     def _want(self, rows: list[Row]) -> Want:
         return self.wanted if self.constraints is None else self.constraints.want(self.wanted, rows)
@@ -183,32 +253,29 @@ class Loop:
         return Row(request, memory, context, self.scorer.start_token, now)
 
     def _enter(self, batch: Batch[Row]) -> None:
-        begun = perf_counter()
-        new = batch.enter()
-        encoded = perf_counter()
-        if new and self.drafter is not None:
-            states = self.drafter.start([row.request for row in new], [row.memory for row in new])
-            for row, state in zip(new, states, strict=True):
-                row.state = state
-        self.seconds[0] += encoded - begun
-        self.seconds[1] += perf_counter() - encoded
+        begun = self.clock()
+        batch.enter()
+        self.seconds[0] += self.clock() - begun
 
     def _leave(self, batch: Batch[Row]) -> Iterator[Result]:
         ended = batch.leave()
         if not ended:
             return
-        if self.drafter is not None:
-            self.drafter.stop([row.state for row in ended])
-        now, is_early = perf_counter(), bool(batch.rows)
+        self._stop(ended)
+        now, is_early = self.clock(), bool(batch.rows)
         for row in ended:
             phases, self.seconds = PhaseSeconds(*self.seconds), [0.0] * 4
             yield result_of(row, now, left_mid_batch=is_early, phases=phases)
 
     def _close(self, batch: Batch[Row]) -> None:
         """Gives everything back. A pass that was not committed ends with its contexts."""
-        states = [row.state for row in batch.rows if row.state is not None]
+        rows = batch.rows
         try:
             batch.close()
         finally:
-            if states and self.drafter is not None:
-                self.drafter.stop(states)
+            self._stop(rows)
+
+    def _stop(self, rows: Sequence[Row]) -> None:
+        states = [row.state for row in rows if row.is_drafting]
+        if states and self.drafter is not None:
+            self.drafter.stop(states)

@@ -57,3 +57,8 @@ def levels_of(draft: Draft) -> Sequence[int]:
     """How many drafted tokens lie on the way to the token before a draft, and to each of it: [1+K]."""
     parents = draft.parents
     return range(1 + len(draft.tokens)) if parents is None else [0, *levels(parents)]
+
+
+def depth(draft: Draft) -> int:
+    """How many levels a draft has."""
+    return len(draft.tokens) if draft.parents is None else max(levels(draft.parents), default=0)

@@ -12,7 +12,7 @@ from nartk.decoders.loop.drafter import Draft, State
 from nartk.hypothesis import Request, TokenTrace
 from nartk.passes import PassScorer
 
-_NOTHING = Draft()
+NO_DRAFT = Draft()
 
 
 @dataclass(slots=True, eq=False)
@@ -27,7 +27,9 @@ class Row:
         tokens, log_probs: The output and its log-probabilities.
         draft: What follows `last` in the pass in progress.
         begin: Index of `last` in the pass in progress.
-        state: The drafter's.
+        budget: Levels of it that were asked for.
+        is_drafting: Whether the drafter has been started for it.
+        state: The drafter's, if so.
         trace: Where each token came from, if that is asked for.
         ended: Whether the output is complete.
     """
@@ -39,8 +41,10 @@ class Row:
     started: float
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
-    draft: Draft = _NOTHING
+    draft: Draft = NO_DRAFT
     begin: int = 0
+    budget: int = 0
+    is_drafting: bool = False
     state: State = None
     trace: list[TokenTrace] = field(default_factory=list)
     ended: bool = False

@@ -33,7 +33,7 @@ DESCRIPTION = """Decodes with greedy search and with a strategy and compares the
 bit of their log-probabilities too. Exits with 0 if they are identical, with 1 if not. Of each sentence that
 differs it says where, and whether that is a tie (the two words' logits lie within twice the numerical noise,
 measured there) or a bug; of an approximate strategy, a deviation. With --no-exact ties are listed and
-allowed."""
+allowed. As much as there is is drafted, also where it does not pay, unless --adaptive is given."""
 EXAMPLES = """  nartk-verify gec-en in.txt
   nartk-verify MODEL in.m2 --strategy iad --dtype fp32,bf16,int8 --batch-size 1,8,32
   nartk-verify MODEL in.txt --batch-sweep --adversarial --fuzz 200
@@ -96,7 +96,11 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 
 def _command(argv: Sequence[str]) -> int:
+    from nartk.registry import make_strategy, options_of
+
     args, options = _strategy.parse(_parser(), argv)
+    if "adaptive" in options_of(args.strategy):
+        options = {"adaptive": False, **options}  # what is never drafted is never verified
     require_least(args, 0, "fuzz", "fuzz_seed")
     name, files = split_inputs(args.inputs, "nartk-verify")
     generates = args.fuzz > 0 or args.adversarial
@@ -104,8 +108,6 @@ def _command(argv: Sequence[str]) -> int:
         raise UsageError("--drafts, but the sentences are generated", fix="name the file of their sentences")
     records: Sequence[Record] = ()
     if files or not generates:
-        from nartk.registry import make_strategy
-
         records = [*read_for(make_strategy(args.strategy, options), args, files, partial(tell, args))]
     cases = [_Case(record.where, record.text, record.drafts) for record in records if record.error is None]
     errors = [record.error for record in records if record.error is not None]
