@@ -143,7 +143,7 @@ class Believe:
         return Verdict(range(min(end_at, len(drafted))), tokens[:end_at], [0.0] * end_at)
 
 
-@pytest.mark.parametrize("rule", [Believe(), gad.NearlyBest(2, 0.0), gad.NearlyBest(3, 100.0)])
+@pytest.mark.parametrize("rule", [Believe(), gad.NearlyBest(2, 1.0), gad.NearlyBest(3, 100.0)])
 def test_p1_fails_with_a_wrong_acceptance(rule: Acceptance) -> None:
     assert mismatches("canvas", 80, rule=rule) > 0
 
