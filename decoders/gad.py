@@ -14,6 +14,7 @@ from nartk.decoders.drafters.parallel_graph import GraphDrafter
 from nartk.decoders.drafters.parallel_text import CanvasDrafter, FrameDrafter
 from nartk.decoders.loop.acceptance import Acceptance, ArgmaxAcceptance, Verdict, Verified
 from nartk.decoders.loop.drafter import Drafter
+from nartk.decoders.loop.length import DraftLength
 from nartk.decoders.loop.loop import AdaptiveDrafts
 from nartk.decoders.loop.rows import Row
 from nartk.errors import StrategyMismatchError, UsageError
@@ -94,6 +95,10 @@ class GeneralizedAggressive(AdaptiveDrafts):
 
     def make_drafter(self, scorer: PassScorer) -> Drafter:
         return parallel_drafter(self.helpers["drafter"], self.block_size, nodes=self.tree)
+
+    def draft_length(self) -> DraftLength | None:
+        # What is nearly the best is accepted only where it is drafted.
+        return AdaptiveDrafts.draft_length(self) if self.beta == 1 else None
 
     def acceptance(self) -> Acceptance:
         return ArgmaxAcceptance() if self.beta == 1 else NearlyBest(self.beta, self.tau)

@@ -22,6 +22,7 @@ from nartk.decoders.loop.acceptance import (
 )
 from nartk.decoders.loop.constraints import RowConstraints, log_prob
 from nartk.decoders.loop.draws import RowDraws
+from nartk.decoders.loop.length import DraftLength
 from nartk.decoders.loop.loop import AdaptiveDrafts, DraftAndVerify
 from nartk.decoders.loop.rows import Row
 from nartk.decoders.sample import Sampling
@@ -77,6 +78,10 @@ class Speculative(AdaptiveDrafts, Sampling):
         if self.temperature == 0:
             return SmallModel(small, self.block_size, PickBest())
         return SmallModel(small, self.block_size, PickDrawn(self._draws(_DRAFTS)))
+
+    def draft_length(self) -> DraftLength | None:
+        # What is drawn depends on how long a draft was.
+        return AdaptiveDrafts.draft_length(self) if self.temperature == 0 else None
 
     def acceptance(self) -> Acceptance:
         if self.temperature == 0:

@@ -111,7 +111,8 @@ class Loop:
         self.words, self.eos = len(scorer.vocab), scorer.vocab.eos
         self.constraints = None if constraints.are_none else constraints
         wants = [accept.want, Want(margin=trace)]
-        self.wanted = combined(wants if drafter is None else [*wants, drafter.want])
+        self.wanted = combined(wants)  # of passes without drafts
+        self.wanted_drafting = self.wanted if drafter is None else combined([*wants, drafter.want])
         self.seconds = [0.0] * 4  # as PhaseSeconds has them
 
     def run(
@@ -140,7 +141,7 @@ class Loop:
             planned = clock()
             self._draft(rows[: plan.rows], plan.length)
         drafted = clock()
-        work, want = self._pass(rows, plan), self._want(rows)
+        work, want = self._pass(rows, plan), self._want(rows, plan)
         packed = clock()
         scores = self.scorer.run(work, want)
         scored = clock()
@@ -209,8 +210,9 @@ class Loop:
     def _pass(self, rows: list[Row], plan: Plan) -> Pass:
         return packed(rows) if plan.rows else last_tokens(rows)
 
-    def _want(self, rows: list[Row]) -> Want:
-        return self.wanted if self.constraints is None else self.constraints.want(self.wanted, rows)
+    def _want(self, rows: list[Row], plan: Plan) -> Want:
+        wanted = self.wanted_drafting if plan.rows else self.wanted
+        return wanted if self.constraints is None else self.constraints.want(wanted, rows)
 
     def _verified(self, rows: list[Row], work: Pass, scores: Scores) -> Verified:
         if self.constraints is None:
