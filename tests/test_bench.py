@@ -6,21 +6,18 @@ import dataclasses
 import importlib.util
 import json
 import random
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import ANY
 
 import pytest
 import torch
-from test_gad import network, stir
+from support.parallel_drafters import small_network
 from tiny import SENTENCES, random_model
 
 from nartk import pipeline
-from nartk.architectures import architectures
-from nartk.bench import costs, engines, report, runner
+from nartk.bench import costs, report, runner
 from nartk.bench import worker as bench_worker
 from nartk.bench.choose import Given
 from nartk.bench.engines import HuggingFace, NartkEngine, Setup, Spec, parse_spec
@@ -31,7 +28,6 @@ from nartk.bench.worker import _Worker
 from nartk.checkpoint import save_checkpoint
 from nartk.cli.bench import main
 from nartk.cli.score import scorer_of
-from nartk.decoders.parallel_drafts import FrameDrafter
 from nartk.errors import LengthMismatchError, NartkError, UnknownStrategyError, UsageError
 from nartk.metrics.bootstrap import compare
 from nartk.metrics.sacre import chrf_score
@@ -214,13 +210,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
     def save(name: str, kind: str, words: Sequence[str], seed: int) -> None:
         vocab = Vocab.from_words(words)
-        scorer = network(kind, len(vocab), seed)
-        torch.manual_seed(seed)
+        network = small_network(kind, len(vocab), seed)
         save_checkpoint(
             folder / name,
             kind=kind,
-            settings=dataclasses.asdict(scorer.config),
-            tensors=stir(architectures()[kind].network(scorer.config)).state_dict(),
+            settings=dataclasses.asdict(network.config),
+            tensors=network.state_dict(),
             source_vocab=vocab,
             target_vocab=vocab,
             card="# A small model for tests\n",
@@ -413,45 +408,10 @@ class Ticks:
         return self.now
 
 
-def test_costs_go_to_the_calls_that_they_are_spent_in(
-    folders: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With a clock that every reading moves on, a call takes a second: those that are counted here."""
-    engine = NartkEngine(
-        parse_spec(f"gad:drafter={folders['ctc']}", "fp32"), Setup(folders["large"], "cpu", 1)
-    )
-    job = Job(tuple(LINES[:2]), (30, 30))
-    plain, calls = engine.decode(job, 1), Counter[str]()
-
-    def counting(owner: type, name: str) -> None:
-        method = getattr(owner, name)
-
-        def call(*args: Any, **named: Any) -> Any:
-            calls[name] += 1
-            return method(*args, **named)
-
-        monkeypatch.setattr(owner, name, call)
-
-    verifier = type(engine.model.scorer)
-    for name in ("encode", "verify", "truncate", "select", "join", "keep"):
-        counting(verifier, name)
-    for name in ("start", "draft", "observe"):
-        counting(FrameDrafter, name)
-    monkeypatch.setattr(costs, "time", Ticks())
-    monkeypatch.setattr(engines, "time", costs.time)
-    found = engine.costs(job, 1)
-    assert found["encode"] == calls["encode"] == len(job.lines)
-    assert found["start"] == calls["start"] == len(job.lines)
-    assert found["draft"] == calls["draft"] + calls["observe"]
-    assert found["verify"] == sum(calls[name] for name in ("verify", "truncate", "select", "join", "keep"))
-    assert calls["verify"] == plain.passes
-    # Between two readings that belong to no call lies a second of the rest.
-    assert found["rest"] == sum(found[part] for part in costs.PARTS) + 1
-    assert engine.decode(job, 1) == dataclasses.replace(plain, latencies=ANY)
-
-
-def test_the_loop_over_passes_tells_where_its_time_goes(folders: dict[str, str]) -> None:
-    engine = NartkEngine(parse_spec("iad", "fp32"), Setup(folders["large"], "cpu", 1))
+@pytest.mark.parametrize("spec", ["iad", "gad:drafter=ctc"])
+def test_the_loop_over_passes_tells_where_its_time_goes(spec: str, folders: dict[str, str]) -> None:
+    spec = spec.replace("ctc", folders["ctc"])
+    engine = NartkEngine(parse_spec(spec, "fp32"), Setup(folders["large"], "cpu", 1))
     found = engine.costs(Job(tuple(LINES[:2]), (30, 30)), 1)
     assert [*found] == [*costs.PARTS, "rest"]
     assert found["start"] == 0

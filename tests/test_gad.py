@@ -59,6 +59,7 @@ from nartk.decoders import gad
 from nartk.decoders.drafters import parallel_block, parallel_graph, parallel_text
 from nartk.decoders.gad import parallel_drafter
 from nartk.decoders.loop.acceptance import Acceptance, Verdict, Verified
+from nartk.decoders.loop.length import EVERYTHING, NOTHING, DraftLength, Plan
 from nartk.decoders.loop.rows import Row
 from nartk.errors import PassError, StrategyMismatchError, UsageError
 from nartk.hypothesis import Request, Result
@@ -131,6 +132,40 @@ def test_p1_at_full_size(kind: str, tree: bool) -> None:
     assert mismatches(kind, 8_000, tree=tree) == 0
 
 
+class AnyLength(DraftLength):
+    """Lets some rows draft, some tokens, in some passes."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__()
+        self.rng = rng
+
+    def next(self, rows: int, new: int) -> Plan:
+        count = self.rng.randint(0, rows)
+        return EVERYTHING._replace(rows=count, length=self.rng.choice([1, 3, 30])) if count else NOTHING
+
+    def started(self, *rest: Any) -> None:
+        """Learns nothing."""
+
+    drafted = passed = spent = started
+
+
+@pytest.mark.parametrize("kind", SCRIPTED)
+def test_p1_passes_may_go_by_without_the_drafter(kind: str) -> None:
+    """Each row is started after any pass, and drafts in some."""
+    for seed in range(6):
+        rng = random.Random(f"{kind}.{seed}")
+        scorer = random_table(rng)
+        words = len(scorer.vocab)
+        requests = [random_request(rng, i, words, 24) for i in range(20)]
+        answers = {r.source: spoilt(rng, r.source, words) for r in requests}
+        strategy = with_drafter(SCRIPTED[kind](words, answers), tree=rng.choice([0, 9]))
+        length = AnyLength(rng)
+        object.__setattr__(strategy, "draft_length", lambda length=length: length)
+        found = run(strategy, scorer, requests, rng.choice(BATCHES))
+        assert outputs_of(found) == plain_greedy(scorer.table, requests)
+        assert sum(result.accepted for result in found) > 0
+
+
 class Believe:
     """Known to be wrong: whatever is drafted is accepted."""
 
@@ -143,7 +178,7 @@ class Believe:
         return Verdict(range(min(end_at, len(drafted))), tokens[:end_at], [0.0] * end_at)
 
 
-@pytest.mark.parametrize("rule", [Believe(), gad.NearlyBest(2, 0.0), gad.NearlyBest(3, 100.0)])
+@pytest.mark.parametrize("rule", [Believe(), gad.NearlyBest(2, 1.0), gad.NearlyBest(3, 100.0)])
 def test_p1_fails_with_a_wrong_acceptance(rule: Acceptance) -> None:
     assert mismatches("canvas", 80, rule=rule) > 0
 
@@ -702,7 +737,7 @@ def test_the_command_says_what_greedy_search_says(
         captured = capsys.readouterr()
         assert captured.out == wanted, kind
         drafter = load(folders[kind]).checkpoint.fingerprint
-        signature = f"|exact:1|adaptive:0|drafter:{drafter}|block_size:25|beta:1|tau:3.0|"
+        signature = f"|exact:1|adaptive:1|drafter:{drafter}|block_size:25|beta:1|tau:3.0|"
         assert signature in captured.err
     assert verify([*command, "--quiet"]) == 0
 

@@ -60,7 +60,10 @@ HOST_DECODERS = (
     "decoders/drafters/",
     "decoders/search/",
     *(f"decoders/{name}.py" for name in ("strategy", "greedy", "iad", "verify", "ngram", "sample", "beam")),
-    *(f"decoders/{name}.py" for name in ("native", "canvas", "rerank", "glat", "mask_predict", "ctc_greedy")),
+    *(
+        f"decoders/{name}.py"
+        for name in ("native", "canvas", "rerank", "glat", "mask_predict", "ctc_greedy", "gad")
+    ),
     *(f"decoders/{name}.py" for name in ("recycling", "union", "speculative", "bild")),
 )
 

@@ -29,8 +29,8 @@ Answers = Mapping[tuple[int, ...], Sequence[int]]
 
 
 def with_drafter(scorer: Any, **options: Any) -> Any:
-    """The strategy with a drafter, as Model.strategy makes it."""
-    made = make_strategy("gad", {"drafter": "a name", **options})
+    """The strategy with a drafter, as Model.strategy makes it; its drafts are whole."""
+    made = make_strategy("gad", {"drafter": "a name", "adaptive": False, **options})
     return dataclasses.replace(made, helpers={"drafter": scorer})
 
 
