@@ -27,6 +27,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="long sweep: run with -m slow"))
 
 
+@pytest.fixture(autouse=True)
+def whole_drafts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drafts are as long as drafters make them, whatever the clock says; `adaptive` tests are left alone."""
+    if "adaptive" not in request.keywords:
+        monkeypatch.setattr("nartk.decoders.loop.loop.AdaptiveDrafts.draft_length", lambda strategy: None)
+
+
 @pytest.fixture(scope="session")
 def device(request: pytest.FixtureRequest) -> torch.device:
     return torch.device(request.config.getoption("--device"))

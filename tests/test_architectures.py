@@ -15,7 +15,7 @@ from nartk.architectures import architecture, architectures
 from nartk.errors import UsageError
 
 NAMES = sorted(architectures())
-HEAVY = ("torch", "numpy", "safetensors", "sentencepiece")
+HEAVY = ("torch", "safetensors", "sentencepiece")
 
 
 def random_settings(config: Any, rng: random.Random) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from nartk.decoders.loop import loop
 from nartk.decoders.loop.length import NOTHING, Costs, DraftLength, Outcome, Plan, Reach
 from nartk.registry import make_strategy
 
+pytestmark = pytest.mark.adaptive
+
 # What passes over so many tokens take relative to one: four sizes of model on one core, measured with random
 # weights.
 SIZES = (1, 2, 4, 8, 12, 16, 24, 32)

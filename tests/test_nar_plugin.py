@@ -143,7 +143,7 @@ def test_train_resume_convert_and_refuse_what_does_not_fit(
     assert convert([str(tmp_path / "checkpoint_last.pt"), "--output", str(folder)]) == 0
     model = nartk.load(folder)
     assert model.checkpoint.kind == kind
-    assert type(model.scorer) is architectures()[kind].scorer
+    assert type(model.passes) is architectures()[kind].engine
     capsys.readouterr()
     assert decode([str(folder), "--strategy", "greedy", "--quiet", str(binarised / "dev.src")]) == 2
     error = capsys.readouterr().err

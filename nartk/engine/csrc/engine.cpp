@@ -62,8 +62,49 @@ Rows::Rows(const int* lengths, int count) {
     }
 }
 
+// All engines, whose locks a fork takes first: a child in which another thread of its parent held one would wait
+// for ever.
+struct Engine::Forks {
+    std::mutex mutex;
+    std::vector<Engine*> engines;
+
+    static Forks& all() {
+        static Forks* made = new Forks;  // never destroyed: engines may outlive static objects
+        return *made;
+    }
+    Forks() {
+#if !defined(_WIN32)
+        pthread_atfork([] { all().lock(); }, [] { all().unlock(); }, [] { all().unlock(); });
+#endif
+    }
+    void lock() {
+        mutex.lock();
+        for (Engine* each : engines) {
+            each->mutex.lock();
+            each->cells.mutex.lock();
+        }
+    }
+    void unlock() {
+        for (Engine* each : engines) {
+            each->cells.mutex.unlock();
+            each->mutex.unlock();
+        }
+        mutex.unlock();
+    }
+};
+
 Engine::Engine(std::shared_ptr<const Network> network, const Kernels* kernels, int threads)
-    : cells(network->kv_floats(network->decoder)), network(network), kernels(kernels), threads(threads) {}
+    : cells(network->kv_floats(network->decoder)), network(network), kernels(kernels), threads(threads) {
+    Forks& forks = Forks::all();
+    std::lock_guard<std::mutex> lock(forks.mutex);
+    forks.engines.push_back(this);
+}
+
+Engine::~Engine() {
+    Forks& forks = Forks::all();
+    std::lock_guard<std::mutex> lock(forks.mutex);
+    forks.engines.erase(std::find(forks.engines.begin(), forks.engines.end(), this));
+}
 
 int Engine::stride() const { return rounded(network->features, PANEL); }
 

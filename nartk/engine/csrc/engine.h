@@ -140,6 +140,7 @@ struct Canvas {
 class Engine {
   public:
     Engine(std::shared_ptr<const Network> network, const Kernels* kernels, int threads);
+    ~Engine();
 
     std::vector<int> encode(const int* tokens, const int* lengths, int count);
     void free(const int* memories, int count);
@@ -169,6 +170,7 @@ class Engine {
 
   private:
     // A workspace for as long as a call takes.
+    struct Forks;
     struct Lease {
         Engine& engine;
         std::unique_ptr<Workspace> space;
