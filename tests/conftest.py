@@ -9,6 +9,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from nartk.decoders.loop.loop import AdaptiveDrafts
+
 # The same examples everywhere: a failure in one place is a failure in all.
 settings.register_profile("nartk", derandomize=True, deadline=None)
 settings.load_profile("nartk")
@@ -31,7 +33,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def whole_drafts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drafts are as long as drafters make them, whatever the clock says; `adaptive` tests are left alone."""
     if "adaptive" not in request.keywords:
-        monkeypatch.setattr("nartk.decoders.loop.loop.AdaptiveDrafts.draft_length", lambda strategy: None)
+        monkeypatch.setattr(AdaptiveDrafts, "draft_length", lambda strategy: None)
 
 
 @pytest.fixture(scope="session")

@@ -248,3 +248,10 @@ def test_where_it_is_switched_off_drafts_are_whole() -> None:
     assert make_strategy("iad", {"adaptive": False}).draft_length() is None
     assert isinstance(make_strategy("iad", {}).draft_length(), DraftLength)
     assert make_strategy("greedy", {}).draft_length() is None
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("gad", {"beta": 2}), ("speculative", {"temperature": 1.0}), ("bild", {})]
+)
+def test_where_outputs_depend_on_lengths_drafts_are_whole(name: str, options: dict[str, Any]) -> None:
+    assert make_strategy(name, options).draft_length() is None

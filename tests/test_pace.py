@@ -607,13 +607,6 @@ def test_an_ngram_cache_finds_what_was_put_out_while_it_paused(device: torch.dev
     assert draft.tokens[0, :3].tolist() == [7, 8, 9]
 
 
-def test_where_the_draft_shows_in_the_output_nothing_is_paced(device: torch.device) -> None:
-    scorer = TableScorer(15, device=device)
-    assert over_tensors("gad", {"adaptive": True, "beta": 2}).make_pace(scorer) is None
-    assert over_tensors("gad", {"adaptive": True}).make_pace(scorer) is not None
-    assert over_tensors("iad", {"adaptive": False}).make_pace(scorer) is None
-
-
 def test_a_scorers_modes_share_what_was_measured(device: torch.device) -> None:
     scorer, other = TableScorer(15, device=device), TableScorer(15, device=device)
     strategy = over_tensors("ngram", {"adaptive": True})
