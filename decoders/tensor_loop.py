@@ -20,7 +20,7 @@ from torch import Tensor
 from nartk.decoders.tensor_strategy import TensorStrategy
 from nartk.decoders.tree import Draft, Fork, chained, feedable, fork, nothing
 from nartk.hypothesis import Hypothesis, Request, Result, TokenTrace
-from nartk.rows import Packing, cat_rows, steps, told
+from nartk.rows import Packing, cat_rows, pad_rows, steps, told
 from nartk.scorer import Seq2SeqScorer, Source, TreeScorer
 
 
@@ -317,12 +317,6 @@ def join_rows(first: Any, second: Any, *, fill: int = -1) -> Any:
     """
     pairs = ((item.name, getattr(first, item.name), getattr(second, item.name)) for item in fields(first))
     return replace(first, **{name: cat_rows(one, two, fill) for name, one, two in pairs if one is not None})
-
-
-def pad_rows(rows: Sequence[Sequence[int]], value: int) -> Tensor:
-    """[B,S] of rows of different lengths, filled up on the right."""
-    width = max(map(len, rows))
-    return torch.tensor([[*row, *[value] * (width - len(row))] for row in rows], dtype=torch.int64)
 
 
 def target_words(source: Source, source_to_target: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nartk.decoders.tensor_loop import pad_rows
 from nartk.decoders.tensor_strategy import TensorStrategy
 from nartk.errors import UsageError
 from nartk.hypothesis import GraphTrace, Hypothesis, Request, Result, TokenTrace
+from nartk.rows import pad_rows
 from nartk.scorer import Source
 
 

@@ -24,6 +24,12 @@ def _filled(x: Tensor, sizes: Sequence[int], fill: float) -> Tensor:
     return F.pad(x, [side for count in reversed(missing) for side in (0, count)], value=fill)
 
 
+def pad_rows(rows: Sequence[Sequence[int]], value: int) -> Tensor:
+    """[B,S] of rows of different lengths, filled up on the right."""
+    width = max(map(len, rows))
+    return torch.tensor([[*row, *[value] * (width - len(row))] for row in rows], dtype=torch.int64)
+
+
 @lru_cache(maxsize=1024)
 def steps(count: int, device: torch.device) -> Tensor:
     """0, 1, 2, ... [count], made once and never written to."""
