@@ -6,17 +6,15 @@ Symbols: B sources, R rows, N places, L vertices of a graph, C length classes, D
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from nartk.engine import FORCED_ISA, TYPES, _native
+from nartk.engine.base import OnEngine
 from nartk.engine.weights import Weights, weights_of
-from nartk.errors import PassError, UsageError
+from nartk.errors import PassError
 from nartk.parallel import Canvas, Graphs, spread_lengths
 from nartk.passes import FloatArray, IntArray, Limits, Scores, Want
 from nartk.vocab import SPECIALS, Vocab
@@ -28,7 +26,7 @@ E = TypeVar("E", bound="_Engine")
 Arrays = Mapping[str, npt.NDArray[np.float32]]
 
 
-class _Engine:
+class _Engine(OnEngine):
     """A non-autoregressive Transformer on the engine; subclasses add the protocol of their decoders.
 
     Args:
@@ -48,39 +46,15 @@ class _Engine:
         type: str = "fp32",
         threads: int = 0,
     ) -> None:
-        if type not in TYPES:
-            raise UsageError(f"the engine has no type {type!r}", fix=f"choose from {', '.join(TYPES)}")
-        if threads < 0:
-            raise UsageError(f"`threads` is {threads}, below 0", fix="0 takes as many as there are cores")
-        self.vocab = vocab
-        self.type = type
-        self.threads = threads if threads else _native.cores()
-        self.isa = _native.isa(os.environ.get(FORCED_ISA, ""))
-        self.numerics = f"engine:{self.isa}"  # what a signature says of how it computes
-        self.limits = Limits(config.max_source_len, config.target_positions, len(vocab))
+        limits = Limits(config.max_source_len, config.target_positions, len(vocab))
+        super().__init__(vocab, limits, type=type, threads=threads)
         parallel = _PLAIN | self._parallel(config, Weights(arrays, "fp32"))
-        self._model = weights_of(arrays, type, config).model(config, parallel=parallel)
-        self._engine = _native.Engine(self._model, self.isa, self.threads)
+        self._serve(weights_of(arrays, type, config).model(config, parallel=parallel))
         self._logits = False
-        self._stopped: Callable[[], bool] | None = None
-
-    def replica(self: E, stopped: Callable[[], bool]) -> E:
-        """Implements `nartk.passes.Replicable`."""
-        other = copy.copy(self)
-        other.threads, other._stopped = 1, stopped
-        other._engine = _native.Engine(self._model, self.isa, 1)
-        return other
 
     def _parallel(self, config: Any, weights: Weights) -> dict[str, Any]:
         """What the model has beside the layers of a Transformer, as the engine reads it."""
         return {}
-
-    def encode(self, sources: Sequence[Sequence[int]]) -> IntArray:
-        lengths = [len(source) for source in sources]
-        return self._engine.encode(list(chain.from_iterable(sources)), lengths)
-
-    def free(self, memory: Sequence[int] | IntArray) -> None:
-        self._engine.free(memory)
 
     @property
     def memories_in_use(self) -> int:
@@ -95,8 +69,7 @@ class _Engine:
 
     def _read(self, function: Callable[..., Any], *arguments: Any, want: Want) -> Scores:
         """Calls the engine for what is wanted."""
-        if self._stopped is not None and self._stopped():
-            raise PassError("the replica was told to stop")
+        self._require_running()
         if want.draw is not None:
             draw = want.draw
             drawing = {"uniforms": draw.uniforms, "temperature": draw.temperature}

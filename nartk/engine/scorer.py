@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import copy
-import os
-from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from nartk.architectures.transformer import TransformerConfig
-from nartk.engine import FORCED_ISA, TYPES, _native
+from nartk.engine.base import OnEngine
 from nartk.engine.weights import weights_of
-from nartk.errors import PassError, UsageError
 from nartk.passes import IntArray, Limits, Pass, Scores, Want
 from nartk.vocab import Vocab
 
 
-class EngineScorer:
+class EngineScorer(OnEngine):
     """A Transformer on the engine.
 
     Args:
@@ -39,36 +35,12 @@ class EngineScorer:
         type: str = "fp32",
         threads: int = 0,
     ) -> None:
-        if type not in TYPES:
-            raise UsageError(f"the engine has no type {type!r}", fix=f"choose from {', '.join(TYPES)}")
-        if threads < 0:
-            raise UsageError(f"`threads` is {threads}, below 0", fix="0 takes as many as there are cores")
-        self.vocab = vocab
-        self.type = type
-        self.threads = threads if threads else _native.cores()
-        self.limits = Limits(config.max_source_len, config.max_target_len, len(vocab))
+        limits = Limits(config.max_source_len, config.max_target_len, len(vocab))
+        super().__init__(vocab, limits, type=type, threads=threads)
         self.start_token = vocab.eos  # fairseq's models begin with eos
         mapped = range(len(vocab)) if source_vocab in (None, vocab) else source_vocab.map_to(vocab)
         self.source_to_target = np.array(mapped, np.int32)
-        self.isa = _native.isa(os.environ.get(FORCED_ISA, ""))
-        self.numerics = f"engine:{self.isa}"  # what a signature says of how it computes
-        self._model = weights_of(arrays, type, config).model(config)
-        self._engine = _native.Engine(self._model, self.isa, self.threads)
-        self._stopped: Callable[[], bool] | None = None
-
-    def replica(self, stopped: Callable[[], bool]) -> EngineScorer:
-        """Implements `nartk.passes.Replicable`."""
-        other = copy.copy(self)
-        other.threads, other._stopped = 1, stopped
-        other._engine = _native.Engine(self._model, self.isa, 1)
-        return other
-
-    def encode(self, sources: Sequence[Sequence[int]]) -> IntArray:
-        lengths = [len(source) for source in sources]
-        return self._engine.encode(list(chain.from_iterable(sources)), lengths)
-
-    def free(self, memory: Sequence[int] | IntArray) -> None:
-        self._engine.free(memory)
+        self._serve(weights_of(arrays, type, config).model(config))
 
     def open(self, count: int) -> IntArray:
         return self._engine.open(count)
@@ -83,8 +55,7 @@ class EngineScorer:
         self._engine.close(contexts)
 
     def run(self, work: Pass, want: Want) -> Scores:
-        if self._stopped is not None and self._stopped():
-            raise PassError("the replica was told to stop")
+        self._require_running()
         return self._engine.run(
             work.tokens,
             work.positions,

@@ -1,0 +1,63 @@
+"""What all scorers on the engine share: a model in a type, its threads, and encoded sources."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any, TypeVar
+
+from nartk.engine import FORCED_ISA, TYPES, _native
+from nartk.errors import PassError, UsageError
+from nartk.passes import IntArray, Limits
+from nartk.vocab import Vocab
+
+E = TypeVar("E", bound="OnEngine")
+
+
+class OnEngine:
+    """Base of the scorers on the engine; a subclass builds its model and gives it to `_serve`.
+
+    Args:
+        type: Of weights and products: fp32, bf16 or int8.
+        threads: Most threads of a pass; 0: as many as there are cores for this process.
+    """
+
+    _model: Any
+    _engine: Any
+
+    def __init__(self, vocab: Vocab, limits: Limits, *, type: str, threads: int) -> None:
+        if type not in TYPES:
+            raise UsageError(f"the engine has no type {type!r}", fix=f"choose from {', '.join(TYPES)}")
+        if threads < 0:
+            raise UsageError(f"`threads` is {threads}, below 0", fix="0 takes as many as there are cores")
+        self.vocab = vocab
+        self.limits = limits
+        self.type = type
+        self.threads = threads if threads else _native.cores()
+        self.isa = _native.isa(os.environ.get(FORCED_ISA, ""))
+        self.numerics = f"engine:{self.isa}"  # what a signature says of how it computes
+        self._stopped: Callable[[], bool] | None = None
+
+    def _serve(self, model: Any) -> None:
+        self._model = model
+        self._engine = _native.Engine(model, self.isa, self.threads)
+
+    def replica(self: E, stopped: Callable[[], bool]) -> E:
+        """Implements `nartk.passes.Replicable`."""
+        other = copy.copy(self)
+        other.threads, other._stopped = 1, stopped
+        other._engine = _native.Engine(self._model, self.isa, 1)
+        return other
+
+    def _require_running(self) -> None:
+        if self._stopped is not None and self._stopped():
+            raise PassError("the replica was told to stop")
+
+    def encode(self, sources: Sequence[Sequence[int]]) -> IntArray:
+        lengths = [len(source) for source in sources]
+        return self._engine.encode(list(chain.from_iterable(sources)), lengths)
+
+    def free(self, memory: Sequence[int] | IntArray) -> None:
+        self._engine.free(memory)
