@@ -21,7 +21,6 @@ import numpy as np
 from nartk.errors import CheckpointError, OutputError, UsageError
 from nartk.files import Journal, writing
 from nartk.registry import make_strategy, options_of
-from nartk.views import view
 
 FILE = "calibration.json"
 FORMAT = 1
@@ -32,7 +31,6 @@ GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "gad": {"beta": (2, 3, 5), "tau": (0.5, 1.0, 2.0, 4.0)},
 }
 LEVEL = 0.95
-_PASSES = ("verify", "step")  # of a scorer, each a pass of its decoder
 PART = 3  # one sentence in so many, the first ones, tells which settings are hopeless
 PART_ROUNDS = 2
 CLEARLY = 1.1  # times as fast, in each round, that a setting is on the first sentences to count as faster
@@ -248,24 +246,6 @@ class Remembered:
         sample = replace(sample, seconds=sample.seconds * self._scale[sentences])
         self.journal.append(json.dumps([key, asdict(sample)]).encode())
         return sample
-
-
-def counted(drafter: Any, count: Callable[[int], None]) -> Any:
-    """The scorer of a drafter, which tells at each of its passes how many rows are in it.
-
-    Rows that an autoregressive drafter feeds nothing are not; rows that have ended are, in others.
-    """
-
-    def around(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(fed: Any, *others: Any, **named: Any) -> Any:
-            rows = getattr(fed, "lengths", fed).shape[0]
-            counts = next((each for each in others if isinstance(each, list)), named.get("counts"))
-            count(rows if counts is None else sum(map(bool, counts)))
-            return method(fed, *others, **named)
-
-        return call if name in _PASSES else method
-
-    return view(drafter, around)
 
 
 def front(points: Sequence[Point]) -> list[Point]:

@@ -19,7 +19,6 @@ _SCORER = {
     **dict.fromkeys(("verify", "verify_tree", "step", "keep", "truncate", "select", "join"), "verify"),
     **dict.fromkeys(("emit", "fill", "words"), "verify"),
 }
-_DRAFTER = {"start": "start", **dict.fromkeys(("draft", "observe", "pause", "select", "join"), "draft")}
 
 
 class Stopwatch:
@@ -57,10 +56,8 @@ class Stopwatch:
         return time.perf_counter()
 
 
-def watched(model: Any, strategy: Any) -> tuple[Any, Any, Stopwatch]:
-    """A model and its strategy that do the same, and what times them: the verifier's calls, the drafter's.
-
-    Without a drafter the model's own passes alone are told apart from the rest.
+def watched(model: Any) -> tuple[Any, Stopwatch]:
+    """A model that does the same over tensors, and what times its calls; the loop over passes times itself.
 
     Args:
         model: A nartk.pipeline.Model.
@@ -68,23 +65,4 @@ def watched(model: Any, strategy: Any) -> tuple[Any, Any, Stopwatch]:
     watch = Stopwatch(torch.device(model.device))
     model = copy.copy(model)
     model.scorer = view(model.scorer, watch.around(_SCORER))
-    return model, _watched(strategy, watch), watch
-
-
-def _watched(strategy: Any, watch: Stopwatch) -> Any:
-    if not hasattr(strategy, "served_drafter"):
-        return strategy
-    strategy = copy.copy(strategy)
-    serve, begin = strategy.served_drafter, strategy.for_run
-
-    def served_drafter(scorer: Any) -> Any:
-        drafter = serve(scorer)
-        return None if drafter is None else view(drafter, watch.around(_DRAFTER))
-
-    def for_run(scorer: Any) -> Any:
-        own = begin(scorer)  # another strategy where the drafter learns
-        return own if own is strategy else _watched(own, watch)
-
-    for method in (served_drafter, for_run):
-        object.__setattr__(strategy, method.__name__, method)  # strategies are frozen
-    return strategy
+    return model, watch

@@ -118,9 +118,9 @@ class NartkEngine:
 
     def costs(self, job: Job, batch_size: int) -> dict[str, float]:
         """The seconds that each of `costs.PARTS` takes of a decoding, and the rest."""
-        model, strategy, watch = watched(self.model, self.strategy)
+        model, watch = watched(self.model)
         start = time.perf_counter()
-        stats = summarize(self._results(model, strategy, job, batch_size), 0.0)
+        stats = summarize(self._results(model, self.strategy, job, batch_size), 0.0)
         whole = time.perf_counter() - start
         # The loop over passes measures itself; the start of a draft is counted with drafting there.
         spent = {

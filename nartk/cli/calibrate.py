@@ -437,17 +437,13 @@ class _Measure:
     def __init__(
         self, args: argparse.Namespace, model: Model, strategy: Any, records: Sequence[Record]
     ) -> None:
-        from nartk.calibration import REFERENCE, counted
+        from nartk.calibration import REFERENCE
 
         self.args, self.model, self.records = args, model, records
-        helpers = {key: counted(scorer, self._count) for key, scorer in strategy.helpers.items()}
-        self.strategy = replace(strategy, helpers=helpers)
+        self.strategy = strategy
         self.greedy = model.strategy(REFERENCE, _strategy.shared_options(strategy, REFERENCE))
         self.setting: Setting | None = None
-        self.done = self.steps = 0
-
-    def _count(self, rows: int) -> None:
-        self.steps += rows
+        self.done = 0
 
     def warm_up(self, setting: Setting) -> None:
         """Decodes what is decoded slowly the first time."""
@@ -462,7 +458,6 @@ class _Measure:
         strategy = self.greedy if setting is None else replace(self.strategy, **setting)
         records, args = self.records[:sentences], self.args
         texts, results = [""] * sentences, []
-        self.steps = 0
         start = time.perf_counter()
         for index, outcome in self.model.stream(
             [record.text for record in records],
@@ -479,7 +474,7 @@ class _Measure:
         stats = summarize(results, time.perf_counter() - start)
         self.setting = setting
         self.done += sentences
-        steps = self.steps + stats.drafter_passes  # the loop over passes counts them itself
+        steps = stats.drafter_passes
         return Sample(stats.seconds, texts, stats.tokens, stats.passes, steps, stats.drafted)
 
 
