@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 import torch
-from scripted import OVER_TENSORS, decode, differing, over_tensors
-from torch import Tensor
-from transformers_small import (
+from support.scripted import OVER_TENSORS, decode, differing, over_tensors
+from support.transformers_small import (
     DraftsWhatIsKnown,
     random_config,
     random_model,
     random_requests,
     vocabulary,
 )
+from torch import Tensor
 
 from nartk.guarantee import Guarantee
 from nartk.hypothesis import Request, Result

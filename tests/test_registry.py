@@ -8,7 +8,7 @@ import types
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import pytest
-from scripted import TableScorer
+from support.scripted import TableScorer
 from support.scripted_passes import Table, TablePasses
 
 import nartk

@@ -9,11 +9,19 @@ from typing import Any
 
 import pytest
 import torch
-from scripted import ScriptScorer, TableScorer, decode, differing, outputs_of, plain_greedy, same_words
+from support.scripted import (
+    ScriptScorer,
+    TableScorer,
+    decode,
+    differing,
+    outputs_of,
+    plain_greedy,
+    same_words,
+)
+from support.transformers_small import padded, random_requests
 from test_promises_algorithm import random_request, random_table
 from test_promises_exact import DTYPES, TIES, Said, alone, random_scorer, said, tied_scorer
 from torch import Tensor
-from transformers_small import padded, random_requests
 
 from nartk.decoders.tensor_loop import Draft, DraftAndVerify, Drafter, Fed, Judged, argmax_acceptance
 from nartk.decoders.tree import DraftTree, ancestors, parse_shape, prune

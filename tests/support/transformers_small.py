@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import torch
-from scripted import same_words
 from torch import Tensor
 
 from nartk.decoders.tensor_loop import Draft, DraftAndVerify, Drafter
@@ -17,6 +16,7 @@ from nartk.hypothesis import Request
 from nartk.models.transformer import Transformer, TransformerConfig
 from nartk.scorer import Seq2SeqScorer, Source
 from nartk.vocab import Vocab
+from support.scripted import same_words
 
 PAD, EOS = 1, 2
 
