@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from realtable import EOS, PAD, random_transformer
+from support.realtable import EOS, PAD, random_transformer
 from support.scripted_passes import decode, outputs_of
 from torch import Tensor
 

@@ -20,10 +20,11 @@ from support.engine_models import TYPES, Bits, alone, bits_of, decode, on_engine
 from support.pass_strategies import proposing
 from support.real_passes import RealPasses
 from support.scripted_passes import differing
-from transformers_small import random_config, random_model, random_requests
+from support.transformers_small import random_config, random_model, random_requests
 
 from nartk.decoders.loop.drafter import Draft
 from nartk.decoders.loop.rows import Row
+from nartk.guarantee import Guarantee
 from nartk.hypothesis import Request
 from nartk.models.transformer import Transformer
 from nartk.passes import Pass, PassScorer, Want
@@ -32,7 +33,8 @@ from nartk.registry import make_strategy, options_of, protocols, strategies, str
 LOSSLESS = [
     name
     for name, promise in strategies().items()
-    if promise == "identical to greedy"
+    if promise.guarantee is Guarantee.IDENTICAL
+    and name != "greedy"
     and PassScorer in protocols(strategy_class(name))
     and not any(item.metadata["model"] for item in options_of(name).values())
 ]

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
 import torch
-from realtable import EOS
+from support import tiny
 from support.pass_strategies import only
+from support.realtable import EOS
 from support.scripted_passes import ScriptPasses, decode
 from test_dag_decoders import ScriptedGraphs
 from torch import Tensor
