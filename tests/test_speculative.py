@@ -551,7 +551,6 @@ def test_what_is_promised_depends_on_the_temperature() -> None:
     assert drawing.promised.guarantee is Guarantee.SAME_DISTRIBUTION
     assert is_lossless(_series({}))
     assert not is_lossless(_series({"temperature": 1.0}))
-    assert not is_lossless(_series({"exact": False}))
 
 
 def _series(options: dict[str, Any]) -> Any:

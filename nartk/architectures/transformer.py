@@ -45,9 +45,8 @@ def setting(default: Any, help: str, *, choices: Sequence[str] | None = None) ->
 @register_architecture(
     "transformer",
     network="nartk.models.transformer:Transformer",
-    scorer="nartk.models.transformer_scorer:TransformerScorer",
+    scorer="nartk.models.reference:ReferenceScorer",
     engine="nartk.engine.scorer:EngineScorer",
-    tensors="nartk.models.tensor_engine:TensorEngine",
     autoregressive=True,
 )
 @dataclass(frozen=True)
