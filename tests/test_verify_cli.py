@@ -470,8 +470,8 @@ def test_torch_is_not_exact(
 ) -> None:
     assert command([model, source, flag]) == 2
     assert capsys.readouterr().err == (
-        f"nartk: error[E101 Usage] {flag}, but torch serves the model in fp32 on cpu, where near ties may fall "
-        "either way. Fix: leave it out, or decode with the engine, on a CPU.\n"
+        f"nartk: error[E101 Usage] {flag}, but torch serves the model in fp32 on cpu, where near ties may "
+        "fall either way. Fix: leave it out, or decode with the engine, on a CPU.\n"
     )
 
 

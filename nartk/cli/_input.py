@@ -53,7 +53,7 @@ def add_model(parser: Parser) -> None:
     parser.add_argument(
         "--exact",
         action="store_true",
-        help="require that neither batch nor drafts change a bit: so it always is on the engine, and torch is "
+        help="require that neither batch nor drafts change a bit: so it is on the engine, always; torch is "
         "refused",
     )
     parser.add_argument(
