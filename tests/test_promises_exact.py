@@ -24,6 +24,7 @@ from support.transformers_small import (
 )
 from torch import Tensor
 
+from nartk.guarantee import Guarantee
 from nartk.hypothesis import Request, Result
 from nartk.models.linear import ServingLinear
 from nartk.models.transformer import Transformer
@@ -35,7 +36,8 @@ from nartk.registry import options_of, protocols, strategies, strategy_class
 LOSSLESS = [
     name
     for name, promise in strategies().items()
-    if promise == "identical to greedy"
+    if promise.guarantee is Guarantee.IDENTICAL
+    and name != "greedy"
     and (name in OVER_TENSORS or PassScorer not in protocols(strategy_class(name)))
     and not any(item.metadata["model"] for item in options_of(name).values())
 ]

@@ -49,6 +49,7 @@ from nartk.decoders.loop.drafter import Draft
 from nartk.decoders.loop.rows import Row
 from nartk.decoders.speculative import RejectionSampling, Speculative
 from nartk.errors import PassError, StrategyMismatchError, UsageError
+from nartk.guarantee import Guarantee
 from nartk.hypothesis import Request
 from nartk.passes import Pass, PassScorer, Scores, Want
 from nartk.registry import make_strategy
@@ -547,8 +548,8 @@ def test_a_prefix_is_kept(temperature: float) -> None:
 
 def test_what_is_promised_depends_on_the_temperature() -> None:
     greedy, drawing = (make_strategy("speculative", {"temperature": t}) for t in (0.0, 1.0))
-    assert greedy.promised == "identical to greedy"
-    assert drawing.promised == "drawn from the model's distribution; the same in any batch"
+    assert greedy.promised.guarantee is Guarantee.IDENTICAL
+    assert drawing.promised.guarantee is Guarantee.SAME_DISTRIBUTION
     assert is_lossless(_series({}))
     assert not is_lossless(_series({"temperature": 1.0}))
     assert not is_lossless(_series({"exact": False}))

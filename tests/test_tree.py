@@ -26,6 +26,7 @@ from torch import Tensor
 from nartk.decoders.tensor_loop import Draft, DraftAndVerify, Drafter, Fed, Judged, argmax_acceptance
 from nartk.decoders.tree import DraftTree, ancestors, parse_shape, prune
 from nartk.errors import UsageError
+from nartk.guarantee import IDENTICAL
 from nartk.hypothesis import Request, TokenTrace
 from nartk.models import transformer_scorer
 from nartk.models.transformer_scorer import TransformerScorer
@@ -149,7 +150,7 @@ class Proposing(Drafter):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Proposes(DraftAndVerify):
-    promise = "identical to greedy"
+    promise = IDENTICAL
     name = "proposes"
 
     what: Callable[[Tensor, Tensor, Tensor], Draft]
