@@ -911,9 +911,7 @@ def test_another_model_reranks_if_its_words_are_the_same(
 
 def test_a_model_trained_by_fairseq_says_the_same_when_converted(tmp_path: Path) -> None:
     fairseq_host.require_fairseq()
-    from test_nar_plugin import build
-
-    plugin = build(
+    plugin = fairseq_host.build(
         "nat", "--decoder-input", "uniform-copy", "--length-difference", "5", "--max-target-len", "40"
     )
     with torch.no_grad():
