@@ -56,26 +56,12 @@ class EngineScorer(OnEngine):
 
     def run(self, work: Pass, want: Want) -> Scores:
         self._require_running()
-        return self._engine.run(
-            work.tokens,
-            work.positions,
-            work.memory,
-            work.contexts,
-            work.parents,
-            want.only,
-            None if want.banned is None else want.banned.offsets,
-            None if want.banned is None else want.banned.values,
-            want.top,
-            want.margin,
-            want.hidden,
-            want.given,
-            *(() if want.draw is None else _drawing(want)),
-        )
+        return self._engine.run(work.tokens, work.positions, work.memory, work.contexts, work.parents, want)
 
     def run_with_logits(self, work: Pass) -> Any:
         """As `run`, with the logits [N,V] of all tokens as ``logits``."""
         arrays = work.tokens, work.positions, work.memory, work.contexts, work.parents
-        return self._engine.run(*arrays, logits=True)
+        return self._engine.run(*arrays, Want(), logits=True)
 
     def commit(self, scores: Scores, kept: Sequence[int] | IntArray) -> None:
         self._engine.commit(scores, kept)
@@ -83,8 +69,3 @@ class EngineScorer(OnEngine):
     @property
     def cells_in_use(self) -> int:
         return self._engine.cells_in_use
-
-
-def _drawing(want: Want) -> tuple[npt.NDArray[np.float64], float, int, float]:
-    assert want.draw is not None
-    return want.draw.uniforms, want.draw.temperature, want.draw.top_k, want.draw.top_p
