@@ -52,6 +52,7 @@ LENDING = ("models/array_scorers.py", "models/tensor_parallel.py")  # between ar
 # What decoders see of the core.
 OF_DECODERS = {
     *("scorer", "passes", "parallel", "reading", "registry", "hypothesis", "errors", "vocab", "sums", "rows"),
+    *("guarantee", "architectures"),
     "decoders",
 }
 # What of the decoders loads no torch: these folders, and these files with all that they import of the rest.

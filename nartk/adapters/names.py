@@ -46,7 +46,7 @@ def _norm(name: str, norm: nn.LayerNorm | None) -> dict[str, Tensor]:
 def _layer(prefix: str, layer: EncoderLayer | DecoderLayer) -> Iterator[tuple[str, Tensor]]:
     yield from _attention(f"{prefix}.self_attn", layer.self_attention)
     yield from _norm(f"{prefix}.self_attn_layer_norm", layer.self_norm).items()
-    if isinstance(layer, DecoderLayer):
+    if hasattr(layer, "cross_attention"):
         yield from _attention(f"{prefix}.encoder_attn", layer.cross_attention)
         yield from _norm(f"{prefix}.encoder_attn_layer_norm", layer.cross_norm).items()
     for name, linear in (("fc1", layer.ffn.up), ("fc2", layer.ffn.down)):
