@@ -136,8 +136,8 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(source=None, ref=[], gold=None, hyp_m2=None)
         for key, reads in metric.reads.items():
             settings: dict[str, Any] = {"help": reads.help, "required": reads.required, "dest": key}
-            several = {"nargs": "+", "action": "extend"} if key == "ref" else {"metavar": METAVARS[key]}
-            sub.add_argument("--" + key.replace("_", "-"), **settings, **several)
+            settings |= {"nargs": "+", "action": "extend"} if key == "ref" else {"metavar": METAVARS[key]}
+            sub.add_argument("--" + key.replace("_", "-"), **settings)
         add_options(sub, METRICS.options(name))
     return parser
 

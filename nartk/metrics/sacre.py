@@ -13,7 +13,7 @@ from nartk.metrics.result import MetricResult, check_lengths
 from nartk.registry import option, register_metric
 
 if TYPE_CHECKING:
-    from sacrebleu.metrics.base import Metric
+    from sacrebleu.metrics.base import Metric as SacreMetric
 
 
 def bleu_score(
@@ -97,7 +97,7 @@ def _import_sacrebleu() -> Any:
 
 
 def _score(
-    name: str, metric: Metric, references: Sequence[Sequence[str]], hypotheses: Sequence[str]
+    name: str, metric: SacreMetric, references: Sequence[Sequence[str]], hypotheses: Sequence[str]
 ) -> MetricResult:
     if not references:
         raise InputFileError(f"{name} needs a reference", fix="give one or more files with --ref")
