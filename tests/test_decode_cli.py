@@ -434,7 +434,7 @@ def odd_strategies(monkeypatch: pytest.MonkeyPatch) -> None:
     from nartk.decoders.greedy import Greedy
 
     strategies()
-    monkeypatch.setattr(registry, "_STRATEGIES", dict(registry._STRATEGIES))
+    monkeypatch.setattr(registry.DECODERS, "classes", dict(registry.DECODERS.classes))
     registry.register_decoder("sloppy")(
         type("Sloppy", (Greedy,), {"promise": Promise(Guarantee.APPROXIMATE, "it is sloppy")})
     )

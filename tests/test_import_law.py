@@ -51,19 +51,8 @@ TENSOR_ENGINE = "models/tensor_engine.py"
 LENDING = ("models/array_scorers.py", "models/tensor_parallel.py")  # between arrays and tensors
 # What decoders see of the core.
 OF_DECODERS = {
-    *(
-        "scorer",
-        "passes",
-        "parallel",
-        "reading",
-        "registry",
-        "guarantee",
-        "hypothesis",
-        "errors",
-        "vocab",
-        "sums",
-        "rows",
-    ),
+    *("scorer", "passes", "parallel", "reading", "registry", "hypothesis", "errors", "vocab", "sums", "rows"),
+    *("guarantee", "architectures"),
     "decoders",
 }
 # What of the decoders loads no torch: these folders, and these files with all that they import of the rest.
