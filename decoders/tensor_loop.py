@@ -20,6 +20,7 @@ from torch import Tensor
 from nartk.decoders.tensor_strategy import TensorStrategy
 from nartk.decoders.tree import Draft, Fork, chained, feedable, fork, nothing
 from nartk.hypothesis import Hypothesis, Request, Result, TokenTrace
+from nartk.passes import texts_of
 from nartk.rows import Packing, cat_rows, pad_rows, steps, told
 from nartk.scorer import Seq2SeqScorer, Source, TreeScorer
 
@@ -339,7 +340,7 @@ def encode(scorer: Seq2SeqScorer, requests: Sequence[Request], room: int) -> tup
 
 def sources(scorer: Seq2SeqScorer, requests: Sequence[Request]) -> Source:
     """The sources of requests, on the scorer's device."""
-    tokens = pad_rows([request.source for request in requests], scorer.vocab.pad).to(scorer.device)
+    tokens = pad_rows(texts_of([request.source for request in requests]), scorer.vocab.pad).to(scorer.device)
     lengths = torch.tensor([len(request.source) for request in requests], device=scorer.device)
     return Source(tokens, lengths)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from nartk.errors import NartkError
 from nartk.hypothesis import DecodeStats, Hypothesis, Request, Result
+from nartk.passes import texts_of
 from nartk.pipeline import summarize
 from nartk.registry import reads_drafts
 from nartk.scorer import Source
@@ -229,7 +230,7 @@ def _logits(
     import torch
 
     padding = [scorer.vocab.pad] * (source_len - len(request.source))
-    source = torch.tensor([[*request.source, *padding]] * rows, device=scorer.device)
+    source = torch.tensor([[*texts_of([request.source])[0], *padding]] * rows, device=scorer.device)
     lengths = torch.full((rows,), len(request.source), device=scorer.device)
     fed = torch.tensor([[scorer.vocab.eos, *tokens]] * rows, device=scorer.device)  # begins with eos
     found = []

@@ -167,7 +167,7 @@ def test_glancing_shows_the_best_labelling_and_teaches_nothing_of_it(device: tor
     labels = ctc_best_alignment(first, target.cpu(), lengths.cpu(), counts.cpu(), blank=BLANK)
     assert len(fed) == 2
     for row, count in enumerate(lengths.tolist()):
-        words = model.decoder_embedding.words.weight[labels[row, :count]] * 8**0.5
+        words = model.decoder.embedding.words.weight[labels[row, :count]] * 8**0.5
         torch.testing.assert_close(fed[1][row, :count], words)
 
     # As many as were wrong, anywhere; the others are fed as before.

@@ -129,8 +129,8 @@ def test_words_stand_for_themselves_and_masks_for_the_source() -> None:
         model = random_nat(1, decoder_input=kind, decoder_positions="none", norm_embedding=False)
         with torch.no_grad():
             x = model.inputs(canvas, lengths, source, torch.tensor([5]))[0]
-            own = model.decoder_embedding.words.weight * model.decoder_embedding.scale
-            theirs = model.encoder_embedding.words.weight * model.encoder_embedding.scale
+            own = model.decoder.embedding.words.weight * model.decoder.embedding.scale
+            theirs = model.encoder.embedding.words.weight * model.encoder.embedding.scale
         assert torch.equal(x[[0, 3]], own[[7, EOS]])
         inputs[kind] = x[1:3]
     assert torch.equal(inputs["mask"], own[[MASK, MASK]])

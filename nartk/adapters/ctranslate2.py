@@ -78,8 +78,8 @@ def _spec(model: Transformer, specs: Any) -> Any:
         layernorm_embedding=config.norm_embedding,
     )
     stacks: tuple[tuple[Any, Any, Sequence[Any], Any], ...] = (
-        (encoder, model.encoder_embedding, model.encoder_layers, model.encoder_norm),
-        (decoder, model.decoder_embedding, model.decoder_layers, model.decoder_norm),
+        (encoder, model.encoder.embedding, model.encoder.layers, model.encoder.norm),
+        (decoder, model.decoder.embedding, model.decoder.layers, model.decoder.norm),
     )
     for spec, embedding, layers, norm in stacks:
         longest = config.max_source_len if spec is encoder else config.max_target_len

@@ -105,8 +105,8 @@ def to_hugging_face(model: Transformer, vocab: Vocab) -> Any:
     weights = {f"model.{name}": tensor for name, tensor in fairseq_names(model).items()}
     weights["lm_head.weight"] = model.output.weight.detach()
     for side, embedding, longest in (
-        ("encoder", model.encoder_embedding, config.max_source_len),
-        ("decoder", model.decoder_embedding, config.max_target_len),
+        ("encoder", model.encoder.embedding, config.max_source_len),
+        ("decoder", model.decoder.embedding, config.max_target_len),
     ):
         name = f"model.{side}.embed_positions.weight"
         weights[name] = torch.zeros_like(theirs.get_parameter(name))
