@@ -13,6 +13,7 @@ from nartk.decoders.ctc_search import prefix_beam_search, require_blank, silent_
 from nartk.decoders.ngram_lm import NGram, load_ngram
 from nartk.decoders.tensor_native import Found, TensorNative
 from nartk.errors import UsageError
+from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request, Result
 from nartk.registry import option, register_decoder
 from nartk.scorer import FrameScorer, Source
@@ -28,7 +29,7 @@ class CtcBeam(TensorNative):
     """
 
     needs = FrameScorer
-    promise = "approximate: the best of k outputs, each summed over its labellings"
+    promise = Promise(Guarantee.APPROXIMATE, "the best of k outputs, each summed over its labellings")
 
     beam_size: int = option(20, "outputs of a sentence that are kept", low=1)
     candidates: int = option(20, "words of each frame that outputs are extended by, the likeliest", low=1)

@@ -17,6 +17,7 @@ from nartk.decoders.graph import FoundInGraph
 from nartk.decoders.ngram_lm import NGram, load_ngram
 from nartk.decoders.tensor_best import best_of, repeats
 from nartk.decoders.tensor_native import Found, TensorNative
+from nartk.guarantee import Guarantee, Promise
 from nartk.registry import option, register_decoder
 from nartk.scorer import Graph, GraphScorer, Source
 
@@ -51,7 +52,7 @@ class DagBeam(TensorNative):
     """
 
     needs = GraphScorer
-    promise = "approximate: the likeliest output over all paths, as far as the beam sees"
+    promise = Promise(Guarantee.APPROXIMATE, "the likeliest output over all paths, as far as the beam sees")
 
     beam_size: int = option(20, "prefixes of each length that are kept", low=1)
     alpha: float = option(

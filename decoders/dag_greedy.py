@@ -6,6 +6,7 @@ from torch import Tensor
 
 from nartk.decoders.graph import choose_words, likeliest, score_ends, spell, walk
 from nartk.decoders.tensor_native import Found, TensorNative
+from nartk.guarantee import Guarantee, Promise
 from nartk.registry import option, register_decoder
 from nartk.scorer import GraphScorer, Source
 
@@ -19,7 +20,7 @@ class DagGreedy(TensorNative):
     """
 
     needs = GraphScorer
-    promise = "approximate: the likeliest edge, then the likeliest word"
+    promise = Promise(Guarantee.APPROXIMATE, "the likeliest edge, then the likeliest word")
 
     merge_repeats: bool = option(False, "output equal words that follow each other as one")
 

@@ -8,6 +8,7 @@ from nartk.decoders.dag_paths import say_everywhere
 from nartk.decoders.dag_viterbi import Viterbi, best_paths, normalise
 from nartk.decoders.graph import spell
 from nartk.decoders.tensor_native import Found
+from nartk.guarantee import Guarantee, Promise
 from nartk.registry import register_decoder
 from nartk.scorer import GraphScorer, Source
 
@@ -27,7 +28,7 @@ class DagJointViterbi(Viterbi):
     cut.
     """
 
-    promise = "approximate: the likeliest pair of path and words, not the likeliest words"
+    promise = Promise(Guarantee.APPROXIMATE, "the likeliest pair of path and words, not the likeliest words")
 
     def search(self, scorer: GraphScorer, source: Source, limits: Tensor) -> Found:
         graph = scorer.emit(source)

@@ -7,6 +7,7 @@ from torch import Tensor
 from nartk.decoders.dag_paths import say_everywhere
 from nartk.decoders.graph import likeliest, spell, walk
 from nartk.decoders.tensor_native import Found, TensorNative
+from nartk.guarantee import Guarantee, Promise
 from nartk.registry import option, register_decoder
 from nartk.scorer import GraphScorer, Source
 
@@ -20,7 +21,7 @@ class DagLookahead(TensorNative):
     """
 
     needs = GraphScorer
-    promise = "approximate: the likeliest pair of edge and word"
+    promise = Promise(Guarantee.APPROXIMATE, "the likeliest pair of edge and word")
 
     merge_repeats: bool = option(False, "output equal words that follow each other as one")
 

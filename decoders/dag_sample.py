@@ -11,6 +11,7 @@ from torch import Tensor
 from nartk.decoders.graph import choose_words, score_ends, spell, walk
 from nartk.decoders.tensor_draws import keep_likeliest, uniform
 from nartk.decoders.tensor_native import Asked, Found, TensorNative
+from nartk.guarantee import Guarantee, Promise
 from nartk.registry import option, register_decoder
 from nartk.scorer import GraphScorer
 
@@ -27,7 +28,7 @@ class DagSample(TensorNative):
     """
 
     needs = GraphScorer
-    promise = "approximate: drawn from the model's paths and words; the same in any batch"
+    promise = Promise(Guarantee.APPROXIMATE, "drawn from the model's paths and words; the same in any batch")
 
     temperature: float = option(
         1.0, "divides the words' log-probabilities: below 1 sharper, above 1 flatter", low=1e-3

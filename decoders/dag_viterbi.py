@@ -14,6 +14,7 @@ from torch import Tensor
 from nartk.decoders.dag_paths import powers
 from nartk.decoders.graph import Paths, choose_words, likeliest, score_ends, spell, walk
 from nartk.decoders.tensor_native import Found, TensorNative
+from nartk.guarantee import Guarantee, Promise
 from nartk.registry import option, register_decoder
 from nartk.scorer import GraphScorer, Source
 
@@ -46,7 +47,7 @@ class DagViterbi(Viterbi):
     taken and the output is cut.
     """
 
-    promise = "approximate: the likeliest path, then the likeliest words on it"
+    promise = Promise(Guarantee.APPROXIMATE, "the likeliest path, then the likeliest words on it")
 
     def search(self, scorer: GraphScorer, source: Source, limits: Tensor) -> Found:
         graph = scorer.emit(source)

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 import torch
-from scripted import decode, over_tensors
+from support.scripted import decode, over_tensors
+from support.transformers_small import random_requests, vocabulary
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
-from transformers_small import random_requests, vocabulary
 
 from nartk.architectures import architectures
 from nartk.models.serving import Serving

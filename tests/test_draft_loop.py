@@ -36,6 +36,7 @@ from nartk.decoders.loop.drafter import Draft, PlainDrafter, verifiable
 from nartk.decoders.loop.rows import Row
 from nartk.decoders.loop.trees import merged
 from nartk.errors import PassError
+from nartk.guarantee import Guarantee
 from nartk.hypothesis import Request, Result, TokenTrace
 from nartk.passes import ROOT, PassScorer
 from nartk.registry import (
@@ -200,7 +201,7 @@ STRATEGIES = [
     name
     for name in strategies()
     if PassScorer in protocols(strategy_class(name))
-    and strategy_class(name).promise in ("the reference", "identical to greedy")
+    and strategy_class(name).promise.guarantee is Guarantee.IDENTICAL
     and not any(item.metadata["model"] for item in options_of(name).values())
 ]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from scripted import (
+from support.scripted import (
     ScriptedScorer,
     ScriptedState,
     ScriptScorer,

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 import torch
-from scripted import ScriptScorer, TableScorer, decode, outputs_of, over_tensors, plain_greedy
+from support.scripted import ScriptScorer, TableScorer, decode, outputs_of, over_tensors, plain_greedy
+from support.transformers_small import random_config, random_model, random_requests, vocabulary
 from torch import Tensor
-from transformers_small import random_config, random_model, random_requests, vocabulary
 
 from nartk.decoders import pace as pace_module
 from nartk.decoders.pace import DEEPEST, Costs, Curve, Outlook, Pace, Row, Standing, best_plan

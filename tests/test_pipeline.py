@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import tiny
 import torch
+from support import tiny
 
 import nartk
 from nartk import pipeline

@@ -1,7 +1,7 @@
 """P1, P7 and P8: under a table of exact scores, every lossless strategy says what greedy search says.
 
-The reference is a textbook loop in tests/scripted.py that shares no code with nartk. Each promise comes with
-a variant that is known to be wrong and must fail the same check.
+The reference is a textbook loop in tests/support/scripted.py that shares no code with nartk. Each promise
+comes with a variant that is known to be wrong and must fail the same check.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from scripted import (
+from support.scripted import (
     OVER_TENSORS,
     TableScorer,
     decode,

@@ -14,16 +14,17 @@ from typing import Any
 
 import pytest
 import torch
-from scripted import OVER_TENSORS, decode, differing, over_tensors
-from torch import Tensor
-from transformers_small import (
+from support.scripted import OVER_TENSORS, decode, differing, over_tensors
+from support.transformers_small import (
     DraftsWhatIsKnown,
     random_config,
     random_model,
     random_requests,
     vocabulary,
 )
+from torch import Tensor
 
+from nartk.guarantee import Guarantee
 from nartk.hypothesis import Request, Result
 from nartk.models.linear import ServingLinear
 from nartk.models.transformer import Transformer
@@ -35,7 +36,8 @@ from nartk.registry import options_of, protocols, strategies, strategy_class
 LOSSLESS = [
     name
     for name, promise in strategies().items()
-    if promise == "identical to greedy"
+    if promise.guarantee is Guarantee.IDENTICAL
+    and name != "greedy"
     and (name in OVER_TENSORS or PassScorer not in protocols(strategy_class(name)))
     and not any(item.metadata["model"] for item in options_of(name).values())
 ]

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
 import torch
-from realtable import EOS
-from scripted import ScriptScorer, decode
+from support import tiny
+from support.realtable import EOS
+from support.scripted import ScriptScorer, decode
 from test_dag_decoders import ScriptedGraphs
 from test_tree import OUTPUT, SCRIPT, Proposes, only, plain
 from torch import Tensor

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from scripted import decode, outputs_of, over_tensors
+from support.scripted import decode, outputs_of, over_tensors
+from support.transformers_small import EOS, random_config, random_model, random_requests, vocabulary
 from torch import Tensor
-from transformers_small import EOS, random_config, random_model, random_requests, vocabulary
 
 from nartk.models.transformer import Transformer, TransformerConfig
 from nartk.models.transformer_scorer import TransformerScorer, TransformerState

@@ -9,15 +9,24 @@ from typing import Any
 
 import pytest
 import torch
-from scripted import ScriptScorer, TableScorer, decode, differing, outputs_of, plain_greedy, same_words
+from support.scripted import (
+    ScriptScorer,
+    TableScorer,
+    decode,
+    differing,
+    outputs_of,
+    plain_greedy,
+    same_words,
+)
+from support.transformers_small import padded, random_requests
 from test_promises_algorithm import random_request, random_table
 from test_promises_exact import DTYPES, TIES, Said, alone, random_scorer, said, tied_scorer
 from torch import Tensor
-from transformers_small import padded, random_requests
 
 from nartk.decoders.tensor_loop import Draft, DraftAndVerify, Drafter, Fed, Judged, argmax_acceptance
 from nartk.decoders.tree import DraftTree, ancestors, parse_shape, prune
 from nartk.errors import UsageError
+from nartk.guarantee import IDENTICAL
 from nartk.hypothesis import Request, TokenTrace
 from nartk.models import transformer_scorer
 from nartk.models.transformer_scorer import TransformerScorer
@@ -141,7 +150,7 @@ class Proposing(Drafter):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Proposes(DraftAndVerify):
-    promise = "identical to greedy"
+    promise = IDENTICAL
     name = "proposes"
 
     what: Callable[[Tensor, Tensor, Tensor], Draft]

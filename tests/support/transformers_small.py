@@ -8,14 +8,15 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import torch
-from scripted import same_words
 from torch import Tensor
 
 from nartk.decoders.tensor_loop import Draft, DraftAndVerify, Drafter
+from nartk.guarantee import IDENTICAL
 from nartk.hypothesis import Request
 from nartk.models.transformer import Transformer, TransformerConfig
 from nartk.scorer import Seq2SeqScorer, Source
 from nartk.vocab import Vocab
+from support.scripted import same_words
 
 PAD, EOS = 1, 2
 
@@ -131,7 +132,7 @@ class Knowing(Drafter):
 class DraftsWhatIsKnown(DraftAndVerify):
     """A lossless strategy whose drafts are accepted in parts of any length."""
 
-    promise = "identical to greedy"
+    promise = IDENTICAL
     name = "knowing"
 
     answers: Mapping[tuple[int, ...], Sequence[int]]

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 
 import torch
-from scripted import TableScorer
 from torch import Tensor
 
 from nartk.models.transformer import Transformer, TransformerConfig
+from support.scripted import TableScorer
 
 BOS, PAD, EOS, UNK = 0, 1, 2, 3
 

@@ -22,6 +22,7 @@ from nartk.decoders.paced import Adaptive
 from nartk.decoders.tensor_copy import SourceCopy, spelling
 from nartk.decoders.tensor_loop import DraftAndVerify, Drafter, target_words
 from nartk.decoders.tensor_ngram import NgramCache
+from nartk.guarantee import IDENTICAL
 from nartk.hypothesis import Request, Result
 from nartk.registry import make_strategy
 from nartk.scorer import Source, Tree
@@ -380,7 +381,7 @@ def plain_greedy(table: Table, requests: Sequence[Request], *, eos: int = 2) -> 
 class TensorGreedy(DraftAndVerify):
     """Takes the best word, one a pass."""
 
-    promise = "the reference"
+    promise = IDENTICAL
     name = "greedy"
 
 
@@ -388,7 +389,7 @@ class TensorGreedy(DraftAndVerify):
 class TensorCopy(Adaptive):
     """Drafts with the source."""
 
-    promise = "identical to greedy"
+    promise = IDENTICAL
     name = "iad"
 
     anchor: str = "aligned"
@@ -403,7 +404,7 @@ class TensorCopy(Adaptive):
 class TensorNgram(Adaptive):
     """Drafts with what followed the same words before."""
 
-    promise = "identical to greedy"
+    promise = IDENTICAL
     name = "ngram"
 
     max_ngram: int = 4
