@@ -265,7 +265,8 @@ def _first_difference(expected: Hypothesis, found: Hypothesis, *, scores: bool) 
 def fuzz_lines(model: Model, lines: Sequence[str], count: int, seed: int) -> list[str]:
     """Random sentences that the model can read: mixed words of `lines` and of the vocabulary."""
     draw = random.Random(seed)
-    vocab, tokenizer = model.checkpoint.source_vocab, model.checkpoint.source_tokenizer
+    tokenizer = model.checkpoint.text.tokenizer
+    vocab = tokenizer.vocab
     words = [line.split() for line in lines if line.strip()]
     made: list[str] = []
     while len(made) < count:
@@ -282,7 +283,8 @@ def fuzz_lines(model: Model, lines: Sequence[str], count: int, seed: int) -> lis
 
 def adversarial_lines(model: Model, lines: Sequence[str], reference: Any) -> list[str]:
     """Sentences on which drafters stumble: empty, endless, repetitive, unknown, said twice, and outputs."""
-    vocab, tokenizer = model.checkpoint.source_vocab, model.checkpoint.source_tokenizer
+    tokenizer = model.checkpoint.text.tokenizer
+    vocab = tokenizer.vocab
     draw = random.Random(0)
 
     def words(count: int) -> list[str]:

@@ -185,7 +185,7 @@ def test_glancing_shows_the_best_labelling_and_teaches_nothing_of_it(device: tor
 
 
 def test_gradients_are_difference_quotients() -> None:
-    names = ("decoder_norm.bias", "decoder_layers.0.ffn.down.bias", "encoder_norm.bias")
+    names = ("decoder.norm.bias", "decoder.layers.0.ffn.down.bias", "encoder.norm.bias")
     for seed in range(4):
         torch.manual_seed(seed)
         model = CtcNat(small(decoder_input=INPUTS[seed % 2])).double().eval()

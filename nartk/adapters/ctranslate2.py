@@ -32,6 +32,7 @@ def to_ctranslate2(
     folder: Path,
     *,
     source_vocab: Vocab | None = None,
+    start_token: int | None = None,
     quantization: str | None = None,
 ) -> None:
     """Writes a model that `ctranslate2.Translator` loads; its sources are words that end with eos.
@@ -40,6 +41,7 @@ def to_ctranslate2(
         vocab: Of the target.
         folder: Must not exist.
         source_vocab: Where it differs from `vocab`.
+        start_token: What outputs begin after; None: eos.
         quantization: As CTranslate2 names it, such as ``int8``; None: the weights' own type.
 
     Raises:
@@ -51,7 +53,7 @@ def to_ctranslate2(
     spec.register_target_vocabulary(list(vocab.words))
     for name in ("bos", "eos", "unk"):
         setattr(spec.config, f"{name}_token", vocab.words[getattr(vocab, name)])
-    spec.config.decoder_start_token = vocab.words[vocab.eos]
+    spec.config.decoder_start_token = vocab.words[vocab.eos if start_token is None else start_token]
 
     class Converter(ctranslate2.converters.Converter):  # type: ignore[name-defined]
         def _load(self) -> Any:

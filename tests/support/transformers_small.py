@@ -63,7 +63,7 @@ def random_model(config: TransformerConfig, seed: int) -> Transformer:
 def stir(model: M) -> M:
     """Makes a model's weights, in place, such that what it says depends on everything it reads."""
     with torch.no_grad():
-        for name, weight in model.named_parameters():
+        for name, weight in in_order(model):
             if "layers" in name and weight.dim() == 2:
                 weight.mul_(3.0)
             elif name.endswith("bias"):
