@@ -373,7 +373,7 @@ def _file_cells(
     for row, record in enumerate(records):
         if len(rows) == args.limit:
             break
-        length = len(checkpoint.source_tokenizer.encode(record.text)) + 1 if record.error is None else 0
+        length = len(checkpoint.text.tokenizer.encode(record.text)) + 1 if record.error is None else 0
         if args.truncate:
             length = min(length, longest)
         if not 1 < length <= longest:
