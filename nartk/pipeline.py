@@ -18,6 +18,8 @@ from nartk.architectures import architecture
 from nartk.checkpoint import Checkpoint, load_checkpoint, read_config
 from nartk.errors import (
     WITHOUT_TORCH,
+    InputFileError,
+    InputFormatError,
     InputTooLongError,
     LengthMismatchError,
     ModelNotFoundError,
@@ -30,7 +32,7 @@ from nartk.errors import (
 )
 from nartk.hypothesis import DecodeStats, Hypothesis, Request, Result
 from nartk.parallel import BlockScorer, CanvasScorer, FrameScorer, GraphScorer
-from nartk.passes import PassScorer
+from nartk.passes import PassScorer, Source
 from nartk.registry import (
     make_strategy,
     options_of,
@@ -133,9 +135,9 @@ class Model:
         return {
             "model": load_network(checkpoint),
             "vocab": checkpoint.target_vocab,
-            "source_vocab": checkpoint.source_vocab,
             "dtype": DTYPES[self.dtype],
             "device": self.device,
+            **_words_of(checkpoint),
         }
 
     def scorer_for(self, strategy: Any) -> Any:
@@ -202,11 +204,9 @@ class Model:
             if not item.metadata["model"] or not other:
                 continue
             helper = self._helper(other)
-            for mine, theirs in (
-                (self.checkpoint.source_vocab, helper.checkpoint.source_vocab),
-                (self.checkpoint.target_vocab, helper.checkpoint.target_vocab),
-            ):
-                mine.require_equal(theirs, "the model", f"{key} {other!r}")
+            mine, theirs = self.checkpoint, helper.checkpoint
+            mine.input.require_equal(theirs.input, "the model", f"{key} {other!r}")
+            mine.target_vocab.require_equal(theirs.target_vocab, "the model", f"{key} {other!r}")
             for side in ("max_source_len", "max_target_len"):
                 room, wanted = (getattr(each.config, side) for each in (helper, self))
                 if room < wanted:
@@ -258,20 +258,13 @@ class Model:
         model = f"{self.checkpoint.fingerprint}|{self.scorer_for(strategy).numerics}"
         return signature(strategy, exact=self.is_exact, dtype=self.dtype, model=model, version=__version__)
 
-    def encode(self, line: str, *, truncate: bool = False) -> tuple[int, ...]:
-        """Source ids of a line, with eos; `truncate` cuts what is too long instead of refusing it.
+    def encode(self, line: str, *, truncate: bool = False) -> Source:
+        """The source of a line; `truncate` cuts what is too long instead of refusing it.
 
         Raises:
             InputTooLongError: The line has more tokens than the model has positions.
         """
-        ids = self.checkpoint.source_tokenizer.encode(line)
-        if len(ids) > self.max_source_len:
-            if not truncate:
-                raise InputTooLongError(
-                    f"{len(ids)} tokens > {self.max_source_len}", fix="split the line, or use --truncate"
-                )
-            ids = ids[: self.max_source_len]
-        return (*ids, self.checkpoint.source_vocab.eos)
+        return self.checkpoint.input.read(line, longest=self.config.max_source_len, truncate=truncate)
 
     def request(
         self,
@@ -286,7 +279,7 @@ class Model:
         """What a decoder is asked for a line; raises as `encode` does."""
         source = self.encode(line, truncate=truncate)
         longest = min(strategy.limit(len(source)), self.config.max_target_len)
-        write = self.checkpoint.target_tokenizer.encode
+        write = self.checkpoint.output.encode
         forced = write(prefix)[:longest] if prefix else ()
         # What lies beyond the output's longest end is hardly ever reached. The order is kept.
         drafted = dict.fromkeys(tuple(write(draft)[:longest]) for draft in drafts)
@@ -409,7 +402,7 @@ class Model:
                 requests[index] = self.request(
                     first + index, line, strategy, prefix=prefix, drafts=given, truncate=truncate
                 )
-            except InputTooLongError as error:
+            except (InputTooLongError, InputFileError, InputFormatError) as error:
                 yield index, error
         while requests:
             try:
@@ -440,8 +433,8 @@ class Model:
         return run_replicas(strategy, scorer, requests, count=self.replicas, **settings)
 
     def _with_text(self, result: Result) -> Result:
-        tokenizer = self.checkpoint.target_tokenizer
-        texts = (replace(each, text=tokenizer.decode(each.tokens)) for each in result.hypotheses)
+        output = self.checkpoint.output
+        texts = (replace(each, text=output.decode(each.tokens)) for each in result.hypotheses)
         return replace(result, hypotheses=tuple(texts))
 
 
@@ -530,7 +523,7 @@ def _serve(
             config,
             checkpoint.tensors,
             checkpoint.target_vocab,
-            source_vocab=checkpoint.source_vocab,
+            **_words_of(checkpoint),
             type=dtype,
             threads=1 if replicas > 1 else 0 if threads is None else threads,
         )
@@ -553,6 +546,16 @@ def _serve(
     if threads is not None:
         torch.set_num_threads(threads)
     return Model(checkpoint, config, device=device, dtype=dtype)
+
+
+def _words_of(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What a scorer is told of words: the sources', if they have any, and what outputs begin after."""
+    found: dict[str, Any] = {}
+    if checkpoint.input.vocab is not None:
+        found["source_vocab"] = checkpoint.input.vocab
+    if architecture(checkpoint.kind).autoregressive:
+        found["start_token"] = checkpoint.start_token
+    return found
 
 
 def model_folder(name: str | os.PathLike[str]) -> Path:

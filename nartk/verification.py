@@ -18,7 +18,7 @@ import numpy as np
 from nartk.errors import NartkError
 from nartk.guarantee import Guarantee
 from nartk.hypothesis import DecodeStats, Hypothesis, Result
-from nartk.passes import ROOT, FloatArray, Pass, PassScorer, Want
+from nartk.passes import ROOT, FloatArray, Pass, PassScorer, Source, Want
 from nartk.pipeline import summarize
 from nartk.registry import reads_drafts
 
@@ -196,7 +196,7 @@ class Verifier:
 
 
 def measure(
-    scorer: PassScorer, source: Sequence[int], tokens: Sequence[int], *, peers: Sequence[Sequence[int]]
+    scorer: PassScorer, source: Source, tokens: Sequence[int], *, peers: Sequence[Source]
 ) -> tuple[FloatArray, float]:
     """The logits [V] of the token after `tokens`, and how much the way of computing logits moves any.
 
@@ -209,7 +209,7 @@ def measure(
 
 
 def _logits(
-    scorer: PassScorer, sources: Sequence[Sequence[int]], tokens: Sequence[int], *, width: int
+    scorer: PassScorer, sources: Sequence[Source], tokens: Sequence[int], *, width: int
 ) -> FloatArray:
     """Logits [len(tokens)+1,V] of the first source's row, when all rows read `tokens`, `width` in a pass."""
     memory, contexts = scorer.encode(sources), scorer.open(len(sources))
@@ -254,7 +254,8 @@ def _first_difference(expected: Hypothesis, found: Hypothesis, *, scores: bool) 
 def fuzz_lines(model: Model, lines: Sequence[str], count: int, seed: int) -> list[str]:
     """Random sentences that the model can read: mixed words of `lines` and of the vocabulary."""
     draw = random.Random(seed)
-    vocab, tokenizer = model.checkpoint.source_vocab, model.checkpoint.source_tokenizer
+    tokenizer = model.checkpoint.text.tokenizer
+    vocab = tokenizer.vocab
     words = [line.split() for line in lines if line.strip()]
     made: list[str] = []
     while len(made) < count:
@@ -271,7 +272,8 @@ def fuzz_lines(model: Model, lines: Sequence[str], count: int, seed: int) -> lis
 
 def adversarial_lines(model: Model, lines: Sequence[str], reference: Any) -> list[str]:
     """Sentences on which drafters stumble: empty, endless, repetitive, unknown, said twice, and outputs."""
-    vocab, tokenizer = model.checkpoint.source_vocab, model.checkpoint.source_tokenizer
+    tokenizer = model.checkpoint.text.tokenizer
+    vocab = tokenizer.vocab
     draw = random.Random(0)
 
     def words(count: int) -> list[str]:

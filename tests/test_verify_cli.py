@@ -65,7 +65,7 @@ def in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 def own_strategies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Strategies that a test registers are gone after it."""
     registry.strategies()
-    monkeypatch.setattr(registry, "_STRATEGIES", dict(registry._STRATEGIES))
+    monkeypatch.setattr(registry.DECODERS, "classes", dict(registry.DECODERS.classes))
 
 
 def wrong_strategy(name: str, change: Any) -> None:

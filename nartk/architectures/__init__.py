@@ -7,12 +7,13 @@ network and what serves it are. None needs torch: the engine reads a model by th
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nartk.errors import UnsupportedCheckpointError, requiring_torch
+from nartk.passes import PassScorer
 
 if TYPE_CHECKING:
     from nartk.architectures.transformer import TransformerConfig
@@ -27,16 +28,26 @@ class Architecture:
 
     Attributes:
         config: Class of its configuration.
-        autoregressive: Whether it predicts the next word of an output: such models verify drafts.
+        protocols: Of `nartk.passes` or `nartk.parallel`, what its models speak: the strategies and drafters
+            that need no other serve it.
+        criterions: Of fairseq, those that train it.
+        presets: Settings that differ from the configuration's, by the name of `--arch` that they have.
     """
 
     name: str
     config: type[TransformerConfig]
-    autoregressive: bool
+    protocols: tuple[type, ...]
+    criterions: tuple[str, ...]
+    presets: Mapping[str, Mapping[str, Any]]
     network_at: str
     scorer_at: str
     engine_at: str | None
     tensors_at: str | None
+
+    @property
+    def autoregressive(self) -> bool:
+        """Whether it predicts the next word of an output: such models verify drafts."""
+        return PassScorer in self.protocols
 
     @property
     def network(self) -> Any:
@@ -65,20 +76,27 @@ class Architecture:
 def register_architecture(
     name: str,
     *,
+    protocols: tuple[type, ...],
+    criterions: tuple[str, ...],
+    presets: Mapping[str, Mapping[str, Any]],
     network: str,
     scorer: str,
     engine: str | None = None,
     tensors: str | None = None,
-    autoregressive: bool = False,
 ) -> Callable[[C], C]:
     """Declares the configuration that it decorates as the architecture `name`.
 
     Args:
+        protocols, criterions: As `Architecture` has them.
+        presets: By what follows ``nartk_NAME`` in the name of ``--arch``; "" is the architecture itself.
         network, scorer, engine, tensors: ``module:Class`` of what `Architecture` has of these names.
     """
 
     def register(config: C) -> C:
-        _DECLARED[name] = Architecture(name, config, autoregressive, network, scorer, engine, tensors)
+        archs = {f"nartk_{name}{ending}": settings for ending, settings in presets.items()}
+        _DECLARED[name] = Architecture(
+            name, config, protocols, criterions, archs, network, scorer, engine, tensors
+        )
         return config
 
     return register

@@ -215,12 +215,12 @@ class Peer:
             latencies += [time.perf_counter() - start] * len(group)
             for i, row in zip(group, rows, strict=True):
                 tokens[i] = self._cut(row, job.limits[i])
-                texts[i] = self.checkpoint.target_tokenizer.decode(tokens[i])
+                texts[i] = self.checkpoint.output.decode(tokens[i])
             start = time.perf_counter()
         return Outcome(tokens, texts, latencies if self.in_turn else [])
 
     def _encode(self, line: str, *, truncate: bool) -> list[int]:
-        ids = self.checkpoint.source_tokenizer.encode(line)
+        ids = self.checkpoint.text.tokenizer.encode(line)
         if truncate:
             ids = ids[: self.checkpoint.settings["max_source_len"] - 1]
         return [*ids, self.checkpoint.source_vocab.eos]
@@ -275,7 +275,9 @@ class HuggingFace(Peer):
     def _convert(self, checkpoint: Checkpoint) -> Any:
         from nartk.adapters.hf import to_hugging_face
 
-        model = to_hugging_face(load_network(checkpoint), checkpoint.target_vocab)
+        model = to_hugging_face(
+            load_network(checkpoint), checkpoint.target_vocab, start_token=checkpoint.start_token
+        )
         model = model.to(self.device, DTYPES.get(self.dtype, torch.float32))
         if self.int8 or self.dtype == "int8":
             model = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, torch.qint8)
@@ -319,6 +321,7 @@ class CTranslate2(Peer):
                 checkpoint.target_vocab,
                 folder,
                 source_vocab=checkpoint.source_vocab,
+                start_token=checkpoint.start_token,
                 quantization="int8" if is_int8 else None,
             )
             self.translator = ctranslate2.Translator(

@@ -24,6 +24,7 @@ from nartk.cli._input import (
 from nartk.cli._output import tell
 from nartk.errors import EXIT_FAILED, EXIT_OK, InputFileError, UsageError
 from nartk.files import writing
+from nartk.registry import METRICS
 
 if TYPE_CHECKING:
     from nartk.bench.engines import Spec
@@ -124,7 +125,7 @@ def _parser() -> Parser:
         action="append",
         default=[],
         metavar="NAME",
-        help=f"{', '.join(score.METRICS)}, with its options of nartk-score if need be, in quotes; of several "
+        help=f"{', '.join(METRICS.all())}, with its options of nartk-score if need be, in quotes; of several "
         f"scores the first; may be given again (default, with --ref: {DEFAULT_METRIC})",
     )
     random = parser.add_argument_group("random weights, in place of MODEL and FILE")
@@ -372,7 +373,7 @@ def _file_cells(
     for row, record in enumerate(records):
         if len(rows) == args.limit:
             break
-        length = len(checkpoint.source_tokenizer.encode(record.text)) + 1 if record.error is None else 0
+        length = len(checkpoint.text.tokenizer.encode(record.text)) + 1 if record.error is None else 0
         if args.truncate:
             length = min(length, longest)
         if not 1 < length <= longest:
