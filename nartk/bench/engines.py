@@ -15,14 +15,14 @@ from typing import Any, ClassVar, get_type_hints
 import torch
 
 from nartk.architectures import architecture
-from nartk.bench.costs import watched
 from nartk.bench.work import Job
 from nartk.checkpoint import Checkpoint, load_checkpoint
 from nartk.errors import MissingDependencyError, NartkError, StrategyMismatchError, UsageError
 from nartk.hypothesis import Result
 from nartk.models.serving import DTYPES
-from nartk.pipeline import Model, load, load_network, model_folder, summarize
-from nartk.registry import option, options_of, reads_drafts
+from nartk.passes import PassScorer
+from nartk.pipeline import load, load_network, model_folder, summarize
+from nartk.registry import option, options_of, protocols, reads_drafts
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,12 @@ class Outcome:
     accepted: int | None = None
 
 
+def require_threads(replicas: int, threads: int) -> None:
+    """Refuses more replicas than threads: figures are of as many threads as they say."""
+    if replicas > threads:
+        raise UsageError(f"{replicas} replicas have {replicas} threads, more than --threads {threads}")
+
+
 _load = functools.cache(load)  # engines that share a process have the same weights at the same place
 
 
@@ -102,6 +108,7 @@ class NartkEngine:
     by_sentence: ClassVar[bool] = False
 
     def __init__(self, spec: Spec, setup: Setup) -> None:
+        require_threads(spec.replicas, setup.threads)
         self.model = _load(
             spec.model or setup.model,
             device=setup.device,
@@ -114,40 +121,7 @@ class NartkEngine:
 
     def decode(self, job: Job, batch_size: int) -> Outcome:
         """Decodes from text to text."""
-        return self._decode(self.model, self.strategy, job, batch_size)
-
-    def costs(self, job: Job, batch_size: int) -> dict[str, float]:
-        """The seconds that each of `costs.PARTS` takes of a decoding, and the rest."""
-        model, watch = watched(self.model)
-        start = time.perf_counter()
-        stats = summarize(self._results(model, self.strategy, job, batch_size), 0.0)
-        whole = time.perf_counter() - start
-        # The loop over passes measures itself; the start of a draft is counted with drafting there.
-        spent = {
-            "encode": watch.seconds["encode"] + stats.encode_seconds,
-            "start": watch.seconds["start"],
-            "draft": watch.seconds["draft"] + stats.draft_seconds,
-            "verify": watch.seconds["verify"] + stats.verify_seconds,
-        }
-        return {**spent, "rest": whole - sum(spent.values())}
-
-    def _results(self, model: Model, strategy: Any, job: Job, batch_size: int) -> list[Result]:
-        found: dict[int, Result] = {}
-        for index, outcome in model.stream(
-            job.lines,
-            strategy,
-            batch_size=batch_size,
-            prefixes=job.prefixes if job.forced is None else job.forced,
-            drafts=job.drafts if reads_drafts(strategy) else None,
-            truncate=job.truncate,
-        ):
-            if isinstance(outcome, NartkError):
-                raise outcome
-            found[index] = outcome
-        return [found[index] for index in range(len(job.lines))]
-
-    def _decode(self, model: Model, strategy: Any, job: Job, batch_size: int) -> Outcome:
-        results = self._results(model, strategy, job, batch_size)
+        results = self._results(job, batch_size)
         stats = summarize(results, 0.0)
         return Outcome(
             tokens=[list(result.hypotheses[0].tokens) for result in results],
@@ -157,6 +131,63 @@ class NartkEngine:
             drafted=stats.drafted,
             accepted=stats.accepted,
         )
+
+    def costs(self, job: Job, batch_size: int) -> dict[str, float] | None:
+        """The seconds that each of `report.PARTS` takes of a decoding from ids to ids.
+
+        None where the strategy does not tell.
+        """
+        model, strategy = self.model, self.strategy
+        prefixes, drafts = self._given(job)
+        requests = [
+            model.request(
+                index,
+                line,
+                strategy,
+                prefix="" if prefixes is None else prefixes[index],
+                drafts=() if drafts is None else drafts[index],
+                truncate=job.truncate,
+            )
+            for index, line in enumerate(job.lines)
+        ]
+        scorer = model.scorer_for(strategy)
+        start = time.perf_counter()
+        stats = summarize([*strategy.run(scorer, requests, batch_size=batch_size)], 0.0)
+        whole = time.perf_counter() - start
+        if not stats.verify_seconds:
+            return None
+        spent = {
+            "encode": stats.encode_seconds,
+            "draft": stats.draft_seconds,
+            "verify": stats.verify_seconds,
+        }
+        return {**spent, "loop": whole - sum(spent.values())}
+
+    def _given(self, job: Job) -> tuple[Sequence[str] | None, Sequence[Sequence[str]] | None]:
+        """What outputs must begin with, and drafts, as far as the strategy takes them.
+
+        A non-autoregressive model's outputs are not forced: they cost the same whatever they are.
+        """
+        prefixes = job.prefixes
+        if job.forced is not None:
+            prefixes = job.forced if PassScorer in protocols(self.strategy) else None
+        return prefixes, job.drafts if reads_drafts(self.strategy) else None
+
+    def _results(self, job: Job, batch_size: int) -> list[Result]:
+        prefixes, drafts = self._given(job)
+        found: dict[int, Result] = {}
+        for index, outcome in self.model.stream(
+            job.lines,
+            self.strategy,
+            batch_size=batch_size,
+            prefixes=prefixes,
+            drafts=drafts,
+            truncate=job.truncate,
+        ):
+            if isinstance(outcome, NartkError):
+                raise outcome
+            found[index] = outcome
+        return [found[index] for index in range(len(job.lines))]
 
 
 @dataclass(frozen=True)
@@ -306,6 +337,7 @@ class CTranslate2(Peer):
     def build(self) -> None:
         from nartk.adapters.ctranslate2 import import_ctranslate2, to_ctranslate2
 
+        require_threads(self.replicas, self.threads)
         ctranslate2 = import_ctranslate2()
         is_int8 = self.int8 or self.dtype == "int8"
         compute = (
@@ -326,7 +358,7 @@ class CTranslate2(Peer):
                 device=self.device.type,
                 compute_type=compute,
                 inter_threads=self.replicas,
-                intra_threads=max(1, self.threads // self.replicas),
+                intra_threads=self.threads // self.replicas,
             )
 
     def generate(self, batches: Sequence[_Batch]) -> Iterator[list[list[int]]]:

@@ -46,15 +46,17 @@ p50 p90 p99: latency of a sentence from its entry into a batch to its end, of a 
   text. MB: peak memory. differ: sentences whose output is not greedy search's in the same type.
 less greedy: the metric's difference to greedy search in the same type, with its 95 % interval by paired
   bootstrap."""
+PARTS = ("encode", "draft", "verify", "loop")
 _COST_COLUMNS = (
-    *("engine", "type", "batch", "encode ms", "start ms", "draft ms", "verify ms", "rest ms", "ms a pass"),
+    *("engine", "type", "batch", *(f"{part} ms" for part in PARTS), "draft and loop", "ms a pass"),
     *("tokens a pass", "x greedy", "x if drafts were free"),
 )
-COST_LEGEND = """Where the time goes, ms a sentence, medians of rounds; reading the clocks costs some of it.
-encode: the model reads the source. start: the drafter does. draft: what it takes at each pass. verify: the
-  model's passes and its cache. rest: the loop, and text to ids and back. ms a pass: of verify alone.
-x greedy: the sums' ratio. x if drafts were free: the same without start and draft, the most that a drafter
-  with as many tokens a pass can give."""
+COST_LEGEND = """Where the time goes from ids to ids, ms a sentence, medians of rounds; reading the clocks costs
+  some of it. encode: the model reads the source. draft: the drafter does, and what it takes at each pass.
+  verify: the model's passes. loop: the host's work around them. draft and loop: their share of the whole.
+  ms a pass: of verify alone.
+x greedy: the sums' ratio. x if drafts were free: the same without draft, the most that a drafter with as many
+  tokens a pass can give."""
 
 
 def summarize(cell: Cell, qualities: Sequence[Quality] = ()) -> dict[str, Any]:
@@ -230,13 +232,14 @@ def cost_table(summaries: Sequence[dict[str, Any]]) -> str:
             costs, passes = entry["costs"], entry["passes_per_sentence"]
             whole, greedy = sum(costs.values()), base.get(entry["dtype"])
             tokens = entry["tokens"] / summary["sentences"]
-            free = whole - costs["start"] - costs["draft"]
+            free = whole - costs["draft"]
             rows.append(
                 (
                     entry["engine"],
                     entry["dtype"],
                     str(summary["batch_size"]),
-                    *(f"{each:.2f}" for each in costs.values()),
+                    *(f"{costs[part]:.2f}" for part in PARTS),
+                    f"{(costs['draft'] + costs['loop']) / whole:.0%}",
                     _number(_per(costs["verify"], passes), 2),
                     _number(_per(tokens, passes), 2),
                     *(_number(_per(greedy, each), 2) for each in (whole, free)),
