@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
+import shlex
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -36,6 +39,7 @@ class Spec:
         dtype: fp32, bf16, fp16 or int8.
         model: The model that a strategy decodes with; empty: the benchmark's.
         replicas: Engines of one thread of a strategy.
+        command: Of a program that is a peer by itself; empty: none.
     """
 
     label: str
@@ -44,11 +48,12 @@ class Spec:
     dtype: str
     model: str = ""
     replicas: int = 1
+    command: str = ""
 
     @property
     def peer(self) -> bool:
-        """Whether it is another library."""
-        return self.name in PEERS
+        """Whether it is another library or program."""
+        return bool(self.command) or self.name in PEERS
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,7 @@ class Outcome:
         latencies: Seconds of each sentence from its entry into a batch to its end, in any order; empty where
             the engine does not tell.
         passes, drafted, accepted: Summed over sentences; None where the engine does not tell.
+        seconds: What it took, where the engine itself tells the time.
     """
 
     tokens: list[list[int]]
@@ -91,6 +97,7 @@ class Outcome:
     passes: int | None = None
     drafted: int | None = None
     accepted: int | None = None
+    seconds: float | None = None
 
 
 def require_threads(replicas: int, threads: int) -> None:
@@ -106,6 +113,7 @@ class NartkEngine:
     """A strategy of nartk. It learns within a job, as in a run of nartk-decode."""
 
     by_sentence: ClassVar[bool] = False
+    in_process: ClassVar[bool] = True
 
     def __init__(self, spec: Spec, setup: Setup) -> None:
         require_threads(spec.replicas, setup.threads)
@@ -208,6 +216,7 @@ class Peer:
 
     package: ClassVar[str]
     by_sentence: ClassVar[bool] = True  # at batch 1 each sentence is a job of its own
+    in_process: ClassVar[bool] = True  # its memory is the process's
     in_turn: ClassVar[bool] = True  # a batch begins when the one before it has ended
 
     beam: int = option(1, "hypotheses kept", low=1)
@@ -419,6 +428,52 @@ class Fairseq(Peer):
             yield [each[0]["tokens"].tolist() for each in found]
 
 
+class Program:
+    """A program of the user's, which decodes what it reads on stdin; `cli.bench` documents how.
+
+    Raises:
+        UsageError: The command is empty, or not one by the rules of a shell.
+        OSError: There is no such program.
+    """
+
+    by_sentence: ClassVar[bool] = False
+    in_process: ClassVar[bool] = False
+
+    def __init__(self, spec: Spec, setup: Setup) -> None:
+        values = {"model": str(model_folder(setup.model)), "dtype": spec.dtype, "threads": setup.threads}
+        try:
+            words = [word.format(**values) for word in shlex.split(spec.command)]
+        except (ValueError, KeyError, IndexError) as error:
+            raise UsageError(f"the command {spec.command!r} is malformed: {error}") from error
+        self.command = words
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.signature = f"{spec.label}|dtype:{spec.dtype}"
+
+    def decode(self, job: Job, batch_size: int) -> Outcome:
+        """Sends the sentences of a job; the program tells what it decoded, and how long that took."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        request = {"lines": job.lines, "limits": job.limits, "batch_size": batch_size}
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise UsageError(f"{self.command[0]} ended with status {self.process.wait()}")
+        found = json.loads(answer)
+        if "error" in found:
+            raise UsageError(f"{self.command[0]}: {found['error']}")
+        for name in ("tokens", "texts"):
+            if len(found[name]) != len(job.lines):
+                raise UsageError(
+                    f"{self.command[0]} gave {len(found[name])} {name} for {len(job.lines)} lines"
+                )
+        return Outcome(found["tokens"], found["texts"], seconds=found["seconds"])
+
+    def close(self) -> None:
+        """Lets the program end."""
+        self.process.communicate()
+
+
 MODEL, REPLICAS = "model", "replicas"  # the options of a spec that are none of its strategy
 PEERS: dict[str, type[Peer]] = {"hf": HuggingFace, "ctranslate2": CTranslate2, "fairseq": Fairseq}
 
@@ -468,8 +523,22 @@ def _value(text: str, wanted: type, where: str) -> Any:
     raise UsageError(f"{where!r} has the value {text!r}", fix=f"give one that is {shown}")
 
 
-def open_engine(spec: Spec, setup: Setup) -> NartkEngine | Peer:
+def program(text: str, dtype: str) -> Spec:
+    """Reads ``NAME=COMMAND``.
+
+    Raises:
+        UsageError: It is not of that form.
+    """
+    label, _, command = text.partition("=")
+    if not label or not command.strip():
+        raise UsageError(f"--peer is {text!r}", fix="write NAME=COMMAND")
+    return Spec(label, label, {}, dtype, command=command)
+
+
+def open_engine(spec: Spec, setup: Setup) -> NartkEngine | Peer | Program:
     """Loads an engine; raises what says why it cannot run."""
+    if spec.command:
+        return Program(spec, setup)
     if not spec.peer:
         return NartkEngine(spec, setup)
     peer = PEERS[spec.name](**spec.options)
