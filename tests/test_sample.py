@@ -418,7 +418,6 @@ def test_the_command_writes_the_same_file_in_fewer_passes(
                 "sample",
                 "--draft",
                 "source",
-                "--no-exact",
                 "--assert-lossless",
             ]
         )
