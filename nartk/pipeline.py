@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -553,7 +552,7 @@ def model_folder(name: str | os.PathLike[str]) -> Path:
     """
     if str(name) not in SHIPPED:
         return Path(name)
-    folder = Path(import_module("nartk.data").__path__[0]) / str(name)
+    folder = Path(__file__).parent / "data" / "models" / str(name)
     if not folder.is_dir():
         raise ModelNotFoundError(f"the shipped model {str(name)!r} is not in this installation")
     return folder

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from support.parallel_drafters import small_network
-from tiny import SENTENCES, random_model
+from support.tiny import SENTENCES, random_model
 
 from nartk import pipeline
 from nartk.bench import costs, report, runner

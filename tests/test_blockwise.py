@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 import torch.nn.functional as F
-from transformers_small import padded, vocabulary
+from support.transformers_small import padded, vocabulary
 
 from nartk.models.blockwise import MASK, Blockwise, BlockwiseConfig, BlockwiseScorer
 from nartk.models.nar import NarTraining

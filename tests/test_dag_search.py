@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scripted import decode
+from support.scripted import decode
 from test_da_transformer import network, sentences
 from torch import Tensor
 

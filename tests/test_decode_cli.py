@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import tiny
 import torch
+from support import tiny
 
 import nartk.pipeline
 from nartk.cli import decode

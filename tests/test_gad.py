@@ -47,8 +47,8 @@ from support.scripted_passes import (
     random_request,
     random_table,
 )
+from support.transformers_small import random_requests
 from test_iad import aligned_rule
-from transformers_small import random_requests
 
 from nartk.bench.engines import Spec
 from nartk.bench.report import guarantee

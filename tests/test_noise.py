@@ -19,10 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nartk.cli.noise import main
-from nartk.data.lexicon import lexicon, misspellings, regular_form
-from nartk.data.m2 import M2Edit, M2Sentence, read_m2
-from nartk.data.noise import Noiser, annotate, misspell
-from nartk.data.rates import (
+from nartk.data.gec.lexicon import lexicon, misspellings, regular_form
+from nartk.data.gec.noise import Noiser, annotate, misspell
+from nartk.data.gec.rates import (
     KINDS,
     REWRITE,
     NoiseRates,
@@ -32,13 +31,14 @@ from nartk.data.rates import (
     load_rates,
     rates_names,
 )
+from nartk.data.m2 import M2Edit, M2Sentence, read_m2
 from nartk.data.text import read_corpus
 from nartk.errors import InputFileError, InputFormatError, UsageError
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 NOISE_300 = """
 import itertools
-from nartk.data.noise import Noiser
+from nartk.data.gec.noise import Noiser
 from nartk.data.text import read_corpus
 for line, tokens in enumerate(itertools.islice(read_corpus("tanaka"), 300)):
     print(Noiser(seed=2).noise_line(tokens, line))

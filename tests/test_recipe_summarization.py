@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 import pytest
-from recipe_scripts import RECIPES, assert_refused, script
+from support.recipe_scripts import RECIPES, assert_refused, script
 
 from nartk.guarantee import IDENTICAL
 

@@ -17,13 +17,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny
-from realtable import random_transformer
-from small_drafters import shaken
-from support import engine_models
+from support import engine_models, tiny
 from support.distributions import every_output, fit
 from support.engine_models import TYPES, alone, bits_of, on_engine, random_network
 from support.real_passes import RealPasses, engine_of
+from support.realtable import random_transformer
 from support.scripted_passes import (
     EOS,
     ScriptPasses,
@@ -36,9 +34,10 @@ from support.scripted_passes import (
     random_request,
     random_table,
 )
+from support.small_drafters import shaken
 from support.small_passes import GARBAGE, UNREADABLE, Garbage, Near, drafting, random_small
+from support.transformers_small import random_requests, vocabulary
 from test_draft_loop import OneTooMany, RunnerUp, edge_request
-from transformers_small import random_requests, vocabulary
 
 from nartk.bench.report import guarantee
 from nartk.cli.decode import main

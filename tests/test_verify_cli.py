@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
 import torch
+from support import tiny
 
 from nartk import load, registry
 from nartk.cli.verify import main

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import tiny
+from support import tiny
 
 from nartk import engine
 from nartk.registry import strategies

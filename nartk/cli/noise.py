@@ -69,7 +69,7 @@ def _command(argv: Sequence[str]) -> int:
 
 
 def _fit(args: argparse.Namespace) -> int:
-    from nartk.data.rates import align, fit_rates
+    from nartk.data.gec.rates import align, fit_rates
 
     if args.fit is not None:
         name = args.fit
@@ -94,8 +94,8 @@ def _fit(args: argparse.Namespace) -> int:
 
 
 def _noise(args: argparse.Namespace) -> int:
-    from nartk.data.noise import Noiser, annotate
-    from nartk.data.rates import DEFAULT_RATES, load_rates
+    from nartk.data.gec.noise import Noiser, annotate
+    from nartk.data.gec.rates import DEFAULT_RATES, load_rates
     from nartk.data.text import tokenize
 
     rates = load_rates(DEFAULT_RATES if args.rates is None else args.rates)

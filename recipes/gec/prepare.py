@@ -21,9 +21,9 @@ from random import Random
 
 import sentencepiece
 
-from nartk.data.lexicon import misspellings
-from nartk.data.noise import Noiser, annotate
-from nartk.data.rates import DEFAULT_RATES, load_rates, rates_names
+from nartk.data.gec.lexicon import misspellings
+from nartk.data.gec.noise import Noiser, annotate
+from nartk.data.gec.rates import DEFAULT_RATES, load_rates, rates_names
 from nartk.data.text import corpus_names, read_corpus
 
 LONGEST = 80  # tokens of the noised or clean side

@@ -13,8 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from nartk.data.confusions import AGREEMENT, ARTICLES, DROPPED, EXTRAS, PREPOSITIONS, PRONOUNS, confusions
-from nartk.data.lexicon import NOUNS, VERBS, lexicon
+from nartk.data.gec.confusions import AGREEMENT, ARTICLES, DROPPED, EXTRAS, PREPOSITIONS, PRONOUNS, confusions
+from nartk.data.gec.lexicon import NOUNS, VERBS, lexicon
 from nartk.data.m2 import NOOP, M2Edit, M2Sentence
 from nartk.data.text import CORPORA, read_corpus
 from nartk.errors import InputFileError, InputFormatError, UsageError

@@ -1,8 +1,8 @@
 """Turns clean English into learners' English, to train grammatical error correction on synthetic pairs.
 
-Every edit belongs to one of `nartk.data.rates.KINDS`; how often each occurs comes from a table of rates, such
-as one fitted to a corpus of real errors. The same seed, line and copy give the same noise on every machine,
-in any order of the lines.
+Every edit belongs to one of `nartk.data.gec.rates.KINDS`; how often each occurs comes from a table of rates,
+such as one fitted to a corpus of real errors. The same seed, line and copy give the same noise on every
+machine, in any order of the lines.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from nartk.data.confusions import (
+from nartk.data.gec.confusions import (
     AGREEMENT,
     ARTICLES,
     BY_EAR_OF,
@@ -28,8 +28,8 @@ from nartk.data.confusions import (
     PRONOUNS,
     confusions,
 )
-from nartk.data.lexicon import NOUNS, VERBS, lexicon, misspellings, regular_form
-from nartk.data.rates import KINDS, NoiseRates, load_rates
+from nartk.data.gec.lexicon import NOUNS, VERBS, lexicon, misspellings, regular_form
+from nartk.data.gec.rates import KINDS, NoiseRates, load_rates
 
 
 def _like(word: str, model: str) -> str:
