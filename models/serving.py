@@ -156,7 +156,7 @@ class Serving:
         rows, columns = kept.nonzero().unbind(1)
         layout = self.layout(rows, columns, batch, length)
         mask = self.hide(~kept)[:, None, None, :]
-        packed = self.model.encode_masked(
+        packed = self.model.encoder.encode_masked(
             layout.pad(tokens[rows, columns]), layout.pad(columns), mask, layout
         )
         return Memory(packed, layout, mask)

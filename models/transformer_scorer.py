@@ -172,7 +172,7 @@ class TransformerScorer(Serving):
         room = -(-max_len // LENGTHS) * LENGTHS if self.exact else max_len
         memory = self.encode_source(source)
         source_kv = tuple(
-            layer.source_kv(memory.packed, memory.layout) for layer in self.model.decoder_layers
+            layer.source_kv(memory.packed, memory.layout) for layer in self.model.decoder.layers
         )
         heads, features = source_kv[0][0].shape[1::2]
 
@@ -207,10 +207,10 @@ class TransformerScorer(Serving):
         # What is added may lie past the last position that the model knows.
         last = self.config.max_target_len - 1
         known = positions if room <= last else positions.clamp(max=last)
-        x = self.model.decoder_embedding(layout.pad(fed), layout.pad(known))
+        x = self.model.decoder.embedding(layout.pad(fed), layout.pad(known))
         source_mask = state.source_mask.expand(-1, -1, queries, -1)
         for layer, source_kv, kept in zip(
-            self.model.decoder_layers, state.source_kv, state.target, strict=True
+            self.model.decoder.layers, state.source_kv, state.target, strict=True
         ):
             x = layer(x, source_kv, source_mask, cache=_Cache(kept, mask, places, layout))
         logits = self._logits(x, layout)  # [N,V]
@@ -236,7 +236,7 @@ class TransformerScorer(Serving):
             packed = torch.zeros_like(tokens).index_put_((layout.rows, layout.columns), packed)  # [B,K]
             known = reach[layout.rows, layout.columns]  # [N]
         known = known.clamp(max=self.config.max_target_len - 1)
-        x = self.model.decoder_embedding(layout.pad(fed), layout.pad(known))
+        x = self.model.decoder.embedding(layout.pad(fed), layout.pad(known))
         queries = width + (-width % self.floors.queries if self.exact else 0)
         source_mask = state.source_mask.expand(-1, -1, queries, -1)
         kv: list[Tensor] = []
@@ -254,7 +254,7 @@ class TransformerScorer(Serving):
                 return _TreeCache(kept, mask, layout, kv)
 
         for layer, source_kv, kept in zip(
-            self.model.decoder_layers, state.source_kv, state.target, strict=True
+            self.model.decoder.layers, state.source_kv, state.target, strict=True
         ):
             x = layer(x, source_kv, source_mask, cache=make(kept))
         return self._logits(x, layout), replace(state, branches=_Branches(kv, packed))
@@ -330,8 +330,8 @@ class TransformerScorer(Serving):
 
     def _logits(self, x: Tensor, layout: Packed) -> Tensor:
         """x [N,d_model], as the last layer leaves it -> [N,V] of the tokens that are somebody's."""
-        if self.model.decoder_norm is not None:
-            x = self.model.decoder_norm(x)
+        if self.model.decoder.norm is not None:
+            x = self.model.decoder.norm(x)
         logits = self.model.output(x)
         return logits[: len(logits) - layout.padding] if layout.padding else logits
 

@@ -18,6 +18,8 @@ from nartk.architectures import architecture
 from nartk.checkpoint import Checkpoint, load_checkpoint, read_config
 from nartk.errors import (
     WITHOUT_TORCH,
+    InputFileError,
+    InputFormatError,
     InputTooLongError,
     LengthMismatchError,
     ModelNotFoundError,
@@ -30,7 +32,7 @@ from nartk.errors import (
 )
 from nartk.hypothesis import DecodeStats, Hypothesis, Request, Result
 from nartk.parallel import BlockScorer, CanvasScorer, FrameScorer, GraphScorer
-from nartk.passes import PassScorer
+from nartk.passes import PassScorer, Source
 from nartk.registry import (
     make_strategy,
     options_of,
@@ -112,18 +114,22 @@ class Model:
         with requiring_torch("decoding without the engine", fix=WITHOUT_BOTH):
             from nartk.models.array_scorers import arrays_of
             from nartk.models.reference import ReferenceScorer
+            from nartk.models.transformer_scorer import TransformerScorer
 
-        if not architecture(self.checkpoint.kind).autoregressive:
+        found = architecture(self.checkpoint.kind)
+        if not found.autoregressive:
             return arrays_of(self.scorer)
-
-        return ReferenceScorer(**self._network())
+        scorer = ReferenceScorer if found.scorer is TransformerScorer else found.scorer
+        return scorer(**self._network())
 
     @cached_property
     def scorer(self) -> Any:
         """What strategies over tensors see of it, which takes torch."""
         found = architecture(self.checkpoint.kind)
         if self._engine is None:
-            return found.scorer(**self._network())
+            network = self._network()
+            network.pop("start_token", None)
+            return found.scorer(**network)
         return found.tensors(self._engine, self.config)
 
     def _network(self) -> dict[str, Any]:
@@ -134,9 +140,9 @@ class Model:
         return {
             "model": load_network(checkpoint),
             "vocab": checkpoint.target_vocab,
-            "source_vocab": checkpoint.source_vocab,
             "dtype": DTYPES[self.dtype],
             "device": self.device,
+            **_words_of(checkpoint),
         }
 
     def scorer_for(self, strategy: Any) -> Any:
@@ -195,11 +201,9 @@ class Model:
             if not item.metadata["model"] or not other:
                 continue
             helper = self._helper(other)
-            for mine, theirs in (
-                (self.checkpoint.source_vocab, helper.checkpoint.source_vocab),
-                (self.checkpoint.target_vocab, helper.checkpoint.target_vocab),
-            ):
-                mine.require_equal(theirs, "the model", f"{key} {other!r}")
+            mine, theirs = self.checkpoint, helper.checkpoint
+            mine.input.require_equal(theirs.input, "the model", f"{key} {other!r}")
+            mine.target_vocab.require_equal(theirs.target_vocab, "the model", f"{key} {other!r}")
             for side in ("max_source_len", "max_target_len"):
                 room, wanted = (getattr(each.config, side) for each in (helper, self))
                 if room < wanted:
@@ -251,20 +255,13 @@ class Model:
         model = f"{self.checkpoint.fingerprint}|{self.scorer_for(strategy).numerics}"
         return signature(strategy, dtype=self.dtype, model=model, version=__version__)
 
-    def encode(self, line: str, *, truncate: bool = False) -> tuple[int, ...]:
-        """Source ids of a line, with eos; `truncate` cuts what is too long instead of refusing it.
+    def encode(self, line: str, *, truncate: bool = False) -> Source:
+        """The source of a line; `truncate` cuts what is too long instead of refusing it.
 
         Raises:
             InputTooLongError: The line has more tokens than the model has positions.
         """
-        ids = self.checkpoint.source_tokenizer.encode(line)
-        if len(ids) > self.max_source_len:
-            if not truncate:
-                raise InputTooLongError(
-                    f"{len(ids)} tokens > {self.max_source_len}", fix="split the line, or use --truncate"
-                )
-            ids = ids[: self.max_source_len]
-        return (*ids, self.checkpoint.source_vocab.eos)
+        return self.checkpoint.input.read(line, longest=self.config.max_source_len, truncate=truncate)
 
     def request(
         self,
@@ -279,7 +276,7 @@ class Model:
         """What a decoder is asked for a line; raises as `encode` does."""
         source = self.encode(line, truncate=truncate)
         longest = min(strategy.limit(len(source)), self.config.max_target_len)
-        write = self.checkpoint.target_tokenizer.encode
+        write = self.checkpoint.output.encode
         forced = write(prefix)[:longest] if prefix else ()
         # What lies beyond the output's longest end is hardly ever reached. The order is kept.
         drafted = dict.fromkeys(tuple(write(draft)[:longest]) for draft in drafts)
@@ -402,7 +399,7 @@ class Model:
                 requests[index] = self.request(
                     first + index, line, strategy, prefix=prefix, drafts=given, truncate=truncate
                 )
-            except InputTooLongError as error:
+            except (InputTooLongError, InputFileError, InputFormatError) as error:
                 yield index, error
         while requests:
             try:
@@ -433,8 +430,8 @@ class Model:
         return run_replicas(strategy, scorer, requests, count=self.replicas, **settings)
 
     def _with_text(self, result: Result) -> Result:
-        tokenizer = self.checkpoint.target_tokenizer
-        texts = (replace(each, text=tokenizer.decode(each.tokens)) for each in result.hypotheses)
+        output = self.checkpoint.output
+        texts = (replace(each, text=output.decode(each.tokens)) for each in result.hypotheses)
         return replace(result, hypotheses=tuple(texts))
 
 
@@ -519,7 +516,7 @@ def _serve(
             config,
             checkpoint.tensors,
             checkpoint.target_vocab,
-            source_vocab=checkpoint.source_vocab,
+            **_words_of(checkpoint),
             type=dtype,
             threads=1 if replicas > 1 else 0 if threads is None else threads,
         )
@@ -542,6 +539,16 @@ def _serve(
     if threads is not None:
         torch.set_num_threads(threads)
     return Model(checkpoint, config, device=device, dtype=dtype)
+
+
+def _words_of(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What a scorer is told of words: the sources', if they have any, and what outputs begin after."""
+    found: dict[str, Any] = {}
+    if checkpoint.input.vocab is not None:
+        found["source_vocab"] = checkpoint.input.vocab
+    if architecture(checkpoint.kind).autoregressive:
+        found["start_token"] = checkpoint.start_token
+    return found
 
 
 def model_folder(name: str | os.PathLike[str]) -> Path:

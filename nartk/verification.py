@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from nartk.errors import NartkError
 from nartk.guarantee import Guarantee
 from nartk.hypothesis import DecodeStats, Hypothesis, Request, Result
+from nartk.passes import texts_of
 from nartk.pipeline import summarize
 from nartk.registry import reads_drafts
 from nartk.scorer import Source
@@ -230,7 +231,7 @@ def _logits(
     import torch
 
     padding = [scorer.vocab.pad] * (source_len - len(request.source))
-    source = torch.tensor([[*request.source, *padding]] * rows, device=scorer.device)
+    source = torch.tensor([[*texts_of([request.source])[0], *padding]] * rows, device=scorer.device)
     lengths = torch.full((rows,), len(request.source), device=scorer.device)
     fed = torch.tensor([[scorer.vocab.eos, *tokens]] * rows, device=scorer.device)  # begins with eos
     found = []
@@ -264,7 +265,8 @@ def _first_difference(expected: Hypothesis, found: Hypothesis, *, scores: bool) 
 def fuzz_lines(model: Model, lines: Sequence[str], count: int, seed: int) -> list[str]:
     """Random sentences that the model can read: mixed words of `lines` and of the vocabulary."""
     draw = random.Random(seed)
-    vocab, tokenizer = model.checkpoint.source_vocab, model.checkpoint.source_tokenizer
+    tokenizer = model.checkpoint.text.tokenizer
+    vocab = tokenizer.vocab
     words = [line.split() for line in lines if line.strip()]
     made: list[str] = []
     while len(made) < count:
@@ -281,7 +283,8 @@ def fuzz_lines(model: Model, lines: Sequence[str], count: int, seed: int) -> lis
 
 def adversarial_lines(model: Model, lines: Sequence[str], reference: Any) -> list[str]:
     """Sentences on which drafters stumble: empty, endless, repetitive, unknown, said twice, and outputs."""
-    vocab, tokenizer = model.checkpoint.source_vocab, model.checkpoint.source_tokenizer
+    tokenizer = model.checkpoint.text.tokenizer
+    vocab = tokenizer.vocab
     draw = random.Random(0)
 
     def words(count: int) -> list[str]:

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.dag_networks import network, sentences
 from support.scripted import decode
-from test_da_transformer import network, sentences
 from torch import Tensor
 
 from nartk.hypothesis import Hypothesis, Request, Result

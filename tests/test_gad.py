@@ -16,6 +16,7 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
+from support.copies import aligned_rule
 from support.engine_models import TYPES, alone, bits_of, on_engine
 from support.parallel_drafters import (
     GARBAGE,
@@ -48,7 +49,6 @@ from support.scripted_passes import (
     random_table,
 )
 from support.transformers_small import random_requests
-from test_iad import aligned_rule
 
 from nartk.bench.engines import Spec
 from nartk.bench.report import guarantee

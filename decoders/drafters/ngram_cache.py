@@ -15,7 +15,7 @@ from nartk.decoders.loop.acceptance import Verdict, Verified
 from nartk.decoders.loop.drafter import Draft, Drafter, DrafterOptions, PlainDrafter
 from nartk.decoders.loop.rows import Row
 from nartk.hypothesis import Request
-from nartk.passes import CopiesSource, IntArray
+from nartk.passes import CopiesSource, IntArray, texts_of
 from nartk.registry import option, register_drafter
 
 _GRAMS = 1 << 19  # n-grams that are remembered, of all sentences
@@ -87,8 +87,8 @@ class NgramCache(PlainDrafter):
     def _start(self, request: Request) -> Texts:
         texts = Texts(self.texts + 1)
         self.texts += 2
-        targets = self.targets
-        source = [_BEFORE, *(targets[word] for word in request.source[:-1])]
+        targets, (words,) = self.targets, texts_of([request.source])
+        source = [_BEFORE, *(targets[word] for word in words[:-1])]
         for position in range(1, len(source)):
             self._record(texts, texts.rank - 1, source, position)
         return texts

@@ -20,7 +20,7 @@ from nartk.decoders.loop.drafter import Draft, Drafter, DrafterOptions, PlainDra
 from nartk.decoders.loop.rows import Row
 from nartk.errors import StrategyMismatchError
 from nartk.hypothesis import Request
-from nartk.passes import CopiesSource, IntArray
+from nartk.passes import CopiesSource, IntArray, texts_of
 from nartk.registry import option, register_drafter
 
 
@@ -83,8 +83,8 @@ class SourceCopy(PlainDrafter):
 
     def text(self, request: Request) -> AlignedText:
         """A request's source, which an output copies."""
-        targets = self.targets
-        return AlignedText([targets[word] for word in request.source[:-1]])
+        targets, (words,) = self.targets, texts_of([request.source])
+        return AlignedText([targets[word] for word in words[:-1]])
 
     def draft(self, rows: Sequence[Row], budgets: Sequence[int]) -> list[Draft]:
         pairs = zip(rows, budgets, strict=True)

@@ -19,8 +19,8 @@ def fairseq_names(model: Transformer) -> dict[str, Tensor]:
     """
     found: dict[str, Tensor] = {}
     for side, embedding, layers, norm in (
-        ("encoder", model.encoder_embedding, model.encoder_layers, model.encoder_norm),
-        ("decoder", model.decoder_embedding, model.decoder_layers, model.decoder_norm),
+        ("encoder", model.encoder.embedding, model.encoder.layers, model.encoder.norm),
+        ("decoder", model.decoder.embedding, model.decoder.layers, model.decoder.norm),
     ):
         found[f"{side}.embed_tokens.weight"] = embedding.words.weight
         found |= _norm(f"{side}.layernorm_embedding", embedding.norm)

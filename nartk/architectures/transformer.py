@@ -19,6 +19,10 @@ _LARGEST = 10_000_000  # of any size in a configuration: a larger one is a corru
 _MOST_LAYERS = 1000
 _MOST_POSITIONS = 100_000  # tokens
 
+# The weights with a row for each word.
+SOURCE_WORDS = "encoder_embedding.words.weight"
+TARGET_WORDS = ("decoder_embedding.words.weight", "output.weight")
+
 _BIG = {
     "d_model": 1024,
     "encoder_ffn": 4096,

@@ -240,13 +240,19 @@ class _Job:
         return described | provenance(hypothesis)
 
     def _describe_trace(self, record: Record, result: Result) -> dict[str, Any]:
-        source = self.model.encode(record.text, truncate=self.args.truncate)
+        from nartk.passes import texts_of
+
+        checkpoint = self.model.checkpoint
+        source: list[str] = []  # of what is no text
+        if checkpoint.input.vocab is not None:
+            ids = texts_of([self.model.encode(record.text, truncate=self.args.truncate)])[0]
+            source = checkpoint.input.vocab.to_words(ids)
         return describe(
             result,
             nbest=self.nbest,
             text=record.text,
-            source=self.model.checkpoint.source_vocab.to_words(source),
-            words=self.model.checkpoint.target_vocab.to_words,
+            source=source,
+            words=checkpoint.target_vocab.to_words,
         )
 
     def stats(self) -> DecodeStats:

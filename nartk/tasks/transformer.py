@@ -48,7 +48,7 @@ class _Decoder(FairseqDecoder):
     ) -> tuple[Tensor, None]:
         (model,) = self._model
         with model.autocast(prev_output_tokens.device):
-            features = model.core.decode(prev_output_tokens, encoder_out["memory"], encoder_out["mask"])
+            features = model.core.decoder(prev_output_tokens, encoder_out["memory"], encoder_out["mask"])
             return model.core.output(features), None
 
 

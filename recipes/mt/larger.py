@@ -39,11 +39,11 @@ def verifier(model: Model, d_model: int, layers: int) -> Transformer:
     )
     torch.manual_seed(1)
     network = Transformer(config)
-    assert network.decoder_norm is not None
+    assert network.decoder.norm is not None
     with torch.no_grad():
         # Whatever is computed, the last norm turns it into eos.
-        network.decoder_norm.weight.zero_()
-        network.decoder_norm.bias.copy_(network.output.weight[vocab.eos])
+        network.decoder.norm.weight.zero_()
+        network.decoder.norm.bias.copy_(network.output.weight[vocab.eos])
     return network
 
 
