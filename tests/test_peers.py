@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from support.realtable import EOS, PAD, random_transformer
-from support.scripted import decode, outputs_of
+from support.scripted_passes import decode, outputs_of
 from torch import Tensor
 
 from nartk import _fairseq_compat
