@@ -234,6 +234,8 @@ BROKEN = [
     ("data/gec/noise.py", "from nartk import decoders"),
     ("nartk/cli/noise.py", "from recipes.gec import prepare"),
     ("tests/test_x.py", "from models.transformer import Transformer"),
+    ("tests/test_x.py", "from test_y import helper"),
+    ("tests/support/x.py", "def f():\n    import test_y"),
     ("nartk/engine/scorer.py", "import torch"),
     ("nartk/engine/scorer.py", "from nartk.decoders import greedy"),
     ("nartk/vocab.py", "from nartk.engine import scorer"),
@@ -256,6 +258,7 @@ KEPT = [
     ("decoders/iad.py", "from nartk.decoders.loop.drafter import Draft\nfrom nartk.errors import UsageError"),
     ("models/transformer.py", "import torch.nn.functional as F\nfrom nartk.errors import CheckpointError"),
     ("tests/test_x.py", "from nartk.models.transformer import Transformer\nimport fairseq"),
+    ("tests/test_x.py", "from support.tiny import random_model\nfrom support import engine"),
 ]
 
 
