@@ -94,8 +94,8 @@ def drafts(paths: Sequence[Path], quality: Path, output: Path) -> None:
     ]
     columns = ["engine", "type", *(f"d_model {size}" for size in sizes), "BLEU less greedy"]
     note = [
-        "Times as fast as greedy search in the same type, batch 1, medians of the rounds (lowest-highest), by",
-        "the CPU's time; of greedy search, tokens a second. Verifiers have the teacher's distribution.",
+        "Times as fast as greedy search in the same type, batch 1, medians of the rounds (lowest-highest),",
+        "CPU time; of greedy search, tokens a second. Verifiers have the teacher's distribution.",
     ]
     output.with_suffix(".md").write_text(
         page("When drafts pay", [*runs, scored], [table(columns, body), note])

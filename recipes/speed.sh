@@ -5,7 +5,7 @@
 #
 # A figure is (minutes on 2 cores of an AMD EPYC)
 #   engines  the shipped model on JFLEG beside other libraries, 1 and 2 threads (8)
-#   base     Transformer-base, random weights, outputs forced with 0, 1 and 3 edits, 2 threads (4)
+#   base     Transformer-base, random weights, outputs forced with 0, 1 and 3 edits, 2 threads (6)
 #   teacher  the teacher of the translation recipe beside other libraries (4)
 #   native   native decoders of non-autoregressive models: trained, and of base size with random weights (3)
 #   drafts   when drafts pay: verifiers of d_model 128 to 1024 with the teacher's distribution (8)
@@ -88,7 +88,7 @@ engines() {
 
 base() {
   # shellcheck disable=SC2046
-  measure bench.base --random $size --forced-edits 0,1,3 $(limit 8) --threads 2 --batch-size 1 --dtype fp32,int8 \
+  measure bench.base --random $size --forced-edits 0,1,3 $(limit 12) --threads 2 --batch-size 1 --dtype fp32,int8 \
     --strategies greedy,iad,iad:adaptive=0 --peers hf,ctranslate2,fairseq "${rounds[@]}"
   publish bench.base.md gec
 }

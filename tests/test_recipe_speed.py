@@ -1,4 +1,4 @@
-"""recipes/speed.sh: what it refuses, that each figure runs (slow: many processes), and what its tables say."""
+"""recipes/speed.sh: what it refuses, that each figure runs (slow), and what its tables say."""
 
 from __future__ import annotations
 
