@@ -1,4 +1,4 @@
-"""nartk's Transformer as a fairseq model: `--arch nartk_transformer` and its presets."""
+"""nartk's autoregressive models under fairseq: `--arch nartk_transformer` and its presets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from fairseq.models import FairseqDecoder, FairseqEncoder, register_model
 from torch import Tensor
 
-from nartk.architectures import architecture
+from nartk.architectures import architecture, architectures
 from nartk.models.distil_losses import tokens_a_pass
 from nartk.models.nar import NarTraining
 from nartk.models.transformer import TransformerConfig
@@ -52,9 +52,9 @@ class _Decoder(FairseqDecoder):
             return model.core.output(features), None
 
 
-@register_model("nartk_transformer")
 class FairseqTransformer(CoreModel):
-    """Holds a core Transformer; its options are the fields of TransformerConfig."""
+    """Holds a core Transformer, or another network of its `encode` and `decode`; its options are the fields
+    of the architecture's configuration."""
 
     architecture = architecture("transformer")
 
@@ -85,4 +85,7 @@ class FairseqTransformer(CoreModel):
         return lengths.sum(), tokens_a_pass(words == best, lengths, block).sum()
 
 
-register_presets(FairseqTransformer)
+for _name, _each in architectures().items():
+    if _each.autoregressive:
+        _model = type(f"Fairseq_{_name}", (FairseqTransformer,), {"architecture": _each})
+        register_presets(register_model(f"nartk_{_name}")(_model))
