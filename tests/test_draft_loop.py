@@ -18,7 +18,9 @@ import pytest
 from support.pass_strategies import (
     Drafting,
     MakeDrafter,
+    OneTooMany,
     Proposes,
+    RunnerUp,
     given_drafts,
     ngram_cache,
     only,
@@ -34,6 +36,7 @@ from support.scripted_passes import (
     TablePasses,
     decode,
     differing,
+    edge_request,
     outputs_of,
     plain_greedy,
     random_request,
@@ -191,24 +194,6 @@ class Believes(ArgmaxAcceptance):
         return Verdict(range(len(row.draft.tokens)), tokens, [0.0] * len(tokens))
 
 
-class OneTooMany(ArgmaxAcceptance):
-    """Known to be wrong: the cell of one rejected token is kept."""
-
-    def __call__(self, row: Row, verified: Verified) -> Verdict:
-        verdict = super().__call__(row, verified)
-        if row.draft.parents is None and len(verdict.accepted) < len(row.draft.tokens):
-            return verdict._replace(accepted=range(len(verdict.accepted) + 1))
-        return verdict
-
-
-class RunnerUp(ArgmaxAcceptance):
-    """Known to be wrong: the word after the best one by id follows."""
-
-    def __call__(self, row: Row, verified: Verified) -> Verdict:
-        verdict = super().__call__(row, verified)
-        return verdict._replace(tokens=[*verdict.tokens[:-1], max(4, verdict.tokens[-1])])
-
-
 @pytest.mark.parametrize("rule", [Believes(), OneTooMany(), RunnerUp()], ids=lambda rule: type(rule).__name__)
 def test_p1_fails_with_a_wrong_acceptance(rule: ArgmaxAcceptance) -> None:
     def make(rng: random.Random, words: int) -> Proposes:
@@ -255,29 +240,6 @@ def test_p1_fails_with_mixed_contexts() -> None:
 
 
 # P7: edges.
-
-
-def edge_request(rng: random.Random, index: int, words: int) -> Request:
-    """A source of 0, 1 or 2 words or with eos first, twice or inside, and a limit of a few tokens."""
-    word = rng.randrange(4, words)
-    anything = tuple(rng.randrange(words) for _ in range(40))
-    source = rng.choice(
-        [
-            (),
-            (word,),
-            (EOS,),
-            (PAD,),
-            (EOS, word),
-            (word, EOS, word, word),
-            (EOS,) * 3,
-            (word,) * 40,
-            anything,
-        ]
-    )
-    max_len = rng.choice([1, 1, 2, 3, 4, 64])
-    prefix = rng.choice([(), (), (), (word,), (EOS,), (word, EOS), (word,) * 10])[:max_len]
-    drafts = rng.choice([(), ((),), (source,), ((EOS,),), ((word, EOS, EOS), source)])
-    return Request(index, (*source, EOS), max_len, prefix, drafts)
 
 
 @pytest.mark.parametrize("name", [*DRAFTERS, "given"])
