@@ -279,13 +279,13 @@ def require_drafts_reader(strategy: Any) -> None:
     )
 
 
-def signature(strategy: Any, *, dtype: str, model: str, version: str) -> str:
-    """What reproduces a result: ``strategy:iad|exact:1|dtype:fp32|nartk:0.1.0|model:ab12cd``."""
+def signature(strategy: Any, *, exact: bool, dtype: str, model: str, version: str) -> str:
+    """What reproduces a result: ``strategy:iad|match_len:1|exact:1|dtype:fp32|nartk:0.1.0|model:ab12cd``."""
     parts = [f"strategy:{strategy.name}"]
     for name in options_of(strategy.name):
         value = getattr(strategy, name)
         parts.append(f"{name}:{int(value) if isinstance(value, bool) else value}")
-    return "|".join([*parts, f"dtype:{dtype}", f"nartk:{version}", f"model:{model}"])
+    return "|".join([*parts, f"exact:{int(exact)}", f"dtype:{dtype}", f"nartk:{version}", f"model:{model}"])
 
 
 def _flag(name: str) -> str:

@@ -739,7 +739,7 @@ def test_the_command_says_what_greedy_search_says(
         captured = capsys.readouterr()
         assert captured.out == wanted, kind
         drafter = load(folders[kind]).checkpoint.fingerprint
-        signature = f"|exact:1|adaptive:1|drafter:{drafter}|block_size:25|beta:1|tau:3.0|"
+        signature = f"|tree:0|drafter:{drafter}|beta:1|tau:3.0|exact:1|"
         assert signature in captured.err
     assert verify([*command, "--quiet"]) == 0
 

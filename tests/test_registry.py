@@ -85,8 +85,8 @@ def test_a_declaration_makes_a_frozen_dataclass(dog: type) -> None:
 
 def test_the_signature_names_every_option(dog: type) -> None:
     made = make_strategy("dog", {"tail": False, "pitch": 2})
-    assert signature(made, dtype="fp32", model="ab12cd", version="0.1.0") == (
-        "strategy:dog|loudness:3|pitch:2|tail:0|breed:pug|dtype:fp32|nartk:0.1.0|model:ab12cd"
+    assert signature(made, exact=True, dtype="fp32", model="ab12cd", version="0.1.0") == (
+        "strategy:dog|loudness:3|pitch:2|tail:0|breed:pug|exact:1|dtype:fp32|nartk:0.1.0|model:ab12cd"
     )
 
 

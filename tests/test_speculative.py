@@ -552,7 +552,6 @@ def test_what_is_promised_depends_on_the_temperature() -> None:
     assert drawing.promised.guarantee is Guarantee.SAME_DISTRIBUTION
     assert guarantee(_series({})) is Guarantee.IDENTICAL
     assert guarantee(_series({"temperature": 1.0})) is Guarantee.SAME_DISTRIBUTION
-    assert guarantee(_series({"exact": False})) is None
 
 
 def _series(options: dict[str, Any]) -> Any:

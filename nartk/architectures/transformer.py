@@ -78,9 +78,8 @@ def setting(default: Any, help: str, *, choices: Sequence[str] | None = None) ->
         "_12_2": {"encoder_layers": 12, "decoder_layers": 2},
     },
     network="nartk.models.transformer:Transformer",
-    scorer="nartk.models.transformer_scorer:TransformerScorer",
+    scorer="nartk.models.reference:ReferenceScorer",
     engine="nartk.engine.scorer:EngineScorer",
-    tensors="nartk.models.tensor_engine:TensorEngine",
 )
 @dataclass(frozen=True)
 class TransformerConfig:

@@ -22,7 +22,7 @@ from nartk.bench.work import Job
 from nartk.checkpoint import Checkpoint, load_checkpoint
 from nartk.errors import MissingDependencyError, NartkError, StrategyMismatchError, UsageError
 from nartk.hypothesis import Result
-from nartk.models.serving import DTYPES
+from nartk.models.reference import DTYPES
 from nartk.passes import PassScorer
 from nartk.pipeline import load, load_network, model_folder, summarize
 from nartk.registry import option, options_of, protocols, reads_drafts

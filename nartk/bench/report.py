@@ -106,7 +106,7 @@ def summarize(cell: Cell, qualities: Sequence[Quality] = (), *, threads: int | N
 def guarantee(series: Series) -> Guarantee | None:
     """What it guarantees of the model's output; None where another library or another model has made it."""
     name, options = series.spec.name, series.spec.options
-    if name not in strategies() or series.spec.model or not options.get("exact", True):
+    if name not in strategies() or series.spec.model:
         return None
     found: Guarantee = make_strategy(name, options).promised.guarantee
     return found

@@ -57,7 +57,7 @@ EXAMPLES = """  nartk-bench gec-en in.txt --strategies greedy,iad,iad:anchor=uni
       --markdown bench.md --output bench.json --plot bench.png
       all there is to compare, its speed and its quality
   nartk-bench gec-en in.txt --strategies all --metric 'm2 --gold gold.m2'
-  nartk-bench gec-en in.txt --strategies greedy:exact=1,iad:adaptive=1 --together --rounds 15 --limit 50
+  nartk-bench gec-en in.txt --strategies greedy,iad --together --rounds 15 --limit 50
       differences of a few per cent; greedy search by itself shows how many are noise
   nartk-bench gec-en in.txt --dtype fp32,int8 --threads 1,2 --peers ctranslate2 \\
       --peer 'mine=./mine --weights {model} --type {dtype} --threads {threads}'
@@ -99,7 +99,7 @@ def _parser() -> Parser:
         "--dtype",
         metavar="LIST",
         default="fp32",
-        help="fp32, bf16, int8, fp16, with commas (default: fp32)",
+        help="fp32, bf16 and on a CPU int8, on a GPU fp16, with commas (default: fp32)",
     )
     parser.add_argument(
         "--batch-size",

@@ -348,7 +348,7 @@ class _Job:
         )
         calibration.store(model.checkpoint.folder, entry)
         tell(self.args, f"stored in {model.checkpoint.folder / calibration.FILE}")
-        # Where the strategy is exact by default, only options that make it approximate make use of these.
+        # Where the strategy is lossless by default, only options that make it approximate make use of these.
         if make_strategy(strategy.name, own).promised.guarantee is not Guarantee.APPROXIMATE:
             flags = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in chosen.setting.items())
             tell(self.args, f"{strategy.name} stays identical to greedy search without flags; use {flags}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -59,11 +58,6 @@ class EngineScorer(OnEngine):
     def run(self, work: Pass, want: Want) -> Scores:
         self._require_running()
         return self._engine.run(work.tokens, work.positions, work.memory, work.contexts, work.parents, want)
-
-    def run_with_logits(self, work: Pass) -> Any:
-        """As `run`, with the logits [N,V] of all tokens as ``logits``."""
-        arrays = work.tokens, work.positions, work.memory, work.contexts, work.parents
-        return self._engine.run(*arrays, Want(), logits=True)
 
     def commit(self, scores: Scores, kept: Sequence[int] | IntArray) -> None:
         self._engine.commit(scores, kept)
