@@ -24,6 +24,7 @@ from nartk.passes import Draw, FloatArray, IntArray, Limits, Pass, Ragged, Score
 from nartk.reading import PassScores, Reading, check_want
 from nartk.vocab import Vocab
 
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _LEAST_CELLS = 256  # of a store, once it has any
 
 

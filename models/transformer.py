@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from nartk.architectures.transformer import TransformerConfig, sinusoids
 from nartk.contexts import check_sources
 from nartk.models import training
-from nartk.models.linear import attention
 from nartk.models.training import Dropout
 from nartk.passes import Source, texts_of
 
@@ -139,7 +138,7 @@ class Attention(nn.Module):
         if self.training:
             y = training.attention(q, k, v, mask, dropout=self.dropout, causal=causal)
         else:
-            y = attention(q, k, v, mask, causal=causal, scale=self.scale)
+            y = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=self.scale)
         if missing:
             y = y[:, :, :count]
         y = layout.pack(y) if layout is not None else y.transpose(1, 2).flatten(2)  # [B,H,K,D] -> [B,K,H*D]

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from nartk.architectures.transformer import TransformerConfig
     from nartk.models.transformer import Transformer
 
-TYPES = ("fp32", "bf16", "fp16", "int8")  # fp16: in torch alone; int8: on the engine alone
+TYPES = ("fp32", "bf16", "fp16", "int8")  # fp16: on a GPU alone; int8: on the engine alone
 SHIPPED = ("gec-en",)  # models inside the package, the default first
 WITHOUT_BOTH = f"{WITHOUT_TORCH}, or install nartk with its engine, from a wheel or with a C++17 compiler"
 # What strategies over arrays need of a model.
@@ -113,28 +113,23 @@ class Model:
             return self._engine
         with requiring_torch("decoding without the engine", fix=WITHOUT_BOTH):
             from nartk.models.array_scorers import arrays_of
-            from nartk.models.reference import ReferenceScorer
-            from nartk.models.transformer_scorer import TransformerScorer
 
         found = architecture(self.checkpoint.kind)
-        if not found.autoregressive:
-            return arrays_of(self.scorer)
-        scorer = ReferenceScorer if found.scorer is TransformerScorer else found.scorer
-        return scorer(**self._network())
+        return found.scorer(**self._network()) if found.autoregressive else arrays_of(self.scorer)
 
     @cached_property
     def scorer(self) -> Any:
         """What strategies over tensors see of it, which takes torch."""
         found = architecture(self.checkpoint.kind)
+        if found.autoregressive:
+            return self.passes
         if self._engine is None:
-            network = self._network()
-            network.pop("start_token", None)
-            return found.scorer(**network)
+            return found.scorer(**self._network())
         return found.tensors(self._engine, self.config)
 
     def _network(self) -> dict[str, Any]:
         """What the scorers in torch are made of."""
-        from nartk.models.serving import DTYPES
+        from nartk.models.reference import DTYPES
 
         checkpoint = self.checkpoint
         return {
@@ -155,6 +150,14 @@ class Model:
         if speaks(strategy, scorer):
             return scorer
         return require_protocol(strategy, self.scorer, self.passes)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether a sentence's bits depend on it alone, whatever shares its batch: on the engine, always.
+
+        In torch the order of a sum depends on shapes, so that near ties may fall either way.
+        """
+        return self._engine is not None
 
     @property
     def threads(self) -> int:
@@ -253,7 +256,7 @@ class Model:
     def signature(self, strategy: Any) -> str:
         """What reproduces a result of this model with a strategy."""
         model = f"{self.checkpoint.fingerprint}|{self.scorer_for(strategy).numerics}"
-        return signature(strategy, dtype=self.dtype, model=model, version=__version__)
+        return signature(strategy, exact=self.is_exact, dtype=self.dtype, model=model, version=__version__)
 
     def encode(self, line: str, *, truncate: bool = False) -> Source:
         """The source of a line; `truncate` cuts what is too long instead of refusing it.
@@ -300,7 +303,7 @@ class Model:
             batch_size: Most sentences at a time.
             drafts: What each line's output may be, for the strategies that read drafts.
             trace: Whether hypotheses say where each token came from.
-            options: Of the strategy, such as ``exact=False``.
+            options: Of the strategy, such as ``max_len=100``.
 
         Raises:
             NartkError: An option is unknown or out of bounds, or a line cannot be decoded.
@@ -469,8 +472,8 @@ def load(
     Args:
         name: A shipped model's name, or a folder as `nartk-convert` writes it.
         device: ``cpu``, ``cuda`` or ``cuda:1``.
-        dtype: Type of weights and products: fp32, bf16, fp16, or int8 on the engine; None: what the folder
-            holds if that is int8, else fp32.
+        dtype: Type of weights and products: fp32, bf16, fp16 on a GPU, or int8 on the engine; None: what the
+            folder holds if that is int8, else fp32.
         threads: Most threads of a computation; None: on the engine as many as there are cores for this
             process, in torch what it is set to.
         replicas: Engines of one thread each that share the weights and decode at the same time, for
@@ -510,6 +513,10 @@ def _serve(
             fix=f"use --dtype {stored}, or {_UNQUANTIZED}",
         )
     found, config = architecture(checkpoint.kind), read_config(checkpoint)
+    by_torch = tuple(type for type in TYPES if type != "int8" and (type != "fp16" or device != "cpu"))
+    if dtype == "fp16" and device == "cpu":
+        types = engine.TYPES if found.engine_at is not None and engine.available() else by_torch
+        raise UsageError(f"--dtype {dtype} needs a GPU", fix=f"on a CPU choose from {', '.join(types)}")
     on_engine = found.engine_at is not None and device == "cpu" and dtype in engine.TYPES
     if on_engine and engine.available():
         scorer = found.engine(
@@ -527,7 +534,7 @@ def _serve(
             fix="leave --replicas out",
         )
     if dtype == "int8":
-        others = f"choose from {', '.join(each for each in TYPES if each != dtype)}"
+        others = f"choose from {', '.join(by_torch)}"
         raise UsageError(
             f"--dtype {dtype} needs the engine, which does not serve a {checkpoint.kind} on {device}",
             fix=others if stored is None else f"use nartk's engine on --device cpu, or {_UNQUANTIZED}",

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from support.labellings import all_outputs
 from support.scripted import decode
 from support.tiny import WORDS
 from support.transformers_small import padded, random_config, random_requests, stir, vocabulary
-from test_ctc import all_outputs
 from torch import Tensor
 
 from nartk import engine

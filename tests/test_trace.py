@@ -20,8 +20,9 @@ import torch
 from support import tiny
 from support.pass_strategies import only
 from support.realtable import EOS
+from support.scripted_graphs import ScriptedGraphs
 from support.scripted_passes import ScriptPasses, decode
-from test_dag_decoders import ScriptedGraphs
+from support.traced_graph import GRAPH
 from torch import Tensor
 
 from nartk.cli.decode import main as decode_main
@@ -62,16 +63,6 @@ def record(line: int = 1, *, asked: int = 2, **changes: Any) -> dict[str, Any]:
 def failed(line: int = 1) -> dict[str, Any]:
     error = {"code": "E203", "name": "InputTooLong", "where": "in:1", "message": "9 tokens > 8", "fix": ""}
     return {**head(line, "name", SIGNATURE), "error": error}
-
-
-GRAPH = {
-    "size": 9,
-    "vertices": [0, 3, 5, 8],
-    "words": [[], [["she", -0.5], ["he", -1.5]], [["goes", None]], [["</s>", 0.0]]],
-    "links": [[0, 3, -0.25], [3, 8, -0.125], [0, 5, -2.0]],
-    "path": [0, 3, 8],
-    "said": ["she", "</s>"],
-}
 
 
 def read(*lines: dict[str, Any] | bytes | str) -> list[Traced | NartkError]:
@@ -353,13 +344,12 @@ def test_reach_is_the_sum_over_all_paths(device: torch.device) -> None:
     assert misses(graphs, one_edge) > 0
 
 
-@pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("name", DAG)
 def test_graphs_as_enumeration_has_them(
-    name: str, exact: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
+    name: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graphs = scripted(device)
-    strategy = make_strategy(name, {**DAG[name], "exact": exact})
+    strategy = make_strategy(name, DAG[name])
     plain = list(strategy.run(graphs, graphs.requests(), batch_size=4))
     assert [each.graph for each in plain] == [None] * 6
     found = list(strategy.run(graphs, graphs.requests(), batch_size=4, trace=True))
@@ -461,7 +451,7 @@ def trace_of(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *flags
 
 @pytest.mark.parametrize(
     "flags",
-    ["iad --no-adaptive", "greedy", "beam --nbest 3", "sample --nbest 2", "iad --no-exact --no-adaptive"],
+    ["iad --no-adaptive", "greedy", "beam --nbest 3", "sample --nbest 2"],
 )
 def test_every_strategys_trace_is_read_back(
     flags: str,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -58,26 +57,7 @@ class EngineScorer(OnEngine):
 
     def run(self, work: Pass, want: Want) -> Scores:
         self._require_running()
-        return self._engine.run(
-            work.tokens,
-            work.positions,
-            work.memory,
-            work.contexts,
-            work.parents,
-            want.only,
-            None if want.banned is None else want.banned.offsets,
-            None if want.banned is None else want.banned.values,
-            want.top,
-            want.margin,
-            want.hidden,
-            want.given,
-            *(() if want.draw is None else _drawing(want)),
-        )
-
-    def run_with_logits(self, work: Pass) -> Any:
-        """As `run`, with the logits [N,V] of all tokens as ``logits``."""
-        arrays = work.tokens, work.positions, work.memory, work.contexts, work.parents
-        return self._engine.run(*arrays, logits=True)
+        return self._engine.run(work.tokens, work.positions, work.memory, work.contexts, work.parents, want)
 
     def commit(self, scores: Scores, kept: Sequence[int] | IntArray) -> None:
         self._engine.commit(scores, kept)
@@ -85,8 +65,3 @@ class EngineScorer(OnEngine):
     @property
     def cells_in_use(self) -> int:
         return self._engine.cells_in_use
-
-
-def _drawing(want: Want) -> tuple[npt.NDArray[np.float64], float, int, float]:
-    assert want.draw is not None
-    return want.draw.uniforms, want.draw.temperature, want.draw.top_k, want.draw.top_p
