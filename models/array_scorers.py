@@ -138,7 +138,7 @@ class FrameArrays(_Arrays):
 
     def _inputs(self, canvas: Tensor, lengths: Tensor, state: NarState) -> Tensor:
         model = self.scorer.model
-        return model.place_vectors(model.frames(state.tokens, state.memory)[:, : canvas.shape[1]])
+        return model.embed_vectors(model.frames(state.tokens, state.memory)[:, : canvas.shape[1]])
 
 
 class _Filling(_Arrays):
@@ -160,7 +160,7 @@ class BlockArrays(_Filling):
         return self.scorer.block
 
     def _inputs(self, canvas: Tensor, lengths: Tensor, state: NarState) -> Tensor:
-        return self.scorer.model.place_words(canvas)
+        return self.scorer.model.embed_words(canvas)
 
 
 class CanvasArrays(_Filling):

@@ -25,7 +25,7 @@ class CtcScorer(NarScorer):
         lengths = self.model.config.upsample * state.lengths
         width = int(lengths.max())
         x = self.model.frames(state.tokens, state.memory)[:, :width]
-        hidden = self.decode(self.model.place_vectors(x), lengths, state)
+        hidden = self.decode(self.model.embed_vectors(x), lengths, state)
         kept = self.columns(width) < lengths[:, None]
         every = len(kept) == 1 or bool(kept.all())  # one row is as long as the longest
         said = self.logits(hidden.flatten(0, 1) if every else hidden[kept]).float().log_softmax(-1)  # [n,V]
