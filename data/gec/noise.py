@@ -1,8 +1,8 @@
 """Turns clean English into learners' English, to train grammatical error correction on synthetic pairs.
 
 Every edit belongs to one of `nartk.data.gec.rates.ERROR_TYPES`; how often each occurs comes from a table of
-rates, such as one fitted to a corpus of real errors. The same seed, line and copy give the same noise on every
-machine, in any order of the lines.
+rates, such as one fitted to a corpus of real errors. The same seed, line and copy give the same noise on
+every machine, in any order of the lines.
 """
 
 from __future__ import annotations
