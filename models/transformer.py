@@ -374,8 +374,9 @@ def _name_as_held(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any
 
 
 def _rename(state: dict[str, Any], old: str, new: str) -> None:
-    for name in [name for name in state if name.startswith(old)]:
-        state[new + name.removeprefix(old)] = state.pop(name)
+    named = [(new + name.removeprefix(old) if name.startswith(old) else name, state[name]) for name in state]
+    state.clear()
+    state.update(named)  # in their order: of those that are shared, the first name is stored
 
 
 class Transformer(EncoderDecoder):
