@@ -35,6 +35,7 @@ def option(
     model: bool = False,
     smaller: bool = False,
     arrays: bool = False,
+    does_nothing: bool = False,
 ) -> Any:
     """Declares an option of a strategy.
 
@@ -47,9 +48,11 @@ def option(
             ``helpers`` and the model's fingerprint as the option's value.
         smaller: That model has at most as many parameters as the first, or they are probably swapped.
         arrays: The strategy asks that model over arrays (`Model.passes`), not over tensors.
+        does_nothing: Its default does: signatures leave it out there.
     """
     metadata = {"help": help, "choices": choices, "low": low, "high": high, "model": model}
-    return dataclasses.field(default=default, metadata={**metadata, "smaller": smaller, "arrays": arrays})
+    more = {"smaller": smaller, "arrays": arrays, "does_nothing": does_nothing}
+    return dataclasses.field(default=default, metadata=metadata | more)
 
 
 def register_decoder(name: str) -> Callable[[T], T]:
@@ -173,8 +176,10 @@ def require_drafts_reader(strategy: Any) -> None:
 def signature(strategy: Any, *, dtype: str, model: str, version: str) -> str:
     """What reproduces a result: ``strategy:iad|exact:1|dtype:fp32|nartk:0.1.0|model:ab12cd``."""
     parts = [f"strategy:{strategy.name}"]
-    for name in options_of(strategy.name):
+    for name, item in options_of(strategy.name).items():
         value = getattr(strategy, name)
+        if item.metadata["does_nothing"] and value == item.default:
+            continue
         parts.append(f"{name}:{int(value) if isinstance(value, bool) else value}")
     return "|".join([*parts, f"dtype:{dtype}", f"nartk:{version}", f"model:{model}"])
 
