@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from nartk.decoders.loop.constrained import Constrained
 from nartk.decoders.loop.constraints import RowConstraints
-from nartk.decoders.search.beam_drafts import make_beam_drafter
+from nartk.decoders.search.beam_drafts import DRAFTS, make_beam_drafter
 from nartk.decoders.search.beam_search import BeamSearch
 from nartk.errors import UsageError
 from nartk.guarantee import Guarantee, Promise
@@ -42,7 +42,7 @@ class BeamStrategy(Constrained):
         "none",
         "what a hypothesis may go on with: the source, the words that were best after the same word before, "
         "or both",
-        choices=("none", "source", "recycling", "both"),
+        choices=tuple(DRAFTS),
     )
     max_draft: int = option(_MAX_DRAFT, "longest draft of a hypothesis, tokens", low=1)
 

@@ -127,12 +127,12 @@ def test_the_flags_are_declared_once(name: str) -> None:
 
 
 def test_signatures_hold_those_that_are_given() -> None:
-    given = {"dtype": "fp32", "model": "abc", "version": "1"}
+    given: dict[str, Any] = {"exact": True, "dtype": "fp32", "model": "abc", "version": "1"}
     plain = "strategy:greedy|max_len:256|max_ratio:2.0|exact:1|dtype:fp32|nartk:1|model:abc"
     assert signature(make_strategy("greedy", {}), **given) == plain
     flags = {"min_len": 3, "suppress": "a b / c"}
     assert signature(make_strategy("greedy", flags), **given) == plain.replace(
-        "exact:1", "exact:1|min_len:3|suppress:a b / c"
+        "exact:1", "min_len:3|suppress:a b / c|exact:1"
     )
 
 

@@ -222,8 +222,8 @@ def test_gradients(upsampling: str, device: torch.device) -> None:
     model = network(upsampling=upsampling, upsample_scale="3", link_heads=2).to(device).double()
     rng = random.Random(1)
     source, target = (padded(sentences(rng, 3, 3)).to(device) for _ in range(2))
-    chosen = ["links.gate.weight", "links.query.bias", "links.positions.weight", "decoder_norm.weight"]
-    chosen += ["decoder_layers.0.ffn.down.bias", "encoder_norm.bias"]
+    chosen = ["links.gate.weight", "links.query.bias", "links.positions.weight", "decoder.norm.weight"]
+    chosen += ["decoder.layers.0.ffn.down.bias", "encoder.norm.bias"]
     chosen += ["lengths.bias"] if upsampling == "predict" else []
     weights = dict(model.named_parameters())
 

@@ -379,8 +379,8 @@ def reduced(made: Any, *logs: dict[str, Any]) -> dict[str, float]:
 def lean(model: Any, freedom: float) -> Any:
     """Makes models prefer the same word everywhere; with no freedom they say nothing else."""
     with torch.no_grad():
-        model.decoder_norm.weight.fill_(freedom)
-        model.decoder_norm.bias.copy_(torch.linspace(-1, 1, model.config.d_model))
+        model.decoder.norm.weight.fill_(freedom)
+        model.decoder.norm.bias.copy_(torch.linspace(-1, 1, model.config.d_model))
         draw = torch.Generator().manual_seed(5)
         model.output.weight.copy_(torch.randn(model.output.weight.shape, generator=draw))
     return model

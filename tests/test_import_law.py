@@ -47,23 +47,11 @@ WITHOUT_TORCH = {
     f"nartk/{name}.py"
     for name in ("errors", "vocab", "hypothesis", "passes", "parallel", "contexts", "reading")
 }
-TENSOR_ENGINE = "models/tensor_engine.py"
 LENDING = ("models/array_scorers.py", "models/tensor_parallel.py")  # between arrays and tensors
 # What decoders see of the core.
 OF_DECODERS = {
-    *(
-        "scorer",
-        "passes",
-        "parallel",
-        "reading",
-        "registry",
-        "guarantee",
-        "hypothesis",
-        "errors",
-        "vocab",
-        "sums",
-        "rows",
-    ),
+    *("scorer", "passes", "parallel", "reading", "registry", "hypothesis", "errors", "vocab", "sums", "rows"),
+    *("guarantee", "architectures"),
     "decoders",
 }
 # What of the decoders loads no torch: these folders, and these files with all that they import of the rest.
@@ -160,9 +148,6 @@ def complaint(path: str, found: Import) -> str | None:
     elif room == "engine":
         if target not in ("", "core", "engine") or (external and top != "numpy"):
             return "the engine imports numpy and the core only"
-    elif path == TENSOR_ENGINE:
-        if target not in ("", "core", "models", "engine") or (external and top not in ("torch", "numpy")):
-            return "what lends the engine to tensors imports no more than both"
     elif room == "models":
         allowed = ("torch", "numpy") if path in LENDING else ("torch",)
         if target not in ("", "core", "models") or (external and top not in allowed):

@@ -344,13 +344,12 @@ def test_reach_is_the_sum_over_all_paths(device: torch.device) -> None:
     assert misses(graphs, one_edge) > 0
 
 
-@pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("name", DAG)
 def test_graphs_as_enumeration_has_them(
-    name: str, exact: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
+    name: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graphs = scripted(device)
-    strategy = make_strategy(name, {**DAG[name], "exact": exact})
+    strategy = make_strategy(name, DAG[name])
     plain = list(strategy.run(graphs, graphs.requests(), batch_size=4))
     assert [each.graph for each in plain] == [None] * 6
     found = list(strategy.run(graphs, graphs.requests(), batch_size=4, trace=True))
@@ -452,7 +451,7 @@ def trace_of(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *flags
 
 @pytest.mark.parametrize(
     "flags",
-    ["iad --no-adaptive", "greedy", "beam --nbest 3", "sample --nbest 2", "iad --no-exact --no-adaptive"],
+    ["iad --no-adaptive", "greedy", "beam --nbest 3", "sample --nbest 2"],
 )
 def test_every_strategys_trace_is_read_back(
     flags: str,
