@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.parallel_drafters import small_network
 from support.recipe_scripts import RECIPES, script
-from tiny import SENTENCES, random_model
+from support.tiny import SENTENCES, random_model
 
 from nartk.checkpoint import load_checkpoint, save_checkpoint
 
