@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import ClassVar
 
 from nartk.decoders.loop.acceptance import Acceptance, ArgmaxAcceptance, Verdict, Verified
+from nartk.decoders.loop.constrained import Constrained
 from nartk.decoders.loop.constraints import Constraints, RowConstraints
 from nartk.decoders.loop.drafter import Drafter, combined, verifiable
 from nartk.decoders.loop.length import EVERYTHING, NOTHING, DraftLength, Outcome, Plan
@@ -23,6 +24,7 @@ from nartk.guarantee import IDENTICAL
 from nartk.hypothesis import PhaseSeconds, Request, Result
 from nartk.passes import Pass, PassScorer, Scores, Want
 from nartk.registry import option
+from nartk.vocab import Vocab
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,13 +45,13 @@ class DraftAndVerify(Strategy):
         """What decides in a run how long drafts are; None: the drafter alone, as the output depends on it."""
         return None
 
-    def constraints(self) -> Constraints:
+    def constraints(self, vocab: Vocab) -> Constraints:
         """What outputs must keep to besides their prefix."""
         return Constraints()
 
-    def choice(self, eos: int, *, are_forcing: bool) -> RowConstraints:
+    def choice(self, vocab: Vocab, *, are_forcing: bool) -> RowConstraints:
         """What chooses the words that are output: the best ones that keep to the constraints."""
-        return RowConstraints(self.constraints(), eos, are_forcing)
+        return RowConstraints(self.constraints(vocab), vocab.eos, are_forcing)
 
     def run(
         self,
@@ -65,7 +67,7 @@ class DraftAndVerify(Strategy):
             scorer,
             self.make_drafter(scorer),
             self.acceptance(),
-            self.choice(scorer.vocab.eos, are_forcing=any(request.prefix for request in requests)),
+            self.choice(scorer.vocab, are_forcing=any(request.prefix for request in requests)),
             length=self.draft_length(),
             trace=trace,
             clock=perf_counter,
@@ -74,7 +76,7 @@ class DraftAndVerify(Strategy):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdaptiveDrafts(DraftAndVerify):
+class AdaptiveDrafts(Constrained, DraftAndVerify):
     """Base of strategies whose output is greedy search's, so that drafts may have any length."""
 
     promise = IDENTICAL
