@@ -172,12 +172,13 @@ def measure(
             tell(f"{_name(series)}: {series.not_run or 'loaded'}")
         for cell in cells:
             cell.series = [dataclasses.replace(series, samples=[]) for series in loaded]
-            _measure_cell(cell, engines, rounds, tell, costs=costs)
+            _measure_cell(cell, engines, setup, rounds, tell, costs=costs)
 
 
 def _measure_cell(
     cell: Cell,
     engines: dict[int, tuple[Worker, int]],
+    setup: Setup,
     rounds: int,
     tell: Callable[[str], None],
     *,
@@ -193,7 +194,8 @@ def _measure_cell(
                 continue
             job = few if turn < 0 else cell.job
             process, number = engines[i]
-            time.sleep(_SETTLE)
+            if setup.threads > 1:
+                time.sleep(_SETTLE)
             try:
                 reply = process.request(
                     "run",
