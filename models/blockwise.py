@@ -15,7 +15,6 @@ from torch import Tensor
 from nartk.architectures.blockwise import BlockwiseConfig
 from nartk.models.glancing import is_best, reveal
 from nartk.models.nar import Losses, NarTraining, NonAutoregressive, align_left
-from nartk.models.nar_scorer import NarScorer, NarState
 from nartk.models.transformer import label_smoothed_cross_entropy
 from nartk.vocab import SPECIALS
 
@@ -80,23 +79,3 @@ class Blockwise(NonAutoregressive):
         kept = columns < start[:, None] + self.config.block  # [B,W]
         slots = kept & (columns >= start[:, None])
         return target, target.masked_fill(slots, MASK), kept, slots
-
-
-class BlockwiseScorer(NarScorer):
-    """Implements `nartk.scorer.BlockScorer`."""
-
-    model: Blockwise
-    mask = MASK
-
-    @property
-    def block(self) -> int:
-        """Places that it has learnt to fill at once."""
-        return self.model.config.block
-
-    @torch.inference_mode()
-    def fill(self, canvas: Tensor, lengths: Tensor, state: NarState, places: Tensor | None = None) -> Tensor:
-        """Logits [B,W,V] of a canvas [B,W] int64 of which lengths [B] places count.
-
-        With `places` [B,W] bool, the logits [N,V] of these alone, row after row.
-        """
-        return self.fill_inputs(self.model.place_words(canvas), lengths, state, places)

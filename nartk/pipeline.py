@@ -110,18 +110,17 @@ class Model:
         if self._engine is not None:
             return self._engine
         with requiring_torch("decoding without the engine", fix=WITHOUT_BOTH):
-            from nartk.models.array_scorers import arrays_of
             from nartk.models.reference import ReferenceScorer
 
-        if not architecture(self.checkpoint.kind).autoregressive:
-            return arrays_of(self.scorer)
-
-        return ReferenceScorer(**self._network())
+        found = architecture(self.checkpoint.kind)
+        return (ReferenceScorer if found.autoregressive else found.scorer)(**self._network())
 
     @cached_property
     def scorer(self) -> Any:
         """What strategies over tensors see of it, which takes torch."""
         found = architecture(self.checkpoint.kind)
+        if not found.autoregressive:
+            return self.passes
         if self._engine is None:
             return found.scorer(**self._network())
         return found.tensors(self._engine, self.config)

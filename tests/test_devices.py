@@ -21,8 +21,7 @@ from transformers_small import random_requests, vocabulary
 
 from nartk.architectures import architectures
 from nartk.models.serving import Serving
-from nartk.registry import make_strategy, options_of, protocols, speaks, strategies
-from nartk.scorer import FrameScorer, GraphScorer
+from nartk.registry import make_strategy, options_of, speaks, strategies
 
 FACTORIES = {
     getattr(torch, name)
@@ -89,24 +88,6 @@ PAIRS = [
     for name in strategies()
     if speaks(make_strategy(name, {}), scorer_of(kind))
 ]
-
-
-def test_a_strategy_takes_the_models_it_is_for() -> None:
-    fitting = {
-        "transformer": None,
-        "nat": None,
-        "ctc": FrameScorer,
-        "dag": GraphScorer,
-        "blockwise": None,
-    }
-    assert fitting.keys() == architectures().keys()
-    needed = {each for name in strategies() for each in protocols(make_strategy(name, {}))}
-    over_tensors = {each for each in needed if each.__module__ == "nartk.scorer"}
-    assert over_tensors == {*fitting.values()} - {None}
-    for kind, mine in fitting.items():
-        assert [each for each in over_tensors if isinstance(scorer_of(kind), each)] == [mine] * (
-            mine is not None
-        ), kind
 
 
 @pytest.mark.parametrize("exact", [True, False])

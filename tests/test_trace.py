@@ -15,21 +15,22 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tiny
 import torch
 from realtable import EOS
 from scripted import ScriptScorer, decode
-from test_dag_decoders import ScriptedGraphs
+from support.scripted_graphs import ScriptedGraphs
 from test_tree import OUTPUT, SCRIPT, Proposes, only, plain
-from torch import Tensor
 
 from nartk.cli.decode import main as decode_main
 from nartk.cli.trace import main
-from nartk.decoders import graph as graph_module
-from nartk.decoders.graph import reach
+from nartk.decoders.graphs import trace
+from nartk.decoders.graphs.trace import reach
 from nartk.errors import InputFileError, NartkError
 from nartk.hypothesis import GraphTrace, Hypothesis, Request, Result, TokenTrace
+from nartk.passes import FloatArray
 from nartk.registry import make_strategy
 from nartk.tracing import ORIGINS, Traced, describe, head, plot, read_trace
 from nartk.tracing.page import bars, histogram, page, settled, stats
@@ -316,8 +317,8 @@ DAG = {
 }
 
 
-def scripted(device: Any = "cpu", **changes: int) -> ScriptedGraphs:
-    return ScriptedGraphs(5, **{"graphs": 6, "largest": 9, "words": 9, **changes}, device=device)
+def scripted(**changes: int) -> ScriptedGraphs:
+    return ScriptedGraphs(5, **{"graphs": 6, "largest": 9, "words": 9, **changes})
 
 
 def reach_by_hand(graphs: ScriptedGraphs, i: int) -> list[float]:
@@ -330,36 +331,29 @@ def reach_by_hand(graphs: ScriptedGraphs, i: int) -> list[float]:
     return found
 
 
-def misses(graphs: ScriptedGraphs, reaching: Callable[[Tensor], Tensor]) -> int:
+def misses(graphs: ScriptedGraphs, reaching: Callable[[FloatArray], Any]) -> int:
     """Of how many graphs the probabilities are wrong."""
-    width = max(graphs.sizes)
-    wrong = 0
-    for i, size in enumerate(graphs.sizes):
-        links = torch.full((1, width, width), -math.inf, device=graphs.device)
-        links[0, :size, :size] = torch.tensor(graphs.links[i])
-        wanted = [*reach_by_hand(graphs, i), *[0.0] * (width - size)]
-        wrong += reaching(links)[0].tolist() != pytest.approx(wanted, abs=1e-5)
-    return wrong
+    return sum(
+        reaching(np.array(links, np.float32)).tolist() != pytest.approx(reach_by_hand(graphs, i), abs=1e-5)
+        for i, links in enumerate(graphs.links)
+    )
 
 
-def one_edge(links: Tensor) -> Tensor:
+def one_edge(links: FloatArray) -> Any:
     """Known bad: comes to a vertex by the edge from the first alone."""
-    return torch.cat([torch.ones_like(links[:, 0, :1]), links[:, 0, 1:].exp()], 1)
+    return np.append(1.0, np.exp(links[0, 1:]))
 
 
-def test_reach_is_the_sum_over_all_paths(device: torch.device) -> None:
-    graphs = scripted(device)
+def test_reach_is_the_sum_over_all_paths() -> None:
+    graphs = scripted()
     assert misses(graphs, reach) == 0
     assert misses(graphs, one_edge) > 0
 
 
-@pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("name", DAG)
-def test_graphs_as_enumeration_has_them(
-    name: str, exact: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    graphs = scripted(device)
-    strategy = make_strategy(name, {**DAG[name], "exact": exact})
+def test_graphs_as_enumeration_has_them(name: str) -> None:
+    graphs = scripted()
+    strategy = make_strategy(name, DAG[name])
     plain = list(strategy.run(graphs, graphs.requests(), batch_size=4))
     assert [each.graph for each in plain] == [None] * 6
     found = list(strategy.run(graphs, graphs.requests(), batch_size=4, trace=True))
@@ -402,9 +396,9 @@ def test_graphs_as_enumeration_has_them(
         assert each.hypotheses[0].score == pytest.approx(total / penalty, abs=1e-4)
 
 
-def test_a_large_graph_is_shown_in_part(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    graphs = scripted(device, largest=11)
-    monkeypatch.setattr(graph_module, "_SHOWN_VERTICES", 3)
+def test_a_large_graph_is_shown_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = scripted(largest=11)
+    monkeypatch.setattr(trace, "_VERTICES", 3)
     for each in make_strategy("dag-greedy", {}).run(graphs, graphs.requests(), batch_size=8, trace=True):
         graph = each.graph
         assert graph is not None

@@ -38,6 +38,7 @@ OUTPUTS = [
     "they goes to the house .",
 ]
 OVER_PASSES = ("greedy", "iad", "ngram", "verify")
+OVER_GRAPHS = ("dag-beam", "dag-greedy", "dag-joint-viterbi", "dag-lookahead", "dag-sample", "dag-viterbi")
 
 needs_engine = pytest.mark.skipif(not engine.available(), reason="the engine is left out")
 

@@ -11,9 +11,8 @@ from nartk.architectures.transformer import TransformerConfig, setting
 @register_architecture(
     "blockwise",
     network="nartk.models.blockwise:Blockwise",
-    scorer="nartk.models.blockwise:BlockwiseScorer",
+    scorer="nartk.models.parallel_reference:BlockwiseReference",
     engine="nartk.engine.parallel_scorer:BlockwiseEngine",
-    tensors="nartk.models.tensor_parallel:TensorBlocks",
 )
 @dataclass(frozen=True)
 class BlockwiseConfig(TransformerConfig):

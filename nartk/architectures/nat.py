@@ -12,9 +12,8 @@ from nartk.errors import UsageError
 @register_architecture(
     "nat",
     network="nartk.models.nat:Nat",
-    scorer="nartk.models.nat_scorer:NatScorer",
+    scorer="nartk.models.parallel_reference:NatReference",
     engine="nartk.engine.parallel_scorer:NatEngine",
-    tensors="nartk.models.tensor_parallel:TensorCanvases",
 )
 @dataclass(frozen=True)
 class NatConfig(TransformerConfig):
