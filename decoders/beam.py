@@ -11,6 +11,7 @@ from nartk.decoders.search.beam_drafts import make_beam_drafter
 from nartk.decoders.search.beam_search import BeamSearch
 from nartk.decoders.strategy import Strategy
 from nartk.errors import UsageError
+from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request, Result
 from nartk.passes import PassScorer
 from nartk.registry import option, register_decoder
@@ -32,7 +33,7 @@ class BeamStrategy(Strategy):
     """
 
     needs: ClassVar[type | tuple[type, ...]] = (PassScorer,)
-    promise = "the best of k hypotheses; the same in any batch"
+    promise = Promise(Guarantee.APPROXIMATE, "the best of k hypotheses; the same in any batch")
 
     beam_size: int = option(5, "hypotheses of a sentence that are kept", low=1)
     length_penalty: float = option(1.0, "scores are divided by length ** this; more favours long outputs")

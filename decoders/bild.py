@@ -17,6 +17,7 @@ from nartk.decoders.loop.acceptance import Acceptance, Judgement, StepwiseAccept
 from nartk.decoders.loop.constraints import RowConstraints
 from nartk.decoders.loop.loop import DraftAndVerify
 from nartk.decoders.loop.rows import Row
+from nartk.guarantee import Guarantee, Promise
 from nartk.passes import FloatArray, PassScorer
 from nartk.registry import option, register_decoder
 
@@ -85,7 +86,9 @@ class BigLittle(DraftAndVerify):
     words or eos, at 1 it drafts only what it is certain of.
     """
 
-    promise = "approximate: words of the small model are accepted where the model nearly agrees"
+    promise = Promise(
+        Guarantee.APPROXIMATE, "words of the small model are accepted where the model nearly agrees"
+    )
 
     drafter: str = option("", DRAFTER_HELP, model=True, smaller=True, arrays=True)
     fallback: float = option(

@@ -11,6 +11,7 @@ from nartk.decoders.graphs.ctc_prefixes import Frames, PrefixSearch
 from nartk.decoders.graphs.ngram_lm import load_ngram
 from nartk.decoders.native import Found, Native, Output
 from nartk.errors import UsageError
+from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request
 from nartk.parallel import FrameScorer, always_banned
 from nartk.passes import IntArray, Want
@@ -27,7 +28,7 @@ class CtcBeam(Native):
     """
 
     needs = FrameScorer
-    promise = "approximate: the best of k outputs, each summed over its labellings"
+    promise = Promise(Guarantee.APPROXIMATE, "the best of k outputs, each summed over its labellings")
 
     beam_size: int = option(20, "outputs of a sentence that are kept", low=1)
     candidates: int = option(20, "words of each frame that outputs are extended by, the likeliest", low=1)

@@ -13,6 +13,7 @@ import numpy as np
 
 from nartk.decoders.native import Found, Native, Output
 from nartk.errors import StrategyMismatchError
+from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request
 from nartk.parallel import FrameScorer, always_banned
 from nartk.passes import IntArray, Want
@@ -29,7 +30,7 @@ class CtcGreedy(Native):
     """
 
     needs = FrameScorer
-    promise = "approximate: the likeliest label of each frame"
+    promise = Promise(Guarantee.APPROXIMATE, "the likeliest label of each frame")
 
     def search(self, scorer: FrameScorer, memory: IntArray, requests: Sequence[Request]) -> list[Found]:
         blank, vocab, counts = require_blank(self.name, scorer), scorer.vocab, scorer.frames(memory)

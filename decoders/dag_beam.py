@@ -10,6 +10,7 @@ from nartk.decoders.graphs.graph import read_words
 from nartk.decoders.graphs.ngram_lm import load_ngram
 from nartk.decoders.graphs.trace import trace_graph
 from nartk.decoders.native import Found, Native
+from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request
 from nartk.parallel import GraphScorer
 from nartk.passes import IntArray
@@ -42,7 +43,7 @@ class DagBeam(Native):
     """
 
     needs = GraphScorer
-    promise = "approximate: the likeliest output over all paths, as far as the beam sees"
+    promise = Promise(Guarantee.APPROXIMATE, "the likeliest output over all paths, as far as the beam sees")
 
     beam_size: int = option(20, "prefixes of each length that are kept", low=1)
     alpha: float = option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nartk.decoders.graphs.paths import OnePath
+from nartk.guarantee import Guarantee, Promise
 from nartk.registry import register_decoder
 
 
@@ -14,4 +15,4 @@ class DagGreedy(OnePath):
     its words together; a token's, that of the edge to its vertex and of itself.
     """
 
-    promise = "approximate: the likeliest edge, then the likeliest word"
+    promise = Promise(Guarantee.APPROXIMATE, "the likeliest edge, then the likeliest word")

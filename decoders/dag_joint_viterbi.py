@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nartk.decoders.graphs.viterbi import Viterbi
+from nartk.guarantee import Guarantee, Promise
 from nartk.registry import register_decoder
 
 
@@ -21,5 +22,5 @@ class DagJointViterbi(Viterbi):
     cut.
     """
 
-    promise = "approximate: the likeliest pair of path and words, not the likeliest words"
+    promise = Promise(Guarantee.APPROXIMATE, "the likeliest pair of path and words, not the likeliest words")
     joint = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nartk.decoders.graphs.paths import OnePath
+from nartk.guarantee import Guarantee, Promise
 from nartk.registry import register_decoder
 
 
@@ -14,5 +15,5 @@ class DagLookahead(OnePath):
     vertex and of itself.
     """
 
-    promise = "approximate: the likeliest pair of edge and word"
+    promise = Promise(Guarantee.APPROXIMATE, "the likeliest pair of edge and word")
     joint = True

@@ -14,6 +14,7 @@ from nartk.decoders.graphs.graph import spell
 from nartk.decoders.graphs.trace import trace_graph
 from nartk.decoders.loop.draws import uniform
 from nartk.decoders.native import Found, Native
+from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request
 from nartk.parallel import GraphScorer, always_banned
 from nartk.passes import Draw, FloatArray, IntArray, Want
@@ -33,7 +34,7 @@ class DagSample(Native):
     """
 
     needs = GraphScorer
-    promise = "approximate: drawn from the model's paths and words; the same in any batch"
+    promise = Promise(Guarantee.APPROXIMATE, "drawn from the model's paths and words; the same in any batch")
 
     temperature: float = option(
         1.0, "divides the words' log-probabilities: below 1 sharper, above 1 flatter", low=1e-3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nartk.decoders.graphs.viterbi import Viterbi
+from nartk.guarantee import Guarantee, Promise
 from nartk.registry import register_decoder
 
 
@@ -20,4 +21,4 @@ class DagViterbi(Viterbi):
     taken and the output is cut.
     """
 
-    promise = "approximate: the likeliest path, then the likeliest words on it"
+    promise = Promise(Guarantee.APPROXIMATE, "the likeliest path, then the likeliest words on it")

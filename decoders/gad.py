@@ -18,11 +18,13 @@ from nartk.decoders.loop.length import DraftLength
 from nartk.decoders.loop.loop import AdaptiveDrafts
 from nartk.decoders.loop.rows import Row
 from nartk.errors import StrategyMismatchError, UsageError
+from nartk.guarantee import Guarantee, Promise
 from nartk.parallel import BlockScorer, CanvasScorer, FrameScorer, GraphScorer
 from nartk.passes import PassScorer, Want
 from nartk.registry import option, register_decoder
 
 _TAU = 3.0
+_NEARLY = Promise(Guarantee.APPROXIMATE, "drafted words are accepted that are nearly the best")
 _DRAFTERS: dict[type, Callable[..., Drafter]] = {
     BlockScorer: BlockDrafter,
     CanvasScorer: CanvasDrafter,
@@ -38,8 +40,6 @@ class GeneralizedAggressive(AdaptiveDrafts):
     With --beta above 1 (GAD++, section 3.2 of the paper, whose top-beta and tau these are), a drafted token
     is accepted that is nearly the verifier's best. The output is then approximate and depends on the drafter.
     """
-
-    promise = "identical to greedy"
 
     drafter: str = option(
         "", "name or folder of a non-autoregressive model, which drafts", model=True, arrays=True
@@ -68,12 +68,8 @@ class GeneralizedAggressive(AdaptiveDrafts):
             )
 
     @property
-    def promised(self) -> str:
-        return (
-            self.promise
-            if self.beta == 1
-            else "approximate: drafted words are accepted that are nearly the best"
-        )
+    def promised(self) -> Promise:
+        return self.promise if self.beta == 1 else _NEARLY
 
     def check_helpers(self) -> None:
         if "drafter" not in self.helpers:

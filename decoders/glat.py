@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nartk.decoders.canvas import CanvasStrategy, Draft, refill
+from nartk.guarantee import Guarantee, Promise
 from nartk.parallel import CanvasScorer
 from nartk.registry import register_decoder
 
@@ -17,7 +18,7 @@ from nartk.registry import register_decoder
 class Glat(CanvasStrategy):
     """Takes the best word of every place at once; of several lengths the best output."""
 
-    promise = "approximate: each word is chosen without the others"
+    promise = Promise(Guarantee.APPROXIMATE, "each word is chosen without the others")
 
     def write(self, scorer: CanvasScorer, drafts: Sequence[Draft]) -> None:
         refill(scorer, [(draft, range(draft.words)) for draft in drafts], 1)

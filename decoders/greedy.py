@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nartk.decoders.loop.loop import DraftAndVerify
+from nartk.guarantee import Guarantee, Promise
 from nartk.registry import register_decoder
 
 
@@ -10,4 +11,4 @@ from nartk.registry import register_decoder
 class Greedy(DraftAndVerify):
     """Takes the best word, one a pass."""
 
-    promise = "the reference"
+    promise = Promise(Guarantee.IDENTICAL, "the reference")

@@ -19,8 +19,6 @@ class InputGuidedAggressive(AdaptiveDrafts):
     """Drafts with the source itself; equal to greedy search token for token."""
 
     needs: ClassVar[type | tuple[type, ...]] = (PassScorer, CopiesSource)
-    promise = "identical to greedy"
-
     anchor: str = option(
         "aligned",
         "how to find the output's position in the source: by its longest recurring suffix and what was "

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from nartk.decoders.canvas import CanvasStrategy, Draft, refill
+from nartk.guarantee import Guarantee, Promise
 from nartk.parallel import CanvasScorer
 from nartk.registry import option, register_decoder
 
@@ -19,7 +20,7 @@ class MaskPredict(CanvasStrategy):
     log-probability. A sentence is done when none is left to fill in, so short ones take fewer passes.
     """
 
-    promise = "approximate: each word is chosen without those of its pass"
+    promise = Promise(Guarantee.APPROXIMATE, "each word is chosen without those of its pass")
 
     iterations: int = option(10, "passes at most", low=1)
     length_beam: int = option(5, "lengths that are tried, the likeliest", low=1)

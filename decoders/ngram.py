@@ -15,8 +15,6 @@ class NgramDrafts(AdaptiveDrafts):
     """Drafts with what followed the same words before, in this sentence or others; equal to greedy search."""
 
     needs: ClassVar[type | tuple[type, ...]] = (PassScorer, CopiesSource)
-    promise = "identical to greedy"
-
     max_ngram: int = option(4, "longest suffix of the output that is looked up, tokens", low=1)
     max_draft: int = option(10, "longest draft, tokens; 0: none", low=0)
 

@@ -13,8 +13,6 @@ from nartk.registry import option, register_decoder
 class Recycling(AdaptiveDrafts):
     """Drafts with the words that the verifier ranked best after the same tokens; equal to greedy search."""
 
-    promise = "identical to greedy"
-
     k: int = option(8, "candidates kept after each word; the best that the draft does not yet hold", low=1)
     max_draft: int = option(6, "longest draft, tokens; 0: none", low=0)
     tree: str = option(

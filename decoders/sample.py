@@ -19,6 +19,7 @@ from nartk.decoders.loop.drafter import Drafter
 from nartk.decoders.loop.draws import RowDraws
 from nartk.decoders.loop.loop import DraftAndVerify
 from nartk.errors import UsageError
+from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import PhaseSeconds, Request, Result
 from nartk.passes import PassScorer
 from nartk.registry import option, register_decoder
@@ -36,7 +37,9 @@ class Sampling(DraftAndVerify):
     temperature and filters.
     """
 
-    promise = "drawn from the model's distribution; the same in any batch"
+    promise = Promise(
+        Guarantee.SAME_DISTRIBUTION, "drawn from the model's, filtered as asked; the same in any batch"
+    )
 
     temperature: float = option(1.0, "divides the logits: below 1 sharper, above 1 flatter", low=1e-3)
     top_k: int = option(0, "draw from the k likeliest words; 0: from all", low=0)

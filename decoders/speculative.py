@@ -27,6 +27,7 @@ from nartk.decoders.loop.loop import AdaptiveDrafts, DraftAndVerify
 from nartk.decoders.loop.rows import Row
 from nartk.decoders.sample import Sampling
 from nartk.errors import UsageError
+from nartk.guarantee import Promise
 from nartk.passes import FloatArray, PassScorer, Scores, Want
 from nartk.reading import by_inversion
 from nartk.registry import option, register_decoder
@@ -44,8 +45,6 @@ class Speculative(AdaptiveDrafts, Sampling):
     are other ones than its draws. The small model draws with the same temperature and filters. What is drawn
     depends on the seed, the sentence, the sample, the options and both models alone.
     """
-
-    promise = "identical to greedy"
 
     temperature: float = option(0.0, "0: greedy search; above: divides the logits of the draws", low=0.0)
     drafter: str = option("", DRAFTER_HELP, model=True, smaller=True, arrays=True)
@@ -67,7 +66,7 @@ class Speculative(AdaptiveDrafts, Sampling):
                     )
 
     @property
-    def promised(self) -> str:
+    def promised(self) -> Promise:
         return self.promise if self.temperature == 0 else Sampling.promise
 
     def check_helpers(self) -> None:

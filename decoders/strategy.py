@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from nartk.guarantee import Promise
 from nartk.hypothesis import Request, Result
 from nartk.registry import option
 
@@ -20,7 +21,7 @@ class Strategy:
     """
 
     needs: ClassVar[type | tuple[type, ...]]
-    promise: ClassVar[str]
+    promise: ClassVar[Promise]
     name: ClassVar[str]
 
     max_len: int = option(256, "longest output, tokens", low=1)
@@ -29,7 +30,7 @@ class Strategy:
     helpers: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
-    def promised(self) -> str:
+    def promised(self) -> Promise:
         """What it promises with its options; `promise` is what it promises without any."""
         return self.promise
 

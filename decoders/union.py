@@ -44,8 +44,6 @@ class UnionOfDrafts(AdaptiveDrafts):
     """Drafts with the source, an n-gram cache and token recycling at once; equal to greedy search."""
 
     needs: ClassVar[type | tuple[type, ...]] = (PassScorer, CopiesSource)
-    promise = "identical to greedy"
-
     drafters: str = option(
         "source,ngram,recycling", f"whose drafts are verified, the best first: some of {', '.join(_DRAFTERS)}"
     )

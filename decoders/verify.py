@@ -19,7 +19,6 @@ from nartk.registry import option, register_decoder
 class VerifyDrafts(AdaptiveDrafts):
     """Verifies drafts that are given with the sentences; equal to greedy search token for token."""
 
-    promise = "identical to greedy"
     reads_drafts: ClassVar[bool] = True
 
     max_draft: int = option(0, "longest draft verified at once, tokens; 0: no bound", low=0)

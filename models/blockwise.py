@@ -1,9 +1,9 @@
 """The blockwise drafter of generalized aggressive decoding (GAD, Xia et al. 2022).
 
 "Speculative Decoding: Exploiting Speculative Execution for Accelerating Seq2seq Generation",
-https://arxiv.org/abs/2203.16487, section 3.1: behind the words that are already known stand `block` masked
-places, which it fills at once. It is no decoder of its own: an autoregressive model verifies what it says.
-Symbols: B rows, T target positions, W places of the canvas, V words.
+https://arxiv.org/abs/2203.16487, section 3.1: behind the words that are already known come `block` masked
+positions, which it fills at once. An autoregressive model verifies what it drafts.
+Symbols: B rows, T target positions, W positions of the canvas, V words.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MASK = SPECIALS.index("<s>")  # a word that no target has
 
 
 class Blockwise(NonAutoregressive):
-    """Fills the masked places behind a prefix."""
+    """Fills the masked positions behind a prefix."""
 
     config: BlockwiseConfig
     Config = BlockwiseConfig
@@ -44,11 +44,11 @@ class Blockwise(NonAutoregressive):
     def practise(
         self, src_tokens: Tensor, target: Tensor, *, training: NarTraining, update: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Fills the places behind a prefix of random length, of which glancing shows some.
+        """Fills the positions behind a prefix of random length, of which glancing shows some.
 
         Returns:
-            Logits [N,V] of the N places it had to fill, the words wanted there, [B,W] with padding elsewhere,
-            and the share of the places that were shown.
+            Logits [N,V] of the N positions it had to fill, the words wanted there, [B,W] with padding
+            elsewhere, and the share of the positions that were shown.
         """
         pad = self.config.pad
         memory, mask = self.encode(align_left(src_tokens, pad))
@@ -71,7 +71,7 @@ class Blockwise(NonAutoregressive):
         """Lays out targets [B,T] that are known up to `start` [B], as far as the last block goes.
 
         Returns:
-            The targets [B,W], the same with their blocks masked, which places count and which are masked.
+            The targets [B,W], the same with their blocks masked, which positions count and which are masked.
         """
         width = min(int(start.max()) + self.config.block, self.config.max_target_len)
         target = F.pad(target, (0, max(0, width - target.shape[1])), value=self.config.pad)[:, :width]

@@ -1,6 +1,6 @@
-"""The CTC Transformer: frames that each say a word or nothing (Libovický and Helcl 2018, arXiv:1811.04719).
+"""The CTC Transformer: frames that each emit a word or nothing (Libovický and Helcl 2018, arXiv:1811.04719).
 
-Every source token becomes several frames, all decoded at once, and a target is said by every labelling of
+Every source token becomes several frames, all decoded at once, and a target is emitted by every labelling of
 the frames that becomes it when runs are merged and blanks are left out. A target has no eos here: it ends
 where the frames do. Training may glance at the likeliest labelling (Qian et al. 2021, arXiv:2008.07905;
 Gu and Kong 2021, arXiv:2012.15833).
@@ -22,11 +22,11 @@ from nartk.vocab import SPECIALS
 
 BLANK = SPECIALS.index("<s>")  # a word that no target has
 _CHUNK = 256  # frames at a time whose words are all there
-_NEVER = -1e9  # log-probability of a label that is another's twin: its probability is exactly 0
+_NEG_INF = -1e9  # log-probability of a label that is another's twin: its probability is exactly 0
 
 
 class CtcNat(NonAutoregressive):
-    """Reads a source and says all frames."""
+    """Reads a source and predicts all frames."""
 
     config: CtcConfig
     Config = CtcConfig
@@ -59,24 +59,24 @@ class CtcNat(NonAutoregressive):
         x = self.frames(src_tokens, memory)
         kept = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
 
-        labels, places = _own_labels(target)
+        labels, label_ids = _own_labels(target)
         share, strategy = training.schedule.at(update), training.glancing_strategy
         shown = torch.zeros_like(kept)
         if self.training and (share > 0.0 or strategy == "cmlm"):
             with torch.no_grad():
                 hidden = self.fill(self.place_vectors(x), kept, memory, mask)
-                said, top = self._first_pass(hidden, labels)
-                best = ctc_best_alignment(said, places, lengths, counts, blank=0)
+                scores, top = self._first_pass(hidden, labels)
+                best = ctc_best_alignment(scores, label_ids, lengths, counts, blank=0)
             known, best = best >= 0, best.clamp(min=0)
-            wrong = said.gather(2, best[:, :, None]).squeeze(2) < top
+            wrong = scores.gather(2, best[:, :, None]).squeeze(2) < top
             wanted = labels.gather(1, best)
             shown = reveal(wrong & known, known, share, strategy)
             words = self.decoder_embedding.vectors(wanted)
             x = torch.where(shown[:, :, None], words.to(x.dtype), x)
         hidden = self.fill(self.place_vectors(x), kept, memory, mask)
-        said = match_scores(self.output, hidden, labels, graph_lengths=lengths)  # [B,1+U,T]
-        said = torch.where(shown[:, None], said.detach(), said)
-        loss = _ctc_loss(said, places, lengths, counts).masked_fill(~fits, 0.0).sum()
+        scores = match_scores(self.output, hidden, labels, graph_lengths=lengths)  # [B,1+U,T]
+        scores = torch.where(shown[:, None], scores.detach(), scores)
+        loss = _ctc_loss(scores, label_ids, lengths, counts).masked_fill(~fits, 0.0).sum()
         tokens = (counts + 1).masked_fill(~fits, 0).sum()  # with eos, as other models count them
         parts = {
             "words": loss.detach() / tokens.clamp(min=1),
@@ -87,45 +87,45 @@ class CtcNat(NonAutoregressive):
 
     def _first_pass(self, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities [B,T,C] of labels [B,C] at features [B,T,D], and that of the best word [B,T]."""
-        said, top = [], []
+        scores, top = [], []
         own = labels[:, None].expand(-1, hidden.shape[1], -1).flatten(0, 1)
         for x, some in zip(hidden.flatten(0, 1).split(_CHUNK), own.split(_CHUNK), strict=True):
             logits = self.output(x)
             each = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-            said.append(each.gather(1, some))
+            scores.append(each.gather(1, some))
             top.append(each.amax(1))
-        return torch.cat(said).unflatten(0, hidden.shape[:2]), torch.cat(top).view(hidden.shape[:2])
+        return torch.cat(scores).unflatten(0, hidden.shape[:2]), torch.cat(top).view(hidden.shape[:2])
 
 
 def _own_labels(target: Tensor) -> tuple[Tensor, Tensor]:
-    """The labels that a target [B,U] needs -> [B,1+U], blank first, and where its words stand there -> [B,U].
+    """The labels of a target [B,U] -> [B,1+U], blank first, and the index of each word among them -> [B,U].
 
-    Equal words stand at the place of the first: what is one label must be one number. A target has few words
+    Equal words take the index of the first: what is one label must be one number. A target has few words
     of all, so that a loss over these alone never holds the log-probabilities of all words at all frames.
     """
     labels = F.pad(target, (1, 0), value=BLANK)
     return labels, 1 + (target[:, :, None] == target[:, None]).int().argmax(2)
 
 
-def _ctc_loss(said: Tensor, places: Tensor, lengths: Tensor, counts: Tensor) -> Tensor:
+def _ctc_loss(scores: Tensor, label_ids: Tensor, lengths: Tensor, counts: Tensor) -> Tensor:
     """torch's CTC loss [B] over a target's own labels.
 
     torch's gradient is right for log-probabilities that sum to 1 alone, so each frame is normalised over the
     labels, and what that took away is given back.
 
     Args:
-        said: [B,1+U,T], log-probability of each label at each frame, blank first.
-        places: [B,U] label of each word.
+        scores: [B,1+U,T], log-probability of each label at each frame, blank first.
+        label_ids: [B,U] label of each word.
     """
-    used = torch.zeros(said.shape[:2], dtype=torch.bool, device=said.device)
-    used = used.scatter(1, F.pad(places, (1, 0)), True)
-    inside = torch.arange(said.shape[2], device=said.device) < lengths[:, None]  # [B,T]
+    used = torch.zeros(scores.shape[:2], dtype=torch.bool, device=scores.device)
+    used = used.scatter(1, F.pad(label_ids, (1, 0)), True)
+    inside = torch.arange(scores.shape[2], device=scores.device) < lengths[:, None]  # [B,T]
     # Minus infinity would make gradients that are no numbers.
-    said = said.masked_fill(~used[:, :, None], _NEVER).masked_fill(~inside[:, None], 0.0)
-    mass = said.logsumexp(1)  # [B,T]
+    scores = scores.masked_fill(~used[:, :, None], _NEG_INF).masked_fill(~inside[:, None], 0.0)
+    mass = scores.logsumexp(1)  # [B,T]
     each = F.ctc_loss(
-        (said - mass[:, None]).permute(2, 0, 1),
-        places,
+        (scores - mass[:, None]).permute(2, 0, 1),
+        label_ids,
         lengths,
         counts,
         blank=0,

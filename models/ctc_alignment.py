@@ -1,6 +1,6 @@
 """The likeliest CTC alignment of a target (Graves et al. 2006, https://doi.org/10.1145/1143844.1143891).
 
-T frames say a target of U words by every labelling that becomes the target when runs of a label are merged
+T frames emit a target of U words by every labelling that becomes the target when runs of a label are merged
 and blanks are left out. The states of an alignment are blank, word 0, blank, word 1, ..., blank: a frame is
 in one of these 2U + 1, and the next frame in the same, in the next, or past a blank in the one after it,
 unless the two words beside the blank are the same.
@@ -34,7 +34,7 @@ def ctc_best_states(
         log_probs: [B,T,V], any floating type; they add up in float32, or in float64 if they are.
         targets: [B,U] int64 words; what lies past target_lengths [B] is not read.
         input_lengths: [B], frames that count, 0 to T.
-        blank: The word that stands for nothing; no target has it.
+        blank: The label of a frame that emits nothing; no target has it.
 
     Raises:
         UsageError: Shapes do not fit each other, or a length is out of its bounds.
@@ -49,20 +49,20 @@ def ctc_best_states(
     skips = torch.zeros_like(labels, dtype=torch.bool)
     skips[:, 3::2] = targets[:, 1:] != targets[:, :-1]
     dtype = torch.promote_types(log_probs.dtype, torch.float32)
-    never = log_probs.new_full((batch, 2), -math.inf, dtype=dtype)
-    score = never[:, :1].expand(-1, len(every)).clone()  # [B,2U+1], of the likeliest way to each state
+    impossible = log_probs.new_full((batch, 2), -math.inf, dtype=dtype)
+    score = impossible[:, :1].expand(-1, len(every)).clone()  # [B,2U+1], of the likeliest path to each state
     score[:, 0] = 0.0  # before the first frame: from here it goes to the first blank or the first word
 
-    steps = []
+    back_pointers = []
     for t in range(length):
-        said = log_probs[:, t].gather(1, labels).to(dtype)
-        padded = torch.cat([never, score], 1)
+        emitted = log_probs[:, t].gather(1, labels).to(dtype)
+        padded = torch.cat([impossible, score], 1)
         one, two = padded[:, 1:-1], padded[:, :-2]
         two = two.masked_fill(~skips, -math.inf)
         best = torch.maximum(torch.maximum(score, one), two)
         step = torch.where(best == score, 0, torch.where(best == one, 1, 2))
-        steps.append(step.to(torch.int8))
-        score = torch.where((t < frames)[:, None], best + said, score)
+        back_pointers.append(step.to(torch.int8))
+        score = torch.where((t < frames)[:, None], best + emitted, score)
 
     last = 2 * words
     ends = torch.stack([last, (last - 1).clamp(min=0)], 1)
@@ -73,7 +73,7 @@ def ctc_best_states(
     for t in range(length - 1, -1, -1):
         inside = (t < frames) & possible
         states[:, t] = torch.where(inside, at, NO_STATE)
-        back = steps[t].gather(1, at[:, None]).squeeze(1)
+        back = back_pointers[t].gather(1, at[:, None]).squeeze(1)
         at = torch.where(inside, at - back, at)
     return states
 
@@ -90,7 +90,7 @@ def ctc_best_alignment(
 
 
 def labels_of(states: Tensor, targets: Tensor, *, blank: int) -> Tensor:
-    """What states [B,T] of an alignment to targets [B,U] say -> [B,T]: blank, a word, or `NO_STATE`."""
+    """What states [B,T] of an alignment to targets [B,U] emit -> [B,T]: blank, a word, or `NO_STATE`."""
     tokens = tokens_of(states)
     if targets.shape[1] == 0:
         words = torch.full_like(states, blank)
@@ -106,8 +106,8 @@ def tokens_of(states: Tensor) -> Tensor:
 
 def fewest_frames(targets: Tensor, target_lengths: Tensor) -> Tensor:
     """How many frames targets [B,U] of lengths [B] need -> [B]: a word each, a blank between equal ones."""
-    places = torch.arange(1, max(targets.shape[1], 1), device=targets.device)
-    repeated = (targets[:, 1:] == targets[:, :-1]) & (places < target_lengths[:, None])
+    positions = torch.arange(1, max(targets.shape[1], 1), device=targets.device)
+    repeated = (targets[:, 1:] == targets[:, :-1]) & (positions < target_lengths[:, None])
     return target_lengths + repeated.sum(1)
 
 

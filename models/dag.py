@@ -1,8 +1,8 @@
 """The dynamic programs of the DA-Transformer (Huang et al. 2022, https://arxiv.org/abs/2205.07459).
 
-A graph of L vertices, each with a word distribution, says a target by every path that visits T of them from
-left to right, from vertex 0 to the last. `dag_log_likelihood` sums over these paths, `dag_posterior` says
-which vertex says which token, `dag_best_path` finds the likeliest path, and `match_scores` makes what all
+A graph of L vertices, each with a word distribution, emits a target by every path that visits T of them from
+left to right, from vertex 0 to the last. `dag_log_likelihood` sums over these paths, `dag_posterior` gives
+which vertex emits which token, `dag_best_path` finds the likeliest path, and `match_scores` makes what all
 three read without ever holding the log-probabilities of all words at all vertices.
 
 Symbols: B rows, T target tokens, L vertices, D model width, V words.
@@ -28,10 +28,10 @@ from torch import Tensor, nn
 
 from nartk.errors import UsageError
 
-NO_VERTEX = -1  # what `dag_best_path` says past a target's length, and of impossible targets
+NO_VERTEX = -1  # what `dag_best_path` gives past a target's length, and of impossible targets
 
-_FLOOR = 1e-300  # added to each scaled probability: more than float64 can lose in a step (3 L 2^-1022)
-_LOSS = 1e-13  # of the likelihood, that the floors may add up to
+_EPSILON = 1e-300  # added to each scaled probability: more than float64 can lose in a step (3 L 2^-1022)
+_LOSS = 1e-13  # of the likelihood, that the epsilons may add up to
 # Elements of [rows,L,L] at a time. Of 2^16 to 2^20, 2^18 and 2^19 were the quickest on a CPU with 2 MB of L2
 # cache, at L = 256; what a GPU likes best is not measured.
 _CHUNK = {"cpu": 1 << 18, "cuda": 1 << 27}
@@ -50,10 +50,10 @@ def dag_log_likelihood(match: Tensor, links: Tensor, target_lengths: Tensor, gra
     Args:
         match: [B,T,L], log-score of target token t at vertex j. Any floating type; minus infinity is allowed.
         links: [B,L,L], log-score of the step from vertex i to vertex j; minus infinity where there is none.
-            What stands at and below the diagonal is not read.
-        target_lengths: [B], tokens that count, 1 to T. The first is said by vertex 0, the last by the last
+            The diagonal and below it are not read.
+        target_lengths: [B], tokens that count, 1 to T. The first is emitted by vertex 0, the last by the last
             vertex; so a target of one token needs a graph of one vertex.
-        graph_lengths: [B], vertices that count, 1 to L. What stands beyond either length is not read.
+        graph_lengths: [B], vertices that count, 1 to L. Beyond either length nothing is read.
 
     Raises:
         UsageError: Shapes do not fit each other, or a length is out of its bounds.
@@ -66,7 +66,7 @@ def dag_log_likelihood(match: Tensor, links: Tensor, target_lengths: Tensor, gra
 
 
 def dag_posterior(match: Tensor, links: Tensor, target_lengths: Tensor, graph_lengths: Tensor) -> Tensor:
-    """Probability that vertex j says token t, given the target -> [B,T,L], in `match`'s type; no gradient.
+    """Probability that vertex j emits token t, given the target -> [B,T,L], in `match`'s type; no gradient.
 
     It sums to 1 over the vertices for each token, and is 0 past the lengths and for impossible targets.
     Arguments and errors as for `dag_log_likelihood`.
@@ -127,8 +127,8 @@ def match_scores(
     counted = torch.ones(hidden.shape[:2], dtype=torch.bool, device=device)
     if graph_lengths is not None:
         counted = torch.arange(hidden.shape[1], device=device) < graph_lengths.to(device)[:, None]
-    rows, places = counted.nonzero(as_tuple=True)
-    vertices = hidden[rows, places]  # [B,L,D] -> [N,D]
+    rows, positions = counted.nonzero(as_tuple=True)
+    vertices = hidden[rows, positions]  # [B,L,D] -> [N,D]
     weight: Tensor = output.weight
     bias: Tensor | None = output.bias
     if torch.is_autocast_enabled(device.type):
@@ -136,9 +136,9 @@ def match_scores(
         vertices, weight = vertices.to(low), weight.to(low)
         bias = None if bias is None else bias.to(low)
     with torch.autocast(device.type, enabled=False):
-        said = _MatchScores.apply(vertices, weight, bias, target, rows, chunk)  # [N,T]
-    empty = said.new_full((*hidden.shape[:2], target.shape[1]), -math.inf)
-    return empty.index_put((rows, places), said).mT  # [B,L,T] -> [B,T,L]
+        emitted = _MatchScores.apply(vertices, weight, bias, target, rows, chunk)  # [N,T]
+    empty = emitted.new_full((*hidden.shape[:2], target.shape[1]), -math.inf)
+    return empty.index_put((rows, positions), emitted).mT  # [B,L,T] -> [B,T,L]
 
 
 class _MatchScores(torch.autograd.Function):
@@ -157,11 +157,11 @@ class _MatchScores(torch.autograd.Function):
         ctx.save_for_backward(vertices, weight, bias, target, rows)
         ctx.chunk = chunk
         wide = torch.promote_types(vertices.dtype, torch.float32)
-        said = vertices.new_empty(vertices.shape[0], target.shape[1], dtype=wide)
-        for x, row, out in zip(*(each.split(chunk) for each in (vertices, rows, said)), strict=True):
+        emitted = vertices.new_empty(vertices.shape[0], target.shape[1], dtype=wide)
+        for x, row, out in zip(*(each.split(chunk) for each in (vertices, rows, emitted)), strict=True):
             lprobs = F.linear(x, weight, bias).log_softmax(-1, dtype=wide)
             torch.gather(lprobs, 1, target[row], out=out)
-        return said
+        return emitted
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -284,9 +284,9 @@ def _scaled(graph: _Graph, *, counts: bool, recursions: Recursions) -> tuple[_So
     """The sums over paths with scaled probabilities, and [B] bool: whether a row's are right.
 
     A forward probability is ``forward[t] * exp(forward_log[t])``, with maximum 1 in `forward[t]`; a backward
-    one likewise. Both have the floor added at each token, so both are upper bounds whatever was lost below
-    it; and the floors' paths together carry a share of the likelihood of at most
-    ``2 T L floor max_t exp(forward_log[t-1] + top[t] + backward_log[t]) / likelihood``. A row is right if
+    one likewise. Both have epsilon added at each token, so both are upper bounds whatever was lost below
+    it; and the paths of the epsilons together carry a share of the likelihood of at most
+    ``2 T L epsilon max_t exp(forward_log[t-1] + top[t] + backward_log[t]) / likelihood``. A row is right if
     that is small.
     """
     # The largest score of each vertex's links moves to its words: on a path a vertex has one link.
@@ -299,10 +299,10 @@ def _scaled(graph: _Graph, *, counts: bool, recursions: Recursions) -> tuple[_So
     words = (match - top).exp_()
 
     length, width = match.shape[1:]
-    places = torch.arange(length, device=match.device)
-    ended = places >= graph.last_token[:, None]  # [B,T]
+    positions = torch.arange(length, device=match.device)
+    ended = positions >= graph.last_token[:, None]  # [B,T]
     ends = torch.zeros_like(match[:, 0]).scatter_(1, graph.last_vertex[:, None], 1.0)  # [B,L]
-    start = torch.where(ended[..., None], ends[:, None], _FLOOR)  # [B,T,L], what backward begins with
+    start = torch.where(ended[..., None], ends[:, None], _EPSILON)  # [B,T,L], what backward begins with
     forward, forward_scale, backward, backward_scale = recursions(weights, words, start)
 
     top = top[..., 0]  # [B,T]
@@ -312,10 +312,10 @@ def _scaled(graph: _Graph, *, counts: bool, recursions: Recursions) -> tuple[_So
     ends_at = graph.last_token[:, None]
     total = forward_log.gather(1, ends_at)[:, 0] + graph.at_end(forward).log()  # [B]
 
-    # Nor a sum, nor logarithms, where the lengths alone say that there is no path.
+    # Nor a sum, nor logarithms, where the lengths alone rule out any path.
     impossible = ~graph.possible
     total = total.masked_fill(impossible, -math.inf)
-    past = (places > ends_at) | impossible[:, None]  # [B,T]
+    past = (positions > ends_at) | impossible[:, None]  # [B,T]
     share = (forward_log + backward_log - total[:, None]).masked_fill(past, -math.inf).exp()
     posterior = (forward * backward).mul_(share[..., None]).masked_fill_(words == 0, 0.0)
     step = forward_log[:, :-1] + top[:, 1:] + backward_log[:, 1:] - total[:, None]  # [B,T-1]
@@ -325,7 +325,7 @@ def _scaled(graph: _Graph, *, counts: bool, recursions: Recursions) -> tuple[_So
         arriving = backward[:, 1:] * words[:, 1:] * step.exp()[..., None]
         used = torch.bmm(forward[:, :-1].mT, arriving).mul_(weights)
 
-    limit = math.log(_LOSS / (2.0 * length * width)) - math.log(_FLOOR)
+    limit = math.log(_LOSS / (2.0 * length * width)) - math.log(_EPSILON)
     sure = (step < limit).all(1) & total.isfinite()
     return _Solution(total, posterior, used), sure | impossible
 
@@ -333,7 +333,7 @@ def _scaled(graph: _Graph, *, counts: bool, recursions: Recursions) -> tuple[_So
 def _torch_recursions(weights: Tensor, words: Tensor, start: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The scaled forward and backward probabilities, each step divided by its maximum.
 
-    ``forward[t] = (forward[t-1] weights) words[t] + floor``, ``forward[0] = words[0]``;
+    ``forward[t] = (forward[t-1] weights) words[t] + epsilon``, ``forward[0] = words[0]``;
     ``backward[t] = weights (words[t+1] backward[t+1]) + start[t]``, ``backward[T-1] = start[T-1]``.
 
     Args:
@@ -342,17 +342,17 @@ def _torch_recursions(weights: Tensor, words: Tensor, start: Tensor) -> tuple[Te
     Returns:
         forward [B,T,L], what it was divided by [B,T], and the same for backward.
     """
-    forward, forward_scale = _empty_steps(words)
-    backward, backward_scale = _empty_steps(words)
-    said, begin = words.transpose(0, 1)[:, :, None], start.transpose(0, 1)[:, :, None]  # [T,B,1,L]
+    forward, forward_scale = _empty_recursion(words)
+    backward, backward_scale = _empty_recursion(words)
+    emitted, begin = words.transpose(0, 1)[:, :, None], start.transpose(0, 1)[:, :, None]  # [T,B,1,L]
     length = words.shape[1]
-    reached, floor = torch.empty_like(said[0]), words.new_tensor(_FLOOR)  # [B,1,L]
+    reached, epsilon = torch.empty_like(emitted[0]), words.new_tensor(_EPSILON)  # [B,1,L]
     # Taken apart once: a slice costs as much as a step's arithmetic.
-    word, at, scale = said.unbind(), forward.unbind(), forward_scale.unbind()
+    word, at, scale = emitted.unbind(), forward.unbind(), forward_scale.unbind()
     at[0].copy_(word[0])
     for t in range(1, length):
         torch.bmm(at[t - 1], weights, out=reached)
-        torch.addcmul(floor, reached, word[t], out=reached)
+        torch.addcmul(epsilon, reached, word[t], out=reached)
         torch.amax(reached, -1, keepdim=True, out=scale[t])
         torch.div(reached, scale[t], out=at[t])
     turned = weights.mT
@@ -369,7 +369,7 @@ def _torch_recursions(weights: Tensor, words: Tensor, start: Tensor) -> tuple[Te
     return forward, forward_scale[..., 0], backward, backward_scale[..., 0]
 
 
-def _empty_steps(words: Tensor) -> tuple[Tensor, Tensor]:
+def _empty_recursion(words: Tensor) -> tuple[Tensor, Tensor]:
     """Room for a recursion over `words` [B,T,L]: [T,B,1,L], and for its scales, ones: [T,B,1,1]."""
     batch, length, width = words.shape
     return words.new_empty(length, batch, 1, width), words.new_ones(length, batch, 1, 1)
@@ -386,8 +386,8 @@ def _logarithmic(graph: _Graph, *, counts: bool) -> _Solution:
     backward = torch.full_like(match, -math.inf)
     backward[:, -1] = torch.where(graph.last_token[:, None] == length - 1, ends, -math.inf)
     for t in range(length - 2, -1, -1):
-        said = match[:, t + 1] + backward[:, t + 1]
-        reached = (links + said[:, None]).logsumexp(2)
+        emitted = match[:, t + 1] + backward[:, t + 1]
+        reached = (links + emitted[:, None]).logsumexp(2)
         backward[:, t] = torch.where(graph.last_token[:, None] == t, ends, reached)
     norm = torch.where(total == -math.inf, 0.0, total)[:, None]  # exp(-inf) = 0 for impossible rows
     past = torch.arange(length, device=match.device) > graph.last_token[:, None]
@@ -429,17 +429,17 @@ def _viterbi(graph: _Graph) -> Tensor:
 def _clean(match: Tensor, links: Tensor, tokens: Tensor, vertices: Tensor) -> _Graph:
     """Scores that are minus infinity where lengths and order leave no path, whatever stood there."""
     length, width = match.shape[1:]
-    place = torch.arange(width, device=match.device)
+    vertex = torch.arange(width, device=match.device)
     token = torch.arange(length, device=match.device)
     last_token, last_vertex = tokens[:, None] - 1, vertices[:, None] - 1  # [B,1]
     # Before token t a path has been at t vertices, and for each token after it needs one more.
     first = torch.where(token == last_token, last_vertex, token)[..., None]  # [B,T,1]
     final = torch.where(token == 0, 0, last_vertex - (last_token - token))[..., None]
     possible = (tokens <= vertices) & ((tokens > 1) | (vertices == 1))
-    unsaid = (token > last_token) | ~possible[:, None]  # [B,T]
-    missed = (place < first) | (place > final) | unsaid[..., None]  # [B,T,L]
-    beyond = (place > last_vertex) | ~possible[:, None]  # [B,L]
-    unlinked = (place[:, None] >= place) | beyond[:, None]  # [B,L,L]
+    absent = (token > last_token) | ~possible[:, None]  # [B,T]
+    missed = (vertex < first) | (vertex > final) | absent[..., None]  # [B,T,L]
+    beyond = (vertex > last_vertex) | ~possible[:, None]  # [B,L]
+    unlinked = (vertex[:, None] >= vertex) | beyond[:, None]  # [B,L,L]
     return _Graph(
         match.detach().masked_fill(missed, -math.inf),
         links.detach().masked_fill(unlinked, -math.inf),
@@ -499,7 +499,7 @@ def _proved_kernels(device: torch.device) -> Recursions:
         return _torch_recursions
 
     def kernels(weights: Tensor, words: Tensor, start: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return dag_triton.triton_recursions(weights, words, start, _FLOOR)
+        return dag_triton.triton_recursions(weights, words, start, _EPSILON)
 
     # More than a tile wide. Sines: nobody's random numbers are used up.
     weights = torch.arange(2 * 130 * 130, device=device, dtype=torch.float64).sin().abs().view(2, 130, 130)

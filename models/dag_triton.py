@@ -29,7 +29,7 @@ if HAS_TRITON:
         scales,
         length,
         width,
-        FLOOR: tl.constexpr,
+        EPSILON: tl.constexpr,
         FROM: tl.constexpr,
         TO: tl.constexpr,
     ):
@@ -53,7 +53,7 @@ if HAS_TRITON:
                     tile = tl.load(weights + origin[:, None] * width + to[None, :], mask=inside, other=0.0)
                     reached += tl.sum(mass[:, None] * tile, axis=0)
                 word = tl.load(words + t * width + to, mask=to < width, other=0.0)
-                reached = reached * word + FLOOR
+                reached = reached * word + EPSILON
                 tl.store(forward + t * width + to, reached, mask=to < width)
                 largest = tl.maximum(largest, tl.max(reached, axis=0))
             scale = largest
@@ -94,7 +94,7 @@ if HAS_TRITON:
 
 
 def triton_recursions(
-    weights: Tensor, words: Tensor, start: Tensor, floor: float
+    weights: Tensor, words: Tensor, start: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """What `nartk.models.dag` calls the recursions, of float64 weights [B,L,L] and words and start [B,T,L].
 
@@ -114,7 +114,7 @@ def triton_recursions(
     tile = {"FROM": _TILE[0], "TO": _TILE[1], "num_warps": _WARPS, "num_stages": 1}
     # Triton launches on the current device, whatever device its arguments are on.
     with torch.cuda.device_of(weights):
-        _forward_kernel[(batch,)](weights, words, forward, forward_scale, length, width, FLOOR=floor, **tile)
+        _forward_kernel[(batch,)](weights, words, forward, forward_scale, length, width, epsilon, **tile)
         _backward_kernel[(batch,)](weights, words, start, backward, backward_scale, length, width, **tile)
     return (
         forward / forward_scale[..., None],

@@ -1,7 +1,7 @@
 """Glancing: training shows a model part of the target, the more the worse it is (Qian et al. 2021).
 
 "Glancing Transformer for Non-Autoregressive Neural Machine Translation", https://arxiv.org/abs/2008.07905,
-equations 6 and 7. Symbols: B rows, T places.
+equations 6 and 7. Symbols: B rows, T positions.
 """
 
 from __future__ import annotations
@@ -56,22 +56,22 @@ class Schedule:
 
 
 def reveal(wrong: Tensor, kept: Tensor, share: float, strategy: str) -> Tensor:
-    """Draws the places [B,T] whose target word is shown.
+    """Draws the positions [B,T] whose target word is shown.
 
     Args:
-        wrong: [B,T] bool, places where the first pass was not right.
-        kept: [B,T] bool, places that may be shown.
-        share: Of the wrong places (number-random), or of all (fixed); cmlm draws a number of its own, evenly
-            between none and all but one.
+        wrong: [B,T] bool, positions where the first pass was not right.
+        kept: [B,T] bool, positions that may be shown.
+        share: Of the wrong positions (number-random), or of all (fixed); cmlm draws a number of its own,
+            evenly between none and all but one.
         strategy: One of `STRATEGIES`.
     """
-    places = kept.sum(1)
+    positions = kept.sum(1)
     if strategy == "number-random":
         count = _share_of((wrong & kept).sum(1), share)
     elif strategy == "fixed":
-        count = _share_of(places, share)
+        count = _share_of(positions, share)
     else:
-        count = (torch.rand(places.shape, device=kept.device) * places).long()
+        count = (torch.rand(positions.shape, device=kept.device) * positions).long()
     order = torch.rand(kept.shape, device=kept.device).masked_fill(~kept, 2.0)
     rank = order.argsort(1).argsort(1)
     return rank < count[:, None]

@@ -20,6 +20,7 @@ import numpy as np
 
 from nartk.errors import CheckpointError, OutputError, UsageError
 from nartk.files import Journal, writing
+from nartk.guarantee import Guarantee
 from nartk.registry import make_strategy, options_of
 
 FILE = "calibration.json"
@@ -408,7 +409,7 @@ def apply(
     Raises:
         CheckpointError: The file is damaged, or holds values that the strategy refuses.
     """
-    if "approximate" not in strategy.promised:
+    if strategy.promised.guarantee is not Guarantee.APPROXIMATE:
         return {}, ""
     found = [
         each

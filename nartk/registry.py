@@ -17,6 +17,7 @@ from nartk.errors import (
     is_torch,
     requiring_torch,
 )
+from nartk.guarantee import Promise
 
 T = TypeVar("T", bound=type)
 T_Scorer = TypeVar("T_Scorer")
@@ -68,7 +69,7 @@ def register_decoder(name: str) -> Callable[[T], T]:
     return register
 
 
-def strategies() -> dict[str, str]:
+def strategies() -> dict[str, Promise]:
     """The names of all strategies, each with its promise where no option is given.
 
     Without torch, those that need it are left out.

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from nartk.errors import NartkError
+from nartk.guarantee import Guarantee
 from nartk.hypothesis import DecodeStats, Hypothesis, Request, Result
 from nartk.pipeline import summarize
 from nartk.registry import reads_drafts
@@ -193,7 +194,7 @@ class Verifier:
         known = [word for word in words if word is not None]
         if len(known) == 2:
             margin = float((logits.max() - logits[known]).max())
-        differs = not strategy.promised.startswith(("identical to greedy", "the reference"))
+        differs = strategy.promised.guarantee is not Guarantee.IDENTICAL
         return Difference(line, position, words[0], words[1], margin, noise, differs)
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from realtable import random_transformer
 from support.beams import outputs, textbook
 from support.real_passes import RealPasses, engine_of, network_of
+from support.realtable import random_transformer
 from support.scripted_passes import (
     EOS,
     PAD,

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from realtable import random_transformer
 from support.beams import outputs, textbook
 from support.real_passes import RealPasses, engine_of
+from support.realtable import random_transformer
 from support.scripted_passes import EOS, ScriptedPasses, Table, TablePasses, decode
 
 import nartk.decoders.beam as beam_module

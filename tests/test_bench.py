@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from support.parallel_drafters import small_network
-from tiny import SENTENCES, random_model
+from support.tiny import SENTENCES, random_model
 
 from nartk import pipeline
 from nartk.bench import costs, report, runner
@@ -119,9 +119,9 @@ def test_the_table_lists_what_did_not_run() -> None:
     absent = Series(parse_spec("fairseq", "fp32"), not_run="it is not installed")
     summary = report.summarize(cell_of(GREEDY, absent))
     assert report.table([summary]) == (
-        "| engine | type | batch | tokens/s | passes | p50 ms | p90 ms | p99 ms | MB | differ |\n"
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
-        "| greedy | fp32 | 1 | 1 | 2.50 | 1000.0 | 5000.0 | 5000.0 | 100 | 0 |\n"
+        "| engine | promise | type | batch | tokens/s | passes | p50 ms | p90 ms | p99 ms | MB | differ |\n"
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
+        "| greedy | identical to greedy | fp32 | 1 | 1 | 2.50 | 1000.0 | 5000.0 | 5000.0 | 100 | 0 |\n"
         "\n"
         "not run: fairseq fp32, batch 1: it is not installed"
     )

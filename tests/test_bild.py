@@ -12,9 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny
-from small_drafters import shaken
-from support import engine_models
+from support import engine_models, tiny
 from support.engine_models import TYPES, bits_of, on_engine, random_network
 from support.real_passes import RealPasses
 from support.scripted_passes import (
@@ -26,8 +24,9 @@ from support.scripted_passes import (
     outputs_of,
     plain_greedy,
 )
+from support.small_drafters import shaken
 from support.small_passes import GARBAGE, UNREADABLE, Garbage, Near, drafting
-from transformers_small import random_requests
+from support.transformers_small import random_requests
 
 from nartk.cli.decode import main
 from nartk.decoders.bild import DISTANCES, Rollback, kl_divergence

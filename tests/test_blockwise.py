@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.parallel_models import canvas_of
-from transformers_small import padded, vocabulary
+from support.transformers_small import padded, vocabulary
 
 from nartk.models.blockwise import MASK, Blockwise, BlockwiseConfig
 from nartk.models.nar import NarTraining

@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny
 import torch
-from small_drafters import shaken
+from support import tiny
+from support.small_drafters import shaken
 
 import nartk
 from nartk import calibration

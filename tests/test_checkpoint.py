@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny import random_model
+from support.tiny import random_model
 
 import nartk
 from nartk.checkpoint import (

@@ -10,9 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import fairseq_host
 import pytest
 import torch
+from support import fairseq_host
 
 import nartk
 from nartk.adapters import fairseq as adapter

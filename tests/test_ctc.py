@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from scripted import decode
+from support.scripted import decode
 from support.scripted_graphs import ScriptedFrames
 from torch import Tensor
 

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from scripted import decode
 from support.parallel_models import engine_of
+from support.scripted import decode
+from support.tiny import WORDS
+from support.transformers_small import padded, random_config, random_requests, stir, vocabulary
 from test_ctc import all_outputs
-from tiny import WORDS
 from torch import Tensor
-from transformers_small import padded, random_config, random_requests, stir, vocabulary
 
 from nartk import engine
 from nartk.checkpoint import save_checkpoint

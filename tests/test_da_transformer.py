@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.tiny import WORDS
 from test_blockwise import padded
-from tiny import WORDS
 from torch import Tensor
 
 from nartk.errors import CheckpointError, UsageError

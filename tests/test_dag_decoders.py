@@ -17,9 +17,9 @@ import torch
 from support.distributions import CHANCE, filtered, fit
 from support.parallel_models import engine_of
 from support.scripted_graphs import Lattice, ScriptedGraphs
+from support.transformers_small import vocabulary
 from test_da_transformer import network, sentences
 from test_decode_cli import BAD, WRAP
-from transformers_small import vocabulary
 
 import nartk
 from nartk import engine

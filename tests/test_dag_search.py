@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scripted import decode
 from support.parallel_models import engine_of
+from support.scripted import decode
 from support.scripted_graphs import Lattice, Lattices
 from test_da_transformer import network, sentences
 

@@ -16,12 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import tiny
 import torch
+from support import tiny
 
 import nartk.pipeline
 from nartk.cli import decode
 from nartk.cli.decode import main
+from nartk.guarantee import IDENTICAL, Guarantee, Promise
 from nartk.hypothesis import Hypothesis, Result
 from nartk.registry import strategies
 
@@ -95,7 +96,7 @@ def test_help_comes_without_torch(model: str) -> None:
 def test_help_of_a_strategy_lists_its_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--strategy", "iad", "--help"]) == 0
     out = capsys.readouterr().out
-    assert "options of the strategy iad (identical to greedy):" in out
+    assert f"options of the strategy iad ({IDENTICAL}):" in out
     assert "--exact, --no-exact" in out
     assert "--anchor {aligned,unique}" in out
     assert "longest output, tokens (default: 256)" in out
@@ -364,7 +365,22 @@ FULL = Path("/dev/full")
         (
             ["MODEL", "--assert-lossless", "--strategy", "sloppy"],
             2,
-            r"the promise of 'sloppy' is 'approximate'",
+            r"the promise of 'sloppy' is 'approximate: it is sloppy'",
+        ),
+        *(
+            (
+                ["MODEL", "--assert-lossless", "--strategy", *flags],
+                2,
+                rf"the promise of '{flags[0]}' is .{says}: ",
+            )
+            for flags, says in (
+                (["beam"], "approximate"),
+                (["bild"], "approximate"),
+                (["gad", "--beta", "3"], "approximate"),
+                (["ctc-greedy"], "approximate"),
+                (["sample"], "same distribution"),
+                (["speculative", "--temperature", "0.5"], "same distribution"),
+            )
         ),
         (["MODEL", "nowhere.txt"], 2, r"E201 InputFile\] nowhere.txt: no such file"),
         (["MODEL", "MODEL"], 2, r"E201 InputFile\] .*: a folder, not a file"),
@@ -418,7 +434,9 @@ def odd_strategies(monkeypatch: pytest.MonkeyPatch) -> None:
 
     strategies()
     monkeypatch.setattr(registry, "_STRATEGIES", dict(registry._STRATEGIES))
-    registry.register_decoder("sloppy")(type("Sloppy", (Greedy,), {"promise": "approximate"}))
+    registry.register_decoder("sloppy")(
+        type("Sloppy", (Greedy,), {"promise": Promise(Guarantee.APPROXIMATE, "it is sloppy")})
+    )
 
     @registry.register_decoder("clashing")
     class Clashing(Greedy):

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 import torch
-from scripted import decode, over_tensors
+from support.scripted import decode
+from support.transformers_small import random_requests, vocabulary
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
-from transformers_small import random_requests, vocabulary
 
 from nartk.architectures import architectures
-from nartk.models.serving import Serving
+from nartk.models.da_transformer import DaTransformer
 from nartk.registry import make_strategy, options_of, speaks, strategies
 
 FACTORIES = {
@@ -106,11 +106,11 @@ def test_strategies_keep_to_the_scorers_device(kind: str, name: str, exact: bool
 
 
 def test_a_model_that_leaves_the_device_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Known to be wrong: places counted on the host."""
+    """Known to be wrong: sizes counted on the host."""
     requests = random_requests(random.Random(1), 3, 30)
-    monkeypatch.setattr(Serving, "columns", lambda self, width: torch.arange(width))
+    monkeypatch.setattr(DaTransformer, "sizes", lambda self, lengths, scale: torch.full((3,), 8))
     with Apart(), pytest.raises(RuntimeError, match="on the host and on the device"):
-        decode(over_tensors("greedy", {}), scorer_of("transformer"), requests)
+        decode(make_strategy("dag-greedy", {}), scorer_of("dag"), requests)
 
 
 def test_a_tensor_without_a_device_is_noticed() -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
+from support import tiny
 
 import nartk
 import nartk.pipeline

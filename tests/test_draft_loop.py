@@ -15,7 +15,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.pass_strategies import MakeDrafter, Proposes, given_drafts, ngram_cache, paths_of, source_copy
+from support.pass_strategies import (
+    Drafting,
+    MakeDrafter,
+    Proposes,
+    given_drafts,
+    ngram_cache,
+    only,
+    paths_of,
+    proposing,
+    source_copy,
+)
 from support.scripted_passes import (
     EOS,
     PAD,
@@ -30,12 +40,14 @@ from support.scripted_passes import (
     random_table,
 )
 
+from nartk.decoders.loop import constraints
 from nartk.decoders.loop.acceptance import ArgmaxAcceptance, Verdict, Verified
 from nartk.decoders.loop.constraints import Constraints
-from nartk.decoders.loop.drafter import Draft, PlainDrafter, verifiable
+from nartk.decoders.loop.drafter import Draft, verifiable
 from nartk.decoders.loop.rows import Row
 from nartk.decoders.loop.trees import merged
 from nartk.errors import PassError
+from nartk.guarantee import Guarantee
 from nartk.hypothesis import Request, Result, TokenTrace
 from nartk.passes import ROOT, PassScorer
 from nartk.registry import (
@@ -48,32 +60,6 @@ from nartk.registry import (
 )
 
 BATCHES = (1, 2, 3, 8, 32)
-
-
-@dataclasses.dataclass
-class Drafting(PlainDrafter):
-    """Drafts whatever a function of a row's source and output gives; notes which states are there."""
-
-    what: Callable[[Row], Draft]
-    started: Counter[int] = dataclasses.field(default_factory=Counter)
-    stopped: Counter[int] = dataclasses.field(default_factory=Counter)
-
-    def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[Any]:
-        assert len(requests) == len(memory)
-        self.started.update(request.index for request in requests)
-        return [("state", request.index) for request in requests]
-
-    def draft(self, rows: Sequence[Row], budgets: Sequence[int]) -> list[Draft]:
-        assert [row.state for row in rows] == [("state", row.request.index) for row in rows]
-        assert budgets == [row.request.max_len - len(row.tokens) - 1 for row in rows]
-        return [self.what(row) for row in rows]
-
-    def stop(self, states: Sequence[Any]) -> None:
-        self.stopped.update(index for _, index in states)
-
-
-def proposing(what: Callable[[Row], Draft], **options: Any) -> Proposes:
-    return Proposes(drafter=lambda scorer: Drafting(what), **options)
 
 
 # P8: garbage drafts, chains and trees. It is never believed.
@@ -200,7 +186,7 @@ STRATEGIES = [
     name
     for name in strategies()
     if PassScorer in protocols(strategy_class(name))
-    and strategy_class(name).promise in ("the reference", "identical to greedy")
+    and strategy_class(name).promise.guarantee is Guarantee.IDENTICAL
     and not any(item.metadata["model"] for item in options_of(name).values())
 ]
 
@@ -313,6 +299,20 @@ def test_p1_fails_with_a_wrong_acceptance(rule: ArgmaxAcceptance) -> None:
     assert wrong > 0
 
 
+class LastOfEquals(TablePasses):
+    """Known to be wrong: of equal scores the last word is best."""
+
+    def scores(self, sources: Any, paths: Any) -> Any:
+        return super().scores(sources, paths) + 1e-3 * np.arange(self.table.words)
+
+
+def test_p1_fails_where_ties_fall_otherwise() -> None:
+    scorer, rng = LastOfEquals(Table(20, spread=2, bonus=0)), random.Random(0)
+    requests = [random_request(rng, i, 20) for i in range(20)]
+    found = outputs_of(decode(Proposes(drafter=source_copy()), scorer, requests))
+    assert differing(found, plain_greedy(scorer.table, requests))
+
+
 class OtherRows(TablePasses):
     """Known to be wrong: commits each row's tokens to another row's context."""
 
@@ -384,11 +384,6 @@ def test_p7_fails_when_the_limit_is_overlooked() -> None:
 
 OUTPUT = [5, 6, 7, 8, 9, EOS]
 SCRIPT = {(4, EOS): OUTPUT}
-
-
-def only(drafts: Sequence[list[int]]) -> Proposes:
-    """Drafts these after nothing, as one tree, and nothing later."""
-    return proposing(lambda row: Draft() if row.tokens else merged([*map(Draft, drafts)], most=99))
 
 
 def test_what_cannot_be_verified_is_cut_by_hand() -> None:
@@ -667,6 +662,15 @@ def test_every_row_that_ends_is_stopped_once() -> None:
     assert drafter.started == drafter.stopped == Counter(range(30))
 
 
+def test_a_prefix_that_ends_too_soon_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = [dataclasses.replace(each, prefix=(5, 6, 7)[: each.max_len]) for each in sentences(20)]
+    wanted = plain_greedy(Table(20), requests)
+    assert outputs_of(decode(Proposes(drafter=source_copy()), TablePasses(Table(20)), requests)) == wanted
+    right = constraints.forced_words
+    monkeypatch.setattr(constraints, "forced_words", lambda row: [*right(row)[1:], -1])
+    assert outputs_of(decode(Proposes(drafter=source_copy()), TablePasses(Table(20)), requests)) != wanted
+
+
 # Rows come and go.
 
 
@@ -682,6 +686,14 @@ def test_a_batch_of_b_equals_b_batches_of_one() -> None:
         alone = what(1)
         for size in (2, 7, 60, 1000):
             assert what(size) == alone
+
+
+def test_requests_may_come_in_any_order() -> None:
+    requests = sentences(40)
+    wanted = plain_greedy(Table(20), requests)
+    random.Random(1).shuffle(requests)
+    results = Proposes(drafter=source_copy()).run(TablePasses(Table(20)), requests, batch_size=8)
+    assert {result.index: list(result.hypotheses[0].tokens) for result in results} == dict(enumerate(wanted))
 
 
 def test_waiting_sentences_take_the_place_of_finished_ones() -> None:

@@ -13,15 +13,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import fairseq_host
 import pytest
 import torch
 import torch.nn.functional as F
+from support import fairseq_host
+from support.tiny import SENTENCES
+from support.transformers_small import padded, stir
 from test_fairseq_train import own
 from test_nar_plugin import build
-from tiny import SENTENCES
 from torch import Tensor
-from transformers_small import padded, stir
 
 from nartk.adapters.fairseq import read_checkpoint
 from nartk.checkpoint import save_checkpoint

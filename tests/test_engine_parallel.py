@@ -20,7 +20,7 @@ from support.parallel_models import (
     random_sources,
     random_words,
 )
-from transformers_small import EOS
+from support.transformers_small import EOS
 
 from nartk import engine
 from nartk.errors import PassError

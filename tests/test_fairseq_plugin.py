@@ -11,9 +11,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import fairseq_host
 import pytest
 import torch
+from support import fairseq_host
 from torch import Tensor
 
 import nartk

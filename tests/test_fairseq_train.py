@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import SENTENCES
+from support.tiny import SENTENCES
 
 import nartk
 from nartk.cli.convert import main as convert

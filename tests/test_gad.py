@@ -46,8 +46,8 @@ from support.scripted_passes import (
     random_request,
     random_table,
 )
+from support.transformers_small import random_requests
 from test_iad import aligned_rule
-from transformers_small import random_requests
 
 from nartk.bench.engines import Spec
 from nartk.bench.report import lossless
@@ -62,6 +62,7 @@ from nartk.decoders.loop.acceptance import Acceptance, Verdict, Verified
 from nartk.decoders.loop.length import EVERYTHING, NOTHING, DraftLength, Plan
 from nartk.decoders.loop.rows import Row
 from nartk.errors import PassError, StrategyMismatchError, UsageError
+from nartk.guarantee import Guarantee
 from nartk.hypothesis import Request, Result
 from nartk.parallel import BlockScorer, CanvasScorer, FrameScorer, GraphScorer
 from nartk.passes import Want
@@ -659,9 +660,10 @@ def test_what_is_nearly_best_depends_on_no_batch(kind: str) -> None:
 
 
 def test_the_promise_depends_on_beta() -> None:
-    assert make_strategy("gad", {}).promised == "identical to greedy"
+    assert make_strategy("gad", {}).promised.guarantee is Guarantee.IDENTICAL
     promised = make_strategy("gad", {"beta": 2}).promised
-    assert promised == "approximate: drafted words are accepted that are nearly the best"
+    assert promised.guarantee is Guarantee.APPROXIMATE
+    assert str(promised) == "approximate: drafted words are accepted that are nearly the best"
 
 
 def refusal(strategy: Any) -> str:

@@ -8,11 +8,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import fairseq_host
 import pytest
 import torch
+from support import fairseq_host
+from support.tiny import SENTENCES
 from test_fairseq_train import own
-from tiny import SENTENCES
 
 import nartk
 from nartk.adapters.fairseq import read_checkpoint, to_network

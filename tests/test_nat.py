@@ -19,15 +19,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import fairseq_host
 import numpy as np
 import pytest
-import tiny
 import torch
-from scripted import decode, mix
+from support import fairseq_host, tiny
+from support.scripted import decode, mix
+from support.transformers_small import padded, random_config, random_requests, stir, vocabulary
+from support.transformers_small import random_model as random_transformer
 from torch import Tensor
-from transformers_small import padded, random_config, random_requests, stir, vocabulary
-from transformers_small import random_model as random_transformer
 
 import nartk
 from nartk import engine

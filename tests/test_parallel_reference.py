@@ -19,7 +19,7 @@ from support.parallel_models import (
     random_sources,
     random_words,
 )
-from transformers_small import vocabulary
+from support.transformers_small import vocabulary
 
 from nartk.architectures import architecture
 from nartk.models.da_transformer import DaTransformer

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from realtable import EOS, PAD, random_transformer
-from scripted import decode, outputs_of
+from support.realtable import EOS, PAD, random_transformer
+from support.scripted_passes import decode, outputs_of
 from torch import Tensor
 
 from nartk import _fairseq_compat

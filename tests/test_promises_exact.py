@@ -1,158 +1,143 @@
-"""P2, P3 and P4: in exact mode a sentence gets the same tokens and the same bits of every log-probability,
-whatever is drafted for it and whatever shares its batch, also where scores tie.
+"""P2, P3 and P4 for strategies: on the engine a sentence gets the same tokens and the same bits of every
+log-probability, whatever is drafted for it and whatever shares its batch, also where scores tie.
 
-The naive way, plain layers at whatever shape comes, must fail the same check.
+The passes themselves are tested on every instruction set in test_engine_passes.py, with test builds whose
+kernels are known to be wrong; strategies that need a second model, in files of their own.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from scripted import OVER_TENSORS, decode, differing, over_tensors
-from torch import Tensor
-from transformers_small import (
-    DraftsWhatIsKnown,
-    random_config,
-    random_model,
-    random_requests,
-    vocabulary,
-)
+from support.engine_models import TYPES, Bits, alone, bits_of, decode, on_engine, random_network
+from support.pass_strategies import proposing
+from support.real_passes import RealPasses
+from support.scripted_passes import differing
+from support.transformers_small import random_config, random_model, random_requests
 
-from nartk.hypothesis import Request, Result
-from nartk.models.linear import ServingLinear
+from nartk.decoders.loop.drafter import Draft
+from nartk.decoders.loop.rows import Row
+from nartk.guarantee import Guarantee
+from nartk.hypothesis import Request
 from nartk.models.transformer import Transformer
-from nartk.models.transformer_scorer import TransformerScorer
-from nartk.passes import PassScorer
-from nartk.registry import options_of, protocols, strategies, strategy_class
+from nartk.passes import Pass, PassScorer, Want
+from nartk.registry import make_strategy, options_of, protocols, strategies, strategy_class
 
-# Those that need a second model are tested with all kinds of them in files of their own.
 LOSSLESS = [
     name
     for name, promise in strategies().items()
-    if promise == "identical to greedy"
-    and (name in OVER_TENSORS or PassScorer not in protocols(strategy_class(name)))
+    if promise.guarantee is Guarantee.IDENTICAL
+    and name != "greedy"
+    and PassScorer in protocols(strategy_class(name))
     and not any(item.metadata["model"] for item in options_of(name).values())
 ]
 EOS = 2
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-Said = list[tuple[tuple[int, ...], tuple[float, ...] | None]]
 
 
-def said(results: list[Result]) -> Said:
-    """Tokens and log-probabilities; Python compares the floats by value, and none is NaN or zero-signed."""
-    return [(r.hypotheses[0].tokens, r.hypotheses[0].positional_scores) for r in results]
+def knowing(wanted: Bits, words: int, rng: random.Random) -> Any:
+    """Drafts what greedy search outputs, of random length, with some tokens spoilt."""
+    longest, spoilt = rng.choice([1, 3, 8, 20]), rng.choice([0.0, 0.2])
+
+    def draft(row: Row) -> Draft:
+        tokens = wanted[row.request.index][0][len(row.tokens) :][: rng.randint(0, longest)]
+        return Draft([rng.randrange(words) if rng.random() < spoilt else token for token in tokens])
+
+    return proposing(draft)
 
 
-def alone(scorer: TransformerScorer, requests: list[Request], **options: Any) -> Said:
-    """Greedy search, a sentence at a time: the reference."""
-    return said(decode(over_tensors("greedy", options), scorer, requests, batch_size=1))
+def near(tokens: tuple[int, ...], words: int, rng: random.Random) -> tuple[int, ...]:
+    """An output without some of its tokens and with others in their place."""
+    kept = [token for token in tokens[:-1] if rng.random() < 0.9]
+    return tuple(rng.randrange(4, words) if rng.random() < 0.1 else token for token in kept)
 
 
-def drafting(
-    scorer: TransformerScorer, requests: list[Request], wanted: Said, rng: random.Random, **options: Any
-) -> list[Any]:
-    """Every lossless strategy, some with a cap, and one whose drafts stand in parts of any length."""
-    made = []
-    for name in LOSSLESS:
-        known = options_of(name)
-        cap = {"max_draft": rng.choice([0, 0, 1, 2, 5, 16])} if "max_draft" in known else {}
-        made.append(over_tensors(name, {**cap, **options}))
-    answers = {r.source[:-1]: tokens for r, (tokens, _) in zip(requests, wanted, strict=True)}
-    knowing = DraftsWhatIsKnown(
-        answers=answers,
-        words=len(scorer.vocab),
-        longest=rng.choice([1, 3, 8, 20]),
-        spoilt=rng.choice([0.0, 0.2]),
-        seed=rng.getrandbits(30),
-        **options,
-    )
-    return [*made, knowing]
+def made(name: str, rng: random.Random) -> Any:
+    """The strategy, in some cases with a cap of its drafts."""
+    cap = {"max_draft": rng.choice([0, 1, 2, 5, 16])} if rng.random() < 0.7 else {}
+    return make_strategy(name, cap)
 
 
-def different(
-    scorer: TransformerScorer,
-    requests: list[Request],
-    rng: random.Random,
-    *,
-    sizes: tuple[int, ...] = (1, 5, 8, 32, 32),
-    **options: Any,
-) -> set[int]:
-    """The sentences that some strategy or batch decodes otherwise than greedy search does alone."""
-    wanted = alone(scorer, requests, **options)
-    found: set[int] = set()
-    greedy = over_tensors("greedy", options)
-    for strategy in [greedy, *drafting(scorer, requests, wanted, rng, **options)]:
-        results = decode(strategy, scorer, requests, batch_size=rng.choice(sizes))
-        found |= set(differing(said(results), wanted))
-    return found
+def different(scorer: PassScorer, requests: list[Request], rng: random.Random) -> tuple[int, Counter[str]]:
+    """How many sentences some strategy decodes otherwise than greedy search does alone, and what happened."""
+    wanted, words = alone(scorer, requests), scorer.limits.words
+    pairs = zip(requests, wanted, strict=True)
+    drafted = [dataclasses.replace(each, drafts=(near(bits[0], words, rng),)) for each, bits in pairs]
+    found, seen = set[int](), Counter[str]()
+    every = [
+        make_strategy("greedy", {}),
+        knowing(wanted, words, rng),
+        *(made(name, rng) for name in LOSSLESS),
+    ]
+    for strategy in every:
+        results = decode(strategy, scorer, drafted, batch_size=rng.choice([1, 2, 3, 8, 32]))
+        found |= set(differing(bits_of(results), wanted))
+        seen["accepted"] += sum(result.accepted for result in results)
+        seen["rejected"] += sum(result.drafted - result.accepted for result in results)
+        seen["branches"] += sum(result.branches for result in results)
+        seen["left mid-batch"] += sum(result.left_mid_batch for result in results)
+    return len(found), seen
 
 
-def random_scorer(rng: random.Random, dtype: torch.dtype, device: torch.device) -> TransformerScorer:
-    config = random_config(rng)
-    return TransformerScorer(
-        random_model(config, rng.getrandbits(30)),
-        vocabulary(config.tgt_vocab),
-        dtype=dtype,
-        device=device,
-    )
-
-
-def differences(cases: int, seed: int, dtype: torch.dtype, device: torch.device, *, group: int = 50) -> int:
+def differences(cases: int, seed: int, type: str, *, group: int = 50) -> int:
     """How many of `cases` random sentences, 50 a model, get other tokens or bits in some way."""
-    wrong = 0
+    wrong, seen = 0, Counter[str]()
     for block in range(cases // group):
         rng = random.Random(f"{seed}.{block}")
-        scorer = random_scorer(rng, dtype, device)
+        scorer = on_engine(random_network(rng), type=type, threads=rng.choice([1, 2]))
         limits = [1, 2, 3, 4, 5, 6, 40 if block % 4 == 0 else 6]
-        requests = random_requests(rng, group, len(scorer.vocab), limits=limits)
-        wrong += len(different(scorer, requests, rng))
+        count, happened = different(
+            scorer, random_requests(rng, group, scorer.limits.words, limits=limits), rng
+        )
+        wrong, seen = wrong + count, seen + happened
+    assert min(seen[name] for name in ("accepted", "rejected", "branches", "left mid-batch")) > 0
     return wrong
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_p2_drafts_and_batches_change_no_bit(dtype: str, device: torch.device) -> None:
-    assert differences(1_000, 1, DTYPES[dtype], device) == 0
+@pytest.mark.parametrize("type", TYPES)
+def test_p2_drafts_and_batches_change_no_bit(type: str) -> None:
+    assert differences(1_000, 1, type) == 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_p2_at_full_size(dtype: str, device: torch.device) -> None:
-    assert differences(10_000, 1000, DTYPES[dtype], device) == 0
+@pytest.mark.parametrize("type", TYPES)
+def test_p2_at_full_size(type: str) -> None:
+    assert differences(10_000, 1000, type) == 0
 
 
 # P3: constructed ties. Each changes the output layer, or all weights, of a model whose layers share nothing.
 
 
-def twins(model: Transformer, rng: random.Random) -> None:
+def twins(model: Transformer) -> None:
     """Every second word scores as the word before it does."""
     rows = model.output.weight
     rows[1::2] = rows[: len(rows) - len(rows) % 2 : 2]
 
 
-def silent(model: Transformer, rng: random.Random) -> None:
+def silent(model: Transformer) -> None:
     """Every word scores 0."""
     model.output.weight.zero_()
 
 
-def whole_numbers(model: Transformer, rng: random.Random) -> None:
+def whole_numbers(model: Transformer) -> None:
     """Scores are small whole multiples of each other's parts, so that many are equal."""
     for weight in model.parameters():
         weight.copy_((2 * weight).round() / 2)
 
 
-def twins_of_eos(model: Transformer, rng: random.Random) -> None:
+def twins_of_eos(model: Transformer) -> None:
     """Eos, the first word and the last score the same, and high."""
     rows = model.output.weight
     rows[0] = rows[-1] = rows[EOS] = 2 * rows[EOS]
 
 
-TIES: dict[str, Callable[[Transformer, random.Random], None]] = {
+TIES: dict[str, Callable[[Transformer], None]] = {
     "twins": twins,
     "silent": silent,
     "whole numbers": whole_numbers,
@@ -160,118 +145,78 @@ TIES: dict[str, Callable[[Transformer, random.Random], None]] = {
 }
 
 
-def tied_scorer(kind: str, seed: int, dtype: torch.dtype, device: torch.device) -> TransformerScorer:
-    rng = random.Random(f"{kind}.{seed}")
-    config = dataclasses.replace(random_config(rng), share_embeddings="none")
-    model = random_model(config, seed)
-    with torch.no_grad():
-        TIES[kind](model, rng)
-    return TransformerScorer(model, vocabulary(config.tgt_vocab), dtype=dtype, device=device)
-
-
-def tied_differences(
-    cases: int, kind: str, dtype: torch.dtype, device: torch.device, *, naive: bool = False
-) -> int:
-    wrong, group = 0, 25
+def tied_differences(cases: int, kind: str, type: str, *, group: int = 25) -> int:
+    wrong = 0
     for seed in range(cases // group):
-        rng = random.Random(seed)
-        scorer = tied_scorer(kind, seed, dtype, device)
-        options = {"exact": not naive}
-        if naive:
-            make_naive(scorer)
-        requests = random_requests(rng, group, len(scorer.vocab), limits=[1, 3, 5, 8])
-        wrong += len(different(scorer, requests, rng, **options))
+        rng = random.Random(f"{kind}.{seed}")
+        model = random_model(dataclasses.replace(random_config(rng), share_embeddings="none"), seed)
+        with torch.no_grad():
+            TIES[kind](model)
+        scorer = on_engine(model, type=type)
+        wrong += different(
+            scorer, random_requests(rng, group, scorer.limits.words, limits=[1, 3, 5, 8]), rng
+        )[0]
     return wrong
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("type", TYPES)
 @pytest.mark.parametrize("kind", TIES)
-def test_p3_ties_change_nothing(kind: str, dtype: str, device: torch.device) -> None:
-    assert tied_differences(25, kind, DTYPES[dtype], device) == 0  # 300 in all
+def test_p3_ties_change_nothing(kind: str, type: str) -> None:
+    assert tied_differences(25, kind, type) == 0  # 300 in all
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("type", TYPES)
 @pytest.mark.parametrize("kind", TIES)
-def test_p3_at_full_size(kind: str, dtype: str, device: torch.device) -> None:
-    assert tied_differences(250, kind, DTYPES[dtype], device) == 0  # 3,000 in all
-
-
-def make_naive(scorer: TransformerScorer) -> None:
-    """Makes its linear layers plain ones, computed at whatever shape comes, as most code does."""
-    for layer in scorer.model.modules():
-        if isinstance(layer, ServingLinear):
-            layer.chunk = 0
-            if layer.packed:
-                layer.packed = False
-                layer.weight = layer.weight.to_dense()
-
-
-def test_p3_fails_the_naive_way(device: torch.device) -> None:
-    """In fp32, where the usual advice says that nothing can happen. Where the output has no words to choose
-    between, scores are constant, so that kind is left out."""
-    kinds = [kind for kind in TIES if kind != "silent"]
-    assert sum(tied_differences(50, kind, torch.float32, device, naive=True) for kind in kinds) > 0
+def test_p3_at_full_size(kind: str, type: str) -> None:
+    assert tied_differences(250, kind, type) == 0  # 3,000 in all
 
 
 # P4: alone, batched, reordered, with 1 or 2 threads.
 
 
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def company_differences(cases: int, seed: int, dtype: torch.dtype, device: torch.device) -> int:
+def company_differences(cases: int, seed: int, type: str, *, group: int = 34) -> int:
     """Alone with one thread, against batches of 1 to 32, in order or not, with one thread or two."""
-    wrong, group = 0, 34
+    wrong = 0
     for block in range(cases // group):
         rng = random.Random(f"company {seed}.{block}")
-        scorer = random_scorer(rng, dtype, device)
-        requests = random_requests(rng, group, len(scorer.vocab), limits=[2, 4, 8])
-        with threads(1):
-            wanted = alone(scorer, requests)
-        bad: set[int] = set()
-        for count in (1, 2):
+        model = random_network(rng)
+        scorers = {count: on_engine(model, type=type, threads=count) for count in (1, 2)}
+        requests = random_requests(rng, group, scorers[1].limits.words, limits=[2, 4, 8])
+        wanted, bad = alone(scorers[1], requests), set[int]()
+        for scorer in scorers.values():
             for size in (1, 2, 4, 8, 32):
                 order = rng.sample(range(group), group) if rng.random() < 0.5 else list(range(group))
                 mixed = [dataclasses.replace(requests[i], index=place) for place, i in enumerate(order)]
-                strategy = over_tensors(rng.choice(["greedy", *LOSSLESS]), {})
-                with threads(count):
-                    found = said(decode(strategy, scorer, mixed, batch_size=size))
+                strategy = made(rng.choice(LOSSLESS), rng)
+                found = bits_of(decode(strategy, scorer, mixed, batch_size=size))
                 bad |= {order[place] for place in differing(found, [wanted[i] for i in order])}
         wrong += len(bad)
     return wrong
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_p4_company_order_and_threads_change_no_bit(dtype: str, device: torch.device) -> None:
-    assert company_differences(34, 1, DTYPES[dtype], device) == 0  # 102 in all
+@pytest.mark.parametrize("type", TYPES)
+def test_p4_company_order_and_threads_change_no_bit(type: str) -> None:
+    assert company_differences(34, 1, type) == 0  # 102 in all
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_p4_at_full_size(dtype: str, device: torch.device) -> None:
-    assert company_differences(1_666, 2, DTYPES[dtype], device) == 0
+@pytest.mark.parametrize("type", TYPES)
+def test_p4_at_full_size(type: str) -> None:
+    assert company_differences(1_666, 2, type) == 0
 
 
-def test_p4_fails_where_results_depend_on_the_batch(device: torch.device) -> None:
-    """A scorer whose logits are an ulp higher in a batch of 8 or more."""
+class Leaky(RealPasses):
+    """Known to be wrong: log-probabilities are an ulp higher in a pass of 8 tokens or more."""
 
-    class Leaky(TransformerScorer):
-        def verify(self, tokens: Tensor, state: Any, counts: Any = None) -> tuple[Tensor, Any]:
-            logits, state = super().verify(tokens, state, counts)
-            leak = 2.0**-20 if len(tokens) >= 8 else 0.0
-            return logits * (1 + leak), state
+    def run(self, work: Pass, want: Want) -> Any:
+        scores = super().run(work, want)
+        if len(work.tokens) >= 8:
+            scores.log_probs = np.nextafter(scores.log_probs, np.float32(1))
+        return scores
 
-    rng = random.Random(0)
-    config = random_config(rng)
-    scorer = Leaky(random_model(config, 0), vocabulary(config.tgt_vocab), device=device)
-    requests = random_requests(rng, 20, config.tgt_vocab)
-    together = said(decode(over_tensors("greedy", {}), scorer, requests, batch_size=8))
+
+def test_p4_fails_where_results_depend_on_the_batch() -> None:
+    scorer, requests = Leaky(30, seed=1), random_requests(random.Random(0), 20, 30)
+    together = bits_of(decode(make_strategy("greedy", {}), scorer, requests, batch_size=8))
     assert differing(together, alone(scorer, requests))

@@ -13,13 +13,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import fairseq_host
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from support import fairseq_host
 from support.engine import ISAS
 from support.random_transformers import random_config, vocabulary
-from tiny import WORDS, corrector, random_model
+from support.tiny import WORDS, corrector, random_model
 
 import nartk
 from nartk.architectures import architecture

@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import fairseq_host
 import pytest
+from support import fairseq_host
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -51,7 +51,13 @@ def test_the_walk_goes_to_its_end(tmp_path: Path) -> None:
     (tmp_path / "data").symlink_to(ROOT / "data")
     script = tmp_path / "walk.sh"
     script.write_text(f"set -eu\n{BREAKS}{walk()}", encoding="utf-8")
-    command = [sys.executable, "-W", "ignore", str(Path(__file__).parent / "warm_commands.py"), str(script)]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        str(Path(__file__).parent / "support" / "warm_commands.py"),
+        str(script),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=1800)
     assert done.returncode == 0, done.stderr[-3000:]
     assert [line.split(":")[0] for line in done.stdout.splitlines() if "identical to greedy" in line] == [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from recipe_scripts import RECIPES, assert_refused
+from support.recipe_scripts import RECIPES, assert_refused
 
 pytestmark = pytest.mark.skipif(not RECIPES.is_dir(), reason="the recipes are not beside the tests")
 

@@ -11,8 +11,8 @@ import random
 from pathlib import Path
 
 import pytest
-from recipe_scripts import RECIPES, assert_refused, script
-from tiny import random_model
+from support.recipe_scripts import RECIPES, assert_refused, script
+from support.tiny import random_model
 
 import nartk
 from nartk.decoders.graphs.ngram_lm import NGram, read_arpa

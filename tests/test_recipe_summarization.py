@@ -10,7 +10,9 @@ import re
 from pathlib import Path
 
 import pytest
-from recipe_scripts import RECIPES, assert_refused, script
+from support.recipe_scripts import RECIPES, assert_refused, script
+
+from nartk.guarantee import IDENTICAL
 
 pytestmark = pytest.mark.skipif(not RECIPES.is_dir(), reason="the recipes are not beside the tests")
 
@@ -94,7 +96,7 @@ def test_the_table_by_hand(tmp_path: Path) -> None:
         "| gad:drafter=DRAFTER:beta=3 | approximate: drafted words are accepted that are nearly the best | "
         f"{score} | 3 of 4 | 2.50 | 200.0 | 3.00x | 100.0 | 2.00x |"
     )
-    assert table[4] == "| iad | identical to greedy | failed" + " | -" * 7 + " |"
+    assert table[4] == f"| iad | {IDENTICAL} | failed" + " | -" * 7 + " |"
     assert table[5].startswith("| fly | - | not available: no strategy fly |")
     assert "signature s" in table
 

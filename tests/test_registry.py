@@ -8,12 +8,12 @@ import types
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import pytest
-from scripted import TableScorer
 from support.scripted_passes import Table, TablePasses
 
 import nartk
 from nartk import registry
 from nartk.errors import StrategyMismatchError, UnknownStrategyError, UsageError
+from nartk.guarantee import Guarantee, Promise
 from nartk.registry import (
     make_strategy,
     option,
@@ -42,7 +42,7 @@ def dog(monkeypatch: pytest.MonkeyPatch) -> type:
         """Barks."""
 
         needs: ClassVar[type] = Barks
-        promise: ClassVar[str] = "approximate"
+        promise: ClassVar[Promise] = Promise(Guarantee.APPROXIMATE, "barks")
 
         loudness: int = option(3, "decibels", low=0, high=10)
         pitch: float = option(1.5, "kHz", low=0.5)
@@ -55,10 +55,13 @@ def dog(monkeypatch: pytest.MonkeyPatch) -> type:
 def test_all_strategies_have_a_promise() -> None:
     found = nartk.strategies()
     assert {"beam", "greedy", "iad", "sample"} <= found.keys()
-    assert found["greedy"] == "the reference"
-    assert found["iad"] == "identical to greedy"
+    assert {found[name].guarantee for name in ("greedy", "iad", "gad", "speculative")} == {
+        Guarantee.IDENTICAL
+    }
+    assert found["sample"].guarantee is Guarantee.SAME_DISTRIBUTION
+    assert str(found["beam"]) == "approximate: the best of k hypotheses; the same in any batch"
     assert list(found) == sorted(found)
-    assert all(found.values())
+    assert all(promise.sentence for promise in found.values())
 
 
 @pytest.mark.parametrize("name", strategies())
@@ -76,7 +79,7 @@ def test_a_declaration_makes_a_frozen_dataclass(dog: type) -> None:
     assert (made.name, made.loudness, made.pitch, made.tail, made.breed) == ("dog", 10, 1.5, True, "boxer")
     with pytest.raises(dataclasses.FrozenInstanceError):
         made.loudness = 4
-    assert strategies()["dog"] == "approximate"
+    assert strategies()["dog"] == Promise(Guarantee.APPROXIMATE, "barks")
     assert list(options_of("dog")) == ["loudness", "pitch", "tail", "breed"]
 
 
@@ -134,7 +137,7 @@ def test_a_name_is_given_once(dog: type) -> None:
 
 def test_a_model_of_another_kind_is_refused_before_decoding(dog: type) -> None:
     scorer = TablePasses(Table(10))
-    assert require_protocol(make_strategy("iad", {}), TableScorer(10), scorer) is scorer
+    assert require_protocol(make_strategy("iad", {}), object(), scorer) is scorer
     with pytest.raises(StrategyMismatchError) as caught:
         require_protocol(make_strategy("dog", {}), scorer)
     text = str(caught.value)
@@ -159,7 +162,11 @@ def test_other_packages_register_through_their_entry_point(monkeypatch: pytest.M
     class Point:
         @staticmethod
         def load() -> types.ModuleType:
-            cat = type("Cat", (), {"needs": Barks, "promise": "approximate", "__annotations__": {}})
+            cat = type(
+                "Cat",
+                (),
+                {"needs": Barks, "promise": Promise(Guarantee.APPROXIMATE, "barks"), "__annotations__": {}},
+            )
             register_decoder("cat")(cat)
             return types.ModuleType("cats")
 

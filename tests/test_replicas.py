@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from support.engine import ISAS
-from tiny import WORDS, corrector
+from support.tiny import WORDS, corrector
 
 import nartk
 from nartk.cli.decode import main as decode

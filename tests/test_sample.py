@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny
 import torch
-from realtable import random_transformer
+from support import tiny
 from support.distributions import CHANCE, chi_square_p, every_output, fit
 from support.real_passes import RealPasses, engine_of, network_of
+from support.realtable import random_transformer
 from support.scripted_passes import (
     EOS,
     Table,

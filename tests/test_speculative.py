@@ -17,13 +17,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny
-from realtable import random_transformer
-from small_drafters import shaken
-from support import engine_models
+from support import engine_models, tiny
 from support.distributions import every_output, fit
 from support.engine_models import TYPES, alone, bits_of, on_engine, random_network
 from support.real_passes import RealPasses, engine_of
+from support.realtable import random_transformer
 from support.scripted_passes import (
     EOS,
     ScriptPasses,
@@ -36,9 +34,10 @@ from support.scripted_passes import (
     random_request,
     random_table,
 )
+from support.small_drafters import shaken
 from support.small_passes import GARBAGE, UNREADABLE, Garbage, Near, drafting, random_small
+from support.transformers_small import random_requests, vocabulary
 from test_draft_loop import OneTooMany, RunnerUp, edge_request
-from transformers_small import random_requests, vocabulary
 
 from nartk.bench.report import lossless as is_lossless
 from nartk.cli.decode import main
@@ -49,6 +48,7 @@ from nartk.decoders.loop.drafter import Draft
 from nartk.decoders.loop.rows import Row
 from nartk.decoders.speculative import RejectionSampling, Speculative
 from nartk.errors import PassError, StrategyMismatchError, UsageError
+from nartk.guarantee import Guarantee
 from nartk.hypothesis import Request
 from nartk.passes import Pass, PassScorer, Scores, Want
 from nartk.registry import make_strategy
@@ -547,8 +547,8 @@ def test_a_prefix_is_kept(temperature: float) -> None:
 
 def test_what_is_promised_depends_on_the_temperature() -> None:
     greedy, drawing = (make_strategy("speculative", {"temperature": t}) for t in (0.0, 1.0))
-    assert greedy.promised == "identical to greedy"
-    assert drawing.promised == "drawn from the model's distribution; the same in any batch"
+    assert greedy.promised.guarantee is Guarantee.IDENTICAL
+    assert drawing.promised.guarantee is Guarantee.SAME_DISTRIBUTION
     assert is_lossless(_series({}))
     assert not is_lossless(_series({"temperature": 1.0}))
     assert not is_lossless(_series({"exact": False}))

@@ -17,12 +17,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny
-import torch
-from realtable import EOS
-from scripted import ScriptScorer, decode
+from support import tiny
+from support.pass_strategies import only
+from support.realtable import EOS
 from support.scripted_graphs import ScriptedGraphs
-from test_tree import OUTPUT, SCRIPT, Proposes, only, plain
+from support.scripted_passes import ScriptPasses, decode
 
 from nartk.cli.decode import main as decode_main
 from nartk.cli.trace import main
@@ -412,26 +411,24 @@ def test_a_large_graph_is_shown_in_part(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(
-    ("drafts", "trees", "origins"),
+    ("drafts", "origins"),
     [
-        # Of 5 6 7 8 9 eos, 5 6 stand and 7 replaces 1; after that nothing is proposed.
-        ([(5, 6, 1, 1)], True, "ddrvvv"),
+        # Of 5 6 7 8 9 eos, 5 6 are accepted and 7 replaces 1; after that nothing is proposed.
+        ([[5, 6, 1, 1]], "ddrvvv"),
         # The same with branches: 7 replaces 1 and 3.
-        ([(5, 6, 1, 1), (5, 6, 3), (5, 7)], True, "ddrvvv"),
-        # 1 falls, its neighbour 6 stands to its end.
-        ([(5, 1), (5, 6)], True, "ddvvvv"),
-        ([(5, 1), (5, 6)], False, "drvvvv"),  # a chain, the first, is all that is read
-        ([(5, 6, 7, 8, 9, EOS)], True, "dddddd"),
-        ([(4,)], True, "rvvvvv"),
+        ([[5, 6, 1, 1], [5, 6, 3], [5, 7]], "ddrvvv"),
+        # 1 is rejected, its neighbour 6 is accepted to its end.
+        ([[5, 1], [5, 6]], "ddvvvv"),
+        ([[5, 1]], "drvvvv"),
+        ([[5, 6, 7, 8, 9, EOS]], "dddddd"),
+        ([[4]], "rvvvvv"),
     ],
 )
-def test_a_token_in_the_place_of_a_drafted_one_is_a_rollback(
-    drafts: list[tuple[int, ...]], trees: bool, origins: str, device: torch.device
-) -> None:
-    scorer: Any = ScriptScorer(10, SCRIPT, device=device)
-    scorer = scorer if trees else plain(scorer)
-    (found,) = decode(Proposes(what=only(drafts)), scorer, [Request(0, (4, EOS), 20)], trace=True)
-    assert list(found.hypotheses[0].tokens) == OUTPUT
+def test_a_token_in_the_place_of_a_drafted_one_is_a_rollback(drafts: list[list[int]], origins: str) -> None:
+    output = [5, 6, 7, 8, 9, EOS]
+    scorer = ScriptPasses(10, {(4, EOS): output})
+    (found,) = decode(only(drafts), scorer, [Request(0, (4, EOS), 20)], trace=True)
+    assert list(found.hypotheses[0].tokens) == output
     assert "".join(each.origin[0] for each in found.hypotheses[0].trace or ()) == origins
 
 

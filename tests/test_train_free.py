@@ -27,7 +27,7 @@ from support.scripted_passes import (
     random_request,
     random_table,
 )
-from transformers_small import random_requests
+from support.transformers_small import random_requests
 
 from nartk.decoders.drafters.token_recycling import TokenRecycling
 from nartk.decoders.loop.acceptance import Verdict, Verified

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fairseq_host import require_fairseq
+from support.fairseq_host import require_fairseq
 
 from nartk.errors import UsageError, VocabMismatchError
 

@@ -25,8 +25,8 @@ from support.scripted_passes import (
     random_request,
     random_table,
 )
+from support.transformers_small import random_requests
 from test_draft_loop import edge_request
-from transformers_small import random_requests
 
 from nartk.decoders.drafters.union import Union
 from nartk.decoders.loop.acceptance import Verdict, Verified

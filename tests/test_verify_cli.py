@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
 import torch
+from support import tiny
 
 from nartk import load, registry
 from nartk.cli.verify import main
 from nartk.decoders.greedy import Greedy
 from nartk.decoders.loop.acceptance import ArgmaxAcceptance, Verdict, Verified
 from nartk.decoders.loop.rows import Row
+from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request, Result
 from nartk.registry import make_strategy, register_decoder
 from nartk.scorer import Seq2SeqScorer
@@ -62,7 +63,7 @@ def wrong_strategy(name: str, change: Any) -> None:
     """Registers greedy search whose results are changed, by `change(hypothesis)`."""
 
     class Wrong(Greedy):
-        promise = "identical to greedy, it says"
+        promise = Promise(Guarantee.IDENTICAL, "it says")
 
         def run(self, scorer: Seq2SeqScorer, requests: Sequence[Request], **options: Any) -> Iterator[Result]:
             for result in super().run(scorer, requests, **options):
@@ -217,7 +218,7 @@ def test_a_batch_dependence_is_found_by_the_sweep_alone(
     class Crowded(Greedy):
         """Loses its last token where it has company of three."""
 
-        promise = "identical to greedy, when alone"
+        promise = Promise(Guarantee.IDENTICAL, "when alone")
 
         def run(
             self, scorer: Seq2SeqScorer, requests: Sequence[Request], *, batch_size: int, **options: Any

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
 import torch
+from support import tiny
 from support.pass_strategies import given_drafts
 from support.scripted_passes import (
     ScriptPasses,
@@ -28,8 +28,8 @@ from support.scripted_passes import (
     outputs_of,
     plain_greedy,
 )
+from support.transformers_small import random_config, random_model, random_requests, vocabulary
 from test_iad import aligned_rule, edited, ids, passes_by_hand, repetitive_pair, spelled, weighed_rule
-from transformers_small import random_config, random_model, random_requests, vocabulary
 
 import nartk.pipeline
 from nartk.cli.decode import main

@@ -19,6 +19,7 @@ from nartk.decoders.loop.packing import depth, last_tokens, packed
 from nartk.decoders.loop.results import branches, result_of, traced
 from nartk.decoders.loop.rows import NO_DRAFT, Batch, Row
 from nartk.decoders.strategy import Strategy
+from nartk.guarantee import IDENTICAL
 from nartk.hypothesis import PhaseSeconds, Request, Result
 from nartk.passes import Pass, PassScorer, Scores, Want
 from nartk.registry import option
@@ -75,6 +76,8 @@ class DraftAndVerify(Strategy):
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveDrafts(DraftAndVerify):
     """Base of strategies whose output is greedy search's, so that drafts may have any length."""
+
+    promise = IDENTICAL
 
     adaptive: bool = option(
         True,

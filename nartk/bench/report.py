@@ -13,6 +13,7 @@ from nartk.bench.quality import Quality
 from nartk.bench.runner import Cell, Series
 from nartk.errors import MissingDependencyError, UsageError
 from nartk.files import writing
+from nartk.guarantee import Guarantee
 from nartk.hypothesis import DecodeStats
 from nartk.registry import make_strategy, strategies
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 GREEDY = "greedy"
 _COLUMNS = (
     "engine",
+    "promise",
     "type",
     "batch",
     "edits",
@@ -73,7 +75,9 @@ def summarize(cell: Cell, qualities: Sequence[Quality] = ()) -> dict[str, Any]:
             entry |= _figures(series)
             entry["over_greedy"] = _ratio(series, greedy)
             entry["over_hf"] = _ratio(series, hf)
-            entry["lossless"] = lossless(series)
+            promised = guarantee(series)
+            entry["guarantee"] = None if promised is None else promised.value
+            entry["lossless"] = promised is Guarantee.IDENTICAL
             entry["costs"] = _costs(series)
             # A peer whose output is forced is forced in its length alone.
             told = greedy is not None and not (series.spec.peer and cell.job.forced is not None)
@@ -88,12 +92,13 @@ def summarize(cell: Cell, qualities: Sequence[Quality] = ()) -> dict[str, Any]:
     }
 
 
-def lossless(series: Series) -> bool:
-    """Whether it promises greedy search's output to the last bit."""
+def guarantee(series: Series) -> Guarantee | None:
+    """What it guarantees of the model's output; None where another library or another model has made it."""
     name, options = series.spec.name, series.spec.options
     if name not in strategies() or series.spec.model or not options.get("exact", True):
-        return False
-    return bool(make_strategy(name, options).promised == "identical to greedy")
+        return None
+    found: Guarantee = make_strategy(name, options).promised.guarantee
+    return found
 
 
 def broken(summaries: Sequence[dict[str, Any]]) -> list[str]:
@@ -271,6 +276,7 @@ def _row(summary: dict[str, Any], entry: dict[str, Any]) -> tuple[str, ...]:
     latency = entry["latency_ms"] or {}
     return (
         entry["engine"],
+        "-" if entry["guarantee"] is None else entry["guarantee"],
         entry["dtype"],
         str(summary["batch_size"]),
         _number(summary["edits"], 0),

@@ -31,6 +31,7 @@ from nartk.errors import (
     UsageError,
 )
 from nartk.files import Journal, writing
+from nartk.guarantee import Guarantee
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -164,7 +165,7 @@ class _Job:
         self.settings = calibration.settings_of(self.grid)
         for setting in self.settings:
             made = make_strategy(args.strategy, options | setting)
-            if "approximate" not in made.promised:
+            if made.promised.guarantee is not Guarantee.APPROXIMATE:
                 raise UsageError(
                     f"{args.strategy} with {_label(setting)} is {made.promised}, so nothing is to be lost",
                     fix="sweep values with which it is approximate",
@@ -347,7 +348,7 @@ class _Job:
         calibration.store(model.checkpoint.folder, entry)
         tell(self.args, f"stored in {model.checkpoint.folder / calibration.FILE}")
         # Where the strategy is exact by default, only options that make it approximate make use of these.
-        if "approximate" not in make_strategy(strategy.name, own).promised:
+        if make_strategy(strategy.name, own).promised.guarantee is not Guarantee.APPROXIMATE:
             flags = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in chosen.setting.items())
             tell(self.args, f"{strategy.name} stays identical to greedy search without flags; use {flags}")
 

@@ -27,6 +27,7 @@ from nartk.cli._input import (
 )
 from nartk.cli._output import line_writer, progress, tell
 from nartk.errors import EXIT_OK, EXIT_SOME_FAILED, NartkError, UsageError
+from nartk.guarantee import Guarantee
 from nartk.tracing import describe, finite, head, provenance
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--assert-lossless",
         action="store_true",
-        help="refuse approximate strategies and --no-exact",
+        help="refuse what is not identical to greedy search: strategies, options of theirs, --no-exact",
     )
     parser.add_argument("--quiet", action="store_true", help="errors alone on stderr")
     return parser
@@ -126,9 +127,9 @@ def _command(argv: Sequence[str]) -> int:
 
 
 def _require_lossless(strategy: Any) -> None:
-    if "approximate" in strategy.promised:
+    if strategy.promised.guarantee is not Guarantee.IDENTICAL:
         raise UsageError(
-            f"--assert-lossless, but the promise of {strategy.name!r} is {strategy.promised!r}",
+            f"--assert-lossless, but the promise of {strategy.name!r} is {str(strategy.promised)!r}",
             fix="choose a strategy that is identical to greedy",
         )
     if not getattr(strategy, "exact", True):
@@ -270,6 +271,7 @@ class _Job:
             "tokens_per_second": stats.tokens_per_second,
             "latency_ms": stats.latency_ms,
             "strategy": args.strategy,
+            "guarantee": self.strategy.promised.guarantee.value,
             "batch_size": args.batch_size,
             "max_tokens": args.max_tokens,
             "drafts": args.drafts,

@@ -47,8 +47,7 @@ def scores_of(work: Path, key: str) -> dict[str, dict[str, Any]]:
 
 def promise_of(spec: str) -> str:
     way = parse_spec(spec, "fp32")
-    promised: str = make_strategy(way.name, way.options).promised
-    return promised
+    return str(make_strategy(way.name, way.options).promised)
 
 
 def collect(work: Path, test: str, speed: dict[str, Any]) -> list[dict[str, Any]]:

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from transformers_small import random_config, random_model, vocabulary
 
 from nartk.engine import LEFT_OUT
 from nartk.hypothesis import Request, Result
 from nartk.models.transformer import Transformer
 from nartk.passes import PassScorer
 from nartk.registry import make_strategy
+from support.transformers_small import random_config, random_model, vocabulary
 
 TYPES = ("fp32", "bf16", "int8")
 Bits = list[tuple[tuple[int, ...], tuple[float, ...] | None]]

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers_small import stir, vocabulary
 
 from nartk.architectures import architectures
 from nartk.contexts import Handles, check_sources
@@ -21,6 +20,7 @@ from nartk.registry import make_strategy
 from nartk.vocab import Vocab
 from support.parallel_models import engine_of
 from support.scripted_passes import EOS, PAD
+from support.transformers_small import stir, vocabulary
 
 MASK = BLANK = BOS = 0
 SILENT = (BOS, PAD, EOS)

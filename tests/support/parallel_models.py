@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers_small import EOS, random_config, stir, vocabulary
 
 from nartk.models.blockwise import Blockwise, BlockwiseConfig
 from nartk.models.ctc import CtcConfig, CtcNat
@@ -19,6 +18,7 @@ from nartk.models.nar import NonAutoregressive
 from nartk.models.nat import MASK, Nat, NatConfig
 from nartk.parallel import Canvas
 from nartk.passes import FloatArray
+from support.transformers_small import EOS, random_config, stir, vocabulary
 
 KINDS = ("ctc", "nat", "blockwise", "dag")
 

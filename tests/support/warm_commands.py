@@ -1,6 +1,6 @@
 """Runs a bash script whose commands of nartk cost no start: one process imports all that they need.
 
-    python tests/warm_commands.py SCRIPT
+    python tests/support/warm_commands.py SCRIPT
 
 Each command runs in a fork of that process, with the arguments, the folder and the standard streams that bash
 gives it; all others are what they are. Exits with the script's exit code. Needs /proc.

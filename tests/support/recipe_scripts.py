@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-RECIPES = Path(__file__).parents[1] / "recipes"
+RECIPES = Path(__file__).parents[2] / "recipes"
 
 
 def script(recipe: str, name: str, *args: str) -> str:

@@ -1,0 +1,45 @@
+"""The README's tables say of each strategy what it declares."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from nartk.guarantee import Guarantee
+from nartk.registry import make_strategy, strategies
+
+README = Path(__file__).parent.parent / "README.md"
+_, VERIFYING, PARALLEL = re.split(r"^\| `--strategy` \|", README.read_text(encoding="utf-8"), flags=re.M)
+
+
+def rows(table: str) -> dict[str, list[str]]:
+    """The other cells of each row, by the names in its first one."""
+    found = {}
+    for line in table.split("\n\n")[0].splitlines()[2:]:
+        first, *others = (cell.strip() for cell in line.strip("|").split(" | "))
+        found |= dict.fromkeys(re.findall(r"`([^`]+)`", first), others)
+    return found
+
+
+def test_the_tables_hold_every_strategy() -> None:
+    assert sorted([*rows(VERIFYING), *rows(PARALLEL)]) == list(strategies())
+
+
+@pytest.mark.parametrize("name", rows(VERIFYING))
+def test_each_row_begins_with_the_guarantee(name: str) -> None:
+    assert rows(VERIFYING)[name][-1].startswith(strategies()[name].guarantee.value)
+
+
+@pytest.mark.parametrize("name", rows(PARALLEL))
+def test_all_decoders_of_parallel_models_are_approximate(name: str) -> None:
+    assert strategies()[name].guarantee is Guarantee.APPROXIMATE
+    assert "Their decoders are approximate" in VERIFYING
+
+
+@pytest.mark.parametrize(("name", "options"), [("gad", {"beta": 2}), ("speculative", {"temperature": 0.5})])
+def test_a_row_says_what_else_options_give(name: str, options: dict[str, float]) -> None:
+    other = make_strategy(name, options).promised.guarantee
+    assert other is not strategies()[name].guarantee
+    assert f"above {'1' if 'beta' in options else '0'} {other.value}" in rows(VERIFYING)[name][-1]
