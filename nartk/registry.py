@@ -14,8 +14,6 @@ from nartk.errors import (
     StrategyMismatchError,
     UnknownStrategyError,
     UsageError,
-    is_torch,
-    requiring_torch,
 )
 from nartk.guarantee import Promise
 
@@ -70,10 +68,7 @@ def register_decoder(name: str) -> Callable[[T], T]:
 
 
 def strategies() -> dict[str, Promise]:
-    """The names of all strategies, each with its promise where no option is given.
-
-    Without torch, those that need it are left out.
-    """
+    """The names of all strategies, each with its promise where no option is given."""
     _load()
     return {name: _STRATEGIES[name].promise for name in sorted(_STRATEGIES)}  # type: ignore[attr-defined]
 
@@ -83,7 +78,6 @@ def strategy_class(name: str) -> type:
 
     Raises:
         UnknownStrategyError: There is none; it names the nearest ones.
-        MissingDependencyError: It needs torch, which is not installed.
     """
     if name not in _STRATEGIES:
         _load_named(name)
@@ -202,8 +196,7 @@ def _load_named(name: str) -> None:
     stem = name.replace("-", "_")
     room = importlib.import_module("nartk.decoders")
     if stem.isidentifier() and Path(room.__path__[0], f"{stem}.py").is_file():
-        with requiring_torch(f"strategy {name!r}"):
-            importlib.import_module(f"nartk.decoders.{stem}")
+        importlib.import_module(f"nartk.decoders.{stem}")
     else:
         for point in _elsewhere():
             if point.name == name:
@@ -211,18 +204,14 @@ def _load_named(name: str) -> None:
 
 
 def _load() -> None:
-    """Imports every strategy that this installation can run, and those that other packages declare."""
+    """Imports every strategy, and those that other packages declare."""
     global _loaded
     if _loaded:
         return
     _loaded = True
     room = importlib.import_module("nartk.decoders")
     for module in pkgutil.iter_modules(room.__path__):
-        try:
-            importlib.import_module(f"nartk.decoders.{module.name}")
-        except ImportError as error:
-            if not is_torch(error):
-                raise
+        importlib.import_module(f"nartk.decoders.{module.name}")
     for point in _elsewhere():
         point.load()
 
