@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.bad_lines import BAD, WRAP
+from support.dag_networks import network, sentences
 from support.distributions import CHANCE, filtered, fit
 from support.parallel_models import engine_of
 from support.scripted_graphs import Lattice, ScriptedGraphs
 from support.transformers_small import vocabulary
-from test_da_transformer import network, sentences
-from test_decode_cli import BAD, WRAP
 
 import nartk
 from nartk import engine

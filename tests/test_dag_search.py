@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.dag_networks import network, sentences
 from support.parallel_models import engine_of
 from support.scripted import decode
 from support.scripted_graphs import Lattice, Lattices
-from test_da_transformer import network, sentences
 
 from nartk import engine
 from nartk.hypothesis import Hypothesis, Request, Result

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from nartk.architectures import architectures
 from nartk.models.da_transformer import DaTransformer
-from nartk.registry import make_strategy, options_of, speaks, strategies
+from nartk.registry import make_strategy, speaks, strategies
 
 FACTORIES = {
     getattr(torch, name)
@@ -90,14 +90,10 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize(("kind", "name"), PAIRS)
-def test_strategies_keep_to_the_scorers_device(kind: str, name: str, exact: bool) -> None:
-    if "exact" not in options_of(name) and not exact:
-        pytest.skip("one mode alone")
+def test_strategies_keep_to_the_scorers_device(kind: str, name: str) -> None:
     scorer = scorer_of(kind)
-    options = {"exact": exact} if "exact" in options_of(name) else {}
-    strategy = make_strategy(name, options)
+    strategy = make_strategy(name, {})
     requests = random_requests(random.Random(1), 7, len(scorer.vocab), limits=[2, 5, 9])
     wanted = decode(strategy, scorer, requests, batch_size=3, trace=True)
     with Apart():

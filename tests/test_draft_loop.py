@@ -18,7 +18,9 @@ import pytest
 from support.pass_strategies import (
     Drafting,
     MakeDrafter,
+    OneTooMany,
     Proposes,
+    RunnerUp,
     given_drafts,
     ngram_cache,
     only,
@@ -34,6 +36,7 @@ from support.scripted_passes import (
     TablePasses,
     decode,
     differing,
+    edge_request,
     outputs_of,
     plain_greedy,
     random_request,
@@ -47,17 +50,8 @@ from nartk.decoders.loop.drafter import Draft, verifiable
 from nartk.decoders.loop.rows import Row
 from nartk.decoders.loop.trees import merged
 from nartk.errors import PassError
-from nartk.guarantee import Guarantee
 from nartk.hypothesis import Request, Result, TokenTrace
-from nartk.passes import ROOT, PassScorer
-from nartk.registry import (
-    make_strategy,
-    options_of,
-    protocols,
-    reads_drafts,
-    strategies,
-    strategy_class,
-)
+from nartk.passes import ROOT
 
 BATCHES = (1, 2, 3, 8, 32)
 
@@ -181,75 +175,6 @@ DRAFTERS: dict[str, Callable[[random.Random], MakeDrafter]] = {
 }
 
 
-# Those that need a second model are tested with all kinds of them in files of their own.
-STRATEGIES = [
-    name
-    for name in strategies()
-    if PassScorer in protocols(strategy_class(name))
-    and strategy_class(name).promise.guarantee is Guarantee.IDENTICAL
-    and not any(item.metadata["model"] for item in options_of(name).values())
-]
-
-
-def random_strategy(name: str, rng: random.Random) -> Any:
-    """The strategy with each option that has choices, and the draft's cap, at random."""
-    options: dict[str, Any] = {}
-    for key, item in options_of(name).items():
-        if item.metadata["choices"] is not None:
-            options[key] = rng.choice(list(item.metadata["choices"]))
-        elif key == "max_draft":
-            options[key] = rng.randint(0, 32)
-    return make_strategy(name, options)
-
-
-def strategy_mismatches(name: str, cases: int, *, seed: int) -> tuple[int, Counter[str]]:
-    """As `mismatches`, for a registered strategy; most sentences go through large batches, for speed."""
-    wrong, done, seen = 0, 0, Counter[str]()
-    while done < cases:
-        rng = random.Random(f"{seed}.{done}")
-        batch_size = rng.choice([1, 2, 3, 8, 32, 200, 200])
-        group = 200 if batch_size == 200 else 2 * batch_size
-        scorer = random_table(rng)
-        words = scorer.table.words
-        requests = [random_request(rng, i, words) for i in range(group)]
-        wanted = plain_greedy(scorer.table, requests)
-        if reads_drafts(strategy_class(name)):
-            requests = [
-                dataclasses.replace(each, drafts=drafts_near(rng, output, words))
-                for each, output in zip(requests, wanted, strict=True)
-            ]
-        results = decode(random_strategy(name, rng), scorer, requests, batch_size=batch_size)
-        wrong += len(differing(outputs_of(results), wanted))
-        seen += counted(results)
-        done += group
-    return wrong, seen
-
-
-def drafts_near(rng: random.Random, output: Sequence[int], words: int) -> tuple[tuple[int, ...], ...]:
-    """Right drafts, near ones and noise, some of each."""
-    near = [word if rng.random() < 0.9 else rng.randrange(words) for word in output]
-    noise = rng.choices(range(-5, words + 5), k=rng.randint(0, 30))
-    kinds = [output, output[:-1], near, near[1:], noise, [EOS] * 3, [PAD] * 50, [2**40], []]
-    return tuple(map(tuple, rng.sample(kinds, rng.randint(0, len(kinds)))))
-
-
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_p1_strategies_equal_greedy(name: str) -> None:
-    wrong, seen = strategy_mismatches(name, 2_000 if name == "greedy" else 10_000, seed=1)
-    assert wrong == 0
-    assert seen["left mid-batch"] > 0
-    if name != "greedy":
-        assert min(seen["accepted"], seen["rejected"]) > 0
-    if reads_drafts(strategy_class(name)):
-        assert seen["branches"] > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_p1_at_full_size(name: str) -> None:
-    assert strategy_mismatches(name, 200_000, seed=2)[0] == 0
-
-
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_p1_drafters_equal_greedy(name: str) -> None:
     wrong, seen = mismatches(lambda rng, _: Proposes(drafter=DRAFTERS[name](rng)), 400)
@@ -267,24 +192,6 @@ class Believes(ArgmaxAcceptance):
             return super().__call__(row, verified)
         tokens = [*row.draft.tokens, verified.words[row.begin + len(row.draft.tokens)]]
         return Verdict(range(len(row.draft.tokens)), tokens, [0.0] * len(tokens))
-
-
-class OneTooMany(ArgmaxAcceptance):
-    """Known to be wrong: the cell of one rejected token is kept."""
-
-    def __call__(self, row: Row, verified: Verified) -> Verdict:
-        verdict = super().__call__(row, verified)
-        if row.draft.parents is None and len(verdict.accepted) < len(row.draft.tokens):
-            return verdict._replace(accepted=range(len(verdict.accepted) + 1))
-        return verdict
-
-
-class RunnerUp(ArgmaxAcceptance):
-    """Known to be wrong: the word after the best one by id follows."""
-
-    def __call__(self, row: Row, verified: Verified) -> Verdict:
-        verdict = super().__call__(row, verified)
-        return verdict._replace(tokens=[*verdict.tokens[:-1], max(4, verdict.tokens[-1])])
 
 
 @pytest.mark.parametrize("rule", [Believes(), OneTooMany(), RunnerUp()], ids=lambda rule: type(rule).__name__)
@@ -333,29 +240,6 @@ def test_p1_fails_with_mixed_contexts() -> None:
 
 
 # P7: edges.
-
-
-def edge_request(rng: random.Random, index: int, words: int) -> Request:
-    """A source of 0, 1 or 2 words or with eos first, twice or inside, and a limit of a few tokens."""
-    word = rng.randrange(4, words)
-    anything = tuple(rng.randrange(words) for _ in range(40))
-    source = rng.choice(
-        [
-            (),
-            (word,),
-            (EOS,),
-            (PAD,),
-            (EOS, word),
-            (word, EOS, word, word),
-            (EOS,) * 3,
-            (word,) * 40,
-            anything,
-        ]
-    )
-    max_len = rng.choice([1, 1, 2, 3, 4, 64])
-    prefix = rng.choice([(), (), (), (word,), (EOS,), (word, EOS), (word,) * 10])[:max_len]
-    drafts = rng.choice([(), ((),), (source,), ((EOS,),), ((word, EOS, EOS), source)])
-    return Request(index, (*source, EOS), max_len, prefix, drafts)
 
 
 @pytest.mark.parametrize("name", [*DRAFTERS, "given"])

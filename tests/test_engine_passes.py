@@ -527,9 +527,9 @@ def scorer_of_logits(logits: Sequence[float]) -> tuple[EngineScorer, Pass]:
         share_embeddings="none",
     )
     model = random_model(config, 1)
-    assert model.decoder_norm is not None
-    model.decoder_norm.weight.zero_()
-    model.decoder_norm.bias.copy_(torch.tensor([1.0, 0, 0, 0]))
+    assert model.decoder.norm is not None
+    model.decoder.norm.weight.zero_()
+    model.decoder.norm.bias.copy_(torch.tensor([1.0, 0, 0, 0]))
     model.output.weight.zero_()
     model.output.weight[:, 0] = torch.tensor(logits)
     scorer = engine_of(model)

@@ -243,7 +243,6 @@ def test_memory_that_lacks_for_one_sentence_is_an_error(
     [
         ({"replicas": 0}, "--replicas is 0, below 1. Fix: give at least 1"),
         ({"replicas": 2, "threads": 2}, "--threads 2 with --replicas 2, each of which has one thread"),
-        ({"replicas": 2, "dtype": "fp16"}, "--replicas 2 needs the engine, which does not serve"),
     ],
 )
 def test_what_cannot_be_replicated_is_refused(folder: Path, options: dict[str, Any], message: str) -> None:

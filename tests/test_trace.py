@@ -22,6 +22,7 @@ from support.pass_strategies import only
 from support.realtable import EOS
 from support.scripted_graphs import ScriptedGraphs
 from support.scripted_passes import ScriptPasses, decode
+from support.traced_graph import GRAPH
 
 from nartk.cli.decode import main as decode_main
 from nartk.cli.trace import main
@@ -62,16 +63,6 @@ def record(line: int = 1, *, asked: int = 2, **changes: Any) -> dict[str, Any]:
 def failed(line: int = 1) -> dict[str, Any]:
     error = {"code": "E203", "name": "InputTooLong", "where": "in:1", "message": "9 tokens > 8", "fix": ""}
     return {**head(line, "name", SIGNATURE), "error": error}
-
-
-GRAPH = {
-    "size": 9,
-    "vertices": [0, 3, 5, 8],
-    "words": [[], [["she", -0.5], ["he", -1.5]], [["goes", None]], [["</s>", 0.0]]],
-    "links": [[0, 3, -0.25], [3, 8, -0.125], [0, 5, -2.0]],
-    "path": [0, 3, 8],
-    "said": ["she", "</s>"],
-}
 
 
 def read(*lines: dict[str, Any] | bytes | str) -> list[Traced | NartkError]:
@@ -454,7 +445,7 @@ def trace_of(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *flags
 
 @pytest.mark.parametrize(
     "flags",
-    ["iad --no-adaptive", "greedy", "beam --nbest 3", "sample --nbest 2", "iad --no-exact --no-adaptive"],
+    ["iad --no-adaptive", "greedy", "beam --nbest 3", "sample --nbest 2"],
 )
 def test_every_strategys_trace_is_read_back(
     flags: str,

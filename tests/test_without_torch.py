@@ -213,7 +213,6 @@ def test_strategies_over_arrays_decode(
     ("args", "environment", "what", "fix"),
     [
         (["--device", "cuda"], {}, "--device cuda", ""),
-        (["--dtype", "fp16"], {}, "a transformer model in fp16", ""),
         (
             [],
             {engine.LEFT_OUT: "1"},

@@ -13,7 +13,7 @@ from nartk.decoders.drafters.aligned_text import spelling
 from nartk.decoders.drafters.given_drafts import GivenDrafts
 from nartk.decoders.drafters.ngram_cache import NgramCache
 from nartk.decoders.drafters.source_copy import SourceCopy
-from nartk.decoders.loop.acceptance import Acceptance, ArgmaxAcceptance, Verified
+from nartk.decoders.loop.acceptance import Acceptance, ArgmaxAcceptance, Verdict, Verified
 from nartk.decoders.loop.constraints import Constraints
 from nartk.decoders.loop.drafter import Draft, Drafter, PlainDrafter
 from nartk.decoders.loop.loop import DraftAndVerify
@@ -111,3 +111,21 @@ def paths_of(draft: Draft) -> list[tuple[int, ...]]:
     for token, parent in zip(draft.tokens, parents, strict=True):
         paths.append((*(paths[parent] if parent != ROOT else ()), token))
     return paths
+
+
+class OneTooMany(ArgmaxAcceptance):
+    """Known to be wrong: the cell of one rejected token is kept."""
+
+    def __call__(self, row: Row, verified: Verified) -> Verdict:
+        verdict = super().__call__(row, verified)
+        if row.draft.parents is None and len(verdict.accepted) < len(row.draft.tokens):
+            return verdict._replace(accepted=range(len(verdict.accepted) + 1))
+        return verdict
+
+
+class RunnerUp(ArgmaxAcceptance):
+    """Known to be wrong: the word after the best one by id follows."""
+
+    def __call__(self, row: Row, verified: Verified) -> Verdict:
+        verdict = super().__call__(row, verified)
+        return verdict._replace(tokens=[*verdict.tokens[:-1], max(4, verdict.tokens[-1])])

@@ -33,8 +33,8 @@ def random_transformer(seed: int, words: int) -> Transformer:
             if weights.dim() > 1:
                 weights.mul_(3.0)
         # What the norm gives has mean 0; with a bias of 1, the mean of an output row is a bias of its word.
-        assert model.decoder_norm is not None
-        model.decoder_norm.bias.fill_(1.0)
+        assert model.decoder.norm is not None
+        model.decoder.norm.bias.fill_(1.0)
         rows = model.output.weight
         rows -= rows.mean(1, keepdim=True)
         bias = torch.zeros(words)

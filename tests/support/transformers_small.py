@@ -12,6 +12,7 @@ from torch import Tensor
 from nartk.hypothesis import Request
 from nartk.models.transformer import Transformer, TransformerConfig
 from nartk.vocab import Vocab
+from support.random_transformers import in_order
 
 PAD, EOS = 1, 2
 
@@ -58,7 +59,7 @@ def random_model(config: TransformerConfig, seed: int) -> Transformer:
 def stir(model: M) -> M:
     """Makes a model's weights, in place, such that what it says depends on everything it reads."""
     with torch.no_grad():
-        for name, weight in model.named_parameters():
+        for name, weight in in_order(model):
             if "layers" in name and weight.dim() == 2:
                 weight.mul_(3.0)
             elif name.endswith("bias"):
