@@ -34,7 +34,7 @@ class Strategy:
         return self.promise
 
     def check_helpers(self) -> None:
-        """Refuses helpers that are missing or of the wrong kind, before anything is decoded."""
+        """Refuses helpers that are missing or of the wrong architecture, before anything is decoded."""
 
     def limit(self, source_len: int) -> int:
         """Longest output of a source of that many tokens (eos included in both)."""

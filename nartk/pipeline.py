@@ -175,8 +175,8 @@ class Model:
 
         Raises:
             CheckpointError: Another model, or what is stored, is corrupt.
-            StrategyMismatchError: The model, or another one that an option names, is of the wrong kind or has
-                less room than the model.
+            StrategyMismatchError: The model, or another one that an option names, is of the wrong
+                architecture or has less room than the model.
             VocabMismatchError: Another model reads or writes other words.
             SwappedModelsError: Another model, which should be smaller, is larger than the model.
         """

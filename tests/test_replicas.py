@@ -259,7 +259,7 @@ def test_without_the_engine_there_are_none(folder: Path, monkeypatch: pytest.Mon
 
 def test_a_strategy_over_tensors_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = nartk.load(folder, replicas=2)
-    monkeypatch.setattr(type(model), "scorer_for", lambda self, strategy: self.scorer)
+    monkeypatch.setattr(type(model), "scorer_for", lambda self, strategy: object())
     with pytest.raises(StrategyMismatchError) as caught:
         model.strategy("greedy", {})
     assert "--replicas with strategy 'greedy', which decodes with tensors here" in str(caught.value)

@@ -41,7 +41,7 @@ class Architecture:
     criterions: tuple[str, ...]
     presets: Mapping[str, Mapping[str, Any]]
     network_at: str
-    scorer_at: str
+    scorer_at: str | None
     engine_at: str | None
 
     @property
@@ -59,7 +59,7 @@ class Architecture:
     def scorer(self) -> Any:
         """The class of what serves its network, in torch."""
         with requiring_torch(f"a model of architecture {self.name!r}"):
-            return _imported(self.scorer_at)
+            return None if self.scorer_at is None else _imported(self.scorer_at)
 
     @property
     def engine(self) -> Any:
@@ -74,7 +74,7 @@ def register_architecture(
     criterions: tuple[str, ...],
     presets: Mapping[str, Mapping[str, Any]],
     network: str,
-    scorer: str,
+    scorer: str | None = None,
     engine: str | None = None,
 ) -> Callable[[C], C]:
     """Declares the configuration that it decorates as the architecture `name`.

@@ -84,7 +84,7 @@ def _parser() -> Parser:
         metavar="MODEL",
         action="append",
         default=[],
-        help="another model, for the strategies that draft with one of its kind; may be given again",
+        help="another model, for the strategies that draft with one of its architecture; may be given again",
     )
     add_drafts(parser)
     parser.add_argument("--peers", metavar="LIST", default="", help="other libraries, with commas; all")
