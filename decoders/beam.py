@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import ClassVar
 
 from nartk.decoders.loop.constraints import Constraints, RowConstraints
-from nartk.decoders.search.beam_drafts import make_beam_drafter
+from nartk.decoders.search.beam_drafts import DRAFTS, make_beam_drafter
 from nartk.decoders.search.beam_search import BeamSearch
 from nartk.decoders.strategy import Strategy
 from nartk.errors import UsageError
@@ -43,7 +43,7 @@ class BeamStrategy(Strategy):
         "none",
         "what a hypothesis may go on with: the source, the words that were best after the same word before, "
         "or both",
-        choices=("none", "source", "recycling", "both"),
+        choices=tuple(DRAFTS),
     )
     max_draft: int = option(_MAX_DRAFT, "longest draft of a hypothesis, tokens", low=1)
 

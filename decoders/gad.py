@@ -6,12 +6,7 @@ drafted tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from nartk.decoders.drafters.parallel_block import BlockDrafter
-from nartk.decoders.drafters.parallel_graph import GraphDrafter
-from nartk.decoders.drafters.parallel_text import CanvasDrafter, FrameDrafter
+from nartk.decoders.drafters.parallel import ParallelDrafts, declared_for, drafting
 from nartk.decoders.loop.acceptance import Acceptance, ArgmaxAcceptance, Verdict, Verified
 from nartk.decoders.loop.drafter import Drafter
 from nartk.decoders.loop.length import DraftLength
@@ -19,22 +14,15 @@ from nartk.decoders.loop.loop import AdaptiveDrafts
 from nartk.decoders.loop.rows import Row
 from nartk.errors import StrategyMismatchError, UsageError
 from nartk.guarantee import Guarantee, Promise
-from nartk.parallel import BlockScorer, CanvasScorer, FrameScorer, GraphScorer
 from nartk.passes import PassScorer, Want
 from nartk.registry import option, register_decoder
 
 _TAU = 3.0
 _NEARLY = Promise(Guarantee.APPROXIMATE, "drafted words are accepted that are nearly the best")
-_DRAFTERS: dict[type, Callable[..., Drafter]] = {
-    BlockScorer: BlockDrafter,
-    CanvasScorer: CanvasDrafter,
-    FrameScorer: FrameDrafter,
-    GraphScorer: GraphDrafter,
-}
 
 
 @register_decoder("gad")
-class GeneralizedAggressive(AdaptiveDrafts):
+class GeneralizedAggressive(ParallelDrafts, AdaptiveDrafts):
     """Drafts with a non-autoregressive model; equal to greedy search, unless --beta is above 1.
 
     With --beta above 1 (GAD++, section 3.2 of the paper, whose top-beta and tau these are), a drafted token
@@ -44,16 +32,11 @@ class GeneralizedAggressive(AdaptiveDrafts):
     drafter: str = option(
         "", "name or folder of a non-autoregressive model, which drafts", model=True, arrays=True
     )
-    block_size: int = option(25, "longest draft, tokens; no more than a blockwise model has learnt", low=1)
     beta: int = option(
         1, "a drafted token is accepted if it is among so many of the verifier's best words", low=1
     )
     tau: float = option(
         _TAU, "how far it may lie below the very best, nats of log-probability, if --beta is above 1", low=0
-    )
-
-    tree: int = option(
-        0, "tokens that are drafted beside the best draft, where it may go on otherwise; 0: none", low=0
     )
 
     def __post_init__(self) -> None:
@@ -75,7 +58,7 @@ class GeneralizedAggressive(AdaptiveDrafts):
         if "drafter" not in self.helpers:
             raise UsageError(
                 f"strategy {self.name!r} has no model to draft with",
-                fix="name one with --drafter: blockwise, nat, ctc or dag",
+                fix=f"name one with --drafter, of one of these architectures: {drafting()}",
             )
         scorer = self.helpers["drafter"]
         if isinstance(scorer, PassScorer):
@@ -83,14 +66,11 @@ class GeneralizedAggressive(AdaptiveDrafts):
                 "--drafter names an autoregressive model, which drafts one token at a time",
                 fix="use --strategy speculative, or name a non-autoregressive model",
             )
-        if not any(isinstance(scorer, protocol) for protocol in _DRAFTERS):
-            raise StrategyMismatchError(
-                "--drafter names a model that cannot draft",
-                fix="name a non-autoregressive model: blockwise, nat, ctc or dag",
-            )
+        declared_for(scorer)
 
     def make_drafter(self, scorer: PassScorer) -> Drafter:
-        return parallel_drafter(self.helpers["drafter"], self.block_size, nodes=self.tree)
+        small = self.helpers["drafter"]
+        return declared_for(small)(block_size=self.block_size, tree=self.tree).make_drafter(small)
 
     def draft_length(self) -> DraftLength | None:
         # What is nearly the best is accepted only where it is drafted.
@@ -98,16 +78,6 @@ class GeneralizedAggressive(AdaptiveDrafts):
 
     def acceptance(self) -> Acceptance:
         return ArgmaxAcceptance() if self.beta == 1 else NearlyBest(self.beta, self.tau)
-
-
-def parallel_drafter(scorer: Any, longest: int, *, nodes: int = 0) -> Drafter:
-    """What drafts with a non-autoregressive model, at most so many tokens at a time.
-
-    Args:
-        nodes: Most tokens beside the best draft's, on paths that leave it.
-    """
-    make = next(make for protocol, make in _DRAFTERS.items() if isinstance(scorer, protocol))
-    return make(scorer, longest=longest, nodes=nodes)
 
 
 class NearlyBest:

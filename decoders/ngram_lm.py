@@ -181,7 +181,7 @@ class _Reader:
         kind, _, rest = line.partition(" ")
         order, _, count = (part.strip() for part in rest.partition("="))
         wanted = len(counts) + 1
-        if kind != "ngram" or order != str(wanted) or not _is_number(count) or wanted > _MOST_ORDER:
+        if f"{kind} {order}" != f"ngram {wanted}" or not _is_number(count) or wanted > _MOST_ORDER:
             raise self._error(f"expected 'ngram {wanted}=COUNT', found {line[:40]!r}")
         counts[wanted] = int(count)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nartk.errors import PassError, StrategyMismatchError
-from nartk.passes import ROOT, FloatArray, Pass, PassScorer, Want
+from nartk.passes import ROOT, FloatArray, Pass, PassScorer, Source, Want
 
 _MOST = 1024  # tokens of a pass, unless one output has more
 
@@ -26,14 +26,14 @@ def require_reranker(scorer: Any, flag: str) -> None:
 
 def teacher_forced(
     scorer: PassScorer,
-    sources: Sequence[Sequence[int]],
+    sources: Sequence[Source],
     owners: Sequence[int],
     outputs: Sequence[Sequence[int]],
 ) -> list[FloatArray]:
     """The log-probability that an autoregressive model gives to each token of given outputs.
 
     Args:
-        sources: B, each ending with eos.
+        sources: B.
         owners: [R], the source of each output.
         outputs: R, each of at least one token, eos included where it has one.
 

@@ -10,22 +10,20 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
+from typing import Any
 
-from nartk.decoders.drafters.aligned_text import spelling
-from nartk.decoders.drafters.ngram_cache import NgramCache
-from nartk.decoders.drafters.source_copy import SourceCopy, require_copying
 from nartk.decoders.loop.constraints import RowConstraints
-from nartk.decoders.loop.drafter import Drafter
+from nartk.decoders.loop.drafter import Drafter, of_verifier
 from nartk.decoders.loop.draws import RowDraws
 from nartk.decoders.loop.loop import DraftAndVerify
-from nartk.errors import UsageError
+from nartk.errors import StrategyMismatchError, UsageError
 from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import PhaseSeconds, Request, Result
 from nartk.passes import PassScorer
-from nartk.registry import option, register_decoder
+from nartk.registry import DRAFTERS, named_protocols, option, register_decoder, speaks
 
 _MAX_DRAFT = 10
-_MAX_NGRAM = 4  # tokens of the longest suffix that is looked up, as in `ngram`
+NONE = "none"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,27 +93,35 @@ class Sample(Sampling):
     """
 
     draft: str = option(
-        "none",
-        "what may be drawn next: the rest of the source, or what followed the same words earlier in the "
-        "document; the outputs stay the same",
-        choices=("none", "source", "ngram"),
+        NONE,
+        "what may be drawn next: source, the rest of it; ngram, what followed the same words earlier in the "
+        "document; or another drafter that needs no model of its own; the outputs stay the same",
     )
     max_draft: int = option(_MAX_DRAFT, "longest draft, tokens", low=1)
 
     def __post_init__(self) -> None:
-        if self.draft == "none" and self.max_draft != _MAX_DRAFT:
+        if self.draft == NONE and self.max_draft != _MAX_DRAFT:
             raise UsageError(
                 f"--max-draft is {self.max_draft}, but nothing is drafted",
                 fix="choose what with --draft: source or ngram",
             )
+        if self.draft != NONE and self.draft not in of_verifier():
+            raise UsageError(
+                f"--draft is {self.draft!r}", fix=f"choose from {', '.join([NONE, *of_verifier()])}"
+            )
 
     def make_drafter(self, scorer: PassScorer) -> Drafter | None:
-        if self.draft == "none":
+        if self.draft == NONE:
             return None
-        targets = require_copying(scorer, f"--draft {self.draft}").source_to_target
-        if self.draft == "source":
-            return SourceCopy(targets, spelling(scorer.vocab), max_draft=self.max_draft)
-        return NgramCache(targets, max_ngram=_MAX_NGRAM, max_draft=self.max_draft)
+        declared: Any = DRAFTERS.find(self.draft)
+        if not speaks(declared, scorer):
+            raise StrategyMismatchError(
+                f"--draft {self.draft} needs a {named_protocols(declared)}, this model is none",
+                fix="leave it out",
+            )
+        own = {"max_draft": self.max_draft} if "max_draft" in DRAFTERS.options(self.draft) else {}
+        made: Drafter = DRAFTERS.make(self.draft, own).make_drafter(scorer)
+        return made
 
 
 def _together(index: int, drawn: Sequence[Result]) -> Result:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nartk.decoders.drafters.small_model import DRAFTER_HELP, PickBest, SmallModel, small_model
+from nartk.decoders.drafters.small_model import PickBest, SmallModel, SmallModelDrafts, small_model
 from nartk.decoders.loop.acceptance import (
     Acceptance,
     ArgmaxAcceptance,
@@ -38,7 +38,7 @@ _DRAFTS, _ACCEPTS, _REPLACES = 1, 2, 3
 
 
 @register_decoder("speculative")
-class Speculative(AdaptiveDrafts, Sampling):
+class Speculative(SmallModelDrafts, AdaptiveDrafts, Sampling):
     """Drafts with a small autoregressive model; equal to greedy search token for token.
 
     At a temperature above 0, words are drawn as `sample` draws them: the outputs have its distribution, but
@@ -47,8 +47,6 @@ class Speculative(AdaptiveDrafts, Sampling):
     """
 
     temperature: float = option(0.0, "0: greedy search; above: divides the logits of the draws", low=0.0)
-    drafter: str = option("", DRAFTER_HELP, model=True, smaller=True, arrays=True)
-    block_size: int = option(5, "longest draft, tokens", low=1)
 
     def __post_init__(self) -> None:
         if 0 < self.temperature < _LEAST:

@@ -26,7 +26,6 @@ class Strategy:
 
     max_len: int = option(256, "longest output, tokens", low=1)
     max_ratio: float = option(2.0, "longest output per source token; ten tokens are added to it", low=0.0)
-    exact: bool = option(True, "the same bits whatever the batch and the draft")
     helpers: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -35,7 +34,7 @@ class Strategy:
         return self.promise
 
     def check_helpers(self) -> None:
-        """Refuses helpers that are missing or of the wrong kind, before anything is decoded."""
+        """Refuses helpers that are missing or of the wrong architecture, before anything is decoded."""
 
     def limit(self, source_len: int) -> int:
         """Longest output of a source of that many tokens (eos included in both)."""

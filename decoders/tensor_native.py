@@ -16,6 +16,7 @@ from torch import Tensor
 from nartk.decoders.tensor_strategy import TensorStrategy
 from nartk.errors import UsageError
 from nartk.hypothesis import GraphTrace, Hypothesis, Request, Result, TokenTrace
+from nartk.passes import texts_of
 from nartk.rows import pad_rows
 from nartk.scorer import Source
 
@@ -84,7 +85,7 @@ class TensorNative(TensorStrategy):
     def _batch(self, scorer: Any, requests: list[Request], *, trace: bool) -> Iterator[Result]:
         start = time.perf_counter()
         device = scorer.device
-        tokens = pad_rows([request.source for request in requests], scorer.vocab.pad).to(device)
+        tokens = pad_rows(texts_of([request.source for request in requests]), scorer.vocab.pad).to(device)
         lengths = torch.tensor([len(request.source) for request in requests], device=device)
         limits = torch.tensor([request.max_len for request in requests], device=device)
         indices = torch.tensor([request.index for request in requests], device=device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -15,6 +15,8 @@ from nartk.hypothesis import Request, Result
 @dataclass(frozen=True, kw_only=True)
 class TensorStrategy(Strategy):
     """Base of strategies whose scorers have modes and buckets."""
+
+    exact: ClassVar[bool] = True  # there is no other mode
 
     def for_run(self, scorer: Any) -> TensorStrategy:
         """What decodes all batches of a run: itself, or a copy with what is learnt in the run."""

@@ -21,9 +21,9 @@ from nartk.models.nar_scorer import NarScorer, NarState
 from nartk.models.nat_scorer import NatScorer
 from nartk.models.reference import read_tensors
 from nartk.parallel import Canvas, Graphs
-from nartk.passes import FloatArray, IntArray, Limits, Scores, Want
+from nartk.passes import FloatArray, IntArray, Limits, Scores, Source, Want, texts_of
 from nartk.reading import Reading, check_want
-from nartk.scorer import Source
+from nartk.scorer import Source as PaddedSource
 
 
 class _Read(Reading):
@@ -49,18 +49,21 @@ class _Arrays:
         # Of each encoded source a state, the row of it, and its tokens.
         self._memories: Handles[tuple[NarState, int, int]] = Handles("memory")
 
-    def encode(self, sources: Sequence[Sequence[int]]) -> IntArray:
-        check_sources(sources, longest=self.limits.source, words=self.scorer.config.src_vocab)
-        found: list[Any] = [None] * len(sources)
-        for rows in self._buckets([len(source) for source in sources]):
-            some = [sources[row] for row in rows]
+    def encode(self, sources: Sequence[Source]) -> IntArray:
+        texts = texts_of(sources)
+        check_sources(texts, longest=self.limits.source, words=self.scorer.config.src_vocab)
+        found: list[Any] = [None] * len(texts)
+        for rows in self._buckets([len(source) for source in texts]):
+            some = [texts[row] for row in rows]
             lengths = torch.tensor([len(source) for source in some])
             tokens = torch.full((len(some), int(lengths.max())), self.vocab.pad)
             for padded, source in zip(tokens, some, strict=True):
                 padded[: len(source)] = torch.tensor(source)
-            state = self.scorer.read(Source(tokens.to(self.scorer.device), lengths.to(self.scorer.device)))
+            state = self.scorer.read(
+                PaddedSource(tokens.to(self.scorer.device), lengths.to(self.scorer.device))
+            )
             for at, row in enumerate(rows):
-                found[row] = (state, at, len(sources[row]))
+                found[row] = (state, at, len(texts[row]))
         return self._memories.add(found)
 
     def free(self, memory: Sequence[int] | IntArray) -> None:

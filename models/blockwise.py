@@ -13,12 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nartk.architectures.blockwise import BlockwiseConfig
+from nartk.models.distil_losses import tokens_a_pass
 from nartk.models.glancing import is_best, reveal
 from nartk.models.nar import Losses, NarTraining, NonAutoregressive, align_left
 from nartk.models.nar_scorer import NarScorer, NarState
 from nartk.models.transformer import label_smoothed_cross_entropy
 from nartk.vocab import SPECIALS
 
+STARTS = 4  # positions of each target where it is validated
 MASK = SPECIALS.index("<s>")  # a word that no target has
 
 
@@ -34,7 +36,7 @@ class Blockwise(NonAutoregressive):
 
     def losses(self, src_tokens: Tensor, target: Tensor, *, training: NarTraining, update: int) -> Losses:
         """The loss of the words behind a prefix of random length, those that glancing shows left out."""
-        logits, wanted, shown = self.practise(src_tokens, target, training=training, update=update)
+        logits, wanted, shown = self.training_forward(src_tokens, target, training=training, update=update)
         pad = self.config.pad
         words = wanted[wanted.ne(pad)]
         loss, nll, tokens = label_smoothed_cross_entropy(
@@ -42,7 +44,7 @@ class Blockwise(NonAutoregressive):
         )
         return Losses(loss, tokens, {"words": nll / tokens.clamp(min=1), "shown": shown})
 
-    def practise(
+    def training_forward(
         self, src_tokens: Tensor, target: Tensor, *, training: NarTraining, update: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Fills the positions behind a prefix of random length, of which glancing shows some.
@@ -80,6 +82,35 @@ class Blockwise(NonAutoregressive):
         kept = columns < start[:, None] + self.config.block  # [B,W]
         slots = kept & (columns >= start[:, None])
         return target, target.masked_fill(slots, MASK), kept, slots
+
+    def drafted_passes(self, src_tokens: Tensor, target: Tensor, best: Tensor) -> tuple[Tensor, Tensor]:
+        """Passes and tokens of its blocks at `STARTS` positions of each target [B,T].
+
+        Positions that fall together in a short target count once.
+
+        Args:
+            src_tokens: [B,S] padded on either side.
+            best: [B,T] the verifier's words, -1 behind the end.
+        """
+        lengths = best.ge(0).sum(1)
+        memory, mask = self.encode(align_left(src_tokens, self.config.pad))
+        passes = tokens = torch.zeros((), dtype=torch.int64, device=target.device)
+        before = torch.full_like(lengths, -1)
+        for part in range(STARTS):
+            start = lengths * part // STARTS
+            _, known, kept, slots = self.canvas(target, start)
+            theirs = best.new_full(known.shape, -1)
+            width = min(best.shape[1], known.shape[1])
+            theirs[:, :width] = best[:, :width]
+            asked = slots & (theirs >= 0)
+            features = self.fill(self.place_words(known), kept, memory, mask)
+            agree = torch.zeros_like(asked)
+            agree[asked] = self.output(features[asked]).max(-1).indices == theirs[asked]
+            given = tokens_a_pass(agree, lengths, self.config.block).gather(1, start[:, None]).squeeze(1)
+            fresh = start > before
+            passes, tokens = passes + fresh.sum(), tokens + (given * fresh).sum()
+            before = start
+        return passes, tokens
 
 
 class BlockwiseScorer(NarScorer):

@@ -39,7 +39,7 @@ class CtcNat(NonAutoregressive):
         if self.config.decoder_input == "memory":
             x = memory
         else:
-            x = self.encoder_embedding.vectors(src_tokens)
+            x = self.encoder.embedding.vectors(src_tokens)
         return x.repeat_interleave(self.config.upsample, 1)
 
     def losses(self, src_tokens: Tensor, target: Tensor, *, training: NarTraining, update: int) -> Losses:
@@ -71,7 +71,7 @@ class CtcNat(NonAutoregressive):
             wrong = scores.gather(2, best[:, :, None]).squeeze(2) < top
             wanted = labels.gather(1, best)
             shown = reveal(wrong & known, known, share, strategy)
-            words = self.decoder_embedding.vectors(wanted)
+            words = self.decoder.embedding.vectors(wanted)
             x = torch.where(shown[:, :, None], words.to(x.dtype), x)
         hidden = self.fill(self.place_vectors(x), kept, memory, mask)
         scores = match_scores(self.output, hidden, labels, graph_lengths=lengths)  # [B,1+U,T]

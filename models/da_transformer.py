@@ -152,7 +152,7 @@ class DaTransformer(NonAutoregressive):
         words = self.place_words(canvas)
         if self.config.decoder_input == "mask":
             return words
-        source = self.encoder_embedding.vectors(src_tokens)
+        source = self.encoder.embedding.vectors(src_tokens)
         source_lengths, sizes = (x.ne(self.config.pad).sum(1) for x in (src_tokens, canvas))
         copied = uniform_copy(source, source_lengths, sizes, canvas.shape[1])
         return torch.where((canvas == MASK)[:, :, None], self.place_vectors(copied), words)

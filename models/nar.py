@@ -95,19 +95,19 @@ class NonAutoregressive(Transformer):
             memory: [B,S,d_model], the encoded source, and its `mask`, as `encode` gives them.
         """
         every = None if bool(kept.all()) else kept[:, None, None, :]
-        for layer in self.decoder_layers:
+        for layer in self.decoder.layers:
             x = layer(x, layer.source_kv(memory), mask, every, causal=False)
-        return x if self.decoder_norm is None else self.decoder_norm(x)
+        return self.decoder.finish(x)
 
     def place_words(self, tokens: Tensor) -> Tensor:
         """Decoder inputs of words [B,T] at their places -> [B,T,d_model]."""
         places = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-        return self.decoder_embedding(tokens, places)
+        return self.decoder.embedding(tokens, places)
 
     def place_vectors(self, x: Tensor) -> Tensor:
         """Decoder inputs of vectors [B,T,d_model], of the size of scaled embeddings, at their places."""
         places = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
-        return self.decoder_embedding.place(x, places)
+        return self.decoder.embedding.place(x, places)
 
 
 def align_left(tokens: Tensor, pad: int) -> Tensor:

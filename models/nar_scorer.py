@@ -54,7 +54,7 @@ class NarScorer(Serving):
         if tokens.shape[1] < layout.width:
             tokens = F.pad(tokens, (0, layout.width - tokens.shape[1]), value=self.config.pad)
         memory = layout.unpack(found.packed)
-        source_kv = tuple(layer.source_kv(found.packed, layout) for layer in self.model.decoder_layers)
+        source_kv = tuple(layer.source_kv(found.packed, layout) for layer in self.model.decoder.layers)
         return NarState(tokens, source.lengths, memory, source_kv, found.mask)
 
     @torch.inference_mode()
@@ -97,10 +97,10 @@ class NarScorer(Serving):
             every = kept is None and width == x.shape[1]
             y = layout.pad(inside.flatten(0, 1) if every else inside[layout.rows, layout.columns])
             mask = None if kept is None else self.hide(~kept)[:, None, None, :]
-            for layer, source_kv in zip(self.model.decoder_layers, some.source_kv, strict=True):
+            for layer, source_kv in zip(self.model.decoder.layers, some.source_kv, strict=True):
                 y = layer(y, source_kv, some.source_mask, mask, causal=False, layout=layout)
-            if self.model.decoder_norm is not None:
-                y = self.model.decoder_norm(y)
+            if self.model.decoder.norm is not None:
+                y = self.model.decoder.norm(y)
             if every:
                 return layout.unpack(y)
             at = layout.rows if rows is None else rows[layout.rows]

@@ -105,7 +105,7 @@ class Nat(NonAutoregressive):
         words = self.place_words(canvas)
         if self.config.decoder_input == "mask":
             return words
-        source = self.encoder_embedding.vectors(src_tokens)
+        source = self.encoder.embedding.vectors(src_tokens)
         if self.config.decoder_input == "uniform-copy":
             copied = uniform_copy(source, source_lengths, lengths, canvas.shape[1])
         else:

@@ -17,65 +17,61 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nartk.contexts import CellPool, ContextKeeper, Handles, Waiting, check_sources
+from nartk.contexts import CellPool, ContextKeeper, Handles, Waiting
 from nartk.errors import PassError
-from nartk.models.transformer import Attention, Transformer
-from nartk.passes import Draw, FloatArray, IntArray, Limits, Pass, Ragged, Scores, Want
+from nartk.models.transformer import Attention, EncoderDecoder, Transformer, pad_lists
+from nartk.passes import Draw, FloatArray, IntArray, Limits, Pass, Ragged, Scores, Source, Want
 from nartk.reading import PassScores, Reading, check_want
 from nartk.vocab import Vocab
 
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _LEAST_CELLS = 256  # of a store, once it has any
 
 
-class ReferenceScorer(ContextKeeper):
-    """Implements nartk.passes.PassScorer and CopiesSource for a Transformer.
+class ReferencePasses(ContextKeeper):
+    """Implements nartk.passes.PassScorer for a decoder over any encoder.
 
     Args:
         model: Left as it is; a copy is served.
         vocab: Of the target.
-        source_vocab: Where it differs from the target's; None: it is the same.
+        start_token: What outputs begin after; None: eos, as in fairseq's models.
         dtype: Of weights and activations: float32, bfloat16 or float16.
     """
 
     def __init__(
         self,
-        model: Transformer,
+        model: EncoderDecoder,
         vocab: Vocab,
         *,
-        source_vocab: Vocab | None = None,
+        start_token: int | None = None,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
         config = model.config
         super().__init__(Limits(config.max_source_len, config.max_target_len, config.tgt_vocab))
         self.vocab = vocab
-        self.start_token = vocab.eos  # as fairseq's models begin
+        self.start_token = vocab.eos if start_token is None else start_token
         self.device = torch.device(device)
         self._model = copy.deepcopy(model).eval().requires_grad_(False).to(self.device, dtype)
-        mapped = range(len(vocab)) if source_vocab in (None, vocab) else source_vocab.map_to(vocab)
-        self.source_to_target: IntArray = torch.tensor(mapped, dtype=torch.int32).numpy()
         self.numerics = f"reference|torch:{torch.__version__}"  # what a signature says of how it computes
         self._memories: Handles[list[int]] = Handles("memory")  # the cells of each source
         self._source_pool = CellPool()
 
         def stores() -> list[_Store]:
             empty = torch.zeros(0, 2 * config.d_model, dtype=dtype, device=self.device)
-            return [_Store(empty) for _ in self._model.decoder_layers]
+            return [_Store(empty) for _ in self._model.decoder.layers]
 
         self._source_stores, self._target_stores = stores(), stores()
 
     @torch.inference_mode()
-    def encode(self, sources: Sequence[Sequence[int]]) -> IntArray:
-        model, config = self._model, self._model.config
-        check_sources(sources, longest=self.limits.source, words=config.src_vocab)
+    def encode(self, sources: Sequence[Source]) -> IntArray:
         if len(sources) == 0:
             return self._memories.add([])
-        tokens, kept = _pad(sources, self.device)
-        positions = torch.arange(tokens.shape[1], device=self.device).expand_as(tokens)
-        encoded = model.encode_masked(tokens, positions, kept[:, None, None])[kept]  # [B,S,H*D] -> [N,H*D]
-        cells = [self._source_pool.take(len(source)) for source in sources]
+        memory, kept = self._model.encoder.read(sources)
+        encoded = memory[kept]  # [B,S,H*D] -> [N,H*D]
+        cells = [self._source_pool.take(length) for length in kept.sum(1).tolist()]
         flat = self._tensor([cell for each in cells for cell in each])
-        for layer, store in zip(model.decoder_layers, self._source_stores, strict=True):
+        for layer, store in zip(self._model.decoder.layers, self._source_stores, strict=True):
             store.grow(self._source_pool.size)
             store.kv[flat] = layer.cross_attention.kv(encoded)
         return self._memories.add(cells)
@@ -107,20 +103,42 @@ class ReferenceScorer(ContextKeeper):
         """What the output layer reads after each token of a pass, [N,H*D]."""
         model = self._model
         cells = self._tensor(waiting.cells)
-        seen = _pad(waiting.visible, self.device)
-        source, kept = _pad([self._memories[memory] for memory in work.memory.tolist()], self.device)
+        seen = pad_lists(waiting.visible, self.device)
+        source, kept = pad_lists([self._memories[memory] for memory in work.memory.tolist()], self.device)
         rows = _Rows()
-        x = model.decoder_embedding(self._tensor(work.tokens), self._tensor(work.positions))
+        x = model.decoder.embedding(self._tensor(work.tokens), self._tensor(work.positions))
         for layer, target, memory in zip(
-            model.decoder_layers, self._target_stores, self._source_stores, strict=True
+            model.decoder.layers, self._target_stores, self._source_stores, strict=True
         ):
             target.grow(self.contexts.size)
             source_kv = memory.gather(source, layer.cross_attention.heads)
             x = layer(x, source_kv, kept[:, None, None], cache=_Cache(target, cells, *seen, rows))
-        return x if model.decoder_norm is None else model.decoder_norm(x)
+        return model.decoder.finish(x)
 
     def _tensor(self, values: Sequence[int] | IntArray) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self.device)
+
+
+class ReferenceScorer(ReferencePasses):
+    """The same for a Transformer that reads text, whose words an output may copy: CopiesSource.
+
+    Args:
+        source_vocab: Where it differs from the target's; None: it is the same.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        vocab: Vocab,
+        *,
+        source_vocab: Vocab | None = None,
+        start_token: int | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__(model, vocab, start_token=start_token, dtype=dtype, device=device)
+        mapped = range(len(vocab)) if source_vocab in (None, vocab) else source_vocab.map_to(vocab)
+        self.source_to_target: IntArray = torch.tensor(mapped, dtype=torch.int32).numpy()
 
 
 class _Store:
@@ -168,19 +186,6 @@ class _Cache:
         (q,) = self.layout.split(qkv[:, :features], 1, attention.heads)
         k, v = self.store.gather(self.seen, attention.heads)
         return attention.attend(q, k, v, self.kept[:, None, None], layout=self.layout)
-
-
-def _pad(lists: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Lists of numbers, none empty, as [N,T] int64, and which of these they hold, [N,T] bool.
-
-    A list is padded with its own last number: a masked cell still meets the values, and another token's
-    might be NaN.
-    """
-    longest = max(len(each) for each in lists)
-    padded = [[*each, *[each[-1]] * (longest - len(each))] for each in lists]
-    lengths = torch.tensor([len(each) for each in lists])
-    kept = torch.arange(longest) < lengths[:, None]
-    return torch.tensor(padded, device=device), kept.to(device)
 
 
 def read_tensors(logits: Tensor, want: Want, hidden: Tensor) -> Reading:

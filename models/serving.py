@@ -21,7 +21,6 @@ from nartk.rows import steps
 from nartk.scorer import Source
 from nartk.vocab import Vocab
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 LENGTHS = 32  # lengths of source, cache and canvas are multiples of this in exact mode, tokens
 _ALIGNED = 16  # features of a head come in multiples of this, which is 64 bytes in fp32
 
@@ -156,7 +155,7 @@ class Serving:
         rows, columns = kept.nonzero().unbind(1)
         layout = self.layout(rows, columns, batch, length)
         mask = self.hide(~kept)[:, None, None, :]
-        packed = self.model.encode_masked(
+        packed = self.model.encoder.encode_masked(
             layout.pad(tokens[rows, columns]), layout.pad(columns), mask, layout
         )
         return Memory(packed, layout, mask)

@@ -13,11 +13,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nartk.models.tensor_engine import Memory
 from nartk.models.transformer import TransformerConfig
 from nartk.parallel import Canvas
 from nartk.passes import IntArray, Want
 from nartk.scorer import Frames, Graph, Source
+
+
+class Memory:
+    """An encoded source, freed when the last row that reads it goes."""
+
+    def __init__(self, scorer: Any, handle: int) -> None:
+        self.scorer, self.handle = scorer, handle
+
+    def __del__(self) -> None:
+        self.scorer.free([self.handle])
 
 
 @dataclass(frozen=True)

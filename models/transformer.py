@@ -15,9 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nartk.architectures.transformer import TransformerConfig, sinusoids
+from nartk.contexts import check_sources
 from nartk.models import training
-from nartk.models.linear import attention
 from nartk.models.training import Dropout
+from nartk.passes import Source, texts_of
 
 
 class Layout(Protocol):
@@ -137,7 +138,7 @@ class Attention(nn.Module):
         if self.training:
             y = training.attention(q, k, v, mask, dropout=self.dropout, causal=causal)
         else:
-            y = attention(q, k, v, mask, causal=causal, scale=self.scale)
+            y = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=self.scale)
         if missing:
             y = y[:, :, :count]
         y = layout.pack(y) if layout is not None else y.transpose(1, 2).flatten(2)  # [B,H,K,D] -> [B,K,H*D]
@@ -244,44 +245,47 @@ def _sublayer(x: Tensor, f: Any, norm: nn.LayerNorm, dropout: Dropout, norm_firs
     return norm(x + dropout(f(x)))
 
 
-class Transformer(nn.Module):
-    """Maps a source and the target so far to the next words' logits."""
+class SourceEncoder(nn.Module):
+    """Base of encoders, whatever they read: what serves a model calls nothing but `read`."""
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def read(self, sources: Sequence[Source]) -> tuple[Tensor, Tensor]:
+        """Encodes sources, at least one: memory [B,S,d_model] and which positions count, [B,S] bool.
+
+        Each row counts from its beginning on, at least one position.
+
+        Raises:
+            PassError: A source is empty, too long, or holds what the model does not know.
+            SourceMismatchError: It is text where features are read, or the reverse.
+        """
+        raise NotImplementedError
+
+
+class Encoder(SourceEncoder):
+    """Maps source words to the memory that a decoder attends to."""
+
+    def __init__(self, config: TransformerConfig, embedding: Embedding) -> None:
         super().__init__()
-        self.config = config
-        source_words = _words(config.src_vocab, config)
-        target_words = source_words if config.share_embeddings == "all" else _words(config.tgt_vocab, config)
-        self.encoder_embedding = Embedding(
-            config, source_words, config.encoder_positions, config.max_source_len
-        )
-        self.decoder_embedding = Embedding(
-            config, target_words, config.decoder_positions, config.target_positions
-        )
+        self.pad, self.longest = config.pad, config.max_source_len
+        self.embedding = embedding
         # A ModuleList is a sequence, but does not say of what.
-        self.encoder_layers: Sequence[EncoderLayer] = nn.ModuleList(  # type: ignore[assignment]
+        self.layers: Sequence[EncoderLayer] = nn.ModuleList(  # type: ignore[assignment]
             EncoderLayer(config) for _ in range(config.encoder_layers)
         )
-        self.decoder_layers: Sequence[DecoderLayer] = nn.ModuleList(  # type: ignore[assignment]
-            DecoderLayer(config) for _ in range(config.decoder_layers)
-        )
-        self.encoder_norm = nn.LayerNorm(config.d_model) if config.encoder_norm_first else None
-        self.decoder_norm = nn.LayerNorm(config.d_model) if config.decoder_norm_first else None
-        self.output = nn.Linear(config.d_model, config.tgt_vocab, bias=False)
-        nn.init.normal_(self.output.weight, std=config.d_model**-0.5)
-        for name, module in self.named_modules():
-            if isinstance(module, nn.Linear) and name != "output":
-                nn.init.xavier_uniform_(module.weight)
-                nn.init.zeros_(module.bias)
-        if config.share_embeddings != "none":
-            self.output.weight = target_words.weight
+        self.norm = nn.LayerNorm(config.d_model) if config.encoder_norm_first else None
 
-    def encode(self, src_tokens: Tensor) -> tuple[Tensor, Tensor | None]:
+    def forward(self, src_tokens: Tensor) -> tuple[Tensor, Tensor | None]:
         """Encodes src_tokens [B,S]: memory [B,S,d_model] and its mask [B,1,1,S], None if none is padded."""
-        pad = self.config.pad
-        kept = src_tokens.ne(pad)
+        kept = src_tokens.ne(self.pad)
         mask = None if bool(kept.all()) else kept[:, None, None, :]
-        return self.encode_masked(src_tokens, count_positions(src_tokens, pad), mask), mask
+        return self.encode_masked(src_tokens, count_positions(src_tokens, self.pad), mask), mask
+
+    def read(self, sources: Sequence[Source]) -> tuple[Tensor, Tensor]:
+        """Encodes texts."""
+        texts = texts_of(sources)
+        check_sources(texts, longest=self.longest, words=self.embedding.words.num_embeddings)
+        tokens, kept = pad_lists(texts, self.embedding.words.weight.device)
+        positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        return self.encode_masked(tokens, positions, kept[:, None, None]), kept
 
     def encode_masked(
         self, src_tokens: Tensor, positions: Tensor, mask: Tensor | None, layout: Layout | None = None
@@ -290,10 +294,107 @@ class Transformer(nn.Module):
 
         With a layout, tokens and positions are packed, [N], and so is the memory, [N,d_model].
         """
-        x = self.encoder_embedding(src_tokens, positions)
-        for layer in self.encoder_layers:
+        x = self.embedding(src_tokens, positions)
+        for layer in self.layers:
             x = layer(x, mask, layout)
-        return x if self.encoder_norm is None else self.encoder_norm(x)
+        return x if self.norm is None else self.norm(x)
+
+
+class Decoder(nn.Module):
+    """Maps the target so far and a memory, whatever it was encoded from, to features of the next words."""
+
+    def __init__(self, config: TransformerConfig, embedding: Embedding) -> None:
+        super().__init__()
+        self.pad = config.pad
+        self.embedding = embedding
+        self.layers: Sequence[DecoderLayer] = nn.ModuleList(  # type: ignore[assignment]
+            DecoderLayer(config) for _ in range(config.decoder_layers)
+        )
+        self.norm = nn.LayerNorm(config.d_model) if config.decoder_norm_first else None
+
+    def forward(self, prev_output_tokens: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
+        """A whole target [B,T] padded right, memory [B,S,d_model] and its mask -> [B,T,d_model]."""
+        x = self.embedding(prev_output_tokens, count_positions(prev_output_tokens, self.pad))
+        for layer in self.layers:
+            x = layer(x, layer.source_kv(memory), mask)
+        return self.finish(x)
+
+    def finish(self, x: Tensor) -> Tensor:
+        """What the output layer reads: the features [...,d_model] of the last layer, normed if need be."""
+        return x if self.norm is None else self.norm(x)
+
+
+def pad_lists(lists: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Lists of numbers, none empty, as [N,T] int64, and which of these they hold, [N,T] bool.
+
+    A list is padded with its own last number: a masked cell still meets the values, and another token's
+    might be NaN.
+    """
+    longest = max(len(each) for each in lists)
+    padded = [[*each, *[each[-1]] * (longest - len(each))] for each in lists]
+    lengths = torch.tensor([len(each) for each in lists])
+    kept = torch.arange(longest) < lengths[:, None]
+    return torch.tensor(padded, device=device), kept.to(device)
+
+
+class EncoderDecoder(nn.Module):
+    """An encoder of any sources, a decoder, and the output layer: features [...,d_model] -> logits [...,V].
+
+    In a state dict the names of the encoder's weights begin with ``encoder_``, the decoder's with
+    ``decoder_``, as in `TransformerConfig.weight_shapes`.
+    """
+
+    encoder: SourceEncoder
+
+    def __init__(self, config: TransformerConfig, encoder: SourceEncoder, decoder: Decoder) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = encoder
+        self.decoder = decoder
+        self.output = nn.Linear(config.d_model, config.tgt_vocab, bias=False)
+        nn.init.normal_(self.output.weight, std=config.d_model**-0.5)
+        for name, module in self.named_modules():
+            if isinstance(module, nn.Linear) and name != "output":
+                nn.init.xavier_uniform_(module.weight)
+                nn.init.zeros_(module.bias)
+        if config.share_embeddings != "none":
+            self.output.weight = decoder.embedding.words.weight
+        self.register_state_dict_post_hook(_name_as_stored)
+        self.register_load_state_dict_pre_hook(_name_as_held)
+
+
+def _name_as_stored(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    for side in ("encoder", "decoder"):
+        _rename(state, f"{prefix}{side}.", f"{prefix}{side}_")
+
+
+def _name_as_held(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    for side in ("encoder", "decoder"):
+        _rename(state, f"{prefix}{side}_", f"{prefix}{side}.")
+
+
+def _rename(state: dict[str, Any], old: str, new: str) -> None:
+    for name in [name for name in state if name.startswith(old)]:
+        state[new + name.removeprefix(old)] = state.pop(name)
+
+
+class Transformer(EncoderDecoder):
+    """Maps a source and the target so far to the next words' logits."""
+
+    encoder: Encoder
+
+    def __init__(self, config: TransformerConfig) -> None:
+        source_words = target_words = word_embedding(config.src_vocab, config)
+        if config.share_embeddings != "all":
+            target_words = word_embedding(config.tgt_vocab, config)
+        source = Embedding(config, source_words, config.encoder_positions, config.max_source_len)
+        target = Embedding(config, target_words, config.decoder_positions, config.target_positions)
+        super().__init__(config, Encoder(config, source), Decoder(config, target))
+
+    def encode(self, src_tokens: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Encodes src_tokens [B,S]: memory [B,S,d_model] and its mask [B,1,1,S], None if none is padded."""
+        memory, mask = self.encoder(src_tokens)
+        return memory, mask
 
     def forward(self, src_tokens: Tensor, prev_output_tokens: Tensor) -> Tensor:
         """Teacher forcing: src_tokens [B,S], prev_output_tokens [B,T] padded right -> logits [B,T,V]."""
@@ -301,18 +402,11 @@ class Transformer(nn.Module):
 
     def features(self, src_tokens: Tensor, prev_output_tokens: Tensor) -> Tensor:
         """As `forward`, before the output layer: [B,T,d_model]."""
-        memory, mask = self.encode(src_tokens)
-        return self.decode(prev_output_tokens, memory, mask)
-
-    def decode(self, prev_output_tokens: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
-        """The decoder over a whole target [B,T], memory [B,S,d_model] and its mask -> [B,T,d_model]."""
-        x = self.decoder_embedding(prev_output_tokens, count_positions(prev_output_tokens, self.config.pad))
-        for layer in self.decoder_layers:
-            x = layer(x, layer.source_kv(memory), mask)
-        return x if self.decoder_norm is None else self.decoder_norm(x)
+        return self.decoder(prev_output_tokens, *self.encode(src_tokens))
 
 
-def _words(count: int, config: TransformerConfig) -> nn.Embedding:
+def word_embedding(count: int, config: TransformerConfig) -> nn.Embedding:
+    """Vectors of so many words, random but for the padding's."""
     words = nn.Embedding(count, config.d_model, padding_idx=config.pad)
     nn.init.normal_(words.weight, std=config.d_model**-0.5)
     nn.init.zeros_(words.weight[config.pad])

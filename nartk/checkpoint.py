@@ -1,6 +1,16 @@
-"""The native model folder: ``model.safetensors``, ``config.json``, dictionaries, tokenizer, ``card.md``.
+"""The native model folder: ``model.safetensors``, ``config.json``, the processors' files, ``card.md``.
 
 Nothing in it can run code. What is read is checked against the configuration before memory is taken.
+
+``config.json`` of format 2 has ``kind`` (the architecture), ``model`` (its settings), ``aliases`` (names of
+weights that are another's), ``special_ids`` (bos, pad, eos and unk), ``start_token`` (what outputs begin
+after), ``input`` and ``output`` (a processor's ``name`` and settings, see `nartk.processors`), and in int8
+folders ``quantized`` and ``layout``. Format 1 has none of what format 2 added: it is text with fairseq's
+special ids, and outputs begin after eos.
+
+A model may have rows for more words than its dictionary, as a matrix that was filled up to a multiple of 8
+has. They stand for no word, and are left out as weights are read: a model's distribution is over the words
+of its dictionary, in torch and on the engine alike.
 """
 
 from __future__ import annotations
@@ -12,7 +22,7 @@ import mmap
 import struct
 import weakref
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
@@ -21,18 +31,20 @@ import numpy as np
 import numpy.typing as npt
 
 from nartk.architectures import architecture
-from nartk.errors import CheckpointError, ModelNotFoundError, UsageError
+from nartk.architectures.transformer import SOURCE_WORDS, TARGET_WORDS
+from nartk.errors import CheckpointError, ModelNotFoundError, SourceMismatchError, UsageError
 from nartk.files import writing
+from nartk.processors import SIDES, InputProcessor, OutputProcessor, load_processor
+from nartk.processors.text import TextInput, Tokenizer
 from nartk.quantized import INT8, LAYOUT, stored_shapes, stored_types
-from nartk.tokenizer import SentencePieceTokenizer, Tokenizer, WhitespaceTokenizer
-from nartk.vocab import Vocab
+from nartk.vocab import FAIRSEQ, SpecialIds, Vocab
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from nartk.architectures.transformer import TransformerConfig
 
-FORMAT = 1
+FORMAT = 2
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 CARD = "card.md"
@@ -82,6 +94,7 @@ class StoredTensors(Mapping[str, _Array]):
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.types: dict[str, str] = {}
         self._starts: dict[str, int] = {}  # byte of the file at which each begins, ascending
+        self._rows: dict[str, int] = {}  # how many are read of tensors of which not all are
         self._held: weakref.WeakValueDictionary[int, _Array] = weakref.WeakValueDictionary()
         try:
             # It stays open, so that what is read later is of the file that was checked.
@@ -121,6 +134,10 @@ class StoredTensors(Mapping[str, _Array]):
             self._starts[name] = len(self._head) + start
             start = end
 
+    def read_first(self, name: str, rows: int) -> None:
+        """Has only the first so many rows of a tensor read from now on; `shapes` remain the file's."""
+        self._rows[name] = rows
+
     def alias(self, name: str, original: str) -> None:
         """Gives a tensor a second name."""
         self.shapes[name], self.types[name] = self.shapes[original], self.types[original]
@@ -135,17 +152,19 @@ class StoredTensors(Mapping[str, _Array]):
         digest = hashlib.sha256(head)
         digest.update(self._head)
         for name in self._starts:
-            raw = self._read(name)
+            raw = self._read(name, self.shapes[name])
             if not _is_finite(raw, self.types[name]):
                 raise self._error(f"tensor {name[:80]!r} holds NaN or infinity")
             digest.update(raw.data)
         return digest.hexdigest()
 
     def __getitem__(self, name: str) -> _Array:
-        start = self._starts[name]
+        start, shape = self._starts[name], self.shapes[name]
+        if name in self._rows:
+            shape = (self._rows[name], *shape[1:])
         array = self._held.get(start)
-        if array is None or array.shape != self.shapes[name]:  # an empty tensor begins where the next does
-            array = _as_fp32(self._read(name), self.types[name]).reshape(self.shapes[name])
+        if array is None or array.shape != shape:  # an empty tensor begins where the next does
+            array = _as_fp32(self._read(name, shape), self.types[name]).reshape(shape)
             self._held[start] = array
         return array
 
@@ -158,9 +177,9 @@ class StoredTensors(Mapping[str, _Array]):
     def __len__(self) -> int:
         return len(self._starts)
 
-    def _read(self, name: str) -> _Array:
-        """A tensor's numbers [n] as the file has them."""
-        raw = np.empty(math.prod(self.shapes[name]), _TYPES[self.types[name]])
+    def _read(self, name: str, shape: tuple[int, ...]) -> _Array:
+        """The first numbers [n] of a tensor as the file has them, as many as the shape says."""
+        raw = np.empty(math.prod(shape), _TYPES[self.types[name]])
         try:
             self._file.seek(self._starts[name])
             count = self._file.readinto(raw.view(np.uint8).data)
@@ -247,8 +266,9 @@ class Checkpoint:
     Attributes:
         kind: Name of the architecture, such as ``transformer``.
         settings: The architecture's configuration.
-        tensors: Weights by name, fp32.
-        source_vocab, target_vocab: The same object where the model has one joint dictionary.
+        tensors: Weights by name, fp32; of words only those that the dictionaries have.
+        input, output: What reads lines as sources, and writes outputs as lines.
+        start_token: What outputs begin after.
         fingerprint: 12 hexadecimal digits of weights and configuration.
         quantized: The type of its matrices, ``int8``; None: all are stored as floating point.
     """
@@ -257,12 +277,29 @@ class Checkpoint:
     kind: str
     settings: dict[str, Any]
     tensors: StoredTensors
-    source_vocab: Vocab
-    target_vocab: Vocab
-    source_tokenizer: Tokenizer
-    target_tokenizer: Tokenizer
+    input: InputProcessor
+    output: OutputProcessor
+    start_token: int
     fingerprint: str
     quantized: str | None = None
+
+    @property
+    def target_vocab(self) -> Vocab:
+        return self.output.vocab
+
+    @property
+    def source_vocab(self) -> Vocab:
+        """Equal to the target's where the model has one joint dictionary; raises as `text`."""
+        return self.text.vocab
+
+    @property
+    def text(self) -> TextInput:
+        """What reads lines of text; raises SourceMismatchError if the model reads something else."""
+        if not isinstance(self.input, TextInput):
+            raise SourceMismatchError(
+                f"the model {str(self.folder)!r} does not read text", fix="name a model that does"
+            )
+        return self.input
 
 
 def save_checkpoint(
@@ -271,13 +308,21 @@ def save_checkpoint(
     kind: str,
     settings: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
-    source_vocab: Vocab,
+    source_vocab: Vocab | None,
     target_vocab: Vocab,
     tokenizer: Path | None = None,
     target_tokenizer: Path | None = None,
     card: str,
+    start_token: int | None = None,
+    input: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes a model folder. Tensors that share memory are stored once, under their first name.
+
+    Args:
+        source_vocab: None where the model reads no text.
+        tokenizer, target_tokenizer: Models of sentencepiece; the second None: as the first.
+        start_token: What outputs begin after; None: eos.
+        input: Name and settings of an input processor other than ``text``, whose files the caller writes.
 
     Raises:
         OutputError: The folder cannot be written.
@@ -300,12 +345,14 @@ def save_checkpoint(
         file.write(save(stored, metadata={"format": "pt"}))
     save_files(
         folder,
-        config={"format": FORMAT, "kind": kind, "model": dict(settings), "aliases": aliases},
+        config={"kind": kind, "model": dict(settings), "aliases": aliases},
         source_vocab=source_vocab,
         target_vocab=target_vocab,
         tokenizer=tokenizer,
         target_tokenizer=target_tokenizer,
         card=card,
+        start_token=target_vocab.eos if start_token is None else start_token,
+        input=input,
     )
 
 
@@ -313,25 +360,43 @@ def save_files(
     folder: Path,
     *,
     config: Mapping[str, Any],
-    source_vocab: Vocab,
+    source_vocab: Vocab | None,
     target_vocab: Vocab,
     tokenizer: Path | None,
     target_tokenizer: Path | None,
     card: str,
+    start_token: int,
+    input: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes all of a model folder but its weights; raises OutputError."""
+    """Writes all of a model folder but its weights; `config` is what of config.json it is not told otherwise.
+
+    Raises:
+        OutputError: A file cannot be written.
+    """
     import shutil
 
-    source_vocab.write(folder / DICTIONARY)
-    if target_vocab != source_vocab:
-        target_vocab.write(folder / TARGET_DICTIONARY)
+    output: dict[str, Any] = {"name": "text", "words": len(target_vocab), "dictionary": DICTIONARY}
+    if source_vocab is not None:
+        source_vocab.write(folder / DICTIONARY)
+        input = {**output, "words": len(source_vocab)}
+        if target_vocab != source_vocab:
+            output["dictionary"] = TARGET_DICTIONARY
+    if tokenizer is not None:
+        output["sentencepiece"] = TOKENIZER
+        if source_vocab is not None and input is not None:
+            input = {**input, "sentencepiece": TOKENIZER}
+    if target_tokenizer is not None:
+        output["sentencepiece"] = TARGET_TOKENIZER
+    target_vocab.write(folder / output["dictionary"])
     for source, name in ((tokenizer, TOKENIZER), (target_tokenizer, TARGET_TOKENIZER)):
         if source is not None and source.resolve() != (folder / name).resolve():
             shutil.copyfile(source, folder / name)
     with writing(folder / CARD) as file:
         file.write(card)
     with writing(folder / CONFIG) as file:
-        json.dump(config, file, indent=2)
+        specials = asdict(target_vocab.specials)
+        beside = {"special_ids": specials, "start_token": start_token, "input": input, "output": output}
+        json.dump({"format": FORMAT, **config, **beside}, file, indent=2)
         file.write("\n")
 
 
@@ -349,9 +414,9 @@ def load_checkpoint(folder: Path) -> Checkpoint:
         )
     raw = _read(folder / CONFIG, most=1_000_000)
     config = _parse(raw, folder / CONFIG)
-    if config.get("format") != FORMAT:
+    if config.get("format") not in (1, FORMAT):
         raise CheckpointError(
-            f"format {config.get('format')!r}, this version reads {FORMAT}", where=str(folder / CONFIG)
+            f"format {config.get('format')!r}, this version reads 1 to {FORMAT}", where=str(folder / CONFIG)
         )
     kind, settings, aliases = (config.get(key) for key in ("kind", "model", "aliases"))
     if not isinstance(kind, str) or not isinstance(settings, dict) or not isinstance(aliases, dict):
@@ -371,33 +436,69 @@ def load_checkpoint(folder: Path) -> Checkpoint:
         if not isinstance(original, str) or original not in tensors:
             raise CheckpointError(f"{name!r} stands for {original!r}, which is missing", where=str(folder))
         tensors.alias(name, original)
-    source_vocab = Vocab.read(folder / DICTIONARY)
-    target_vocab = source_vocab
-    if (folder / TARGET_DICTIONARY).is_file():
-        target_vocab = Vocab.read(folder / TARGET_DICTIONARY)
-    source_tokenizer = _tokenizer(folder / TOKENIZER, source_vocab)
-    if (folder / TARGET_TOKENIZER).is_file():
-        target_tokenizer = _tokenizer(folder / TARGET_TOKENIZER, target_vocab)
-    elif target_vocab is source_vocab:
-        target_tokenizer = source_tokenizer
+    if config["format"] == 1:
+        config = _of_format_1(folder, config)
+    specials = _special_ids(config.get("special_ids"), str(folder / CONFIG))
+    for side in SIDES:
+        if not isinstance(config.get(side), dict):
+            raise CheckpointError(f"{side!r} is missing", where=str(folder / CONFIG))
+    output: OutputProcessor = load_processor("output", folder, config["output"], specials)
+    input: InputProcessor
+    if config["input"] == config["output"] and isinstance(output, Tokenizer):  # read once
+        input = TextInput(output)
     else:
-        target_tokenizer = _tokenizer(folder / TOKENIZER, target_vocab)
+        input = load_processor("input", folder, config["input"], specials)
+    source, target = input.vocab, output.vocab
+    start_token = config.get("start_token")
+    if type(start_token) is not int or not 0 <= start_token < len(target):
+        raise CheckpointError(
+            f"'start_token' is {start_token!r}, not between 0 and {len(target) - 1}",
+            where=str(folder / CONFIG),
+        )
+    if quantized is None:
+        for name, vocab in ((SOURCE_WORDS, source), *((name, target) for name in TARGET_WORDS)):
+            if vocab is not None and tensors.shapes.get(name, (0,))[0] > len(vocab):
+                tensors.read_first(name, len(vocab))
     return Checkpoint(
         folder=folder,
         kind=kind,
         settings=settings,
         tensors=tensors,
-        source_vocab=source_vocab,
-        target_vocab=target_vocab,
-        source_tokenizer=source_tokenizer,
-        target_tokenizer=target_tokenizer,
+        input=input,
+        output=output,
+        start_token=start_token,
         fingerprint=digest[:12],
         quantized=quantized,
     )
 
 
+def _of_format_1(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of a folder of format 1, with what format 2 added."""
+    dictionary, pieces = DICTIONARY, TOKENIZER
+    sides: dict[str, dict[str, Any]] = {}
+    for side, size, own_dictionary, own_pieces in (
+        ("input", "src_vocab", DICTIONARY, TOKENIZER),
+        ("output", "tgt_vocab", TARGET_DICTIONARY, TARGET_TOKENIZER),
+    ):
+        if (folder / own_dictionary).is_file():
+            dictionary = own_dictionary
+        if (folder / own_pieces).is_file():
+            pieces = own_pieces
+        sides[side] = {"name": "text", "words": config["model"].get(size), "dictionary": dictionary}
+        if (folder / pieces).is_file():
+            sides[side]["sentencepiece"] = pieces
+    return {**config, **sides, "special_ids": asdict(FAIRSEQ), "start_token": FAIRSEQ.eos}
+
+
+def _special_ids(values: object, where: str) -> SpecialIds:
+    names = [item.name for item in fields(SpecialIds)]
+    if not isinstance(values, dict) or sorted(values) != sorted(names) or not _are_sizes([*values.values()]):
+        raise CheckpointError(f"'special_ids' is {values!r}, not ids of {', '.join(names)}", where=where)
+    return SpecialIds(**values)
+
+
 def read_config(checkpoint: Checkpoint) -> TransformerConfig:
-    """The configuration of a checkpoint, which its weights and dictionaries fit.
+    """The configuration of a checkpoint, which its weights and dictionaries fit, with the words of these.
 
     Raises:
         UnsupportedCheckpointError: This version has no such architecture.
@@ -405,18 +506,24 @@ def read_config(checkpoint: Checkpoint) -> TransformerConfig:
     """
     where, stored = str(checkpoint.folder), checkpoint.tensors
     try:
-        config = architecture(checkpoint.kind).config.from_dict(checkpoint.settings)
+        kind = architecture(checkpoint.kind)
+        config = kind.config.from_dict(checkpoint.settings)
     except UsageError as error:
         raise CheckpointError(error.message, where=where) from error
-    for size, vocab in (
-        (config.src_vocab, checkpoint.source_vocab),
-        (config.tgt_vocab, checkpoint.target_vocab),
-    ):
-        if size != len(vocab):
-            raise CheckpointError(f"the model has {size} words, its dictionary {len(vocab)}", where=where)
+    sizes = {"tgt_vocab": checkpoint.output.vocab}
+    if checkpoint.input.vocab is not None:
+        sizes["src_vocab"] = checkpoint.input.vocab
+    for name, vocab in sizes.items():
+        rows = getattr(config, name)
+        if rows < len(vocab) or (checkpoint.quantized is not None and rows > len(vocab)):
+            raise CheckpointError(f"the model has {rows} words, its dictionary {len(vocab)}", where=where)
         if config.pad != vocab.pad:
             raise CheckpointError(
                 f"the model pads with {config.pad}, its dictionary with {vocab.pad}", where=where
+            )
+        if not kind.autoregressive and vocab.specials != FAIRSEQ:
+            raise CheckpointError(
+                f"the special ids are {vocab.specials}, those of a {kind.name} model {FAIRSEQ}", where=where
             )
     for side, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
         found = {name.split(".")[1] for name in stored if name.startswith(f"{side}_layers.")}
@@ -436,7 +543,11 @@ def read_config(checkpoint: Checkpoint) -> TransformerConfig:
     for name, type in stored.types.items():
         if type not in ("F64", *_EXPONENTS):
             raise CheckpointError(f"tensor {name!r} has type {type}, which is no floating point", where=where)
-    return config
+    words: dict[str, Any] = {name: len(vocab) for name, vocab in sizes.items()}
+    try:
+        return replace(config, **words)
+    except UsageError as error:  # source and target words are one matrix, but not as many
+        raise CheckpointError(error.message, where=where) from error
 
 
 def require_shapes(wanted: Shapes, found: Shapes, where: str) -> None:
@@ -476,7 +587,3 @@ def _parse(raw: bytes, path: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise CheckpointError("not a JSON object", where=str(path))
     return config
-
-
-def _tokenizer(path: Path, vocab: Vocab) -> Tokenizer:
-    return SentencePieceTokenizer(path, vocab) if path.is_file() else WhitespaceTokenizer(vocab)

@@ -134,6 +134,12 @@ class VocabMismatchError(NartkError):
     code, exit_code = "E302", EXIT_MISFIT
 
 
+class SourceMismatchError(NartkError):
+    """A model that reads text is given features, or the reverse, or features of another shape."""
+
+    code, exit_code = "E305", EXIT_MISFIT
+
+
 class ResumeMismatchError(NartkError):
     """A run that was broken off is resumed with another input, model or option."""
 

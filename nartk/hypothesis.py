@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nartk.passes import Source
 
 
 @dataclass(frozen=True)
@@ -12,14 +16,14 @@ class Request:
 
     Attributes:
         index: Its place in the input; results carry it back.
-        source: Source ids, with eos.
+        source: Text with eos, or features.
         max_len: Longest output, tokens with eos.
         prefix: Target ids that the output must begin with.
         drafts: Target ids, without eos, of what the output may be, for strategies that read drafts.
     """
 
     index: int
-    source: tuple[int, ...]
+    source: Source
     max_len: int
     prefix: tuple[int, ...] = ()
     drafts: tuple[tuple[int, ...], ...] = ()

@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from nartk.passes import FloatArray, IntArray, Limits, Ragged, Scores, Want
+from nartk.passes import FloatArray, IntArray, Limits, Ragged, Scores, Source, Want
 from nartk.vocab import Vocab
 
 
@@ -61,12 +61,8 @@ class ParallelScorer(Protocol):
     vocab: Vocab
     limits: Limits
 
-    def encode(self, sources: Sequence[Sequence[int]]) -> IntArray:
-        """Encodes sources, each ending with eos: a handle for each, [B] int32.
-
-        Raises:
-            PassError: A source is empty, too long, or holds a word that the model has not.
-        """
+    def encode(self, sources: Sequence[Source]) -> IntArray:
+        """Encodes sources: a handle for each, [B] int32; raises as `nartk.passes.PassScorer.encode` does."""
 
     def free(self, memory: Sequence[int] | IntArray) -> None:
         """Frees encoded sources; their handles are not to be used again."""

@@ -9,18 +9,88 @@ Symbols: B sources, N tokens of a pass, K candidates, V words, D features of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
+from nartk.errors import SourceMismatchError
 from nartk.vocab import Vocab
 
 IntArray: TypeAlias = npt.NDArray[np.int32]
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 ROOT = -1  # as a parent: the token follows the last cell of its context
+
+
+@dataclass(frozen=True, slots=True)
+class TextSource(Sequence[int]):
+    """A source of words; it is itself the sequence of their ids.
+
+    Attributes:
+        tokens: Word ids, the last of them eos.
+    """
+
+    tokens: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.tokens)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.tokens[index]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class FeatureSource:
+    """A source of frames, such as those of speech.
+
+    Attributes:
+        frames: [T,F] fp32.
+        shift: Time from one frame to the next, ms.
+    """
+
+    frames: FloatArray
+    shift: float
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+
+Source: TypeAlias = TextSource | FeatureSource
+
+
+def texts_of(sources: Sequence[Source]) -> Sequence[Sequence[int]]:
+    """The word ids of sources; raises SourceMismatchError if one holds features."""
+    for i, source in enumerate(sources):
+        if isinstance(source, FeatureSource):
+            raise SourceMismatchError(
+                f"source {i} is {len(source)} frames of features, the model reads text",
+                fix="give it text, or name a model that reads features",
+            )
+    return sources  # type: ignore[return-value]
+
+
+def features_of(sources: Sequence[Source], width: int) -> list[FloatArray]:
+    """The frames [T,F] of sources; raises SourceMismatchError unless all hold `width` features a frame."""
+    found = []
+    for i, source in enumerate(sources):
+        if not isinstance(source, FeatureSource):
+            raise SourceMismatchError(
+                f"source {i} is text of {len(source)} tokens, the model reads features",
+                fix="give it features, or name a model that reads text",
+            )
+        frames = source.frames
+        if frames.dtype != np.float32 or frames.ndim != 2 or frames.shape[1] != width:
+            raise SourceMismatchError(
+                f"source {i} is {frames.dtype} {list(frames.shape)}, the model reads float32 [T, {width}]",
+                fix="compute the features as the model's config.json says",
+            )
+        found.append(frames)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +212,7 @@ class Limits:
     """What a model can hold, known before anything is decoded.
 
     Attributes:
-        source: Longest source, tokens with eos.
+        source: Longest source, tokens with eos, or frames.
         target: Positions of the output: `Pass.positions` lie below.
         words: V.
     """
@@ -165,11 +235,12 @@ class PassScorer(Protocol):
     limits: Limits
     start_token: int
 
-    def encode(self, sources: Sequence[Sequence[int]]) -> IntArray:
-        """Encodes sources, each ending with eos: a handle for each, [B] int32.
+    def encode(self, sources: Sequence[Source]) -> IntArray:
+        """Encodes sources: a handle for each, [B] int32.
 
         Raises:
             PassError: A source is empty, too long, or holds a word that the model has not.
+            SourceMismatchError: The model reads text and a source holds features, or the reverse.
         """
 
     def free(self, memory: Sequence[int] | IntArray) -> None:

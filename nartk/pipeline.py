@@ -18,6 +18,8 @@ from nartk.architectures import architecture
 from nartk.checkpoint import Checkpoint, load_checkpoint, read_config
 from nartk.errors import (
     WITHOUT_TORCH,
+    InputFileError,
+    InputFormatError,
     InputTooLongError,
     LengthMismatchError,
     ModelNotFoundError,
@@ -30,7 +32,7 @@ from nartk.errors import (
 )
 from nartk.hypothesis import DecodeStats, Hypothesis, Request, Result
 from nartk.parallel import BlockScorer, CanvasScorer, FrameScorer, GraphScorer
-from nartk.passes import PassScorer
+from nartk.passes import PassScorer, Source
 from nartk.registry import (
     make_strategy,
     options_of,
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from nartk.architectures.transformer import TransformerConfig
     from nartk.models.transformer import Transformer
 
-TYPES = ("fp32", "bf16", "fp16", "int8")  # fp16: in torch alone; int8: on the engine alone
+TYPES = ("fp32", "bf16", "fp16", "int8")  # fp16: on a GPU alone; int8: on the engine alone
 SHIPPED = ("gec-en",)  # models inside the package, the default first
 WITHOUT_BOTH = f"{WITHOUT_TORCH}, or install nartk with its engine, from a wheel or with a C++17 compiler"
 # What strategies over arrays need of a model.
@@ -111,32 +113,31 @@ class Model:
             return self._engine
         with requiring_torch("decoding without the engine", fix=WITHOUT_BOTH):
             from nartk.models.array_scorers import arrays_of
-            from nartk.models.reference import ReferenceScorer
 
-        if not architecture(self.checkpoint.kind).autoregressive:
-            return arrays_of(self.scorer)
-
-        return ReferenceScorer(**self._network())
+        found = architecture(self.checkpoint.kind)
+        return found.scorer(**self._network()) if found.autoregressive else arrays_of(self.scorer)
 
     @cached_property
     def scorer(self) -> Any:
         """What strategies over tensors see of it, which takes torch."""
         found = architecture(self.checkpoint.kind)
+        if found.autoregressive:
+            return self.passes
         if self._engine is None:
             return found.scorer(**self._network())
         return found.tensors(self._engine, self.config)
 
     def _network(self) -> dict[str, Any]:
         """What the scorers in torch are made of."""
-        from nartk.models.serving import DTYPES
+        from nartk.models.reference import DTYPES
 
         checkpoint = self.checkpoint
         return {
             "model": load_network(checkpoint),
             "vocab": checkpoint.target_vocab,
-            "source_vocab": checkpoint.source_vocab,
             "dtype": DTYPES[self.dtype],
             "device": self.device,
+            **_words_of(checkpoint),
         }
 
     def scorer_for(self, strategy: Any) -> Any:
@@ -149,6 +150,14 @@ class Model:
         if speaks(strategy, scorer):
             return scorer
         return require_protocol(strategy, self.scorer, self.passes)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether a sentence's bits depend on it alone, whatever shares its batch: on the engine, always.
+
+        In torch the order of a sum depends on shapes, so that near ties may fall either way.
+        """
+        return self._engine is not None
 
     @property
     def threads(self) -> int:
@@ -182,8 +191,8 @@ class Model:
 
         Raises:
             CheckpointError: Another model, or what is stored, is corrupt.
-            StrategyMismatchError: The model, or another one that an option names, is of the wrong kind or has
-                less room than the model.
+            StrategyMismatchError: The model, or another one that an option names, is of the wrong
+                architecture or has less room than the model.
             VocabMismatchError: Another model reads or writes other words.
             SwappedModelsError: Another model, which should be smaller, is larger than the model.
         """
@@ -195,11 +204,9 @@ class Model:
             if not item.metadata["model"] or not other:
                 continue
             helper = self._helper(other)
-            for mine, theirs in (
-                (self.checkpoint.source_vocab, helper.checkpoint.source_vocab),
-                (self.checkpoint.target_vocab, helper.checkpoint.target_vocab),
-            ):
-                mine.require_equal(theirs, "the model", f"{key} {other!r}")
+            mine, theirs = self.checkpoint, helper.checkpoint
+            mine.input.require_equal(theirs.input, "the model", f"{key} {other!r}")
+            mine.target_vocab.require_equal(theirs.target_vocab, "the model", f"{key} {other!r}")
             for side in ("max_source_len", "max_target_len"):
                 room, wanted = (getattr(each.config, side) for each in (helper, self))
                 if room < wanted:
@@ -249,22 +256,15 @@ class Model:
     def signature(self, strategy: Any) -> str:
         """What reproduces a result of this model with a strategy."""
         model = f"{self.checkpoint.fingerprint}|{self.scorer_for(strategy).numerics}"
-        return signature(strategy, dtype=self.dtype, model=model, version=__version__)
+        return signature(strategy, exact=self.is_exact, dtype=self.dtype, model=model, version=__version__)
 
-    def encode(self, line: str, *, truncate: bool = False) -> tuple[int, ...]:
-        """Source ids of a line, with eos; `truncate` cuts what is too long instead of refusing it.
+    def encode(self, line: str, *, truncate: bool = False) -> Source:
+        """The source of a line; `truncate` cuts what is too long instead of refusing it.
 
         Raises:
             InputTooLongError: The line has more tokens than the model has positions.
         """
-        ids = self.checkpoint.source_tokenizer.encode(line)
-        if len(ids) > self.max_source_len:
-            if not truncate:
-                raise InputTooLongError(
-                    f"{len(ids)} tokens > {self.max_source_len}", fix="split the line, or use --truncate"
-                )
-            ids = ids[: self.max_source_len]
-        return (*ids, self.checkpoint.source_vocab.eos)
+        return self.checkpoint.input.read(line, longest=self.config.max_source_len, truncate=truncate)
 
     def request(
         self,
@@ -279,7 +279,7 @@ class Model:
         """What a decoder is asked for a line; raises as `encode` does."""
         source = self.encode(line, truncate=truncate)
         longest = min(strategy.limit(len(source)), self.config.max_target_len)
-        write = self.checkpoint.target_tokenizer.encode
+        write = self.checkpoint.output.encode
         forced = write(prefix)[:longest] if prefix else ()
         # What lies beyond the output's longest end is hardly ever reached. The order is kept.
         drafted = dict.fromkeys(tuple(write(draft)[:longest]) for draft in drafts)
@@ -303,7 +303,7 @@ class Model:
             batch_size: Most sentences at a time.
             drafts: What each line's output may be, for the strategies that read drafts.
             trace: Whether hypotheses say where each token came from.
-            options: Of the strategy, such as ``exact=False``.
+            options: Of the strategy, such as ``max_len=100``.
 
         Raises:
             NartkError: An option is unknown or out of bounds, or a line cannot be decoded.
@@ -402,7 +402,7 @@ class Model:
                 requests[index] = self.request(
                     first + index, line, strategy, prefix=prefix, drafts=given, truncate=truncate
                 )
-            except InputTooLongError as error:
+            except (InputTooLongError, InputFileError, InputFormatError) as error:
                 yield index, error
         while requests:
             try:
@@ -433,8 +433,8 @@ class Model:
         return run_replicas(strategy, scorer, requests, count=self.replicas, **settings)
 
     def _with_text(self, result: Result) -> Result:
-        tokenizer = self.checkpoint.target_tokenizer
-        texts = (replace(each, text=tokenizer.decode(each.tokens)) for each in result.hypotheses)
+        output = self.checkpoint.output
+        texts = (replace(each, text=output.decode(each.tokens)) for each in result.hypotheses)
         return replace(result, hypotheses=tuple(texts))
 
 
@@ -472,8 +472,8 @@ def load(
     Args:
         name: A shipped model's name, or a folder as `nartk-convert` writes it.
         device: ``cpu``, ``cuda`` or ``cuda:1``.
-        dtype: Type of weights and products: fp32, bf16, fp16, or int8 on the engine; None: what the folder
-            holds if that is int8, else fp32.
+        dtype: Type of weights and products: fp32, bf16, fp16 on a GPU, or int8 on the engine; None: what the
+            folder holds if that is int8, else fp32.
         threads: Most threads of a computation; None: on the engine as many as there are cores for this
             process, in torch what it is set to.
         replicas: Engines of one thread each that share the weights and decode at the same time, for
@@ -513,13 +513,17 @@ def _serve(
             fix=f"use --dtype {stored}, or {_UNQUANTIZED}",
         )
     found, config = architecture(checkpoint.kind), read_config(checkpoint)
+    by_torch = tuple(type for type in TYPES if type != "int8" and (type != "fp16" or device != "cpu"))
+    if dtype == "fp16" and device == "cpu":
+        types = engine.TYPES if found.engine_at is not None and engine.available() else by_torch
+        raise UsageError(f"--dtype {dtype} needs a GPU", fix=f"on a CPU choose from {', '.join(types)}")
     on_engine = found.engine_at is not None and device == "cpu" and dtype in engine.TYPES
     if on_engine and engine.available():
         scorer = found.engine(
             config,
             checkpoint.tensors,
             checkpoint.target_vocab,
-            source_vocab=checkpoint.source_vocab,
+            **_words_of(checkpoint),
             type=dtype,
             threads=1 if replicas > 1 else 0 if threads is None else threads,
         )
@@ -530,7 +534,7 @@ def _serve(
             fix="leave --replicas out",
         )
     if dtype == "int8":
-        others = f"choose from {', '.join(each for each in TYPES if each != dtype)}"
+        others = f"choose from {', '.join(by_torch)}"
         raise UsageError(
             f"--dtype {dtype} needs the engine, which does not serve a {checkpoint.kind} on {device}",
             fix=others if stored is None else f"use nartk's engine on --device cpu, or {_UNQUANTIZED}",
@@ -542,6 +546,16 @@ def _serve(
     if threads is not None:
         torch.set_num_threads(threads)
     return Model(checkpoint, config, device=device, dtype=dtype)
+
+
+def _words_of(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What a scorer is told of words: the sources', if they have any, and what outputs begin after."""
+    found: dict[str, Any] = {}
+    if checkpoint.input.vocab is not None:
+        found["source_vocab"] = checkpoint.input.vocab
+    if architecture(checkpoint.kind).autoregressive:
+        found["start_token"] = checkpoint.start_token
+    return found
 
 
 def model_folder(name: str | os.PathLike[str]) -> Path:

@@ -1,4 +1,7 @@
-"""The decoder registry: one declaration gives a strategy its flags, help, defaults, API and signature."""
+"""What is declared once, where it is defined: decoders, drafters and metrics, by name, with their options.
+
+One declaration gives flags, help, defaults, Python API and signature.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ import dataclasses
 import difflib
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -21,8 +25,6 @@ from nartk.guarantee import Promise
 
 T = TypeVar("T", bound=type)
 T_Scorer = TypeVar("T_Scorer")
-_STRATEGIES: dict[str, type] = {}
-_loaded = False
 
 
 def option(
@@ -32,24 +34,150 @@ def option(
     choices: Sequence[Any] | None = None,
     low: float | None = None,
     high: float | None = None,
+    above: float | None = None,
     model: bool = False,
     smaller: bool = False,
     arrays: bool = False,
 ) -> Any:
-    """Declares an option of a strategy.
+    """Declares an option of a strategy, a drafter or a metric.
 
     Args:
         default: Its value where the user gives none; its type is the option's type.
         help: One line for ``--help``, with the unit.
         choices: The values it may take.
         low, high: Its bounds, included.
+        above: A bound that is not included.
         model: It names another model, which is loaded beside the first; the strategy finds its scorer in
             ``helpers`` and the model's fingerprint as the option's value.
         smaller: That model has at most as many parameters as the first, or they are probably swapped.
         arrays: The strategy asks that model over arrays (`Model.passes`), not over tensors.
     """
-    metadata = {"help": help, "choices": choices, "low": low, "high": high, "model": model}
-    return dataclasses.field(default=default, metadata={**metadata, "smaller": smaller, "arrays": arrays})
+    rules = {"help": help, "choices": choices, "low": low, "high": high, "above": above}
+    models = {"model": model, "smaller": smaller, "arrays": arrays}
+    return dataclasses.field(default=default, metadata=rules | models)
+
+
+class Registry:
+    """Classes of options by name, each declared in a module of a package, or in another distribution.
+
+    Args:
+        noun: What they are, for messages.
+        package: Whose modules declare them.
+        group: Of the entry points through which other distributions do.
+        by_file: Whether the module is named as what it declares; else all modules of the package are small,
+            and are imported together.
+    """
+
+    def __init__(self, noun: str, package: str, group: str, *, by_file: bool = False) -> None:
+        self.noun, self.package, self.group, self.by_file = noun, package, group, by_file
+        self.classes: dict[str, type] = {}
+        self.is_own_loaded = self.is_loaded = False
+
+    def register(self, name: str) -> Callable[[T], T]:
+        """Makes a class a frozen dataclass of options and declares it as `name`."""
+
+        def declare(cls: T) -> T:
+            if name in self.classes:
+                raise UsageError(f"{self.noun} {name!r} is declared twice", fix="rename one of the two")
+            dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+            cls.name = name  # type: ignore[attr-defined]
+            self.classes[name] = cls
+            return cls
+
+        return declare
+
+    def all(self) -> dict[str, type]:
+        """All of them, sorted by name; without torch, those that need it are left out."""
+        deque(self.every(), maxlen=0)
+        return dict(sorted(self.classes.items()))
+
+    def every(self) -> Iterator[type]:
+        """Each of them: those of the package, and then, for who wants more, those of other distributions."""
+        self._load_own()
+        own = [*self.classes.values()]
+        yield from own
+        if not self.is_loaded:
+            self.is_loaded = True
+            for point in self._elsewhere():
+                point.load()
+        yield from [each for each in self.classes.values() if each not in own]
+
+    def find(self, name: str) -> type:
+        """The class declared as `name`.
+
+        Raises:
+            UnknownStrategyError: There is none; it names the nearest ones.
+            MissingDependencyError: It needs torch, which is not installed.
+        """
+        if name not in self.classes:
+            if self.by_file:
+                self._load_named(name)
+            else:
+                self._load_own()
+        if name not in self.classes:
+            known = self.all()
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {near[0]!r}? " if near else ""
+                raise UnknownStrategyError(
+                    f"no {self.noun} {name!r}", fix=f"{hint}choose from {', '.join(known)}"
+                )
+        return self.classes[name]
+
+    def options(self, name: str) -> dict[str, dataclasses.Field]:
+        """Its options by name, each with its default, type and help."""
+        return {item.name: item for item in dataclasses.fields(self.find(name)) if "help" in item.metadata}
+
+    def make(self, name: str, options: Mapping[str, Any]) -> Any:
+        """One with its options checked: unknown names, types, choices and bounds are UsageErrors."""
+        cls = self.find(name)
+        known = self.options(name)
+        types = get_type_hints(cls)
+        for key, value in options.items():
+            if key not in known:
+                near = difflib.get_close_matches(key, known, n=1)
+                hint = f"did you mean {_flag(near[0])}? " if near else ""
+                raise UsageError(
+                    f"{self.noun} {name!r} has no option {_flag(key)}",
+                    fix=f"{hint}it knows {', '.join(map(_flag, known)) or 'no options'}",
+                )
+            _check(name, key, value, types[key], known[key].metadata)
+        return cls(**options)
+
+    def _load_own(self) -> None:
+        """Imports the package's modules."""
+        if self.is_own_loaded:
+            return
+        self.is_own_loaded = True
+        for module in pkgutil.iter_modules(importlib.import_module(self.package).__path__):
+            try:
+                importlib.import_module(f"{self.package}.{module.name}")
+            except ImportError as error:
+                if not is_torch(error):
+                    raise
+
+    def _load_named(self, name: str) -> None:
+        """Imports what declares `name`, if the package or another distribution has it; nothing else."""
+        stem = name.replace("-", "_")
+        package = importlib.import_module(self.package)
+        if stem.isidentifier() and Path(package.__path__[0], f"{stem}.py").is_file():
+            with requiring_torch(f"{self.noun} {name!r}"):
+                importlib.import_module(f"{self.package}.{stem}")
+        else:
+            for point in self._elsewhere():
+                if point.name == name:
+                    point.load()
+
+    def _elsewhere(self) -> Any:
+        """Those that other distributions declare."""
+        from importlib.metadata import entry_points  # which takes 40 ms: few ask
+
+        return entry_points(group=self.group)
+
+
+DECODERS = Registry("strategy", "nartk.decoders", "nartk.decoders", by_file=True)
+DRAFTERS = Registry("drafter", "nartk.decoders.drafters", "nartk.drafters")
+METRICS = Registry("metric", "nartk.metrics", "nartk.metrics")
 
 
 def register_decoder(name: str) -> Callable[[T], T]:
@@ -57,16 +185,23 @@ def register_decoder(name: str) -> Callable[[T], T]:
 
     The class states its ``promise`` and the protocol, or protocols, it ``needs``, and has a method ``run``.
     """
+    return DECODERS.register(name)
 
-    def register(cls: T) -> T:
-        if name in _STRATEGIES:
-            raise UsageError(f"two strategies are named {name!r}")
-        dataclasses.dataclass(frozen=True, kw_only=True)(cls)
-        cls.name = name  # type: ignore[attr-defined]
-        _STRATEGIES[name] = cls
-        return cls
 
-    return register
+def register_drafter(name: str) -> Callable[[T], T]:
+    """Makes a class a frozen dataclass of options and registers it as the drafter `name`.
+
+    The class is a `nartk.decoders.loop.drafter.DrafterOptions`.
+    """
+    return DRAFTERS.register(name)
+
+
+def register_metric(name: str) -> Callable[[T], T]:
+    """Makes a class a frozen dataclass of options and registers it as the metric `name`.
+
+    The class is a `nartk.metrics.metric.Metric`.
+    """
+    return METRICS.register(name)
 
 
 def strategies() -> dict[str, Promise]:
@@ -74,8 +209,7 @@ def strategies() -> dict[str, Promise]:
 
     Without torch, those that need it are left out.
     """
-    _load()
-    return {name: _STRATEGIES[name].promise for name in sorted(_STRATEGIES)}  # type: ignore[attr-defined]
+    return {name: cls.promise for name, cls in DECODERS.all().items()}  # type: ignore[attr-defined]
 
 
 def strategy_class(name: str) -> type:
@@ -85,38 +219,17 @@ def strategy_class(name: str) -> type:
         UnknownStrategyError: There is none; it names the nearest ones.
         MissingDependencyError: It needs torch, which is not installed.
     """
-    if name not in _STRATEGIES:
-        _load_named(name)
-    if name not in _STRATEGIES:
-        _load()
-        near = difflib.get_close_matches(name, _STRATEGIES, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise UnknownStrategyError(
-            f"no strategy {name!r}", fix=f"{hint}choose from {', '.join(sorted(_STRATEGIES))}"
-        )
-    return _STRATEGIES[name]
+    return DECODERS.find(name)
 
 
 def options_of(name: str) -> dict[str, dataclasses.Field]:
     """The options of a strategy by name, each with its default, type and help."""
-    return {item.name: item for item in dataclasses.fields(strategy_class(name)) if "help" in item.metadata}
+    return DECODERS.options(name)
 
 
 def make_strategy(name: str, options: Mapping[str, Any]) -> Any:
     """A strategy with its options checked: unknown names, types, choices and bounds are UsageErrors."""
-    cls = strategy_class(name)
-    known = options_of(name)
-    types = get_type_hints(cls)
-    for key, value in options.items():
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {_flag(near[0])}? " if near else ""
-            raise UsageError(
-                f"strategy {name!r} has no option {_flag(key)}",
-                fix=f"{hint}it knows {', '.join(map(_flag, known)) or 'no options'}",
-            )
-        _check(name, key, value, types[key], known[key].metadata)
-    return cls(**options)
+    return DECODERS.make(name, options)
 
 
 def protocols(strategy: Any) -> tuple[type, ...]:
@@ -138,10 +251,7 @@ def require_protocol(strategy: Any, *scorers: T_Scorer) -> T_Scorer:
     for scorer in scorers:
         if speaks(strategy, scorer):
             return scorer
-    _load()
-    fitting = [
-        name for name, cls in sorted(_STRATEGIES.items()) if any(speaks(cls, each) for each in scorers)
-    ]
+    fitting = [name for name, cls in DECODERS.all().items() if any(speaks(cls, each) for each in scorers)]
     raise StrategyMismatchError(
         f"strategy {strategy.name!r} needs a {named_protocols(strategy)}, this model is none",
         fix=f"choose from {', '.join(fitting)}" if fitting else "",
@@ -162,73 +272,37 @@ def require_drafts_reader(strategy: Any) -> None:
     """Refuses drafts for a strategy that reads none, naming those that do."""
     if reads_drafts(strategy):
         return
-    _load()
-    reading = [name for name, cls in sorted(_STRATEGIES.items()) if reads_drafts(cls)]
+    reading = [name for name, cls in DECODERS.all().items() if reads_drafts(cls)]
     raise UsageError(
         f"drafts are given, but strategy {strategy.name!r} reads none",
         fix=f"choose from {', '.join(reading)}",
     )
 
 
-def signature(strategy: Any, *, dtype: str, model: str, version: str) -> str:
-    """What reproduces a result: ``strategy:iad|exact:1|dtype:fp32|nartk:0.1.0|model:ab12cd``."""
+def signature(strategy: Any, *, exact: bool, dtype: str, model: str, version: str) -> str:
+    """What reproduces a result: ``strategy:iad|match_len:1|exact:1|dtype:fp32|nartk:0.1.0|model:ab12cd``."""
     parts = [f"strategy:{strategy.name}"]
     for name in options_of(strategy.name):
         value = getattr(strategy, name)
         parts.append(f"{name}:{int(value) if isinstance(value, bool) else value}")
-    return "|".join([*parts, f"dtype:{dtype}", f"nartk:{version}", f"model:{model}"])
+    return "|".join([*parts, f"exact:{int(exact)}", f"dtype:{dtype}", f"nartk:{version}", f"model:{model}"])
 
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _check(strategy: str, name: str, value: Any, wanted: type, rules: Mapping[str, Any]) -> None:
-    flag = f"{_flag(name)} of {strategy!r}"
+def _check(owner: str, name: str, value: Any, wanted: type, rules: Mapping[str, Any]) -> None:
+    flag = f"{_flag(name)} of {owner!r}"
     if wanted is float and type(value) is int:
         value = float(value)
     if type(value) is not wanted:
         raise UsageError(f"{flag} is {value!r}, not of type {wanted.__name__}")
     if rules["choices"] is not None and value not in rules["choices"]:
         raise UsageError(f"{flag} is {value!r}", fix=f"choose from {', '.join(map(str, rules['choices']))}")
+    if rules["above"] is not None and not value > rules["above"]:
+        raise UsageError(f"{flag} is {value}", fix=f"give a value above {rules['above']}")
     low, high = rules["low"], rules["high"]
     if (low is not None and not value >= low) or (high is not None and not value <= high):
         bounds = f"at least {low}" if high is None else f"between {low} and {high}"
         raise UsageError(f"{flag} is {value}", fix=f"give a value {bounds}")
-
-
-def _load_named(name: str) -> None:
-    """Imports the strategy `name`, if the room `decoders` or another package has it."""
-    stem = name.replace("-", "_")
-    room = importlib.import_module("nartk.decoders")
-    if stem.isidentifier() and Path(room.__path__[0], f"{stem}.py").is_file():
-        with requiring_torch(f"strategy {name!r}"):
-            importlib.import_module(f"nartk.decoders.{stem}")
-    else:
-        for point in _elsewhere():
-            if point.name == name:
-                point.load()
-
-
-def _load() -> None:
-    """Imports every strategy that this installation can run, and those that other packages declare."""
-    global _loaded
-    if _loaded:
-        return
-    _loaded = True
-    room = importlib.import_module("nartk.decoders")
-    for module in pkgutil.iter_modules(room.__path__):
-        try:
-            importlib.import_module(f"nartk.decoders.{module.name}")
-        except ImportError as error:
-            if not is_torch(error):
-                raise
-    for point in _elsewhere():
-        point.load()
-
-
-def _elsewhere() -> Any:
-    """The strategies that other packages declare."""
-    from importlib.metadata import entry_points  # which takes 40 ms: few ask
-
-    return entry_points(group="nartk.decoders")

@@ -6,7 +6,7 @@ L graph vertices, D features.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -59,23 +59,6 @@ class Graph:
     lengths: Tensor
 
 
-@dataclass(frozen=True)
-class Tree:
-    """How K fed tokens branch. The first is the output's last; each other follows one before it.
-
-    Attributes:
-        depths: [B,K] int64, how many tokens before each lie on the way to it.
-        ancestors: [B,K,K] bool, whether the second lies on the way to the first, itself included.
-        leaves: [P] int64, the fed tokens that nothing follows, each as row * K + token; in order.
-        depth: Tokens on the longest way to a leaf, the first one counted.
-    """
-
-    depths: Tensor
-    ancestors: Tensor
-    leaves: Tensor
-    depth: int
-
-
 class Scorer(Protocol):
     """What all models have."""
 
@@ -90,68 +73,6 @@ class Scorer(Protocol):
 
     def bucket(self, source_len: int, max_len: int) -> Hashable:
         """Requests that may share a batch have equal buckets. Depends on its arguments alone."""
-
-
-@runtime_checkable
-class Seq2SeqScorer(Scorer, Protocol):
-    """Any autoregressive encoder-decoder."""
-
-    source_to_target: Tensor  # [source words] int64: the target id of each source word, or -1
-
-    def encode(self, source: Source, max_len: int) -> State:
-        """Reads the source and makes room for `max_len` target tokens a row, bos included."""
-
-    def verify(
-        self, tokens: Tensor, state: State, counts: Sequence[int] | None = None
-    ) -> tuple[Tensor, State]:
-        """Appends tokens [B,K] in one pass.
-
-        Args:
-            tokens: [B,K] int64.
-            state: What `encode` or the last call returned. Its storage is reused.
-            counts: How many of the K tokens are real in each row; None: all of them.
-
-        Returns:
-            Logits [B,K,V] and the state that holds the tokens; with `counts`, the logits [N,V] of the
-            real tokens alone, row after row.
-        """
-
-    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Appends one token a row, [B]: logits [B,V] and the new state."""
-
-    def truncate(self, state: State, lengths: Tensor) -> State:
-        """Keeps the first lengths [B] target tokens of each row and forgets the rest."""
-
-    def select(self, state: State, rows: Tensor) -> State:
-        """The state of rows [N], which may repeat or leave out rows."""
-
-    def join(self, first: State, second: State) -> State:
-        """The rows of `first`, then those of `second`."""
-
-
-@runtime_checkable
-class TreeScorer(Seq2SeqScorer, Protocol):
-    """Verifies drafts that branch. One that cannot is given a single path of each."""
-
-    def verify_tree(
-        self, tokens: Tensor, state: State, counts: Sequence[int], tree: Tree
-    ) -> tuple[Tensor, State]:
-        """Scores tokens [B,K], each after those on the way to it: logits [N,V], row after row.
-
-        Args:
-            counts: How many of the K tokens are real in each row.
-
-        Returns:
-            The logits, and a state that must go through `keep` before anything but `select`.
-        """
-
-    def keep(self, state: State, way: Tensor, lengths: Tensor) -> State:
-        """Appends the tokens on one way through the tree and forgets the others.
-
-        Args:
-            way: [B,D] int64, of the K tokens that were fed; -1 after its end.
-            lengths: [B], target tokens of each row afterwards: it may keep fewer than the way has.
-        """
 
 
 @runtime_checkable

@@ -11,20 +11,19 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from nartk.errors import NartkError
 from nartk.guarantee import Guarantee
-from nartk.hypothesis import DecodeStats, Hypothesis, Request, Result
+from nartk.hypothesis import DecodeStats, Hypothesis, Result
+from nartk.passes import ROOT, FloatArray, Pass, PassScorer, Source, Want
 from nartk.pipeline import summarize
 from nartk.registry import reads_drafts
-from nartk.scorer import Source
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from nartk.pipeline import Model
-    from nartk.scorer import Seq2SeqScorer
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class Trial:
     """One way of decoding, compared with the reference.
 
     Attributes:
-        exact: Whether it promised the reference's bits; else ties are allowed.
+        exact: Whether the model promises the reference's bits (`Model.is_exact`); else ties are allowed.
         lines: How many lines were compared.
         reordered: Whether they were decoded in an order of their own.
     """
@@ -80,7 +79,7 @@ class Trial:
 
     @property
     def passed(self) -> bool:
-        """Whether the promise was kept: no difference, or in fast mode none but ties."""
+        """Whether the promise was kept: no difference, or where not even bits are promised none but ties."""
         return all(each.kind == "tie" and not self.exact for each in self.differences)
 
 
@@ -121,7 +120,7 @@ class Verifier:
         }
 
     def compare(self, strategy: Any, *, batch_size: int, order: Sequence[int] | None = None) -> Trial:
-        """Decodes with a strategy and compares tokens and, in exact mode, the bits of log-probabilities.
+        """Decodes with a strategy and compares tokens and, of an exact model, the bits of log-probabilities.
 
         Args:
             order: Indices of the lines to decode, in the order they are given to the strategy; None: all.
@@ -130,12 +129,12 @@ class Verifier:
         found, stats = self._decode(strategy, batch_size, chosen)
         differences = []
         for line in sorted(found):
-            position = _first_difference(self.hypotheses[line], found[line], scores=_exact(strategy))
+            position = _first_difference(self.hypotheses[line], found[line], scores=self.model.is_exact)
             if position is not None:
                 differences.append(self._explain(line, position, found[line], strategy, batch_size))
         return Trial(
             strategy=strategy.name,
-            exact=_exact(strategy),
+            exact=self.model.is_exact,
             batch_size=batch_size,
             lines=len(found),
             reordered=chosen != range(len(self.lines)),
@@ -182,12 +181,10 @@ class Verifier:
         self, line: int, position: int, found: Hypothesis, strategy: Any, batch_size: int
     ) -> Difference:
         request = self._requests[line]
-        exact = _exact(strategy)
-        # In fast mode the neighbours decide how long a row's source and cache are.
-        peers = [request] if exact else [*self._requests.values()]
         expected = self.hypotheses[line].tokens
-        scorer = cast("Seq2SeqScorer", self.model.scorer.mode(exact=exact))
-        logits, noise = measure(scorer, request, expected[:position], rows=batch_size, peers=peers)
+        others = (other.source for index, other in self._requests.items() if index != line)
+        peers = sorted(others, key=len)[-(batch_size - 1) :] if batch_size > 1 else []
+        logits, noise = measure(self.model.passes, request.source, expected[:position], peers=peers)
         words, margin = [], None
         for tokens in (expected, found.tokens):
             words.append(tokens[position] if position < len(tokens) else None)
@@ -199,51 +196,44 @@ class Verifier:
 
 
 def measure(
-    scorer: Seq2SeqScorer, request: Request, tokens: Sequence[int], *, rows: int, peers: Sequence[Request]
-) -> tuple[Tensor, float]:
+    scorer: PassScorer, source: Source, tokens: Sequence[int], *, peers: Sequence[Source]
+) -> tuple[FloatArray, float]:
     """The logits [V] of the token after `tokens`, and how much the way of computing logits moves any.
 
-    The ways: token by token or all in one pass, alone or in a batch of `rows`, with just the room that
-    `request` needs or as much as the longest of its `peers` do.
+    The ways: token by token, four at a time or all in one pass, alone or beside rows of other sources.
     """
-    source_len, room = (max(map(size, peers)) for size in (lambda r: len(r.source), lambda r: r.max_len))
-    alone = _logits(scorer, request, tokens, 1, width=1, source_len=len(request.source), room=request.max_len)
-    noise = 0.0
-    for count, width in ((rows, 1), (1, len(tokens) + 1), (rows, 4)):
-        for size in {(len(request.source), request.max_len), (source_len, room)}:
-            other = _logits(scorer, request, tokens, count, width=width, source_len=size[0], room=size[1])
-            noise = max(noise, float((other - alone).abs().max()))
-    return alone[-1], noise
+    alone = _logits(scorer, [source], tokens, width=1)
+    ways = [([source, *peers], 1), ([source], len(tokens) + 1), ([source, *peers], 4)]
+    others = [_logits(scorer, sources, tokens, width=width) for sources, width in ways]
+    return alone[-1], max(float(np.abs(other - alone).max()) for other in others)
 
 
 def _logits(
-    scorer: Seq2SeqScorer,
-    request: Request,
-    tokens: Sequence[int],
-    rows: int,
-    *,
-    width: int,
-    source_len: int,
-    room: int,
-) -> Tensor:
-    """Logits [len(tokens)+1,V] fp32 after bos and each token, fed `width` at a time to `rows` equal rows."""
-    import torch
-
-    padding = [scorer.vocab.pad] * (source_len - len(request.source))
-    source = torch.tensor([[*request.source, *padding]] * rows, device=scorer.device)
-    lengths = torch.full((rows,), len(request.source), device=scorer.device)
-    fed = torch.tensor([[scorer.vocab.eos, *tokens]] * rows, device=scorer.device)  # begins with eos
+    scorer: PassScorer, sources: Sequence[Source], tokens: Sequence[int], *, width: int
+) -> FloatArray:
+    """Logits [len(tokens)+1,V] of the first source's row, when all rows read `tokens`, `width` in a pass."""
+    memory, contexts = scorer.encode(sources), scorer.open(len(sources))
+    output = [scorer.start_token, *tokens]
     found = []
-    with torch.inference_mode():
-        state = scorer.encode(Source(source, lengths), room)
-        for piece in fed.split(width, 1):
-            logits, state = scorer.verify(piece, state)  # [rows,width,V]
-            found.append(logits[0].float())
-    return torch.cat(found)
-
-
-def _exact(strategy: Any) -> bool:
-    return getattr(strategy, "exact", False)
+    try:
+        for begin in range(0, len(output), width):
+            piece = np.array(output[begin : begin + width], np.int32)
+            size, rows = len(piece), len(sources)
+            every = np.arange(rows * size, dtype=np.int32)
+            work = Pass(
+                np.tile(piece, rows),
+                np.tile(np.arange(begin, begin + size, dtype=np.int32), rows),
+                np.repeat(memory, size),
+                np.repeat(contexts, size),
+                np.where(every % size, every - 1, ROOT).astype(np.int32),
+            )
+            scores = scorer.run(work, Want())
+            found.append(scores.rows(range(size)))  # [width,V]
+            scorer.commit(scores, every)
+    finally:
+        scorer.close(contexts)
+        scorer.free(memory)
+    return np.concatenate(found)
 
 
 def _first_difference(expected: Hypothesis, found: Hypothesis, *, scores: bool) -> int | None:
@@ -264,7 +254,8 @@ def _first_difference(expected: Hypothesis, found: Hypothesis, *, scores: bool) 
 def fuzz_lines(model: Model, lines: Sequence[str], count: int, seed: int) -> list[str]:
     """Random sentences that the model can read: mixed words of `lines` and of the vocabulary."""
     draw = random.Random(seed)
-    vocab, tokenizer = model.checkpoint.source_vocab, model.checkpoint.source_tokenizer
+    tokenizer = model.checkpoint.text.tokenizer
+    vocab = tokenizer.vocab
     words = [line.split() for line in lines if line.strip()]
     made: list[str] = []
     while len(made) < count:
@@ -281,7 +272,8 @@ def fuzz_lines(model: Model, lines: Sequence[str], count: int, seed: int) -> lis
 
 def adversarial_lines(model: Model, lines: Sequence[str], reference: Any) -> list[str]:
     """Sentences on which drafters stumble: empty, endless, repetitive, unknown, said twice, and outputs."""
-    vocab, tokenizer = model.checkpoint.source_vocab, model.checkpoint.source_tokenizer
+    tokenizer = model.checkpoint.text.tokenizer
+    vocab = tokenizer.vocab
     draw = random.Random(0)
 
     def words(count: int) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -14,8 +14,37 @@ SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3, in fairseq's order
 
 
 @dataclass(frozen=True)
+class SpecialIds:
+    """The ids of the special symbols, by default fairseq's. bos may be one of the others.
+
+    Raises:
+        CheckpointError: An id is below 0, or that of two others.
+    """
+
+    bos: int = 0
+    pad: int = 1
+    eos: int = 2
+    unk: int = 3
+
+    def __post_init__(self) -> None:
+        ids = (self.bos, self.pad, self.eos, self.unk)
+        if min(ids) < 0 or len(set(ids[1:])) < 3:
+            raise CheckpointError(
+                f"special ids {ids} of bos, pad, eos and unk: one is below 0, or that of two symbols"
+            )
+
+    def names(self) -> dict[int, str]:
+        """The symbols by their ids, ascending."""
+        ids = (self.bos, self.pad, self.eos, self.unk)
+        return dict(sorted(dict(zip(ids, SPECIALS, strict=True)).items()))
+
+
+FAIRSEQ = SpecialIds()
+
+
+@dataclass(frozen=True)
 class Vocab:
-    """Words by id. The first four are bos, pad, eos and unk."""
+    """Words by id, special symbols among them."""
 
     words: tuple[str, ...]
     bos: int = 0
@@ -31,6 +60,10 @@ class Vocab:
 
     def __len__(self) -> int:
         return len(self.words)
+
+    @property
+    def specials(self) -> SpecialIds:
+        return SpecialIds(self.bos, self.pad, self.eos, self.unk)
 
     @property
     def size(self) -> int:
@@ -50,18 +83,23 @@ class Vocab:
         return [self.words[i] if 0 <= i < len(self.words) else self.words[self.unk] for i in ids]
 
     @classmethod
-    def from_words(cls, words: Sequence[str]) -> Vocab:
-        """A vocabulary of `words` after the four specials."""
-        return cls((*SPECIALS, *words))
+    def from_words(cls, words: Sequence[str], specials: SpecialIds = FAIRSEQ) -> Vocab:
+        """A vocabulary of `words` around the special symbols; raises CheckpointError if they lie beyond."""
+        found = list(words)
+        for i, name in specials.names().items():
+            if i > len(found):
+                raise CheckpointError(f"{name} has id {i}, but there are {len(found)} words before it")
+            found.insert(i, name)
+        return cls(tuple(found), *astuple(specials))
 
     @classmethod
-    def read(cls, path: Path) -> Vocab:
-        """Reads fairseq's ``dict.txt``: a word and its count a line.
+    def read(cls, path: Path, specials: SpecialIds = FAIRSEQ) -> Vocab:
+        """Reads fairseq's ``dict.txt``: a word and its count a line, the special symbols left out.
 
         Raises:
             CheckpointError: The file is missing, not UTF-8, or a line has no count.
         """
-        words = list(SPECIALS)
+        words: list[str] = []
         try:
             lines = path.read_text(encoding="utf-8").split("\n")
         except (OSError, UnicodeDecodeError) as error:
@@ -76,13 +114,15 @@ class Vocab:
                     f"expected 'WORD COUNT', found {line[:40]!r}", where=f"{path.name}:{number}"
                 )
             if word in SPECIALS:
-                continue  # written by hand or with overwrite: the specials stand first already
+                continue  # written by hand or with overwrite: they have their ids already
             words.append(word)
-        return cls(tuple(words))
+        return cls.from_words(words, specials)
 
     def write(self, path: Path) -> None:
         """Writes ``dict.txt``; counts, which only training uses, are set to 1."""
-        path.write_text("".join(f"{word} 1\n" for word in self.words[len(SPECIALS) :]), encoding="utf-8")
+        names = self.specials.names()
+        words = (word for i, word in enumerate(self.words) if i not in names)
+        path.write_text("".join(f"{word} 1\n" for word in words), encoding="utf-8")
 
     def map_to(self, other: Vocab) -> list[int]:
         """For each id of this vocabulary the id of the same word in `other`, or -1."""
@@ -93,6 +133,11 @@ class Vocab:
 
     def require_equal(self, other: Vocab, mine: str, theirs: str) -> None:
         """Raises VocabMismatchError, naming the first differing id, unless both are the same."""
+        if self.specials != other.specials:
+            raise VocabMismatchError(
+                f"{mine} has {self.specials}, {theirs} {other.specials}",
+                fix="use models trained with the same dictionary",
+            )
         for i, (a, b) in enumerate(zip(self.words, other.words, strict=False)):
             if a != b:
                 raise VocabMismatchError(

@@ -12,7 +12,11 @@ import pytest
 import torch
 
 from nartk.architectures import architecture, architectures
+from nartk.engine import available
 from nartk.errors import UsageError
+from nartk.parallel import BlockScorer, CanvasScorer, FrameScorer, GraphScorer
+from nartk.passes import CopiesSource, PassScorer
+from nartk.vocab import Vocab
 
 NAMES = sorted(architectures())
 HEAVY = ("torch", "safetensors", "sentencepiece")
@@ -57,7 +61,7 @@ def test_names_and_shapes_of_weights_are_the_networks(name: str) -> None:
             weights = found.network(config).state_dict(keep_vars=True)
         assert config.weight_shapes() == {key: tuple(weight.shape) for key, weight in weights.items()}, config
         first: dict[int, str] = {}
-        shared = {key: first.setdefault(id(weight), key) for key, weight in weights.items()}
+        shared = {key: first.setdefault(id(weights[key]), key) for key in config.weight_shapes()}
         assert config.shared_weights() == {key: other for key, other in shared.items() if key != other}
 
 
@@ -88,3 +92,30 @@ def test_bounds_of_each_configuration_are_kept() -> None:
     ):
         with pytest.raises(UsageError, match=f"`{next(iter(settings))}`"):
             architecture(name).config(**settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_declared_to_be_spoken_is_spoken(name: str) -> None:
+    """Of the protocols of models, its scorer on the engine speaks those that are declared, and no others."""
+    found = architecture(name)
+    if found.engine is None or not available():
+        pytest.skip("the engine does not serve it here")
+    words = [f"w{i}" for i in range(5)]
+    sizes = {"d_model": 8, "encoder_heads": 2, "decoder_heads": 2, "encoder_ffn": 8, "decoder_ffn": 8}
+    vocab = Vocab.from_words(words)
+    config = found.config(
+        src_vocab=len(vocab), tgt_vocab=len(vocab), max_source_len=9, max_target_len=9, **sizes
+    )
+    arrays = {key: weight.numpy() for key, weight in found.network(config).state_dict().items()}
+    scorer = found.engine(config, arrays, vocab, source_vocab=vocab)
+    protocols = (PassScorer, CopiesSource, BlockScorer, CanvasScorer, FrameScorer, GraphScorer)
+    assert {each for each in protocols if isinstance(scorer, each)} == {*found.protocols}
+
+
+def test_what_trains_an_architecture_is_declared() -> None:
+    declared = {name: found.criterions for name, found in architectures().items()}
+    assert declared == {
+        "transformer": ("nartk_cross_entropy", "nartk_drafter"),
+        "blockwise": ("nartk_nar", "nartk_drafter"),
+        **dict.fromkeys(("nat", "ctc", "dag"), ("nartk_nar",)),
+    }

@@ -85,7 +85,7 @@ def test_gradients() -> None:
         padded([sentence(rng, 4) for _ in range(3)]),
     )
     names = [name for name, _ in model.named_parameters()]
-    chosen = [names.index(n) for n in ("decoder_layers.1.ffn.down.bias", "encoder_norm.weight")]
+    chosen = [names.index(n) for n in ("decoder.layers.1.ffn.down.bias", "encoder.norm.weight")]
     weights = list(model.parameters())
 
     def loss(*values: torch.Tensor) -> torch.Tensor:

@@ -108,7 +108,7 @@ def test_logits_equal_fairseqs(name: str, left: bool, tmp_path: Path) -> None:
     torch.testing.assert_close(found[kept], wanted[kept], rtol=0, atol=1e-5)
     # The bound tells models apart: one weight changed in one layer breaks it.
     with torch.no_grad():
-        core.encoder_layers[0].self_attention.qkv.bias[-1] += 0.1
+        core.encoder.layers[0].self_attention.qkv.bias[-1] += 0.1
         assert (core(source, target)[kept] - wanted[kept]).abs().max() > 1e-5
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from support.labellings import INF, all_outputs, collapsed
 from torch import Tensor
 
 from nartk.decoders.ctc_greedy import best_path
@@ -28,15 +29,7 @@ from nartk.models.ctc_alignment import (
 from nartk.scorer import Frames
 from nartk.vocab import Vocab
 
-INF = math.inf
-
-
 # Alignment
-
-
-def collapsed(labels: Sequence[int], blank: int) -> tuple[int, ...]:
-    """What labels say, with the textbook's words."""
-    return tuple(label for label, _ in itertools.groupby(labels) if label != blank)
 
 
 def states_by_hand(labels: Sequence[int], blank: int) -> list[int]:
@@ -210,17 +203,6 @@ def test_greedy_scores_are_those_of_the_frames() -> None:
         wanted = [*(scores[run].sum() for run in spoken), scores[labels == 4].sum()]
         assert found.log_probs == pytest.approx(wanted, rel=1e-12, abs=1e-12)
         assert found.score == pytest.approx(scores.sum(), rel=1e-12)
-
-
-def all_outputs(log_probs: np.ndarray, blank: int, silent: Sequence[int]) -> dict[tuple[int, ...], float]:
-    """The log-probability of every output, summed over all its labellings."""
-    length, size = log_probs.shape
-    total: dict[tuple[int, ...], float] = defaultdict(lambda: -INF)
-    for labels in itertools.product([v for v in range(size) if v not in silent], repeat=length):
-        score = sum(log_probs[t, label] for t, label in enumerate(labels))
-        output = collapsed(labels, blank)
-        total[output] = np.logaddexp(total[output], score)
-    return {output: score for output, score in total.items() if score > -INF}
 
 
 def toy_lm(tmp_path: Path) -> NGram:

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from support.labellings import all_outputs
 from support.scripted import decode
 from support.tiny import WORDS
 from support.transformers_small import padded, random_config, random_requests, stir, vocabulary
-from test_ctc import all_outputs
 from torch import Tensor
 
 from nartk import engine
@@ -167,7 +167,7 @@ def test_glancing_shows_the_best_labelling_and_teaches_nothing_of_it(device: tor
     labels = ctc_best_alignment(first, target.cpu(), lengths.cpu(), counts.cpu(), blank=BLANK)
     assert len(fed) == 2
     for row, count in enumerate(lengths.tolist()):
-        words = model.decoder_embedding.words.weight[labels[row, :count]] * 8**0.5
+        words = model.decoder.embedding.words.weight[labels[row, :count]] * 8**0.5
         torch.testing.assert_close(fed[1][row, :count], words)
 
     # As many as were wrong, anywhere; the others are fed as before.
@@ -185,7 +185,7 @@ def test_glancing_shows_the_best_labelling_and_teaches_nothing_of_it(device: tor
 
 
 def test_gradients_are_difference_quotients() -> None:
-    names = ("decoder_norm.bias", "decoder_layers.0.ffn.down.bias", "encoder_norm.bias")
+    names = ("decoder.norm.bias", "decoder.layers.0.ffn.down.bias", "encoder.norm.bias")
     for seed in range(4):
         torch.manual_seed(seed)
         model = CtcNat(small(decoder_input=INPUTS[seed % 2])).double().eval()

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.dag_networks import SMALL, network, sentences
 from support.tiny import WORDS
-from test_blockwise import padded
+from support.transformers_small import padded
 from torch import Tensor
 
 from nartk.errors import CheckpointError, UsageError
@@ -26,37 +27,7 @@ from nartk.registry import make_strategy
 from nartk.vocab import Vocab
 
 PAD = 1
-SMALL = {
-    "d_model": 16,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_ffn": 24,
-    "decoder_ffn": 24,
-    "encoder_heads": 2,
-    "decoder_heads": 2,
-    "link_heads": 2,
-    "max_source_len": 64,
-    "max_target_len": 128,
-    "dropout": 0.0,
-}
 PLAIN = NarTraining()
-
-
-def network(words: int = 20, *, seed: int = 0, spread: float = 2.0, **settings: Any) -> DaTransformer:
-    """A random network whose words and links vary with its input."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = DaTransformer(DagConfig(**{**SMALL, "src_vocab": words, "tgt_vocab": words, **settings}))
-    with torch.no_grad():
-        for weights in model.parameters():
-            if weights.dim() > 1:
-                weights.mul_(spread)
-    return model
-
-
-def sentences(rng: random.Random, count: int, longest: int, words: int = 20) -> list[list[int]]:
-    """Ids with eos, of up to `longest` words."""
-    return [[*(rng.randrange(4, words) for _ in range(rng.randint(0, longest))), EOS] for _ in range(count)]
 
 
 def blank(size: int) -> list[int]:
@@ -251,8 +222,8 @@ def test_gradients(upsampling: str, device: torch.device) -> None:
     model = network(upsampling=upsampling, upsample_scale="3", link_heads=2).to(device).double()
     rng = random.Random(1)
     source, target = (padded(sentences(rng, 3, 3)).to(device) for _ in range(2))
-    chosen = ["links.gate.weight", "links.query.bias", "links.positions.weight", "decoder_norm.weight"]
-    chosen += ["decoder_layers.0.ffn.down.bias", "encoder_norm.bias"]
+    chosen = ["links.gate.weight", "links.query.bias", "links.positions.weight", "decoder.norm.weight"]
+    chosen += ["decoder.layers.0.ffn.down.bias", "encoder.norm.bias"]
     chosen += ["lengths.bias"] if upsampling == "predict" else []
     weights = dict(model.named_parameters())
 

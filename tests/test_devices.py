@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.scripted import decode, over_tensors
+from support.scripted import decode
 from support.transformers_small import random_requests, vocabulary
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from nartk.architectures import architectures
 from nartk.models.serving import Serving
-from nartk.registry import make_strategy, options_of, protocols, speaks, strategies
+from nartk.registry import make_strategy, protocols, speaks, strategies
 from nartk.scorer import FrameScorer, GraphScorer
 
 FACTORIES = {
@@ -101,22 +101,18 @@ def test_a_strategy_takes_the_models_it_is_for() -> None:
     }
     assert fitting.keys() == architectures().keys()
     needed = {each for name in strategies() for each in protocols(make_strategy(name, {}))}
-    over_tensors = {each for each in needed if each.__module__ == "nartk.scorer"}
-    assert over_tensors == {*fitting.values()} - {None}
+    tensors = {each for each in needed if each.__module__ == "nartk.scorer"}
+    assert tensors == {*fitting.values()} - {None}
     for kind, mine in fitting.items():
-        assert [each for each in over_tensors if isinstance(scorer_of(kind), each)] == [mine] * (
+        assert [each for each in tensors if isinstance(scorer_of(kind), each)] == [mine] * (
             mine is not None
         ), kind
 
 
-@pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize(("kind", "name"), PAIRS)
-def test_strategies_keep_to_the_scorers_device(kind: str, name: str, exact: bool) -> None:
-    if "exact" not in options_of(name) and not exact:
-        pytest.skip("one mode alone")
+def test_strategies_keep_to_the_scorers_device(kind: str, name: str) -> None:
     scorer = scorer_of(kind)
-    options = {"exact": exact} if "exact" in options_of(name) else {}
-    strategy = make_strategy(name, options)
+    strategy = make_strategy(name, {})
     requests = random_requests(random.Random(1), 7, len(scorer.vocab), limits=[2, 5, 9])
     wanted = decode(strategy, scorer, requests, batch_size=3, trace=True)
     with Apart():
@@ -129,7 +125,7 @@ def test_a_model_that_leaves_the_device_is_noticed(monkeypatch: pytest.MonkeyPat
     requests = random_requests(random.Random(1), 3, 30)
     monkeypatch.setattr(Serving, "columns", lambda self, width: torch.arange(width))
     with Apart(), pytest.raises(RuntimeError, match="on the host and on the device"):
-        decode(over_tensors("greedy", {}), scorer_of("transformer"), requests)
+        decode(make_strategy("dag-greedy", {}), scorer_of("dag"), requests)
 
 
 def test_a_tensor_without_a_device_is_noticed() -> None:

@@ -15,7 +15,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.pass_strategies import MakeDrafter, Proposes, given_drafts, ngram_cache, paths_of, source_copy
+from support.pass_strategies import (
+    Drafting,
+    MakeDrafter,
+    OneTooMany,
+    Proposes,
+    RunnerUp,
+    given_drafts,
+    ngram_cache,
+    only,
+    paths_of,
+    proposing,
+    source_copy,
+)
 from support.scripted_passes import (
     EOS,
     PAD,
@@ -24,57 +36,24 @@ from support.scripted_passes import (
     TablePasses,
     decode,
     differing,
+    edge_request,
     outputs_of,
     plain_greedy,
     random_request,
     random_table,
 )
 
+from nartk.decoders.loop import constraints
 from nartk.decoders.loop.acceptance import ArgmaxAcceptance, Verdict, Verified
 from nartk.decoders.loop.constraints import Constraints
-from nartk.decoders.loop.drafter import Draft, PlainDrafter, verifiable
+from nartk.decoders.loop.drafter import Draft, verifiable
 from nartk.decoders.loop.rows import Row
 from nartk.decoders.loop.trees import merged
 from nartk.errors import PassError
-from nartk.guarantee import Guarantee
 from nartk.hypothesis import Request, Result, TokenTrace
-from nartk.passes import ROOT, PassScorer
-from nartk.registry import (
-    make_strategy,
-    options_of,
-    protocols,
-    reads_drafts,
-    strategies,
-    strategy_class,
-)
+from nartk.passes import ROOT
 
 BATCHES = (1, 2, 3, 8, 32)
-
-
-@dataclasses.dataclass
-class Drafting(PlainDrafter):
-    """Drafts whatever a function of a row's source and output gives; notes which states are there."""
-
-    what: Callable[[Row], Draft]
-    started: Counter[int] = dataclasses.field(default_factory=Counter)
-    stopped: Counter[int] = dataclasses.field(default_factory=Counter)
-
-    def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[Any]:
-        assert len(requests) == len(memory)
-        self.started.update(request.index for request in requests)
-        return [("state", request.index) for request in requests]
-
-    def draft(self, rows: Sequence[Row], budgets: Sequence[int]) -> list[Draft]:
-        assert [row.state for row in rows] == [("state", row.request.index) for row in rows]
-        assert budgets == [row.request.max_len - len(row.tokens) - 1 for row in rows]
-        return [self.what(row) for row in rows]
-
-    def stop(self, states: Sequence[Any]) -> None:
-        self.stopped.update(index for _, index in states)
-
-
-def proposing(what: Callable[[Row], Draft], **options: Any) -> Proposes:
-    return Proposes(drafter=lambda scorer: Drafting(what), **options)
 
 
 # P8: garbage drafts, chains and trees. It is never believed.
@@ -196,75 +175,6 @@ DRAFTERS: dict[str, Callable[[random.Random], MakeDrafter]] = {
 }
 
 
-# Those that need a second model are tested with all kinds of them in files of their own.
-STRATEGIES = [
-    name
-    for name in strategies()
-    if PassScorer in protocols(strategy_class(name))
-    and strategy_class(name).promise.guarantee is Guarantee.IDENTICAL
-    and not any(item.metadata["model"] for item in options_of(name).values())
-]
-
-
-def random_strategy(name: str, rng: random.Random) -> Any:
-    """The strategy with each option that has choices, and the draft's cap, at random."""
-    options: dict[str, Any] = {}
-    for key, item in options_of(name).items():
-        if item.metadata["choices"] is not None:
-            options[key] = rng.choice(list(item.metadata["choices"]))
-        elif key == "max_draft":
-            options[key] = rng.randint(0, 32)
-    return make_strategy(name, options)
-
-
-def strategy_mismatches(name: str, cases: int, *, seed: int) -> tuple[int, Counter[str]]:
-    """As `mismatches`, for a registered strategy; most sentences go through large batches, for speed."""
-    wrong, done, seen = 0, 0, Counter[str]()
-    while done < cases:
-        rng = random.Random(f"{seed}.{done}")
-        batch_size = rng.choice([1, 2, 3, 8, 32, 200, 200])
-        group = 200 if batch_size == 200 else 2 * batch_size
-        scorer = random_table(rng)
-        words = scorer.table.words
-        requests = [random_request(rng, i, words) for i in range(group)]
-        wanted = plain_greedy(scorer.table, requests)
-        if reads_drafts(strategy_class(name)):
-            requests = [
-                dataclasses.replace(each, drafts=drafts_near(rng, output, words))
-                for each, output in zip(requests, wanted, strict=True)
-            ]
-        results = decode(random_strategy(name, rng), scorer, requests, batch_size=batch_size)
-        wrong += len(differing(outputs_of(results), wanted))
-        seen += counted(results)
-        done += group
-    return wrong, seen
-
-
-def drafts_near(rng: random.Random, output: Sequence[int], words: int) -> tuple[tuple[int, ...], ...]:
-    """Right drafts, near ones and noise, some of each."""
-    near = [word if rng.random() < 0.9 else rng.randrange(words) for word in output]
-    noise = rng.choices(range(-5, words + 5), k=rng.randint(0, 30))
-    kinds = [output, output[:-1], near, near[1:], noise, [EOS] * 3, [PAD] * 50, [2**40], []]
-    return tuple(map(tuple, rng.sample(kinds, rng.randint(0, len(kinds)))))
-
-
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_p1_strategies_equal_greedy(name: str) -> None:
-    wrong, seen = strategy_mismatches(name, 2_000 if name == "greedy" else 10_000, seed=1)
-    assert wrong == 0
-    assert seen["left mid-batch"] > 0
-    if name != "greedy":
-        assert min(seen["accepted"], seen["rejected"]) > 0
-    if reads_drafts(strategy_class(name)):
-        assert seen["branches"] > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_p1_at_full_size(name: str) -> None:
-    assert strategy_mismatches(name, 200_000, seed=2)[0] == 0
-
-
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_p1_drafters_equal_greedy(name: str) -> None:
     wrong, seen = mismatches(lambda rng, _: Proposes(drafter=DRAFTERS[name](rng)), 400)
@@ -284,24 +194,6 @@ class Believes(ArgmaxAcceptance):
         return Verdict(range(len(row.draft.tokens)), tokens, [0.0] * len(tokens))
 
 
-class OneTooMany(ArgmaxAcceptance):
-    """Known to be wrong: the cell of one rejected token is kept."""
-
-    def __call__(self, row: Row, verified: Verified) -> Verdict:
-        verdict = super().__call__(row, verified)
-        if row.draft.parents is None and len(verdict.accepted) < len(row.draft.tokens):
-            return verdict._replace(accepted=range(len(verdict.accepted) + 1))
-        return verdict
-
-
-class RunnerUp(ArgmaxAcceptance):
-    """Known to be wrong: the word after the best one by id follows."""
-
-    def __call__(self, row: Row, verified: Verified) -> Verdict:
-        verdict = super().__call__(row, verified)
-        return verdict._replace(tokens=[*verdict.tokens[:-1], max(4, verdict.tokens[-1])])
-
-
 @pytest.mark.parametrize("rule", [Believes(), OneTooMany(), RunnerUp()], ids=lambda rule: type(rule).__name__)
 def test_p1_fails_with_a_wrong_acceptance(rule: ArgmaxAcceptance) -> None:
     def make(rng: random.Random, words: int) -> Proposes:
@@ -312,6 +204,20 @@ def test_p1_fails_with_a_wrong_acceptance(rule: ArgmaxAcceptance) -> None:
     except AssertionError:
         return  # the scorer noticed a position that is none
     assert wrong > 0
+
+
+class LastOfEquals(TablePasses):
+    """Known to be wrong: of equal scores the last word is best."""
+
+    def scores(self, sources: Any, paths: Any) -> Any:
+        return super().scores(sources, paths) + 1e-3 * np.arange(self.table.words)
+
+
+def test_p1_fails_where_ties_fall_otherwise() -> None:
+    scorer, rng = LastOfEquals(Table(20, spread=2, bonus=0)), random.Random(0)
+    requests = [random_request(rng, i, 20) for i in range(20)]
+    found = outputs_of(decode(Proposes(drafter=source_copy()), scorer, requests))
+    assert differing(found, plain_greedy(scorer.table, requests))
 
 
 class OtherRows(TablePasses):
@@ -334,29 +240,6 @@ def test_p1_fails_with_mixed_contexts() -> None:
 
 
 # P7: edges.
-
-
-def edge_request(rng: random.Random, index: int, words: int) -> Request:
-    """A source of 0, 1 or 2 words or with eos first, twice or inside, and a limit of a few tokens."""
-    word = rng.randrange(4, words)
-    anything = tuple(rng.randrange(words) for _ in range(40))
-    source = rng.choice(
-        [
-            (),
-            (word,),
-            (EOS,),
-            (PAD,),
-            (EOS, word),
-            (word, EOS, word, word),
-            (EOS,) * 3,
-            (word,) * 40,
-            anything,
-        ]
-    )
-    max_len = rng.choice([1, 1, 2, 3, 4, 64])
-    prefix = rng.choice([(), (), (), (word,), (EOS,), (word, EOS), (word,) * 10])[:max_len]
-    drafts = rng.choice([(), ((),), (source,), ((EOS,),), ((word, EOS, EOS), source)])
-    return Request(index, (*source, EOS), max_len, prefix, drafts)
 
 
 @pytest.mark.parametrize("name", [*DRAFTERS, "given"])
@@ -385,11 +268,6 @@ def test_p7_fails_when_the_limit_is_overlooked() -> None:
 
 OUTPUT = [5, 6, 7, 8, 9, EOS]
 SCRIPT = {(4, EOS): OUTPUT}
-
-
-def only(drafts: Sequence[list[int]]) -> Proposes:
-    """Drafts these after nothing, as one tree, and nothing later."""
-    return proposing(lambda row: Draft() if row.tokens else merged([*map(Draft, drafts)], most=99))
 
 
 def test_what_cannot_be_verified_is_cut_by_hand() -> None:
@@ -668,6 +546,15 @@ def test_every_row_that_ends_is_stopped_once() -> None:
     assert drafter.started == drafter.stopped == Counter(range(30))
 
 
+def test_a_prefix_that_ends_too_soon_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = [dataclasses.replace(each, prefix=(5, 6, 7)[: each.max_len]) for each in sentences(20)]
+    wanted = plain_greedy(Table(20), requests)
+    assert outputs_of(decode(Proposes(drafter=source_copy()), TablePasses(Table(20)), requests)) == wanted
+    right = constraints.forced_words
+    monkeypatch.setattr(constraints, "forced_words", lambda row: [*right(row)[1:], -1])
+    assert outputs_of(decode(Proposes(drafter=source_copy()), TablePasses(Table(20)), requests)) != wanted
+
+
 # Rows come and go.
 
 
@@ -683,6 +570,14 @@ def test_a_batch_of_b_equals_b_batches_of_one() -> None:
         alone = what(1)
         for size in (2, 7, 60, 1000):
             assert what(size) == alone
+
+
+def test_requests_may_come_in_any_order() -> None:
+    requests = sentences(40)
+    wanted = plain_greedy(Table(20), requests)
+    random.Random(1).shuffle(requests)
+    results = Proposes(drafter=source_copy()).run(TablePasses(Table(20)), requests, batch_size=8)
+    assert {result.index: list(result.hypotheses[0].tokens) for result in results} == dict(enumerate(wanted))
 
 
 def test_waiting_sentences_take_the_place_of_finished_ones() -> None:

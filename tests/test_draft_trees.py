@@ -20,6 +20,7 @@ from support.parallel_drafters import (
     KnowingFrames,
     LogitScores,
     ScriptedGraphs,
+    parallel_drafter,
     small_drafter,
     with_drafter,
 )
@@ -36,7 +37,6 @@ from support.scripted_passes import (
 
 from nartk.decoders.drafters.lattice import Lattice, Option, likeliest_pairs
 from nartk.decoders.drafters.parallel_text import frame_options
-from nartk.decoders.gad import parallel_drafter
 from nartk.decoders.loop.acceptance import Verdict, Verified
 from nartk.decoders.loop.drafter import Draft, Drafter
 from nartk.decoders.loop.rows import Row

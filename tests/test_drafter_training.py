@@ -17,10 +17,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support import fairseq_host
+from support.commands import own
 from support.tiny import SENTENCES
 from support.transformers_small import padded, stir
-from test_fairseq_train import own
-from test_nar_plugin import build
 from torch import Tensor
 
 from nartk.adapters.fairseq import read_checkpoint
@@ -325,7 +324,7 @@ def test_the_loss_is_that_of_each_sentence_alone(
         distil_temperature=2.0,
     )
     flags = ["--block=4"] if kind == "blockwise" else []
-    plugin = build(kind, *SMALL_FLAGS, *flags, words=WORDS)
+    plugin = fairseq_host.build(kind, *SMALL_FLAGS, *flags, words=WORDS)
     stir(plugin)
     sources, targets = sentences(1), sentences(2)
     drawn = torch.rand(len(targets), generator=torch.Generator().manual_seed(1))
@@ -350,7 +349,7 @@ def test_the_loss_is_that_of_each_sentence_alone(
 @pytest.mark.parametrize("kind", ["transformer", "blockwise"])
 def test_the_verifier_is_neither_trained_nor_saved(kind: str, task: Any, tmp_path: Path) -> None:
     made = criterion(task, save(tmp_path / "verifier", verifier_of(WORDS), vocab_of(task)))
-    plugin = build(kind, *SMALL_FLAGS, words=WORDS)
+    plugin = fairseq_host.build(kind, *SMALL_FLAGS, words=WORDS)
 
     def check() -> None:
         made.train()
@@ -380,8 +379,8 @@ def reduced(made: Any, *logs: dict[str, Any]) -> dict[str, float]:
 def lean(model: Any, freedom: float) -> Any:
     """Makes models prefer the same word everywhere; with no freedom they say nothing else."""
     with torch.no_grad():
-        model.decoder_norm.weight.fill_(freedom)
-        model.decoder_norm.bias.copy_(torch.linspace(-1, 1, model.config.d_model))
+        model.decoder.norm.weight.fill_(freedom)
+        model.decoder.norm.bias.copy_(torch.linspace(-1, 1, model.config.d_model))
         draw = torch.Generator().manual_seed(5)
         model.output.weight.copy_(torch.randn(model.output.weight.shape, generator=draw))
     return model
@@ -392,7 +391,9 @@ def test_of_the_verifier_itself_every_word_stands(task: Any, tmp_path: Path) -> 
     made = criterion(
         task, save(tmp_path / "verifier", verifier, vocab_of(task)), distil_weight=1.0, accept_block=5
     ).eval()
-    plugin = build("transformer", *SMALL_FLAGS, "--max-source-len=40", "--max-target-len=40", words=WORDS)
+    plugin = fairseq_host.build(
+        "transformer", *SMALL_FLAGS, "--max-source-len=40", "--max-target-len=40", words=WORDS
+    )
     plugin.core.load_state_dict(verifier.state_dict())
     plugin.eval()
     with torch.no_grad():
@@ -410,7 +411,7 @@ def test_of_a_blockwise_drafter_that_says_what_the_verifier_says_every_word_stan
 ) -> None:
     verifier = lean(verifier_of(WORDS), 0.0)
     made = criterion(task, save(tmp_path / "verifier", verifier, vocab_of(task)), distil_weight=1.0).eval()
-    plugin = build("blockwise", *SMALL_FLAGS, "--block=3", words=WORDS).eval()
+    plugin = fairseq_host.build("blockwise", *SMALL_FLAGS, "--block=3", words=WORDS).eval()
     lean(plugin.core, 0.0)
     with torch.no_grad():
         loss, _, logged = made(plugin, batch([[4, EOS], [5, 4, EOS]], [[4, 5, EOS], [5, 4, 4, 5, 5, 4, EOS]]))
@@ -427,7 +428,7 @@ def test_accept_len_is_that_of_each_sentence_alone(kind: str, task: Any, tmp_pat
         task, save(tmp_path / "verifier", verifier, vocab_of(task)), distil="none", accept_block=3
     ).eval()
     flags = ["--block=4"] if kind == "blockwise" else []
-    plugin = build(kind, *SMALL_FLAGS, *flags, words=WORDS).eval()
+    plugin = fairseq_host.build(kind, *SMALL_FLAGS, *flags, words=WORDS).eval()
     lean(stir(plugin.core), 0.3)
     sources, targets = sentences(3, count=20), sentences(4, count=20)
     with torch.no_grad():
@@ -463,7 +464,7 @@ def test_the_loss_of_edits_and_the_accuracy_are_those_of_the_cross_entropy(task:
     folder = save(tmp_path / "verifier", verifier_of(WORDS), vocab_of(task))
     made = criterion(task, folder, distil="none", edit_weight=3.0, report_accuracy=True, sentence_avg=True)
     plain = CRITERION_REGISTRY["nartk_cross_entropy"](task, True, 0.1, 3.0, False)
-    plugin = build("transformer", *SMALL_FLAGS, words=WORDS)
+    plugin = fairseq_host.build("transformer", *SMALL_FLAGS, words=WORDS)
     sample = batch(sentences(1), sentences(2))
     loss, size, logged = made(plugin, sample)
     wanted, wanted_size, wanted_log = plain(plugin, sample)
@@ -513,13 +514,13 @@ def test_a_checkpoint_of_fairseq_brings_the_dictionaries_of_its_data(task: Any, 
 
 
 def test_what_cannot_verify_or_draft_is_refused(task: Any, tmp_path: Path) -> None:
-    drafter = build("blockwise", *SMALL_FLAGS, words=WORDS)
+    drafter = fairseq_host.build("blockwise", *SMALL_FLAGS, words=WORDS)
     folder = save(tmp_path / "drafter", drafter.core, vocab_of(task), "blockwise")
     with pytest.raises(StrategyMismatchError, match="is a blockwise model, which verifies nothing"):
         criterion(task, folder)
     made = criterion(task, save(tmp_path / "verifier", verifier_of(WORDS, longest=8), vocab_of(task)))
     with pytest.raises(StrategyMismatchError, match="trains no ctc model"):
-        made(build("ctc", *SMALL_FLAGS, words=WORDS), batch([[4, EOS]], [[4, EOS]]))
+        made(fairseq_host.build("ctc", *SMALL_FLAGS, words=WORDS), batch([[4, EOS]], [[4, EOS]]))
     with pytest.raises(StrategyMismatchError, match="a target of 9 tokens, the verifier reads 8"):
         made(drafter, batch([[4, EOS]], [[4] * 8 + [EOS]]))
 
@@ -614,7 +615,7 @@ def test_a_drafter_is_trained_resumed_and_kept_by_accept_len(binarised: Path, tm
     assert last.updates == 24
     assert best.higher_is_better
     assert best.validation == max(lengths)
-    plain = build("transformer", *SMALL_FLAGS)
+    plain = fairseq_host.build("transformer", *SMALL_FLAGS)
     assert last.tensors.keys() == plain.state_dict().keys()
     assert last.state["criterion"] is None
 

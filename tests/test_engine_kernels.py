@@ -358,12 +358,16 @@ def test_bad_plain_kernels_are_found(tmp_path: Path, bad: int) -> None:
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 @pytest.mark.parametrize("bad", BAD)
 def test_bad_kernels_fail_the_tests_of_the_engine(tmp_path: Path, bad: int) -> None:
-    """P2: a build of them fails the test of the kernels, and that of whole passes."""
+    """A build of them fails the test of the kernels, that of whole passes, and P2 and P3 of strategies."""
     native = build_engine(tmp_path, f"-O1 -DNARTK_BAD_KERNEL={bad}")
     tests = {"test_engine_kernels.py": "what_it_is_alone", "test_engine_passes.py": "equal_greedy_search"}
     for file, name in tests.items():
         done = run_tests(native, f"tests/{file}", "-k", f"{name} and fp32", "--tb=no")
         assert done.returncode == 1, done.stdout + done.stderr
         assert " failed" in done.stdout
+    for name in ("p2_no_bit_changes and iad", "p3_ties and twins"):
+        done = run_tests(native, "tests/test_promises_drafters.py", "-k", f"{name} and fp32", "--tb=no")
+        assert " failed" in done.stdout, done.stdout + done.stderr
+        assert " passed" not in done.stdout
     done = run_tests(native, "tests/test_engine_kernels.py", "-k", "what_it_is_alone and int8")
     assert done.returncode == 0, done.stdout + done.stderr  # bad in fp32 alone

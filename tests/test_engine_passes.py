@@ -5,6 +5,7 @@ Symbols: B rows, N tokens of a pass, n of them scored, V words.
 
 from __future__ import annotations
 
+import copy
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -23,6 +24,8 @@ from support.random_transformers import (
     random_source,
     vocabulary,
 )
+from torch import nn
+from torch.nn import functional
 
 from nartk.engine import FORCED_ISA, TYPES
 from nartk.engine.scorer import EngineScorer
@@ -91,6 +94,54 @@ def test_log_probabilities_are_those_of_the_whole_model(seed: int) -> None:
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4)
         np.testing.assert_allclose(scores.log_probs, wanted.max(1), rtol=0, atol=1e-4)
         assert (wanted.max(1) - wanted[np.arange(len(tokens)), scores.best] <= 2e-4).all()
+
+
+def to_bf16(x: torch.Tensor) -> torch.Tensor:
+    return x.bfloat16().float()  # to the nearest, of two the even one
+
+
+def to_int8(x: torch.Tensor) -> torch.Tensor:
+    """Rows as whole numbers of at most 127 times a scale each."""
+    most = x.abs().amax(-1, keepdim=True)
+    numbers = (x * torch.where(most > 0, 127 / most, most)).round()  # of halves the even one
+    return numbers * (most / 127)
+
+
+ROUND = {"bf16": to_bf16, "int8": to_int8}
+
+
+def rounded_twin(model: Transformer, type: str) -> Transformer:
+    """The network with inputs and weights of linear layers, and vectors of words, rounded to a type."""
+    rounded, twin = ROUND[type], copy.deepcopy(model)
+    for module in twin.modules():
+        weight = rounded(module.weight) if isinstance(module, (nn.Linear, nn.Embedding)) else None
+        if isinstance(module, nn.Linear):
+            module.forward = lambda x, w=weight, b=module.bias: functional.linear(rounded(x), w, b)  # type: ignore[method-assign]
+        elif isinstance(module, nn.Embedding):
+            module.forward = lambda words, w=weight: functional.embedding(words, w)  # type: ignore[method-assign]
+    return twin
+
+
+@pytest.mark.parametrize("type", ROUND)
+def test_smaller_types_round_as_a_twin_does(type: str) -> None:
+    """Of torch: but for numbers halfway between two, which fp32's own rounding moves to either."""
+    near, far = [], []
+    for seed in range(16):
+        rng = random.Random(seed)
+        config = random_config(rng, encoder_positions="sinusoidal", decoder_positions="sinusoidal")
+        model = random_model(config, seed)
+        scorer, twin = engine_of(model, type), rounded_twin(model, type)
+        source = random_source(rng, config)
+        (memory,), (context,) = scorer.encode([source]), scorer.open(1)
+        tokens = [scorer.start_token, *(rng.randrange(config.tgt_vocab) for _ in range(15))]
+        found = log_softmax(scorer.run(chain(tokens, 0, memory, context), Want()).rows(range(16)))
+        for network, errors in ((twin, near), (model, far)):
+            with torch.inference_mode():
+                wanted = network(torch.tensor([source]), torch.tensor([tokens]))[0].log_softmax(-1)
+            errors += np.abs(found - wanted.numpy()).max(1).tolist()
+    assert np.median(near) < 1e-4
+    assert max(near) < 0.2
+    assert np.median(far) > 1e-3
 
 
 def random_tree(rng: random.Random, size: int) -> list[int]:
@@ -527,9 +578,9 @@ def scorer_of_logits(logits: Sequence[float]) -> tuple[EngineScorer, Pass]:
         share_embeddings="none",
     )
     model = random_model(config, 1)
-    assert model.decoder_norm is not None
-    model.decoder_norm.weight.zero_()
-    model.decoder_norm.bias.copy_(torch.tensor([1.0, 0, 0, 0]))
+    assert model.decoder.norm is not None
+    model.decoder.norm.weight.zero_()
+    model.decoder.norm.bias.copy_(torch.tensor([1.0, 0, 0, 0]))
     model.output.weight.zero_()
     model.output.weight[:, 0] = torch.tensor(logits)
     scorer = engine_of(model)

@@ -5,43 +5,25 @@ fairseq's own commands run on an installed nartk: a build of it, whose `.pth` fi
 
 from __future__ import annotations
 
-import os
 import random
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from support.commands import own, run
 from support.tiny import SENTENCES
 
 import nartk
 from nartk.cli.convert import main as convert
 
-ROOT = Path(nartk.__file__).parents[1]
 SMALL = (
     "--arch nartk_transformer_tiny --d-model 32 --encoder-heads 2 --decoder-heads 2 --encoder-layers 1"
     " --decoder-layers 1 --criterion nartk_cross_entropy --optimizer nartk_adamw"
 )
 TRAINING = "--lr 0.01 --max-tokens 200 --cpu --seed 7 --no-epoch-checkpoints --log-format simple"
 GENERATION = "--gen-subset valid --cpu --beam 1 --batch-size 8 --max-len-a 0 --max-len-b 20"
-
-
-def run(command: list[str], folder: Path = ROOT, **environment: str) -> str:
-    """Runs a command in a folder and returns what it printed."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-    done = subprocess.run(
-        command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def own(command: str, *arguments: str) -> str:
-    """One of nartk's commands, from the checkout."""
-    code = f"import sys; from nartk.cli.{command} import main; sys.exit(main())"
-    return run([sys.executable, "-c", code, *arguments])
 
 
 class Installed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from dataclasses import fields
 from pathlib import Path
@@ -11,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 from support import fairseq_host
+from support.commands import own
 from support.tiny import SENTENCES
-from test_fairseq_train import own
 
 import nartk
 from nartk.adapters.fairseq import read_checkpoint, to_network
@@ -31,18 +30,6 @@ def _fairseq() -> None:
     fairseq_host.require_fairseq()
 
 
-def build(kind: str, *flags: str, words: int = WORDS) -> Any:
-    """A model built as `fairseq-train` does it: the command line, then the architecture."""
-    from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
-
-    arch = f"nartk_{kind}_tiny"
-    parser = argparse.ArgumentParser()
-    ARCH_MODEL_REGISTRY[arch].add_args(parser.add_argument_group(argument_default=argparse.SUPPRESS))
-    args = parser.parse_args(flags)
-    ARCH_CONFIG_REGISTRY[arch](args)
-    return ARCH_MODEL_REGISTRY[arch].build_model(args, fairseq_host.task(words))
-
-
 def criterion(**options: Any) -> Any:
     """The criterion as fairseq builds it, with its options' defaults but for those given."""
     from fairseq.criterions import CRITERION_REGISTRY
@@ -56,7 +43,7 @@ def criterion(**options: Any) -> Any:
 
 @pytest.mark.parametrize("kind", KIND_NAMES)
 def test_loss_and_gradients_are_the_cores(kind: str) -> None:
-    plugin = build(kind, "--dropout", "0").double()
+    plugin = fairseq_host.build(kind, "--dropout", "0").double()
     core = architectures()[kind].network(plugin.core.config).double()
     core.load_state_dict(plugin.core.state_dict())
     source, prev_output = fairseq_host.padded_batch(WORDS, left=True)
@@ -173,6 +160,6 @@ def test_a_model_begins_with_the_encoder_of_another(binarised: Path, tmp_path: P
         for name in names:
             assert torch.equal(verifier[name], drafter[name]), name
     with pytest.raises(CheckpointError, match=r"'encoder_embedding.words.weight' has shape \[72, 32\]"):
-        build("blockwise", "--init-encoder", str(teacher))
+        fairseq_host.build("blockwise", "--init-encoder", str(teacher))
     with pytest.raises(VocabMismatchError, match=r"the source dictionary of .* and that of the data"):
-        build("blockwise", "--init-encoder", str(folder))
+        fairseq_host.build("blockwise", "--init-encoder", str(folder))

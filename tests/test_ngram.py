@@ -165,6 +165,16 @@ def test_it_copies_the_source() -> None:
     assert (result.passes, result.drafted, result.accepted) == (1, 10, 10)
 
 
+def test_it_finds_what_was_output_while_it_paused() -> None:
+    request = Request(0, (4, 5, 6, 7, 8, 9, EOS), 30)
+    cache = NgramCache(np.arange(20, dtype=np.int32), max_ngram=3, max_draft=4)
+    (state,) = cache.start([request], [0])
+    row = Row(request, 0, 0, EOS, 0.0, state=state)
+    row.tokens += [*range(10, 19), 4, 5, 6]  # which it did not observe
+    (draft,) = cache.draft([row], [18])
+    assert draft.tokens == [7, 8, 9]
+
+
 def test_a_run_forgets_the_one_before() -> None:
     strategy = make_strategy("ngram", {"adaptive": False})
     first, second = (passes(strategy, [[4, 5, 6, 7], [4, 5, 6, 7]]) for _ in range(2))

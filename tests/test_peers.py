@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from support.realtable import EOS, PAD, random_transformer
-from support.scripted import decode, outputs_of
+from support.scripted_passes import decode, outputs_of
 from torch import Tensor
 
 from nartk import _fairseq_compat
@@ -70,7 +70,7 @@ def small(shape: dict[str, Any], **settings: Any) -> Transformer:
         model = Transformer(TransformerConfig(**(sizes | shape | settings))).eval()
         for weights in model.parameters():
             weights += 0.1 * torch.randn_like(weights)
-        for words in (model.encoder_embedding.words, model.decoder_embedding.words):
+        for words in (model.encoder.embedding.words, model.decoder.embedding.words):
             words.weight[PAD] = 0.0
     return model
 

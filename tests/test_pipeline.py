@@ -13,7 +13,9 @@ from support import tiny
 import nartk
 from nartk import pipeline
 from nartk.checkpoint import Checkpoint
-from nartk.pipeline import KEPT, Model
+from nartk.hypothesis import DecodeStats, Hypothesis, Result
+from nartk.pipeline import KEPT, Model, summarize
+from nartk.registry import make_strategy
 
 WORDS = tiny.WORDS.split()
 LINES = ["she go to school", "", "the big old cat sees it ."]
@@ -83,3 +85,24 @@ def test_those_used_last_are_kept(
     # What keeps more or fewer is told apart.
     assert found != loads_by_hand(drafters, KEPT + 1)
     assert found != loads_by_hand(drafters, KEPT - 1)
+
+
+def test_what_took_no_pass_is_no_sentence_of_the_statistics() -> None:
+    outputs = (Hypothesis((5, 2), -1.0),), (Hypothesis((5, 6, 2), -1.0),)
+    first = Result(0, outputs[0], 0.5, passes=2, drafted=3, accepted=1)
+    stats = summarize([first, Result(1, outputs[1], 0.5, passes=3), Result(2, outputs[0])], seconds=2.0)
+    assert (stats.sentences, stats.tokens, stats.passes, stats.drafted, stats.accepted) == (2, 5, 5, 3, 1)
+    assert stats.tokens_per_second == 2.5
+
+
+def test_latency_percentiles_by_hand() -> None:
+    stats = DecodeStats(latencies=[i / 1000 for i in range(1, 101)])
+    assert stats.latency_ms == pytest.approx({"p50": 50.0, "p90": 90.0, "p99": 99.0})
+    assert DecodeStats(latencies=[0.25]).latency_ms == {"p50": 250.0, "p90": 250.0, "p99": 250.0}
+    assert DecodeStats().latency_ms == {"p50": 0.0, "p90": 0.0, "p99": 0.0}
+    assert DecodeStats().tokens_per_second == 0.0
+
+
+def test_the_limit_by_hand() -> None:
+    greedy = make_strategy("greedy", {"max_len": 30, "max_ratio": 1.5})
+    assert [greedy.limit(n) for n in (1, 3, 13, 14, 1000)] == [11, 14, 29, 30, 30]

@@ -432,9 +432,9 @@ def test_nan_is_refused_and_stays_in_its_row(device: torch.device) -> None:
     """A word whose embedding is NaN: its row is refused by name, and a row beside it is as if alone."""
     _, model = simple(device)
     spoilt = random_model(model.config, 5)
-    assert isinstance(spoilt.decoder_embedding.words, nn.Embedding)
+    assert isinstance(spoilt.decoder.embedding.words, nn.Embedding)
     with torch.no_grad():
-        spoilt.decoder_embedding.words.weight[7] = float("nan")
+        spoilt.decoder.embedding.words.weight[7] = float("nan")
         spoilt.output.weight = nn.Parameter(model.output.weight.detach().clone())
     scorer = ReferenceScorer(spoilt, vocabulary(11), device=device)
     memory, contexts = scorer.encode([[5, EOS]]), scorer.open(2)

@@ -8,7 +8,6 @@ import types
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import pytest
-from support.scripted import TableScorer
 from support.scripted_passes import Table, TablePasses
 
 import nartk
@@ -36,7 +35,7 @@ class Barks(Protocol):
 def dog(monkeypatch: pytest.MonkeyPatch) -> type:
     """A strategy of the test's own, gone afterwards."""
     strategies()
-    monkeypatch.setattr(registry, "_STRATEGIES", dict(registry._STRATEGIES))
+    monkeypatch.setattr(registry.DECODERS, "classes", dict(registry.DECODERS.classes))
 
     @register_decoder("dog")
     class Dog:
@@ -86,8 +85,8 @@ def test_a_declaration_makes_a_frozen_dataclass(dog: type) -> None:
 
 def test_the_signature_names_every_option(dog: type) -> None:
     made = make_strategy("dog", {"tail": False, "pitch": 2})
-    assert signature(made, dtype="fp32", model="ab12cd", version="0.1.0") == (
-        "strategy:dog|loudness:3|pitch:2|tail:0|breed:pug|dtype:fp32|nartk:0.1.0|model:ab12cd"
+    assert signature(made, exact=True, dtype="fp32", model="ab12cd", version="0.1.0") == (
+        "strategy:dog|loudness:3|pitch:2|tail:0|breed:pug|exact:1|dtype:fp32|nartk:0.1.0|model:ab12cd"
     )
 
 
@@ -132,13 +131,13 @@ def test_an_unknown_strategy_names_the_nearest() -> None:
 
 
 def test_a_name_is_given_once(dog: type) -> None:
-    with pytest.raises(UsageError, match="two strategies are named 'dog'"):
+    with pytest.raises(UsageError, match="strategy 'dog' is declared twice"):
         register_decoder("dog")(type("Other", (), {}))
 
 
 def test_a_model_of_another_kind_is_refused_before_decoding(dog: type) -> None:
     scorer = TablePasses(Table(10))
-    assert require_protocol(make_strategy("iad", {}), TableScorer(10), scorer) is scorer
+    assert require_protocol(make_strategy("iad", {}), object(), scorer) is scorer
     with pytest.raises(StrategyMismatchError) as caught:
         require_protocol(make_strategy("dog", {}), scorer)
     text = str(caught.value)
@@ -154,11 +153,13 @@ def test_a_model_of_another_kind_is_refused_before_decoding(dog: type) -> None:
 
 
 def test_other_packages_register_through_their_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_STRATEGIES", dict(registry._STRATEGIES))
-    monkeypatch.setattr(registry, "_loaded", False)
+    monkeypatch.setattr(registry.DECODERS, "classes", dict(registry.DECODERS.classes))
+    monkeypatch.setattr(registry.DECODERS, "is_own_loaded", False)
+    monkeypatch.setattr(registry.DECODERS, "is_loaded", False)
     for module in [name for name in sys.modules if name.startswith("nartk.decoders.")]:
         monkeypatch.delitem(sys.modules, module)  # they register again
-    registry._STRATEGIES.clear()
+    registry.DECODERS.classes.clear()
+    monkeypatch.setattr(registry.DRAFTERS, "classes", {})
 
     class Point:
         @staticmethod

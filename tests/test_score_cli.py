@@ -209,7 +209,7 @@ def test_refuses_files_that_cannot_be_read(
     [
         (
             ["ter"],
-            "E102 UnknownStrategy] no metric 'ter'. Fix: choose one of errant, m2, gleu, bleu, chrf, rouge, "
+            "E102 UnknownStrategy] no metric 'ter'. Fix: choose from bleu, chrf, errant, gleu, m2, rouge, "
             "sari.",
         ),
         ([], "the following arguments are required: METRIC"),
@@ -218,12 +218,12 @@ def test_refuses_files_that_cannot_be_read(
             "E101 Usage] HYP is missing. Fix: put HYP before --ref",
         ),
         (["m2", "h", "--gold", "g", "--tokenize", "13a"], "unrecognized arguments: --tokenize 13a"),
-        (["m2", "h", "--gold", "g", "--beta", "0"], "--beta: must be a positive number, but is '0'"),
+        (["m2", "h", "--gold", "g", "--beta", "0"], "--beta of 'm2' is 0.0. Fix: give a value above 0.0"),
         (
             ["m2", "h", "--gold", "g", "--bootstrap", "-1"],
             "--bootstrap: must be a whole number of at least 0",
         ),
-        (["gleu", "h", "--source", "s", "--iterations", "0", "--ref", "r"], "of at least 1, but is '0'"),
+        (["gleu", "h", "--source", "s", "--iterations", "0", "--ref", "r"], "--iterations of 'gleu' is 0"),
         (["bleu", "h", "--ref", "r", "--baseline", "b", "--bootstrap", "0"], "--baseline needs a bootstrap"),
         (["errant", "h"], "errant takes --gold, or --source and --ref"),
         (["errant", "h", "--gold", "g", "--source", "s"], "errant takes --gold, or --source and --ref"),

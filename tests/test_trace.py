@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 import torch
 from support import tiny
+from support.pass_strategies import only
 from support.realtable import EOS
-from support.scripted import ScriptScorer, decode
-from test_dag_decoders import ScriptedGraphs
-from test_tree import OUTPUT, SCRIPT, Proposes, only, plain
+from support.scripted_graphs import ScriptedGraphs
+from support.scripted_passes import ScriptPasses, decode
+from support.traced_graph import GRAPH
 from torch import Tensor
 
 from nartk.cli.decode import main as decode_main
@@ -62,16 +63,6 @@ def record(line: int = 1, *, asked: int = 2, **changes: Any) -> dict[str, Any]:
 def failed(line: int = 1) -> dict[str, Any]:
     error = {"code": "E203", "name": "InputTooLong", "where": "in:1", "message": "9 tokens > 8", "fix": ""}
     return {**head(line, "name", SIGNATURE), "error": error}
-
-
-GRAPH = {
-    "size": 9,
-    "vertices": [0, 3, 5, 8],
-    "words": [[], [["she", -0.5], ["he", -1.5]], [["goes", None]], [["</s>", 0.0]]],
-    "links": [[0, 3, -0.25], [3, 8, -0.125], [0, 5, -2.0]],
-    "path": [0, 3, 8],
-    "said": ["she", "</s>"],
-}
 
 
 def read(*lines: dict[str, Any] | bytes | str) -> list[Traced | NartkError]:
@@ -353,13 +344,12 @@ def test_reach_is_the_sum_over_all_paths(device: torch.device) -> None:
     assert misses(graphs, one_edge) > 0
 
 
-@pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("name", DAG)
 def test_graphs_as_enumeration_has_them(
-    name: str, exact: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
+    name: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graphs = scripted(device)
-    strategy = make_strategy(name, {**DAG[name], "exact": exact})
+    strategy = make_strategy(name, DAG[name])
     plain = list(strategy.run(graphs, graphs.requests(), batch_size=4))
     assert [each.graph for each in plain] == [None] * 6
     found = list(strategy.run(graphs, graphs.requests(), batch_size=4, trace=True))
@@ -418,26 +408,24 @@ def test_a_large_graph_is_shown_in_part(device: torch.device, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("drafts", "trees", "origins"),
+    ("drafts", "origins"),
     [
-        # Of 5 6 7 8 9 eos, 5 6 stand and 7 replaces 1; after that nothing is proposed.
-        ([(5, 6, 1, 1)], True, "ddrvvv"),
+        # Of 5 6 7 8 9 eos, 5 6 are accepted and 7 replaces 1; after that nothing is proposed.
+        ([[5, 6, 1, 1]], "ddrvvv"),
         # The same with branches: 7 replaces 1 and 3.
-        ([(5, 6, 1, 1), (5, 6, 3), (5, 7)], True, "ddrvvv"),
-        # 1 falls, its neighbour 6 stands to its end.
-        ([(5, 1), (5, 6)], True, "ddvvvv"),
-        ([(5, 1), (5, 6)], False, "drvvvv"),  # a chain, the first, is all that is read
-        ([(5, 6, 7, 8, 9, EOS)], True, "dddddd"),
-        ([(4,)], True, "rvvvvv"),
+        ([[5, 6, 1, 1], [5, 6, 3], [5, 7]], "ddrvvv"),
+        # 1 is rejected, its neighbour 6 is accepted to its end.
+        ([[5, 1], [5, 6]], "ddvvvv"),
+        ([[5, 1]], "drvvvv"),
+        ([[5, 6, 7, 8, 9, EOS]], "dddddd"),
+        ([[4]], "rvvvvv"),
     ],
 )
-def test_a_token_in_the_place_of_a_drafted_one_is_a_rollback(
-    drafts: list[tuple[int, ...]], trees: bool, origins: str, device: torch.device
-) -> None:
-    scorer: Any = ScriptScorer(10, SCRIPT, device=device)
-    scorer = scorer if trees else plain(scorer)
-    (found,) = decode(Proposes(what=only(drafts)), scorer, [Request(0, (4, EOS), 20)], trace=True)
-    assert list(found.hypotheses[0].tokens) == OUTPUT
+def test_a_token_in_the_place_of_a_drafted_one_is_a_rollback(drafts: list[list[int]], origins: str) -> None:
+    output = [5, 6, 7, 8, 9, EOS]
+    scorer = ScriptPasses(10, {(4, EOS): output})
+    (found,) = decode(only(drafts), scorer, [Request(0, (4, EOS), 20)], trace=True)
+    assert list(found.hypotheses[0].tokens) == output
     assert "".join(each.origin[0] for each in found.hypotheses[0].trace or ()) == origins
 
 
@@ -463,7 +451,7 @@ def trace_of(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *flags
 
 @pytest.mark.parametrize(
     "flags",
-    ["iad --no-adaptive", "greedy", "beam --nbest 3", "sample --nbest 2", "iad --no-exact --no-adaptive"],
+    ["iad --no-adaptive", "greedy", "beam --nbest 3", "sample --nbest 2"],
 )
 def test_every_strategys_trace_is_read_back(
     flags: str,

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_trace import GRAPH
+from support.traced_graph import GRAPH
 
 from nartk.tracing import ORIGINS, Traced, page
 

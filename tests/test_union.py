@@ -20,13 +20,13 @@ from support.scripted_passes import (
     ScriptPasses,
     decode,
     differing,
+    edge_request,
     outputs_of,
     plain_greedy,
     random_request,
     random_table,
 )
 from support.transformers_small import random_requests
-from test_draft_loop import edge_request
 
 from nartk.decoders.drafters.union import Union
 from nartk.decoders.loop.acceptance import Verdict, Verified

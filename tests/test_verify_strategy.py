@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 from support import tiny
+from support.copies import aligned_rule, edited, ids, passes_by_hand, repetitive_pair, spelled, weighed_rule
 from support.pass_strategies import given_drafts
 from support.scripted_passes import (
     ScriptPasses,
@@ -29,7 +30,6 @@ from support.scripted_passes import (
     plain_greedy,
 )
 from support.transformers_small import random_config, random_model, random_requests, vocabulary
-from test_iad import aligned_rule, edited, ids, passes_by_hand, repetitive_pair, spelled, weighed_rule
 
 import nartk.pipeline
 from nartk.cli.decode import main

@@ -167,7 +167,6 @@ def test_a_strategy_that_needs_torch_says_so(model: str) -> None:
     ("args", "environment", "what", "fix"),
     [
         (["--device", "cuda"], {}, "--device cuda", ""),
-        (["--dtype", "fp16"], {}, "a transformer model in fp16", ""),
         (
             [],
             {engine.LEFT_OUT: "1"},

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from nartk.decoders.loop.acceptance import Verdict, Verified
-from nartk.decoders.loop.drafter import Draft, PlainDrafter
+from nartk.decoders.loop.drafter import Draft, Drafter, DrafterOptions, PlainDrafter
 from nartk.decoders.loop.rows import Row
 from nartk.hypothesis import Request
-from nartk.passes import IntArray
+from nartk.passes import CopiesSource, IntArray, texts_of
+from nartk.registry import option, register_drafter
 
 _GRAMS = 1 << 19  # n-grams that are remembered, of all sentences
 _BEFORE = -2  # stands before the first word of a text
@@ -37,6 +38,24 @@ class Texts:
     rank: int
     output: list[int] = field(default_factory=lambda: [_BEFORE])
     places: dict[Gram, Place] = field(default_factory=dict)
+
+
+@register_drafter("ngram")
+class NgramDrafts(DrafterOptions):
+    """What followed the same words before, in this sentence or in others of the run."""
+
+    needs: ClassVar[type | tuple[type, ...]] = (CopiesSource,)
+
+    max_ngram: int = option(4, "longest suffix of the output that is looked up, tokens", low=1)
+    max_draft: int = option(10, "longest draft, tokens; 0: none", low=0)
+
+    @classmethod
+    def beside_others(cls: Any, longest: int) -> DrafterOptions:
+        made: DrafterOptions = cls(max_draft=longest)
+        return made
+
+    def make_drafter(self, scorer: Any) -> Drafter:
+        return NgramCache(scorer.source_to_target, max_ngram=self.max_ngram, max_draft=self.max_draft)
 
 
 class NgramCache(PlainDrafter):
@@ -68,8 +87,8 @@ class NgramCache(PlainDrafter):
     def _start(self, request: Request) -> Texts:
         texts = Texts(self.texts + 1)
         self.texts += 2
-        targets = self.targets
-        source = [_BEFORE, *(targets[word] for word in request.source[:-1])]
+        targets, (words,) = self.targets, texts_of([request.source])
+        source = [_BEFORE, *(targets[word] for word in words[:-1])]
         for position in range(1, len(source)):
             self._record(texts, texts.rank - 1, source, position)
         return texts

@@ -7,15 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from typing import ClassVar
 
 import numpy as np
 
 from nartk.decoders.drafters.lattice import BRANCHES, Lattice, options_of
-from nartk.decoders.loop.drafter import Draft, PlainDrafter
+from nartk.decoders.drafters.parallel import ParallelDrafts
+from nartk.decoders.loop.drafter import Draft, Drafter, PlainDrafter
 from nartk.decoders.loop.rows import Row
 from nartk.hypothesis import Request
 from nartk.parallel import BlockScorer, Canvas, always_banned
 from nartk.passes import FloatArray, IntArray, Want
+from nartk.registry import register_drafter
+
+
+@register_drafter("block")
+class BlockDrafts(ParallelDrafts):
+    """The places behind the output, filled at once."""
+
+    needs: ClassVar[type | tuple[type, ...]] = (BlockScorer,)
+
+    def make_drafter(self, scorer: BlockScorer) -> Drafter:
+        return BlockDrafter(scorer, longest=self.block_size, nodes=self.tree)
 
 
 class BlockDrafter(PlainDrafter):

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from nartk.decoders.drafters.lattice import BRANCHES, Lattice, Option, likeliest_pairs
-from nartk.decoders.loop.drafter import Draft, PlainDrafter
+from nartk.decoders.drafters.parallel import ParallelDrafts
+from nartk.decoders.loop.drafter import Draft, Drafter, PlainDrafter
 from nartk.decoders.loop.rows import Row
 from nartk.hypothesis import Request
 from nartk.parallel import GraphScorer
 from nartk.passes import FloatArray, IntArray, Ragged, Want
+from nartk.registry import register_drafter
 
 _WORDS = 8  # of each vertex, the likeliest; all others count as equally likely
 _REST = 1e-6  # probability that is left for them, at least
@@ -53,6 +56,16 @@ class GraphState:
             listed = np.where(self.words == token, self.log_probs, -np.inf).max(1)
             self.forward = (self.forward[:, None] + self.links).max(0) + np.maximum(listed, self.others)
         self.seen = len(output)
+
+
+@register_drafter("graph")
+class GraphDrafts(ParallelDrafts):
+    """The lookahead path from the vertex at which the output ends."""
+
+    needs: ClassVar[type | tuple[type, ...]] = (GraphScorer,)
+
+    def make_drafter(self, scorer: GraphScorer) -> Drafter:
+        return GraphDrafter(scorer, longest=self.block_size, nodes=self.tree)
 
 
 class GraphDrafter(PlainDrafter):

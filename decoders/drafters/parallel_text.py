@@ -10,16 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
+from typing import ClassVar
 
 import numpy as np
 
 from nartk.decoders.drafters.aligned_text import AlignedText, aligned_position, spelling
 from nartk.decoders.drafters.lattice import BRANCHES, Lattice, Option, likeliest_pairs, options_of
-from nartk.decoders.loop.drafter import Draft, PlainDrafter
+from nartk.decoders.drafters.parallel import ParallelDrafts
+from nartk.decoders.loop.drafter import Draft, Drafter, PlainDrafter
 from nartk.decoders.loop.rows import Row
 from nartk.hypothesis import Request
 from nartk.parallel import Canvas, CanvasScorer, FrameScorer, ParallelScorer, always_banned
 from nartk.passes import FloatArray, IntArray, Want
+from nartk.registry import register_drafter
 
 _QUIET = -50.0  # log-probability that a frame says nothing, at least: sums of it stay numbers
 
@@ -91,6 +94,16 @@ class TextDrafter(PlainDrafter):
         return draft
 
 
+@register_drafter("canvas")
+class CanvasDrafts(ParallelDrafts):
+    """A canvas of the likeliest length, filled once."""
+
+    needs: ClassVar[type | tuple[type, ...]] = (CanvasScorer,)
+
+    def make_drafter(self, scorer: CanvasScorer) -> Drafter:
+        return CanvasDrafter(scorer, longest=self.block_size, nodes=self.tree)
+
+
 class CanvasDrafter(TextDrafter):
     """Fills the canvas of the likeliest length once."""
 
@@ -122,6 +135,16 @@ class CanvasDrafter(TextDrafter):
                 options = _options(scores.top[part], scores.top_log_probs[part], vocab.eos)
             texts.append(self.predicted(best[part], options))
         return texts
+
+
+@register_drafter("frames")
+class FrameDrafts(ParallelDrafts):
+    """The likeliest labels of all frames, read once."""
+
+    needs: ClassVar[type | tuple[type, ...]] = (FrameScorer,)
+
+    def make_drafter(self, scorer: FrameScorer) -> Drafter:
+        return FrameDrafter(scorer, longest=self.block_size, nodes=self.tree)
 
 
 class FrameDrafter(TextDrafter):

@@ -9,17 +9,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice, takewhile
 from operator import eq
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from nartk.decoders.loop.drafter import Draft, PlainDrafter
+from nartk.decoders.loop.drafter import Draft, Drafter, DrafterOptions, PlainDrafter
 from nartk.decoders.loop.rows import Row
 from nartk.errors import StrategyMismatchError, UsageError
 from nartk.hypothesis import Request
 from nartk.passes import ROOT, FloatArray, IntArray, Pass, PassScorer, Scores, Want
+from nartk.registry import option, register_drafter
 
 DRAFTER_HELP = "name or folder of the small autoregressive model that drafts"
+
+
+@register_drafter("small-model")
+class SmallModelDrafts(DrafterOptions):
+    """What a small autoregressive model goes on with, its best words."""
+
+    needs: ClassVar[type | tuple[type, ...]] = (PassScorer,)
+    of_model: ClassVar[bool] = True
+
+    drafter: str = option("", DRAFTER_HELP, model=True, smaller=True, arrays=True)
+    block_size: int = option(5, "longest draft, tokens", low=1)
+
+    def make_drafter(self, scorer: PassScorer) -> Drafter:
+        return SmallModel(scorer, self.block_size, PickBest())
 
 
 def small_model(helpers: Mapping[str, Any], strategy: str) -> PassScorer:

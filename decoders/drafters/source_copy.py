@@ -7,14 +7,21 @@ for the position that the output has reached in the source.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
-from nartk.decoders.drafters.aligned_text import AlignedText, Spelling, aligned_position, unique_position
-from nartk.decoders.loop.drafter import Draft, PlainDrafter
+from nartk.decoders.drafters.aligned_text import (
+    AlignedText,
+    Spelling,
+    aligned_position,
+    spelling,
+    unique_position,
+)
+from nartk.decoders.loop.drafter import Draft, Drafter, DrafterOptions, PlainDrafter
 from nartk.decoders.loop.rows import Row
 from nartk.errors import StrategyMismatchError
 from nartk.hypothesis import Request
-from nartk.passes import CopiesSource, IntArray
+from nartk.passes import CopiesSource, IntArray, texts_of
+from nartk.registry import option, register_drafter
 
 
 def require_copying(scorer: Any, flag: str) -> CopiesSource:
@@ -22,6 +29,30 @@ def require_copying(scorer: Any, flag: str) -> CopiesSource:
     if not isinstance(scorer, CopiesSource):
         raise StrategyMismatchError(f"{flag} needs a CopiesSource, this model is none", fix="leave it out")
     return scorer
+
+
+@register_drafter("source")
+class SourceDrafts(DrafterOptions):
+    """The rest of the source, from the position on that the output has reached."""
+
+    needs: ClassVar[type | tuple[type, ...]] = (CopiesSource,)
+
+    anchor: str = option(
+        "aligned",
+        "how to find the output's position in the source: by its longest recurring suffix and what was "
+        "copied before, or only by a suffix of 1 to 3 tokens that occurs once",
+        choices=("aligned", "unique"),
+    )
+    max_draft: int = option(0, "longest draft, tokens; 0: no bound", low=0)
+
+    @classmethod
+    def beside_others(cls: Any, longest: int) -> DrafterOptions:
+        made: DrafterOptions = cls(max_draft=longest)
+        return made
+
+    def make_drafter(self, scorer: Any) -> Drafter:
+        spelt = spelling(scorer.vocab) if self.anchor == "aligned" else None
+        return SourceCopy(scorer.source_to_target, spelt, max_draft=self.max_draft)
 
 
 class SourceCopy(PlainDrafter):
@@ -52,8 +83,8 @@ class SourceCopy(PlainDrafter):
 
     def text(self, request: Request) -> AlignedText:
         """A request's source, which an output copies."""
-        targets = self.targets
-        return AlignedText([targets[word] for word in request.source[:-1]])
+        targets, (words,) = self.targets, texts_of([request.source])
+        return AlignedText([targets[word] for word in words[:-1]])
 
     def draft(self, rows: Sequence[Row], budgets: Sequence[int]) -> list[Draft]:
         pairs = zip(rows, budgets, strict=True)

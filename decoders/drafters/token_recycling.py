@@ -7,14 +7,19 @@ word is a guess at what follows it elsewhere. Symbols: V words, k candidates a w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
 from nartk.decoders.loop.acceptance import Verdict, Verified
-from nartk.decoders.loop.drafter import Draft, PlainDrafter
+from nartk.decoders.loop.drafter import Draft, Drafter, DrafterOptions, PlainDrafter
 from nartk.decoders.loop.rows import Row
+from nartk.decoders.loop.trees import parse_shape
 from nartk.hypothesis import Request
-from nartk.passes import ROOT, IntArray, Want
+from nartk.passes import ROOT, IntArray, PassScorer, Want
+from nartk.registry import option, register_drafter
+
+_LEVELS = 6  # what was ranked after a word elsewhere hardly ever follows further on
 
 
 class AdjacencyMatrix:
@@ -36,6 +41,40 @@ class AdjacencyMatrix:
         """The candidates after a word, the best first; -1 in the place of those that there are not."""
         found: list[int] = self._candidates[word].tolist()
         return found
+
+
+@register_drafter("recycling")
+class RecycledWords(DrafterOptions):
+    """The words that the verifier ranked best after the same tokens."""
+
+    needs: ClassVar[type | tuple[type, ...]] = (PassScorer,)
+
+    k: int = option(8, "candidates kept after each word; the best that the draft does not yet hold", low=1)
+    max_draft: int = option(_LEVELS, "longest draft, tokens; 0: none", low=0)
+    tree: str = option(
+        "",
+        "how many of them are drafted at each level, such as 4x3x2, and the best further on: fewer passes, "
+        "each of which verifies more, which costs a CPU more than it saves; '': the best alone",
+    )
+
+    def __post_init__(self) -> None:
+        if self.tree:
+            parse_shape(self.tree)
+
+    @classmethod
+    def beside_others(cls: Any, longest: int) -> DrafterOptions:
+        made: DrafterOptions = cls(max_draft=min(longest, _LEVELS), tree="4x3x2")
+        return made
+
+    def make_drafter(self, scorer: PassScorer) -> Drafter:
+        return TokenRecycling(
+            len(scorer.vocab),
+            start_token=scorer.start_token,
+            eos=scorer.vocab.eos,
+            k=self.k,
+            max_draft=self.max_draft,
+            shape=parse_shape(self.tree) if self.tree else (),
+        )
 
 
 class TokenRecycling(PlainDrafter):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import lt
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 from nartk.hypothesis import Request
 from nartk.passes import ROOT, FloatArray, Want
+from nartk.registry import DRAFTERS
 
 if TYPE_CHECKING:
     from nartk.decoders.loop.acceptance import Verdict, Verified
@@ -70,6 +71,36 @@ class Drafter(Protocol):
 
     def stop(self, states: Sequence[State]) -> None:
         """Gives back what rows hold that leave, whatever they leave for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrafterOptions:
+    """Base of what declares a drafter (`register_drafter`): its options, and how it is made.
+
+    A strategy that drafts with it alone derives from it as well, and so has its options and makes it.
+
+    Attributes:
+        needs: The protocols of the scorer that it is made of.
+        of_model: Whether that is the scorer of another model, which `--drafter` names; else the verifier's.
+    """
+
+    name: ClassVar[str]
+    needs: ClassVar[type | tuple[type, ...]]
+    of_model: ClassVar[bool] = False
+
+    @classmethod
+    def beside_others(cls, longest: int) -> DrafterOptions:
+        """As its drafts are made where others' are verified with them, in one tree of so many levels."""
+        return cls()
+
+    def make_drafter(self, scorer: Any) -> Drafter:
+        """What drafts in a run, made of a scorer that speaks `needs`."""
+        raise NotImplementedError
+
+
+def of_verifier() -> list[str]:
+    """The names of the drafters that need no other model."""
+    return [name for name, each in DRAFTERS.all().items() if not each.of_model]  # type: ignore[attr-defined]
 
 
 class PlainDrafter:

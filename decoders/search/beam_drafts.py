@@ -10,6 +10,8 @@ from nartk.hypothesis import Request
 from nartk.passes import ROOT, IntArray, PassScorer
 
 _REMEMBERED = 2  # successors of a word
+# By name, whether a draft copies the source, and whether it has the words that were best before.
+DRAFTS = {"none": (False, False), "source": (True, False), "recycling": (False, True), "both": (True, True)}
 
 
 class Successors:
@@ -90,14 +92,15 @@ class BeamDrafter:
 
 
 def make_beam_drafter(scorer: PassScorer, draft: str, max_draft: int) -> BeamDrafter | None:
-    """The drafter that is named `none`, `source`, `recycling` or `both`."""
-    if draft == "none":
+    """The drafter that is named so in `DRAFTS`."""
+    copies, remembers = DRAFTS[draft]
+    if not copies and not remembers:
         return None
     copy = None
-    if draft in ("source", "both"):
+    if copies:
         targets = require_copying(scorer, f"--draft {draft}").source_to_target
         copy = SourceCopy(targets, spelling(scorer.vocab), max_draft=max_draft)
-    successors = Successors() if draft in ("recycling", "both") else None
+    successors = Successors() if remembers else None
     return BeamDrafter(
         copy, successors, start_token=scorer.start_token, eos=scorer.vocab.eos, max_draft=max_draft
     )

@@ -32,6 +32,7 @@ def to_ctranslate2(
     folder: Path,
     *,
     source_vocab: Vocab | None = None,
+    start_token: int | None = None,
     quantization: str | None = None,
 ) -> None:
     """Writes a model that `ctranslate2.Translator` loads; its sources are words that end with eos.
@@ -40,6 +41,7 @@ def to_ctranslate2(
         vocab: Of the target.
         folder: Must not exist.
         source_vocab: Where it differs from `vocab`.
+        start_token: What outputs begin after; None: eos.
         quantization: As CTranslate2 names it, such as ``int8``; None: the weights' own type.
 
     Raises:
@@ -51,7 +53,7 @@ def to_ctranslate2(
     spec.register_target_vocabulary(list(vocab.words))
     for name in ("bos", "eos", "unk"):
         setattr(spec.config, f"{name}_token", vocab.words[getattr(vocab, name)])
-    spec.config.decoder_start_token = vocab.words[vocab.eos]
+    spec.config.decoder_start_token = vocab.words[vocab.eos if start_token is None else start_token]
 
     class Converter(ctranslate2.converters.Converter):  # type: ignore[name-defined]
         def _load(self) -> Any:
@@ -78,8 +80,8 @@ def _spec(model: Transformer, specs: Any) -> Any:
         layernorm_embedding=config.norm_embedding,
     )
     stacks: tuple[tuple[Any, Any, Sequence[Any], Any], ...] = (
-        (encoder, model.encoder_embedding, model.encoder_layers, model.encoder_norm),
-        (decoder, model.decoder_embedding, model.decoder_layers, model.decoder_norm),
+        (encoder, model.encoder.embedding, model.encoder.layers, model.encoder.norm),
+        (decoder, model.decoder.embedding, model.decoder.layers, model.decoder.norm),
     )
     for spec, embedding, layers, norm in stacks:
         longest = config.max_source_len if spec is encoder else config.max_target_len

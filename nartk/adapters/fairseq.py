@@ -29,7 +29,7 @@ from nartk.errors import (
     VocabMismatchError,
 )
 from nartk.files import writing
-from nartk.models.serving import DTYPES
+from nartk.models.reference import DTYPES
 from nartk.models.transformer import Transformer, TransformerConfig
 from nartk.vocab import SPECIALS, Vocab
 

@@ -55,13 +55,14 @@ def import_transformers() -> ModuleType:
     return transformers
 
 
-def to_hugging_face(model: Transformer, vocab: Vocab) -> Any:
+def to_hugging_face(model: Transformer, vocab: Vocab, *, start_token: int | None = None) -> Any:
     """A Hugging Face model, in evaluation mode, that gives `model`'s logits.
 
-    Its `generate` begins with eos, as our models do; `save_pretrained` writes all it needs.
+    Its `save_pretrained` writes all it needs.
 
     Args:
         vocab: Of the target.
+        start_token: What outputs begin after; None: eos.
 
     Raises:
         MissingDependencyError: transformers is not installed.
@@ -69,6 +70,8 @@ def to_hugging_face(model: Transformer, vocab: Vocab) -> Any:
     """
     transformers = import_transformers()
     config = model.config
+    if start_token is None:
+        start_token = vocab.eos
     if config.encoder_norm_first != config.decoder_norm_first:
         raise UnsupportedCheckpointError("pre-norm on one side and post-norm on the other")
     kin = _KIN[config.encoder_norm_first, config.norm_embedding]
@@ -93,7 +96,7 @@ def to_hugging_face(model: Transformer, vocab: Vocab) -> Any:
         "pad_token_id": vocab.pad,
         "bos_token_id": vocab.bos,
         "eos_token_id": vocab.eos,
-        "decoder_start_token_id": vocab.eos,
+        "decoder_start_token_id": start_token,
         "forced_eos_token_id": None,
     }
     if kin.name == "Marian":
@@ -105,8 +108,8 @@ def to_hugging_face(model: Transformer, vocab: Vocab) -> Any:
     weights = {f"model.{name}": tensor for name, tensor in fairseq_names(model).items()}
     weights["lm_head.weight"] = model.output.weight.detach()
     for side, embedding, longest in (
-        ("encoder", model.encoder_embedding, config.max_source_len),
-        ("decoder", model.decoder_embedding, config.max_target_len),
+        ("encoder", model.encoder.embedding, config.max_source_len),
+        ("decoder", model.decoder.embedding, config.max_target_len),
     ):
         name = f"model.{side}.embed_positions.weight"
         weights[name] = torch.zeros_like(theirs.get_parameter(name))
@@ -124,6 +127,6 @@ def to_hugging_face(model: Transformer, vocab: Vocab) -> Any:
         bos_token_id=vocab.bos,
         eos_token_id=vocab.eos,
         pad_token_id=vocab.pad,
-        decoder_start_token_id=vocab.eos,
+        decoder_start_token_id=start_token,
     )
     return theirs

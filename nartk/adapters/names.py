@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,8 @@ def fairseq_names(model: Transformer) -> dict[str, Tensor]:
     """
     found: dict[str, Tensor] = {}
     for side, embedding, layers, norm in (
-        ("encoder", model.encoder_embedding, model.encoder_layers, model.encoder_norm),
-        ("decoder", model.decoder_embedding, model.decoder_layers, model.decoder_norm),
+        ("encoder", model.encoder.embedding, model.encoder.layers, model.encoder.norm),
+        ("decoder", model.decoder.embedding, model.decoder.layers, model.decoder.norm),
     ):
         found[f"{side}.embed_tokens.weight"] = embedding.words.weight
         found |= _norm(f"{side}.layernorm_embedding", embedding.norm)
@@ -46,9 +46,10 @@ def _norm(name: str, norm: nn.LayerNorm | None) -> dict[str, Tensor]:
 def _layer(prefix: str, layer: EncoderLayer | DecoderLayer) -> Iterator[tuple[str, Tensor]]:
     yield from _attention(f"{prefix}.self_attn", layer.self_attention)
     yield from _norm(f"{prefix}.self_attn_layer_norm", layer.self_norm).items()
-    if isinstance(layer, DecoderLayer):
-        yield from _attention(f"{prefix}.encoder_attn", layer.cross_attention)
-        yield from _norm(f"{prefix}.encoder_attn_layer_norm", layer.cross_norm).items()
+    cross: Any = layer
+    if hasattr(cross, "cross_attention"):
+        yield from _attention(f"{prefix}.encoder_attn", cross.cross_attention)
+        yield from _norm(f"{prefix}.encoder_attn_layer_norm", cross.cross_norm).items()
     for name, linear in (("fc1", layer.ffn.up), ("fc2", layer.ffn.down)):
         yield f"{prefix}.{name}.weight", linear.weight
         yield f"{prefix}.{name}.bias", linear.bias

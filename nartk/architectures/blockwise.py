@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nartk.architectures import register_architecture
-from nartk.architectures.transformer import TransformerConfig, setting
+from nartk.architectures.transformer import TINY, TransformerConfig, setting
+from nartk.parallel import BlockScorer
 
 
 @register_architecture(
     "blockwise",
+    protocols=(BlockScorer,),
+    criterions=("nartk_nar", "nartk_drafter"),
+    presets={"": {}, "_tiny": TINY},
     network="nartk.models.blockwise:Blockwise",
     scorer="nartk.models.blockwise:BlockwiseScorer",
     engine="nartk.engine.parallel_scorer:BlockwiseEngine",

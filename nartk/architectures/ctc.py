@@ -5,14 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nartk.architectures import register_architecture
-from nartk.architectures.transformer import TransformerConfig, setting
+from nartk.architectures.transformer import TINY, TransformerConfig, setting
 from nartk.errors import UsageError
+from nartk.parallel import FrameScorer
 
 _MOST_FRAMES = 16  # frames of a source token; more is a mistake or a corrupt file
 
 
 @register_architecture(
     "ctc",
+    protocols=(FrameScorer,),
+    criterions=("nartk_nar",),
+    presets={"": {}, "_tiny": TINY},
     network="nartk.models.ctc:CtcNat",
     scorer="nartk.models.ctc_scorer:CtcScorer",
     engine="nartk.engine.parallel_scorer:CtcEngine",

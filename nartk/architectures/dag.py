@@ -6,14 +6,18 @@ import re
 from dataclasses import dataclass
 
 from nartk.architectures import register_architecture
-from nartk.architectures.transformer import TransformerConfig, linear, setting
+from nartk.architectures.transformer import TINY, TransformerConfig, linear, setting
 from nartk.errors import UsageError
+from nartk.parallel import GraphScorer
 
 _SCALE = re.compile(r"(\d+(?:\.\d+)?)(?:~(\d+(?:\.\d+)?))?")
 
 
 @register_architecture(
     "dag",
+    protocols=(GraphScorer,),
+    criterions=("nartk_nar",),
+    presets={"": {}, "_tiny": TINY},
     network="nartk.models.da_transformer:DaTransformer",
     scorer="nartk.models.dag_scorer:DagScorer",
     engine="nartk.engine.parallel_scorer:DagEngine",

@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nartk.architectures import register_architecture
-from nartk.architectures.transformer import TransformerConfig, linear, setting
+from nartk.architectures.transformer import TINY, TransformerConfig, linear, setting
 from nartk.errors import UsageError
+from nartk.parallel import CanvasScorer
 
 
 @register_architecture(
     "nat",
+    protocols=(CanvasScorer,),
+    criterions=("nartk_nar",),
+    presets={"": {}, "_tiny": TINY},
     network="nartk.models.nat:Nat",
     scorer="nartk.models.nat_scorer:NatScorer",
     engine="nartk.engine.parallel_scorer:NatEngine",

@@ -13,10 +13,33 @@ import numpy.typing as npt
 
 from nartk.architectures import register_architecture
 from nartk.errors import CheckpointError, UsageError
+from nartk.passes import CopiesSource, PassScorer
 
 _LARGEST = 10_000_000  # of any size in a configuration: a larger one is a corrupt file
 _MOST_LAYERS = 1000
 _MOST_POSITIONS = 100_000  # tokens
+
+# The weights with a row for each word.
+SOURCE_WORDS = "encoder_embedding.words.weight"
+TARGET_WORDS = ("decoder_embedding.words.weight", "output.weight")
+
+_BIG = {
+    "d_model": 1024,
+    "encoder_ffn": 4096,
+    "decoder_ffn": 4096,
+    "encoder_heads": 16,
+    "decoder_heads": 16,
+    "dropout": 0.3,
+}
+TINY = {
+    "d_model": 64,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_ffn": 256,
+    "decoder_ffn": 256,
+    "encoder_heads": 4,
+    "decoder_heads": 4,
+}
 
 C = TypeVar("C", bound="TransformerConfig")
 
@@ -44,11 +67,19 @@ def setting(default: Any, help: str, *, choices: Sequence[str] | None = None) ->
 
 @register_architecture(
     "transformer",
+    protocols=(PassScorer, CopiesSource),
+    criterions=("nartk_cross_entropy", "nartk_drafter"),
+    presets={
+        "": {},
+        "_base": {},
+        "_tiny": TINY,
+        "_big": _BIG,
+        "_9_3": {"encoder_layers": 9, "decoder_layers": 3},
+        "_12_2": {"encoder_layers": 12, "decoder_layers": 2},
+    },
     network="nartk.models.transformer:Transformer",
-    scorer="nartk.models.transformer_scorer:TransformerScorer",
+    scorer="nartk.models.reference:ReferenceScorer",
     engine="nartk.engine.scorer:EngineScorer",
-    tensors="nartk.models.tensor_engine:TensorEngine",
-    autoregressive=True,
 )
 @dataclass(frozen=True)
 class TransformerConfig:

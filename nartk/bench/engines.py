@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
+import shlex
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -15,14 +18,14 @@ from typing import Any, ClassVar, get_type_hints
 import torch
 
 from nartk.architectures import architecture
-from nartk.bench.costs import watched
 from nartk.bench.work import Job
 from nartk.checkpoint import Checkpoint, load_checkpoint
 from nartk.errors import MissingDependencyError, NartkError, StrategyMismatchError, UsageError
 from nartk.hypothesis import Result
-from nartk.models.serving import DTYPES
-from nartk.pipeline import Model, load, load_network, model_folder, summarize
-from nartk.registry import option, options_of, reads_drafts
+from nartk.models.reference import DTYPES
+from nartk.passes import PassScorer
+from nartk.pipeline import load, load_network, model_folder, summarize
+from nartk.registry import option, options_of, protocols, reads_drafts
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class Spec:
         dtype: fp32, bf16, fp16 or int8.
         model: The model that a strategy decodes with; empty: the benchmark's.
         replicas: Engines of one thread of a strategy.
+        command: Of a program that is a peer by itself; empty: none.
     """
 
     label: str
@@ -44,11 +48,12 @@ class Spec:
     dtype: str
     model: str = ""
     replicas: int = 1
+    command: str = ""
 
     @property
     def peer(self) -> bool:
-        """Whether it is another library."""
-        return self.name in PEERS
+        """Whether it is another library or program."""
+        return bool(self.command) or self.name in PEERS
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,7 @@ class Outcome:
         latencies: Seconds of each sentence from its entry into a batch to its end, in any order; empty where
             the engine does not tell.
         passes, drafted, accepted: Summed over sentences; None where the engine does not tell.
+        seconds: What it took, where the engine itself tells the time.
     """
 
     tokens: list[list[int]]
@@ -91,6 +97,13 @@ class Outcome:
     passes: int | None = None
     drafted: int | None = None
     accepted: int | None = None
+    seconds: float | None = None
+
+
+def require_threads(replicas: int, threads: int) -> None:
+    """Refuses more replicas than threads: figures are of as many threads as they say."""
+    if replicas > threads:
+        raise UsageError(f"{replicas} replicas have {replicas} threads, more than --threads {threads}")
 
 
 _load = functools.cache(load)  # engines that share a process have the same weights at the same place
@@ -100,8 +113,10 @@ class NartkEngine:
     """A strategy of nartk. It learns within a job, as in a run of nartk-decode."""
 
     by_sentence: ClassVar[bool] = False
+    in_process: ClassVar[bool] = True
 
     def __init__(self, spec: Spec, setup: Setup) -> None:
+        require_threads(spec.replicas, setup.threads)
         self.model = _load(
             spec.model or setup.model,
             device=setup.device,
@@ -114,40 +129,7 @@ class NartkEngine:
 
     def decode(self, job: Job, batch_size: int) -> Outcome:
         """Decodes from text to text."""
-        return self._decode(self.model, self.strategy, job, batch_size)
-
-    def costs(self, job: Job, batch_size: int) -> dict[str, float]:
-        """The seconds that each of `costs.PARTS` takes of a decoding, and the rest."""
-        model, watch = watched(self.model)
-        start = time.perf_counter()
-        stats = summarize(self._results(model, self.strategy, job, batch_size), 0.0)
-        whole = time.perf_counter() - start
-        # The loop over passes measures itself; the start of a draft is counted with drafting there.
-        spent = {
-            "encode": watch.seconds["encode"] + stats.encode_seconds,
-            "start": watch.seconds["start"],
-            "draft": watch.seconds["draft"] + stats.draft_seconds,
-            "verify": watch.seconds["verify"] + stats.verify_seconds,
-        }
-        return {**spent, "rest": whole - sum(spent.values())}
-
-    def _results(self, model: Model, strategy: Any, job: Job, batch_size: int) -> list[Result]:
-        found: dict[int, Result] = {}
-        for index, outcome in model.stream(
-            job.lines,
-            strategy,
-            batch_size=batch_size,
-            prefixes=job.prefixes if job.forced is None else job.forced,
-            drafts=job.drafts if reads_drafts(strategy) else None,
-            truncate=job.truncate,
-        ):
-            if isinstance(outcome, NartkError):
-                raise outcome
-            found[index] = outcome
-        return [found[index] for index in range(len(job.lines))]
-
-    def _decode(self, model: Model, strategy: Any, job: Job, batch_size: int) -> Outcome:
-        results = self._results(model, strategy, job, batch_size)
+        results = self._results(job, batch_size)
         stats = summarize(results, 0.0)
         return Outcome(
             tokens=[list(result.hypotheses[0].tokens) for result in results],
@@ -157,6 +139,63 @@ class NartkEngine:
             drafted=stats.drafted,
             accepted=stats.accepted,
         )
+
+    def costs(self, job: Job, batch_size: int) -> dict[str, float] | None:
+        """The seconds that each of `report.PARTS` takes of a decoding from ids to ids.
+
+        None where the strategy does not tell.
+        """
+        model, strategy = self.model, self.strategy
+        prefixes, drafts = self._given(job)
+        requests = [
+            model.request(
+                index,
+                line,
+                strategy,
+                prefix="" if prefixes is None else prefixes[index],
+                drafts=() if drafts is None else drafts[index],
+                truncate=job.truncate,
+            )
+            for index, line in enumerate(job.lines)
+        ]
+        scorer = model.scorer_for(strategy)
+        start = time.perf_counter()
+        stats = summarize([*strategy.run(scorer, requests, batch_size=batch_size)], 0.0)
+        whole = time.perf_counter() - start
+        if not stats.verify_seconds:
+            return None
+        spent = {
+            "encode": stats.encode_seconds,
+            "draft": stats.draft_seconds,
+            "verify": stats.verify_seconds,
+        }
+        return {**spent, "loop": whole - sum(spent.values())}
+
+    def _given(self, job: Job) -> tuple[Sequence[str] | None, Sequence[Sequence[str]] | None]:
+        """What outputs must begin with, and drafts, as far as the strategy takes them.
+
+        A non-autoregressive model's outputs are not forced: they cost the same whatever they are.
+        """
+        prefixes = job.prefixes
+        if job.forced is not None:
+            prefixes = job.forced if PassScorer in protocols(self.strategy) else None
+        return prefixes, job.drafts if reads_drafts(self.strategy) else None
+
+    def _results(self, job: Job, batch_size: int) -> list[Result]:
+        prefixes, drafts = self._given(job)
+        found: dict[int, Result] = {}
+        for index, outcome in self.model.stream(
+            job.lines,
+            self.strategy,
+            batch_size=batch_size,
+            prefixes=prefixes,
+            drafts=drafts,
+            truncate=job.truncate,
+        ):
+            if isinstance(outcome, NartkError):
+                raise outcome
+            found[index] = outcome
+        return [found[index] for index in range(len(job.lines))]
 
 
 @dataclass(frozen=True)
@@ -177,6 +216,7 @@ class Peer:
 
     package: ClassVar[str]
     by_sentence: ClassVar[bool] = True  # at batch 1 each sentence is a job of its own
+    in_process: ClassVar[bool] = True  # its memory is the process's
     in_turn: ClassVar[bool] = True  # a batch begins when the one before it has ended
 
     beam: int = option(1, "hypotheses kept", low=1)
@@ -215,12 +255,12 @@ class Peer:
             latencies += [time.perf_counter() - start] * len(group)
             for i, row in zip(group, rows, strict=True):
                 tokens[i] = self._cut(row, job.limits[i])
-                texts[i] = self.checkpoint.target_tokenizer.decode(tokens[i])
+                texts[i] = self.checkpoint.output.decode(tokens[i])
             start = time.perf_counter()
         return Outcome(tokens, texts, latencies if self.in_turn else [])
 
     def _encode(self, line: str, *, truncate: bool) -> list[int]:
-        ids = self.checkpoint.source_tokenizer.encode(line)
+        ids = self.checkpoint.text.tokenizer.encode(line)
         if truncate:
             ids = ids[: self.checkpoint.settings["max_source_len"] - 1]
         return [*ids, self.checkpoint.source_vocab.eos]
@@ -275,7 +315,9 @@ class HuggingFace(Peer):
     def _convert(self, checkpoint: Checkpoint) -> Any:
         from nartk.adapters.hf import to_hugging_face
 
-        model = to_hugging_face(load_network(checkpoint), checkpoint.target_vocab)
+        model = to_hugging_face(
+            load_network(checkpoint), checkpoint.target_vocab, start_token=checkpoint.start_token
+        )
         model = model.to(self.device, DTYPES.get(self.dtype, torch.float32))
         if self.int8 or self.dtype == "int8":
             model = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, torch.qint8)
@@ -306,6 +348,7 @@ class CTranslate2(Peer):
     def build(self) -> None:
         from nartk.adapters.ctranslate2 import import_ctranslate2, to_ctranslate2
 
+        require_threads(self.replicas, self.threads)
         ctranslate2 = import_ctranslate2()
         is_int8 = self.int8 or self.dtype == "int8"
         compute = (
@@ -319,6 +362,7 @@ class CTranslate2(Peer):
                 checkpoint.target_vocab,
                 folder,
                 source_vocab=checkpoint.source_vocab,
+                start_token=checkpoint.start_token,
                 quantization="int8" if is_int8 else None,
             )
             self.translator = ctranslate2.Translator(
@@ -326,7 +370,7 @@ class CTranslate2(Peer):
                 device=self.device.type,
                 compute_type=compute,
                 inter_threads=self.replicas,
-                intra_threads=max(1, self.threads // self.replicas),
+                intra_threads=self.threads // self.replicas,
             )
 
     def generate(self, batches: Sequence[_Batch]) -> Iterator[list[list[int]]]:
@@ -387,6 +431,52 @@ class Fairseq(Peer):
             yield [each[0]["tokens"].tolist() for each in found]
 
 
+class Program:
+    """A program of the user's, which decodes what it reads on stdin; `cli.bench` documents how.
+
+    Raises:
+        UsageError: The command is empty, or not one by the rules of a shell.
+        OSError: There is no such program.
+    """
+
+    by_sentence: ClassVar[bool] = False
+    in_process: ClassVar[bool] = False
+
+    def __init__(self, spec: Spec, setup: Setup) -> None:
+        values = {"model": str(model_folder(setup.model)), "dtype": spec.dtype, "threads": setup.threads}
+        try:
+            words = [word.format(**values) for word in shlex.split(spec.command)]
+        except (ValueError, KeyError, IndexError) as error:
+            raise UsageError(f"the command {spec.command!r} is malformed: {error}") from error
+        self.command = words
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.signature = f"{spec.label}|dtype:{spec.dtype}"
+
+    def decode(self, job: Job, batch_size: int) -> Outcome:
+        """Sends the sentences of a job; the program tells what it decoded, and how long that took."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        request = {"lines": job.lines, "limits": job.limits, "batch_size": batch_size}
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise UsageError(f"{self.command[0]} ended with status {self.process.wait()}")
+        found = json.loads(answer)
+        if "error" in found:
+            raise UsageError(f"{self.command[0]}: {found['error']}")
+        for name in ("tokens", "texts"):
+            if len(found[name]) != len(job.lines):
+                raise UsageError(
+                    f"{self.command[0]} gave {len(found[name])} {name} for {len(job.lines)} lines"
+                )
+        return Outcome(found["tokens"], found["texts"], seconds=found["seconds"])
+
+    def close(self) -> None:
+        """Lets the program end."""
+        self.process.communicate()
+
+
 MODEL, REPLICAS = "model", "replicas"  # the options of a spec that are none of its strategy
 PEERS: dict[str, type[Peer]] = {"hf": HuggingFace, "ctranslate2": CTranslate2, "fairseq": Fairseq}
 
@@ -436,8 +526,22 @@ def _value(text: str, wanted: type, where: str) -> Any:
     raise UsageError(f"{where!r} has the value {text!r}", fix=f"give one that is {shown}")
 
 
-def open_engine(spec: Spec, setup: Setup) -> NartkEngine | Peer:
+def program(text: str, dtype: str) -> Spec:
+    """Reads ``NAME=COMMAND``.
+
+    Raises:
+        UsageError: It is not of that form.
+    """
+    label, _, command = text.partition("=")
+    if not label or not command.strip():
+        raise UsageError(f"--peer is {text!r}", fix="write NAME=COMMAND")
+    return Spec(label, label, {}, dtype, command=command)
+
+
+def open_engine(spec: Spec, setup: Setup) -> NartkEngine | Peer | Program:
     """Loads an engine; raises what says why it cannot run."""
+    if spec.command:
+        return Program(spec, setup)
     if not spec.peer:
         return NartkEngine(spec, setup)
     peer = PEERS[spec.name](**spec.options)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from nartk.metrics.bootstrap import PairedDifference, compare
+from nartk.metrics.metric import Scorer
 from nartk.metrics.result import MetricResult
 
 
@@ -25,7 +26,7 @@ class Quality:
     """
 
     name: str
-    score: Callable[[str], MetricResult | list[MetricResult]]
+    score: Scorer
     rows: Sequence[int]
     total: int
     path: Path
@@ -48,8 +49,7 @@ class Quality:
             for row, text in zip(self.rows, texts, strict=True):
                 lines[row] = text.replace("\n", " ")
             self.path.write_bytes("".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))
-            found = self.score(str(self.path))
-            self._results[key] = _of_rows(found[0] if isinstance(found, list) else found, self.rows)
+            self._results[key] = _of_rows(self.score(str(self.path))[0], self.rows)
         return self._results[key]
 
     def difference(self, texts: Sequence[str], greedy: Sequence[str]) -> PairedDifference:

@@ -25,11 +25,13 @@ _COLUMNS = (
     "engine",
     "promise",
     "type",
+    "threads",
     "batch",
     "edits",
     "tokens/s",
     "x greedy",
     "x hf",
+    "x ctranslate2",
     "passes",
     "accepted",
     "p50 ms",
@@ -43,24 +45,31 @@ TIMES = {  # by Setup.clock
     "process_time": "of the CPU, all engines in one process",
 }
 LEGEND = """x: how many times as fast on the same sentences, median of the rounds (lowest-highest), paired;
-  greedy in the same type, hf in fp32. passes: verifier passes a sentence. accepted: drafted tokens a pass.
+  greedy and ctranslate2 in the same type, hf in fp32. passes: verifier passes a sentence. accepted:
+  drafted tokens a pass.
 p50 p90 p99: latency of a sentence from its entry into a batch to its end, of a peer at batch 1 from text to
   text. MB: peak memory. differ: sentences whose output is not greedy search's in the same type.
 less greedy: the metric's difference to greedy search in the same type, with its 95 % interval by paired
   bootstrap."""
+PARTS = ("encode", "draft", "verify", "loop")
 _COST_COLUMNS = (
-    *("engine", "type", "batch", "encode ms", "start ms", "draft ms", "verify ms", "rest ms", "ms a pass"),
-    *("tokens a pass", "x greedy", "x if drafts were free"),
+    *("engine", "type", "threads", "batch", "edits", *(f"{part} ms" for part in PARTS), "draft and loop"),
+    *("ms a pass", "tokens a pass", "x greedy", "x if drafts were free"),
 )
-COST_LEGEND = """Where the time goes, ms a sentence, medians of rounds; reading the clocks costs some of it.
-encode: the model reads the source. start: the drafter does. draft: what it takes at each pass. verify: the
-  model's passes and its cache. rest: the loop, and text to ids and back. ms a pass: of verify alone.
-x greedy: the sums' ratio. x if drafts were free: the same without start and draft, the most that a drafter
-  with as many tokens a pass can give."""
+COST_LEGEND = """Where the time goes from ids to ids, ms a sentence, medians of rounds.
+encode: the model reads the source. draft: the drafter does, and what it takes at each pass. verify: the
+  model's passes. loop: the host's work around them. draft and loop: their share of the whole. ms a pass: of
+  verify alone.
+x greedy: the sums' ratio. x if drafts were free: the same without draft, the most that a drafter with as many
+  tokens a pass can give."""
 
 
-def summarize(cell: Cell, qualities: Sequence[Quality] = ()) -> dict[str, Any]:
-    """A cell as data: one entry an engine, in the order they were named."""
+def summarize(cell: Cell, qualities: Sequence[Quality] = (), *, threads: int | None = None) -> dict[str, Any]:
+    """A cell as data: one entry an engine, in the order they were named.
+
+    Args:
+        threads: Of an engine, where cells differ in it.
+    """
     hf = _find(cell, "hf", "fp32")
     entries = []
     for series in cell.series:
@@ -75,6 +84,7 @@ def summarize(cell: Cell, qualities: Sequence[Quality] = ()) -> dict[str, Any]:
             entry |= _figures(series)
             entry["over_greedy"] = _ratio(series, greedy)
             entry["over_hf"] = _ratio(series, hf)
+            entry["over_ctranslate2"] = _ratio(series, _find(cell, "ctranslate2", series.spec.dtype))
             promised = guarantee(series)
             entry["guarantee"] = None if promised is None else promised.value
             entry["lossless"] = promised is Guarantee.IDENTICAL
@@ -85,6 +95,7 @@ def summarize(cell: Cell, qualities: Sequence[Quality] = ()) -> dict[str, Any]:
             entry["quality"] = {each.name: _quality(each, series, greedy) for each in qualities}
         entries.append(entry)
     return {
+        "threads": threads,
         "batch_size": cell.batch_size,
         "edits": cell.edits,
         "sentences": len(cell.job.lines),
@@ -95,7 +106,7 @@ def summarize(cell: Cell, qualities: Sequence[Quality] = ()) -> dict[str, Any]:
 def guarantee(series: Series) -> Guarantee | None:
     """What it guarantees of the model's output; None where another library or another model has made it."""
     name, options = series.spec.name, series.spec.options
-    if name not in strategies() or series.spec.model or not options.get("exact", True):
+    if name not in strategies() or series.spec.model:
         return None
     found: Guarantee = make_strategy(name, options).promised.guarantee
     return found
@@ -187,7 +198,8 @@ def page(found: dict[str, Any]) -> str:
         ("time", TIMES[found["clock"]]),
         (
             "hardware",
-            f"{around['gpu'] or around['cpu']}, {around['cores']} cores, {around['threads']} threads",
+            f"{around['gpu'] or around['cpu']}, {around['cores']} cores, "
+            f"{' and '.join(map(str, found['threads']))} threads",
         ),
         ("load average", f"{around['load_average']:.2f} at the start"),
         ("versions", versions),
@@ -235,22 +247,29 @@ def cost_table(summaries: Sequence[dict[str, Any]]) -> str:
             costs, passes = entry["costs"], entry["passes_per_sentence"]
             whole, greedy = sum(costs.values()), base.get(entry["dtype"])
             tokens = entry["tokens"] / summary["sentences"]
-            free = whole - costs["start"] - costs["draft"]
+            free = whole - costs["draft"]
             rows.append(
                 (
                     entry["engine"],
                     entry["dtype"],
+                    _number(summary["threads"], 0),
                     str(summary["batch_size"]),
-                    *(f"{each:.2f}" for each in costs.values()),
+                    _number(summary["edits"], 0),
+                    *(f"{costs[part]:.2f}" for part in PARTS),
+                    f"{(costs['draft'] + costs['loop']) / whole:.0%}",
                     _number(_per(costs["verify"], passes), 2),
                     _number(_per(tokens, passes), 2),
                     *(_number(_per(greedy, each), 2) for each in (whole, free)),
                 )
             )
-    if not rows:
-        return ""
-    lines = [_COST_COLUMNS, tuple("---" for _ in _COST_COLUMNS), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return "\n".join(_markdown(_COST_COLUMNS, rows))
+
+
+def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table, without columns in which there is nothing."""
+    used = [i for i in range(len(columns)) if any(row[i] != "-" for row in rows)]
+    lines = [columns, ["---"] * len(columns), *rows]
+    return ["| " + " | ".join(row[i] for i in used) + " |" for row in lines] if used else []
 
 
 def table(summaries: Sequence[dict[str, Any]]) -> str:
@@ -258,8 +277,7 @@ def table(summaries: Sequence[dict[str, Any]]) -> str:
     entries = [entry for summary in summaries for entry in summary["engines"]]
     metrics = [*dict.fromkeys(name for entry in entries for name in entry.get("quality", {}))]
     columns = (*_COLUMNS, *(column for name in metrics for column in (name, "less greedy")))
-    rows = [columns, tuple("---" for _ in columns)]
-    absent = []
+    rows, absent = [], []
     for summary in summaries:
         for entry in summary["engines"]:
             if entry["not_run"] is not None:
@@ -267,8 +285,7 @@ def table(summaries: Sequence[dict[str, Any]]) -> str:
                 absent.append(f"not run: {entry['engine']} {entry['dtype']}, {where}: {entry['not_run']}")
                 continue
             rows.append((*_row(summary, entry), *_cells(entry, metrics)))
-    used = [i for i in range(len(columns)) if any(row[i] != "-" for row in rows[2:])] if rows[2:] else []
-    lines = ["| " + " | ".join(row[i] for i in used) + " |" for row in rows] if used else []
+    lines = _markdown(columns, rows)
     return "\n".join([*lines, *([""] if lines and absent else []), *dict.fromkeys(absent)])
 
 
@@ -278,11 +295,13 @@ def _row(summary: dict[str, Any], entry: dict[str, Any]) -> tuple[str, ...]:
         entry["engine"],
         "-" if entry["guarantee"] is None else entry["guarantee"],
         entry["dtype"],
+        _number(summary["threads"], 0),
         str(summary["batch_size"]),
         _number(summary["edits"], 0),
         _number(entry["tokens_per_second"], 0),
         _times(entry["over_greedy"]),
         _times(entry["over_hf"]),
+        _times(entry["over_ctranslate2"]),
         _number(entry["passes_per_sentence"], 2),
         _number(entry["accepted_per_pass"], 2),
         *(_number(latency.get(p), 1) for p in ("p50", "p90", "p99")),
@@ -350,7 +369,8 @@ def plot(summaries: Sequence[dict[str, Any]], path: Path) -> None:
     for axes, summary, entries in zip(places, summaries, ran, strict=True):
         _plot_ratios(axes[0], entries)
         edits = "" if summary["edits"] is None else f", {summary['edits']} edits"
-        axes[0].set_title(f"batch {summary['batch_size']}{edits}", loc="left", fontsize="medium")
+        threads = "" if summary["threads"] is None else f", {summary['threads']} threads"
+        axes[0].set_title(f"batch {summary['batch_size']}{edits}{threads}", loc="left", fontsize="medium")
         if metric is not None:
             _plot_quality(axes[1], entries, metric)
     with writing(path, binary=True) as file:

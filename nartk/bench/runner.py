@@ -217,18 +217,17 @@ def _name(series: Series) -> str:
     return f"{series.spec.label} {series.spec.dtype}"
 
 
-def environment(setup: Setup) -> dict[str, Any]:
-    """What a figure depends on besides the code: hardware, threads, versions, and how busy the machine is."""
+def environment(device: str) -> dict[str, Any]:
+    """What a figure depends on besides the code: hardware, versions, and how busy the machine is."""
     import torch
 
-    gpu = torch.cuda.get_device_name() if setup.device.startswith("cuda") else None
+    gpu = torch.cuda.get_device_name() if device.startswith("cuda") else None
     return {
         "cpu": _cpu_name(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "gpu": gpu,
-        "device": setup.device,
-        "threads": setup.threads,
+        "device": device,
         "load_average": os.getloadavg()[0],
         "platform": platform.platform(),
         "python": platform.python_version(),

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from nartk.architectures import architecture
 from nartk.checkpoint import save_checkpoint
-from nartk.models.transformer import Transformer, TransformerConfig
 from nartk.vocab import SPECIALS, Vocab
 
 _BASE = {"d_model": 512, "encoder_ffn": 2048, "decoder_ffn": 2048}
@@ -33,6 +33,7 @@ _TINY = {
     "encoder_heads": 2,
     "decoder_heads": 2,
 }
+_LENGTHS, _SURE = "lengths.bias", 1000.0  # what predicts lengths, and nats that leave no other
 RANDOM: dict[str, tuple[int, dict[str, Any]]] = {  # words, and what differs from the default shape
     "base": (32_000, _BASE),
     "small": (8_000, _SMALL),
@@ -74,22 +75,29 @@ class Job:
         return cls(**(values | tuples))
 
 
-def save_random_model(folder: Path, size: str, *, seed: int) -> None:
-    """Writes a model of a size of `RANDOM` with random weights; its words are w0, w1 and so on."""
+def save_random_model(folder: Path, size: str, *, seed: int, kind: str = "transformer") -> None:
+    """Writes a model of a size of `RANDOM` with random weights; its words are w0, w1 and so on.
+
+    Args:
+        kind: Its architecture; of a length that it predicts, the source's own is by far the likeliest.
+    """
     words, shape = RANDOM[size]
     vocab = Vocab.from_words([f"w{i}" for i in range(words - len(SPECIALS))])
-    config = TransformerConfig(src_vocab=words, tgt_vocab=words, dropout=0.0, **shape)
+    found = architecture(kind)
+    config = found.config(src_vocab=words, tgt_vocab=words, dropout=0.0, **shape)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Transformer(config)
+        tensors = found.network(config).state_dict()
+    if _LENGTHS in tensors:
+        tensors[_LENGTHS][len(tensors[_LENGTHS]) // 2] = _SURE
     save_checkpoint(
         folder,
-        kind="transformer",
+        kind=kind,
         settings=asdict(config),
-        tensors=model.state_dict(),
+        tensors=tensors,
         source_vocab=vocab,
         target_vocab=vocab,
-        card=f"# A random {size} Transformer, for measurements of speed\n",
+        card=f"# A random {size} {kind}, for measurements of speed\n",
     )
 
 

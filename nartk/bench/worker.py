@@ -72,17 +72,19 @@ class _Worker:
         for part in parts:
             start = clock()
             outcomes.append(chosen.decode(part, batch_size))
-            seconds.append(clock() - start)
+            took = clock() - start
+            told = outcomes[-1].seconds
+            seconds.append(took if told is None else told)
         counts = {}
         for name in ("passes", "drafted", "accepted"):
-            told = [getattr(outcome, name) for outcome in outcomes]
-            counts[name] = None if None in told else sum(told)
+            each = [getattr(outcome, name) for outcome in outcomes]
+            counts[name] = None if None in each else sum(each)
         return {
             "seconds": sum(seconds),
             "latencies": seconds if apart else outcomes[0].latencies,
             "tokens": [row for outcome in outcomes for row in outcome.tokens],
             "texts": [text for outcome in outcomes for text in outcome.texts],
-            "peak_mb": None if self.setup.together else self._peak(),
+            "peak_mb": self._peak() if not self.setup.together and chosen.in_process else None,
             "costs": chosen.costs(work, batch_size) if costs and hasattr(chosen, "costs") else None,
             **counts,
         }

@@ -51,6 +51,12 @@ def add_model(parser: Parser) -> None:
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: %(default)s)")
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's choice)")
     parser.add_argument(
+        "--exact",
+        action="store_true",
+        help="require that neither batch nor drafts change a bit: so it is on the engine, always; torch is "
+        "refused",
+    )
+    parser.add_argument(
         "--max-tokens", type=int, metavar="N", help="most source tokens at a time, padding included"
     )
 
@@ -60,8 +66,8 @@ def add_computation(parser: Parser) -> None:
     add_model(parser)
     parser.add_argument(
         "--dtype",
-        help="fp32, bf16, int8 (CPU) or fp16, of the computation (default: fp32, or what the model's folder "
-        "holds if that is int8)",
+        help="fp32, bf16, int8 (CPU) or fp16 (GPU), of the computation (default: fp32, or what the model's "
+        "folder holds if that is int8)",
     )
     parser.add_argument(
         "--batch-size", type=int, default=32, metavar="N", help="most sentences at a time (default: 32)"
@@ -122,7 +128,20 @@ def load_model(name: str, args: argparse.Namespace, dtype: str | None, *, replic
     require_least(args, 1, "threads")
     if not engine.available() and os.environ.get(engine.LEFT_OUT) != "1" and not args.quiet:
         print(f"nartk: {engine.describe()}; until then torch computes", file=sys.stderr)
-    return load(name, device=args.device, dtype=dtype, threads=args.threads, replicas=replicas)
+    model = load(name, device=args.device, dtype=dtype, threads=args.threads, replicas=replicas)
+    if args.exact:
+        require_exact(model, "--exact")
+    return model
+
+
+def require_exact(model: Model, flag: str) -> None:
+    """Refuses a flag where torch serves the model; raises UsageError."""
+    if not model.is_exact:
+        raise UsageError(
+            f"{flag}, but torch serves the model in {model.dtype} on {model.device}, where near ties may "
+            "fall either way",
+            fix="leave it out, or decode with the engine, on a CPU",
+        )
 
 
 def fields_of(args: argparse.Namespace) -> Fields:

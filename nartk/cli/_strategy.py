@@ -6,7 +6,7 @@ import argparse
 import ast
 import dataclasses
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -63,9 +63,25 @@ def _add_options(parser: Parser, name: str) -> dict[str, str]:
     """Adds the flags of a strategy; returns its options' names by flag."""
     from nartk.registry import options_of, strategy_class
 
-    options = options_of(name)
     promise = strategy_class(name).promise  # type: ignore[attr-defined]
     group = parser.add_argument_group(f"options of the strategy {name} ({promise})")
+    try:
+        return add_options(group, options_of(name))
+    except argparse.ArgumentError as error:
+        raise UsageError(
+            f"{error.argument_name} is an option of strategy {name!r} and of {parser.prog} itself",
+            fix="rename it in the strategy",
+        ) from None
+
+
+def add_options(
+    group: argparse._ActionsContainer, options: Mapping[str, dataclasses.Field]
+) -> dict[str, str]:
+    """Adds the flags of declared options, which are set only where they are given; their names by flag.
+
+    Raises:
+        argparse.ArgumentError: One of them is there already.
+    """
     flags = {}
     for key, item in options.items():
         flag = "--" + key.replace("_", "-")
@@ -81,13 +97,7 @@ def _add_options(parser: Parser, name: str) -> dict[str, str]:
             if item.metadata["choices"] is None:
                 keywords["metavar"] = {int: "N", float: "X"}.get(type(item.default), "TEXT")
         text = f"{item.metadata['help']} (default: {shown})".replace("%", "%%")
-        try:
-            group.add_argument(flag, help=text, **keywords)
-        except argparse.ArgumentError:
-            raise UsageError(
-                f"{flag} is an option of strategy {name!r} and of {parser.prog} itself",
-                fix="rename it in the strategy",
-            ) from None
+        group.add_argument(flag, help=text, **keywords)
     return flags
 
 

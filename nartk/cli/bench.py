@@ -24,6 +24,7 @@ from nartk.cli._input import (
 from nartk.cli._output import tell
 from nartk.errors import EXIT_FAILED, EXIT_OK, InputFileError, UsageError
 from nartk.files import writing
+from nartk.registry import METRICS
 
 if TYPE_CHECKING:
     from nartk.bench.engines import Spec
@@ -37,13 +38,18 @@ one is active at a time, and rounds are interleaved, so that ratios hold on a bu
 always runs; it is what the others are compared with.
 
 An engine is NAME or NAME:OPTION=VALUE:... The options of a strategy are those of nartk-decode, model=NAME to
-decode with another model, and replicas=N for so many engines of one thread. A strategy that drafts with
+decode with another model (with --random, of an architecture: model=ctc), and replicas=N for so many engines
+of one thread. A strategy that drafts with
 another model is put to each --drafter that it takes. Among the strategies, all stands for every one that
 MODEL allows, and that a --drafter allows where MODEL does not (a non-autoregressive model's own); verify
 needs --drafts. Peers, of which all stands for the usual ways to run them, are
   hf           transformers, eager     beam=N, lookup=N (prompt lookup), assistant=MODEL, int8=1 (dynamic)
   ctranslate2  CTranslate2             beam=N, int8=1, replicas=N
-  fairseq      its own SequenceGenerator, fp32   beam=N"""
+  fairseq      its own SequenceGenerator, fp32   beam=N
+A --peer NAME=COMMAND is a program, started once a type with {model}, {dtype} and {threads} in COMMAND filled
+in. It reads a JSON line for each job, {"lines": [...], "limits": [...], "batch_size": N}: sentences, and the
+most tokens of each one's output. It answers with one, {"seconds": S, "tokens": [[ID, ...], ...], "texts":
+[...]}: the time from text to text, and ids with eos as greedy search writes them; or {"error": "why"}."""
 EXAMPLES = """  nartk-bench gec-en in.txt --strategies greedy,iad,iad:anchor=unique --limit 200
   nartk-bench MODEL in.txt --dtype fp32,int8 --peers hf,ctranslate2 --output bench.json
   nartk-bench MODEL in.en --strategies all --drafter SMALL --drafter NAR --drafts old.de --peers all \\
@@ -51,8 +57,11 @@ EXAMPLES = """  nartk-bench gec-en in.txt --strategies greedy,iad,iad:anchor=uni
       --markdown bench.md --output bench.json --plot bench.png
       all there is to compare, its speed and its quality
   nartk-bench gec-en in.txt --strategies all --metric 'm2 --gold gold.m2'
-  nartk-bench gec-en in.txt --strategies greedy:exact=1,iad:adaptive=1 --together --rounds 15 --limit 50
+  nartk-bench gec-en in.txt --strategies greedy,iad --together --rounds 15 --limit 50
       differences of a few per cent; greedy search by itself shows how many are noise
+  nartk-bench gec-en in.txt --dtype fp32,int8 --threads 1,2 --peers ctranslate2 \\
+      --peer 'mine=./mine --weights {model} --type {dtype} --threads {threads}'
+  nartk-bench --random base --strategies greedy,ctc-greedy:model=ctc --forced-edits 0
   nartk-bench --random base --forced-edits 0,1,3 --peers hf,ctranslate2,fairseq
       random weights of Transformer-base; outputs are the sources with 0, 1 and 3 words replaced"""
 DEFAULT_METRIC = "bleu"
@@ -75,15 +84,22 @@ def _parser() -> Parser:
         metavar="MODEL",
         action="append",
         default=[],
-        help="another model, for the strategies that draft with one of its kind; may be given again",
+        help="another model, for the strategies that draft with one of its architecture; may be given again",
     )
     add_drafts(parser)
     parser.add_argument("--peers", metavar="LIST", default="", help="other libraries, with commas; all")
     parser.add_argument(
+        "--peer",
+        metavar="NAME=COMMAND",
+        action="append",
+        default=[],
+        help="a program that answers as said above; may be given again",
+    )
+    parser.add_argument(
         "--dtype",
         metavar="LIST",
         default="fp32",
-        help="fp32, bf16, int8, fp16, with commas (default: fp32)",
+        help="fp32, bf16 and on a CPU int8, on a GPU fp16, with commas (default: fp32)",
     )
     parser.add_argument(
         "--batch-size",
@@ -108,7 +124,7 @@ def _parser() -> Parser:
     )
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: %(default)s)")
     parser.add_argument(
-        "--threads", type=int, metavar="N", help="CPU threads of an engine (default: torch's)"
+        "--threads", metavar="LIST", help="CPU threads of an engine, such as 1,2 (default: torch's)"
     )
     quality = parser.add_argument_group("quality")
     quality.add_argument(
@@ -124,7 +140,7 @@ def _parser() -> Parser:
         action="append",
         default=[],
         metavar="NAME",
-        help=f"{', '.join(score.METRICS)}, with its options of nartk-score if need be, in quotes; of several "
+        help=f"{', '.join(METRICS.all())}, with its options of nartk-score if need be, in quotes; of several "
         f"scores the first; may be given again (default, with --ref: {DEFAULT_METRIC})",
     )
     random = parser.add_argument_group("random weights, in place of MODEL and FILE")
@@ -176,14 +192,21 @@ def _command(argv: Sequence[str]) -> int:
                 fix="leave out --peers, or --prefix-column and the JSONL key",
             )
         specs = _chosen(args, strategies, peers, model, drafts=job.drafts is not None)
-        setup = Setup(model, args.device, _threads(args.threads), args.together)
-        environment = runner.environment(setup)
-        runner.measure(cells, specs, setup, rounds=args.rounds, tell=partial(tell, args), costs=args.costs)
-        summaries = [report.summarize(cell, qualities) for cell in cells]
+        if args.random is not None:
+            specs = _random_models(args, specs, folder)
+        environment = runner.environment(args.device)
+        summaries = []
+        for threads in args.thread_counts:
+            setup = Setup(model, args.device, threads, args.together)
+            done = partial(tell, args)
+            runner.measure(cells, specs, setup, rounds=args.rounds, tell=done, costs=args.costs)
+            told = threads if len(args.thread_counts) > 1 else None
+            summaries += [report.summarize(cell, qualities, threads=told) for cell in cells]
         found = {
             "command": ["nartk-bench", *argv],
             "model": args.random if args.random is not None else model,
             "rounds": args.rounds,
+            "threads": args.thread_counts,
             "clock": setup.clock,
             "environment": environment,
             "cells": summaries,
@@ -206,8 +229,9 @@ def _command(argv: Sequence[str]) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     """Refuses what cannot be done, before anything is."""
-    require_least(args, 1, "rounds", "limit", "max_len", "source_len", "threads")
+    require_least(args, 1, "rounds", "limit", "max_len", "source_len")
     args.batch_sizes = _integers("--batch-size", args.batch_size, low=1)
+    args.thread_counts = _threads(args.threads)
     args.edits = None
     if args.forced_edits is not None:
         args.edits = _integers("--forced-edits", args.forced_edits, low=0)
@@ -227,12 +251,13 @@ def _check(args: argparse.Namespace) -> None:
             ("--draft-columns", args.draft_columns),
             ("--prefix-column", args.prefix_column),
             ("--truncate", args.truncate),
+            ("--peer", args.peer),
         ):
             if given:
                 raise UsageError(f"--random with {flag}", fix="leave one of them out")
-    if args.together and args.peers:
+    if args.together and (args.peers or args.peer):
         raise UsageError(
-            "--together with --peers, which need processes of their own", fix="leave one of them out"
+            "--together with other libraries, which need processes of their own", fix="leave one of them out"
         )
     if args.ref and not args.metric:
         args.metric = [DEFAULT_METRIC]
@@ -248,10 +273,10 @@ def _integers(flag: str, text: str, *, low: int) -> list[int]:
     return values
 
 
-def _threads(wanted: int | None) -> int:
+def _threads(wanted: str | None) -> list[int]:
     import torch
 
-    return torch.get_num_threads() if wanted is None else wanted
+    return [torch.get_num_threads()] if wanted is None else _integers("--threads", wanted, low=1)
 
 
 def _named(args: argparse.Namespace) -> tuple[list[Spec | str], list[Spec | str]]:
@@ -260,8 +285,9 @@ def _named(args: argparse.Namespace) -> tuple[list[Spec | str], list[Spec | str]
     Raises:
         NartkError: One of them, or an option, does not exist.
     """
+    from nartk.architectures import architectures
     from nartk.bench.choose import ALL
-    from nartk.bench.engines import PEERS, parse_spec
+    from nartk.bench.engines import PEERS, parse_spec, program
     from nartk.pipeline import TYPES
     from nartk.registry import make_strategy
 
@@ -277,9 +303,14 @@ def _named(args: argparse.Namespace) -> tuple[list[Spec | str], list[Spec | str]
         [name if name == ALL else parse_spec(name, dtypes[0]) for name in dict.fromkeys(each)]
         for each in names
     )
+    peers += [program(text, dtypes[0]) for text in args.peer]
     for spec in strategies:
         if not isinstance(spec, str):
             make_strategy(spec.name, spec.options)
+            if args.random is not None and spec.model and spec.model not in architectures():
+                raise UsageError(
+                    f"no architecture {spec.model!r}", fix=f"choose from {', '.join(architectures())}"
+                )
             if args.costs and spec.replicas > 1:
                 raise UsageError(
                     f"--costs with {spec.label!r}, whose parts overlap", fix="leave one of them out"
@@ -372,7 +403,7 @@ def _file_cells(
     for row, record in enumerate(records):
         if len(rows) == args.limit:
             break
-        length = len(checkpoint.source_tokenizer.encode(record.text)) + 1 if record.error is None else 0
+        length = len(checkpoint.text.tokenizer.encode(record.text)) + 1 if record.error is None else 0
         if args.truncate:
             length = min(length, longest)
         if not 1 < length <= longest:
@@ -419,6 +450,15 @@ def _qualities(
         quality.of([texts[row] for row in rows])
         found.append(quality)
     return found
+
+
+def _random_models(args: argparse.Namespace, specs: Sequence[Spec], folder: Path) -> list[Spec]:
+    """Engines whose model is an architecture's name, with one that is written to a folder below `folder`."""
+    from nartk.bench.work import save_random_model
+
+    for kind in {spec.model for spec in specs if spec.model}:
+        save_random_model(folder / kind, args.random, seed=args.seed, kind=kind)
+    return [replace(spec, model=str(folder / spec.model)) if spec.model else spec for spec in specs]
 
 
 def _random_cells(args: argparse.Namespace, folder: Path) -> list[Cell]:

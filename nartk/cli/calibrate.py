@@ -32,6 +32,7 @@ from nartk.errors import (
 )
 from nartk.files import Journal, writing
 from nartk.guarantee import Guarantee
+from nartk.registry import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -80,7 +81,7 @@ def _parser() -> Parser:
     quality.add_argument(
         "--metric",
         metavar="NAME",
-        help=f"{', '.join(score.METRICS)}, with its options of nartk-score if need be, in quotes; of several "
+        help=f"{', '.join(METRICS.all())}, with its options of nartk-score if need be, in quotes; of several "
         "scores the first; DEV is the --source of those that need one",
     )
     quality.add_argument("--ref", nargs="+", action="extend", default=[], help="references of DEV")
@@ -347,7 +348,7 @@ class _Job:
         )
         calibration.store(model.checkpoint.folder, entry)
         tell(self.args, f"stored in {model.checkpoint.folder / calibration.FILE}")
-        # Where the strategy is exact by default, only options that make it approximate make use of these.
+        # Where the strategy is lossless by default, only options that make it approximate make use of these.
         if make_strategy(strategy.name, own).promised.guarantee is not Guarantee.APPROXIMATE:
             flags = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in chosen.setting.items())
             tell(self.args, f"{strategy.name} stays identical to greedy search without flags; use {flags}")
@@ -416,8 +417,7 @@ class _Scores:
         first, rest = len(texts), self.sentences - len(texts)
         lines = [text.replace("\n", " ") + "\n" for text in (*texts, *[""] * rest)]
         self.path.write_bytes("".join(lines).encode("utf-8", "backslashreplace"))
-        found = self.scorer(str(self.path))
-        result = found[0] if isinstance(found, list) else found
+        result = self.scorer(str(self.path))[0]
         self.signature = result.signature
         # What stands for the rest has no weight.
         there = np.repeat([[1.0, 0.0]], [first, rest], axis=1)

@@ -23,6 +23,7 @@ from nartk.cli._input import (
     count_sentences,
     load_model,
     read_for,
+    require_exact,
     split_inputs,
 )
 from nartk.cli._output import line_writer, progress, tell
@@ -85,7 +86,8 @@ def _parser() -> Parser:
     parser.add_argument(
         "--assert-lossless",
         action="store_true",
-        help="refuse what is not identical to greedy search: strategies, options of theirs, --no-exact",
+        help="refuse what is not identical to greedy search: strategies, options of theirs, and torch where "
+        "the engine might be",
     )
     parser.add_argument("--quiet", action="store_true", help="errors alone on stderr")
     return parser
@@ -109,6 +111,8 @@ def _command(argv: Sequence[str]) -> int:
             for path in (args.trace, args.stats)
         )
         model = load_model(name, args, args.dtype, replicas=args.replicas)
+        if args.assert_lossless:
+            require_exact(model, "--assert-lossless")
         strategy = model.strategy(args.strategy, options, tell=partial(tell, args))
         job = _Job(args, model, strategy, write, write_trace)
         if write_stats is not None:
@@ -131,10 +135,6 @@ def _require_lossless(strategy: Any) -> None:
         raise UsageError(
             f"--assert-lossless, but the promise of {strategy.name!r} is {str(strategy.promised)!r}",
             fix="choose a strategy that is identical to greedy",
-        )
-    if not getattr(strategy, "exact", True):
-        raise UsageError(
-            "--assert-lossless, but --no-exact lets near ties fall either way", fix="leave one of them out"
         )
 
 
@@ -240,13 +240,19 @@ class _Job:
         return described | provenance(hypothesis)
 
     def _describe_trace(self, record: Record, result: Result) -> dict[str, Any]:
-        source = self.model.encode(record.text, truncate=self.args.truncate)
+        from nartk.passes import texts_of
+
+        checkpoint = self.model.checkpoint
+        source: list[str] = []  # of what is no text
+        if checkpoint.input.vocab is not None:
+            ids = texts_of([self.model.encode(record.text, truncate=self.args.truncate)])[0]
+            source = checkpoint.input.vocab.to_words(ids)
         return describe(
             result,
             nbest=self.nbest,
             text=record.text,
-            source=self.model.checkpoint.source_vocab.to_words(source),
-            words=self.model.checkpoint.target_vocab.to_words,
+            source=source,
+            words=checkpoint.target_vocab.to_words,
         )
 
     def stats(self) -> DecodeStats:

@@ -307,9 +307,7 @@ class _Job:
         """Chooses, filters and writes the corpus and its report."""
         origins: Counter[str] = Counter()
         dropped = dict.fromkeys(REASONS, 0)
-        encode, write = (
-            side.encode for side in (model.checkpoint.source_tokenizer, model.checkpoint.target_tokenizer)
-        )
+        encode, write = model.checkpoint.text.tokenizer.encode, model.checkpoint.output.encode
         outputs = (found for payload in journal.records() for found in json.loads(payload))
         references: Iterator[Record | None] = iter([None] * self.lines)
         if self.choice.bleu is not None:

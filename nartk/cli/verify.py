@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from nartk.pipeline import Model
     from nartk.verification import Difference, Trial, Verifier
 
-DESCRIPTION = """Decodes with greedy search and with a strategy and compares the tokens; in exact mode, every
+DESCRIPTION = """Decodes with greedy search and with a strategy and compares the tokens; on the engine, every
 bit of their log-probabilities too. Exits with 0 if they are identical, with 1 if not. Of each sentence that
 differs it says where, and whether that is a tie (the two words' logits lie within twice the numerical noise,
-measured there) or a bug; of an approximate strategy, a deviation. With --no-exact ties are listed and
-allowed. As much as there is is drafted, also where it does not pay, unless --adaptive is given."""
+measured there) or a bug; of an approximate strategy, a deviation. Where torch computes, ties are
+listed and allowed. As much as there is is drafted, also where it does not pay, unless --adaptive is given."""
 EXAMPLES = """  nartk-verify gec-en in.txt
   nartk-verify MODEL in.m2 --strategy iad --dtype fp32,bf16,int8 --batch-size 1,8,32
   nartk-verify MODEL in.txt --batch-sweep --adversarial --fuzz 200
   nartk-verify MODEL in.txt --strategy verify --drafts drafts.txt
-  nartk-verify MODEL --fuzz 1000 --no-exact              how often near ties fall otherwise in fast mode"""
+  nartk-verify MODEL --fuzz 1000 --device cuda           how often near ties fall otherwise in torch"""
 REFERENCE = "greedy"
 SWEEP = (1, 2, 4, 8, 32)  # batch sizes of --batch-sweep
 NEAR = 16  # sentences that --adversarial takes apart: those with the closest runners-up
@@ -67,7 +67,8 @@ def _parser() -> Parser:
     parser.add_argument(
         "--dtype",
         metavar="LIST",
-        help="types to try, of fp32,bf16,int8,fp16 (default: fp32, or what the folder holds if that is int8)",
+        help="types to try, of fp32,bf16 and on a CPU int8, on a GPU fp16 (default: fp32, or what the folder "
+        "holds if that is int8)",
     )
     parser.add_argument(
         "--batch-size", type=_sizes, default=(32,), metavar="LIST", help="such as 1,8,32 (default: 32)"

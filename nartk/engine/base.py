@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from nartk.engine import FORCED_ISA, TYPES, _native
 from nartk.errors import PassError, UsageError
-from nartk.passes import IntArray, Limits
+from nartk.passes import IntArray, Limits, Source, texts_of
 from nartk.vocab import Vocab
 
 E = TypeVar("E", bound="OnEngine")
@@ -55,9 +55,10 @@ class OnEngine:
         if self._stopped is not None and self._stopped():
             raise PassError("the replica was told to stop")
 
-    def encode(self, sources: Sequence[Sequence[int]]) -> IntArray:
-        lengths = [len(source) for source in sources]
-        return self._engine.encode(list(chain.from_iterable(sources)), lengths)
+    def encode(self, sources: Sequence[Source]) -> IntArray:
+        texts = texts_of(sources)
+        lengths = [len(source) for source in texts]
+        return self._engine.encode(list(chain.from_iterable(texts)), lengths)
 
     def free(self, memory: Sequence[int] | IntArray) -> None:
         self._engine.free(memory)

@@ -70,24 +70,7 @@ class _Engine(OnEngine):
     def _read(self, function: Callable[..., Any], *arguments: Any, want: Want) -> Scores:
         """Calls the engine for what is wanted."""
         self._require_running()
-        if want.draw is not None:
-            draw = want.draw
-            drawing = {"uniforms": draw.uniforms, "temperature": draw.temperature}
-            drawing |= {"top_k": draw.top_k, "top_p": draw.top_p}
-        else:
-            drawing = {}
-        return function(
-            *arguments,
-            only=want.only,
-            ban_offsets=None if want.banned is None else want.banned.offsets,
-            banned=None if want.banned is None else want.banned.values,
-            top=want.top,
-            margin=want.margin,
-            hidden=want.hidden,
-            given=want.given,
-            logits=self._logits,
-            **drawing,
-        )
+        return function(*arguments, want, logits=self._logits)
 
 
 _PLAIN = {"copied": "none", "frames": 1, "temperature": 1.0}  # every place holds a word

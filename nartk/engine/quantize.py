@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,6 @@ import numpy.typing as npt
 
 from nartk.checkpoint import (
     CARD,
-    FORMAT,
-    TARGET_TOKENIZER,
-    TOKENIZER,
     WEIGHTS,
     Checkpoint,
     read_config,
@@ -21,6 +19,8 @@ from nartk.checkpoint import (
 )
 from nartk.engine.weights import Weights
 from nartk.errors import UsageError
+from nartk.processors import OutputProcessor
+from nartk.processors.text import SentencePieceTokenizer
 from nartk.quantized import INT8, LAYOUT, block_shape, stored_shapes
 
 _CARD = """
@@ -69,22 +69,27 @@ def quantize(checkpoint: Checkpoint, folder: Path) -> tuple[int, int]:
         if name not in config.shared_weights()
     )
     card = checkpoint.folder / CARD
-    source, target = checkpoint.folder / TOKENIZER, checkpoint.folder / TARGET_TOKENIZER
+    source, target = map(_pieces, (checkpoint.text.tokenizer, checkpoint.output))
     save_files(
         folder,
         config={
-            "format": FORMAT,
             "kind": checkpoint.kind,
             "quantized": INT8,
             "layout": LAYOUT,
-            "model": checkpoint.settings,
+            "model": asdict(config),
             "aliases": {},
         },
         source_vocab=checkpoint.source_vocab,
         target_vocab=checkpoint.target_vocab,
-        tokenizer=source if source.is_file() else None,
-        target_tokenizer=target if target.is_file() else None,
+        tokenizer=source,
+        target_tokenizer=None if target == source else target,
+        start_token=checkpoint.start_token,
         card=(card.read_text(encoding="utf-8") if card.is_file() else "")
         + _CARD.format(after=after, before=before, full=full, fingerprint=checkpoint.fingerprint),
     )
     return before, after
+
+
+def _pieces(tokenizer: OutputProcessor) -> Path | None:
+    """The file of a tokenizer's sentencepiece model; None: it has none."""
+    return tokenizer.model if isinstance(tokenizer, SentencePieceTokenizer) else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +20,7 @@ class EngineScorer(OnEngine):
     Args:
         arrays: Its weights, fp32, by name; or the tensors of an int8 folder for `type` int8.
         source_vocab: Where it differs from the target's `vocab`.
+        start_token: What outputs begin after; None: eos, as in fairseq's models.
         type: Of weights and products: fp32, bf16 or int8.
         threads: Most threads of a pass; 0: as many as there are cores for this process.
     """
@@ -32,12 +32,13 @@ class EngineScorer(OnEngine):
         vocab: Vocab,
         *,
         source_vocab: Vocab | None = None,
+        start_token: int | None = None,
         type: str = "fp32",
         threads: int = 0,
     ) -> None:
         limits = Limits(config.max_source_len, config.max_target_len, len(vocab))
         super().__init__(vocab, limits, type=type, threads=threads)
-        self.start_token = vocab.eos  # fairseq's models begin with eos
+        self.start_token = vocab.eos if start_token is None else start_token
         mapped = range(len(vocab)) if source_vocab in (None, vocab) else source_vocab.map_to(vocab)
         self.source_to_target = np.array(mapped, np.int32)
         self._serve(weights_of(arrays, type, config).model(config))
@@ -56,26 +57,7 @@ class EngineScorer(OnEngine):
 
     def run(self, work: Pass, want: Want) -> Scores:
         self._require_running()
-        return self._engine.run(
-            work.tokens,
-            work.positions,
-            work.memory,
-            work.contexts,
-            work.parents,
-            want.only,
-            None if want.banned is None else want.banned.offsets,
-            None if want.banned is None else want.banned.values,
-            want.top,
-            want.margin,
-            want.hidden,
-            want.given,
-            *(() if want.draw is None else _drawing(want)),
-        )
-
-    def run_with_logits(self, work: Pass) -> Any:
-        """As `run`, with the logits [N,V] of all tokens as ``logits``."""
-        arrays = work.tokens, work.positions, work.memory, work.contexts, work.parents
-        return self._engine.run(*arrays, logits=True)
+        return self._engine.run(work.tokens, work.positions, work.memory, work.contexts, work.parents, want)
 
     def commit(self, scores: Scores, kept: Sequence[int] | IntArray) -> None:
         self._engine.commit(scores, kept)
@@ -83,8 +65,3 @@ class EngineScorer(OnEngine):
     @property
     def cells_in_use(self) -> int:
         return self._engine.cells_in_use
-
-
-def _drawing(want: Want) -> tuple[npt.NDArray[np.float64], float, int, float]:
-    assert want.draw is not None
-    return want.draw.uniforms, want.draw.temperature, want.draw.top_k, want.draw.top_p

@@ -11,16 +11,19 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from nartk import __version__
-from nartk.errors import InputFileError, InputTooLongError, MissingDependencyError
+from nartk.errors import InputFileError, InputTooLongError, MissingDependencyError, UsageError
+from nartk.metrics.metric import Files, Metric, Reads, Scorer, read_lines
 from nartk.metrics.result import MetricResult, check_lengths, f_measure
+from nartk.registry import option, register_metric
 
 if TYPE_CHECKING:
     from nartk.data.m2 import M2Edit, M2Sentence
@@ -280,3 +283,52 @@ def errant_score(
         sentences=len(rows),
         resample=resample,
     )
+
+
+@register_metric("errant")
+class Errant(Metric):
+    """ERRANT span-based correction F, 0 to 1."""
+
+    reads: ClassVar[Mapping[str, Reads]] = {
+        "gold": Reads("gold edits; else --source and --ref", required=False),
+        "hyp_m2": Reads("the output as ERRANT edits, in place of HYP", required=False),
+        "source": Reads("uncorrected sentences", required=False),
+        "ref": Reads("corrected sentences", required=False),
+    }
+    digits: ClassVar[int] = 4
+    example: ClassVar[str] = "errant HYP --source SRC --ref REF"
+
+    spacy: str = option("", "spaCy pipeline, a name or a folder")
+    beta: float = option(0.5, "weight of recall", above=0.0)
+
+    def scorer(self, files: Files) -> Scorer:
+        from nartk.data.m2 import read_m2
+
+        if (files.gold is None) == (files.source is None and not files.ref):
+            raise UsageError("errant takes --gold, or --source and --ref", fix="give one of the two")
+        if files.gold is None and (files.source is None or not files.ref):
+            raise UsageError("--source and --ref belong together", fix="give both, or --gold")
+
+        annotator = cache(lambda: ErrantAnnotator(self.spacy if self.spacy else None))
+        has_edits = files.gold is not None and files.hyp_m2 is not None
+        annotation = "" if has_edits else annotator().signature
+        if files.gold is not None:
+            gold = list(read_m2(read_lines(files.gold), name=files.gold))
+        else:
+            references = [_tokens(lines) for lines in files.references()]
+            gold = annotator().annotate_all(_tokens(files.sources()), references)
+
+        def score(name: str) -> list[MetricResult]:
+            lines = read_lines(name)
+            if files.hyp_m2 is not None:
+                edits = list(read_m2(lines, name=name))
+            else:
+                edits = annotator().annotate([sentence.source for sentence in gold], _tokens(lines))
+            return [errant_score(gold, edits, beta=self.beta, annotation=annotation)]
+
+        return score
+
+
+def _tokens(lines: Iterable[str]) -> list[list[str]]:
+    # As M2 files do: only the space separates tokens.
+    return [[token for token in line.split(" ") if token] for line in lines]

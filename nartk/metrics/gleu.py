@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 
 from nartk import __version__
 from nartk.errors import InputFileError
+from nartk.metrics.metric import Files, Metric, Reads, Scorer, read_lines
 from nartk.metrics.result import MetricResult, check_lengths
+from nartk.registry import option, register_metric
 
 ORDER = 4  # longest n-gram, tokens
 ITERATIONS = 500
@@ -141,3 +144,21 @@ def gleu_score(
         sentences=sentences,
         resample=resample,
     )
+
+
+@register_metric("gleu")
+class Gleu(Metric):
+    """GLEU for grammar, 0 to 1."""
+
+    reads: ClassVar[Mapping[str, Reads]] = {
+        "source": Reads("uncorrected sentences"),
+        "ref": Reads("corrected sentences"),
+    }
+    digits: ClassVar[int] = 6
+    example: ClassVar[str] = "gleu HYP --source SRC --ref REF0 REF1"
+
+    iterations: int = option(ITERATIONS, "draws of references", low=1)
+
+    def scorer(self, files: Files) -> Scorer:
+        sources, references = files.sources(), files.references()
+        return lambda name: [gleu_score(sources, references, read_lines(name), iterations=self.iterations)]

@@ -8,16 +8,19 @@ Correction", https://aclanthology.org/N12-1067, sections 2 and 3.
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from nartk import __version__
-from nartk.errors import InputTooLongError
+from nartk.errors import InputTooLongError, NartkError
+from nartk.metrics.metric import Files, Metric, Reads, Scorer, read_lines
 from nartk.metrics.result import MetricResult, check_lengths, f_measure
+from nartk.registry import option, register_metric
 
 if TYPE_CHECKING:
     from nartk.data.m2 import M2Edit, M2Sentence
@@ -316,3 +319,38 @@ def m2_score(
         sentences=len(rows),
         resample=resample,
     )
+
+
+@register_metric("m2")
+class MaxMatch(Metric):
+    """MaxMatch (M2) F, 0 to 1."""
+
+    reads: ClassVar[Mapping[str, Reads]] = {"gold": Reads("sources and gold edits")}
+    digits: ClassVar[int] = 4
+    example: ClassVar[str] = "m2 HYP --gold GOLD.m2"
+
+    beta: float = option(0.5, "weight of recall", above=0.0)
+    max_unchanged_words: int = option(2, "longest run of unchanged words inside an edit", low=0)
+    ignore_whitespace_casing: bool = option(False, "match gold edits in any case and spacing")
+
+    def scorer(self, files: Files) -> Scorer:
+        from nartk.data.m2 import read_m2
+
+        assert files.gold is not None
+        dropped: list[NartkError] = []
+        gold = list(read_m2(read_lines(files.gold), name=files.gold, outside=dropped.append))
+        if dropped:
+            first = f"{dropped[0].where}: {dropped[0].message}"
+            print(
+                f"nartk: left out gold edits outside their sentence: {len(dropped)}, first {first}",
+                file=sys.stderr,
+            )
+        return lambda name: [
+            m2_score(
+                gold,
+                read_lines(name),
+                beta=self.beta,
+                max_unchanged_words=self.max_unchanged_words,
+                ignore_whitespace_casing=self.ignore_whitespace_casing,
+            )
+        ]

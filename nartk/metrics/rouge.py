@@ -8,15 +8,17 @@ report; ROUGE-1.5.5 pools all (`-f A`) or takes the one with the highest recall 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from nartk import __version__
 from nartk.errors import InputFileError, MissingDependencyError
+from nartk.metrics.metric import Files, Metric, Reads, Scorer, read_lines
 from nartk.metrics.result import MetricResult, check_lengths
+from nartk.registry import option, register_metric
 
 TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 MEASURES = ("precision", "recall", "fmeasure")
@@ -126,3 +128,23 @@ def _result(name: str, scores: np.ndarray, references: int, signature: str) -> M
         sentences=len(scores),
         resample=resample,
     )
+
+
+@register_metric("rouge")
+class Rouge(Metric):
+    """ROUGE-1, 2, L and Lsum F by rouge-score, 0 to 1."""
+
+    reads: ClassVar[Mapping[str, Reads]] = {
+        "ref": Reads("references, of which the best counts; an empty line: there is none")
+    }
+    digits: ClassVar[int] = 5
+    example: ClassVar[str] = "rouge HYP --ref REF0 REF1"
+
+    stem: bool = option(False, "Porter's stemmer, as ROUGE-1.5.5 with -m")
+    separator: str = option("", "what parts the sentences of a line, for ROUGE-Lsum")
+
+    def scorer(self, files: Files) -> Scorer:
+        references = files.references()
+        return lambda name: rouge_score(
+            references, read_lines(name), stem=self.stem, separator=self.separator
+        )

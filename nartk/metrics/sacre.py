@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from nartk.errors import InputFileError, MissingDependencyError, UsageError
+from nartk.metrics.metric import Files, Metric, Reads, Scorer, read_lines
 from nartk.metrics.result import MetricResult, check_lengths
+from nartk.registry import option, register_metric
 
 if TYPE_CHECKING:
-    from sacrebleu.metrics.base import Metric
+    from sacrebleu.metrics.base import Metric as SacreMetric
 
 
 def bleu_score(
@@ -95,7 +97,7 @@ def _import_sacrebleu() -> Any:
 
 
 def _score(
-    name: str, metric: Metric, references: Sequence[Sequence[str]], hypotheses: Sequence[str]
+    name: str, metric: SacreMetric, references: Sequence[Sequence[str]], hypotheses: Sequence[str]
 ) -> MetricResult:
     if not references:
         raise InputFileError(f"{name} needs a reference", fix="give one or more files with --ref")
@@ -131,3 +133,39 @@ def _score(
         sentences=len(hypotheses),
         resample=resample,
     )
+
+
+@register_metric("bleu")
+class Bleu(Metric):
+    """BLEU by sacrebleu, 0 to 100."""
+
+    reads: ClassVar[Mapping[str, Reads]] = {"ref": Reads("references")}
+    digits: ClassVar[int] = 2
+    example: ClassVar[str] = "bleu HYP --ref REF --tokenize none"
+
+    tokenize: str = option("13a", "sacrebleu's tokeniser")
+    lowercase: bool = option(False, "ignore case")
+
+    def scorer(self, files: Files) -> Scorer:
+        references = files.references()
+        return lambda name: [
+            bleu_score(references, read_lines(name), tokenize=self.tokenize, lowercase=self.lowercase)
+        ]
+
+
+@register_metric("chrf")
+class Chrf(Metric):
+    """chrF by sacrebleu, 0 to 100."""
+
+    reads: ClassVar[Mapping[str, Reads]] = {"ref": Reads("references")}
+    digits: ClassVar[int] = 2
+    example: ClassVar[str] = "chrf HYP --ref REF --word-order 2"
+
+    word_order: int = option(0, "2 gives chrF++", low=0)
+    lowercase: bool = option(False, "ignore case")
+
+    def scorer(self, files: Files) -> Scorer:
+        references = files.references()
+        return lambda name: [
+            chrf_score(references, read_lines(name), word_order=self.word_order, lowercase=self.lowercase)
+        ]

@@ -18,14 +18,17 @@ takes the mean of these, where EASSE divides the sums: it differs where the refe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 
 from nartk import __version__
 from nartk.errors import InputFileError, UsageError
+from nartk.metrics.metric import Files, Metric, Reads, Scorer, read_lines
 from nartk.metrics.result import MetricResult, check_lengths
 from nartk.metrics.sacre import tokenizer
+from nartk.registry import option, register_metric
 
 ORDER = 4  # longest n-gram, tokens
 OPERATIONS = ("add", "keep", "delete")
@@ -160,3 +163,40 @@ def sari_score(
         sentences=len(sources),
         resample=resample,
     )
+
+
+@register_metric("sari")
+class Sari(Metric):
+    """SARI for simplification, 0 to 100."""
+
+    reads: ClassVar[Mapping[str, Reads]] = {
+        "source": Reads("sentences to simplify"),
+        "ref": Reads("simplified sentences"),
+    }
+    digits: ClassVar[int] = 2
+    example: ClassVar[str] = "sari HYP --source SRC --ref REF0 REF1"
+
+    level: str = option(
+        "corpus", "counts summed over the corpus, as EASSE, or the mean of sentences", choices=LEVELS
+    )
+    deletion: str = option(
+        "f1",
+        "what counts of deletions: their F, as EASSE, or their precision, as the paper",
+        choices=DELETIONS,
+    )
+    tokenize: str = option("13a", "sacrebleu's tokeniser")
+    keep_case: bool = option(False, "do not ignore case")
+
+    def scorer(self, files: Files) -> Scorer:
+        sources, references = files.sources(), files.references()
+        return lambda name: [
+            sari_score(
+                sources,
+                references,
+                read_lines(name),
+                level=self.level,
+                deletion=self.deletion,
+                tokenize=self.tokenize,
+                lowercase=not self.keep_case,
+            )
+        ]

@@ -8,16 +8,17 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import Field, fields
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from fairseq.models import BaseFairseqModel, register_model_architecture
 from torch import Tensor, nn
 
 from nartk.adapters.fairseq import FairseqCheckpoint, read_checkpoint, shapes, to_network
-from nartk.architectures import architecture
+from nartk.architectures import Architecture
 from nartk.checkpoint import Checkpoint, load_checkpoint, require_shapes
 from nartk.errors import VocabMismatchError
+from nartk.models.nar import NarTraining
 from nartk.models.transformer import Transformer, TransformerConfig
 from nartk.pipeline import load_network, model_folder
 from nartk.vocab import Vocab
@@ -27,23 +28,59 @@ FROM_TASK = ("src_vocab", "tgt_vocab", "pad")
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
+class Drafted(NamedTuple):
+    """What a drafter predicts while it is trained.
+
+    Attributes:
+        logits: [N,V], of the N words that it predicts.
+        predicted: [B,T] bool, which of the target these are.
+        parts: What else is logged, by name.
+    """
+
+    logits: Tensor
+    predicted: Tensor
+    parts: dict[str, Tensor]
+
+
 class CoreModel(BaseFairseqModel):
     """Holds a core network of the architecture that a subclass names.
 
     Its options are the fields of the architecture's configuration.
     """
 
-    kind: ClassVar[str]
+    architecture: ClassVar[Architecture]
 
     def __init__(self, config: TransformerConfig, source: Any, target: Any, autocast: str = "none") -> None:
         super().__init__()
-        self.core = architecture(self.kind).network(config)
+        self.core = self.architecture.network(config)
         self.autocast_dtype = AUTOCAST.get(autocast)
+
+    def draft_training(
+        self, call: Callable[..., Any], fed: dict[str, Tensor], target: Tensor, training: NarTraining
+    ) -> Drafted:
+        """What it predicts where a drafter learns from its verifier.
+
+        Args:
+            call: Its `forward`, or what wraps it for several processes.
+        """
+        raise NotImplementedError
+
+    def drafted_passes(
+        self, fed: dict[str, Tensor], target: Tensor, logits: Tensor, best: Tensor, block: int
+    ) -> tuple[Tensor, Tensor]:
+        """How many passes of the verifier are looked at, and the tokens they give.
+
+        Args:
+            logits: [N,V] of `draft_training`.
+            best: [B,T] the verifier's words, -1 behind the end.
+            block: Longest draft of an autoregressive drafter, tokens.
+        """
+        raise NotImplementedError
 
     @classmethod
     def options(cls) -> tuple[Field[Any], ...]:
         """The fields of the configuration that are options of training."""
-        return tuple(item for item in fields(architecture(cls.kind).config) if item.name not in FROM_TASK)
+        return tuple(item for item in fields(cls.architecture.config) if item.name not in FROM_TASK)
 
     @classmethod
     def add_args(cls, parser: argparse.ArgumentParser) -> None:
@@ -85,7 +122,7 @@ class CoreModel(BaseFairseqModel):
                 "source and target share embeddings, but their dictionaries differ",
                 fix="preprocess with --joined-dictionary, or train with --share-embeddings decoder",
             )
-        config = architecture(cls.kind).config(
+        config = cls.architecture.config(
             src_vocab=len(source),
             tgt_vocab=len(target),
             pad=target.pad(),
@@ -137,7 +174,7 @@ def read_model(name: str) -> tuple[Transformer, Checkpoint | FairseqCheckpoint]:
     """The network of a checkpoint of fairseq, a model folder or a shipped model, and what it was read from.
 
     Raises:
-        NartkError: It is not found, corrupt, or of a kind that this version has not.
+        NartkError: It is not found, corrupt, or of an architecture that this version has not.
     """
     folder = model_folder(name)
     if folder.is_dir():
@@ -147,10 +184,10 @@ def read_model(name: str) -> tuple[Transformer, Checkpoint | FairseqCheckpoint]:
     return to_network(checkpoint), checkpoint
 
 
-def register_presets(model: type[CoreModel], presets: Mapping[str, Mapping[str, Any]]) -> None:
-    """Registers architectures of a model: names, and the settings that differ from the defaults."""
-    for name, settings in presets.items():
-        register_model_architecture(f"nartk_{model.kind}", name)(_preset(model, settings))
+def register_presets(model: type[CoreModel]) -> None:
+    """Registers fairseq's `--arch` names of a model: its architecture's presets."""
+    for name, settings in model.architecture.presets.items():
+        register_model_architecture(f"nartk_{model.architecture.name}", name)(_preset(model, settings))
 
 
 def _preset(model: type[CoreModel], settings: Mapping[str, Any]) -> Callable[[Namespace], None]:

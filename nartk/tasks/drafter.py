@@ -10,8 +10,8 @@ not seen the words of its block, learns what the verifier says that has.
 It is measured against what the verifier says, never against the references; these are but the prefixes.
 From a position of the target on these are the run of words where drafter and verifier say the same, at most
 a block, and the verifier's own word behind it, unless the sentence ends before. It is the mean over all
-positions of all targets, each with the target before it as prefix; of a blockwise drafter, over `STARTS`
-positions that split each target evenly. To keep the best drafter by it:
+positions of all targets, each with the target before it as prefix; of a blockwise drafter, over `STARTS` of
+`nartk.models.blockwise` positions that split each target evenly. To keep the best drafter by it:
 `--best-checkpoint-metric accept_len --maximize-best-checkpoint-metric`.
 
 What `nartk-decode --stats` reports of real decoding is tokens / passes (accepted_per_pass and about one), in
@@ -35,18 +35,17 @@ from fairseq.criterions import register_criterion
 from torch import Tensor
 
 from nartk.adapters.fairseq import find_dictionary, kind_name
-from nartk.architectures import architecture
+from nartk.architectures import architecture, architectures
 from nartk.checkpoint import Checkpoint
 from nartk.errors import CheckpointError, StrategyMismatchError, UsageError, VocabMismatchError
-from nartk.models.blockwise import Blockwise
-from nartk.models.distil_losses import DIVERGENCES, tokens_a_pass
-from nartk.models.nar import NarTraining, align_left
+from nartk.models.distil_losses import DIVERGENCES
+from nartk.models.nar import NarTraining
 from nartk.models.transformer import Transformer, edited, label_smoothed_cross_entropy
 from nartk.tasks.core_model import read_model
 from nartk.tasks.cross_entropy import CrossEntropy, CrossEntropyConfig
 from nartk.vocab import Vocab
 
-STARTS = 4  # positions of each target where a blockwise drafter is validated
+CRITERION = "nartk_drafter"
 NONE = "none"
 _LOGGER = logging.getLogger(__name__)
 _GLANCING = NarTraining.__dataclass_fields__
@@ -98,7 +97,7 @@ class DrafterConfig(CrossEntropyConfig):
     )
 
 
-@register_criterion("nartk_drafter", dataclass=DrafterConfig)
+@register_criterion(CRITERION, dataclass=DrafterConfig)
 class Drafting(CrossEntropy):
     """The target's words and the verifier's distributions; sums over the words that the drafter says."""
 
@@ -150,20 +149,8 @@ class Drafting(CrossEntropy):
         """Loss (nats, summed), how many words or sentences it is of, and what to log."""
         target, fed = sample["target"], sample["net_input"]
         real = target.ne(self.padding_idx)
-        parts: dict[str, Tensor] = {}
-        if isinstance(getattr(model, "core", None), Blockwise):
-            logits, wanted, parts["shown"] = model(fed["src_tokens"], target, self.nar, practise=True)
-            said = torch.zeros_like(real)
-            width = min(target.shape[1], wanted.shape[1])
-            said[:, :width] = wanted[:, :width].ne(self.padding_idx)
-        elif hasattr(model, "kind") and architecture(model.kind).autoregressive:
-            said = real
-            logits = model(**fed)[0][said]  # [B,T,V] -> [N,V]
-        else:
-            raise StrategyMismatchError(
-                f"--criterion nartk_drafter trains no {getattr(model, 'kind', type(model).__name__)} model",
-                fix="--arch nartk_transformer or nartk_blockwise",
-            )
+        require_trained(model)
+        logits, said, parts = model.draft_training(model, fed, target, self.nar)
         loss, nll, _ = label_smoothed_cross_entropy(
             logits[None],
             target[said][None],
@@ -177,7 +164,7 @@ class Drafting(CrossEntropy):
             if validating:
                 best = torch.full_like(target, -1)
                 best[real] = theirs.max(-1).indices
-                passes, tokens = self._passes(model, fed, target, logits, best)
+                passes, tokens = model.drafted_passes(fed, target, logits, best, self.block)
                 parts |= {"passes": passes, "pass_tokens": tokens}
                 theirs = theirs[said[real]]
             if self.divergence is not None:
@@ -221,24 +208,6 @@ class Drafting(CrossEntropy):
         with model.autocast(source.device):
             return verifier.output(verifier.features(source, previous)[places])
 
-    def _passes(
-        self, model: Any, fed: dict[str, Tensor], target: Tensor, logits: Tensor, best: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """How many passes of the verifier are looked at, and the tokens they give.
-
-        Args:
-            logits: [N,V] the drafter's, of all words if it is autoregressive.
-            best: [B,T] the verifier's words, -1 behind the end.
-        """
-        lengths = best.ge(0).sum(1)
-        if not isinstance(model.core, Blockwise):
-            words = torch.full_like(best, -2)
-            words[best >= 0] = logits.max(-1).indices
-            tokens = tokens_a_pass(words == best, lengths, self.block)
-            return lengths.sum(), tokens.sum()
-        with model.autocast(target.device):
-            return block_passes(model.core, fed["src_tokens"], target, best, lengths)
-
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
         """As fairseq's cross-entropy (in bits), with the divergence a word (KL in nats) and accept_len."""
@@ -257,36 +226,15 @@ class Drafting(CrossEntropy):
             metrics.log_scalar("accept_len", total("pass_tokens") / passes, passes, round=3)
 
 
-def block_passes(
-    drafter: Blockwise, src_tokens: Tensor, target: Tensor, best: Tensor, lengths: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Passes and tokens of a blockwise drafter's blocks at `STARTS` positions of each target [B,T].
-
-    Positions that fall together in a short target count once.
-
-    Args:
-        src_tokens: [B,S] padded on either side.
-        best: [B,T] the verifier's words, -1 behind the end.
-        lengths: [B], of the targets.
-    """
-    memory, mask = drafter.encode(align_left(src_tokens, drafter.config.pad))
-    passes = tokens = torch.zeros((), dtype=torch.int64, device=target.device)
-    before = torch.full_like(lengths, -1)
-    for part in range(STARTS):
-        start = lengths * part // STARTS
-        _, known, kept, slots = drafter.canvas(target, start)
-        theirs = best.new_full(known.shape, -1)
-        width = min(best.shape[1], known.shape[1])
-        theirs[:, :width] = best[:, :width]
-        asked = slots & (theirs >= 0)
-        features = drafter.fill(drafter.place_words(known), kept, memory, mask)
-        agree = torch.zeros_like(asked)
-        agree[asked] = drafter.output(features[asked]).max(-1).indices == theirs[asked]
-        given = tokens_a_pass(agree, lengths, drafter.config.block).gather(1, start[:, None]).squeeze(1)
-        fresh = start > before
-        passes, tokens = passes + fresh.sum(), tokens + (given * fresh).sum()
-        before = start
-    return passes, tokens
+def require_trained(model: Any) -> None:
+    """Refuses a model of an architecture that this criterion does not train."""
+    own = getattr(model, "architecture", None)
+    if own is None or CRITERION not in own.criterions:
+        trained = [f"nartk_{name}" for name, each in architectures().items() if CRITERION in each.criterions]
+        raise StrategyMismatchError(
+            f"--criterion {CRITERION} trains no {type(model).__name__ if own is None else own.name} model",
+            fix=f"--arch {' or '.join(trained)}",
+        )
 
 
 def load_verifier(name: str, task: Any) -> Transformer:
@@ -302,18 +250,18 @@ def load_verifier(name: str, task: Any) -> Transformer:
     """
     network, stored = read_model(name)
     if isinstance(stored, Checkpoint):
-        kind, vocabs = stored.kind, [stored.source_vocab, stored.target_vocab]
+        found, vocabs = stored.kind, [stored.source_vocab, stored.target_vocab]
     else:
-        kind = kind_name(stored)
+        found = kind_name(stored)
         try:
             vocabs = [Vocab.read(find_dictionary(stored, None, side)) for side in ("source", "target")]
         except CheckpointError as error:
             raise CheckpointError(
                 error.message, fix="nartk-convert it with --dict, and name the folder", where=name
             ) from error
-    if not architecture(kind).autoregressive:
+    if not architecture(found).autoregressive:
         raise StrategyMismatchError(
-            f"--verifier {name} is a {kind} model, which verifies nothing",
+            f"--verifier {name} is a {found} model, which verifies nothing",
             fix="give the autoregressive model that it drafts for",
         )
     sizes = (network.config.src_vocab, network.config.tgt_vocab)

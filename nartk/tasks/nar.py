@@ -1,11 +1,12 @@
 """nartk's non-autoregressive models under fairseq, and the one criterion that trains them all.
 
-Each architecture of `nartk.architectures` that is not autoregressive is `--arch nartk_KIND`, with the preset
-`nartk_KIND_tiny`; the core network computes its own loss.
+Each architecture of `nartk.architectures` that this criterion trains is `--arch nartk_NAME`, with its presets
+such as `nartk_NAME_tiny`; the core network computes its own loss.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import field, fields, make_dataclass
 from typing import Any
 
@@ -18,9 +19,9 @@ from torch import Tensor
 
 from nartk.architectures import architectures
 from nartk.models.nar import NarTraining
-from nartk.tasks.core_model import CoreModel, register_presets
-from nartk.tasks.transformer import TINY
+from nartk.tasks.core_model import CoreModel, Drafted, register_presets
 
+NAR_CRITERION = "nartk_nar"
 OPTIONS = tuple(item for item in fields(NarTraining) if item.init)
 NarCriterionConfig = make_dataclass(
     "NarCriterionConfig",
@@ -43,25 +44,43 @@ class NarModel(CoreModel):
         self.updates = num_updates
 
     def forward(
-        self, src_tokens: Tensor, target: Tensor, training: NarTraining, *, practise: bool = False
+        self, src_tokens: Tensor, target: Tensor, training: NarTraining, *, drafting: bool = False
     ) -> Any:
         """src_tokens [B,S] padded on either side, target [B,T] -> summed loss, its tokens, and its parts.
 
-        Or what the core's `practise` gives, which blockwise drafters have.
+        Or what the core's `training_forward` gives, which architectures have that `nartk_drafter` trains.
         """
         with self.autocast(src_tokens.device):
-            if practise:
-                return self.core.practise(src_tokens, target, training=training, update=self.updates)
+            if drafting:
+                return self.core.training_forward(src_tokens, target, training=training, update=self.updates)
             losses = self.core.losses(src_tokens, target, training=training, update=self.updates)
         return losses.total, losses.tokens, dict(losses.parts)
 
+    def draft_training(
+        self, call: Callable[..., Any], fed: dict[str, Tensor], target: Tensor, training: NarTraining
+    ) -> Drafted:
+        source, pad = fed["src_tokens"], self.core.config.pad
+        logits, wanted, shown = call(source, target, training, drafting=True)
+        predicted = torch.zeros_like(target, dtype=torch.bool)
+        width = min(target.shape[1], wanted.shape[1])
+        predicted[:, :width] = wanted[:, :width].ne(pad)
+        return Drafted(logits, predicted, {"shown": shown})
 
-for _kind in (name for name, each in architectures().items() if not each.autoregressive):
-    _model = register_model(f"nartk_{_kind}")(type(f"Nar_{_kind}", (NarModel,), {"kind": _kind}))
-    register_presets(_model, {f"nartk_{_kind}": {}, f"nartk_{_kind}_tiny": TINY})
+    def drafted_passes(
+        self, fed: dict[str, Tensor], target: Tensor, logits: Tensor, best: Tensor, block: int
+    ) -> tuple[Tensor, Tensor]:
+        with self.autocast(target.device):
+            passes, tokens = self.core.drafted_passes(fed["src_tokens"], target, best)
+        return passes, tokens
 
 
-@register_criterion("nartk_nar", dataclass=NarCriterionConfig)
+for _name, _each in architectures().items():
+    if NAR_CRITERION in _each.criterions:
+        _model = type(f"Nar_{_name}", (NarModel,), {"architecture": _each})
+        register_presets(register_model(f"nartk_{_name}")(_model))
+
+
+@register_criterion(NAR_CRITERION, dataclass=NarCriterionConfig)
 class NarCriterion(FairseqCriterion):
     """Asks the core network for its loss, summed over the target's tokens."""
 

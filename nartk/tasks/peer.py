@@ -73,8 +73,8 @@ def to_fairseq(model: Transformer, source: Vocab, target: Vocab) -> Any:
     weights = theirs.state_dict() | fairseq_names(model)
     weights["decoder.output_projection.weight"] = model.output.weight.detach()
     for side, embedding, longest in (
-        ("encoder", model.encoder_embedding, config.max_source_len),
-        ("decoder", model.decoder_embedding, config.max_target_len),
+        ("encoder", model.encoder.embedding, config.max_source_len),
+        ("decoder", model.decoder.embedding, config.max_target_len),
     ):
         if embedding.kind == "learned":
             # fairseq's tables have unused rows up to the padding id.

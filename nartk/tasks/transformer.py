@@ -1,40 +1,19 @@
-"""nartk's Transformer as a fairseq model: `--arch nartk_transformer` and its presets."""
+"""nartk's autoregressive models under fairseq: `--arch nartk_transformer` and its presets."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from fairseq.models import FairseqDecoder, FairseqEncoder, register_model
 from torch import Tensor
 
+from nartk.architectures import architecture, architectures
+from nartk.models.distil_losses import tokens_a_pass
+from nartk.models.nar import NarTraining
 from nartk.models.transformer import TransformerConfig
-from nartk.tasks.core_model import CoreModel, register_presets
-
-_BIG = {
-    "d_model": 1024,
-    "encoder_ffn": 4096,
-    "decoder_ffn": 4096,
-    "encoder_heads": 16,
-    "decoder_heads": 16,
-    "dropout": 0.3,
-}
-TINY = {
-    "d_model": 64,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_ffn": 256,
-    "decoder_ffn": 256,
-    "encoder_heads": 4,
-    "decoder_heads": 4,
-}
-ARCHITECTURES: dict[str, dict[str, Any]] = {
-    "nartk_transformer": {},
-    "nartk_transformer_base": {},
-    "nartk_transformer_tiny": TINY,
-    "nartk_transformer_big": _BIG,
-    "nartk_transformer_9_3": {"encoder_layers": 9, "decoder_layers": 3},
-    "nartk_transformer_12_2": {"encoder_layers": 12, "decoder_layers": 2},
-}
+from nartk.tasks.core_model import CoreModel, Drafted, register_presets
 
 
 class _Encoder(FairseqEncoder):
@@ -69,15 +48,15 @@ class _Decoder(FairseqDecoder):
     ) -> tuple[Tensor, None]:
         (model,) = self._model
         with model.autocast(prev_output_tokens.device):
-            features = model.core.decode(prev_output_tokens, encoder_out["memory"], encoder_out["mask"])
+            features = model.core.decoder(prev_output_tokens, encoder_out["memory"], encoder_out["mask"])
             return model.core.output(features), None
 
 
-@register_model("nartk_transformer")
 class FairseqTransformer(CoreModel):
-    """Holds a core Transformer; its options are the fields of TransformerConfig."""
+    """Holds a core Transformer, or another network of its `encode` and `decode`; its options are the fields
+    of the architecture's configuration."""
 
-    kind = "transformer"
+    architecture = architecture("transformer")
 
     def __init__(self, config: TransformerConfig, source: Any, target: Any, autocast: str = "none") -> None:
         super().__init__(config, source, target, autocast)
@@ -91,5 +70,22 @@ class FairseqTransformer(CoreModel):
         with self.autocast(src_tokens.device):
             return self.core(src_tokens, prev_output_tokens), None
 
+    def draft_training(
+        self, call: Callable[..., Any], fed: dict[str, Tensor], target: Tensor, training: NarTraining
+    ) -> Drafted:
+        real = target.ne(self.core.config.pad)
+        return Drafted(call(**fed)[0][real], real, {})  # [B,T,V] -> [N,V]
 
-register_presets(FairseqTransformer, ARCHITECTURES)
+    def drafted_passes(
+        self, fed: dict[str, Tensor], target: Tensor, logits: Tensor, best: Tensor, block: int
+    ) -> tuple[Tensor, Tensor]:
+        lengths = best.ge(0).sum(1)
+        words = torch.full_like(best, -2)
+        words[best >= 0] = logits.max(-1).indices
+        return lengths.sum(), tokens_a_pass(words == best, lengths, block).sum()
+
+
+for _name, _each in architectures().items():
+    if _each.autoregressive:
+        _model = type(f"Fairseq_{_name}", (FairseqTransformer,), {"architecture": _each})
+        register_presets(register_model(f"nartk_{_name}")(_model))

@@ -1,50 +1,114 @@
-"""Makes a verifier of another size that says what MODEL says, to measure what its drafters would give it.
+"""Makes a verifier of another size with the distribution of MODEL, to measure what drafters would give it.
 
-    python recipes/mt/larger.py MODEL SOURCE --output DIR [--d-model 512] [--layers 6] [--limit N]
-    nartk-bench DIR DIR/said.tsv --column 1 --prefix-column 2 --strategies greedy,gad:drafter=DAG --costs
+    python recipes/mt/larger.py MODEL --output DIR [--d-model 512] [--layers 6]
+    nartk-bench DIR FILE --strategies greedy,gad:drafter=DAG --costs
 
-Its weights are random, but for those behind which it says nothing but eos; DIR/said.tsv has sentences of
-SOURCE, and behind each what greedy search with MODEL says, which the verifier is made to say. So a pass costs
-what it costs at that size, and of each draft stands what would stand of it with MODEL.
+It has each of MODEL's features several times: weights that read them are divided by their number, so that
+sums remain, and positions are stored as they were. Layers that are added output zero. So a pass costs what it
+costs at that size, and of each draft as much is accepted as with MODEL.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor
 
 import nartk
-from nartk.checkpoint import TARGET_TOKENIZER, TOKENIZER, save_checkpoint
-from nartk.models.transformer import Transformer, TransformerConfig
-from nartk.pipeline import Model
+from nartk.architectures.transformer import TransformerConfig, sinusoids
+from nartk.checkpoint import TARGET_TOKENIZER, TOKENIZER, Checkpoint, save_checkpoint
+
+HEAD = 64  # features of a head, as large models have them
+IntArray = npt.NDArray[np.int64]
 
 
-def verifier(model: Model, d_model: int, layers: int) -> Transformer:
-    """A Transformer with MODEL's words and room, of so many features and layers each side, that says eos."""
-    vocab = model.checkpoint.target_vocab
-    base = TransformerConfig.from_dict(model.checkpoint.settings)
-    config = replace(
-        base,
-        d_model=d_model,
-        encoder_layers=layers,
-        decoder_layers=layers,
-        encoder_ffn=4 * d_model,
-        decoder_ffn=4 * d_model,
-        encoder_heads=max(1, d_model // 64),
-        decoder_heads=max(1, d_model // 64),
-        decoder_norm_first=True,
-    )
-    torch.manual_seed(1)
-    network = Transformer(config)
-    assert network.decoder_norm is not None
-    with torch.no_grad():
-        # Whatever is computed, the last norm turns it into eos.
-        network.decoder_norm.weight.zero_()
-        network.decoder_norm.bias.copy_(network.output.weight[vocab.eos])
-    return network
+class Larger:
+    """A verifier of `times` times as many features, and so many layers each side.
+
+    Attributes:
+        config: Its shape.
+        features: [d_model] the feature of MODEL that each feature is a copy of.
+    """
+
+    def __init__(self, model: Checkpoint, times: int, layers: int) -> None:
+        self.old = TransformerConfig.from_dict(model.settings)
+        # By name; those that share memory under each of theirs.
+        self.weights = {name: torch.from_numpy(array).float() for name, array in model.tensors.items()}
+        self.times, d = times, self.old.d_model
+        if not (self.old.encoder_norm_first and self.old.decoder_norm_first):
+            raise SystemExit("larger.py: the model's norms come last: train it with --encoder-norm-first")
+        if layers < max(self.old.encoder_layers, self.old.decoder_layers):
+            raise SystemExit(f"larger.py: --layers {layers} is less than the model has")
+        # Heads grow to HEAD features by copies within, and are copied whole beyond that.
+        own = d // self.old.decoder_heads
+        self.within = math.gcd(times, max(1, HEAD // own))
+        heads = self.old.decoder_heads * times // self.within
+        self.config = replace(
+            self.old,
+            d_model=d * times,
+            encoder_layers=layers,
+            decoder_layers=layers,
+            encoder_ffn=self.old.encoder_ffn * times,
+            decoder_ffn=self.old.decoder_ffn * times,
+            encoder_heads=heads,
+            decoder_heads=heads,
+            **{
+                key: "learned" if getattr(self.old, key) == "sinusoidal" else getattr(self.old, key)
+                for key in ("encoder_positions", "decoder_positions")
+            },
+        )
+        self.features = np.tile(np.arange(d), times)
+        by_head = np.arange(d).reshape(-1, own).repeat(self.within, axis=1)  # [H,D] -> [H,D*within]
+        self.head_features = np.tile(by_head, (times // self.within, 1)).reshape(-1)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Its weights by name."""
+        rng = torch.Generator().manual_seed(1)
+        found: dict[str, Tensor] = {}
+        shared = self.config.shared_weights()
+        for name, shape in self.config.weight_shapes().items():
+            if name in shared:
+                found[name] = found[shared[name]]
+            elif name in self.weights:
+                found[name] = self._copied(name)
+            elif name.endswith("positions.weight"):
+                table = torch.from_numpy(sinusoids(shape[0], self.old.d_model).copy())
+                found[name] = table[:, self.features]
+            elif name.endswith(("out.weight", "down.weight", "bias")):
+                found[name] = torch.zeros(shape)
+            else:  # of an added layer, whose output is zero
+                found[name] = torch.randn(shape, generator=rng) / math.sqrt(shape[-1])
+        return found
+
+    def _copied(self, name: str) -> Tensor:
+        old, times, d = self.weights[name], self.times, self.old.d_model
+        module = name.rpartition(".")[0].rpartition(".")[2]
+        if module in ("words", "output"):
+            # They are multiplied by the square root of d_model where they are read.
+            return old[:, self.features] / (math.sqrt(times) if self.old.scale_embedding else 1.0)
+        if module == "positions":
+            return old[:, self.features]
+        rows: IntArray
+        if module in ("qkv", "q", "kv"):
+            parts = len(old) // d
+            rows = np.concatenate([self.head_features + part * d for part in range(parts)])
+        else:
+            rows = np.tile(np.arange(len(old)), times)
+        new = old[rows]
+        if module in ("qkv", "q"):  # scores have `within` as many summands, and are divided by the root of it
+            new[: d * times] /= math.sqrt(self.within)
+        if module == "decoder_norm":  # logits have `times` as many summands
+            new = new / (math.sqrt(times) if self.old.scale_embedding else times)
+        if old.dim() == 1:
+            return new
+        inner = np.tile(np.arange(old.shape[1]), times)
+        return new[:, self.head_features if module == "out" else inner] / times
 
 
 def main() -> None:
@@ -52,33 +116,33 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", help="a model folder")
-    parser.add_argument("source", type=Path, help="a file of sentences, one a line")
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
-    parser.add_argument("--d-model", type=int, default=512, help="features (default: %(default)s)")
+    parser.add_argument(
+        "--d-model", type=int, default=512, help="features, a multiple of the model's (default: %(default)s)"
+    )
     parser.add_argument("--layers", type=int, default=6, help="of encoder and of decoder (default: 6)")
-    parser.add_argument("--limit", type=int, default=100, help="sentences (default: %(default)s)")
     args = parser.parse_args()
 
-    model = nartk.load(args.model)
-    lines = args.source.read_text(encoding="utf-8").splitlines()[: args.limit]
-    said = model.decode(lines, "greedy")
-    network = verifier(model, args.d_model, args.layers)
-    pieces = [model.checkpoint.folder / name for name in (TOKENIZER, TARGET_TOKENIZER)]
+    model = nartk.load(args.model).checkpoint
+    times, left = divmod(args.d_model, model.settings["d_model"])
+    if left or not times:
+        raise SystemExit(
+            f"larger.py: --d-model {args.d_model} is no multiple of the model's {model.settings['d_model']}"
+        )
+    larger = Larger(model, times, args.layers)
+    pieces = [model.folder / name for name in (TOKENIZER, TARGET_TOKENIZER)]
     own, target = (path if path.is_file() else None for path in pieces)
     save_checkpoint(
         args.output,
         kind="transformer",
-        settings=asdict(network.config),
-        tensors=network.state_dict(),
-        source_vocab=model.checkpoint.source_vocab,
-        target_vocab=model.checkpoint.target_vocab,
+        settings=asdict(larger.config),
+        tensors=larger.tensors(),
+        source_vocab=model.source_vocab,
+        target_vocab=model.target_vocab,
         tokenizer=own,
         target_tokenizer=target,
-        card=f"# Random weights with the words of {model.checkpoint.fingerprint}, to measure speed\n",
+        card=f"# The distribution of {model.fingerprint} at another size, to measure speed\n",
     )
-    with (args.output / "said.tsv").open("w", encoding="utf-8") as file:
-        for line, hypothesis in zip(lines, said, strict=True):
-            file.write(f"{line}\t{hypothesis.text}\n")
 
 
 if __name__ == "__main__":

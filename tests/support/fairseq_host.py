@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import warnings
 from argparse import Namespace
 from pathlib import Path
@@ -113,3 +114,15 @@ def padded_batch(words: int, *, left: bool) -> tuple[Tensor, Tensor]:
     source, target = rows((9, 4, 1), left), rows((6, 7, 2), False)
     target[:, 0] = EOS  # fairseq starts a target with the end of the sentence before
     return source, target
+
+
+def build(kind: str, *flags: str, words: int = 21) -> Any:
+    """A model built as `fairseq-train` does it: the command line, then the architecture."""
+    from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+
+    arch = f"nartk_{kind}_tiny"
+    parser = argparse.ArgumentParser()
+    ARCH_MODEL_REGISTRY[arch].add_args(parser.add_argument_group(argument_default=argparse.SUPPRESS))
+    args = parser.parse_args(flags)
+    ARCH_CONFIG_REGISTRY[arch](args)
+    return ARCH_MODEL_REGISTRY[arch].build_model(args, task(words))

@@ -13,6 +13,8 @@ import torch
 
 from nartk.architectures import architectures
 from nartk.contexts import Handles, check_sources
+from nartk.decoders.drafters.parallel import declared_for
+from nartk.decoders.loop.drafter import Drafter
 from nartk.parallel import Canvas, Graphs
 from nartk.passes import FloatArray, IntArray, Limits, Scores, Want
 from nartk.reading import Reading, check_want, read
@@ -26,6 +28,11 @@ MASK = BLANK = BOS = 0
 SILENT = (BOS, PAD, EOS)
 KINDS = ("blockwise", "nat", "ctc", "dag")
 Answers = Mapping[tuple[int, ...], Sequence[int]]
+
+
+def parallel_drafter(scorer: Any, block_size: int, *, nodes: int = 0) -> Drafter:
+    """What drafts with a model, at most so many tokens, and so many beside the best draft's."""
+    return declared_for(scorer)(block_size=block_size, tree=nodes).make_drafter(scorer)
 
 
 def with_drafter(scorer: Any, **options: Any) -> Any:

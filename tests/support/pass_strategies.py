@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,10 +13,13 @@ from nartk.decoders.drafters.aligned_text import spelling
 from nartk.decoders.drafters.given_drafts import GivenDrafts
 from nartk.decoders.drafters.ngram_cache import NgramCache
 from nartk.decoders.drafters.source_copy import SourceCopy
-from nartk.decoders.loop.acceptance import Acceptance, ArgmaxAcceptance, Verified
+from nartk.decoders.loop.acceptance import Acceptance, ArgmaxAcceptance, Verdict, Verified
 from nartk.decoders.loop.constraints import Constraints
-from nartk.decoders.loop.drafter import Draft, Drafter
+from nartk.decoders.loop.drafter import Draft, Drafter, PlainDrafter
 from nartk.decoders.loop.loop import DraftAndVerify
+from nartk.decoders.loop.rows import Row
+from nartk.decoders.loop.trees import merged
+from nartk.hypothesis import Request
 from nartk.passes import ROOT, Pass
 from nartk.reading import Reading
 
@@ -38,6 +42,37 @@ class Proposes(DraftAndVerify):
 
     def constraints(self) -> Constraints:
         return self.rules
+
+
+@dataclass
+class Drafting(PlainDrafter):
+    """Drafts whatever a function of a row's source and output gives; notes which states are there."""
+
+    what: Callable[[Row], Draft]
+    started: Counter[int] = field(default_factory=Counter)
+    stopped: Counter[int] = field(default_factory=Counter)
+
+    def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[Any]:
+        assert len(requests) == len(memory)
+        self.started.update(request.index for request in requests)
+        return [("state", request.index) for request in requests]
+
+    def draft(self, rows: Sequence[Row], budgets: Sequence[int]) -> list[Draft]:
+        assert [row.state for row in rows] == [("state", row.request.index) for row in rows]
+        assert budgets == [row.request.max_len - len(row.tokens) - 1 for row in rows]
+        return [self.what(row) for row in rows]
+
+    def stop(self, states: Sequence[Any]) -> None:
+        self.stopped.update(index for _, index in states)
+
+
+def proposing(what: Callable[[Row], Draft], **options: Any) -> Proposes:
+    return Proposes(drafter=lambda scorer: Drafting(what), **options)
+
+
+def only(drafts: Sequence[list[int]]) -> Proposes:
+    """Drafts these after nothing, as one tree, and nothing later."""
+    return proposing(lambda row: Draft() if row.tokens else merged([*map(Draft, drafts)], most=99))
 
 
 def source_copy(anchor: str = "aligned", max_draft: int = 0) -> MakeDrafter:
@@ -76,3 +111,21 @@ def paths_of(draft: Draft) -> list[tuple[int, ...]]:
     for token, parent in zip(draft.tokens, parents, strict=True):
         paths.append((*(paths[parent] if parent != ROOT else ()), token))
     return paths
+
+
+class OneTooMany(ArgmaxAcceptance):
+    """Known to be wrong: the cell of one rejected token is kept."""
+
+    def __call__(self, row: Row, verified: Verified) -> Verdict:
+        verdict = super().__call__(row, verified)
+        if row.draft.parents is None and len(verdict.accepted) < len(row.draft.tokens):
+            return verdict._replace(accepted=range(len(verdict.accepted) + 1))
+        return verdict
+
+
+class RunnerUp(ArgmaxAcceptance):
+    """Known to be wrong: the word after the best one by id follows."""
+
+    def __call__(self, row: Row, verified: Verified) -> Verdict:
+        verdict = super().__call__(row, verified)
+        return verdict._replace(tokens=[*verdict.tokens[:-1], max(4, verdict.tokens[-1])])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from nartk.models.transformer import Transformer, TransformerConfig
 from nartk.vocab import Vocab
@@ -58,12 +59,20 @@ def random_model(config: TransformerConfig, seed: int) -> Transformer:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Transformer(config).eval().requires_grad_(False)
-        for name, weight in model.named_parameters():
+        for name, weight in in_order(model):
             if "layers" in name and weight.dim() == 2:
                 weight.mul_(2.0)
             elif weight.dim() == 1:
                 weight.add_(torch.randn_like(weight) * 0.2)  # biases, and scales of norms
     return model
+
+
+def in_order(model: Transformer) -> Iterator[tuple[str, Tensor]]:
+    """Its weights as a checkpoint names them, in the order of the configuration, shared ones once."""
+    weights, shared = model.state_dict(), model.config.shared_weights()
+    for name in model.config.weight_shapes():
+        if name not in shared:
+            yield name, weights[name]
 
 
 def arrays_of(model: Transformer) -> Mapping[str, npt.NDArray[np.float32]]:

@@ -284,3 +284,26 @@ def random_request(rng: random.Random, index: int, words: int, longest: int = 64
     prefix = tuple(rng.randrange(3, words) for _ in range(rng.choice([0, 0, 0, 1, 5])))
     max_len = min(rng.randint(1, 64), rng.randint(1, 64))  # long ones cost time
     return Request(index, (*source, EOS), max_len, prefix[:max_len])
+
+
+def edge_request(rng: random.Random, index: int, words: int) -> Request:
+    """A source of 0, 1 or 2 words or with eos first, twice or inside, and a limit of a few tokens."""
+    word = rng.randrange(4, words)
+    anything = tuple(rng.randrange(words) for _ in range(40))
+    source = rng.choice(
+        [
+            (),
+            (word,),
+            (EOS,),
+            (PAD,),
+            (EOS, word),
+            (word, EOS, word, word),
+            (EOS,) * 3,
+            (word,) * 40,
+            anything,
+        ]
+    )
+    max_len = rng.choice([1, 1, 2, 3, 4, 64])
+    prefix = rng.choice([(), (), (), (word,), (EOS,), (word, EOS), (word,) * 10])[:max_len]
+    drafts = rng.choice([(), ((),), (source,), ((EOS,),), ((word, EOS, EOS), source)])
+    return Request(index, (*source, EOS), max_len, prefix, drafts)

@@ -1,22 +1,18 @@
-"""Small random Transformers for the tests, and a drafter that knows what greedy search will say."""
+"""Small random Transformers for the tests."""
 
 from __future__ import annotations
 
-import dataclasses
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from nartk.decoders.tensor_loop import Draft, DraftAndVerify, Drafter
-from nartk.guarantee import IDENTICAL
 from nartk.hypothesis import Request
 from nartk.models.transformer import Transformer, TransformerConfig
-from nartk.scorer import Seq2SeqScorer, Source
 from nartk.vocab import Vocab
-from support.scripted import same_words
+from support.random_transformers import in_order
 
 PAD, EOS = 1, 2
 
@@ -63,7 +59,7 @@ def random_model(config: TransformerConfig, seed: int) -> Transformer:
 def stir(model: M) -> M:
     """Makes a model's weights, in place, such that what it says depends on everything it reads."""
     with torch.no_grad():
-        for name, weight in model.named_parameters():
+        for name, weight in in_order(model):
             if "layers" in name and weight.dim() == 2:
                 weight.mul_(3.0)
             elif name.endswith("bias"):
@@ -90,57 +86,3 @@ def random_requests(
         )
         for index in range(count)
     ]
-
-
-@dataclasses.dataclass(frozen=True)
-class KnownState:
-    known: Tensor  # [B,T] what will be said
-
-
-@dataclasses.dataclass(frozen=True)
-class Knowing(Drafter):
-    """Drafts what greedy search will say, of random length, with some tokens spoilt."""
-
-    answers: Mapping[tuple[int, ...], Sequence[int]]
-    words: int
-    longest: int
-    spoilt: float
-    generator: torch.Generator
-
-    def start(self, source: Source, requests: Sequence[Request]) -> KnownState:
-        words, lengths = same_words(source)
-        rows = zip(words.tolist(), lengths.tolist(), strict=True)
-        answers = [self.answers[tuple(tokens[:size])] for tokens, size in rows]
-        width = max(map(len, answers)) + self.longest
-        return KnownState(
-            torch.tensor([[*a, *[-1] * (width - len(a))] for a in answers], device=lengths.device)
-        )
-
-    def draft(
-        self, state: KnownState, outputs: Tensor, lengths: Tensor, budget: Tensor
-    ) -> tuple[Draft, KnownState]:
-        batch = len(lengths)
-        index = lengths[:, None] + torch.arange(self.longest, device=lengths.device)
-        tokens = state.known.gather(1, index.clamp(max=state.known.shape[1] - 1))
-        wrong = torch.rand(batch, self.longest, generator=self.generator).to(lengths.device) < self.spoilt
-        noise = torch.randint(self.words, (batch, self.longest), generator=self.generator).to(lengths.device)
-        counts = torch.randint(self.longest + 1, (batch,), generator=self.generator).to(lengths.device)
-        return Draft(torch.where(wrong, noise, tokens), counts), state
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DraftsWhatIsKnown(DraftAndVerify):
-    """A lossless strategy whose drafts are accepted in parts of any length."""
-
-    promise = IDENTICAL
-    name = "knowing"
-
-    answers: Mapping[tuple[int, ...], Sequence[int]]
-    words: int
-    longest: int
-    spoilt: float = 0.2
-    seed: int = 0
-
-    def make_drafter(self, scorer: Seq2SeqScorer) -> Drafter:
-        generator = torch.Generator().manual_seed(self.seed)
-        return Knowing(self.answers, self.words, self.longest, self.spoilt, generator)

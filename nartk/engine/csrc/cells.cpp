@@ -12,10 +12,7 @@ void* aligned(size_t bytes) {
 
 void release(void* memory) { ::operator delete(memory, std::align_val_t(64)); }
 
-namespace {
-constexpr int SLAB = 32;  // cells that are taken from the system at once
-std::string number(long long x) { return std::to_string(x); }
-}  // namespace
+static constexpr int SLAB = 32;  // cells that are taken from the system at once
 
 Cells::~Cells() {
     for (void* slab : slabs) release(slab);
@@ -23,7 +20,7 @@ Cells::~Cells() {
 
 Cell* Cells::take() {
     if (unused.empty()) {
-        const size_t size = (Cell::HEAD + floats + 15) / 16 * 16 * sizeof(float);
+        const size_t size = rounded(Cell::HEAD + (int)floats, 16) * sizeof(float);
         slabs.reserve(slabs.size() + 1);
         unused.reserve((slabs.size() + 1) * SLAB);  // so that no cell that is given back needs memory
         char* slab = static_cast<char*>(aligned(size * SLAB));

@@ -68,5 +68,7 @@ class Cells {
 
 void* aligned(size_t bytes);  // at a multiple of 64 bytes; throws std::bad_alloc
 void release(void* memory);
+inline std::string number(long long x) { return std::to_string(x); }
+inline int rounded(int x, int multiple) { return (x + multiple - 1) / multiple * multiple; }
 
 }  // namespace nartk

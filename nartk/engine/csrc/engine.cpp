@@ -9,14 +9,7 @@
 
 namespace nartk {
 
-namespace {
-
-constexpr int READ = 32;  // tokens whose logits are there at once
-
-std::string number(long long x) { return std::to_string(x); }
-int rounded(int x, int multiple) { return (x + multiple - 1) / multiple * multiple; }
-
-}  // namespace
+static constexpr int READ = 32;  // tokens whose logits are there at once
 
 float* Buffer::get(size_t count) {
     if (count > size) {
@@ -124,11 +117,8 @@ void Engine::linear(Workspace& space, const Linear& w, const float* x, int n, in
         }
     }
     const double work = (double)n * w.outputs * w.inputs / (w.type == Type::int8 ? 4 : 1);
-    const int parts = threads.parts(w.panels(), work / PART);
-    const int each = (w.panels() + parts - 1) / parts;
-    threads.run(parts, [&](int part) {
-        const int first = part * each, last = std::min(w.panels(), first + each);
-        if (first < last) kernels->linear(w, inputs, scales, n, step, y, ldy, first, last, epilogue);
+    threads.share(w.panels(), threads.parts(w.panels(), work / PART), [&](int, int first, int last) {
+        kernels->linear(w, inputs, scales, n, step, y, ldy, first, last, epilogue);
     });
 }
 
@@ -147,13 +137,13 @@ void Engine::normed(const Norm& norm, const float* x, int n, float* y) {
     }
 }
 
+void Engine::vector(const Embedding& embedding, int word, float* x) {
+    kernels->row(*embedding.words, word, embedding.scale, x);
+    std::fill(x + network->features, x + stride(), 0.0f);
+}
+
 void Engine::embed(const Embedding& embedding, const int* words, const int* positions, int n, float* x) {
-    const int d = network->features, step = stride();
-    for (int i = 0; i < n; i++) {
-        float* to = x + (size_t)i * step;
-        kernels->row(*embedding.words, words[i], embedding.scale, to);
-        std::fill(to + d, to + step, 0.0f);
-    }
+    for (int i = 0; i < n; i++) vector(embedding, words[i], x + (size_t)i * stride());
     place(embedding, positions, n, x);
 }
 
@@ -173,9 +163,8 @@ void Engine::attend(Workspace& space, const Layer& layer, const float* q, int ld
     const double work = 2.0 * n * longest * width;
     const int parts = threads.parts(n * heads, work / PART);
     float* weights = space.weights.get((size_t)parts * room);
-    const int each = (n * heads + parts - 1) / parts;
-    threads.run(parts, [&](int part) {
-        for (int at = part * each; at < std::min(n * heads, (part + 1) * each); at++) {
+    threads.share(n * heads, parts, [&](int part, int first, int last) {
+        for (int at = first; at < last; at++) {
             const int token = at / heads, head = at % heads;
             const auto where = over(token);
             kernels->attend(q + (size_t)token * ldq + head * f, where.list, where.key + head * f,
@@ -507,12 +496,9 @@ void Engine::read(Workspace& space, const Want& want, Read& found) {
             for (size_t i = 0; i < (size_t)m * wide; i++) rows[i] *= network->output_scale;
         for (int i = 0; found.logits && i < m; i++)
             std::memcpy(found.logits + (size_t)(begin + i) * words, rows + (size_t)i * wide, words * sizeof(float));
-        const int parts = threads.parts(m, (double)m * words * 8 / PART);
-        const int each = (m + parts - 1) / parts;
-        threads.run(parts, [&](int part) {
+        threads.share(m, threads.parts(m, (double)m * words * 8 / PART), [&](int, int first, int last) {
             std::vector<float> copy;
-            for (int i = part * each; i < std::min(m, (part + 1) * each); i++)
-                read_row(rows + (size_t)i * wide, begin + i, want, found, copy);
+            for (int i = first; i < last; i++) read_row(rows + (size_t)i * wide, begin + i, want, found, copy);
         });
     }
 }

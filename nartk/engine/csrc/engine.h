@@ -180,6 +180,7 @@ class Engine {
     void linear(Workspace& space, const Linear& w, const float* x, int n, int ldx, float* y, int ldy,
                 Epilogue epilogue = {});
     void embed(const Embedding& embedding, const int* words, const int* positions, int n, float* x);
+    void vector(const Embedding& embedding, int word, float* x);
     void place(const Embedding& embedding, const int* positions, int n, float* x);  // adds positions to vectors
     void copy_source(Workspace& space, const Memory& source, const int* words, int places, float* x);
     void normed(const Norm& norm, const float* x, int n, float* y);

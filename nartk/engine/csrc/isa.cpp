@@ -25,11 +25,15 @@ bool runs(const char* name) {
 }  // namespace
 
 const Kernels* kernels_for(const char* name) {
-    const Kernels* (*const all[])() = {kernels_avx512_bf16, kernels_avx512, kernels_avx2, kernels_neon, kernels_plain};
-    for (const auto of : all) {
-        const Kernels* found = of();
-        if (found && runs(found->name) && (!name || !*name || !std::strcmp(name, found->name))) return found;
-    }
+    const Kernels* const all[] = {
+#if defined(NARTK_X86)
+        kernels_avx512_bf16(), kernels_avx512(), kernels_avx2(),
+#elif defined(NARTK_ARM)
+        kernels_neon(),
+#endif
+        kernels_plain()};
+    for (const Kernels* found : all)
+        if (runs(found->name) && (!*name || !std::strcmp(name, found->name))) return found;
     return nullptr;
 }
 

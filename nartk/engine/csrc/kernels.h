@@ -69,7 +69,7 @@ struct Kernels {
     int (*best)(const float* x, int k, float* value);                // the first of the largest
 };
 
-// Null where this build or the processor lacks the instructions.
+// Of those that this build has.
 const Kernels* kernels_avx512_bf16();
 const Kernels* kernels_avx512();
 const Kernels* kernels_avx2();

@@ -50,16 +50,7 @@ struct Int8 {
 #define FP32_TWO 2
 #include "kernels.inc"
 }  // namespace
+const Kernels* kernels_avx2() { return &table; }
 }  // namespace nartk
 DISABLE_ISA
 #endif
-
-namespace nartk {
-const Kernels* kernels_avx2() {
-#ifdef NARTK_X86
-    return &table;
-#else
-    return nullptr;
-#endif
-}
-}  // namespace nartk

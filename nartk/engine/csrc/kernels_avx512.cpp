@@ -12,16 +12,7 @@ namespace {
 #include "avx512.inc"
 #include "kernels.inc"
 }  // namespace
+const Kernels* kernels_avx512() { return &table; }
 }  // namespace nartk
 DISABLE_ISA
 #endif
-
-namespace nartk {
-const Kernels* kernels_avx512() {
-#ifdef NARTK_X86
-    return &table;
-#else
-    return nullptr;
-#endif
-}
-}  // namespace nartk

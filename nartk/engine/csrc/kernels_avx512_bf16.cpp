@@ -29,16 +29,7 @@ struct Bf16 {
 #include "avx512.inc"
 #include "kernels.inc"
 }  // namespace
+const Kernels* kernels_avx512_bf16() { return &table; }
 }  // namespace nartk
 DISABLE_ISA
 #endif
-
-namespace nartk {
-const Kernels* kernels_avx512_bf16() {
-#ifdef NARTK_X86
-    return &table;
-#else
-    return nullptr;
-#endif
-}
-}  // namespace nartk

@@ -33,7 +33,7 @@ Ints ints(const py::object& from) {
     Ints made(wide.size());
     for (py::ssize_t i = 0; i < wide.size(); i++) {
         const int64_t value = wide.data()[i];
-        if (value != (int32_t)value) throw PassFault(std::to_string(value) + " is no number of 32 bits");
+        if (value != (int32_t)value) throw PassFault(number(value) + " is no number of 32 bits");
         made.mutable_data()[i] = (int32_t)value;
     }
     return made;
@@ -47,42 +47,38 @@ Array column(const py::object& from, const char* name, py::ssize_t count) {
         throw PassFault("`" + std::string(name) + "` is no array of one dimension and of the type of the pass");
     const Array made(from);
     if (count >= 0 && made.size() != count)
-        throw PassFault("`" + std::string(name) + "` has " + std::to_string(made.size()) + " numbers, not " +
-                        std::to_string(count));
+        throw PassFault("`" + std::string(name) + "` has " + number(made.size()) + " numbers, not " + number(count));
     return made;
 }
 
 template <class Array>
-std::optional<Array> maybe(const std::optional<py::object>& from, const char* name, py::ssize_t count) {
-    if (!from) return std::nullopt;
-    return column<Array>(*from, name, count);
+std::optional<Array> maybe(const py::object& from, const char* name, py::ssize_t count) {
+    if (from.is_none()) return std::nullopt;
+    return column<Array>(from, name, count);
 }
 
 constexpr auto PATIENCE = std::chrono::milliseconds(50);  // between looks for an interrupt
 
-Type type_of(const std::string& name) {
-    if (name == "fp32") return Type::fp32;
-    if (name == "bf16") return Type::bf16;
-    if (name == "int8") return Type::int8;
-    throw py::value_error("no type " + name + " in the engine");
+template <class Value>
+using Names = std::initializer_list<std::pair<const char*, Value>>;
+
+template <class Value>
+Value named(const Names<Value>& names, const std::string& name) {
+    for (const auto& [each, value] : names)
+        if (name == each) return value;
+    throw py::value_error(name + " is nothing that the engine knows");
 }
 
-Activation activation_of(const std::string& name) {
-    if (name == "relu") return Activation::relu;
-    if (name == "gelu") return Activation::gelu;
-    if (name == "gelu_tanh") return Activation::gelu_tanh;
-    if (name == "silu") return Activation::silu;
-    throw py::value_error("no activation " + name + " in the engine");
-}
-
-Copied copied_of(const std::string& name) {
-    if (name == "none") return Copied::none;
-    if (name == "uniform") return Copied::uniform;
-    if (name == "soft") return Copied::soft;
-    if (name == "source") return Copied::source;
-    if (name == "memory") return Copied::memory;
-    throw py::value_error("nothing is copied as " + name + " in the engine");
-}
+const Names<Type> TYPES = {{"fp32", Type::fp32}, {"bf16", Type::bf16}, {"int8", Type::int8}};
+const Names<Activation> ACTIVATIONS = {{"relu", Activation::relu},
+                                       {"gelu", Activation::gelu},
+                                       {"gelu_tanh", Activation::gelu_tanh},
+                                       {"silu", Activation::silu}};
+const Names<Copied> COPIES = {{"none", Copied::none},
+                              {"uniform", Copied::uniform},
+                              {"soft", Copied::soft},
+                              {"source", Copied::source},
+                              {"memory", Copied::memory}};
 
 const Kernels& kernels_of(const std::string& isa) {
     const Kernels* found = kernels_for(isa.c_str());
@@ -119,10 +115,10 @@ void check_shape(py::ssize_t outputs, py::ssize_t inputs, Type type) {
 std::shared_ptr<Layered> pack(Floats weights, std::optional<Floats> bias, const std::string& type) {
     require(weights.ndim() == 2, "weights are a matrix");
     require(!bias || bias->size() == weights.shape(0), "a bias for each output");
-    check_shape(weights.shape(0), weights.shape(1), type_of(type));
+    check_shape(weights.shape(0), weights.shape(1), named(TYPES, type));
     return std::make_shared<Layered>(
         Layered{std::make_shared<Packed>(weights.data(), bias ? bias->data() : nullptr, (int)weights.shape(0),
-                                         (int)weights.shape(1), type_of(type)),
+                                         (int)weights.shape(1), named(TYPES, type)),
                 nullptr});
 }
 
@@ -131,7 +127,7 @@ std::shared_ptr<Layered> packed(py::buffer weights, std::optional<Floats> bias, 
     Linear shape;
     shape.outputs = outputs;
     shape.inputs = inputs;
-    shape.type = type_of(type);
+    shape.type = named(TYPES, type);
     check_shape(outputs, inputs, shape.type);
     auto info = std::make_shared<py::buffer_info>(weights.request());
     require((size_t)(info->size * info->itemsize) == shape.bytes(), "packed weights of another size");
@@ -190,7 +186,7 @@ struct Model {
         require(made.heads > 0 && made.features > 0 && made.features % LANES == 0,
                 "a head's features are a multiple of 16");
         made.scale = from["scale"].cast<float>();
-        made.activation = activation_of(from["activation"].cast<std::string>());
+        made.activation = named(ACTIVATIONS, from["activation"].cast<std::string>());
         const int width = made.width();
         made.qkv = linear(from, "qkv", 3 * width, d);
         made.out = linear(from, "out", d, width);
@@ -229,7 +225,7 @@ struct Model {
     Parallel parallel(const py::dict& from) {
         Parallel made;
         const int d = network->features;
-        made.copied = copied_of(from["copied"].cast<std::string>());
+        made.copied = named(COPIES, from["copied"].cast<std::string>());
         made.frames = from["frames"].cast<int>();
         made.temperature = from["temperature"].cast<float>();
         require(made.frames > 0 && made.temperature > 0.0f, "frames and a temperature above 0");
@@ -313,8 +309,7 @@ struct Scores {
         std::vector<float> some((size_t)count * d);
         for (py::ssize_t i = 0; i < count; i++) {
             const int at = index.data()[i];
-            if (at < 0 || (size_t)at * d >= features.size())
-                throw PassFault("token " + std::to_string(at) + " was not scored");
+            if (at < 0 || (size_t)at * d >= features.size()) throw PassFault("token " + number(at) + " was not scored");
             std::copy_n(features.data() + (size_t)at * d, d, some.data() + (size_t)i * d);
         }
         Floats made({count, (py::ssize_t)words});
@@ -325,20 +320,16 @@ struct Scores {
     }
 };
 
-using Given = std::optional<py::object>;
-
-// What is wanted of n tokens, of a model of `all` words; checked, with the arrays that it points into.
+// A nartk.passes.Want of n tokens, of a model of `all` words; checked, with the arrays that it points into.
 struct Wanted {
     Want want;
     bool hidden, logits;
     std::optional<Ints> ban_offsets, banned, given;
     std::optional<Doubles> uniforms;
 
-    Wanted(py::ssize_t n, int all, Given only_given, Given offsets_given, Given banned_given, int top, bool margin,
-           bool hidden, Given given_given, Given uniforms_given, double temperature, int top_k, double top_p,
-           bool logits)
-        : hidden(hidden), logits(logits) {
-        if (const auto only = maybe<Ints>(only_given, "only", -1)) {
+    Wanted(py::ssize_t n, int all, const py::object& from, bool logits)
+        : hidden(from.attr("hidden").cast<bool>()), logits(logits) {
+        if (const auto only = maybe<Ints>(from.attr("only"), "only", -1)) {
             want.only.assign(only->data(), only->data() + only->size());
             for (size_t i = 0; i < want.only.size(); i++)
                 if (want.only[i] < 0 || want.only[i] >= n || (i && want.only[i] <= want.only[i - 1]))
@@ -348,10 +339,9 @@ struct Wanted {
             for (int i = 0; i < n; i++) want.only[i] = i;
         }
         const py::ssize_t scored = (py::ssize_t)want.only.size();
-        ban_offsets = maybe<Ints>(offsets_given, "banned.offsets", scored + 1);
-        banned = maybe<Ints>(banned_given, "banned.values", -1);
-        if (!banned != !ban_offsets) throw PassFault("forbidden words lack a part");
-        if (banned) {
+        if (const py::object lists = from.attr("banned"); !lists.is_none()) {
+            ban_offsets = column<Ints>(lists.attr("offsets"), "banned.offsets", scored + 1);
+            banned = column<Ints>(lists.attr("values"), "banned.values", -1);
             const int* offsets = ban_offsets->data();
             if (offsets[0] != 0 || offsets[scored] != banned->size())
                 throw PassFault("lists of forbidden words begin at 0 and end with the last");
@@ -363,24 +353,26 @@ struct Wanted {
             want.ban_offsets = offsets;
             want.banned = banned->data();
         }
-        if (top < 0) throw PassFault(std::to_string(top) + " likeliest words are asked for");
-        want.top = top;
-        want.margin = margin;
-        given = maybe<Ints>(given_given, "given", scored);
+        want.top = from.attr("top").cast<int>();
+        if (want.top < 0) throw PassFault(number(want.top) + " likeliest words are asked for");
+        want.margin = from.attr("margin").cast<bool>();
+        given = maybe<Ints>(from.attr("given"), "given", scored);
         if (given) {
             for (py::ssize_t i = 0; i < scored; i++)
                 if (given->data()[i] < -1 || given->data()[i] >= all)
                     throw PassFault("a given word is none of the model's");
             want.given = given->data();
         }
-        uniforms = maybe<Doubles>(uniforms_given, "uniforms", scored);
-        if (uniforms) {
+        if (const py::object draw = from.attr("draw"); !draw.is_none()) {
+            uniforms = column<Doubles>(draw.attr("uniforms"), "uniforms", scored);
+            want.draw = {uniforms->data(), draw.attr("temperature").cast<double>(), draw.attr("top_p").cast<double>(),
+                         draw.attr("top_k").cast<int>()};
             for (py::ssize_t i = 0; i < scored; i++)
                 if (!(uniforms->data()[i] >= 0.0 && uniforms->data()[i] < 1.0))
                     throw PassFault("`uniforms` holds a number that is not in [0, 1)");
-            if (!(temperature > 0.0) || std::isinf(temperature) || top_k < 0 || !(top_p > 0.0) || top_p > 1.0)
+            if (!(want.draw.temperature > 0.0) || std::isinf(want.draw.temperature) || want.draw.top_k < 0 ||
+                !(want.draw.top_p > 0.0) || want.draw.top_p > 1.0)
                 throw PassFault("temperature, top-k or top-p is out of bounds");
-            want.draw = {uniforms->data(), temperature, top_p, top_k};
         }
     }
 
@@ -419,17 +411,14 @@ struct Wanted {
 
 std::shared_ptr<Scores> run(std::shared_ptr<Runner> runner, py::object words_given, py::object positions_given,
                             py::object memories_given, py::object contexts_given, py::object parents_given,
-                            Given only_given, Given offsets_given, Given banned_given, int top, bool margin,
-                            bool hidden, Given given_given, Given uniforms_given, double temperature, int top_k,
-                            double top_p, bool logits) {
+                            const py::object& want, bool logits) {
     const Ints words = column<Ints>(words_given, "tokens", -1);
     const py::ssize_t n = words.size();
     const Ints positions = column<Ints>(positions_given, "positions", n),
                memories = column<Ints>(memories_given, "memory", n),
                contexts = column<Ints>(contexts_given, "contexts", n),
                parents = column<Ints>(parents_given, "parents", n);
-    const Wanted wanted(n, runner->engine.network->words, only_given, offsets_given, banned_given, top, margin, hidden,
-                        given_given, uniforms_given, temperature, top_k, top_p, logits);
+    const Wanted wanted(n, runner->engine.network->words, want, logits);
     return wanted.scores(runner, [&](Scores& scores, Read& read) {
         scores.pending = runner->engine.run(
             {(int)n, words.data(), positions.data(), memories.data(), contexts.data(), parents.data()}, wanted.want,
@@ -453,11 +442,9 @@ struct Places {
 };
 
 std::shared_ptr<Scores> fill(std::shared_ptr<Runner> runner, py::object memories, py::object lengths, py::object words,
-                             Given only, Given ban_offsets, Given banned, int top, bool margin, bool hidden,
-                             Given given, Given uniforms, double temperature, int top_k, double top_p, bool logits) {
+                             const py::object& want, bool logits) {
     const Places places(memories, lengths, words);
-    const Wanted wanted(places.words.size(), runner->engine.network->words, only, ban_offsets, banned, top, margin,
-                        hidden, given, uniforms, temperature, top_k, top_p, logits);
+    const Wanted wanted(places.words.size(), runner->engine.network->words, want, logits);
     return wanted.scores(runner, [&](Scores&, Read& read) {
         runner->engine.fill(places.canvas(), wanted.want.only, read.hidden);
         runner->engine.read(wanted.want, read);
@@ -465,13 +452,10 @@ std::shared_ptr<Scores> fill(std::shared_ptr<Runner> runner, py::object memories
 }
 
 // Words at features [n,d] that a graph gave.
-std::shared_ptr<Scores> words_at(std::shared_ptr<Runner> runner, Floats features, Given only, Given ban_offsets,
-                                 Given banned, int top, bool margin, bool hidden, Given given, Given uniforms,
-                                 double temperature, int top_k, double top_p, bool logits) {
+std::shared_ptr<Scores> words_at(std::shared_ptr<Runner> runner, Floats features, const py::object& want, bool logits) {
     const int d = runner->engine.network->features;
     if (features.ndim() != 2 || features.shape(1) != d) throw PassFault("features of another size");
-    const Wanted wanted(features.shape(0), runner->engine.network->words, only, ban_offsets, banned, top, margin,
-                        hidden, given, uniforms, temperature, top_k, top_p, logits);
+    const Wanted wanted(features.shape(0), runner->engine.network->words, want, logits);
     return wanted.scores(runner, [&](Scores&, Read& read) {
         for (int index : wanted.want.only) {
             const float* row = features.data() + (size_t)index * d;
@@ -539,7 +523,7 @@ Floats apply(const Layered& layer, Floats x, const std::string& isa, std::option
     if (w.type != Type::fp32) inputs = quantised.data();
     std::vector<float> y((size_t)n * w.width() + LANES);
     kernels.linear(w, inputs, scales.data(), n, stride, y.data(), w.width(), 0, w.panels(),
-                   {activation ? activation_of(*activation) : Activation::none, false});
+                   {activation ? named(ACTIVATIONS, *activation) : Activation::none, false});
     Floats made({(py::ssize_t)n, (py::ssize_t)w.outputs});
     for (int i = 0; i < n; i++)
         std::copy_n(y.data() + (size_t)i * w.width(), w.outputs, made.mutable_data() + (size_t)i * w.outputs);
@@ -677,18 +661,9 @@ PYBIND11_MODULE(_native, m) {
              })
         .def("length_logits", &length_logits)
         .def("graph", &graph)
-        .def("fill", &fill, py::arg("memories"), py::arg("lengths"), py::arg("words"), py::arg("only") = py::none(),
-             py::arg("ban_offsets") = py::none(), py::arg("banned") = py::none(), py::arg("top") = 0,
-             py::arg("margin") = false, py::arg("hidden") = false, py::arg("given") = py::none(),
-             py::arg("uniforms") = py::none(), py::arg("temperature") = 1.0, py::arg("top_k") = 0,
-             py::arg("top_p") = 1.0, py::arg("logits") = false)
-        .def("words", &words_at, py::arg("features"), py::arg("only") = py::none(), py::arg("ban_offsets") = py::none(),
-             py::arg("banned") = py::none(), py::arg("top") = 0, py::arg("margin") = false, py::arg("hidden") = false,
-             py::arg("given") = py::none(), py::arg("uniforms") = py::none(), py::arg("temperature") = 1.0,
-             py::arg("top_k") = 0, py::arg("top_p") = 1.0, py::arg("logits") = false)
+        .def("fill", &fill, py::arg("memories"), py::arg("lengths"), py::arg("words"), py::arg("want"),
+             py::arg("logits") = false)
+        .def("words", &words_at, py::arg("features"), py::arg("want"), py::arg("logits") = false)
         .def("run", &run, py::arg("words"), py::arg("positions"), py::arg("memories"), py::arg("contexts"),
-             py::arg("parents"), py::arg("only") = py::none(), py::arg("ban_offsets") = py::none(),
-             py::arg("banned") = py::none(), py::arg("top") = 0, py::arg("margin") = false, py::arg("hidden") = false,
-             py::arg("given") = py::none(), py::arg("uniforms") = py::none(), py::arg("temperature") = 1.0,
-             py::arg("top_k") = 0, py::arg("top_p") = 1.0, py::arg("logits") = false);
+             py::arg("parents"), py::arg("want"), py::arg("logits") = false);
 }

@@ -10,9 +10,6 @@ namespace nartk {
 
 namespace {
 
-std::string number(long long x) { return std::to_string(x); }
-int rounded(int x, int multiple) { return (x + multiple - 1) / multiple * multiple; }
-
 // The source position at the same share of the length as place j of so many; of two the later.
 int nearest(int j, int places, int length) {
     const long long last = std::max(places - 1, 1);
@@ -31,10 +28,8 @@ void Engine::copy_source(Workspace& space, const Memory& source, const int* word
         float* vectors = space.projected.get((size_t)length * step);
         std::vector<const float*> list(length);
         for (int i = 0; i < length; i++) {
-            float* to = vectors + (size_t)i * step;
-            kernels->row(*embedding.words, source.tokens[i], embedding.scale, to);
-            std::fill(to + d, to + step, 0.0f);
-            list[i] = to;
+            list[i] = vectors + (size_t)i * step;
+            vector(embedding, source.tokens[i], vectors + (size_t)i * step);
         }
         std::vector<float> query(step, 0.0f), bias(rounded(length, LANES)), scores(rounded(length, LANES));
         const float ratio = (float)(length - 1) / (float)std::max(places - 1, 1);
@@ -50,11 +45,12 @@ void Engine::copy_source(Workspace& space, const Memory& source, const int* word
         if (words[j] != COPIED) continue;
         float* to = x + (size_t)j * step;
         const int at = parallel.copied == Copied::uniform ? nearest(j, places, length) : j / parallel.frames;
-        if (parallel.copied == Copied::memory)
+        if (parallel.copied == Copied::memory) {
             std::memcpy(to, source.output.data() + (size_t)at * d, d * sizeof(float));
-        else
-            kernels->row(*embedding.words, source.tokens[at], embedding.scale, to);
-        std::fill(to + d, to + step, 0.0f);
+            std::fill(to + d, to + step, 0.0f);
+        } else {
+            vector(embedding, source.tokens[at], to);
+        }
     }
 }
 
@@ -99,10 +95,7 @@ void Engine::fill(const Canvas& canvas, const std::vector<int>& only, std::vecto
             for (int j = 0; j < canvas.lengths[b]; j++) {
                 positions[i + j] = j;
                 attended[i + j] = sources[b];
-                if (words[j] == COPIED) continue;
-                float* to = x + (size_t)(i + j) * step;
-                kernels->row(*stack.embedding.words, words[j], stack.embedding.scale, to);
-                std::fill(to + d, to + step, 0.0f);
+                if (words[j] != COPIED) vector(stack.embedding, words[j], x + (size_t)(i + j) * step);
             }
         }
         place(stack.embedding, positions.data(), n, x);
@@ -208,21 +201,20 @@ void Engine::link_row(Workspace& space, const float* hidden, int count, float* t
     keys.weights = weights;
     keys.bias = bias.data();
     const int parts = threads.parts(count, (double)count * count * 4 / PART);
-    const int each = (count + parts - 1) / parts;
     for (int h = 0; h < heads; h++) {
         std::fill(weights, weights + (size_t)across * f, 0.0f);
         for (int j = 0; j < count; j++)
             for (int k = 0; k < f; k++)
                 weights[((size_t)(j / PANEL) * f + k) * PANEL + j % PANEL] = key[(size_t)j * wide + h * f + k];
         linear(space, keys, query + h * f, count, wide, scores, across);
-        threads.run(parts, [&](int part) {
-            for (int i = part * each; i < std::min(count - 1, (part + 1) * each); i++)
+        threads.share(count, parts, [&](int, int first, int last) {
+            for (int i = first; i < std::min(count - 1, last); i++)
                 kernels->add_softmax(scores + (size_t)i * across + i + 1, count - 1 - i, gate[(size_t)i * gates + h],
                                      to + (size_t)i * count + i + 1);
         });
     }
-    threads.run(parts, [&](int part) {
-        for (int i = part * each; i < std::min(count, (part + 1) * each); i++)
+    threads.share(count, parts, [&](int, int first, int last) {
+        for (int i = first; i < last; i++)
             for (int j = 0; j < count; j++) {
                 float& edge = to[(size_t)i * count + j];
                 edge = j > i ? std::log(std::max(edge, FLT_MIN)) : -INFINITY;

@@ -1,0 +1,101 @@
+"""Processors: what lies between a line of a file and what a model reads and outputs.
+
+A model's ``config.json`` names one for its input and one for its output. Each kind is a file of this folder,
+named as it is; another package's are registered when they are imported.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from nartk.errors import CheckpointError, UnsupportedCheckpointError
+from nartk.passes import Source
+from nartk.vocab import SpecialIds, Vocab
+
+
+class InputProcessor(Protocol):
+    """Reads a line as a source."""
+
+    @property
+    def vocab(self) -> Vocab | None:
+        """Of the words of its sources; None: they have no words."""
+
+    def read(self, line: str, *, longest: int, truncate: bool = False) -> Source:
+        """The source of a line, of at most so many tokens with eos, or frames.
+
+        Args:
+            truncate: Whether what is longer is cut, instead of refused.
+
+        Raises:
+            InputTooLongError: It is longer.
+            InputFileError: It names a file that cannot be read.
+        """
+
+    def require_equal(self, other: InputProcessor, mine: str, theirs: str) -> None:
+        """Raises VocabMismatchError unless both make the same sources of a line."""
+
+
+class OutputProcessor(Protocol):
+    """Writes output words as a line, and reads a line as them."""
+
+    @property
+    def vocab(self) -> Vocab:
+        """Of the output's words."""
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a line, without bos or eos: of a forced prefix, or of a draft."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The line of ids; bos, eos and pad are left out."""
+
+
+# Makes a processor of a model folder, its settings in config.json, and the model's special ids.
+Loader: TypeAlias = Callable[[Path, Mapping[str, Any], SpecialIds], Any]
+F = TypeVar("F", bound=Loader)
+SIDES = ("input", "output")
+_LOADERS: dict[tuple[str, str], Loader] = {}
+
+
+def register_processor(side: str, name: str) -> Callable[[F], F]:
+    """Declares what loads the processor `name` of a side, ``input`` or ``output``."""
+
+    def register(load: F) -> F:
+        _LOADERS[side, name] = load
+        return load
+
+    return register
+
+
+def load_processor(side: str, folder: Path, settings: Mapping[str, Any], specials: SpecialIds) -> Any:
+    """The processor that the settings name.
+
+    Raises:
+        UnsupportedCheckpointError: This version has none of that name.
+        CheckpointError: A file of it is missing or corrupt.
+    """
+    name = settings.get("name")
+    known = [module.name for module in pkgutil.iter_modules(__path__)]
+    if name in known:
+        import_module(f"{__name__}.{name}")
+    if not isinstance(name, str) or (side, name) not in _LOADERS:
+        names = {each for at, each in _LOADERS if at == side} | set(known)
+        raise UnsupportedCheckpointError(
+            f"an {side} processor {name!r}",
+            fix=f"this version knows {', '.join(sorted(names))}",
+            where=str(folder),
+        )
+    return _LOADERS[side, name](folder, settings, specials)
+
+
+def named_file(folder: Path, settings: Mapping[str, Any], key: str) -> Path:
+    """The file of a model folder that settings name; raises CheckpointError if there is none."""
+    name = settings.get(key)
+    if not isinstance(name, str) or name in ("", ".", "..") or set(name) & set("/\\:\0"):
+        raise CheckpointError(f"{key!r} is {name!r}, not the name of a file", where=str(folder))
+    if not (folder / name).is_file():
+        raise CheckpointError(f"the file {name!r} is missing", where=str(folder))
+    return folder / name

@@ -1,0 +1,283 @@
+"""The tables and pictures of recipes/speed.sh that show several runs of nartk-bench, and texts to measure.
+
+    python recipes/speed.py drafts FILE... --quality FILE --output NAME
+    python recipes/speed.py costs DIR --output NAME
+    python recipes/speed.py lines TEXT --length N --output FILE
+
+The first two write NAME.md and NAME.png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+import nartk
+
+COUNT = 8  # lines of a text
+Found = dict[str, Any]  # what nartk-bench wrote with --output
+Row = tuple[Found, Found]  # a cell of it, and one of its engines
+
+
+def rows(found: Found) -> Iterable[Row]:
+    """Each engine in each cell that ran."""
+    for cell in found["cells"]:
+        for engine in cell["engines"]:
+            if engine["not_run"] is None:
+                yield cell, engine
+
+
+def short(label: str) -> str:
+    """An engine's label, with the names of models in place of their folders."""
+    return re.sub(r"mt/([\w-]+?)(\.distilled)?/model", r"\1", label)
+
+
+def table(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> list[str]:
+    shown = [columns, ["---"] * len(columns), *lines]
+    return ["| " + " | ".join(line) + " |" for line in shown]
+
+
+def page(title: str, runs: Sequence[Found], parts: Iterable[Sequence[str]]) -> str:
+    """A page of Markdown: how it was measured, and tables."""
+    around = runs[0]["environment"]
+    versions = ", ".join(f"{name} {number}" for name, number in around["versions"].items() if number)
+    lines = [
+        f"# {title}",
+        *(f"- command: `{shlex.join(found['command'])}`" for found in runs),
+        f"- hardware: {around['cpu']}, {around['cores']} cores; versions: {versions}",
+    ]
+    return "\n".join([*lines, *(line for part in parts for line in ("", *part))]) + "\n"
+
+
+def times(engine: Found) -> str:
+    ratio = engine["over_greedy"]
+    return "1" if ratio is None else f"{ratio['median']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f})"
+
+
+def drafts(paths: Sequence[Path], quality: Path, output: Path) -> None:
+    """When drafts pay: times as fast as greedy search by the verifier's size."""
+    runs = [json.loads(path.read_text()) for path in paths]
+    sizes = [int(path.name.split(".")[1]) for path in paths]
+    known = {(short(each["engine"]), each["dtype"]) for found in runs for _, each in rows(found)}
+    scored = json.loads(quality.read_text())
+    less = {
+        (short(each["engine"]), each["dtype"]): each["quality"]["bleu"]["comparison"]["difference"]
+        for _, each in rows(scored)
+        if each["quality"]["bleu"]["comparison"] is not None
+    }
+    order = dict.fromkeys(short(each["engine"]) for found in runs for _, each in rows(found))
+    lines: dict[tuple[str, str], list[Found | None]] = {
+        (engine, dtype): [
+            next((e for _, e in rows(found) if (short(e["engine"]), e["dtype"]) == (engine, dtype)), None)
+            for found in runs
+        ]
+        for dtype in ("fp32", "int8")
+        for engine in order
+        if (engine, dtype) in known
+    }
+    body = [
+        (
+            engine,
+            dtype,
+            *("not run" if each is None else _speed(each) for each in series),
+            f"{less[engine, dtype]:+.2f}" if (engine, dtype) in less else "0",
+        )
+        for (engine, dtype), series in lines.items()
+    ]
+    columns = ["engine", "type", *(f"d_model {size}" for size in sizes), "BLEU less greedy"]
+    note = [
+        "Times as fast as greedy search in the same type, batch 1, medians of the rounds (lowest-highest),",
+        "CPU time; of greedy search, tokens a second. Verifiers have the teacher's distribution.",
+    ]
+    output.with_suffix(".md").write_text(
+        page("When drafts pay", [*runs, scored], [table(columns, body), note])
+    )
+
+    def draw(axes: Any, dtype: str) -> None:
+        for (engine, own), series in lines.items():
+            points = [
+                (size, each["over_greedy"]["median"])
+                for size, each in zip(sizes, series, strict=True)
+                if each is not None and each["over_greedy"] is not None
+            ]
+            if own == dtype and points:
+                axes.plot(*zip(*points, strict=True), marker="o", label=engine)
+        axes.axhline(1.0, color="#222222", linewidth=0.8)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sizes, [str(size) for size in sizes])
+        axes.set(title=dtype, xlabel="d_model of the verifier", ylabel="times as fast as greedy search")
+        axes.legend(fontsize="x-small")
+
+    picture(output, [lambda axes, dtype=dtype: draw(axes, dtype) for dtype in ("fp32", "int8")])
+
+
+def _speed(engine: Found) -> str:
+    if engine["over_greedy"] is None:
+        return f"{engine['tokens_per_second']:.0f} tokens/s"
+    return times(engine)
+
+
+def costs(folder: Path, output: Path) -> None:
+    """What a token costs by batch, length, threads and replicas; and the share of loop and drafter."""
+    batch, share = (json.loads((folder / f"costs.{name}.json").read_text()) for name in ("batch", "share"))
+    by_length = {
+        kind: {
+            int(path.name.split(".")[2]): json.loads(path.read_text())
+            for path in folder.glob(f"costs.{kind}.*.json")
+        }
+        for kind in ("text", "random")
+    }
+    engines = folder / "bench.engine.json"
+    threads = json.loads(engines.read_text()) if engines.is_file() else None
+    parts = [table(["engine", "type", "batch", "µs a token", "x greedy"], _by_batch(batch))]
+    names = ["encode", "draft", "verify", "loop"]
+    parts.append(
+        table(["engine", "type", "batch", *(f"{n} ms" for n in names), "draft and loop"], _shares(share))
+    )
+    lengths = [
+        (kind, str(length), each["engine"], each["dtype"], f"{_cost(each):.0f}", times(each))
+        for kind, runs in by_length.items()
+        for length in sorted(runs)
+        for _, each in rows(runs[length])
+    ]
+    parts.append(table(["sources", "tokens", "engine", "type", "µs a token", "x greedy"], lengths))
+    if threads is not None:
+        parts.append(table(["engine", "type", "threads", "batch", "tokens/s"], _by_threads(threads)))
+    runs = [batch, share, *(found for kind in by_length.values() for _, found in sorted(kind.items()))]
+    output.with_suffix(".md").write_text(page("What a token costs", runs, parts))
+
+    def by_batch(axes: Any) -> None:
+        curves(axes, ((_name(e), cell["batch_size"], _cost(e)) for cell, e in rows(batch)))
+        axes.set(title="batch (JFLEG, one thread)", xlabel="sentences", ylabel="µs a token")
+
+    def by_source(axes: Any) -> None:
+        curves(
+            axes,
+            (
+                (f"{_name(each)}, {kind}", length, _cost(each))
+                for kind, found in by_length.items()
+                for length in sorted(found)
+                for _, each in rows(found[length])
+            ),
+        )
+        axes.set(title="length (batch 1, one thread)", xlabel="source tokens", ylabel="µs a token")
+
+    def bars(axes: Any) -> None:
+        shown = [(cell, each) for cell, each in rows(share)]
+        labels, left = [f"{e['engine']}, batch {c['batch_size']}" for c, e in shown], [0.0] * len(shown)
+        for name in names:
+            widths = [100 * e["costs"][name] / sum(e["costs"].values()) for _, e in shown]
+            axes.barh(labels, widths, left=left, label=name)
+            left = [a + b for a, b in zip(left, widths, strict=True)]
+        axes.set(title="where the time goes, int8, without the tokenizer", xlabel="%")
+        axes.legend(fontsize="x-small")
+
+    def by_threads(axes: Any) -> None:
+        assert threads is not None
+        shown = [(c, e) for c, e in rows(threads) if c["batch_size"] == 32]
+        labels = [f"{_name(e)}, {c['threads']} threads" for c, e in shown]
+        axes.barh(labels, [e["tokens_per_second"] for _, e in shown])
+        axes.tick_params(axis="y", labelsize="xx-small")
+        axes.set(title="threads and replicas (JFLEG, batch 32)", xlabel="tokens a second")
+
+    picture(output, [by_batch, by_source, bars, *([by_threads] if threads is not None else [])])
+
+
+def _cost(engine: Found) -> float:
+    """Microseconds a token."""
+    return 1e6 / float(engine["tokens_per_second"])
+
+
+def _name(engine: Found) -> str:
+    return f"{engine['engine']} {engine['dtype']}"
+
+
+def _by_batch(found: Found) -> Iterable[Sequence[str]]:
+    for cell, each in rows(found):
+        yield each["engine"], each["dtype"], str(cell["batch_size"]), f"{_cost(each):.0f}", times(each)
+
+
+def _shares(found: Found) -> Iterable[Sequence[str]]:
+    for cell, each in rows(found):
+        spent = each["costs"]
+        share = (spent["draft"] + spent["loop"]) / sum(spent.values())
+        columns = (f"{spent[name]:.3f}" for name in ("encode", "draft", "verify", "loop"))
+        yield each["engine"], each["dtype"], str(cell["batch_size"]), *columns, f"{share:.0%}"
+
+
+def _by_threads(found: Found) -> Iterable[Sequence[str]]:
+    for cell, each in rows(found):
+        where = (str(cell["threads"]), str(cell["batch_size"]))
+        yield short(each["engine"]), each["dtype"], *where, f"{each['tokens_per_second']:.0f}"
+
+
+def curves(axes: Any, points: Iterable[tuple[str, float, float]]) -> None:
+    """A line for each name, on logarithmic axes."""
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for name, x, y in points:
+        lines.setdefault(name, []).append((x, y))
+    for name, line in lines.items():
+        axes.plot(*zip(*line, strict=True), marker="o", label=name)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.legend(fontsize="x-small")
+
+
+def picture(output: Path, panels: Sequence[Callable[[Any], None]]) -> None:
+    """Draws panels, two beside each other."""
+    height = (len(panels) + 1) // 2
+    figure = Figure(figsize=(13, 5 * height), layout="constrained")
+    FigureCanvasAgg(figure)
+    for panel, axes in zip(panels, figure.subplots(height, 2, squeeze=False).flat, strict=False):
+        panel(axes)
+    figure.savefig(output.with_suffix(".png"), dpi=110)
+
+
+def lines(text: Path, length: int, output: Path) -> None:
+    """Writes lines of `length` source tokens of the shipped model, eos included, made of a text's words."""
+    tokenizer = nartk.load().checkpoint.source_tokenizer
+    found, words = [], iter(text.read_text(encoding="utf-8").split())
+    while len(found) < COUNT:
+        line = ""
+        while len(tokenizer.encode(line)) + 1 < length:
+            line = f"{line} {next(words)}".strip()
+        if len(tokenizer.encode(line)) + 1 == length:
+            found.append(line)
+    output.write_text("".join(f"{line}\n" for line in found), encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    figures = parser.add_subparsers(dest="figure", required=True)
+    one = figures.add_parser("drafts")
+    one.add_argument("files", type=Path, nargs="+")
+    one.add_argument("--quality", type=Path, required=True)
+    one.add_argument("--output", type=Path, required=True)
+    two = figures.add_parser("costs")
+    two.add_argument("folder", type=Path)
+    two.add_argument("--output", type=Path, required=True)
+    three = figures.add_parser("lines")
+    three.add_argument("text", type=Path)
+    three.add_argument("--length", type=int, required=True)
+    three.add_argument("--output", type=Path, required=True)
+    args = parser.parse_args()
+    if args.figure == "drafts":
+        drafts(args.files, args.quality, args.output)
+    elif args.figure == "costs":
+        costs(args.folder, args.output)
+    else:
+        lines(args.text, args.length, args.output)
+
+
+if __name__ == "__main__":
+    main()

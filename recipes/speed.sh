@@ -1,0 +1,181 @@
+#!/usr/bin/env bash
+# Measures the figures of speed that the recipes report, on an otherwise idle machine:
+#
+#   recipes/speed.sh FIGURE[,FIGURE...] [--quick] [--jfleg DIR] [--mt DIR] [--output DIR] [--peer NAME=COMMAND]
+#
+# A figure is (minutes on 2 cores of an AMD EPYC)
+#   engines  the shipped model on JFLEG beside other libraries, 1 and 2 threads (8)
+#   base     Transformer-base, random weights, outputs forced with 0, 1 and 3 edits, 2 threads (6)
+#   teacher  the teacher of the translation recipe beside other libraries (4)
+#   native   native decoders of non-autoregressive models: trained, and of base size with random weights (3)
+#   drafts   when drafts pay: verifiers of d_model 128 to 1024 with the teacher's distribution (8)
+#   costs    cost by batch and length, share of loop and drafter; by threads and replicas after `engines` (5)
+#   --jfleg   a folder with JFLEG's dev.src (your own download: its licence forbids shipping)
+#   --mt      the work folder of recipes/mt/run.sh (default: runs/mt-en-de)
+#   --output  a folder for tables and pictures (default: the recipes' own results)
+#   --peer    a further peer of `engines`, as in nartk-bench
+#   --quick   few sentences, one round, small random weights: shows that all runs, and no speed
+# JSON files remain in runs/speed. Needs the extras peers and plot (README.md, "Install").
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+figures=(engines base teacher native drafts costs)
+quick= jfleg= mt=runs/mt-en-de output= chosen= peers=()
+
+usage() { sed -n '2,20s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+die() {
+  echo "speed.sh: $1" >&2
+  exit 2
+}
+while [ $# -gt 0 ]; do
+  case $1 in
+    --quick) quick=1; shift; continue ;;
+    -h | --help) usage; exit 0 ;;
+    --jfleg | --mt | --output | --peer) [ $# -gt 1 ] || die "$1 needs a value" ;;
+    -*) usage >&2; die "unknown option $1" ;;
+    *) chosen+=" ${1//,/ }"; shift; continue ;;
+  esac
+  case $1 in
+    --jfleg) jfleg=$2 ;;
+    --mt) mt=$2 ;;
+    --output) output=$2 ;;
+    --peer) peers+=(--peer "$2") ;;
+  esac
+  shift 2
+done
+[ -n "$chosen" ] || die "name a figure: ${figures[*]}"
+for figure in $chosen; do
+  [[ " ${figures[*]} " == *" $figure "* ]] || die "no figure '$figure': choose from ${figures[*]}"
+  case $figure in
+    engines | costs) [ -e "$jfleg/dev.src" ] || die "$figure: --jfleg '$jfleg' has no dev.src" ;;
+    teacher | native | drafts)
+      [ -e "$mt/teacher/model/config.json" ] || die "$figure: --mt '$mt' has no teacher/model" ;;
+  esac
+done
+
+# Commands name files below this folder, so that tables do not depend on where they are.
+mkdir -p runs/speed
+[ -z "$jfleg" ] || ln -sfn "$(realpath "$jfleg")" runs/speed/jfleg
+[ -z "$mt" ] || ln -sfn "$(realpath -m "$mt")" runs/speed/mt
+for recipe in gec mt; do
+  mkdir -p "${output:-$here}/$recipe/results"
+done
+results=$(realpath "${output:-$here}")
+cd runs/speed
+failed=
+
+# limit N: so many sentences, or few with --quick.
+limit() { echo --limit "$([ -n "$quick" ] && echo 3 || echo "$1")"; }
+rounds=(--rounds "$([ -n "$quick" ] && echo 1 || echo 5)")
+size=$([ -n "$quick" ] && echo tiny || echo base)
+
+# measure NAME ARGUMENT...: NAME.json and NAME.md. What breaks a promise is told at the end, not at once.
+measure() {
+  local name=$1 status=0
+  shift
+  nartk-bench "$@" --markdown "$name.md" --output "$name.json" --quiet >"$name.log" || status=$?
+  [ $status -le 1 ] || exit $status
+  [ $status = 0 ] || failed+=" $name"
+}
+publish() { cp "$1" "$results/$2/results/"; }
+
+engines() {
+  # shellcheck disable=SC2046
+  measure bench.engine gec-en jfleg/dev.src $(limit 100) --threads 1,2 --batch-size 1,8,32 --dtype fp32,int8 \
+    --strategies greedy,iad,greedy:replicas=2,iad:replicas=2 "${rounds[@]}" \
+    --peers hf,ctranslate2,ctranslate2:replicas=2,fairseq "${peers[@]}"
+  publish bench.engine.md gec
+}
+
+base() {
+  # shellcheck disable=SC2046
+  measure bench.base --random $size --forced-edits 0,1,3 $(limit 12) --threads 2 --batch-size 1 --dtype fp32,int8 \
+    --strategies greedy,iad,iad:adaptive=0 --peers hf,ctranslate2,fairseq "${rounds[@]}"
+  publish bench.base.md gec
+}
+
+teacher() {
+  # shellcheck disable=SC2046
+  measure bench.teacher mt/teacher/model mt/text/test.en $(limit 100) --threads 1,2 --batch-size 1,8,32 \
+    --dtype fp32,int8 --strategies greedy,greedy:replicas=2 --peers hf,ctranslate2,ctranslate2:replicas=2,fairseq \
+    "${rounds[@]}"
+  publish bench.teacher.md mt
+}
+
+native() {
+  # shellcheck disable=SC2046
+  measure bench.native mt/teacher/model mt/text/test.en $(limit 200) --threads 1 --batch-size 1,32 \
+    --dtype fp32,int8 --strategies "greedy$(students ctc-greedy ctc-glat dag-greedy dag dag-lookahead dag)" \
+    "${rounds[@]}" --ref mt/text/test.de --metric bleu
+  # shellcheck disable=SC2046
+  measure bench.native.base --random $size --forced-edits 0 $(limit 8) --threads 2 --batch-size 1 \
+    --dtype fp32,int8 "${rounds[@]}" \
+    --strategies greedy,ctc-greedy:model=ctc,glat:model=nat,mask-predict:iterations=4:model=nat,dag-greedy:model=dag
+  publish bench.native.md mt
+  publish bench.native.base.md mt
+}
+
+# students STRATEGY NAME ...: those of which there is a model, as nartk-bench reads them.
+students() {
+  while [ $# -gt 0 ]; do
+    [ ! -e "mt/$2.distilled/model/config.json" ] || printf ',%s:model=mt/%s.distilled/model' "$1" "$2"
+    shift 2
+  done
+}
+
+drafts() {
+  local d count list=greedy all= name small=mt/small.distilled/model
+  for name in ctc-glat dag blockwise; do
+    [ ! -e "mt/$name.distilled/model/config.json" ] || list+=",gad:drafter=mt/$name.distilled/model"
+  done
+  [[ $list != */dag.* ]] || list+=",gad:tree=8:drafter=mt/dag.distilled/model"
+  [ ! -e $small/config.json ] || all=,bild:drafter=$small,bild:fallback=0.1:rollback=8:max_draft=30:drafter=$small
+  list+="${all:+,speculative:drafter=$small}$all,recycling,ngram"
+  for d in 128:3:150 256:6:60 512:6:24 1024:6:10; do
+    IFS=: read -r d layers count <<<"$d"
+    [ -z "$quick" ] || d=$((d / 4)) layers=2
+    python "$here/mt/larger.py" mt/teacher/model --output "larger.$d" --d-model "$d" --layers "$layers"
+    # shellcheck disable=SC2046
+    measure "drafts.$d" "larger.$d" mt/text/test.en $(limit "$count") --threads 1 --batch-size 1 --together \
+      --dtype fp32,int8 --strategies "$list" "${rounds[@]}"
+    all_sizes+=" drafts.$d.json"
+  done
+  # What BiLD costs in quality is the same at all sizes, and needs more sentences than their speed.
+  # shellcheck disable=SC2046
+  measure drafts.quality mt/teacher/model mt/text/test.en $(limit 1000) --threads 1 --batch-size 32 --together \
+    --dtype fp32,int8 --strategies "greedy$all" --rounds 1 --ref mt/text/test.de --metric bleu
+  # shellcheck disable=SC2086
+  python "$here/speed.py" drafts $all_sizes --quality drafts.quality.json --output drafts
+  publish drafts.md mt
+  publish drafts.png mt
+}
+
+costs() {
+  local length lengths=(10 30 60 120 250) long=(10 30 60 120 250 500) sizes=1,2,4,8,16,32,64,128,256
+  local each=(--threads 1 --dtype fp32,int8 --strategies greedy,iad --together)
+  [ -z "$quick" ] || lengths=(10 20) long=(10 20) sizes=1,2
+  # shellcheck disable=SC2046
+  measure costs.batch gec-en jfleg/dev.src $(limit 256) "${each[@]}" --batch-size $sizes --rounds 3
+  # shellcheck disable=SC2046
+  measure costs.share gec-en jfleg/dev.src $(limit 256) "${each[@]}" --batch-size 1,32,256 --dtype int8 --costs \
+    "${rounds[@]}"
+  for length in "${lengths[@]}"; do
+    python "$here/speed.py" lines jfleg/dev.src --length "$length" --output "text.$length"
+    # shellcheck disable=SC2046
+    measure "costs.text.$length" gec-en "text.$length" $(limit 8) "${each[@]}" --batch-size 1 "${rounds[@]}"
+  done
+  for length in "${long[@]}"; do
+    # shellcheck disable=SC2046
+    measure "costs.random.$length" --random "$([ -n "$quick" ] && echo tiny || echo small)" --source-len "$length" \
+      --max-len 600 --forced-edits 1 $(limit 4) "${each[@]}" --batch-size 1 "${rounds[@]}"
+  done
+  python "$here/speed.py" costs . --output costs
+  publish costs.md gec
+  publish costs.png gec
+}
+
+for figure in $chosen; do
+  start=$SECONDS
+  $figure
+  echo "speed.sh: $figure: $((SECONDS - start)) s" >&2
+done
+[ -z "$failed" ] || { echo "speed.sh: a promise was broken in$failed" >&2; exit 1; }

@@ -1,0 +1,28 @@
+"""Commands in processes of their own, from the checkout."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nartk
+
+ROOT = Path(nartk.__file__).parents[1]
+
+
+def run(command: list[str], folder: Path = ROOT, **environment: str) -> str:
+    """Runs a command in a folder and returns what it printed."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    done = subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def own(command: str, *arguments: str) -> str:
+    """One of nartk's commands, from the checkout."""
+    code = f"import sys; from nartk.cli.{command} import main; sys.exit(main())"
+    return run([sys.executable, "-c", code, *arguments])

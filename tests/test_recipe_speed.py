@@ -1,0 +1,183 @@
+"""recipes/speed.sh: what it refuses, that each figure runs (slow), and what its tables say."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recipe_scripts import RECIPES, script
+from support.parallel_drafters import small_network
+from tiny import SENTENCES, random_model
+
+from nartk.checkpoint import load_checkpoint, save_checkpoint
+
+pytestmark = pytest.mark.skipif(not RECIPES.is_dir(), reason="the recipes are not beside the tests")
+pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a translation recipe leaves, with random weights, and a corpus of corrections."""
+    folder = tmp_path_factory.mktemp("work")
+    teacher = random_model(folder / "mt" / "teacher" / "model", max_len=48, layers=2)
+    checkpoint = load_checkpoint(teacher)
+    random_model(folder / "mt" / "small.distilled" / "model", max_len=48)
+    for seed, (name, kind) in enumerate((("ctc-glat", "ctc"), ("dag", "dag"), ("blockwise", "blockwise"))):
+        network = small_network(kind, len(checkpoint.target_vocab), seed)
+        save_checkpoint(
+            folder / "mt" / f"{name}.distilled" / "model",
+            kind=kind,
+            settings=asdict(network.config),
+            tensors=network.state_dict(),
+            source_vocab=checkpoint.source_vocab,
+            target_vocab=checkpoint.target_vocab,
+            tokenizer=teacher / "spm.model",
+            card="# A small model for tests\n",
+        )
+    text = folder / "mt" / "text"
+    text.mkdir()
+    for side in ("en", "de"):
+        (text / f"test.{side}").write_text("".join(f"{line}\n" for line in SENTENCES))
+    (folder / "jfleg").mkdir()
+    (folder / "jfleg" / "dev.src").write_text("".join(f"{line}\n" for line in SENTENCES * 20))
+    return folder
+
+
+def run(work: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    command = ["bash", str(RECIPES / "speed.sh"), *args, "--output", "results"]
+    return subprocess.run(command, capture_output=True, text=True, cwd=work, timeout=600)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ([], "speed.sh: name a figure: engines base teacher native drafts costs"),
+        (["fly"], "speed.sh: no figure 'fly': choose from engines base teacher native drafts costs"),
+        (["base", "--mt"], "speed.sh: --mt needs a value"),
+        (["base", "--turbo"], "speed.sh: unknown option --turbo"),
+        (["base,engines", "--jfleg", "gone"], "speed.sh: engines: --jfleg 'gone' has no dev.src"),
+        (["drafts"], "speed.sh: drafts: --mt 'runs/mt-en-de' has no teacher/model"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(args: list[str], message: str, tmp_path: Path) -> None:
+    command = ["bash", str(RECIPES / "speed.sh"), *args]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (2, message)
+    assert not [*tmp_path.iterdir()]
+
+
+def cells(work: Path, name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((work / "runs" / "speed" / f"{name}.json").read_text())["cells"]
+    return found
+
+
+@pytest.mark.slow
+def test_drafts_are_measured_at_each_size(work: Path) -> None:
+    done = run(work, "drafts", "--quick", "--mt", "mt")
+    assert done.returncode == 0, done.stderr
+    head, _, *rows = [
+        line for line in (work / "results/mt/results/drafts.md").read_text().splitlines() if line[:1] == "|"
+    ]
+    assert (
+        head == "| engine | type | d_model 32 | d_model 64 | d_model 128 | d_model 256 | BLEU less greedy |"
+    )
+    small = "drafter=small"
+    assert [row.split(" | ")[0][2:] for row in rows] == 2 * [
+        "greedy",
+        "gad:drafter=ctc-glat",
+        "gad:drafter=dag",
+        "gad:drafter=blockwise",
+        "gad:tree=8:drafter=dag",
+        f"speculative:{small}",
+        f"bild:{small}",
+        f"bild:fallback=0.1:rollback=8:max_draft=30:{small}",
+        "recycling",
+        "ngram",
+    ]
+    assert (work / "results/mt/results/drafts.png").read_bytes()[:4] == b"\x89PNG"
+    # Verifiers of every size output what the teacher does.
+    said = {
+        tuple(engine["tokens"] for engine in cells(work, f"drafts.{size}")[0]["engines"][:6])
+        for size in (32, 64, 128, 256)
+    }
+    assert len(said) == 1
+
+
+@pytest.mark.slow
+def test_costs_are_measured_by_batch_length_and_share(work: Path) -> None:
+    done = run(work, "costs", "--quick", "--jfleg", "jfleg")
+    assert done.returncode == 0, done.stderr
+    page = (work / "results/gec/results/costs.md").read_text()
+    assert page.count("| greedy | fp32 | 1 |") == 1  # by batch; shares are of int8
+    assert page.count("| text | 10 | iad | int8 |") == 1
+    assert page.count("| random | 20 | greedy | fp32 |") == 1
+    assert (work / "results/gec/results/costs.png").read_bytes()[:4] == b"\x89PNG"
+    for name in ("text", "random"):
+        assert [cell["sentences"] for cell in cells(work, f"costs.{name}.20")] == [3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("figure", "files"),
+    [
+        ("engines", ["gec/results/bench.engine.md"]),
+        ("base", ["gec/results/bench.base.md"]),
+        ("teacher", ["mt/results/bench.teacher.md"]),
+        ("native", ["mt/results/bench.native.md", "mt/results/bench.native.base.md"]),
+    ],
+)
+def test_each_figure_has_its_tables(figure: str, files: list[str], work: Path) -> None:
+    done = run(work, figure, "--quick", "--jfleg", "jfleg", "--mt", "mt")
+    assert done.returncode == 0, done.stderr
+    for name in files:
+        page = (work / "results" / name).read_text()
+        assert "| greedy | int8 |" in page
+        assert str(work) not in page
+
+
+def test_texts_have_the_length_that_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("".join(f"{line}\n" for line in SENTENCES * 20))
+    output = tmp_path / "out"
+    script(".", "speed.py", "lines", str(tmp_path / "text"), "--length", "17", "--output", str(output))
+    import nartk
+
+    found = output.read_text().splitlines()
+    assert [len(nartk.load().encode(line)) for line in found] == [17] * 8
+
+
+def bench(size: int, *engines: dict[str, Any], quality: bool = False) -> dict[str, Any]:
+    common = {"not_run": None, "over_greedy": None, "quality": {}}
+    filled = [{**common, **engine} for engine in engines]
+    return {
+        "command": ["nartk-bench", f"larger.{size}"],
+        "environment": {"cpu": "A CPU", "cores": 2, "versions": {"nartk": "1", "fairseq": None}},
+        "cells": [{"threads": None, "batch_size": 1, "engines": filled}],
+    }
+
+
+def test_the_table_of_drafts_by_hand(tmp_path: Path) -> None:
+    greedy = {"engine": "greedy", "dtype": "fp32", "tokens_per_second": 123.4}
+    bild = {"engine": "bild:drafter=mt/small.distilled/model", "dtype": "fp32", "tokens_per_second": 9.0}
+    ratio = {"median": 1.5, "low": 1.25, "high": 2.0}
+    scored = {"bleu": {"score": 30.0, "comparison": {"difference": -0.25}}}
+    files = {
+        "drafts.128.json": bench(128, greedy, {**bild, "over_greedy": ratio}),
+        "drafts.256.json": bench(256, greedy, {**bild, "not_run": "too large"}),
+        "quality.json": bench(
+            1, {**greedy, "quality": {"bleu": {"comparison": None}}}, {**bild, "quality": scored}
+        ),
+    }
+    for name, found in files.items():
+        (tmp_path / name).write_text(json.dumps(found))
+    paths = [str(tmp_path / name) for name in files]
+    script(".", "speed.py", "drafts", *paths[:2], "--quality", paths[2], "--output", str(tmp_path / "out"))
+    assert [line for line in (tmp_path / "out.md").read_text().splitlines() if line[:1] == "|"] == [
+        "| engine | type | d_model 128 | d_model 256 | BLEU less greedy |",
+        "| --- | --- | --- | --- | --- |",
+        "| greedy | fp32 | 123 tokens/s | 123 tokens/s | 0 |",
+        "| bild:drafter=small | fp32 | 1.50 (1.25-2.00) | not run | -0.25 |",
+    ]
