@@ -16,7 +16,6 @@ from nartk.architectures.blockwise import BlockwiseConfig
 from nartk.models.distil_losses import tokens_a_pass
 from nartk.models.glancing import is_best, reveal
 from nartk.models.nar import Losses, NarTraining, NonAutoregressive, align_left
-from nartk.models.nar_scorer import NarScorer, NarState
 from nartk.models.transformer import label_smoothed_cross_entropy
 from nartk.vocab import SPECIALS
 
@@ -111,25 +110,3 @@ class Blockwise(NonAutoregressive):
             passes, tokens = passes + fresh.sum(), tokens + (given * fresh).sum()
             before = start
         return passes, tokens
-
-
-class BlockwiseScorer(NarScorer):
-    """Implements `nartk.scorer.BlockScorer`."""
-
-    model: Blockwise
-    mask = MASK
-
-    @property
-    def block(self) -> int:
-        """Places that it has learnt to fill at once."""
-        return self.model.config.block
-
-    @torch.inference_mode()
-    def fill(
-        self, canvas: Tensor, lengths: Tensor, state: NarState, positions: Tensor | None = None
-    ) -> Tensor:
-        """Logits [B,W,V] of a canvas [B,W] int64 of which lengths [B] positions count.
-
-        With `positions` [B,W] bool, the logits [N,V] of these alone, row after row.
-        """
-        return self.fill_inputs(self.model.place_words(canvas), lengths, state, positions)

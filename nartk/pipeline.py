@@ -31,16 +31,13 @@ from nartk.errors import (
     requiring_torch,
 )
 from nartk.hypothesis import DecodeStats, Hypothesis, Request, Result
-from nartk.parallel import BlockScorer, CanvasScorer, FrameScorer, GraphScorer
-from nartk.passes import PassScorer, Source
+from nartk.passes import Source
 from nartk.registry import (
     make_strategy,
     options_of,
-    protocols,
     require_drafts_reader,
     require_protocol,
     signature,
-    speaks,
 )
 from nartk.replicas import require_replicable, run_replicas
 
@@ -51,8 +48,6 @@ if TYPE_CHECKING:
 TYPES = ("fp32", "bf16", "fp16", "int8")  # fp16: on a GPU alone; int8: on the engine alone
 SHIPPED = ("gec-en",)  # models inside the package, the default first
 WITHOUT_BOTH = f"{WITHOUT_TORCH}, or install nartk with its engine, from a wheel or with a C++17 compiler"
-# What strategies over arrays need of a model.
-ARRAYS = frozenset((PassScorer, FrameScorer, CanvasScorer, BlockScorer, GraphScorer))
 KEPT = 4  # other models that a model keeps loaded, those used last
 _UNQUANTIZED = "name the model that it was made of"
 Drafts: TypeAlias = Sequence[str | Sequence[str]]  # of each line one or several
@@ -112,20 +107,12 @@ class Model:
         if self._engine is not None:
             return self._engine
         with requiring_torch("decoding without the engine", fix=WITHOUT_BOTH):
-            from nartk.models.array_scorers import arrays_of
+            return architecture(self.checkpoint.kind).scorer(**self._network())
 
-        found = architecture(self.checkpoint.kind)
-        return found.scorer(**self._network()) if found.autoregressive else arrays_of(self.scorer)
-
-    @cached_property
+    @property
     def scorer(self) -> Any:
-        """What strategies over tensors see of it, which takes torch."""
-        found = architecture(self.checkpoint.kind)
-        if found.autoregressive:
-            return self.passes
-        if self._engine is None:
-            return found.scorer(**self._network())
-        return found.tensors(self._engine, self.config)
+        """The same; every strategy decodes over arrays."""
+        return self.passes
 
     def _network(self) -> dict[str, Any]:
         """What the scorers in torch are made of."""
@@ -146,10 +133,7 @@ class Model:
         Raises:
             StrategyMismatchError: The model speaks no protocol that it needs.
         """
-        scorer = self.scorer if ARRAYS.isdisjoint(protocols(strategy)) else self.passes
-        if speaks(strategy, scorer):
-            return scorer
-        return require_protocol(strategy, self.scorer, self.passes)
+        return require_protocol(strategy, self.passes)
 
     @property
     def is_exact(self) -> bool:

@@ -688,7 +688,11 @@ def test_quality_is_measured_with_speed(
 @pytest.mark.parametrize(
     ("flags", "code", "message"),
     [
-        ("--metric blue --ref {ref}", 2, "no metric 'blue'. Fix: did you mean 'bleu'? choose from bleu, chrf, "),
+        (
+            "--metric blue --ref {ref}",
+            2,
+            "no metric 'blue'. Fix: did you mean 'bleu'? choose from bleu, chrf, ",
+        ),
         ("--ref {nowhere}", 2, "cannot read: No such file or directory. Fix: name a readable file"),
         ("--ref {short}", 4, "has 3 sentences, but "),
         ("--metric chrf", 2, "the following arguments are required: --ref"),
