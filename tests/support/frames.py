@@ -6,7 +6,8 @@ processor that reads numbers from a file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nartk.architectures import register_architecture
+from nartk.architectures import _DECLARED, register_architecture
 from nartk.architectures.transformer import TransformerConfig, linear, setting
 from nartk.checkpoint import save_checkpoint
 from nartk.errors import InputFileError, InputTooLongError, PassError, VocabMismatchError
@@ -29,14 +30,6 @@ WORDS = [f"w{i}" for i in range(9)]
 BOS = 0
 
 
-@register_architecture(
-    "frames",
-    protocols=(PassScorer,),
-    criterions=(),
-    presets={},
-    network="support.frames:FrameNetwork",
-    scorer="nartk.models.reference:ReferencePasses",
-)
 @dataclass(frozen=True)
 class FrameConfig(TransformerConfig):
     features: int = setting(FEATURES, "numbers of a frame")
@@ -47,6 +40,21 @@ class FrameConfig(TransformerConfig):
         for name in of_text:
             del shapes[name]
         return shapes | linear("encoder_project", self.d_model, self.features)
+
+
+@contextmanager
+def declared() -> Iterator[None]:
+    """Has the architecture declared within; tests of all architectures are not to meet it."""
+    register_architecture(
+        "frames",
+        protocols=(PassScorer,),
+        criterions=(),
+        presets={},
+        network="support.frames:FrameNetwork",
+        scorer="nartk.models.reference:ReferencePasses",
+    )(FrameConfig)
+    yield
+    del _DECLARED["frames"]
 
 
 class FrameEncoder(SourceEncoder):
