@@ -204,7 +204,6 @@ class Loop:
             margins = scores.margins.tolist()
             for row, verdict in zip(rows, verdicts, strict=True):
                 row.trace += traced(row, verdict, margins)
-        eos = self.eos
         for row, (accepted, tokens, log_probs) in zip(rows, verdicts, strict=True):
             row.tokens += tokens
             row.log_probs += log_probs
@@ -215,7 +214,7 @@ class Loop:
                 row.accepted += len(accepted)
                 row.branches += branches(row, accepted)
             row.drafter_passes += row.draft.passes
-            row.ended = last == eos or len(row.tokens) >= row.request.max_len
+            row.ended = last == self.eos or len(row.tokens) >= row.request.max_len
 
     def _commit(self, rows: list[Row], verdicts: list[Verdict], scores: Scores) -> None:
         """Keeps the cells of each row's last token before the pass and of what was accepted after it."""
