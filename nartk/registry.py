@@ -37,7 +37,6 @@ def option(
     above: float | None = None,
     model: bool = False,
     smaller: bool = False,
-    arrays: bool = False,
 ) -> Any:
     """Declares an option of a strategy, a drafter or a metric.
 
@@ -50,10 +49,9 @@ def option(
         model: It names another model, which is loaded beside the first; the strategy finds its scorer in
             ``helpers`` and the model's fingerprint as the option's value.
         smaller: That model has at most as many parameters as the first, or they are probably swapped.
-        arrays: The strategy asks that model over arrays (`Model.passes`), not over tensors.
     """
     rules = {"help": help, "choices": choices, "low": low, "high": high, "above": above}
-    models = {"model": model, "smaller": smaller, "arrays": arrays}
+    models = {"model": model, "smaller": smaller}
     return dataclasses.field(default=default, metadata=rules | models)
 
 

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from nartk.architectures import architectures
+from nartk.errors import UsageError
 from nartk.models.da_transformer import DaTransformer
 from nartk.registry import make_strategy, speaks, strategies
 
@@ -82,11 +83,20 @@ def scorer_of(kind: str, seed: int = 3) -> Any:
     return found.scorer(found.network(config).eval(), vocabulary(30))
 
 
+def runs_alone(name: str) -> bool:
+    """Whether a strategy needs no second model."""
+    try:
+        make_strategy(name, {}).check_helpers()
+    except UsageError:
+        return False
+    return True
+
+
 PAIRS = [
     (kind, name)
     for kind in architectures()
     for name in strategies()
-    if speaks(make_strategy(name, {}), scorer_of(kind))
+    if speaks(make_strategy(name, {}), scorer_of(kind)) and runs_alone(name)
 ]
 
 
