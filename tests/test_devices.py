@@ -20,9 +20,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from nartk.architectures import architectures
-from nartk.errors import UsageError
 from nartk.models.da_transformer import DaTransformer
-from nartk.registry import make_strategy, speaks, strategies
+from nartk.registry import make_strategy, options_of, speaks, strategies
 
 FACTORIES = {
     getattr(torch, name)
@@ -83,20 +82,11 @@ def scorer_of(kind: str, seed: int = 3) -> Any:
     return found.scorer(found.network(config).eval(), vocabulary(30))
 
 
-def runs_alone(name: str) -> bool:
-    """Whether a strategy needs no second model."""
-    try:
-        make_strategy(name, {}).check_helpers()
-    except UsageError:
-        return False
-    return True
-
-
 PAIRS = [
     (kind, name)
     for kind in architectures()
     for name in strategies()
-    if speaks(make_strategy(name, {}), scorer_of(kind)) and runs_alone(name)
+    if speaks(make_strategy(name, {}), scorer_of(kind)) and "drafter" not in options_of(name)
 ]
 
 
