@@ -91,7 +91,7 @@ class BigLittle(DraftAndVerify):
         Guarantee.APPROXIMATE, "words of the small model are accepted where the model nearly agrees"
     )
 
-    drafter: str = option("", DRAFTER_HELP, model=True, smaller=True, arrays=True)
+    drafter: str = option("", DRAFTER_HELP, model=True, smaller=True)
     fallback: float = option(
         0.6,
         "the small model writes on while its best word is at least so likely; 0: always",

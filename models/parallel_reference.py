@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from nartk.contexts import Handles, check_sources
+from nartk.contexts import Handles
 from nartk.models.blockwise import Blockwise
 from nartk.models.ctc import BLANK, CtcNat
 from nartk.models.da_transformer import DaTransformer
@@ -27,7 +27,7 @@ from nartk.models.nar import NonAutoregressive
 from nartk.models.nat import MASK, Nat
 from nartk.models.reference import read_tensors
 from nartk.parallel import Canvas, Graphs, spread_lengths
-from nartk.passes import FloatArray, IntArray, Limits, Scores, Want
+from nartk.passes import FloatArray, IntArray, Limits, Scores, Source, Want, texts_of
 from nartk.reading import Reading, check_want
 from nartk.vocab import Vocab
 
@@ -83,13 +83,12 @@ class _Reference:
         self._memories: Handles[tuple[Tensor, Tensor]] = Handles("memory")  # tokens [S] and memory [S,D]
 
     @torch.inference_mode()
-    def encode(self, sources: Sequence[Sequence[int]]) -> IntArray:
-        check_sources(sources, longest=self.limits.source, words=self.model.config.src_vocab)
-        each = [torch.tensor(source, device=self.device) for source in sources]
-        tokens, kept = self._padded(each)
-        positions = torch.arange(tokens.shape[1], device=self.device).expand_as(tokens)
-        memory = self.model.encode_masked(tokens, positions, kept[:, None, None])
-        return self._memories.add((own, row[: len(own)]) for own, row in zip(each, memory, strict=True))
+    def encode(self, sources: Sequence[Source]) -> IntArray:
+        texts = texts_of(sources)
+        memory, kept = self.model.encoder.read(sources)
+        each = (torch.tensor(text, device=self.device) for text in texts)
+        rows = (row[own] for row, own in zip(memory, kept, strict=True))
+        return self._memories.add(zip(each, rows, strict=True))
 
     def free(self, memory: Sequence[int] | IntArray) -> None:
         self._memories.remove(memory)

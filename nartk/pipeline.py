@@ -103,16 +103,11 @@ class Model:
 
     @cached_property
     def passes(self) -> Any:
-        """What strategies over arrays see of it: a protocol of `nartk.passes` or `nartk.parallel`."""
+        """What strategies see of it: a protocol of `nartk.passes` or `nartk.parallel`."""
         if self._engine is not None:
             return self._engine
         with requiring_torch("decoding without the engine", fix=WITHOUT_BOTH):
             return architecture(self.checkpoint.kind).scorer(**self._network())
-
-    @property
-    def scorer(self) -> Any:
-        """The same; every strategy decodes over arrays."""
-        return self.passes
 
     def _network(self) -> dict[str, Any]:
         """What the scorers in torch are made of."""
@@ -204,7 +199,7 @@ class Model:
                     fix="swap them: the smaller model drafts for the larger one",
                 )
             made = replace(made, **{key: helper.checkpoint.fingerprint})
-            helpers[key] = helper.passes if item.metadata["arrays"] else helper.scorer
+            helpers[key] = helper.passes
             from nartk import calibration
 
             added, unfit = calibration.apply(

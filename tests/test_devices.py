@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from nartk.architectures import architectures
 from nartk.models.da_transformer import DaTransformer
-from nartk.registry import make_strategy, speaks, strategies
+from nartk.registry import make_strategy, options_of, speaks, strategies
 
 FACTORIES = {
     getattr(torch, name)
@@ -86,7 +86,7 @@ PAIRS = [
     (kind, name)
     for kind in architectures()
     for name in strategies()
-    if speaks(make_strategy(name, {}), scorer_of(kind))
+    if speaks(make_strategy(name, {}), scorer_of(kind)) and "drafter" not in options_of(name)
 ]
 
 

@@ -871,14 +871,14 @@ def test_a_model_trained_by_fairseq_says_the_same_when_converted(tmp_path: Path)
     lines = ["w1 w2 w3", "w9", "w4 w4 w0 w7 w8 w16"]
     core = plugin.core.eval()
     for line, found in zip(lines, model.decode(lines, strategy="glat"), strict=True):
-        source = [*model.scorer.vocab.ids(line.split()), EOS]
-        chances = model.scorer.predict_lengths(model.scorer.encode([source]))[0].tolist()
+        source = [*model.passes.vocab.ids(line.split()), EOS]
+        chances = model.passes.predict_lengths(model.passes.encode([source]))[0].tolist()
         with torch.inference_mode():
             wanted = plain_canvas(
                 lambda *args: plain_logits(core, *args), chances, source, limit=40, k=1, iterations=1
             )
         assert list(found.tokens) == wanted[0].tokens
-        assert found.text.split() == model.scorer.vocab.to_words(wanted[0].tokens[:-1])
+        assert found.text.split() == model.passes.vocab.to_words(wanted[0].tokens[:-1])
 
 
 def test_it_decodes_without_torch(folder: Path) -> None:

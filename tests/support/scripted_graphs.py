@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from nartk.hypothesis import Request
 from nartk.parallel import Graphs
-from nartk.passes import FloatArray, IntArray, Limits, Scores, Want
+from nartk.passes import FloatArray, IntArray, Limits, Scores, Source, Want, texts_of
 from nartk.reading import Reading, read
 from nartk.vocab import SPECIALS, Vocab
 
@@ -56,9 +56,10 @@ class Lattices:
         self.asked: list[tuple[int, int]] = []
         self.open: list[int] = []
 
-    def encode(self, sources: Sequence[Sequence[int]]) -> IntArray:
-        self.open += [source[0] for source in sources]
-        return np.array([source[0] for source in sources], np.int32)
+    def encode(self, sources: Sequence[Source]) -> IntArray:
+        handles = [text[0] for text in texts_of(sources)]
+        self.open += handles
+        return np.array(handles, np.int32)
 
     def free(self, memory: Sequence[int] | IntArray) -> None:
         for handle in memory:
@@ -118,8 +119,8 @@ class ScriptedFrames:
         self.frames_of, self.vocab, self.blank = [each.astype(np.float32) for each in frames], vocab, blank
         self.limits = Limits(2, 1000, len(vocab))
 
-    def encode(self, sources: Sequence[Sequence[int]]) -> IntArray:
-        return np.array([source[0] for source in sources], np.int32)
+    def encode(self, sources: Sequence[Source]) -> IntArray:
+        return np.array([text[0] for text in texts_of(sources)], np.int32)
 
     def free(self, memory: Sequence[int] | IntArray) -> None:
         pass
