@@ -49,6 +49,8 @@ class GeneralizedAggressive(ParallelDrafts, AdaptiveDrafts):
                 f"--tree is {self.tree}, but with --beta {self.beta} only the best draft may be accepted",
                 fix="leave one of them out",
             )
+        if self.beta > 1:
+            self.refuse_constraints(f"with --beta {self.beta} other words than the best are accepted")
 
     @property
     def promised(self) -> Promise:

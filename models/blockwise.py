@@ -31,7 +31,7 @@ class Blockwise(NonAutoregressive):
 
     def logits(self, canvas: Tensor, kept: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
         """Logits [B,W,V] of a canvas [B,W] of which `kept` [B,W] counts, over an encoded source."""
-        return self.output(self.fill(self.place_words(canvas), kept, memory, mask))
+        return self.output(self.fill(self.embed_words(canvas), kept, memory, mask))
 
     def losses(self, src_tokens: Tensor, target: Tensor, *, training: NarTraining, update: int) -> Losses:
         """The loss of the words behind a prefix of random length, those that glancing shows left out."""
@@ -66,7 +66,7 @@ class Blockwise(NonAutoregressive):
                 logits = self.logits(known, kept, memory, mask)
             shown = reveal(~is_best(logits, target), hidden, share, training.glancing_strategy)
         wanted = wanted.masked_fill(shown, pad)
-        features = self.fill(self.place_words(torch.where(shown, target, known)), kept, memory, mask)
+        features = self.fill(self.embed_words(torch.where(shown, target, known)), kept, memory, mask)
         return self.output(features[wanted.ne(pad)]), wanted, shown.sum() / hidden.sum()
 
     def canvas(self, target: Tensor, start: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -102,7 +102,7 @@ class Blockwise(NonAutoregressive):
             width = min(best.shape[1], known.shape[1])
             theirs[:, :width] = best[:, :width]
             asked = slots & (theirs >= 0)
-            features = self.fill(self.place_words(known), kept, memory, mask)
+            features = self.fill(self.embed_words(known), kept, memory, mask)
             agree = torch.zeros_like(asked)
             agree[asked] = self.output(features[asked]).max(-1).indices == theirs[asked]
             given = tokens_a_pass(agree, lengths, self.config.block).gather(1, start[:, None]).squeeze(1)

@@ -133,7 +133,7 @@ class CtcReference(_Reference):
     @torch.inference_mode()
     def read_frames(self, memory: Sequence[int] | IntArray, want: Want) -> Scores:
         sources = self._sources(memory)
-        x = self.model.place_vectors(self.model.frames(sources.tokens, sources.memory))
+        x = self.model.embed_vectors(self.model.frames(sources.tokens, sources.memory))
         kept = sources.kept.repeat_interleave(self.model.config.upsample, 1)
         return self._read(self._fill(x, kept, sources)[kept], want)
 
@@ -163,7 +163,7 @@ class BlockwiseReference(_Filling):
         return self.model.config.block
 
     def _inputs(self, canvas: Tensor, kept: Tensor, sources: _Sources) -> Tensor:
-        return self.model.place_words(canvas)
+        return self.model.embed_words(canvas)
 
 
 class NatReference(_Filling):

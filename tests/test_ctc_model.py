@@ -144,13 +144,13 @@ def test_glancing_shows_the_best_labelling_and_teaches_nothing_of_it(device: tor
     torch.manual_seed(1)
     model = CtcNat(small()).double().to(device)
     fed: list[Tensor] = []
-    place = model.place_vectors
+    place = model.embed_vectors
 
     def spy(x: Tensor) -> Tensor:
         fed.append(x)
         return place(x)
 
-    model.place_vectors = spy  # type: ignore[method-assign]
+    model.embed_vectors = spy  # type: ignore[method-assign]
     src, target = padded(ROWS).to(device), padded(TARGETS).to(device)
     every = NarTraining(glancing="1.0", glancing_strategy="fixed")
     losses = model.losses(src, target, training=every, update=0)

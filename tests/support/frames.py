@@ -20,7 +20,7 @@ from nartk.architectures.transformer import TransformerConfig, linear, setting
 from nartk.checkpoint import save_checkpoint
 from nartk.errors import InputFileError, InputTooLongError, PassError, VocabMismatchError
 from nartk.models.transformer import Decoder, Embedding, EncoderDecoder, SourceEncoder, word_embedding
-from nartk.passes import FeatureSource, Source, features_of
+from nartk.passes import FeatureSource, PassScorer, Source, features_of
 from nartk.processors import InputProcessor, register_processor
 from nartk.vocab import SpecialIds, Vocab
 
@@ -31,9 +31,11 @@ BOS = 0
 
 @register_architecture(
     "frames",
+    protocols=(PassScorer,),
+    criterions=(),
+    presets={},
     network="support.frames:FrameNetwork",
     scorer="nartk.models.reference:ReferencePasses",
-    autoregressive=True,
 )
 @dataclass(frozen=True)
 class FrameConfig(TransformerConfig):
