@@ -107,7 +107,7 @@ class Model:
         if self._engine is not None:
             return self._engine
         with requiring_torch("decoding without the engine", fix=WITHOUT_BOTH):
-            return architecture(self.checkpoint.kind).scorer(**self._network())
+            return architecture(self.checkpoint.architecture).scorer(**self._network())
 
     def _network(self) -> dict[str, Any]:
         """What the scorers in torch are made of."""
@@ -491,7 +491,7 @@ def _serve(
             f"--dtype is {dtype!r}, but {str(checkpoint.folder)!r} holds {stored} weights",
             fix=f"use --dtype {stored}, or {_UNQUANTIZED}",
         )
-    found, config = architecture(checkpoint.kind), read_config(checkpoint)
+    found, config = architecture(checkpoint.architecture), read_config(checkpoint)
     by_torch = tuple(type for type in TYPES if type != "int8" and (type != "fp16" or device != "cpu"))
     if dtype == "fp16" and device == "cpu":
         types = engine.TYPES if found.engine_at is not None and engine.available() else by_torch
@@ -515,7 +515,7 @@ def _serve(
     if dtype == "int8":
         others = f"choose from {', '.join(by_torch)}"
         raise UsageError(
-            f"--dtype {dtype} needs the engine, which does not serve a {checkpoint.kind} on {device}",
+            f"--dtype {dtype} needs the engine, which does not serve a {checkpoint.architecture} on {device}",
             fix=others if stored is None else f"use nartk's engine on --device cpu, or {_UNQUANTIZED}",
         )
     what = f"a {found.name} model in {dtype}" + (" without the engine" if on_engine else "")
@@ -532,7 +532,7 @@ def _words_of(checkpoint: Checkpoint) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if checkpoint.input.vocab is not None:
         found["source_vocab"] = checkpoint.input.vocab
-    if architecture(checkpoint.kind).autoregressive:
+    if architecture(checkpoint.architecture).autoregressive:
         found["start_token"] = checkpoint.start_token
     return found
 
@@ -567,7 +567,7 @@ def load_network(checkpoint: Checkpoint) -> Transformer:
             fix=_UNQUANTIZED,
         )
     config = read_config(checkpoint)
-    model: Transformer = architecture(checkpoint.kind).network(config)
+    model: Transformer = architecture(checkpoint.architecture).network(config)
     model.load_state_dict({name: torch.from_numpy(array) for name, array in checkpoint.tensors.items()})
     return model
 

@@ -388,7 +388,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     vocab = Vocab.from_words(WORDS.split())
     save_checkpoint(
         folder,
-        kind="ctc",
+        architecture="ctc",
         settings=asdict(model.config),
         tensors=model.state_dict(),
         source_vocab=vocab,

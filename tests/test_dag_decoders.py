@@ -330,7 +330,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dag")
     save_checkpoint(
         folder,
-        kind="dag",
+        architecture="dag",
         settings=asdict(model.config),
         tensors=model.state_dict(),
         source_vocab=vocab,

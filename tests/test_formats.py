@@ -54,7 +54,7 @@ def saved(
     vocab = vocabulary(specials)
     save_checkpoint(
         folder,
-        kind="transformer",
+        architecture="transformer",
         settings=asdict(config),
         tensors=network.state_dict(),
         source_vocab=vocab,
@@ -133,7 +133,7 @@ def test_a_special_id_of_a_parallel_model_is_fairseqs(tmp_path: Path) -> None:
     config = architecture("ctc").config(**asdict(shape))
     save_checkpoint(
         tmp_path,
-        kind="ctc",
+        architecture="ctc",
         settings=asdict(config),
         tensors=architecture("ctc").network(config).state_dict(),
         source_vocab=vocabulary(TAIL),
@@ -148,7 +148,7 @@ def test_what_config_json_says(tmp_path: Path) -> None:
     source, target = Vocab.from_words(["x"]), Vocab.from_words(["y", "z"])
     pieces = tmp_path / "pieces"
     pieces.write_bytes(b"")
-    arguments: dict[str, Any] = {"kind": "k", "settings": {"d": 1}, "tensors": {}, "card": ""}
+    arguments: dict[str, Any] = {"architecture": "k", "settings": {"d": 1}, "tensors": {}, "card": ""}
     save_checkpoint(tmp_path / "a", source_vocab=target, target_vocab=target, **arguments)
     save_checkpoint(
         tmp_path / "b", source_vocab=source, target_vocab=target, tokenizer=pieces, start_token=1, **arguments
@@ -160,7 +160,7 @@ def test_what_config_json_says(tmp_path: Path) -> None:
     a, b, c = (json.loads((tmp_path / name / CONFIG).read_text()) for name in "abc")
     assert a == {
         "format": 2,
-        "kind": "k",
+        "architecture": "k",
         "model": {"d": 1},
         "aliases": {},
         "special_ids": {"bos": 0, "pad": 1, "eos": 2, "unk": 3},
@@ -184,7 +184,7 @@ def test_format_1_decodes_the_same(words: list[str] | None, tmp_path: Path) -> N
     tiny_model(tmp_path / "two", words=words)
     shutil.copytree(tmp_path / "two", tmp_path / "one")
     config = json.loads((tmp_path / "one" / CONFIG).read_text())
-    left = {key: config[key] for key in ("kind", "model", "aliases")}
+    left = {"kind": config["architecture"], "model": config["model"], "aliases": config["aliases"]}
     (tmp_path / "one" / CONFIG).write_text(json.dumps({"format": 1, **left}))
     lines = ["a b c", "d"] if words else list(SENTENCES)
     for strategy in ("greedy", "iad"):
@@ -197,7 +197,7 @@ def test_format_1_with_two_dictionaries(tmp_path: Path) -> None:
     (tmp_path / "dict.txt").write_text("x 1\ny 1\n")
     (tmp_path / "dict.target.txt").write_text("z 9\n")
     save_checkpoint(
-        tmp_path / "weights", kind="k", settings={}, tensors={"w": torch.ones(1)}, source_vocab=None,
+        tmp_path / "weights", architecture="k", settings={}, tensors={"w": torch.ones(1)}, source_vocab=None,
         target_vocab=Vocab.from_words([]), card="",
     )  # fmt: skip
     shutil.copy(tmp_path / "weights" / WEIGHTS, tmp_path / WEIGHTS)

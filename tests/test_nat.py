@@ -756,7 +756,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def save(folder: Path, model: Nat, vocab: Vocab) -> None:
     save_checkpoint(
         folder,
-        kind="nat",
+        architecture="nat",
         settings=asdict(model.config),
         tensors=model.state_dict(),
         source_vocab=vocab,

@@ -177,7 +177,7 @@ def networks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, N
         vocab = vocabulary(network.config.tgt_vocab)
         save_checkpoint(
             folder,
-            kind=kind,
+            architecture=kind,
             settings=asdict(network.config),
             tensors=network.state_dict(),
             source_vocab=vocabulary(network.config.src_vocab),

@@ -34,7 +34,7 @@ from fairseq import metrics
 from fairseq.criterions import register_criterion
 from torch import Tensor
 
-from nartk.adapters.fairseq import find_dictionary, kind_name
+from nartk.adapters.fairseq import find_dictionary, architecture_name
 from nartk.architectures import architecture, architectures
 from nartk.checkpoint import Checkpoint
 from nartk.errors import CheckpointError, StrategyMismatchError, UsageError, VocabMismatchError
@@ -250,9 +250,9 @@ def load_verifier(name: str, task: Any) -> Transformer:
     """
     network, stored = read_model(name)
     if isinstance(stored, Checkpoint):
-        found, vocabs = stored.kind, [stored.source_vocab, stored.target_vocab]
+        found, vocabs = stored.architecture, [stored.source_vocab, stored.target_vocab]
     else:
-        found = kind_name(stored)
+        found = architecture_name(stored)
         try:
             vocabs = [Vocab.read(find_dictionary(stored, None, side)) for side in ("source", "target")]
         except CheckpointError as error:

@@ -122,7 +122,7 @@ def frame_model(folder: Path, *, seed: int, d_model: int, layers: int) -> FrameN
                 weight.mul_(3.0)
     save_checkpoint(
         folder,
-        kind="frames",
+        architecture="frames",
         settings=asdict(config),
         tensors=network.state_dict(),
         source_vocab=None,
