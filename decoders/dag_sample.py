@@ -85,8 +85,8 @@ class DagSample(Native):
             drawn = [next(each) for _ in range(self.nbest)]
             outputs = [spell(links, *parts, merge_repeats=self.merge_repeats) for parts in drawn]
             order = np.argsort([-output.score for output in outputs], kind="stable").tolist()
-            path, said, _ = drawn[order[0]]
-            graph = partial(trace_graph, scorer, features, links, path, said.tolist())
+            path, emitted, _ = drawn[order[0]]
+            graph = partial(trace_graph, scorer, features, links, path, emitted.tolist())
             found.append(Found([outputs[i] for i in order], graph=graph))
         return found
 
@@ -94,12 +94,12 @@ class DagSample(Native):
         """The vertices of S paths that are drawn from links [L,L], as far as `walk` goes."""
         last = len(links) - 1
         samples, at = np.arange(self.nbest), np.zeros(self.nbest, np.int64)
-        steps = [at]
+        vertices = [at]
         while (at < last).any():
             shares = uniform(self.seed, np.full_like(at, sentence), samples, at, np.full_like(at, _EDGE))
             edges = links[at].astype(np.float64)
             with np.errstate(invalid="ignore"):  # a vertex without edges
                 probs = np.exp((edges - edges.max(1, keepdims=True)) / self.link_temperature)
             at = np.maximum(by_inversion(probs, shares), at + 1).clip(max=last)
-            steps.append(at)
-        return [path[: path.index(last) + 1] for path in np.stack(steps, 1).tolist()]
+            vertices.append(at)
+        return [path[: path.index(last) + 1] for path in np.stack(vertices, 1).tolist()]

@@ -70,7 +70,7 @@ class Native(Strategy):
         max_tokens: int | None = None,
         trace: bool = False,
     ) -> Iterator[Result]:
-        self.check_helpers()
+        self.check_auxiliary()
         if any(request.prefix for request in requests):
             raise UsageError(
                 f"strategy {self.name!r} cannot be made to begin with given words",

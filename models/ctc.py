@@ -32,7 +32,7 @@ class CtcNat(NonAutoregressive):
     Config = CtcConfig
 
     def frames(self, src_tokens: Tensor, memory: Tensor) -> Tensor:
-        """What the decoder is fed, but for positions: src_tokens [B,S] or memory [B,S,D] -> [B,T,D].
+        """The decoder's input without positions: src_tokens [B,S] or memory [B,S,D] -> [B,T,D].
 
         Frames 0 to `upsample` - 1 are the first token's, and so on.
         """

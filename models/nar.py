@@ -72,7 +72,7 @@ class Losses:
 
 
 class NonAutoregressive(Transformer):
-    """A Transformer whose decoder attends in both directions. Subclasses say what it is fed.
+    """A Transformer whose decoder attends in both directions. Subclasses build its input.
 
     A subclass names its configuration in `Config`, and its loss in `losses`.
     """

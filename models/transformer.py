@@ -1,6 +1,6 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017), for training and for serving.
 
-Symbols: B rows, S source positions, T target positions, K target tokens fed at once, H heads, D features
+Symbols: B rows, S source positions, T target positions, K target tokens at once, H heads, D features
 a head, V words.
 """
 

@@ -5,8 +5,8 @@ Nothing in it can run code. What is read is checked against the configuration be
 ``config.json`` of format 2 has ``architecture`` (its name), ``model`` (its settings), ``aliases`` (names of
 weights that are another's), ``special_ids`` (bos, pad, eos and unk), ``start_token`` (what outputs begin
 after), ``input`` and ``output`` (a processor's ``name`` and settings, see `nartk.processors`), and in int8
-folders ``quantized`` and ``layout``. Format 1 calls the architecture ``kind``, and has none of what format 2 added: it is text with fairseq's
-special ids, and outputs begin after eos.
+folders ``quantized`` and ``layout``. Format 1 calls the architecture ``kind``, and has none of what format 2
+added: it is text with fairseq's special ids, and outputs begin after eos.
 
 A model may have rows for more words than its dictionary, as a matrix that was filled up to a multiple of 8
 has. They stand for no word, and are left out as weights are read: a model's distribution is over the words
@@ -111,25 +111,25 @@ class StoredTensors(Mapping[str, _Array]):
         self._locate(_parse(self._head[8:], path), size - len(self._head))
 
     def _locate(self, header: dict[str, Any], size: int) -> None:
-        places: dict[str, list[int]] = {}
+        offsets: dict[str, list[int]] = {}
         for name, entry in header.items():
             if name == "__metadata__":
                 continue
             if not isinstance(entry, dict) or str(entry.get("dtype")) not in _TYPES:
                 raise self._error(f"tensor {name[:80]!r} has no known type")
-            shape, place = entry.get("shape"), entry.get("data_offsets")
+            shape, span = entry.get("shape"), entry.get("data_offsets")
             if not _are_sizes(shape):
                 raise self._error(f"tensor {name[:80]!r} has no shape")
-            if not _are_sizes(place):
-                raise self._error(f"corrupt: tensor {name[:80]!r} has no place")
-            self.shapes[name], self.types[name], places[name] = tuple(shape), entry["dtype"], place
-        total = sum(map(self._size, places))
+            if not _are_sizes(span):
+                raise self._error(f"corrupt: tensor {name[:80]!r} has no offsets")
+            self.shapes[name], self.types[name], offsets[name] = tuple(shape), entry["dtype"], span
+        total = sum(map(self._size, offsets))
         if total != size:
             raise self._error(f"holds {size} bytes of weights, its header says {total}")
         start = 0
-        for name in sorted(places, key=lambda name: places[name]):
+        for name in sorted(offsets, key=lambda name: offsets[name]):
             end = start + self._size(name)
-            if places[name] != [start, end]:  # so that no two share what the file holds once
+            if offsets[name] != [start, end]:  # so that no two share what the file holds once
                 raise self._error(f"corrupt: tensor {name[:80]!r} does not begin where another one ends")
             self._starts[name] = len(self._head) + start
             start = end
@@ -435,7 +435,9 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     digest = tensors.digest(raw)
     for alias, original in aliases.items():
         if not isinstance(original, str) or original not in tensors:
-            raise CheckpointError(f"{alias!r} is an alias of {original!r}, which is missing", where=str(folder))
+            raise CheckpointError(
+                f"{alias!r} is an alias of {original!r}, which is missing", where=str(folder)
+            )
         tensors.alias(alias, original)
     if config["format"] == 1:
         config = _of_format_1(folder, config)
@@ -524,7 +526,8 @@ def read_config(checkpoint: Checkpoint) -> TransformerConfig:
             )
         if not declared.autoregressive and vocab.specials != FAIRSEQ:
             raise CheckpointError(
-                f"the special ids are {vocab.specials}, those of a {declared.name} model {FAIRSEQ}", where=where
+                f"the special ids are {vocab.specials}, those of a {declared.name} model {FAIRSEQ}",
+                where=where,
             )
     for side, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
         found = {name.split(".")[1] for name in stored if name.startswith(f"{side}_layers.")}

@@ -99,7 +99,7 @@ class Model:
         self.dtype = dtype
         self.replicas = replicas
         self._engine = engine
-        self._helpers: dict[tuple[str, str, str], Model] = {}  # the one used last is the last
+        self._others: dict[tuple[str, str, str], Model] = {}  # the one used last is the last
 
     @cached_property
     def passes(self) -> Any:
@@ -171,35 +171,35 @@ class Model:
         Raises:
             CheckpointError: Another model, or what is stored, is corrupt.
             StrategyMismatchError: The model, or another one that an option names, is of the wrong
-                architecture or has less room than the model.
+                architecture or has fewer positions than the model.
             VocabMismatchError: Another model reads or writes other words.
             SwappedModelsError: Another model, which should be smaller, is larger than the model.
         """
         made = make_strategy(name, options)
         self.scorer_for(made)
-        helpers = {}
+        auxiliary = {}
         for key, item in options_of(name).items():
             other = getattr(made, key)
             if not item.metadata["model"] or not other:
                 continue
-            helper = self._helper(other)
-            mine, theirs = self.checkpoint, helper.checkpoint
+            found = self._other(other)
+            mine, theirs = self.checkpoint, found.checkpoint
             mine.input.require_equal(theirs.input, "the model", f"{key} {other!r}")
             mine.target_vocab.require_equal(theirs.target_vocab, "the model", f"{key} {other!r}")
             for side in ("max_source_len", "max_target_len"):
-                room, wanted = (getattr(each.config, side) for each in (helper, self))
-                if room < wanted:
+                capacity, wanted = (getattr(each.config, side) for each in (found, self))
+                if capacity < wanted:
                     raise StrategyMismatchError(
-                        f"{key} {other!r} has a `{side}` of {room} tokens, the model one of {wanted}",
+                        f"{key} {other!r} has a `{side}` of {capacity} tokens, the model one of {wanted}",
                         fix="train it with the model's lengths",
                     )
-            if item.metadata["smaller"] and helper.parameters > self.parameters:
+            if item.metadata["smaller"] and found.parameters > self.parameters:
                 raise SwappedModelsError(
-                    f"{key} {other!r} has {helper.parameters:,} parameters, the model {self.parameters:,}",
+                    f"{key} {other!r} has {found.parameters:,} parameters, the model {self.parameters:,}",
                     fix="swap them: the smaller model drafts for the larger one",
                 )
-            made = replace(made, **{key: helper.checkpoint.fingerprint})
-            helpers[key] = helper.passes
+            made = replace(made, **{key: found.checkpoint.fingerprint})
+            auxiliary[key] = found.passes
             from nartk import calibration
 
             added, unfit = calibration.apply(
@@ -207,30 +207,30 @@ class Model:
                 made,
                 options,
                 model=self.checkpoint.fingerprint,
-                drafter=helper.checkpoint.fingerprint,
+                drafter=found.checkpoint.fingerprint,
             )
             if unfit:
                 tell(unfit)
             made = replace(made, **added)
-        if helpers:
-            made = replace(made, helpers=helpers)
-        made.check_helpers()
+        if auxiliary:
+            made = replace(made, auxiliary=auxiliary)
+        made.check_auxiliary()
         if self.replicas > 1:
             require_replicable(made, self.scorer_for(made))
         return made
 
-    def _helper(self, name: str) -> Model:
+    def _other(self, name: str) -> Model:
         """Another model, on this one's device and in its type: read only if it is not among those kept."""
         key = (os.path.realpath(model_folder(name)), self.device, self.dtype)
-        helper = self._helpers.pop(key, None)
-        if helper is None:
+        found = self._others.pop(key, None)
+        if found is None:
             checkpoint = load_checkpoint(model_folder(name))
             dtype = self.dtype if checkpoint.quantized is None else None
-            helper = _serve(checkpoint, self.device, dtype, threads=self.threads)
-        self._helpers[key] = helper
-        if len(self._helpers) > KEPT:
-            del self._helpers[next(iter(self._helpers))]
-        return helper
+            found = _serve(checkpoint, self.device, dtype, threads=self.threads)
+        self._others[key] = found
+        if len(self._others) > KEPT:
+            del self._others[next(iter(self._others))]
+        return found
 
     def signature(self, strategy: Any) -> str:
         """What reproduces a result of this model with a strategy."""

@@ -48,7 +48,7 @@ def option(
         low, high: Its bounds, included.
         above: A bound that is not included.
         model: It names another model, which is loaded beside the first; the strategy finds its scorer in
-            ``helpers`` and the model's fingerprint as the option's value.
+            ``auxiliary`` and the model's fingerprint as the option's value.
         smaller: That model has at most as many parameters as the first, or they are probably swapped.
         does_nothing: Its default does: signatures leave it out there.
     """

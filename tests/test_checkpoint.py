@@ -121,7 +121,13 @@ def test_tensors_that_share_memory_are_stored_once(tmp_path: Path) -> None:
     shared, vocab = torch.randn(4, 4), Vocab.from_words(WORDS)
     tensors = {"embedding": shared, "output": shared, "transposed": shared.t(), "first": shared[0]}
     save_checkpoint(
-        tmp_path, architecture="x", settings={}, tensors=tensors, source_vocab=vocab, target_vocab=vocab, card=""
+        tmp_path,
+        architecture="x",
+        settings={},
+        tensors=tensors,
+        source_vocab=vocab,
+        target_vocab=vocab,
+        card="",
     )
     assert load_file(tmp_path / WEIGHTS).keys() == {"embedding", "transposed", "first"}
     read = load_checkpoint(tmp_path)
@@ -263,7 +269,10 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
     "eos beyond the words": (config_with(special_ids=ids(eos=99)), "</s> has id 99, but there are"),
     "another padding in the words": (config_with(special_ids=ids(pad=4)), "the model pads with 1"),
     "no settings": (config_with(model=None), "'architecture', 'model' or 'aliases' is missing"),
-    "architecture is a number": (config_with(architecture=7), "'architecture', 'model' or 'aliases' is missing"),
+    "architecture is a number": (
+        config_with(architecture=7),
+        "'architecture', 'model' or 'aliases' is missing",
+    ),
     "alias of nothing": (config_with(aliases={"x": "y"}), "'x' is an alias of 'y', which is missing"),
     "alias is a list": (config_with(aliases={"x": ["y"]}), "'x' is an alias of ['y'], which is missing"),
     "unknown setting": (setting(d_mode=32), "unknown model setting 'd_mode'"),

@@ -542,7 +542,7 @@ def test_on_the_engine_a_batch_of_b_equals_b_batches_of_one(
     ):
         strategy = make_strategy(name, options)
         if "rerank" in options:
-            strategy = dataclasses.replace(strategy, helpers={"rerank": reranker})
+            strategy = dataclasses.replace(strategy, auxiliary={"rerank": reranker})
         same_in_any_batch(strategy, scorer, requests)
     assert (scorer.memories_in_use, reranker.cells_in_use) == (0, 0)
 
@@ -615,7 +615,7 @@ def test_reranking_picks_what_the_other_model_likes_best(merge: bool, device: to
     requests = random_requests(random.Random(7), 10, words, longest=40, limits=(70,))
     options = {"length_beam": 6, "nbest": 6, "merge_repeats": merge}
     plain = decode(make_strategy("glat", options), scorer, requests)
-    strategy = dataclasses.replace(make_strategy("glat", options), helpers={"rerank": reranker})
+    strategy = dataclasses.replace(make_strategy("glat", options), auxiliary={"rerank": reranker})
     reranked = decode(strategy, scorer, requests)
     assert reranker.cells_in_use == 0
     changed = unnormalised = 0
@@ -633,7 +633,7 @@ def test_reranking_picks_what_the_other_model_likes_best(merge: bool, device: to
 
 def test_a_model_that_cannot_rerank_is_refused() -> None:
     scorer = scorer_of(random_nat(0))
-    strategy = dataclasses.replace(make_strategy("glat", {"rerank": "x"}), helpers={"rerank": scorer})
+    strategy = dataclasses.replace(make_strategy("glat", {"rerank": "x"}), auxiliary={"rerank": scorer})
     with pytest.raises(StrategyMismatchError, match="--rerank needs a PassScorer"):
         decode(strategy, scorer, [Request(0, (5, EOS), 9)])
 

@@ -133,14 +133,16 @@ def test_requests_are_dealt_out_by_length() -> None:
 class WithHelper:
     """Encodes with its helper, and yields how many encoded sources that holds then."""
 
-    helpers: Mapping[str, Any]
+    auxiliary: Mapping[str, Any]
 
     def run(self, scorer: Any, requests: Sequence[Request], **settings: Any) -> Iterator[Result]:
-        helper = self.helpers["drafter"]
-        memory = helper.encode([request.source for request in requests])
+        other_model = self.auxiliary["drafter"]
+        memory = other_model.encode([request.source for request in requests])
         for request in requests:
-            yield Result(request.index, (Hypothesis(tokens=(helper._engine.memories_in_use,), score=None),))
-        helper.free(memory)
+            yield Result(
+                request.index, (Hypothesis(tokens=(other_model._engine.memories_in_use,), score=None),)
+            )
+        other_model.free(memory)
 
 
 def test_other_models_are_replicated_too(folder: Path, replicas: list[EngineScorer]) -> None:

@@ -27,7 +27,7 @@ from support.traced_graph import GRAPH
 from nartk.cli.decode import main as decode_main
 from nartk.cli.trace import main
 from nartk.decoders.graphs import trace
-from nartk.decoders.graphs.trace import reach
+from nartk.decoders.graphs.trace import reach_probs
 from nartk.errors import InputFileError, NartkError
 from nartk.hypothesis import GraphTrace, Hypothesis, Request, Result, TokenTrace
 from nartk.passes import FloatArray
@@ -126,7 +126,7 @@ def test_a_graph_is_written_in_words() -> None:
         "words": [[], [["she", -0.5]], [["</s>", None]]],
         "links": [[0, 4, -0.25], [4, 8, 0.0]],
         "path": [0, 4, 8],
-        "said": ["she", "</s>"],
+        "emitted": ["she", "</s>"],
     }
     assert isinstance(read(record(graph=found))[0], Traced)
 
@@ -210,7 +210,7 @@ def without(key: str) -> dict[str, Any]:
         (record(seconds=-1), "'seconds' is -1, not a number from 0 on"),
         (record(graph={**GRAPH, "vertices": [0, 5, 3, 8]}), "'graph' is"),
         (record(graph={**GRAPH, "path": [0, 4, 8]}), "'graph' is"),
-        (record(graph={**GRAPH, "said": []}), "'graph' is"),
+        (record(graph={**GRAPH, "emitted": []}), "'graph' is"),
         (record(graph={**GRAPH, "links": [[0, 7, -1.0]]}), "'graph' is"),
         (record(graph={**GRAPH, "size": 8}), "'graph' is"),
         (record(graph={"size": 8}), "'graph' is"),
@@ -234,7 +234,7 @@ def test_a_damaged_line_is_named_and_costs_itself_alone(line: Any, message: str)
 
 def test_graphs_that_fit_are_taken() -> None:
     """Else the graphs above might all be refused for another reason."""
-    for graph in (GRAPH, {**GRAPH, "path": [], "said": []}, None):
+    for graph in (GRAPH, {**GRAPH, "path": [], "emitted": []}, None):
         assert isinstance(read(record(graph=graph))[0], Traced)
 
 
@@ -336,7 +336,7 @@ def one_edge(links: FloatArray) -> Any:
 
 def test_reach_is_the_sum_over_all_paths() -> None:
     graphs = scripted()
-    assert misses(graphs, reach) == 0
+    assert misses(graphs, reach_probs) == 0
     assert misses(graphs, one_edge) > 0
 
 
@@ -373,16 +373,16 @@ def test_graphs_as_enumeration_has_them(name: str) -> None:
             if graphs.links[i][a][b] >= math.log(0.05) or (a, b) in taken
         }
         if name == "dag-beam":
-            assert (path, graph.said) == ((), ())
+            assert (path, graph.emitted) == ((), ())
             continue
-        assert (path[0], path[-1], graph.said[-1]) == (0, size - 1, 2)
-        said = [w for w, v in zip(graph.said, (None, *graph.said), strict=False) if w != v]
-        tokens = said if "merge_repeats" in DAG[name] else list(graph.said)
+        assert (path[0], path[-1], graph.emitted[-1]) == (0, size - 1, 2)
+        said = [w for w, v in zip(graph.emitted, (None, *graph.emitted), strict=False) if w != v]
+        tokens = said if "merge_repeats" in DAG[name] else list(graph.emitted)
         assert tokens == list(each.hypotheses[0].tokens)
-        words_of = zip(path[1:], graph.said, strict=True)
+        words_of = zip(path[1:], graph.emitted, strict=True)
         total = sum(graphs.links[i][a][b] for a, b in taken)
         total += sum(graphs.lprobs(i, vertex)[word] for vertex, word in words_of)
-        penalty = len(graph.said) if "viterbi" in name else 1
+        penalty = len(graph.emitted) if "viterbi" in name else 1
         assert each.hypotheses[0].score == pytest.approx(total / penalty, abs=1e-4)
 
 

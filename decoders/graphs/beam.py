@@ -117,13 +117,13 @@ class BeamSearch:
         cut = Output([], -math.inf, [])
         for t in range(1, longest + 1):
             moved = beam.mass @ lattice.edges
-            said = None if scorer is None else scorer.advance(beam.states)
+            lm_scores = None if scorer is None else scorer.advance(beam.states)
             # Of equal ones the shorter comes first: the sort is stable.
             ended = sorted(
-                [*ended, *self._ended(lattice, beam, moved[:, last], penalties[t], said, eos)],
+                [*ended, *self._ended(lattice, beam, moved[:, last], penalties[t], lm_scores, eos)],
                 key=lambda output: -output.score,
             )[: self.nbest]
-            beam = self._extended(lattice, beam, moved, said)
+            beam = self._extended(lattice, beam, moved, lm_scores)
             if not len(beam.totals):
                 break
             best = (beam.totals + beam.lm_totals).max()
@@ -141,15 +141,15 @@ class BeamSearch:
         beam: Prefixes,
         arrived: _Wide,
         penalty: float,
-        said: tuple[_Wide, _Ints] | None,
+        lm_scores: tuple[_Wide, _Ints] | None,
         eos: int,
     ) -> list[Output]:
         """The best of the prefixes with eos, of which each has arrived [k] at the last vertex."""
         with np.errstate(divide="ignore"):
             log_probs = np.log(arrived * lattice.end)
         totals = beam.totals + log_probs + beam.lm_totals
-        if said is not None:
-            totals = totals + self.gamma * said[0][:, -1]
+        if lm_scores is not None:
+            totals = totals + self.gamma * lm_scores[0][:, -1]
         ranks = (totals / penalty).astype(np.float32)
         chosen = [i for i in best_of(ranks[None], self.nbest)[0] if ranks[i] > -np.inf]
         return [
@@ -166,14 +166,14 @@ class BeamSearch:
         lattice: WordLattice,
         beam: Prefixes,
         moved: _Wide,
-        said: tuple[_Wide, _Ints] | None,
+        lm_scores: tuple[_Wide, _Ints] | None,
     ) -> Prefixes:
         """The best prefixes that are longer by a word; moved [k,L] is where those of the beam go next."""
         probs, count = lattice.probs_of_words(moved), len(lattice.names)
         with np.errstate(divide="ignore"):
             ranks = np.log(probs) + (beam.totals + beam.lm_totals)[:, None]  # [k,U]
-        if said is not None:
-            ranks += self.gamma * said[0][:, :-1]
+        if lm_scores is not None:
+            ranks += self.gamma * lm_scores[0][:, :-1]
         if self.no_repeat_ngram:
             ranks[repeats(beam.tokens, self.no_repeat_ngram)] = -np.inf
         flat = ranks.reshape(1, -1)
@@ -182,8 +182,11 @@ class BeamSearch:
         prob = probs[parents, words]
         mass = moved[parents] * lattice.spoken[words] / prob[:, None]
         lm_totals, states = beam.lm_totals[parents], beam.states[parents]
-        if said is not None:
-            lm_totals, states = lm_totals + self.gamma * said[0][parents, words], said[1][parents, words]
+        if lm_scores is not None:
+            lm_totals, states = (
+                lm_totals + self.gamma * lm_scores[0][parents, words],
+                lm_scores[1][parents, words],
+            )
         scores = np.log(prob)
         return Prefixes(
             mass,

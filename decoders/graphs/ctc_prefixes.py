@@ -157,8 +157,8 @@ class PrefixSearch:
         grown[row[pair], parent[pair], column] = -np.inf
         extra, states = beam.extra[:, :, None] + self.word_bonus, beam.states[:, :, None]
         if self.lm is not None:
-            said, states = self.lm.advance(states, words[:, None])
-            extra = extra + self.lm_weight * said
+            gained, states = self.lm.advance(states, words[:, None])
+            extra = extra + self.lm_weight * gained
         extra, states = np.broadcast_to(extra, grown.shape), np.broadcast_to(states, grown.shape)
 
         # The best of K prefixes that stay and K * C extensions. What is none and stays is as likely as an

@@ -172,10 +172,10 @@ class _Reader:
 
     def _count(self, line: str, counts: dict[int, int]) -> None:
         """A line of the header, such as ``ngram 2=1034``."""
-        kind, _, rest = line.partition(" ")
+        field, _, rest = line.partition(" ")
         order, _, count = (part.strip() for part in rest.partition("="))
         wanted = len(counts) + 1
-        if f"{kind} {order}" != f"ngram {wanted}" or not _is_number(count) or wanted > _MOST_ORDER:
+        if f"{field} {order}" != f"ngram {wanted}" or not _is_number(count) or wanted > _MOST_ORDER:
             raise self._error(f"expected 'ngram {wanted}=COUNT', found {line[:40]!r}")
         counts[wanted] = int(count)
 

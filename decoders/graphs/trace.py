@@ -28,23 +28,28 @@ def trace_graph(
     features: FloatArray,
     links: FloatArray,
     path: Sequence[int] = (),
-    said: Sequence[int] = (),
+    emitted: Sequence[int] = (),
 ) -> GraphTrace:
     """The likelier part of a graph of features [L,D] and links [L,L], with the best output's path.
 
     Args:
-        said: The word at each vertex of the path after the first.
+        emitted: The word at each vertex of the path after the first.
     """
-    kept = _shown(reach(links), path)
+    kept = _shown(reach_probs(links), path)
     words, log_probs = read_words(scorer, features[kept], [len(kept) - 1], _WORDS)
     pairs = (zip(*row, strict=True) for row in zip(words.tolist(), log_probs.tolist(), strict=True))
     listed = [tuple((word, score) for word, score in row if score > -math.inf) for row in pairs]
     return GraphTrace(
-        len(links), tuple(kept), ((), *listed[1:]), _shown_links(links, kept, path), tuple(path), tuple(said)
+        len(links),
+        tuple(kept),
+        ((), *listed[1:]),
+        _shown_links(links, kept, path),
+        tuple(path),
+        tuple(emitted),
     )
 
 
-def reach(links: FloatArray) -> npt.NDArray[np.float64]:
+def reach_probs(links: FloatArray) -> npt.NDArray[np.float64]:
     """The probability [L] that a path drawn from the edges [L,L] comes to each vertex."""
     probs = np.exp(links.astype(np.float64))
     reached = np.zeros(len(links))

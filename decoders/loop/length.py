@@ -138,7 +138,7 @@ class DraftLength:
         self._due, self._timed, self._rest, self._idle = 0, _REMEASURED, _REST, 0
         self._choices: dict[int, tuple[int, float]] = {}  # by rows: levels, and seconds of a greedy pass
         self._losses: dict[tuple[int, int, int], float] = {}  # by rows, those that draft, and length
-        self._accepted, self._levels, self._fan = np.zeros(0), np.zeros(0), 1.0
+        self._accepted, self._levels, self._branching = np.zeros(0), np.zeros(0), 1.0
 
     def next(self, rows: int, new: int) -> Plan:
         """What of so many rows is drafted in the pass that comes; for `new` the drafter would be started."""
@@ -177,7 +177,7 @@ class DraftLength:
         asked, levels, tokens, accepted = seen[seen[:, 0] > 0].T
         self._accepted = expected(accepted, asked, weight=_PRIOR, rate=_HOPED)[_LENGTHS]
         self._levels = expected(np.minimum(levels, asked), asked, weight=_PRIOR, rate=1.0)[_LENGTHS]
-        self._fan = tokens.sum() / max(levels.sum(), 1) if tokens.any() else 1.0
+        self._branching = tokens.sum() / max(levels.sum(), 1) if tokens.any() else 1.0
         if len(self._seen) == _WINDOW:
             self._rest = _REST
 
@@ -186,7 +186,7 @@ class DraftLength:
         if rows not in self._choices:
             greedy, emitted = self._greedy.one(rows), rows * (1 + self._accepted)
             starting = emitted * self._start_row / self._source  # an output is as long as its source
-            seconds = self._cost(rows * (1 + self._fan * self._levels), growth=0.5) + starting
+            seconds = self._cost(rows * (1 + self._branching * self._levels), growth=0.5) + starting
             best = int((emitted / seconds).argmax())
             pays = emitted[best] / seconds[best] > _PAYS * rows / greedy
             self._choices[rows] = int(_LENGTHS[best]) if pays else 0, greedy
@@ -199,7 +199,7 @@ class DraftLength:
         """What a pass may take more than greedy search; of the first drafts nothing may be accepted."""
         lost = self._losses.get((rows, drafting, length))
         if lost is None:
-            tokens = np.array([rows + self._fan * drafting * length])
+            tokens = np.array([rows + self._branching * drafting * length])
             accepted = float(self._accepted[_LENGTHS.searchsorted(length)]) if self._few <= 0 else 0.0
             lost = float(self._cost(tokens, growth=1.0)[0])
             lost -= self._choice(rows)[1] * (1 + accepted * drafting / rows)

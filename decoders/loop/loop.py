@@ -62,7 +62,7 @@ class DraftAndVerify(Strategy):
         max_tokens: int | None = None,
         trace: bool = False,
     ) -> Iterator[Result]:
-        self.check_helpers()
+        self.check_auxiliary()
         loop = Loop(
             scorer,
             self.make_drafter(scorer),

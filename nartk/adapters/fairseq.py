@@ -362,19 +362,19 @@ def _from_fairseq(checkpoint: FairseqCheckpoint) -> tuple[dict[str, Any], dict[s
         return tensor
 
     def move(old: str, new: str) -> None:
-        for suffix in ("weight", "bias"):
-            made[f"{new}.{suffix}"] = take(f"{old}.{part}")
+        for part in ("weight", "bias"):
+            made[f"{new}.{part}"] = take(f"{old}.{part}")
 
     def fuse(old: str, new: str, parts: str) -> None:
-        for part in ("weight", "bias"):
-            if parts == "qkv" and f"{old}.in_proj_{part}" in left:  # before fairseq 0.8
-                made[f"{new}.{part}"] = take(f"{old}.in_proj_{part}")
-            elif f"{old}.in_proj_{part}" in left:
-                q, kv = take(f"{old}.in_proj_{part}").tensor_split([options.width], 0)
-                left[f"{old}.q_proj.{part}"] = q
-                made[f"{new}.{part}"] = kv
+        for suffix in ("weight", "bias"):
+            if parts == "qkv" and f"{old}.in_proj_{suffix}" in left:  # before fairseq 0.8
+                made[f"{new}.{suffix}"] = take(f"{old}.in_proj_{suffix}")
+            elif f"{old}.in_proj_{suffix}" in left:
+                q, kv = take(f"{old}.in_proj_{suffix}").tensor_split([options.width], 0)
+                left[f"{old}.q_proj.{suffix}"] = q
+                made[f"{new}.{suffix}"] = kv
             else:
-                made[f"{new}.{part}"] = torch.cat([take(f"{old}.{part}_proj.{part}") for part in parts])
+                made[f"{new}.{suffix}"] = torch.cat([take(f"{old}.{part}_proj.{suffix}") for part in parts])
 
     for key in [key for key in left if _IGNORED.fullmatch(key)]:
         del left[key]

@@ -130,6 +130,6 @@ def _load_elsewhere() -> None:
         point.load()
 
 
-def _imported(place: str) -> Any:
-    module, _, name = place.partition(":")
+def _imported(name: str) -> Any:
+    module, _, name = name.partition(":")
     return getattr(import_module(module), name)

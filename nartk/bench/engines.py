@@ -302,7 +302,7 @@ class HuggingFace(Peer):
         small = load_checkpoint(model_folder(self.assistant))
         if not architecture(small.architecture).autoregressive:
             raise StrategyMismatchError(
-                f"assistant {self.assistant!r} is a {small.architecture!r} model, which is not autoregressive",
+                f"assistant {self.assistant!r} is a {small.architecture!r}, which is not autoregressive",
                 fix="name an autoregressive model",
             )
         for mine, theirs in (

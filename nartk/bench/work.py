@@ -119,8 +119,8 @@ def random_job(
     forced = []
     for source in sources:
         output = list(source)
-        for place in rng.sample(range(source_len), edits):
-            output[place] = (output[place] + rng.randrange(1, words)) % words
+        for position in rng.sample(range(source_len), edits):
+            output[position] = (output[position] + rng.randrange(1, words)) % words
         forced.append(f"{_text(output)} {SPECIALS[2]}")
     return Job(lines, (source_len + 1,) * sentences, tuple(forced))
 

@@ -200,8 +200,8 @@ def _command(argv: Sequence[str]) -> int:
             setup = Setup(model, args.device, threads, args.together)
             done = partial(tell, args)
             runner.measure(cells, specs, setup, rounds=args.rounds, tell=done, costs=args.costs)
-            told = threads if len(args.thread_counts) > 1 else None
-            summaries += [report.summarize(cell, qualities, threads=told) for cell in cells]
+            column = threads if len(args.thread_counts) > 1 else None
+            summaries += [report.summarize(cell, qualities, threads=column) for cell in cells]
         found = {
             "command": ["nartk-bench", *argv],
             "model": args.random if args.random is not None else model,

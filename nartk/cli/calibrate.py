@@ -179,7 +179,7 @@ class _Job:
             )
         (self.drafter,) = models
         if not getattr(made, self.drafter):
-            made.check_helpers()
+            made.check_auxiliary()
         # All of them, so that what an earlier calibration has stored is not used.
         self.options = {key: getattr(made, key) for key in options_of(args.strategy)}
         folder = model_folder(self.name)
@@ -475,8 +475,8 @@ class _Measure:
         stats = summarize(results, time.perf_counter() - start)
         self.setting = setting
         self.done += sentences
-        steps = stats.drafter_passes
-        return Sample(stats.seconds, texts, stats.tokens, stats.passes, steps, stats.drafted)
+        drafter_passes = stats.drafter_passes
+        return Sample(stats.seconds, texts, stats.tokens, stats.passes, drafter_passes, stats.drafted)
 
 
 def _shown(measure: Measure, show: Callable[[int], None]) -> Measure:
@@ -550,7 +550,7 @@ def _point(point: Point) -> dict[str, Any]:
         "score": point.score,
         **asdict(point.drop),
         "passes_per_token": point.passes,
-        "drafter_steps_per_token": point.steps,
+        "drafter_steps_per_token": point.drafter_passes,
         "drafted_per_token": point.drafted,
     }
 
@@ -594,7 +594,7 @@ def _table(found: Sweep, chosen: Point | None) -> str:
             f"{drop.drop:.4g} ({drop.low:.4g} to {drop.high:.4g})",
             f"{drop.bound:.4g}",
             f"{point.passes:.2f}",
-            f"{point.steps:.2f}",
+            f"{point.drafter_passes:.2f}",
             f"{point.drafted:.2f}",
             "*" if point in best else "",
         ]

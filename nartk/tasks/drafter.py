@@ -34,7 +34,7 @@ from fairseq import metrics
 from fairseq.criterions import register_criterion
 from torch import Tensor
 
-from nartk.adapters.fairseq import find_dictionary, architecture_name
+from nartk.adapters.fairseq import architecture_name, find_dictionary
 from nartk.architectures import architecture, architectures
 from nartk.checkpoint import Checkpoint
 from nartk.errors import CheckpointError, StrategyMismatchError, UsageError, VocabMismatchError
