@@ -94,7 +94,7 @@ def test_what_is_imported_by_default() -> None:
     code = f"""
 import sys
 import nartk.pipeline, nartk.checkpoint, nartk.architectures, nartk.registry, nartk.verification
-import nartk.calibration, nartk.cli.decode, nartk.cli.verify, nartk.engine, nartk.scorer
+import nartk.calibration, nartk.cli.decode, nartk.cli.verify, nartk.engine
 for name in nartk.registry.strategies():
     nartk.registry.make_strategy(name, {{}})
 print([name for name in {BLOCKED} if name in sys.modules])
