@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recipe_scripts import RECIPES, script
 from support.parallel_drafters import small_network
-from tiny import SENTENCES, random_model
+from support.recipe_scripts import RECIPES, script
+from support.tiny import SENTENCES, random_model
 
 from nartk.checkpoint import load_checkpoint, save_checkpoint
 
