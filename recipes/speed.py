@@ -243,13 +243,13 @@ def picture(output: Path, panels: Sequence[Callable[[Any], None]]) -> None:
 
 def lines(text: Path, length: int, output: Path) -> None:
     """Writes lines of `length` source tokens of the shipped model, eos included, made of a text's words."""
-    tokenizer = nartk.load().checkpoint.source_tokenizer
+    model = nartk.load()
     found, words = [], iter(text.read_text(encoding="utf-8").split())
     while len(found) < COUNT:
         line = ""
-        while len(tokenizer.encode(line)) + 1 < length:
+        while len(model.encode(line)) < length:
             line = f"{line} {next(words)}".strip()
-        if len(tokenizer.encode(line)) + 1 == length:
+        if len(model.encode(line)) == length:
             found.append(line)
     output.write_text("".join(f"{line}\n" for line in found), encoding="utf-8")
 
