@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import ClassVar
 
-from nartk.decoders.loop.constraints import Constraints, RowConstraints
+from nartk.decoders.loop.constrained import Constrained
+from nartk.decoders.loop.constraints import RowConstraints
 from nartk.decoders.search.beam_drafts import DRAFTS, make_beam_drafter
 from nartk.decoders.search.beam_search import BeamSearch
-from nartk.decoders.strategy import Strategy
 from nartk.errors import UsageError
 from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request, Result
@@ -20,7 +20,7 @@ _MAX_DRAFT = 3
 
 
 @register_decoder("beam")
-class BeamStrategy(Strategy):
+class BeamStrategy(Constrained):
     """Keeps the best hypotheses and extends them all by a word a pass.
 
     A hypothesis ends with eos where eos is among the best `beam_size` candidates; a sentence is done when
@@ -38,7 +38,6 @@ class BeamStrategy(Strategy):
     beam_size: int = option(5, "hypotheses of a sentence that are kept", low=1)
     length_penalty: float = option(1.0, "scores are divided by length ** this; more favours long outputs")
     nbest: int = option(1, "hypotheses given back, at most the beam size", low=1)
-    no_repeat_ngram: int = option(0, "no n tokens recur in an output; 0: they may", low=0)
     draft: str = option(
         "none",
         "what a hypothesis may go on with: the source, the words that were best after the same word before, "
@@ -58,10 +57,6 @@ class BeamStrategy(Strategy):
                 fix="choose what with --draft: source, recycling or both",
             )
 
-    def constraints(self) -> Constraints:
-        """What outputs must keep to besides their prefix."""
-        return Constraints(no_repeat_ngram=self.no_repeat_ngram)
-
     def run(
         self,
         scorer: PassScorer,
@@ -73,7 +68,7 @@ class BeamStrategy(Strategy):
     ) -> Iterator[Result]:
         """Decodes all requests. `batch_size` counts sentences, each of which has `beam_size` hypotheses."""
         are_forcing = any(request.prefix for request in requests)
-        constraints = RowConstraints(self.constraints(), scorer.vocab.eos, are_forcing)
+        constraints = RowConstraints(self.constraints(scorer.vocab), scorer.vocab.eos, are_forcing)
         drafter = make_beam_drafter(scorer, self.draft, self.max_draft)
         search = BeamSearch(scorer, constraints, drafter, k=self.beam_size)
         for row, phases, early in search.run(requests, batch_size=batch_size, max_tokens=max_tokens):

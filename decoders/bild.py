@@ -20,6 +20,7 @@ from nartk.decoders.loop.rows import Row
 from nartk.guarantee import Guarantee, Promise
 from nartk.passes import FloatArray, PassScorer
 from nartk.registry import option, register_decoder
+from nartk.vocab import Vocab
 
 
 def _cross_entropy(row: Row, first: int, verified: Verified) -> Sequence[float]:
@@ -90,7 +91,7 @@ class BigLittle(DraftAndVerify):
         Guarantee.APPROXIMATE, "words of the small model are accepted where the model nearly agrees"
     )
 
-    drafter: str = option("", DRAFTER_HELP, model=True, smaller=True, arrays=True)
+    drafter: str = option("", DRAFTER_HELP, model=True, smaller=True)
     fallback: float = option(
         0.6,
         "the small model writes on while its best word is at least so likely; 0: always",
@@ -116,8 +117,8 @@ class BigLittle(DraftAndVerify):
     def acceptance(self) -> Acceptance:
         return Rollback(DISTANCES[self.distance], self.rollback)
 
-    def choice(self, eos: int, *, are_forcing: bool) -> RowConstraints:
-        return replace(super().choice(eos, are_forcing=are_forcing), reads_drafts=True)
+    def choice(self, vocab: Vocab, *, are_forcing: bool) -> RowConstraints:
+        return replace(super().choice(vocab, are_forcing=are_forcing), reads_drafts=True)
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,6 @@ class CanvasStrategy(Native):
         "",
         "name or folder of an autoregressive model that chooses among the lengths",
         model=True,
-        arrays=True,
     )
     merge_repeats: bool = option(False, "output a word once where it stands several times in a row")
     nbest: int = option(1, "outputs given back, at most as many as lengths", low=1)

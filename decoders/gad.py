@@ -29,9 +29,7 @@ class GeneralizedAggressive(ParallelDrafts, AdaptiveDrafts):
     is accepted that is nearly the verifier's best. The output is then approximate and depends on the drafter.
     """
 
-    drafter: str = option(
-        "", "name or folder of a non-autoregressive model, which drafts", model=True, arrays=True
-    )
+    drafter: str = option("", "name or folder of a non-autoregressive model, which drafts", model=True)
     beta: int = option(
         1, "a drafted token is accepted if it is among so many of the verifier's best words", low=1
     )
@@ -49,6 +47,8 @@ class GeneralizedAggressive(ParallelDrafts, AdaptiveDrafts):
                 f"--tree is {self.tree}, but with --beta {self.beta} only the best draft may be accepted",
                 fix="leave one of them out",
             )
+        if self.beta > 1:
+            self.refuse_constraints(f"with --beta {self.beta} other words than the best are accepted")
 
     @property
     def promised(self) -> Promise:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from nartk.decoders.loop.constrained import Constrained
 from nartk.decoders.loop.loop import DraftAndVerify
 from nartk.guarantee import Guarantee, Promise
 from nartk.registry import register_decoder
 
 
 @register_decoder("greedy")
-class Greedy(DraftAndVerify):
+class Greedy(Constrained, DraftAndVerify):
     """Takes the best word, one a pass."""
 
     promise = Promise(Guarantee.IDENTICAL, "the reference")

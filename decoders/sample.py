@@ -12,7 +12,8 @@ from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Any
 
-from nartk.decoders.loop.constraints import RowConstraints
+from nartk.decoders.loop.constrained import Constrained
+from nartk.decoders.loop.constraints import Constraints, RowConstraints
 from nartk.decoders.loop.drafter import Drafter, of_verifier
 from nartk.decoders.loop.draws import RowDraws
 from nartk.decoders.loop.loop import DraftAndVerify
@@ -21,13 +22,14 @@ from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import PhaseSeconds, Request, Result
 from nartk.passes import PassScorer
 from nartk.registry import DRAFTERS, named_protocols, option, register_decoder, speaks
+from nartk.vocab import Vocab
 
 _MAX_DRAFT = 10
 NONE = "none"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampling(DraftAndVerify):
+class Sampling(Constrained, DraftAndVerify):
     """Base of the strategies that draw words at random.
 
     Filters work in the order temperature, top-k, top-p, each on what the one before left; of words that are
@@ -50,14 +52,13 @@ class Sampling(DraftAndVerify):
     seed: int = option(1, "another seed draws other words", low=0)
     nbest: int = option(1, "outputs drawn for a sentence, given back likeliest first", low=1)
 
-    def choice(self, eos: int, *, are_forcing: bool) -> RowConstraints:
-        return self.draws(eos, are_forcing=are_forcing)
+    def choice(self, vocab: Vocab, *, are_forcing: bool) -> RowConstraints:
+        return self.draws(self.constraints(vocab), vocab.eos, are_forcing=are_forcing)
 
-    def draws(self, eos: int, *, are_forcing: bool) -> RowDraws:
+    def draws(self, rules: Constraints, eos: int, *, are_forcing: bool) -> RowDraws:
         """What draws the words, where `choice` does not choose otherwise."""
         # A pass takes no sum of 0, which the likeliest word alone would reach.
         top_k, top_p = (self.top_k, self.top_p) if self.top_p > 0 else (1, 1.0)
-        rules = self.constraints()
         return RowDraws(rules, eos, are_forcing, self.temperature, top_k, top_p, self.seed, self.nbest)
 
     def run(

@@ -20,7 +20,7 @@ from nartk.decoders.loop.acceptance import (
     StepwiseAcceptance,
     Verified,
 )
-from nartk.decoders.loop.constraints import RowConstraints, log_prob
+from nartk.decoders.loop.constraints import Constraints, RowConstraints, log_prob
 from nartk.decoders.loop.draws import RowDraws
 from nartk.decoders.loop.length import DraftLength
 from nartk.decoders.loop.loop import AdaptiveDrafts, DraftAndVerify
@@ -31,6 +31,7 @@ from nartk.guarantee import Promise
 from nartk.passes import FloatArray, PassScorer, Scores, Want
 from nartk.reading import by_inversion
 from nartk.registry import option, register_decoder
+from nartk.vocab import Vocab
 
 _LEAST = 1e-3  # temperature above 0, as in `sample`
 # Of random numbers; each decision has one that no other decision has, or the draws would not be independent.
@@ -62,6 +63,8 @@ class Speculative(SmallModelDrafts, AdaptiveDrafts, Sampling):
                         f"--{key.replace('_', '-')} is {value}, but at --temperature 0 nothing is drawn",
                         fix="give a --temperature above 0, or leave it out",
                     )
+        else:
+            self.refuse_constraints(f"at --temperature {self.temperature} drafts are accepted by chance")
 
     @property
     def promised(self) -> Promise:
@@ -85,14 +88,14 @@ class Speculative(SmallModelDrafts, AdaptiveDrafts, Sampling):
             return ArgmaxAcceptance()
         return RejectionSampling(self._draws(_ACCEPTS), self._draws(_REPLACES))
 
-    def choice(self, eos: int, *, are_forcing: bool) -> RowConstraints:
+    def choice(self, vocab: Vocab, *, are_forcing: bool) -> RowConstraints:
         if self.temperature == 0:
-            return DraftAndVerify.choice(self, eos, are_forcing=are_forcing)
-        draws = self.draws(eos, are_forcing=are_forcing)
+            return DraftAndVerify.choice(self, vocab, are_forcing=are_forcing)
+        draws = self.draws(Constraints(), vocab.eos, are_forcing=are_forcing)
         return replace(draws, stream=(_REPLACES,), reads_drafts=True)
 
     def _draws(self, stream: int) -> RowDraws:
-        return replace(self.draws(0, are_forcing=False), stream=(stream,))
+        return replace(self.draws(Constraints(), 0, are_forcing=False), stream=(stream,))
 
 
 @dataclass(frozen=True)

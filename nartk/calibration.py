@@ -425,10 +425,10 @@ def apply(
     (entry,) = mine[-1:]
     if entry.model != model:
         return {}, f"{unfit} model {entry.model}, this one is {model}"
-    kinds = types_of(strategy.name)
+    types = types_of(strategy.name)
     try:
         values, options = (
-            {key: kinds[key](value) for key, value in part.items()}
+            {key: types[key](value) for key, value in part.items()}
             for part in (entry.thresholds, entry.options)
         )
         make_strategy(strategy.name, values | options)

@@ -31,16 +31,13 @@ from nartk.errors import (
     requiring_torch,
 )
 from nartk.hypothesis import DecodeStats, Hypothesis, Request, Result
-from nartk.parallel import BlockScorer, CanvasScorer, FrameScorer, GraphScorer
-from nartk.passes import PassScorer, Source
+from nartk.passes import Source
 from nartk.registry import (
     make_strategy,
     options_of,
-    protocols,
     require_drafts_reader,
     require_protocol,
     signature,
-    speaks,
 )
 from nartk.replicas import require_replicable, run_replicas
 
@@ -51,8 +48,6 @@ if TYPE_CHECKING:
 TYPES = ("fp32", "bf16", "fp16", "int8")  # fp16: on a GPU alone; int8: on the engine alone
 SHIPPED = ("gec-en",)  # models inside the package, the default first
 WITHOUT_BOTH = f"{WITHOUT_TORCH}, or install nartk with its engine, from a wheel or with a C++17 compiler"
-# What strategies over arrays need of a model.
-ARRAYS = frozenset((PassScorer, FrameScorer, CanvasScorer, BlockScorer, GraphScorer))
 KEPT = 4  # other models that a model keeps loaded, those used last
 _UNQUANTIZED = "name the model that it was made of"
 Drafts: TypeAlias = Sequence[str | Sequence[str]]  # of each line one or several
@@ -108,24 +103,11 @@ class Model:
 
     @cached_property
     def passes(self) -> Any:
-        """What strategies over arrays see of it: a protocol of `nartk.passes` or `nartk.parallel`."""
+        """What strategies see of it: a protocol of `nartk.passes` or `nartk.parallel`."""
         if self._engine is not None:
             return self._engine
         with requiring_torch("decoding without the engine", fix=WITHOUT_BOTH):
-            from nartk.models.array_scorers import arrays_of
-
-        found = architecture(self.checkpoint.kind)
-        return found.scorer(**self._network()) if found.autoregressive else arrays_of(self.scorer)
-
-    @cached_property
-    def scorer(self) -> Any:
-        """What strategies over tensors see of it, which takes torch."""
-        found = architecture(self.checkpoint.kind)
-        if found.autoregressive:
-            return self.passes
-        if self._engine is None:
-            return found.scorer(**self._network())
-        return found.tensors(self._engine, self.config)
+            return architecture(self.checkpoint.architecture).scorer(**self._network())
 
     def _network(self) -> dict[str, Any]:
         """What the scorers in torch are made of."""
@@ -146,10 +128,7 @@ class Model:
         Raises:
             StrategyMismatchError: The model speaks no protocol that it needs.
         """
-        scorer = self.scorer if ARRAYS.isdisjoint(protocols(strategy)) else self.passes
-        if speaks(strategy, scorer):
-            return scorer
-        return require_protocol(strategy, self.scorer, self.passes)
+        return require_protocol(strategy, self.passes)
 
     @property
     def is_exact(self) -> bool:
@@ -220,7 +199,7 @@ class Model:
                     fix="swap them: the smaller model drafts for the larger one",
                 )
             made = replace(made, **{key: helper.checkpoint.fingerprint})
-            helpers[key] = helper.passes if item.metadata["arrays"] else helper.scorer
+            helpers[key] = helper.passes
             from nartk import calibration
 
             added, unfit = calibration.apply(
@@ -512,7 +491,7 @@ def _serve(
             f"--dtype is {dtype!r}, but {str(checkpoint.folder)!r} holds {stored} weights",
             fix=f"use --dtype {stored}, or {_UNQUANTIZED}",
         )
-    found, config = architecture(checkpoint.kind), read_config(checkpoint)
+    found, config = architecture(checkpoint.architecture), read_config(checkpoint)
     by_torch = tuple(type for type in TYPES if type != "int8" and (type != "fp16" or device != "cpu"))
     if dtype == "fp16" and device == "cpu":
         types = engine.TYPES if found.engine_at is not None and engine.available() else by_torch
@@ -536,7 +515,7 @@ def _serve(
     if dtype == "int8":
         others = f"choose from {', '.join(by_torch)}"
         raise UsageError(
-            f"--dtype {dtype} needs the engine, which does not serve a {checkpoint.kind} on {device}",
+            f"--dtype {dtype} needs the engine, which does not serve a {checkpoint.architecture} on {device}",
             fix=others if stored is None else f"use nartk's engine on --device cpu, or {_UNQUANTIZED}",
         )
     what = f"a {found.name} model in {dtype}" + (" without the engine" if on_engine else "")
@@ -553,7 +532,7 @@ def _words_of(checkpoint: Checkpoint) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if checkpoint.input.vocab is not None:
         found["source_vocab"] = checkpoint.input.vocab
-    if architecture(checkpoint.kind).autoregressive:
+    if architecture(checkpoint.architecture).autoregressive:
         found["start_token"] = checkpoint.start_token
     return found
 
@@ -588,7 +567,7 @@ def load_network(checkpoint: Checkpoint) -> Transformer:
             fix=_UNQUANTIZED,
         )
     config = read_config(checkpoint)
-    model: Transformer = architecture(checkpoint.kind).network(config)
+    model: Transformer = architecture(checkpoint.architecture).network(config)
     model.load_state_dict({name: torch.from_numpy(array) for name, array in checkpoint.tensors.items()})
     return model
 

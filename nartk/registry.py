@@ -37,7 +37,7 @@ def option(
     above: float | None = None,
     model: bool = False,
     smaller: bool = False,
-    arrays: bool = False,
+    does_nothing: bool = False,
 ) -> Any:
     """Declares an option of a strategy, a drafter or a metric.
 
@@ -50,11 +50,11 @@ def option(
         model: It names another model, which is loaded beside the first; the strategy finds its scorer in
             ``helpers`` and the model's fingerprint as the option's value.
         smaller: That model has at most as many parameters as the first, or they are probably swapped.
-        arrays: The strategy asks that model over arrays (`Model.passes`), not over tensors.
+        does_nothing: Its default does: signatures leave it out there.
     """
     rules = {"help": help, "choices": choices, "low": low, "high": high, "above": above}
-    models = {"model": model, "smaller": smaller, "arrays": arrays}
-    return dataclasses.field(default=default, metadata=rules | models)
+    models = {"model": model, "smaller": smaller}
+    return dataclasses.field(default=default, metadata={**rules, **models, "does_nothing": does_nothing})
 
 
 class Registry:
@@ -282,8 +282,10 @@ def require_drafts_reader(strategy: Any) -> None:
 def signature(strategy: Any, *, exact: bool, dtype: str, model: str, version: str) -> str:
     """What reproduces a result: ``strategy:iad|match_len:1|exact:1|dtype:fp32|nartk:0.1.0|model:ab12cd``."""
     parts = [f"strategy:{strategy.name}"]
-    for name in options_of(strategy.name):
+    for name, item in options_of(strategy.name).items():
         value = getattr(strategy, name)
+        if item.metadata["does_nothing"] and value == item.default:
+            continue
         parts.append(f"{name}:{int(value) if isinstance(value, bool) else value}")
     return "|".join([*parts, f"exact:{int(exact)}", f"dtype:{dtype}", f"nartk:{version}", f"model:{model}"])
 

@@ -19,10 +19,10 @@ _Outcome: TypeAlias = Result | BaseException | None  # None: a part has ended
 
 
 def require_replicable(strategy: Any, scorer: Any) -> None:
-    """Raises StrategyMismatchError where a strategy, or another model of it, decodes with torch's tensors."""
+    """Raises StrategyMismatchError where a strategy, or another model of it, decodes in torch."""
     if not all(isinstance(each, Replicable) for each in (scorer, *strategy.helpers.values())):
         raise StrategyMismatchError(
-            f"--replicas with strategy {strategy.name!r}, which decodes with tensors here",
+            f"--replicas with strategy {strategy.name!r}, of which torch serves a model here",
             fix="leave --replicas out, or choose greedy or iad",
         )
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
+from support import quick
 
 from nartk.decoders.loop.loop import AdaptiveDrafts
 
@@ -18,15 +20,31 @@ settings.load_profile("nartk")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", default="cpu", help="device the tests run on: cpu (default) or cuda")
+    parser.addoption("--quick", action="store_true", help="the tests of tests/quick.txt alone, in a minute")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--quick"):
+        items[:] = quick.chosen(items)
     wants_slow = "slow" in (config.getoption("-m") or "")
     for item in items:
         if "cuda" in item.keywords and config.getoption("--device") != "cuda":
             item.add_marker(pytest.mark.skip(reason="needs a GPU: run with --device cuda"))
         if "slow" in item.keywords and not wants_slow:
             item.add_marker(pytest.mark.skip(reason="long sweep: run with -m slow"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
+    """Runs the tests; those of --quick must execute a function of every module."""
+    if not session.config.getoption("--quick"):
+        return (yield)
+    with quick.Executed() as executed:
+        done = yield
+    missing = executed.missing()
+    if missing:
+        raise pytest.UsageError(quick.complaint(missing))
+    return done
 
 
 @pytest.fixture(autouse=True)

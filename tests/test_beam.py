@@ -191,7 +191,7 @@ class Constrained(BeamStrategy):
 
     rules: Constraints
 
-    def constraints(self) -> Constraints:
+    def constraints(self, vocab: Vocab) -> Constraints:
         return self.rules
 
 
@@ -215,7 +215,7 @@ def test_constrained_beams_are_the_textbooks(rules: Constraints) -> None:
             scores = penalized(table.logits(source, output), output, rules.repetition_penalty)
             if len(output) < 2 and source[0] == 4:  # inside the prefix below
                 return scores
-            banned = {*rules.suppressed, *([EOS] if len(output) + 1 < rules.min_len else [])}
+            banned = {*rules.suppressed, *([EOS] if len(output) < rules.min_len else [])}
             for gram in rules.forbidden:
                 if tuple(output[len(output) + 1 - len(gram) :]) == gram[:-1]:
                     banned.add(gram[-1])

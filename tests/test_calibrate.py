@@ -465,7 +465,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
     save_checkpoint(
         root / "blockwise",
-        kind="blockwise",
+        architecture="blockwise",
         settings=asdict(network.config),
         tensors=network.state_dict(),
         source_vocab=vocab,

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.constraints import constrained_greedy, random_rules
 from support.pass_strategies import (
     Drafting,
     MakeDrafter,
@@ -380,39 +381,7 @@ def test_outputs_begin_with_the_scorers_start_token() -> None:
     assert [work.tokens.tolist() for work in scorer.passes] == [[3], [5], [6], [7], [8], [9]]
 
 
-# Constraints: the textbook's loop with them, in plain Python.
-
-
-def constrained_greedy(table: Table, request: Request, rules: Constraints) -> list[int]:
-    output: list[int] = []
-    while len(output) < request.max_len and output[-1:] != [EOS]:
-        scores: list[float] = [*table.scores_by_hand(request.source, [EOS, *output])]
-        for word in {*output} if rules.repetition_penalty != 1 else ():
-            factor = rules.repetition_penalty
-            scores[word] = scores[word] / factor if scores[word] > 0 else scores[word] * factor
-        for word in range(table.words):
-            said = [*output, word]
-            early = word == EOS and len(said) < rules.min_len
-            bad = any(said[-len(each) :] == list(each) for each in rules.forbidden)
-            n = rules.no_repeat_ngram
-            recurs = n > 0 and any(said[i : i + n] == said[-n:] for i in range(len(said) - n))
-            if word in rules.suppressed or early or bad or recurs:
-                scores[word] = -math.inf
-        best = scores.index(max(scores))
-        output.append(request.prefix[len(output)] if len(output) < len(request.prefix) else best)
-    return output
-
-
-def random_rules(rng: random.Random, words: int) -> Constraints:
-    return Constraints(
-        min_len=rng.choice([0, 0, 3, 12]),
-        repetition_penalty=rng.choice([1.0, 1.0, 1.25, 4.0]),
-        suppressed=tuple(rng.sample(range(3, words), rng.choice([0, 0, 1]))),
-        forbidden=tuple(
-            tuple(rng.choices(range(3, words), k=rng.randint(1, 2))) for _ in range(rng.choice([0, 2]))
-        ),
-        no_repeat_ngram=rng.choice([0, 0, 2, 3]),
-    )
+# Constraints: as the textbook's loop keeps to them.
 
 
 def constrained_mismatches(cases: int, *, forget: str = "") -> int:
@@ -696,7 +665,7 @@ def test_phases_add_up_to_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     results = decode(Proposes(drafter=lambda scorer: drafting), scorer, sentences(25), batch_size=4)
     passes = len(scorer.passes)
     sums = [sum(getattr(r.phases, name) for r in results) for name in ("encode", "draft", "verify", "accept")]
-    # Each pass: one step in `_enter`, and in `_step` four for drafts, one for the verifier, and two for the
-    # host. Where the drafter is started there is one more.
+    # Each pass: one step as rows enter, and in `_step` three for drafts, one for the verifier, and two for
+    # the host. Where the drafter is started there is one more.
     assert starts > 1
-    assert sums == [passes, 4 * passes + starts, passes, 2 * passes]
+    assert sums == [passes, 3 * passes + starts, passes, 2 * passes]

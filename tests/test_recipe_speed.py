@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recipe_scripts import RECIPES, script
 from support.parallel_drafters import small_network
-from tiny import SENTENCES, random_model
+from support.recipe_scripts import RECIPES, script
+from support.tiny import SENTENCES, random_model
 
 from nartk.checkpoint import load_checkpoint, save_checkpoint
 
@@ -30,7 +30,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
         network = small_network(kind, len(checkpoint.target_vocab), seed)
         save_checkpoint(
             folder / "mt" / f"{name}.distilled" / "model",
-            kind=kind,
+            architecture=kind,
             settings=asdict(network.config),
             tensors=network.state_dict(),
             source_vocab=checkpoint.source_vocab,

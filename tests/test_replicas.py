@@ -257,9 +257,9 @@ def test_without_the_engine_there_are_none(folder: Path, monkeypatch: pytest.Mon
         nartk.load(folder, replicas=2)
 
 
-def test_a_strategy_over_tensors_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_in_torch_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = nartk.load(folder, replicas=2)
     monkeypatch.setattr(type(model), "scorer_for", lambda self, strategy: object())
     with pytest.raises(StrategyMismatchError) as caught:
         model.strategy("greedy", {})
-    assert "--replicas with strategy 'greedy', which decodes with tensors here" in str(caught.value)
+    assert "--replicas with strategy 'greedy', of which torch serves a model here" in str(caught.value)

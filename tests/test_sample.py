@@ -356,7 +356,7 @@ def constrained_log_probs(
         for word in {*output} if rules.repetition_penalty != 1 else ():
             logit = scorer.logits(source, output)[word]
             scores[word] += logit / rules.repetition_penalty - logit  # none is negative
-        banned = [*rules.suppressed, *([EOS] if len(output) + 1 < rules.min_len else [])]
+        banned = [*rules.suppressed, *([EOS] if len(output) < rules.min_len else [])]
         banned += [
             gram[-1] for gram in rules.forbidden if (*output,)[len(output) + 1 - len(gram) :] == gram[:-1]
         ]

@@ -15,22 +15,22 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
 from support import tiny
 from support.pass_strategies import only
 from support.realtable import EOS
 from support.scripted_graphs import ScriptedGraphs
 from support.scripted_passes import ScriptPasses, decode
 from support.traced_graph import GRAPH
-from torch import Tensor
 
 from nartk.cli.decode import main as decode_main
 from nartk.cli.trace import main
-from nartk.decoders import graph as graph_module
-from nartk.decoders.graph import reach
+from nartk.decoders.graphs import trace
+from nartk.decoders.graphs.trace import reach
 from nartk.errors import InputFileError, NartkError
 from nartk.hypothesis import GraphTrace, Hypothesis, Request, Result, TokenTrace
+from nartk.passes import FloatArray
 from nartk.registry import make_strategy
 from nartk.tracing import ORIGINS, Traced, describe, head, plot, read_trace
 from nartk.tracing.page import bars, histogram, page, settled, stats
@@ -307,8 +307,8 @@ DAG = {
 }
 
 
-def scripted(device: Any = "cpu", **changes: int) -> ScriptedGraphs:
-    return ScriptedGraphs(5, **{"graphs": 6, "largest": 9, "words": 9, **changes}, device=device)
+def scripted(**changes: int) -> ScriptedGraphs:
+    return ScriptedGraphs(5, **{"graphs": 6, "largest": 9, "words": 9, **changes})
 
 
 def reach_by_hand(graphs: ScriptedGraphs, i: int) -> list[float]:
@@ -321,34 +321,28 @@ def reach_by_hand(graphs: ScriptedGraphs, i: int) -> list[float]:
     return found
 
 
-def misses(graphs: ScriptedGraphs, reaching: Callable[[Tensor], Tensor]) -> int:
+def misses(graphs: ScriptedGraphs, reaching: Callable[[FloatArray], Any]) -> int:
     """Of how many graphs the probabilities are wrong."""
-    width = max(graphs.sizes)
-    wrong = 0
-    for i, size in enumerate(graphs.sizes):
-        links = torch.full((1, width, width), -math.inf, device=graphs.device)
-        links[0, :size, :size] = torch.tensor(graphs.links[i])
-        wanted = [*reach_by_hand(graphs, i), *[0.0] * (width - size)]
-        wrong += reaching(links)[0].tolist() != pytest.approx(wanted, abs=1e-5)
-    return wrong
+    return sum(
+        reaching(np.array(links, np.float32)).tolist() != pytest.approx(reach_by_hand(graphs, i), abs=1e-5)
+        for i, links in enumerate(graphs.links)
+    )
 
 
-def one_edge(links: Tensor) -> Tensor:
+def one_edge(links: FloatArray) -> Any:
     """Known bad: comes to a vertex by the edge from the first alone."""
-    return torch.cat([torch.ones_like(links[:, 0, :1]), links[:, 0, 1:].exp()], 1)
+    return np.append(1.0, np.exp(links[0, 1:]))
 
 
-def test_reach_is_the_sum_over_all_paths(device: torch.device) -> None:
-    graphs = scripted(device)
+def test_reach_is_the_sum_over_all_paths() -> None:
+    graphs = scripted()
     assert misses(graphs, reach) == 0
     assert misses(graphs, one_edge) > 0
 
 
 @pytest.mark.parametrize("name", DAG)
-def test_graphs_as_enumeration_has_them(
-    name: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    graphs = scripted(device)
+def test_graphs_as_enumeration_has_them(name: str) -> None:
+    graphs = scripted()
     strategy = make_strategy(name, DAG[name])
     plain = list(strategy.run(graphs, graphs.requests(), batch_size=4))
     assert [each.graph for each in plain] == [None] * 6
@@ -392,9 +386,9 @@ def test_graphs_as_enumeration_has_them(
         assert each.hypotheses[0].score == pytest.approx(total / penalty, abs=1e-4)
 
 
-def test_a_large_graph_is_shown_in_part(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    graphs = scripted(device, largest=11)
-    monkeypatch.setattr(graph_module, "_SHOWN_VERTICES", 3)
+def test_a_large_graph_is_shown_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = scripted(largest=11)
+    monkeypatch.setattr(trace, "_VERTICES", 3)
     for each in make_strategy("dag-greedy", {}).run(graphs, graphs.requests(), batch_size=8, trace=True):
         graph = each.graph
         assert graph is not None

@@ -30,7 +30,7 @@ class SmallModelDrafts(DrafterOptions):
     needs: ClassVar[type | tuple[type, ...]] = (PassScorer,)
     of_model: ClassVar[bool] = True
 
-    drafter: str = option("", DRAFTER_HELP, model=True, smaller=True, arrays=True)
+    drafter: str = option("", DRAFTER_HELP, model=True, smaller=True)
     block_size: int = option(5, "longest draft, tokens", low=1)
 
     def make_drafter(self, scorer: PassScorer) -> Drafter:

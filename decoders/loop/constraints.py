@@ -24,7 +24,7 @@ class Constraints:
     """Rules for outputs. A forced prefix, which each request has of its own, goes before all of them.
 
     Attributes:
-        min_len: Shortest output, tokens with eos; 0: any.
+        min_len: Shortest output, tokens without eos; 0: any.
         repetition_penalty: Logits of words that the output holds are divided by it where they are above 0 and
             multiplied elsewhere (Keskar et al. 2019, arXiv:1909.05858, section 4.1); 1: none.
         suppressed: Words that are never output.
@@ -40,7 +40,7 @@ class Constraints:
 
     @property
     def are_banning(self) -> bool:
-        return bool(self.min_len > 1 or self.suppressed or self.forbidden or self.no_repeat_ngram)
+        return bool(self.min_len or self.suppressed or self.forbidden or self.no_repeat_ngram)
 
     @property
     def are_penalizing(self) -> bool:
@@ -51,7 +51,7 @@ class Constraints:
         if eos in output:
             return []
         words = list(self.suppressed)
-        if len(output) + 1 < self.min_len:
+        if len(output) < self.min_len:
             words.append(eos)
         for *before, last in self.forbidden:
             if not before or list(output[-len(before) :]) == before:

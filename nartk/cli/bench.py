@@ -456,8 +456,8 @@ def _random_models(args: argparse.Namespace, specs: Sequence[Spec], folder: Path
     """Engines whose model is an architecture's name, with one that is written to a folder below `folder`."""
     from nartk.bench.work import save_random_model
 
-    for kind in {spec.model for spec in specs if spec.model}:
-        save_random_model(folder / kind, args.random, seed=args.seed, kind=kind)
+    for name in {spec.model for spec in specs if spec.model}:
+        save_random_model(folder / name, args.random, seed=args.seed, name=name)
     return [replace(spec, model=str(folder / spec.model)) if spec.model else spec for spec in specs]
 
 

@@ -358,7 +358,7 @@ def _grid(args: argparse.Namespace, options: dict[str, Any]) -> dict[str, tuple[
     """The values to try of each option, by name; the strategy's own grid stands where none are given."""
     from nartk.calibration import GRIDS, types_of
 
-    kinds = types_of(args.strategy)
+    types = types_of(args.strategy)
     default = GRIDS.get(args.strategy, {})
     grid = {key: (options[key],) if key in options else values for key, values in default.items()}
     for text in args.grid:
@@ -366,8 +366,8 @@ def _grid(args: argparse.Namespace, options: dict[str, Any]) -> dict[str, tuple[
         key = name.replace("-", "_")
         if not equals or not listed:
             raise UsageError(f"--grid is {text!r}", fix="give NAME=VALUE,VALUE")
-        if key not in kinds or kinds[key] is bool:
-            able = ", ".join(key for key, kind in kinds.items() if kind is not bool)
+        if key not in types or types[key] is bool:
+            able = ", ".join(key for key, type_ in types.items() if type_ is not bool)
             raise UsageError(
                 f"strategy {args.strategy!r} has no threshold {name!r}", fix=f"choose from {able}"
             )
@@ -376,7 +376,7 @@ def _grid(args: argparse.Namespace, options: dict[str, Any]) -> dict[str, tuple[
                 f"--grid {name} and --{name.replace('_', '-')} are both given", fix="leave one of them out"
             )
         try:
-            values = [kinds[key](value) for value in listed.split(",")]
+            values = [types[key](value) for value in listed.split(",")]
         except ValueError as error:
             raise UsageError(f"--grid is {text!r}: {error}", fix="give numbers, with commas") from None
         grid[key] = tuple(dict.fromkeys(values))

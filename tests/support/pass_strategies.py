@@ -22,6 +22,7 @@ from nartk.decoders.loop.trees import merged
 from nartk.hypothesis import Request
 from nartk.passes import ROOT, Pass
 from nartk.reading import Reading
+from nartk.vocab import Vocab
 
 MakeDrafter = Callable[[Any], Drafter | None]
 
@@ -40,7 +41,7 @@ class Proposes(DraftAndVerify):
     def acceptance(self) -> Acceptance:
         return self.rule
 
-    def constraints(self) -> Constraints:
+    def constraints(self, vocab: Vocab) -> Constraints:
         return self.rules
 
 

@@ -1,0 +1,184 @@
+"""The flags of constraints: the textbook's loop, Hugging Face's generate, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import Any
+
+import pytest
+import torch
+from support.constraints import constrained_greedy, random_rules
+from support.realtable import EOS, PAD, random_transformer
+from support.scripted_passes import Table, TablePasses, decode, differing, outputs_of, random_request
+from support.small_passes import Near, drafting
+
+from nartk.decoders.loop.constrained import Constrained
+from nartk.decoders.loop.constraints import Constraints
+from nartk.errors import UsageError
+from nartk.hypothesis import Request
+from nartk.models.reference import ReferenceScorer
+from nartk.registry import make_strategy, options_of, signature, strategy_class
+from nartk.vocab import Vocab
+
+LOSSLESS = ("greedy", "iad", "verify", "ngram", "recycling", "union", "speculative")
+FLAGS = ("min_len", "repetition_penalty", "no_repeat_ngram", "suppress")
+
+
+def flags_of(rules: Constraints, vocab: Vocab) -> dict[str, Any]:
+    """The flags that ask for rules."""
+    sequences = [*((word,) for word in rules.suppressed), *rules.forbidden]
+    return {
+        "min_len": rules.min_len,
+        "repetition_penalty": rules.repetition_penalty,
+        "no_repeat_ngram": rules.no_repeat_ngram,
+        "suppress": " / ".join(" ".join(vocab.to_words(each)) for each in sequences),
+    }
+
+
+def mismatches(name: str, cases: int, *, forget: str = "") -> int:
+    """How many outputs differ from those of the textbook's greedy search under the same constraints."""
+    wrong = 0
+    for seed in range(cases // 8):
+        rng = random.Random(seed)
+        scorer = TablePasses(Table(rng.randint(12, 30), seed=seed, spread=rng.choice([3, 8])))
+        rules = random_rules(rng, scorer.table.words)
+        requests = [random_request(rng, i, scorer.table.words, 12) for i in range(8)]
+        requests = [
+            dataclasses.replace(each, max_len=1 + each.max_len % 20, prefix=each.prefix[:1])
+            for each in requests
+        ]
+        flags = flags_of(rules, scorer.vocab)
+        flags.pop(forget, None)
+        if name == "speculative":
+            strategy = drafting(name, Near(scorer, seed=seed, noise=0.2), **flags)
+        else:
+            strategy = make_strategy(name, flags)
+        if name == "verify":
+            requests = [dataclasses.replace(each, drafts=(each.source[:-1],)) for each in requests]
+        found = decode(strategy, scorer, requests, batch_size=rng.choice([1, 3, 8]))
+        wanted = [constrained_greedy(scorer.table, each, rules) for each in requests]
+        wrong += len(differing(outputs_of(found), wanted))
+    return wrong
+
+
+@pytest.mark.parametrize("name", LOSSLESS)
+def test_lossless_strategies_equal_greedy_under_the_same_flags(name: str) -> None:
+    assert mismatches(name, 160) == 0
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_a_forgotten_flag_is_noticed(flag: str) -> None:
+    assert mismatches("iad", 80, forget=flag) > 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "theirs"),
+    [
+        ({"min_len": 25}, {"min_new_tokens": 25}),
+        ({"no_repeat_ngram": 2}, {"no_repeat_ngram_size": 2}),
+        ({"suppress": "w13 / w9 w15 / w39 w39"}, {"bad_words_ids": [[17], [13, 19], [43, 43]]}),
+        ({"suppress": "w13 / w15"}, {"suppress_tokens": [17, 19]}),
+        ({"repetition_penalty": 1.4}, {}),
+    ],
+    ids=["min-len", "no-repeat", "suppress", "suppress-two", "penalty"],
+)
+def test_hugging_face_outputs_the_same(flags: dict[str, Any], theirs: dict[str, Any]) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    from nartk.adapters.hf import to_hugging_face
+
+    words, longest, rng = 44, 30, random.Random(0)
+    model, vocab = random_transformer(3, words), Vocab.from_words([f"w{i}" for i in range(words - 4)])
+    sources = [(*(rng.randrange(4, words) for _ in range(rng.randint(1, 12))), EOS) for _ in range(16)]
+    width = max(map(len, sources))
+    tokens = torch.tensor([[*source, *[PAD] * (width - len(source))] for source in sources])
+
+    class OfOutput(transformers.LogitsProcessor):  # type: ignore[misc]
+        """Theirs counts the start token as output: the penalty without it."""
+
+        def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            penalty = flags.get("repetition_penalty", 1.0)
+            found: torch.Tensor = transformers.RepetitionPenaltyLogitsProcessor(penalty)(ids[:, 1:], scores)
+            return found if ids.shape[1] > 1 else scores
+
+    with torch.inference_mode():
+        outputs = to_hugging_face(model, vocab).generate(
+            tokens,
+            attention_mask=tokens.ne(PAD).long(),
+            max_new_tokens=longest,
+            logits_processor=transformers.LogitsProcessorList([OfOutput()]),
+            **theirs,
+        )
+    wanted = [row[1:] for row in outputs.tolist()]
+    wanted = [row[: row.index(EOS) + 1] if EOS in row else row for row in wanted]
+    requests = [Request(i, source, longest) for i, source in enumerate(sources)]
+    scorer = ReferenceScorer(model, vocab)
+    assert outputs_of(decode(make_strategy("greedy", flags), scorer, requests)) == wanted
+    assert outputs_of(decode(make_strategy("greedy", {}), scorer, requests)) != wanted
+
+
+@pytest.mark.parametrize("name", [*LOSSLESS, "gad", "beam", "sample"])
+def test_the_flags_are_declared_once(name: str) -> None:
+    assert issubclass(strategy_class(name), Constrained)
+    declared = {item.name: item for item in dataclasses.fields(Constrained)}
+    assert {key: options_of(name)[key].metadata for key in FLAGS} == {
+        key: declared[key].metadata for key in FLAGS
+    }
+
+
+def test_signatures_hold_those_that_are_given() -> None:
+    given: dict[str, Any] = {"exact": True, "dtype": "fp32", "model": "abc", "version": "1"}
+    plain = "strategy:greedy|max_len:256|max_ratio:2.0|exact:1|dtype:fp32|nartk:1|model:abc"
+    assert signature(make_strategy("greedy", {}), **given) == plain
+    flags = {"min_len": 3, "suppress": "a b / c"}
+    assert signature(make_strategy("greedy", flags), **given) == plain.replace(
+        "exact:1", "min_len:3|suppress:a b / c|exact:1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            {"suppress": "w3 / w99"},
+            "error[E101 Usage] --suppress names 'w99', which is not in the model's dictionary. "
+            "Fix: did you mean w9? a piece that begins a word is written with ▁ in a "
+            "sentencepiece model",
+        ),
+        (
+            {"suppress": "w3 /  / w4"},
+            "error[E101 Usage] --suppress has nothing between two /. "
+            "Fix: give words with spaces between, as in 'a b / c'",
+        ),
+        (
+            {"suppress": "</s>"},
+            "error[E101 Usage] --suppress names eos, without which no output ends. Fix: use --min-len",
+        ),
+        (
+            {"min_len": 9, "max_len": 8},
+            "error[E101 Usage] --min-len is 9, above --max-len 8. Fix: raise --max-len",
+        ),
+    ],
+)
+def test_what_no_output_can_keep_to_is_refused(flags: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        make_strategy("greedy", flags).constraints(Vocab.from_words([f"w{i}" for i in range(10)]))
+    assert str(refused.value).rstrip(".") == message
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("gad", {"beta": 2, "min_len": 4}, "--min-len is 4, but with --beta 2 other words than the best are"),
+        (
+            "speculative",
+            {"temperature": 0.5, "suppress": "a"},
+            "--suppress is 'a', but at --temperature 0.5 drafts are",
+        ),
+    ],
+)
+def test_acceptances_that_would_break_them_refuse_them(
+    name: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        make_strategy(name, options)
