@@ -84,7 +84,7 @@ def _parse_edit(
             fix="write it as 'A start end|||type|||correction|||required|||comment|||annotator'",
             where=where,
         )
-    span, kind, correction, required, comment, annotator = fields
+    span, error_type, correction, required, comment, annotator = fields
     try:
         start, end = (int(number) for number in span.split())
         who = int(annotator)
@@ -94,7 +94,7 @@ def _parse_edit(
             fix="write it as 'A start end|||type|||correction|||required|||comment|||annotator'",
             where=where,
         ) from None
-    is_noop = kind == NOOP or (start, end) == (-1, -1)
+    is_noop = error_type == NOOP or (start, end) == (-1, -1)
     if not is_noop and not 0 <= start <= end <= length:
         error = InputFormatError(
             f"the span {start} {end} does not lie in the source of {length} tokens",
@@ -105,7 +105,7 @@ def _parse_edit(
             raise error
         outside(error)
         return M2Edit(-1, -1, NOOP, "", annotator=who)
-    return M2Edit(start, end, kind, "" if correction == _EMPTY else correction, required, who, comment)
+    return M2Edit(start, end, error_type, "" if correction == _EMPTY else correction, required, who, comment)
 
 
 def read_m2(

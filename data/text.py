@@ -89,8 +89,8 @@ def tokenize(text: str) -> list[str]:
     chunks = text.split()
     return [
         token
-        for place, chunk in enumerate(chunks, start=1)
-        for token in _split_chunk(chunk, is_last=place == len(chunks))
+        for number, chunk in enumerate(chunks, start=1)
+        for token in _split_chunk(chunk, is_last=number == len(chunks))
     ]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nartk.decoders.drafters.small_model import DRAFTER_HELP, PickBest, SmallModel, small_model
-from nartk.decoders.loop.acceptance import Acceptance, Judgement, StepwiseAcceptance, Verified
+from nartk.decoders.loop.acceptance import Acceptance, DraftOutcome, StepwiseAcceptance, Verified
 from nartk.decoders.loop.constraints import RowConstraints
 from nartk.decoders.loop.loop import DraftAndVerify
 from nartk.decoders.loop.rows import Row
@@ -91,7 +91,7 @@ class BigLittle(DraftAndVerify):
         Guarantee.APPROXIMATE, "words of the small model are accepted where the model nearly agrees"
     )
 
-    drafter: str = option("", DRAFTER_HELP, model=True, smaller=True, arrays=True)
+    drafter: str = option("", DRAFTER_HELP, model=True, smaller=True)
     fallback: float = option(
         0.6,
         "the small model writes on while its best word is at least so likely; 0: always",
@@ -107,12 +107,12 @@ class BigLittle(DraftAndVerify):
         choices=tuple(DISTANCES),
     )
 
-    def check_helpers(self) -> None:
-        small_model(self.helpers, self.name)
+    def check_auxiliary(self) -> None:
+        small_model(self.auxiliary, self.name)
 
     def make_drafter(self, scorer: PassScorer) -> SmallModel:
         pick = PickBest(self.fallback, keeps_logits=self.distance == "kl")
-        return SmallModel(small_model(self.helpers, self.name), self.max_draft, pick)
+        return SmallModel(small_model(self.auxiliary, self.name), self.max_draft, pick)
 
     def acceptance(self) -> Acceptance:
         return Rollback(DISTANCES[self.distance], self.rollback)
@@ -128,11 +128,11 @@ class Rollback(StepwiseAcceptance):
     distances: Callable[[Row, int, Verified], Sequence[float]]
     most: float
 
-    def judge(self, row: Row, first: int, verified: Verified) -> Iterator[Judgement]:
+    def judge(self, row: Row, first: int, verified: Verified) -> Iterator[DraftOutcome]:
         scored = zip(self.distances(row, first, verified), _drafted(row, first, verified), strict=True)
         for i, (distance, log_prob) in enumerate(scored, first):
             if distance <= self.most:
-                yield Judgement(True, row.draft.tokens[i], log_prob)
+                yield DraftOutcome(True, row.draft.tokens[i], log_prob)
             else:
                 at = row.begin + i
-                yield Judgement(False, verified.words[at], verified.log_probs[at])
+                yield DraftOutcome(False, verified.words[at], verified.log_probs[at])

@@ -1,6 +1,6 @@
-"""What the strategies share that fill canvases: lengths, places, and the choice among candidates.
+"""What the strategies share that fill canvases: lengths, positions, and the choice among candidates.
 
-A candidate is a sentence's canvas of one of its k likeliest lengths. Symbols: B sentences, T places of a
+A candidate is a sentence's canvas of one of its k likeliest lengths. Symbols: B sentences, T positions of a
 canvas, the last of which is eos, L lengths.
 """
 
@@ -31,7 +31,7 @@ class Draft:
         tokens: [T] int32.
         log_probs: [T] fp32, of each word when it was filled in, and of the length at eos.
         margins: [T] fp32, nats between the best and the second best word; infinite at eos.
-        passes_at: [T] int32, the pass that filled each place in, from 1; 0 at eos.
+        passes_at: [T] int32, the pass that filled each position in, from 1; 0 at eos.
     """
 
     memory: int
@@ -80,7 +80,6 @@ class CanvasStrategy(Native):
         "",
         "name or folder of an autoregressive model that chooses among the lengths",
         model=True,
-        arrays=True,
     )
     merge_repeats: bool = option(False, "output a word once where it stands several times in a row")
     nbest: int = option(1, "outputs given back, at most as many as lengths", low=1)
@@ -91,9 +90,9 @@ class CanvasStrategy(Native):
                 f"--nbest is {self.nbest}, above --length-beam {self.length_beam}", fix="raise --length-beam"
             )
 
-    def check_helpers(self) -> None:
-        if "rerank" in self.helpers:
-            require_reranker(self.helpers["rerank"], "--rerank")
+    def check_auxiliary(self) -> None:
+        if "rerank" in self.auxiliary:
+            require_reranker(self.auxiliary["rerank"], "--rerank")
 
     def write(self, scorer: CanvasScorer, drafts: Sequence[Draft]) -> None:
         """Fills the canvases."""
@@ -116,11 +115,11 @@ class CanvasStrategy(Native):
         passes = [max(int(draft.passes_at.max()) for draft in drafts) for drafts in candidates]
         if self.merge_repeats:
             candidates = [[draft.without_repeats() for draft in drafts] for drafts in candidates]
-        if "rerank" in self.helpers:
+        if "rerank" in self.auxiliary:
             owners = [i for i, drafts in enumerate(candidates) for _ in drafts]
             outputs = [draft.tokens.tolist() for drafts in candidates for draft in drafts]
             sources = [request.source for request in requests]
-            scored = iter(teacher_forced(self.helpers["rerank"], sources, owners, outputs))
+            scored = iter(teacher_forced(self.auxiliary["rerank"], sources, owners, outputs))
             ranks = [[_mean(next(scored)) for _ in drafts] for drafts in candidates]
         return [
             Found(self._best(drafts, scores), max(1, count))
@@ -155,19 +154,19 @@ def likeliest_lengths(log_probs: FloatArray, limit: int, k: int) -> list[tuple[i
 
 
 def refill(scorer: CanvasScorer, work: Sequence[tuple[Draft, Sequence[int]]], number: int) -> None:
-    """Forgets the words of drafts at some places, and fills in the best ones instead, all in one pass.
+    """Forgets the words of drafts at some positions, and fills in the best ones instead, all in one pass.
 
     Neither the mask, nor padding, nor eos is a word here: the length says where eos is.
 
     Args:
-        work: Drafts, each with its places, ascending.
+        work: Drafts, each with its positions, ascending.
         number: Of this pass, from 1.
     """
-    work = [(draft, places) for draft, places in work if places]
+    work = [(draft, positions) for draft, positions in work if positions]
     if not work:
         return
-    for draft, places in work:
-        draft.tokens[places] = scorer.mask
+    for draft, positions in work:
+        draft.tokens[positions] = scorer.mask
     lengths = np.array([len(draft.tokens) for draft, _ in work], np.int32)
     canvas = Canvas(
         np.array([draft.memory for draft, _ in work], np.int32),
@@ -176,19 +175,19 @@ def refill(scorer: CanvasScorer, work: Sequence[tuple[Draft, Sequence[int]]], nu
     )
     begins = np.cumsum(lengths) - lengths
     only: npt.NDArray[np.int32] = np.concatenate(
-        [begin + np.array(places, np.int32) for begin, (_, places) in zip(begins, work, strict=True)]
+        [begin + np.array(positions, np.int32) for begin, (_, positions) in zip(begins, work, strict=True)]
     ).astype(np.int32)
     banned = always_banned((scorer.mask, scorer.vocab.pad, scorer.vocab.eos), len(only))
     scores = scorer.fill(canvas, Want(only=only, banned=banned, margin=True))
     assert scores.margins is not None
     at = 0
-    for draft, places in work:
-        part = slice(at, at + len(places))
-        draft.tokens[places] = scores.best[part]
-        draft.log_probs[places] = scores.log_probs[part]
-        draft.margins[places] = scores.margins[part]
-        draft.passes_at[places] = number
-        at += len(places)
+    for draft, positions in work:
+        part = slice(at, at + len(positions))
+        draft.tokens[positions] = scores.best[part]
+        draft.log_probs[positions] = scores.log_probs[part]
+        draft.margins[positions] = scores.margins[part]
+        draft.passes_at[positions] = number
+        at += len(positions)
 
 
 def _mean(values: Sequence[float] | FloatArray) -> float:

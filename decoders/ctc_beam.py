@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Sequence
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+import numpy as np
 
-from nartk.decoders.ctc_search import prefix_beam_search, require_blank, silent_words
-from nartk.decoders.ngram_lm import NGram, load_ngram
-from nartk.decoders.tensor_native import Found, TensorNative
+from nartk.decoders.ctc_greedy import require_blank, silent_words
+from nartk.decoders.graphs.ctc_prefixes import Frames, PrefixSearch
+from nartk.decoders.graphs.ngram_lm import load_ngram
+from nartk.decoders.native import Found, Native, Output
 from nartk.errors import UsageError
 from nartk.guarantee import Guarantee, Promise
-from nartk.hypothesis import Request, Result
+from nartk.hypothesis import Request
+from nartk.parallel import FrameScorer, always_banned
+from nartk.passes import IntArray, Want
 from nartk.registry import option, register_decoder
-from nartk.scorer import FrameScorer, Source
 
 
 @register_decoder("ctc-beam")
-class CtcBeam(TensorNative):
+class CtcBeam(Native):
     """Sums up the labellings of each output, and keeps the best outputs from frame to frame.
 
     A score is the log-probability of the output, summed over its labellings that were kept; with a language
@@ -44,30 +43,20 @@ class CtcBeam(TensorNative):
                 f"--nbest is {self.nbest}, above --beam-size {self.beam_size}", fix="raise --beam-size"
             )
 
-    def decode(
-        self, scorer: Any, requests: list[Request], batch_size: int, *, trace: bool
-    ) -> Iterator[Result]:
-        require_blank(self.name, scorer)
-        self._model(scorer)
-        yield from super().decode(scorer, requests, batch_size, trace=trace)
-
-    def search(self, scorer: FrameScorer, source: Source, limits: Tensor) -> Found:
-        blank, eos = require_blank(self.name, scorer), scorer.vocab.eos
-        found = prefix_beam_search(
-            scorer.emit(source),
-            blank=blank,
-            silent=silent_words(scorer.vocab, blank),
-            eos=eos,
-            beam_size=self.beam_size,
-            candidates=self.candidates,
-            lm=self._model(scorer),
-            lm_weight=self.lm_weight,
-            word_bonus=self.word_bonus,
-        )
-        tokens, lengths = found.tokens[:, : self.nbest], found.lengths[:, : self.nbest, None]
-        tokens = F.pad(tokens, (0, 1)).scatter(2, lengths.clamp(min=0), eos)
-        lengths = torch.where(lengths < 0, -1, lengths + 1).squeeze(2)
-        return Found(tokens, lengths, found.scores[:, : self.nbest].float(), None)
-
-    def _model(self, scorer: FrameScorer) -> NGram | None:
-        return load_ngram(self.lm, scorer.vocab, scorer.device) if self.lm else None
+    def search(self, scorer: FrameScorer, memory: IntArray, requests: Sequence[Request]) -> list[Found]:
+        blank, vocab = require_blank(self.name, scorer), scorer.vocab
+        lm = load_ngram(self.lm, vocab) if self.lm else None
+        search = PrefixSearch(self.beam_size, vocab.eos, lm, self.lm_weight, self.word_bonus)
+        counts = scorer.frames(memory)
+        banned = always_banned([blank, *silent_words(vocab, blank)], counts.sum())
+        scores = scorer.read_frames(memory, Want(banned=banned, top=min(self.candidates, len(vocab))))
+        assert scores.top is not None
+        assert scores.top_log_probs is not None
+        log_probs = scores.rows(np.arange(counts.sum()))
+        log_probs -= log_probs.max(1, keepdims=True)
+        log_probs -= np.log(np.exp(log_probs).sum(1, keepdims=True))
+        found = search.run(Frames(counts, log_probs, scores.top, scores.top_log_probs, blank))
+        return [
+            Found([Output([*tokens, vocab.eos], score) for tokens, score in outputs[: self.nbest]])
+            for outputs in found
+        ]

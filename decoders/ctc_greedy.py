@@ -18,6 +18,7 @@ from nartk.hypothesis import Request
 from nartk.parallel import FrameScorer, always_banned
 from nartk.passes import IntArray, Want
 from nartk.registry import register_decoder
+from nartk.vocab import Vocab
 
 
 @register_decoder("ctc-greedy")
@@ -32,19 +33,29 @@ class CtcGreedy(Native):
     promise = Promise(Guarantee.APPROXIMATE, "the likeliest label of each frame")
 
     def search(self, scorer: FrameScorer, memory: IntArray, requests: Sequence[Request]) -> list[Found]:
-        if scorer.blank is None:
-            raise StrategyMismatchError(
-                f"strategy {self.name!r} needs a model whose frames may be blank, this model has no blank"
-            )
-        vocab, counts = scorer.vocab, scorer.frames(memory)
-        silent = [word for word in (vocab.bos, vocab.pad, vocab.eos) if word != scorer.blank]
-        scores = scorer.read_frames(memory, Want(banned=always_banned(silent, counts.sum())))
+        blank, vocab, counts = require_blank(self.name, scorer), scorer.vocab, scorer.frames(memory)
+        banned = always_banned(silent_words(vocab, blank), counts.sum())
+        scores = scorer.read_frames(memory, Want(banned=banned))
         ends = np.cumsum(counts)[:-1]
         rows = zip(np.split(scores.best, ends), np.split(scores.log_probs, ends), strict=True)
         return [
-            Found([best_path(labels.tolist(), log_probs.tolist(), scorer.blank, vocab.eos)])
+            Found([best_path(labels.tolist(), log_probs.tolist(), blank, vocab.eos)])
             for labels, log_probs in rows
         ]
+
+
+def require_blank(strategy: str, scorer: FrameScorer) -> int:
+    """The model's blank; raises StrategyMismatchError where all its frames have a word."""
+    if scorer.blank is None:
+        raise StrategyMismatchError(
+            f"strategy {strategy!r} needs a model whose frames may be blank, this model has no blank"
+        )
+    return scorer.blank
+
+
+def silent_words(vocab: Vocab, blank: int) -> list[int]:
+    """The words that are in no output, but for the blank: bos, pad and eos."""
+    return [word for word in (vocab.bos, vocab.pad, vocab.eos) if word != blank]
 
 
 def best_path(labels: Sequence[int], log_probs: Sequence[float], blank: int, eos: int) -> Output:

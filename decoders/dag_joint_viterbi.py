@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
-from nartk.decoders.dag_paths import say_everywhere
-from nartk.decoders.dag_viterbi import Viterbi, best_paths, normalise
-from nartk.decoders.graph import spell
-from nartk.decoders.tensor_native import Found
+from nartk.decoders.graphs.viterbi import Viterbi
 from nartk.guarantee import Guarantee, Promise
 from nartk.registry import register_decoder
-from nartk.scorer import GraphScorer, Source
 
 
 @register_decoder("dag-joint-viterbi")
@@ -29,20 +23,4 @@ class DagJointViterbi(Viterbi):
     """
 
     promise = Promise(Guarantee.APPROXIMATE, "the likeliest pair of path and words, not the likeliest words")
-
-    def search(self, scorer: GraphScorer, source: Source, limits: Tensor) -> Found:
-        graph = scorer.emit(source)
-        words, scores = (x.squeeze(2) for x in say_everywhere(scorer, graph))  # [B,L,1] -> [B,L]
-        paths = best_paths(graph.links + scores[:, None], graph.lengths, limits, self.beta)
-        rows, at = paths.inside()
-        taken = rows, paths.vertices[rows, at]
-        found = spell(
-            graph,
-            paths,
-            words[taken],
-            scores[taken],
-            scores.gather(1, graph.lengths[:, None] - 1).squeeze(1),
-            eos=scorer.vocab.eos,
-            merge_repeats=self.merge_repeats,
-        )
-        return normalise(found, paths, self.beta)
+    joint = True

@@ -1,25 +1,31 @@
 """Sampling from a DA-Transformer's graph (Huang et al. 2022, arXiv:2205.07459): edges, then words.
 
-Symbols: B rows, N samples of each, M vertices in all, L graph vertices, V words.
+Symbols: S samples of a sentence, N vertices of all paths, L vertices of a graph.
 """
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Sequence
+from functools import partial
 
-from nartk.decoders.graph import choose_words, score_ends, spell, walk
-from nartk.decoders.tensor_draws import keep_likeliest, uniform
-from nartk.decoders.tensor_native import Asked, Found, TensorNative
+import numpy as np
+
+from nartk.decoders.graphs.graph import spell
+from nartk.decoders.graphs.trace import trace_graph
+from nartk.decoders.loop.draws import uniform
+from nartk.decoders.native import Found, Native
 from nartk.guarantee import Guarantee, Promise
+from nartk.hypothesis import Request
+from nartk.parallel import GraphScorer, always_banned
+from nartk.passes import Draw, FloatArray, IntArray, Want
+from nartk.reading import by_inversion
 from nartk.registry import option, register_decoder
-from nartk.scorer import GraphScorer
 
 _EDGE, _WORD = 0, 1  # what a random number is for
 
 
 @register_decoder("dag-sample")
-class DagSample(TensorNative):
+class DagSample(Native):
     """Draws an edge from each vertex and a word at each it comes to.
 
     A draw depends on the seed, the sentence, the sample and the vertex alone. A score is the log-probability
@@ -42,42 +48,58 @@ class DagSample(TensorNative):
     nbest: int = option(1, "outputs drawn for a sentence, given back likeliest first", low=1)
     merge_repeats: bool = option(False, "output equal words that follow each other as one")
 
-    def search(self, scorer: GraphScorer, source: Asked, limits: Tensor) -> Found:
-        graph = scorer.emit(source)
-        batch, width = graph.links.shape[:2]
-        every = torch.arange(batch * self.nbest, device=graph.links.device)  # one for each path
-        graphs, samples = every // self.nbest, every % self.nbest
+    def search(self, scorer: GraphScorer, memory: IntArray, requests: Sequence[Request]) -> list[Found]:
+        graphs = scorer.graphs(memory)
+        sampled = [
+            self._paths(links, request.index) for links, request in zip(graphs.links, requests, strict=True)
+        ]
+        paths = [path for some in sampled for path in some]
+        counts = [len(path) - 1 for path in paths]
+        ends = np.cumsum(counts)
+        vertices = np.array([vertex for path in paths for vertex in path[1:]])
+        samples = np.repeat(np.tile(np.arange(self.nbest), len(requests)), counts)
+        owners = np.repeat(np.repeat(np.arange(len(requests)), self.nbest), counts)
+        index = np.array([request.index for request in requests])[owners]
+        uniforms = uniform(self.seed, index, samples, vertices, np.full_like(vertices, _WORD))
 
-        def numbers(paths: Tensor, vertices: Tensor, purpose: int) -> Tensor:
-            """Of [M] paths at [M] vertices, in [0, 1)."""
-            sentences = source.requests[graphs[paths]]
-            return uniform(self.seed, sentences, samples[paths], vertices, torch.full_like(vertices, purpose))
-
-        paths_at, vertices = torch.cartesian_prod(every, torch.arange(width, device=every.device)).unbind(1)
-        at = numbers(paths_at, vertices, _EDGE).view(batch, self.nbest, width).transpose(1, 2)
-        following = draw(graph.links / self.link_temperature, at)  # [B,L,N]
-        paths = walk(following.transpose(1, 2).flatten(0, 1), graph.lengths[graphs])
-
-        def choose(lprobs: Tensor, at: Tensor) -> Tensor:
-            kept = keep_likeliest(lprobs / self.temperature, top_k=self.top_k, top_p=self.top_p)
-            return draw(kept, at[:, None]).squeeze(1)
-
-        rows, places = paths.inside()
-        vertices = paths.vertices[rows, places]
-        at = numbers(rows, vertices, _WORD)
-        words, scores = choose_words(scorer, graph.hidden[graphs[rows], vertices], choose, at)
-        ends = score_ends(scorer, graph)
-        return spell(
-            graph, paths, words, scores, ends, eos=scorer.vocab.eos, merge_repeats=self.merge_repeats
+        vocab = scorer.vocab
+        given = np.full(len(vertices), -1, np.int32)
+        given[ends - 1] = vocab.eos
+        # A pass takes no sum of 0, which the likeliest word alone would reach.
+        top_k, top_p = (self.top_k, self.top_p) if self.top_p > 0 else (1, 1.0)
+        want = Want(
+            banned=always_banned((vocab.bos, vocab.pad, vocab.eos), len(vertices)),
+            given=given,
+            draw=Draw(uniforms, self.temperature, top_k, top_p),
         )
+        scores = scorer.words(graphs.features[graphs.begins[owners] + vertices], want)
+        assert scores.drawn is not None
+        assert scores.drawn_log_probs is not None
+        assert scores.given_log_probs is not None
+        words = np.where(given < 0, scores.drawn, given)
+        log_probs = np.where(given < 0, scores.drawn_log_probs, scores.given_log_probs)
+        each = zip(paths, np.split(words, ends[:-1]), np.split(log_probs, ends[:-1]), strict=True)
 
+        found = []
+        for features, links in zip(graphs.split(graphs.features), graphs.links, strict=True):
+            drawn = [next(each) for _ in range(self.nbest)]
+            outputs = [spell(links, *parts, merge_repeats=self.merge_repeats) for parts in drawn]
+            order = np.argsort([-output.score for output in outputs], kind="stable").tolist()
+            path, emitted, _ = drawn[order[0]]
+            graph = partial(trace_graph, scorer, features, links, path, emitted.tolist())
+            found.append(Found([outputs[i] for i in order], graph=graph))
+        return found
 
-def draw(logits: Tensor, at: Tensor) -> Tensor:
-    """By inversion, the first of logits [...,V] up to which the mass is more than a share at [...,N] fp64.
-
-    Nothing is added up over the width: more columns of minus infinity at the end change no draw.
-    """
-    shifted = (logits - logits.amax(-1, keepdim=True)).double()
-    mass = shifted.exp_().cumsum(-1)
-    found = torch.searchsorted(mass, (at * mass[..., -1:]).contiguous(), right=True)
-    return found.clamp(max=logits.shape[-1] - 1)  # past the end where there is no mass
+    def _paths(self, links: FloatArray, sentence: int) -> list[list[int]]:
+        """The vertices of S paths that are drawn from links [L,L], as far as `walk` goes."""
+        last = len(links) - 1
+        samples, at = np.arange(self.nbest), np.zeros(self.nbest, np.int64)
+        vertices = [at]
+        while (at < last).any():
+            shares = uniform(self.seed, np.full_like(at, sentence), samples, at, np.full_like(at, _EDGE))
+            edges = links[at].astype(np.float64)
+            with np.errstate(invalid="ignore"):  # a vertex without edges
+                probs = np.exp((edges - edges.max(1, keepdims=True)) / self.link_temperature)
+            at = np.maximum(by_inversion(probs, shares), at + 1).clip(max=last)
+            vertices.append(at)
+        return [path[: path.index(last) + 1] for path in np.stack(vertices, 1).tolist()]

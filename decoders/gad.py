@@ -29,9 +29,7 @@ class GeneralizedAggressive(ParallelDrafts, AdaptiveDrafts):
     is accepted that is nearly the verifier's best. The output is then approximate and depends on the drafter.
     """
 
-    drafter: str = option(
-        "", "name or folder of a non-autoregressive model, which drafts", model=True, arrays=True
-    )
+    drafter: str = option("", "name or folder of a non-autoregressive model, which drafts", model=True)
     beta: int = option(
         1, "a drafted token is accepted if it is among so many of the verifier's best words", low=1
     )
@@ -56,13 +54,13 @@ class GeneralizedAggressive(ParallelDrafts, AdaptiveDrafts):
     def promised(self) -> Promise:
         return self.promise if self.beta == 1 else _NEARLY
 
-    def check_helpers(self) -> None:
-        if "drafter" not in self.helpers:
+    def check_auxiliary(self) -> None:
+        if "drafter" not in self.auxiliary:
             raise UsageError(
                 f"strategy {self.name!r} has no model to draft with",
                 fix=f"name one with --drafter, of one of these architectures: {drafting()}",
             )
-        scorer = self.helpers["drafter"]
+        scorer = self.auxiliary["drafter"]
         if isinstance(scorer, PassScorer):
             raise StrategyMismatchError(
                 "--drafter names an autoregressive model, which drafts one token at a time",
@@ -71,7 +69,7 @@ class GeneralizedAggressive(ParallelDrafts, AdaptiveDrafts):
         declared_for(scorer)
 
     def make_drafter(self, scorer: PassScorer) -> Drafter:
-        small = self.helpers["drafter"]
+        small = self.auxiliary["drafter"]
         return declared_for(small)(block_size=self.block_size, tree=self.tree).make_drafter(small)
 
     def draft_length(self) -> DraftLength | None:

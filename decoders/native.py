@@ -5,14 +5,14 @@ Symbols: B sentences, T tokens of an output.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 from nartk.decoders.strategy import Strategy
 from nartk.errors import UsageError
-from nartk.hypothesis import Hypothesis, Request, Result, TokenTrace
+from nartk.hypothesis import GraphTrace, Hypothesis, Request, Result, TokenTrace
 from nartk.passes import IntArray
 
 
@@ -42,10 +42,12 @@ class Found:
     Attributes:
         outputs: Best first.
         passes: How many passes of the model it took part in.
+        graph: Gives what a trace shows of the graph that it was found in; None: there is none.
     """
 
     outputs: Sequence[Output]
     passes: int = 1
+    graph: Callable[[], GraphTrace] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +70,7 @@ class Native(Strategy):
         max_tokens: int | None = None,
         trace: bool = False,
     ) -> Iterator[Result]:
-        self.check_helpers()
+        self.check_auxiliary()
         if any(request.prefix for request in requests):
             raise UsageError(
                 f"strategy {self.name!r} cannot be made to begin with given words",
@@ -93,7 +95,8 @@ class Native(Strategy):
         seconds = perf_counter() - start
         for request, each in zip(requests, found, strict=True):
             hypotheses = (_hypothesis(output, request.max_len, each.passes, trace) for output in each.outputs)
-            yield Result(request.index, tuple(hypotheses), seconds, passes=each.passes)
+            graph = None if each.graph is None or not trace else each.graph()
+            yield Result(request.index, tuple(hypotheses), seconds, passes=each.passes, graph=graph)
 
 
 def _hypothesis(output: Output, longest: int, passes: int, trace: bool) -> Hypothesis:

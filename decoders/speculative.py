@@ -16,7 +16,7 @@ from nartk.decoders.drafters.small_model import PickBest, SmallModel, SmallModel
 from nartk.decoders.loop.acceptance import (
     Acceptance,
     ArgmaxAcceptance,
-    Judgement,
+    DraftOutcome,
     StepwiseAcceptance,
     Verified,
 )
@@ -70,11 +70,11 @@ class Speculative(SmallModelDrafts, AdaptiveDrafts, Sampling):
     def promised(self) -> Promise:
         return self.promise if self.temperature == 0 else Sampling.promise
 
-    def check_helpers(self) -> None:
-        small_model(self.helpers, self.name)
+    def check_auxiliary(self) -> None:
+        small_model(self.auxiliary, self.name)
 
     def make_drafter(self, scorer: PassScorer) -> SmallModel:
-        small = small_model(self.helpers, self.name)
+        small = small_model(self.auxiliary, self.name)
         if self.temperature == 0:
             return SmallModel(small, self.block_size, PickBest())
         return SmallModel(small, self.block_size, PickDrawn(self._draws(_DRAFTS)))
@@ -128,7 +128,7 @@ class RejectionSampling(StepwiseAcceptance):
     accepts: RowDraws
     replaces: RowDraws
 
-    def judge(self, row: Row, first: int, verified: Verified) -> Iterator[Judgement]:
+    def judge(self, row: Row, first: int, verified: Verified) -> Iterator[DraftOutcome]:
         draft, count, scores = row.draft, len(row.draft.tokens), verified.scores
         if first == count:
             return
@@ -149,11 +149,11 @@ class RejectionSampling(StepwiseAcceptance):
                 p_of_token = self.accepts.probs(logits[i - first])[token]
                 q_of_token = self.accepts.probs(draft.logits[i])[token]
             if number * q_of_token < p_of_token:
-                yield Judgement(True, token, token_log_prob)
+                yield DraftOutcome(True, token, token_log_prob)
                 continue
             after = scores.rows([row.begin + i])[0] if logits is None else logits[i - first]
             word = self._replacement(row, i, after)
-            yield Judgement(False, word, log_prob(after, word))
+            yield DraftOutcome(False, word, log_prob(after, word))
 
     def _replacement(self, row: Row, i: int, logits: FloatArray) -> int:
         """The word in the place of a rejected token, after which the model's logits are [V]."""

@@ -17,7 +17,7 @@ class Strategy:
 
     Attributes:
         needs: The protocol that its model speaks, or several.
-        helpers: Scorers of the other models that options name (`option(..., model=True)`), by option.
+        auxiliary: Scorers of the other models that options name (`option(..., model=True)`), by option.
     """
 
     needs: ClassVar[type | tuple[type, ...]]
@@ -26,15 +26,15 @@ class Strategy:
 
     max_len: int = option(256, "longest output, tokens", low=1)
     max_ratio: float = option(2.0, "longest output per source token; ten tokens are added to it", low=0.0)
-    helpers: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    auxiliary: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def promised(self) -> Promise:
         """What it promises with its options; `promise` is what it promises without any."""
         return self.promise
 
-    def check_helpers(self) -> None:
-        """Refuses helpers that are missing or of the wrong architecture, before anything is decoded."""
+    def check_auxiliary(self) -> None:
+        """Refuses auxiliary models that are missing or do not fit, before anything is decoded."""
 
     def limit(self, source_len: int) -> int:
         """Longest output of a source of that many tokens (eos included in both)."""

@@ -16,7 +16,6 @@ from nartk.architectures.blockwise import BlockwiseConfig
 from nartk.models.distil_losses import tokens_a_pass
 from nartk.models.glancing import is_best, reveal
 from nartk.models.nar import Losses, NarTraining, NonAutoregressive, align_left
-from nartk.models.nar_scorer import NarScorer, NarState
 from nartk.models.transformer import label_smoothed_cross_entropy
 from nartk.vocab import SPECIALS
 
@@ -32,7 +31,7 @@ class Blockwise(NonAutoregressive):
 
     def logits(self, canvas: Tensor, kept: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
         """Logits [B,W,V] of a canvas [B,W] of which `kept` [B,W] counts, over an encoded source."""
-        return self.output(self.fill(self.place_words(canvas), kept, memory, mask))
+        return self.output(self.fill(self.embed_words(canvas), kept, memory, mask))
 
     def losses(self, src_tokens: Tensor, target: Tensor, *, training: NarTraining, update: int) -> Losses:
         """The loss of the words behind a prefix of random length, those that glancing shows left out."""
@@ -67,7 +66,7 @@ class Blockwise(NonAutoregressive):
                 logits = self.logits(known, kept, memory, mask)
             shown = reveal(~is_best(logits, target), hidden, share, training.glancing_strategy)
         wanted = wanted.masked_fill(shown, pad)
-        features = self.fill(self.place_words(torch.where(shown, target, known)), kept, memory, mask)
+        features = self.fill(self.embed_words(torch.where(shown, target, known)), kept, memory, mask)
         return self.output(features[wanted.ne(pad)]), wanted, shown.sum() / hidden.sum()
 
     def canvas(self, target: Tensor, start: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -103,7 +102,7 @@ class Blockwise(NonAutoregressive):
             width = min(best.shape[1], known.shape[1])
             theirs[:, :width] = best[:, :width]
             asked = slots & (theirs >= 0)
-            features = self.fill(self.place_words(known), kept, memory, mask)
+            features = self.fill(self.embed_words(known), kept, memory, mask)
             agree = torch.zeros_like(asked)
             agree[asked] = self.output(features[asked]).max(-1).indices == theirs[asked]
             given = tokens_a_pass(agree, lengths, self.config.block).gather(1, start[:, None]).squeeze(1)
@@ -111,25 +110,3 @@ class Blockwise(NonAutoregressive):
             passes, tokens = passes + fresh.sum(), tokens + (given * fresh).sum()
             before = start
         return passes, tokens
-
-
-class BlockwiseScorer(NarScorer):
-    """Implements `nartk.scorer.BlockScorer`."""
-
-    model: Blockwise
-    mask = MASK
-
-    @property
-    def block(self) -> int:
-        """Places that it has learnt to fill at once."""
-        return self.model.config.block
-
-    @torch.inference_mode()
-    def fill(
-        self, canvas: Tensor, lengths: Tensor, state: NarState, positions: Tensor | None = None
-    ) -> Tensor:
-        """Logits [B,W,V] of a canvas [B,W] int64 of which lengths [B] positions count.
-
-        With `positions` [B,W] bool, the logits [N,V] of these alone, row after row.
-        """
-        return self.fill_inputs(self.model.place_words(canvas), lengths, state, positions)

@@ -32,7 +32,7 @@ class CtcNat(NonAutoregressive):
     Config = CtcConfig
 
     def frames(self, src_tokens: Tensor, memory: Tensor) -> Tensor:
-        """What the decoder is fed, but for positions: src_tokens [B,S] or memory [B,S,D] -> [B,T,D].
+        """The decoder's input without positions: src_tokens [B,S] or memory [B,S,D] -> [B,T,D].
 
         Frames 0 to `upsample` - 1 are the first token's, and so on.
         """
@@ -64,7 +64,7 @@ class CtcNat(NonAutoregressive):
         shown = torch.zeros_like(kept)
         if self.training and (share > 0.0 or strategy == "cmlm"):
             with torch.no_grad():
-                hidden = self.fill(self.place_vectors(x), kept, memory, mask)
+                hidden = self.fill(self.embed_vectors(x), kept, memory, mask)
                 scores, top = self._first_pass(hidden, labels)
                 best = ctc_best_alignment(scores, label_ids, lengths, counts, blank=0)
             known, best = best >= 0, best.clamp(min=0)
@@ -73,7 +73,7 @@ class CtcNat(NonAutoregressive):
             shown = reveal(wrong & known, known, share, strategy)
             words = self.decoder.embedding.vectors(wanted)
             x = torch.where(shown[:, :, None], words.to(x.dtype), x)
-        hidden = self.fill(self.place_vectors(x), kept, memory, mask)
+        hidden = self.fill(self.embed_vectors(x), kept, memory, mask)
         scores = match_scores(self.output, hidden, labels, graph_lengths=lengths)  # [B,1+U,T]
         scores = torch.where(shown[:, None], scores.detach(), scores)
         loss = _ctc_loss(scores, label_ids, lengths, counts).masked_fill(~fits, 0.0).sum()

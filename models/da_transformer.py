@@ -51,14 +51,14 @@ class Links(nn.Module):
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """Log-probabilities of the next vertex: hidden [B,L,D], lengths [B] -> [B,L,L]; see `mix`."""
-        places = torch.arange(hidden.shape[1], device=hidden.device).expand(hidden.shape[:2])
-        return self.mix(*self.project(hidden, places), lengths)
+        positions = torch.arange(hidden.shape[1], device=hidden.device).expand(hidden.shape[:2])
+        return self.mix(*self.project(hidden, positions), lengths)
 
-    def project(self, hidden: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and keys [...,D] and gates [...,H] of vertices [...,D] at their places [...]."""
+    def project(self, hidden: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys [...,D] and gates [...,H] of vertices [...,D] at their positions [...]."""
         parts = [hidden] if self.by_feature else []
         if self.positions is not None:
-            parts.append(self.positions(places).to(hidden.dtype))
+            parts.append(self.positions(positions).to(hidden.dtype))
         x = torch.cat(parts, -1)
         return self.query(x), self.key(x), self.gate(x)
 
@@ -72,8 +72,8 @@ class Links(nn.Module):
         wide = query.dtype if query.dtype == torch.float64 else torch.float32
         with torch.autocast(query.device.type, enabled=False):
             q, k = (x.to(wide).unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (query, key))
-            places = torch.arange(query.shape[1], device=query.device)
-            edge = (places[:, None] < places) & (places < lengths[:, None, None])  # [B,L,L]
+            positions = torch.arange(query.shape[1], device=query.device)
+            edge = (positions[:, None] < positions) & (positions < lengths[:, None, None])  # [B,L,L]
             mixed = _MixHeads.apply(q * q.shape[-1] ** -0.5, k, gate.to(wide).softmax(-1), edge)
             return mixed.clamp(min=torch.finfo(wide).tiny).log().masked_fill(~edge, -math.inf)
 
@@ -100,9 +100,9 @@ class _MixHeads(torch.autograd.Function):
         q, k, gates, edge = ctx.saved_tensors
         by_q, by_k, by_gates = (torch.empty_like(x) for x in (q, k, gates))
         for head in range(q.shape[1]):
-            chances = _head(q, k, edge, head)
-            by_gate = torch.einsum("bij,bij->bi", chances, gradient)
-            by_scores = chances.mul_(gradient - by_gate[..., None]).mul_(gates[:, :, head, None])
+            probs = _head(q, k, edge, head)
+            by_gate = torch.einsum("bij,bij->bi", probs, gradient)
+            by_scores = probs.mul_(gradient - by_gate[..., None]).mul_(gates[:, :, head, None])
             by_gates[:, :, head] = by_gate
             by_q[:, head] = by_scores @ k[:, head]
             by_k[:, head] = by_scores.mT @ q[:, head]
@@ -140,22 +140,22 @@ class DaTransformer(NonAutoregressive):
     def canvas(self, sizes: Tensor) -> Tensor:
         """The decoder's input for graphs of sizes [B] -> [B,L]: masks, then eos, then padding."""
         last = sizes[:, None] - 1
-        places = torch.arange(int(sizes.max()), device=sizes.device).expand(sizes.shape[0], -1)
-        masks = torch.full_like(places, MASK)
-        return masks.masked_fill(places == last, EOS).masked_fill(places > last, self.config.pad)
+        positions = torch.arange(int(sizes.max()), device=sizes.device).expand(sizes.shape[0], -1)
+        masks = torch.full_like(positions, MASK)
+        return masks.masked_fill(positions == last, EOS).masked_fill(positions > last, self.config.pad)
 
     def inputs(self, canvas: Tensor, src_tokens: Tensor) -> Tensor:
         """Decoder inputs of a canvas [B,L] over sources [B,S], padded on the right -> [B,L,D].
 
         A word stands for itself, `MASK` for what the configuration's `decoder_input` says.
         """
-        words = self.place_words(canvas)
+        words = self.embed_words(canvas)
         if self.config.decoder_input == "mask":
             return words
         source = self.encoder.embedding.vectors(src_tokens)
         source_lengths, sizes = (x.ne(self.config.pad).sum(1) for x in (src_tokens, canvas))
         copied = uniform_copy(source, source_lengths, sizes, canvas.shape[1])
-        return torch.where((canvas == MASK)[:, :, None], self.place_vectors(copied), words)
+        return torch.where((canvas == MASK)[:, :, None], self.embed_vectors(copied), words)
 
     def vertices(self, canvas: Tensor, src_tokens: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
         """Features [B,L,D] of a canvas [B,L] over sources [B,S], padded on the right, read by `encode`."""
@@ -192,8 +192,8 @@ class DaTransformer(NonAutoregressive):
         shown = torch.zeros_like(batch.target, dtype=torch.bool)
         if glancing:
             path, shown = self._glance(canvas, batch, share, strategy)
-            rows, places = shown.nonzero().unbind(1)
-            canvas = canvas.index_put((rows, path[rows, places]), batch.target[rows, places])
+            rows, positions = shown.nonzero().unbind(1)
+            canvas = canvas.index_put((rows, path[rows, positions]), batch.target[rows, positions])
         _, match, links = self._graph(canvas, batch)
         if glancing:
             match = force(match, path, shown)
@@ -228,8 +228,8 @@ class DaTransformer(NonAutoregressive):
         target, counts = batch.target, batch.counts
         hidden, match, links = self._graph(canvas, batch)
         path = dag_best_path(match, links, counts, batch.sizes).clamp(min=0)
-        places = torch.arange(target.shape[1], device=target.device)
-        words = (places > 0) & (places < counts[:, None] - 1)  # bos and eos are no secret
+        positions = torch.arange(target.shape[1], device=target.device)
+        words = (positions > 0) & (positions < counts[:, None] - 1)  # bos and eos are no secret
         rows, tokens = words.nonzero().unbind(1)
         logits = self.output(hidden[rows, path[rows, tokens]])  # [N,V]
         wrong = torch.zeros_like(words).index_put((rows, tokens), ~is_best(logits, target[rows, tokens]))
@@ -266,7 +266,9 @@ def force(match: Tensor, path: Tensor, shown: Tensor) -> Tensor:
         path: [B,T] vertex of each token, of which `shown` [B,T] counts.
     """
     rows, tokens = shown.nonzero().unbind(1)
-    told = torch.full_like(match[:, 0], -1, dtype=torch.int64)  # [B,L] the token that a vertex was shown
-    told[rows, path[rows, tokens]] = tokens
-    own = torch.arange(match.shape[1], device=match.device)[:, None] == told[:, None]  # [B,T,L]
-    return torch.where((told < 0)[:, None], match, match.detach().masked_fill(~own, -math.inf))
+    shown_tokens = torch.full_like(
+        match[:, 0], -1, dtype=torch.int64
+    )  # [B,L] the token that a vertex was shown
+    shown_tokens[rows, path[rows, tokens]] = tokens
+    own = torch.arange(match.shape[1], device=match.device)[:, None] == shown_tokens[:, None]  # [B,T,L]
+    return torch.where((shown_tokens < 0)[:, None], match, match.detach().masked_fill(~own, -math.inf))

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nartk.models.nar import wide
-from nartk.sums import tree_sum
 
 
 def predictor(features: int, most: int) -> nn.Linear:
@@ -22,7 +21,7 @@ def predictor(features: int, most: int) -> nn.Linear:
 
 def pool(memory: Tensor, kept: Tensor) -> Tensor:
     """The mean over each source, of memory [B,S,D] where `kept` [B,S] -> [B,D]; summed in fp32 or wider."""
-    total = tree_sum(wide(memory).masked_fill(~kept[:, :, None], 0.0))
+    total = wide(memory).masked_fill(~kept[:, :, None], 0.0).sum(1)
     return (total / kept.sum(1, keepdim=True)).to(memory.dtype)
 
 

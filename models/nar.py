@@ -1,6 +1,6 @@
-"""What all non-autoregressive models share: a decoder that sees all its places at once, and its training.
+"""What all non-autoregressive models share: a decoder that sees all its positions at once, and its training.
 
-Symbols: B rows, S source positions, T places of the decoder, V words.
+Symbols: B rows, S source positions, T positions of the decoder, V words.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Losses:
 
 
 class NonAutoregressive(Transformer):
-    """A Transformer whose decoder attends in both directions. Subclasses say what it is fed.
+    """A Transformer whose decoder attends in both directions. Subclasses build its input.
 
     A subclass names its configuration in `Config`, and its loss in `losses`.
     """
@@ -91,7 +91,7 @@ class NonAutoregressive(Transformer):
         """The decoder over x [B,T,d_model] -> features [B,T,d_model].
 
         Args:
-            kept: [B,T] bool, places that count.
+            kept: [B,T] bool, positions that count.
             memory: [B,S,d_model], the encoded source, and its `mask`, as `encode` gives them.
         """
         every = None if bool(kept.all()) else kept[:, None, None, :]
@@ -99,15 +99,15 @@ class NonAutoregressive(Transformer):
             x = layer(x, layer.source_kv(memory), mask, every, causal=False)
         return self.decoder.finish(x)
 
-    def place_words(self, tokens: Tensor) -> Tensor:
-        """Decoder inputs of words [B,T] at their places -> [B,T,d_model]."""
-        places = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-        return self.decoder.embedding(tokens, places)
+    def embed_words(self, tokens: Tensor) -> Tensor:
+        """Decoder inputs of words [B,T] at their positions -> [B,T,d_model]."""
+        positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        return self.decoder.embedding(tokens, positions)
 
-    def place_vectors(self, x: Tensor) -> Tensor:
-        """Decoder inputs of vectors [B,T,d_model], of the size of scaled embeddings, at their places."""
-        places = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
-        return self.decoder.embedding.place(x, places)
+    def embed_vectors(self, x: Tensor) -> Tensor:
+        """Decoder inputs of vectors [B,T,d_model], of the size of scaled embeddings, at their positions."""
+        positions = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
+        return self.decoder.embedding.add_positions(x, positions)
 
 
 def align_left(tokens: Tensor, pad: int) -> Tensor:
@@ -120,14 +120,14 @@ def align_left(tokens: Tensor, pad: int) -> Tensor:
 
 
 def uniform_copy(source: Tensor, source_lengths: Tensor, lengths: Tensor, width: int) -> Tensor:
-    """The vector of source [B,S,D] at the same share of the length as each place -> [B,width,D].
+    """The vector of source [B,S,D] at the same share of the length as each position -> [B,width,D].
 
-    The first place gets the first vector, the last the last; in between the nearest, of two the later (Gu et
-    al. 2018, section 3.1). Lengths [B] say how much of source and canvas counts.
+    The first position gets the first vector, the last the last; in between the nearest, of two the later (Gu
+    et al. 2018, section 3.1). Lengths [B] say how much of source and canvas counts.
     """
-    place = torch.arange(width, device=source.device)
+    position = torch.arange(width, device=source.device)
     last = (lengths - 1).clamp(min=1)[:, None]
-    nearest = (2 * place * (source_lengths - 1)[:, None] + last).div(2 * last, rounding_mode="floor")
+    nearest = (2 * position * (source_lengths - 1)[:, None] + last).div(2 * last, rounding_mode="floor")
     at = nearest.clamp(max=source.shape[1] - 1)  # what does not count may lie behind
     return source.gather(1, at[:, :, None].expand(-1, -1, source.shape[2]))
 

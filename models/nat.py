@@ -8,9 +8,9 @@ One network serves three ways of training, which differ in what the decoder is s
 - CMLM (Ghazvininejad et al. 2019, https://arxiv.org/abs/1904.09324): any share of it
   (``--decoder-input mask --glancing-strategy cmlm``), for mask-predict.
 
-The length is predicted from the source. It says where eos is, so eos always stands in its place, as in the
+The length is predicted from the source. It says where eos is, so eos always stands in its position, as in the
 papers' programs: it is shown, and no loss is taken there.
-Symbols: B rows, S source positions, T places of the canvas, D features, V words, C length classes.
+Symbols: B rows, S source positions, T positions of the canvas, D features, V words, C length classes.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from nartk.models.nar import Losses, NarTraining, NonAutoregressive, align_left,
 from nartk.models.transformer import label_smoothed_cross_entropy
 from nartk.vocab import SPECIALS
 
-MASK = SPECIALS.index("<s>")  # stands at unfilled places; a word that no target has
-_QUERIES = 32  # places of a soft copy come in multiples of this
+MASK = SPECIALS.index("<s>")  # stands at unfilled positions; a word that no target has
+_QUERIES = 32  # positions of a soft copy come in multiples of this
 _FEATURES = 16  # and features of this
 
 
 class Nat(NonAutoregressive):
-    """Fills a canvas of places at once, and predicts how many there are."""
+    """Fills a canvas of positions at once, and predicts how many there are."""
 
     config: NatConfig
     Config = NatConfig
@@ -69,7 +69,7 @@ class Nat(NonAutoregressive):
         *,
         training: NarTraining,
     ) -> Losses:
-        """The loss where the words at places `shown` [B,T] are given (Qian et al. 2021, equation 8).
+        """The loss where the words at positions `shown` [B,T] are given (Qian et al. 2021, equation 8).
 
         Args:
             src_tokens: [B,S], padded on the right; `memory` and `mask` are what `encode` makes of them.
@@ -95,14 +95,14 @@ class Nat(NonAutoregressive):
         return Losses(loss + training.length_factor * length * tokens, tokens, parts)
 
     def inputs(self, canvas: Tensor, lengths: Tensor, src_tokens: Tensor, source_lengths: Tensor) -> Tensor:
-        """Decoder inputs of a canvas [B,T], of which lengths [B] places count -> [B,T,D].
+        """Decoder inputs of a canvas [B,T], of which lengths [B] positions count -> [B,T,D].
 
         A word stands for itself, `MASK` for what the configuration's `decoder_input` says.
 
         Args:
             src_tokens: [B,S], padded on the right, of which source_lengths [B] count.
         """
-        words = self.place_words(canvas)
+        words = self.embed_words(canvas)
         if self.config.decoder_input == "mask":
             return words
         source = self.encoder.embedding.vectors(src_tokens)
@@ -110,7 +110,7 @@ class Nat(NonAutoregressive):
             copied = uniform_copy(source, source_lengths, lengths, canvas.shape[1])
         else:
             copied = soft_copy(source, source_lengths, lengths, canvas.shape[1], self.config.copy_temperature)
-        return torch.where((canvas == MASK)[:, :, None], self.place_vectors(copied), words)
+        return torch.where((canvas == MASK)[:, :, None], self.embed_vectors(copied), words)
 
     def length_logits(self, memory: Tensor, source_lengths: Tensor) -> Tensor:
         """Logits [B,C] of the output's length minus the source's, from -length_difference on."""
@@ -118,7 +118,7 @@ class Nat(NonAutoregressive):
         return self.lengths(pool(memory, kept))
 
     def _words_of(self, target: Tensor) -> Tensor:
-        """The places [B,T] of words: all but padding and the eos before it."""
+        """The positions [B,T] of words: all but padding and the eos before it."""
         lengths = target.ne(self.config.pad).sum(1)
         return torch.arange(target.shape[1], device=target.device) < lengths[:, None] - 1
 
@@ -135,22 +135,22 @@ class Nat(NonAutoregressive):
 def soft_copy(
     source: Tensor, source_lengths: Tensor, lengths: Tensor, width: int, temperature: float
 ) -> Tensor:
-    """Means of the vectors of source [B,S,D], the nearer to the place's share of the length the heavier.
+    """Means of the vectors of source [B,S,D], the nearer to the position's share of the length the heavier.
 
     Place j of T gets the source's vector i of S with a weight of exp(-abs(i - j (S-1)/(T-1)) / temperature),
     divided by the sum of these (Wei et al. 2019, https://arxiv.org/abs/1906.02041; their positions are not
     scaled, those of Li et al. 2019, https://arxiv.org/abs/1909.06708, are).
 
     Returns:
-        [B,width,D]. A place's bits depend neither on other rows nor on the width.
+        [B,width,D]. A position's bits depend neither on other rows nor on the width.
     """
     # An attention to nothing but a mask, since of attention it is known from which shapes on it is exact:
     # the number of queries and the features are filled up to what suits every device.
     rows, features = -(-width // _QUERIES) * _QUERIES, source.shape[2]
-    place = torch.arange(rows, device=source.device)
+    position = torch.arange(rows, device=source.device)
     ratio = (source_lengths - 1).float() / (lengths - 1).clamp(min=1).float()
     column = torch.arange(source.shape[1], device=source.device)
-    distance = (column - place[:, None] * ratio[:, None, None]).abs()  # [B,rows,S]
+    distance = (column - position[:, None] * ratio[:, None, None]).abs()  # [B,rows,S]
     weights = (-distance / temperature).masked_fill(column >= source_lengths[:, None, None], float("-inf"))
     v = F.pad(wide(source), (0, -features % _FEATURES))[:, None]  # [B,1,S,D]
     q = v.new_zeros(v.shape[0], 1, rows, v.shape[3])

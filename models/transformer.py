@@ -1,6 +1,6 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017), for training and for serving.
 
-Symbols: B rows, S source positions, T target positions, K target tokens fed at once, H heads, D features
+Symbols: B rows, S source positions, T target positions, K target tokens at once, H heads, D features
 a head, V words.
 """
 
@@ -70,23 +70,23 @@ class Embedding(nn.Module):
         elif positions == "sinusoidal":
             table = torch.from_numpy(sinusoids(max_len, config.d_model).copy())
             self.register_buffer("table", table, persistent=False)
-        self.kind = positions
+        self.position_type = positions
         self.norm = nn.LayerNorm(config.d_model) if config.norm_embedding else None
         self.dropout = Dropout(config.dropout)
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        return self.place(self.vectors(tokens), positions)
+        return self.add_positions(self.vectors(tokens), positions)
 
     def vectors(self, tokens: Tensor) -> Tensor:
         """Words without positions: [...] -> [...,d_model]."""
         vectors: Tensor = self.words(tokens) * self.scale
         return vectors
 
-    def place(self, x: Tensor, positions: Tensor) -> Tensor:
+    def add_positions(self, x: Tensor, positions: Tensor) -> Tensor:
         """Adds positions [...] to vectors x [...,d_model] of words, or of whatever stands for them."""
         if self.positions is not None:
             x = x + self.positions(positions)
-        elif self.kind == "sinusoidal":
+        elif self.position_type == "sinusoidal":
             x = x + self.table[positions].to(x.dtype)
         if self.norm is not None:
             x = self.norm(x)
@@ -374,8 +374,9 @@ def _name_as_held(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any
 
 
 def _rename(state: dict[str, Any], old: str, new: str) -> None:
-    for name in [name for name in state if name.startswith(old)]:
-        state[new + name.removeprefix(old)] = state.pop(name)
+    named = [(new + name.removeprefix(old) if name.startswith(old) else name, state[name]) for name in state]
+    state.clear()
+    state.update(named)  # in their order: of those that are shared, the first name is stored
 
 
 class Transformer(EncoderDecoder):

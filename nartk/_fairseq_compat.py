@@ -71,9 +71,9 @@ def _lenient(dataclass: Callable[..., Any]) -> Callable[..., Any]:
                 default = cls.__dict__.get(name)
                 if isinstance(default, dataclasses.Field):
                     default = default.default
-                kind = type(default)
-                if kind.__hash__ is None and _root(kind) in _FAMILY:
-                    kind.__hash__ = object.__hash__
+                type_ = type(default)
+                if type_.__hash__ is None and _root(type_) in _FAMILY:
+                    type_.__hash__ = object.__hash__
         return dataclass(cls, **options)
 
     wrapped._nartk = True  # type: ignore[attr-defined]
@@ -94,8 +94,8 @@ def safe_globals() -> list[Any]:
     import numpy
 
     rebuilders = [value.__reduce__()[0] for value in (numpy.zeros(1), numpy.float64(0))]
-    kinds = {type(numpy.dtype(name)) for name in ("float32", "float64", "int32", "int64")}
-    return [argparse.Namespace, numpy.ndarray, numpy.dtype, *rebuilders, *kinds]
+    types = {type(numpy.dtype(name)) for name in ("float32", "float64", "int32", "int64")}
+    return [argparse.Namespace, numpy.ndarray, numpy.dtype, *rebuilders, *types]
 
 
 def _cure_torch() -> None:
@@ -125,6 +125,6 @@ def _cure_torch() -> None:
 def _cure_numpy() -> None:
     import numpy
 
-    for name, kind in (("float", float), ("int", int), ("bool", bool)):
+    for name, type_ in (("float", float), ("int", int), ("bool", bool)):
         if name not in vars(numpy):
-            setattr(numpy, name, kind)
+            setattr(numpy, name, type_)

@@ -45,7 +45,7 @@ class Sample:
 
     Attributes:
         passes: Of the verifier; summed over sentences, as all counts are.
-        steps: Passes of the drafter.
+        drafter_passes: Passes of the drafter.
         drafted: Tokens of drafts that the verifier looked at.
     """
 
@@ -53,7 +53,7 @@ class Sample:
     texts: Sequence[str]
     tokens: int
     passes: int
-    steps: int
+    drafter_passes: int
     drafted: int
 
 
@@ -99,7 +99,7 @@ class Point:
 
     Attributes:
         speeds: How many times as fast as greedy search, of each round.
-        passes, steps, drafted: As a Sample's, an output token.
+        passes, drafter_passes, drafted: As a Sample's, an output token.
         score: In the metric's own units, as the drop.
     """
 
@@ -108,7 +108,7 @@ class Point:
     score: float
     drop: Drop
     passes: float
-    steps: float
+    drafter_passes: float
     drafted: float
 
     @property
@@ -200,7 +200,7 @@ def _point(
     setting: Setting, samples: Sequence[Sample], base: Sequence[Sample], scored: Scored, reference: Scored
 ) -> Point:
     last = samples[-1]
-    counts = (count / max(1, last.tokens) for count in (last.passes, last.steps, last.drafted))
+    counts = (count / max(1, last.tokens) for count in (last.passes, last.drafter_passes, last.drafted))
     return Point(
         setting,
         tuple(theirs.seconds / mine.seconds for theirs, mine in zip(base, samples, strict=True)),
@@ -425,10 +425,10 @@ def apply(
     (entry,) = mine[-1:]
     if entry.model != model:
         return {}, f"{unfit} model {entry.model}, this one is {model}"
-    kinds = types_of(strategy.name)
+    types = types_of(strategy.name)
     try:
         values, options = (
-            {key: kinds[key](value) for key, value in part.items()}
+            {key: types[key](value) for key, value in part.items()}
             for part in (entry.thresholds, entry.options)
         )
         make_strategy(strategy.name, values | options)

@@ -2,11 +2,11 @@
 
 Nothing in it can run code. What is read is checked against the configuration before memory is taken.
 
-``config.json`` of format 2 has ``kind`` (the architecture), ``model`` (its settings), ``aliases`` (names of
+``config.json`` of format 2 has ``architecture`` (its name), ``model`` (its settings), ``aliases`` (names of
 weights that are another's), ``special_ids`` (bos, pad, eos and unk), ``start_token`` (what outputs begin
 after), ``input`` and ``output`` (a processor's ``name`` and settings, see `nartk.processors`), and in int8
-folders ``quantized`` and ``layout``. Format 1 has none of what format 2 added: it is text with fairseq's
-special ids, and outputs begin after eos.
+folders ``quantized`` and ``layout``. Format 1 calls the architecture ``kind``, and has none of what format 2
+added: it is text with fairseq's special ids, and outputs begin after eos.
 
 A model may have rows for more words than its dictionary, as a matrix that was filled up to a multiple of 8
 has. They stand for no word, and are left out as weights are read: a model's distribution is over the words
@@ -111,25 +111,25 @@ class StoredTensors(Mapping[str, _Array]):
         self._locate(_parse(self._head[8:], path), size - len(self._head))
 
     def _locate(self, header: dict[str, Any], size: int) -> None:
-        places: dict[str, list[int]] = {}
+        offsets: dict[str, list[int]] = {}
         for name, entry in header.items():
             if name == "__metadata__":
                 continue
             if not isinstance(entry, dict) or str(entry.get("dtype")) not in _TYPES:
                 raise self._error(f"tensor {name[:80]!r} has no known type")
-            shape, place = entry.get("shape"), entry.get("data_offsets")
+            shape, span = entry.get("shape"), entry.get("data_offsets")
             if not _are_sizes(shape):
                 raise self._error(f"tensor {name[:80]!r} has no shape")
-            if not _are_sizes(place):
-                raise self._error(f"corrupt: tensor {name[:80]!r} has no place")
-            self.shapes[name], self.types[name], places[name] = tuple(shape), entry["dtype"], place
-        total = sum(map(self._size, places))
+            if not _are_sizes(span):
+                raise self._error(f"corrupt: tensor {name[:80]!r} has no offsets")
+            self.shapes[name], self.types[name], offsets[name] = tuple(shape), entry["dtype"], span
+        total = sum(map(self._size, offsets))
         if total != size:
             raise self._error(f"holds {size} bytes of weights, its header says {total}")
         start = 0
-        for name in sorted(places, key=lambda name: places[name]):
+        for name in sorted(offsets, key=lambda name: offsets[name]):
             end = start + self._size(name)
-            if places[name] != [start, end]:  # so that no two share what the file holds once
+            if offsets[name] != [start, end]:  # so that no two share what the file holds once
                 raise self._error(f"corrupt: tensor {name[:80]!r} does not begin where another one ends")
             self._starts[name] = len(self._head) + start
             start = end
@@ -264,7 +264,7 @@ class Checkpoint:
     """A model folder that has been read and checked.
 
     Attributes:
-        kind: Name of the architecture, such as ``transformer``.
+        architecture: Its name, such as ``transformer``.
         settings: The architecture's configuration.
         tensors: Weights by name, fp32; of words only those that the dictionaries have.
         input, output: What reads lines as sources, and writes outputs as lines.
@@ -274,7 +274,7 @@ class Checkpoint:
     """
 
     folder: Path
-    kind: str
+    architecture: str
     settings: dict[str, Any]
     tensors: StoredTensors
     input: InputProcessor
@@ -305,7 +305,7 @@ class Checkpoint:
 def save_checkpoint(
     folder: Path,
     *,
-    kind: str,
+    architecture: str,
     settings: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
     source_vocab: Vocab | None,
@@ -345,7 +345,7 @@ def save_checkpoint(
         file.write(save(stored, metadata={"format": "pt"}))
     save_files(
         folder,
-        config={"kind": kind, "model": dict(settings), "aliases": aliases},
+        config={"architecture": architecture, "model": dict(settings), "aliases": aliases},
         source_vocab=source_vocab,
         target_vocab=target_vocab,
         tokenizer=tokenizer,
@@ -418,9 +418,10 @@ def load_checkpoint(folder: Path) -> Checkpoint:
         raise CheckpointError(
             f"format {config.get('format')!r}, this version reads 1 to {FORMAT}", where=str(folder / CONFIG)
         )
-    kind, settings, aliases = (config.get(key) for key in ("kind", "model", "aliases"))
-    if not isinstance(kind, str) or not isinstance(settings, dict) or not isinstance(aliases, dict):
-        raise CheckpointError("'kind', 'model' or 'aliases' is missing", where=str(folder / CONFIG))
+    key = "kind" if config["format"] == 1 else "architecture"
+    name, settings, aliases = (config.get(each) for each in (key, "model", "aliases"))
+    if not isinstance(name, str) or not isinstance(settings, dict) or not isinstance(aliases, dict):
+        raise CheckpointError(f"{key!r}, 'model' or 'aliases' is missing", where=str(folder / CONFIG))
     quantized = config.get("quantized")
     if quantized not in (None, INT8):
         raise CheckpointError(f"'quantized' is {quantized!r}, not {INT8!r}", where=str(folder / CONFIG))
@@ -432,10 +433,12 @@ def load_checkpoint(folder: Path) -> Checkpoint:
         )
     tensors = (StoredTensors if quantized is None else QuantizedTensors)(folder / WEIGHTS)
     digest = tensors.digest(raw)
-    for name, original in aliases.items():
+    for alias, original in aliases.items():
         if not isinstance(original, str) or original not in tensors:
-            raise CheckpointError(f"{name!r} stands for {original!r}, which is missing", where=str(folder))
-        tensors.alias(name, original)
+            raise CheckpointError(
+                f"{alias!r} is an alias of {original!r}, which is missing", where=str(folder)
+            )
+        tensors.alias(alias, original)
     if config["format"] == 1:
         config = _of_format_1(folder, config)
     specials = _special_ids(config.get("special_ids"), str(folder / CONFIG))
@@ -456,12 +459,12 @@ def load_checkpoint(folder: Path) -> Checkpoint:
             where=str(folder / CONFIG),
         )
     if quantized is None:
-        for name, vocab in ((SOURCE_WORDS, source), *((name, target) for name in TARGET_WORDS)):
-            if vocab is not None and tensors.shapes.get(name, (0,))[0] > len(vocab):
-                tensors.read_first(name, len(vocab))
+        for words, vocab in ((SOURCE_WORDS, source), *((each, target) for each in TARGET_WORDS)):
+            if vocab is not None and tensors.shapes.get(words, (0,))[0] > len(vocab):
+                tensors.read_first(words, len(vocab))
     return Checkpoint(
         folder=folder,
-        kind=kind,
+        architecture=name,
         settings=settings,
         tensors=tensors,
         input=input,
@@ -506,8 +509,8 @@ def read_config(checkpoint: Checkpoint) -> TransformerConfig:
     """
     where, stored = str(checkpoint.folder), checkpoint.tensors
     try:
-        kind = architecture(checkpoint.kind)
-        config = kind.config.from_dict(checkpoint.settings)
+        declared = architecture(checkpoint.architecture)
+        config = declared.config.from_dict(checkpoint.settings)
     except UsageError as error:
         raise CheckpointError(error.message, where=where) from error
     sizes = {"tgt_vocab": checkpoint.output.vocab}
@@ -521,9 +524,10 @@ def read_config(checkpoint: Checkpoint) -> TransformerConfig:
             raise CheckpointError(
                 f"the model pads with {config.pad}, its dictionary with {vocab.pad}", where=where
             )
-        if not kind.autoregressive and vocab.specials != FAIRSEQ:
+        if not declared.autoregressive and vocab.specials != FAIRSEQ:
             raise CheckpointError(
-                f"the special ids are {vocab.specials}, those of a {kind.name} model {FAIRSEQ}", where=where
+                f"the special ids are {vocab.specials}, those of a {declared.name} model {FAIRSEQ}",
+                where=where,
             )
     for side, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
         found = {name.split(".")[1] for name in stored if name.startswith(f"{side}_layers.")}

@@ -66,15 +66,15 @@ class Filters:
         """
         if not source.strip() or not output.strip():
             return "empty"
-        given, said = encode(source), write(output)
-        short, long = sorted((len(given), len(said)))
+        given, written = encode(source), write(output)
+        short, long = sorted((len(given), len(written)))
         if self.drop_longer and long > self.drop_longer:
             return "longer"
         if self.drop_ratio and long > self.drop_ratio * short:
             return "ratio"
         if self.drop_copies and overlap(source.split(), output.split()) >= self.drop_copies:
             return "copies"
-        if self.drop_repeats and longest_run(said) > max(self.drop_repeats, longest_run(given)):
+        if self.drop_repeats and longest_run(written) > max(self.drop_repeats, longest_run(given)):
             return "repeats"
         return None
 

@@ -78,7 +78,7 @@ class GraphTrace:
         words: For each of them its likeliest words and their log-probabilities, best first.
         links: Edges between them: from, to, log-probability.
         path: Vertices of the best output's path, from 0 to the last; empty where all paths count together.
-        said: The word at each vertex of the path after the first.
+        emitted: The word at each vertex of the path after the first.
     """
 
     size: int
@@ -86,7 +86,7 @@ class GraphTrace:
     words: tuple[tuple[tuple[int, float], ...], ...]
     links: tuple[tuple[int, int, float], ...]
     path: tuple[int, ...] = ()
-    said: tuple[int, ...] = ()
+    emitted: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 
 from nartk.passes import FloatArray, IntArray, Limits, Ragged, Scores, Source, Want
 from nartk.vocab import Vocab
+
+T = TypeVar("T", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,15 @@ class Graphs:
     sizes: IntArray
     features: FloatArray
     links: tuple[FloatArray, ...]
+
+    @property
+    def begins(self) -> IntArray:
+        """[B], the first of the N vertices of each graph."""
+        return (np.cumsum(self.sizes) - self.sizes).astype(np.int32)
+
+    def split(self, values: npt.NDArray[T]) -> list[npt.NDArray[T]]:
+        """Values [N,...] of all vertices as those of each graph, [L,...]."""
+        return np.split(values, self.begins[1:])
 
 
 class ParallelScorer(Protocol):

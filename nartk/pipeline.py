@@ -31,16 +31,13 @@ from nartk.errors import (
     requiring_torch,
 )
 from nartk.hypothesis import DecodeStats, Hypothesis, Request, Result
-from nartk.parallel import BlockScorer, CanvasScorer, FrameScorer, GraphScorer
-from nartk.passes import PassScorer, Source
+from nartk.passes import Source
 from nartk.registry import (
     make_strategy,
     options_of,
-    protocols,
     require_drafts_reader,
     require_protocol,
     signature,
-    speaks,
 )
 from nartk.replicas import require_replicable, run_replicas
 
@@ -51,8 +48,6 @@ if TYPE_CHECKING:
 TYPES = ("fp32", "bf16", "fp16", "int8")  # fp16: on a GPU alone; int8: on the engine alone
 SHIPPED = ("gec-en",)  # models inside the package, the default first
 WITHOUT_BOTH = f"{WITHOUT_TORCH}, or install nartk with its engine, from a wheel or with a C++17 compiler"
-# What strategies over arrays need of a model.
-ARRAYS = frozenset((PassScorer, FrameScorer, CanvasScorer, BlockScorer, GraphScorer))
 KEPT = 4  # other models that a model keeps loaded, those used last
 _UNQUANTIZED = "name the model that it was made of"
 Drafts: TypeAlias = Sequence[str | Sequence[str]]  # of each line one or several
@@ -104,28 +99,15 @@ class Model:
         self.dtype = dtype
         self.replicas = replicas
         self._engine = engine
-        self._helpers: dict[tuple[str, str, str], Model] = {}  # the one used last is the last
+        self._others: dict[tuple[str, str, str], Model] = {}  # the one used last is the last
 
     @cached_property
     def passes(self) -> Any:
-        """What strategies over arrays see of it: a protocol of `nartk.passes` or `nartk.parallel`."""
+        """What strategies see of it: a protocol of `nartk.passes` or `nartk.parallel`."""
         if self._engine is not None:
             return self._engine
         with requiring_torch("decoding without the engine", fix=WITHOUT_BOTH):
-            from nartk.models.array_scorers import arrays_of
-
-        found = architecture(self.checkpoint.kind)
-        return found.scorer(**self._network()) if found.autoregressive else arrays_of(self.scorer)
-
-    @cached_property
-    def scorer(self) -> Any:
-        """What strategies over tensors see of it, which takes torch."""
-        found = architecture(self.checkpoint.kind)
-        if found.autoregressive:
-            return self.passes
-        if self._engine is None:
-            return found.scorer(**self._network())
-        return found.tensors(self._engine, self.config)
+            return architecture(self.checkpoint.architecture).scorer(**self._network())
 
     def _network(self) -> dict[str, Any]:
         """What the scorers in torch are made of."""
@@ -146,10 +128,7 @@ class Model:
         Raises:
             StrategyMismatchError: The model speaks no protocol that it needs.
         """
-        scorer = self.scorer if ARRAYS.isdisjoint(protocols(strategy)) else self.passes
-        if speaks(strategy, scorer):
-            return scorer
-        return require_protocol(strategy, self.scorer, self.passes)
+        return require_protocol(strategy, self.passes)
 
     @property
     def is_exact(self) -> bool:
@@ -192,35 +171,35 @@ class Model:
         Raises:
             CheckpointError: Another model, or what is stored, is corrupt.
             StrategyMismatchError: The model, or another one that an option names, is of the wrong
-                architecture or has less room than the model.
+                architecture or has fewer positions than the model.
             VocabMismatchError: Another model reads or writes other words.
             SwappedModelsError: Another model, which should be smaller, is larger than the model.
         """
         made = make_strategy(name, options)
         self.scorer_for(made)
-        helpers = {}
+        auxiliary = {}
         for key, item in options_of(name).items():
             other = getattr(made, key)
             if not item.metadata["model"] or not other:
                 continue
-            helper = self._helper(other)
-            mine, theirs = self.checkpoint, helper.checkpoint
+            found = self._other(other)
+            mine, theirs = self.checkpoint, found.checkpoint
             mine.input.require_equal(theirs.input, "the model", f"{key} {other!r}")
             mine.target_vocab.require_equal(theirs.target_vocab, "the model", f"{key} {other!r}")
             for side in ("max_source_len", "max_target_len"):
-                room, wanted = (getattr(each.config, side) for each in (helper, self))
-                if room < wanted:
+                capacity, wanted = (getattr(each.config, side) for each in (found, self))
+                if capacity < wanted:
                     raise StrategyMismatchError(
-                        f"{key} {other!r} has a `{side}` of {room} tokens, the model one of {wanted}",
+                        f"{key} {other!r} has a `{side}` of {capacity} tokens, the model one of {wanted}",
                         fix="train it with the model's lengths",
                     )
-            if item.metadata["smaller"] and helper.parameters > self.parameters:
+            if item.metadata["smaller"] and found.parameters > self.parameters:
                 raise SwappedModelsError(
-                    f"{key} {other!r} has {helper.parameters:,} parameters, the model {self.parameters:,}",
+                    f"{key} {other!r} has {found.parameters:,} parameters, the model {self.parameters:,}",
                     fix="swap them: the smaller model drafts for the larger one",
                 )
-            made = replace(made, **{key: helper.checkpoint.fingerprint})
-            helpers[key] = helper.passes if item.metadata["arrays"] else helper.scorer
+            made = replace(made, **{key: found.checkpoint.fingerprint})
+            auxiliary[key] = found.passes
             from nartk import calibration
 
             added, unfit = calibration.apply(
@@ -228,30 +207,30 @@ class Model:
                 made,
                 options,
                 model=self.checkpoint.fingerprint,
-                drafter=helper.checkpoint.fingerprint,
+                drafter=found.checkpoint.fingerprint,
             )
             if unfit:
                 tell(unfit)
             made = replace(made, **added)
-        if helpers:
-            made = replace(made, helpers=helpers)
-        made.check_helpers()
+        if auxiliary:
+            made = replace(made, auxiliary=auxiliary)
+        made.check_auxiliary()
         if self.replicas > 1:
             require_replicable(made, self.scorer_for(made))
         return made
 
-    def _helper(self, name: str) -> Model:
+    def _other(self, name: str) -> Model:
         """Another model, on this one's device and in its type: read only if it is not among those kept."""
         key = (os.path.realpath(model_folder(name)), self.device, self.dtype)
-        helper = self._helpers.pop(key, None)
-        if helper is None:
+        found = self._others.pop(key, None)
+        if found is None:
             checkpoint = load_checkpoint(model_folder(name))
             dtype = self.dtype if checkpoint.quantized is None else None
-            helper = _serve(checkpoint, self.device, dtype, threads=self.threads)
-        self._helpers[key] = helper
-        if len(self._helpers) > KEPT:
-            del self._helpers[next(iter(self._helpers))]
-        return helper
+            found = _serve(checkpoint, self.device, dtype, threads=self.threads)
+        self._others[key] = found
+        if len(self._others) > KEPT:
+            del self._others[next(iter(self._others))]
+        return found
 
     def signature(self, strategy: Any) -> str:
         """What reproduces a result of this model with a strategy."""
@@ -512,7 +491,7 @@ def _serve(
             f"--dtype is {dtype!r}, but {str(checkpoint.folder)!r} holds {stored} weights",
             fix=f"use --dtype {stored}, or {_UNQUANTIZED}",
         )
-    found, config = architecture(checkpoint.kind), read_config(checkpoint)
+    found, config = architecture(checkpoint.architecture), read_config(checkpoint)
     by_torch = tuple(type for type in TYPES if type != "int8" and (type != "fp16" or device != "cpu"))
     if dtype == "fp16" and device == "cpu":
         types = engine.TYPES if found.engine_at is not None and engine.available() else by_torch
@@ -536,7 +515,7 @@ def _serve(
     if dtype == "int8":
         others = f"choose from {', '.join(by_torch)}"
         raise UsageError(
-            f"--dtype {dtype} needs the engine, which does not serve a {checkpoint.kind} on {device}",
+            f"--dtype {dtype} needs the engine, which does not serve a {checkpoint.architecture} on {device}",
             fix=others if stored is None else f"use nartk's engine on --device cpu, or {_UNQUANTIZED}",
         )
     what = f"a {found.name} model in {dtype}" + (" without the engine" if on_engine else "")
@@ -553,7 +532,7 @@ def _words_of(checkpoint: Checkpoint) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if checkpoint.input.vocab is not None:
         found["source_vocab"] = checkpoint.input.vocab
-    if architecture(checkpoint.kind).autoregressive:
+    if architecture(checkpoint.architecture).autoregressive:
         found["start_token"] = checkpoint.start_token
     return found
 
@@ -588,7 +567,7 @@ def load_network(checkpoint: Checkpoint) -> Transformer:
             fix=_UNQUANTIZED,
         )
     config = read_config(checkpoint)
-    model: Transformer = architecture(checkpoint.kind).network(config)
+    model: Transformer = architecture(checkpoint.architecture).network(config)
     model.load_state_dict({name: torch.from_numpy(array) for name, array in checkpoint.tensors.items()})
     return model
 

@@ -37,7 +37,6 @@ def option(
     above: float | None = None,
     model: bool = False,
     smaller: bool = False,
-    arrays: bool = False,
     does_nothing: bool = False,
 ) -> Any:
     """Declares an option of a strategy, a drafter or a metric.
@@ -49,15 +48,13 @@ def option(
         low, high: Its bounds, included.
         above: A bound that is not included.
         model: It names another model, which is loaded beside the first; the strategy finds its scorer in
-            ``helpers`` and the model's fingerprint as the option's value.
+            ``auxiliary`` and the model's fingerprint as the option's value.
         smaller: That model has at most as many parameters as the first, or they are probably swapped.
-        arrays: The strategy asks that model over arrays (`Model.passes`), not over tensors.
         does_nothing: Its default does: signatures leave it out there.
     """
     rules = {"help": help, "choices": choices, "low": low, "high": high, "above": above}
-    models = {"model": model, "smaller": smaller, "arrays": arrays}
-    more = {"does_nothing": does_nothing}
-    return dataclasses.field(default=default, metadata=rules | models | more)
+    models = {"model": model, "smaller": smaller}
+    return dataclasses.field(default=default, metadata={**rules, **models, "does_nothing": does_nothing})
 
 
 class Registry:

@@ -19,10 +19,10 @@ _Outcome: TypeAlias = Result | BaseException | None  # None: a part has ended
 
 
 def require_replicable(strategy: Any, scorer: Any) -> None:
-    """Raises StrategyMismatchError where a strategy, or another model of it, decodes with torch's tensors."""
-    if not all(isinstance(each, Replicable) for each in (scorer, *strategy.helpers.values())):
+    """Raises StrategyMismatchError where a strategy, or another model of it, decodes in torch."""
+    if not all(isinstance(each, Replicable) for each in (scorer, *strategy.auxiliary.values())):
         raise StrategyMismatchError(
-            f"--replicas with strategy {strategy.name!r}, which decodes with tensors here",
+            f"--replicas with strategy {strategy.name!r}, of which torch serves a model here",
             fix="leave --replicas out, or choose greedy or iad",
         )
 
@@ -39,8 +39,8 @@ def run_replicas(
 
     def decode(part: Sequence[Request]) -> None:
         try:
-            helpers = {name: each.replica(stop.is_set) for name, each in strategy.helpers.items()}
-            own = replace(strategy, helpers=helpers)
+            auxiliary = {name: each.replica(stop.is_set) for name, each in strategy.auxiliary.items()}
+            own = replace(strategy, auxiliary=auxiliary)
             for result in own.run(scorer.replica(stop.is_set), part, **settings):
                 finished.put(result)
             finished.put(None)

@@ -49,7 +49,7 @@ class Difference:
     approximate: bool = False
 
     @property
-    def kind(self) -> str:
+    def category(self) -> str:
         """``tie``, ``bug`` or ``deviation``; ``scores`` where only the log-probabilities differ."""
         if self.expected == self.found:
             return "scores"
@@ -80,7 +80,7 @@ class Trial:
     @property
     def passed(self) -> bool:
         """Whether the promise was kept: no difference, or where not even bits are promised none but ties."""
-        return all(each.kind == "tie" and not self.exact for each in self.differences)
+        return all(each.category == "tie" and not self.exact for each in self.differences)
 
 
 class Verifier:
@@ -203,8 +203,8 @@ def measure(
     The ways: token by token, four at a time or all in one pass, alone or beside rows of other sources.
     """
     alone = _logits(scorer, [source], tokens, width=1)
-    ways = [([source, *peers], 1), ([source], len(tokens) + 1), ([source, *peers], 4)]
-    others = [_logits(scorer, sources, tokens, width=width) for sources, width in ways]
+    layouts = [([source, *peers], 1), ([source], len(tokens) + 1), ([source, *peers], 4)]
+    others = [_logits(scorer, sources, tokens, width=width) for sources, width in layouts]
     return alone[-1], max(float(np.abs(other - alone).max()) for other in others)
 
 

@@ -129,11 +129,11 @@ def costs(folder: Path, output: Path) -> None:
     """What a token costs by batch, length, threads and replicas; and the share of loop and drafter."""
     batch, share = (json.loads((folder / f"costs.{name}.json").read_text()) for name in ("batch", "share"))
     by_length = {
-        kind: {
+        input_: {
             int(path.name.split(".")[2]): json.loads(path.read_text())
-            for path in folder.glob(f"costs.{kind}.*.json")
+            for path in folder.glob(f"costs.{input_}.*.json")
         }
-        for kind in ("text", "random")
+        for input_ in ("text", "random")
     }
     engines = folder / "bench.engine.json"
     threads = json.loads(engines.read_text()) if engines.is_file() else None
@@ -143,15 +143,15 @@ def costs(folder: Path, output: Path) -> None:
         table(["engine", "type", "batch", *(f"{n} ms" for n in names), "draft and loop"], _shares(share))
     )
     lengths = [
-        (kind, str(length), each["engine"], each["dtype"], f"{_cost(each):.0f}", times(each))
-        for kind, runs in by_length.items()
+        (input_, str(length), each["engine"], each["dtype"], f"{_cost(each):.0f}", times(each))
+        for input_, runs in by_length.items()
         for length in sorted(runs)
         for _, each in rows(runs[length])
     ]
     parts.append(table(["sources", "tokens", "engine", "type", "µs a token", "x greedy"], lengths))
     if threads is not None:
         parts.append(table(["engine", "type", "threads", "batch", "tokens/s"], _by_threads(threads)))
-    runs = [batch, share, *(found for kind in by_length.values() for _, found in sorted(kind.items()))]
+    runs = [batch, share, *(found for input_ in by_length.values() for _, found in sorted(input_.items()))]
     output.with_suffix(".md").write_text(page("What a token costs", runs, parts))
 
     def by_batch(axes: Any) -> None:
@@ -162,8 +162,8 @@ def costs(folder: Path, output: Path) -> None:
         curves(
             axes,
             (
-                (f"{_name(each)}, {kind}", length, _cost(each))
-                for kind, found in by_length.items()
+                (f"{_name(each)}, {input_}", length, _cost(each))
+                for input_, found in by_length.items()
                 for length in sorted(found)
                 for _, each in rows(found[length])
             ),
@@ -243,13 +243,13 @@ def picture(output: Path, panels: Sequence[Callable[[Any], None]]) -> None:
 
 def lines(text: Path, length: int, output: Path) -> None:
     """Writes lines of `length` source tokens of the shipped model, eos included, made of a text's words."""
-    tokenizer = nartk.load().checkpoint.source_tokenizer
+    model = nartk.load()
     found, words = [], iter(text.read_text(encoding="utf-8").split())
     while len(found) < COUNT:
         line = ""
-        while len(tokenizer.encode(line)) + 1 < length:
+        while len(model.encode(line)) < length:
             line = f"{line} {next(words)}".strip()
-        if len(tokenizer.encode(line)) + 1 == length:
+        if len(model.encode(line)) == length:
             found.append(line)
     output.write_text("".join(f"{line}\n" for line in found), encoding="utf-8")
 

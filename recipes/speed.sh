@@ -133,7 +133,8 @@ drafts() {
   for d in 128:3:150 256:6:60 512:6:24 1024:6:10; do
     IFS=: read -r d layers count <<<"$d"
     [ -z "$quick" ] || d=$((d / 4)) layers=2
-    python "$here/mt/larger.py" mt/teacher/model --output "larger.$d" --d-model "$d" --layers "$layers"
+    [ "larger.$d/config.json" -nt mt/teacher/model/config.json ] ||
+      python "$here/mt/larger.py" mt/teacher/model --output "larger.$d" --d-model "$d" --layers "$layers"
     # shellcheck disable=SC2046
     measure "drafts.$d" "larger.$d" mt/text/test.en $(limit "$count") --threads 1 --batch-size 1 --together \
       --dtype fp32,int8 --strategies "$list" "${rounds[@]}"

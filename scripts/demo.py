@@ -19,7 +19,7 @@ def timed(model: nartk.Model, lines: list[str], strategy: str) -> tuple[float, l
     return time.perf_counter() - start, found
 
 
-def _said(hypothesis: Hypothesis) -> tuple[object, ...]:
+def _printed(hypothesis: Hypothesis) -> tuple[object, ...]:
     return hypothesis.tokens, hypothesis.positional_scores
 
 
@@ -49,7 +49,7 @@ def main() -> int:
         ratios.append(slow / fast)
     speedup = statistics.median(ratios)
     print(f"speed-up over greedy, one sentence at a time: {speedup:.1f}x (median of {ROUNDS})")
-    same = [_said(each) for each in reference] == [_said(each) for each in found]
+    same = [_printed(each) for each in reference] == [_printed(each) for each in found]
     print("identical to greedy" if same else "NOT identical to greedy")
     print(run.signature, file=sys.stderr)
     return 0 if same else 1

@@ -18,7 +18,7 @@ from support.scripted_passes import EOS, ScriptedPasses, Table, TablePasses, dec
 import nartk.decoders.beam as beam_module
 from nartk.decoders.loop.drafter import Draft
 from nartk.decoders.loop.trees import merged
-from nartk.decoders.search.beam_drafts import Successors
+from nartk.decoders.search.beam_drafts import AdjacencyMatrix
 from nartk.decoders.search.beam_rows import Beam
 from nartk.decoders.search.beam_search import Packed
 from nartk.errors import PassError, UsageError
@@ -288,7 +288,7 @@ def test_without_drafts_every_token_takes_a_pass() -> None:
 
 def test_successors_are_the_last_ones_seen() -> None:
     rng = random.Random(0)
-    known, twin = Successors(), dict[int, list[int]]()
+    known, twin = AdjacencyMatrix(), dict[int, list[int]]()
     for _ in range(150):
         last, best = rng.randrange(9), rng.sample(range(9), 3)
         known.learn(last, np.array(best, np.int32))
@@ -297,7 +297,7 @@ def test_successors_are_the_last_ones_seen() -> None:
     for first in range(9):
         (second, _), chain = twin[first], known.chain(first, 3)
         assert chain == [second, twin[second][0], twin[twin[second][0]][0]]
-    assert Successors().chain(4, 3) == []
+    assert AdjacencyMatrix().chain(4, 3) == []
 
 
 def test_drafts_that_nobody_makes_are_refused() -> None:

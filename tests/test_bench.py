@@ -214,7 +214,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         network = small_network(kind, len(vocab), seed)
         save_checkpoint(
             folder / name,
-            kind=kind,
+            architecture=kind,
             settings=dataclasses.asdict(network.config),
             tensors=network.state_dict(),
             source_vocab=vocab,

@@ -31,7 +31,7 @@ from support.transformers_small import random_requests
 from nartk.cli.decode import main
 from nartk.decoders.bild import DISTANCES, Rollback, kl_divergence
 from nartk.decoders.loop import loop
-from nartk.decoders.loop.acceptance import Judgement, Verified
+from nartk.decoders.loop.acceptance import DraftOutcome, Verified
 from nartk.decoders.loop.rows import Row
 from nartk.errors import PassError, UsageError
 from nartk.hypothesis import Request, Result, TokenTrace
@@ -175,20 +175,20 @@ def test_it_is_the_published_algorithm_at_full_size() -> None:
 class Late(Rollback):
     """Known to be wrong: a word is accepted if the one before it should be."""
 
-    def judge(self, row: Row, first: int, verified: Verified) -> Iterator[Judgement]:
+    def judge(self, row: Row, first: int, verified: Verified) -> Iterator[DraftOutcome]:
         before = True
-        for judged in super().judge(row, first, verified):
-            yield judged._replace(is_accepted=before)
-            before = judged.is_accepted
+        for outcome in super().judge(row, first, verified):
+            yield outcome._replace(is_accepted=before)
+            before = outcome.is_accepted
 
 
 class Lenient(Rollback):
     """Known to be wrong: eos is accepted whatever the model says, as in the published code."""
 
-    def judge(self, row: Row, first: int, verified: Verified) -> Iterator[Judgement]:
-        judgements = super().judge(row, first, verified)
-        for token, judged in zip(row.draft.tokens[first:], judgements, strict=True):
-            yield Judgement(True, EOS, judged.log_prob) if token == EOS else judged
+    def judge(self, row: Row, first: int, verified: Verified) -> Iterator[DraftOutcome]:
+        outcomes = super().judge(row, first, verified)
+        for token, outcome in zip(row.draft.tokens[first:], outcomes, strict=True):
+            yield DraftOutcome(True, EOS, outcome.log_prob) if token == EOS else outcome
 
 
 @pytest.mark.parametrize("rule", [Late, Lenient])

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from support.parallel_models import canvas_of
 from support.transformers_small import padded, vocabulary
 
-from nartk.models.blockwise import MASK, Blockwise, BlockwiseConfig, BlockwiseScorer
+from nartk.models.blockwise import MASK, Blockwise, BlockwiseConfig
 from nartk.models.nar import NarTraining
-from nartk.scorer import Source
+from nartk.models.parallel_reference import BlockwiseReference
+from nartk.passes import Want
 
 WORDS, EOS = 24, 2
 TINY = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 2, "encoder_ffn": 32, "decoder_ffn": 32}
@@ -109,33 +112,6 @@ class _Loss(torch.nn.Module):
         return self.model.losses(source, target, training=training, update=0).total
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_row_of_a_batch_is_filled_as_it_is_alone(dtype: torch.dtype, device: torch.device) -> None:
-    rng = random.Random(5)
-    model = network()
-    scorer = BlockwiseScorer(model, vocabulary(WORDS), dtype=dtype, device=device)
-    sources = [sentence(rng, 31) for _ in range(9)]
-    canvases = [[*sentence(rng, 60)[:-1], *[MASK] * 5] for _ in sources]
-
-    def fill(rows: list[int]) -> torch.Tensor:
-        tokens = padded([sources[i] for i in rows]).to(device)
-        lengths = torch.tensor([len(sources[i]) for i in rows], device=device)
-        counts = torch.tensor([len(canvases[i]) for i in rows], device=device)
-        state = scorer.read(Source(tokens, lengths))
-        return scorer.fill(padded([canvases[i] for i in rows]).to(device), counts, state)
-
-    together = fill(list(range(9)))
-    for i, canvas in enumerate(canvases):
-        assert torch.equal(fill([i])[0], together[i, : len(canvas)])
-        memory, mask = model.encode(torch.tensor([sources[i]]))
-        tokens = torch.tensor([canvas])
-        wanted = model.logits(tokens, torch.ones_like(tokens, dtype=torch.bool), memory, mask)[0]
-        tolerance = 1e-4 if dtype == torch.float32 else 0.5
-        torch.testing.assert_close(
-            together[i, : len(canvas)].float().cpu(), wanted, atol=tolerance, rtol=tolerance
-        )
-
-
 def test_it_learns_to_go_on_where_a_prefix_ends() -> None:
     """Targets count on from the source's first word; the drafter must say the next five words at once."""
     torch.manual_seed(6)
@@ -154,51 +130,14 @@ def test_it_learns_to_go_on_where_a_prefix_ends() -> None:
         losses = model.losses(source, target, training=training, update=update)
         (losses.total / losses.tokens).backward()
         optimizer.step()
-    scorer = BlockwiseScorer(model, vocabulary(WORDS))
-    state = scorer.read(Source(source, torch.full((len(firsts),), 2)))
+    scorer = BlockwiseReference(model, vocabulary(WORDS))
     starts = [rng.randrange(8) for _ in targets]
     canvases = [[*target[:start], *[MASK] * 5] for target, start in zip(targets, starts, strict=True)]
-    lengths = torch.tensor([len(canvas) for canvas in canvases])
-    words = scorer.fill(padded(canvases), lengths, state).argmax(-1).tolist()
+    filled = scorer.fill(canvas_of(scorer.encode(firsts), canvases), Want()).best
+    words = np.split(filled, np.cumsum([len(canvas) for canvas in canvases])[:-1])
     right = total = 0
     for said, target_row, start in zip(words, targets, starts, strict=True):
         wanted = target_row[start : start + 5]
-        right += sum(map(int.__eq__, said[start : start + len(wanted)], wanted))
+        right += int((said[start : start + len(wanted)] == wanted).sum())
         total += len(wanted)
     assert right > 0.95 * total
-
-
-@torch.inference_mode()
-def farthest(rng: random.Random, device: torch.device) -> float:
-    """How far logits of fast mode lie from the network's own, for rows of equal lengths and of others."""
-    model = network()
-    scorer = BlockwiseScorer(model, vocabulary(WORDS), device=device).mode(exact=False)
-    found = 0.0
-    for equal in (False, True):
-        sources = [sentence(rng, 12) for _ in range(4)]
-        canvases = [[*sentence(rng, 9)[:-1], *[MASK] * 5] for _ in sources]
-        if equal:
-            sources, canvases = sources[:1] * 4, canvases[:1] * 4
-        for count, wider in ((1, 0), (4, 0), (1, 3), (4, 3)):  # a canvas may be wider than all rows' places
-            source, canvas = padded(sources[:count]), F.pad(padded(canvases[:count]), (0, wider), value=MASK)
-            lengths = torch.tensor([len(row) for row in canvases[:count]])
-            state = scorer.read(
-                Source(source.to(device), torch.tensor([len(row) for row in sources[:count]], device=device))
-            )
-            filled = scorer.fill(canvas.to(device), lengths.to(device), state)
-            for row, (said, own) in enumerate(zip(canvases, filled.cpu(), strict=False)):
-                memory, mask = model.encode(torch.tensor([sources[row]]))
-                kept = torch.ones(1, len(said), dtype=torch.bool)
-                wanted = model.logits(torch.tensor([said]), kept, memory, mask)[0]
-                found = max(found, float((own[: len(said)] - wanted).abs().max()))
-                assert not own[len(said) :].any()
-    return found
-
-
-def test_fast_mode_says_what_the_network_says(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert farthest(random.Random(6), device) < 1e-4
-    # Known to be wrong: padding that is seen.
-    monkeypatch.setattr(
-        BlockwiseScorer, "hide", lambda self, hidden: torch.zeros_like(hidden, dtype=self.dtype)
-    )
-    assert farthest(random.Random(6), device) > 1e-2

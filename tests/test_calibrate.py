@@ -225,7 +225,7 @@ def test_speeds_are_paired_by_round() -> None:
     assert [each.drop for each in found.points] == [Drop(1.0, 1.0, 1.0, 1.0), Drop(0.0, 0.0, 0.0, 0.0)]
     assert [each.score for each in found.points] == [4.0, 5.0]
     assert (found.greedy.speeds, found.greedy.drop.drop) == ((1.0, 1.0, 1.0), 0.0)
-    assert {(each.passes, each.steps, each.drafted) for each in found.points} == {(0.4, 1.5, 1.3)}
+    assert {(each.passes, each.drafter_passes, each.drafted) for each in found.points} == {(0.4, 1.5, 1.3)}
     # Each round begins with another one.
     assert twin.calls == [(name, 9) for name in (None, "a", "b", "a", "b", None, "b", None, "a")]
     # Known to be wrong: the ratio of the medians.
@@ -465,7 +465,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
     save_checkpoint(
         root / "blockwise",
-        kind="blockwise",
+        architecture="blockwise",
         settings=asdict(network.config),
         tensors=network.state_dict(),
         source_vocab=vocab,

@@ -50,7 +50,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     tensors = {"w": torch.randn(3, 4), "half": torch.randn(5).half(), "brain": torch.randn(2).bfloat16()}
     save_checkpoint(
         tmp_path / "m",
-        kind="transformer",
+        architecture="transformer",
         settings={"d_model": 4, "dropout": 0.1},
         tensors=tensors,
         source_vocab=source,
@@ -58,7 +58,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
         card="# card\n",
     )
     read = load_checkpoint(tmp_path / "m")
-    assert (read.kind, read.settings) == ("transformer", {"d_model": 4, "dropout": 0.1})
+    assert (read.architecture, read.settings) == ("transformer", {"d_model": 4, "dropout": 0.1})
     assert read.source_vocab == source
     assert read.target_vocab == target
     assert read.tensors.types == {"w": "F32", "half": "F16", "brain": "BF16"}
@@ -121,7 +121,13 @@ def test_tensors_that_share_memory_are_stored_once(tmp_path: Path) -> None:
     shared, vocab = torch.randn(4, 4), Vocab.from_words(WORDS)
     tensors = {"embedding": shared, "output": shared, "transposed": shared.t(), "first": shared[0]}
     save_checkpoint(
-        tmp_path, kind="x", settings={}, tensors=tensors, source_vocab=vocab, target_vocab=vocab, card=""
+        tmp_path,
+        architecture="x",
+        settings={},
+        tensors=tensors,
+        source_vocab=vocab,
+        target_vocab=vocab,
+        card="",
     )
     assert load_file(tmp_path / WEIGHTS).keys() == {"embedding", "transposed", "first"}
     read = load_checkpoint(tmp_path)
@@ -262,10 +268,13 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
     "eos is pad": (config_with(special_ids=ids(eos=1)), "that of two symbols"),
     "eos beyond the words": (config_with(special_ids=ids(eos=99)), "</s> has id 99, but there are"),
     "another padding in the words": (config_with(special_ids=ids(pad=4)), "the model pads with 1"),
-    "no settings": (config_with(model=None), "'kind', 'model' or 'aliases' is missing"),
-    "kind is a number": (config_with(kind=7), "'kind', 'model' or 'aliases' is missing"),
-    "alias of nothing": (config_with(aliases={"x": "y"}), "'x' stands for 'y', which is missing"),
-    "alias is a list": (config_with(aliases={"x": ["y"]}), "'x' stands for ['y'], which is missing"),
+    "no settings": (config_with(model=None), "'architecture', 'model' or 'aliases' is missing"),
+    "architecture is a number": (
+        config_with(architecture=7),
+        "'architecture', 'model' or 'aliases' is missing",
+    ),
+    "alias of nothing": (config_with(aliases={"x": "y"}), "'x' is an alias of 'y', which is missing"),
+    "alias is a list": (config_with(aliases={"x": ["y"]}), "'x' is an alias of ['y'], which is missing"),
     "unknown setting": (setting(d_mode=32), "unknown model setting 'd_mode'"),
     "setting is text": (setting(d_model="32"), "model setting 'd_model' is '32', not a int"),
     "setting is a fraction": (setting(d_model=32.0), "model setting 'd_model' is 32.0, not a int"),
@@ -393,7 +402,7 @@ def test_no_model_there(tmp_path: Path) -> None:
 
 
 def test_an_architecture_that_is_not_known(folder: Path) -> None:
-    config_with(kind="paraformer")(folder)
+    config_with(architecture="paraformer")(folder)
     with pytest.raises(UnsupportedCheckpointError) as caught:
         nartk.load(folder)
     known = "blockwise, ctc, dag, nat, transformer"

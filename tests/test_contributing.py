@@ -148,7 +148,7 @@ def looped_model(folder: Path) -> tuple[Any, Vocab]:
         max_source_len=30, max_target_len=30,
     )  # fmt: skip
     network = found.network(config).eval()
-    settings = {"kind": "looped", "settings": asdict(config), "card": "# Random\n"}
+    settings = {"architecture": "looped", "settings": asdict(config), "card": "# Random\n"}
     save_checkpoint(folder, tensors=network.state_dict(), source_vocab=vocab, target_vocab=vocab, **settings)
     return network, vocab
 
@@ -168,7 +168,7 @@ def test_the_architecture_decodes_as_its_reference_does(tmp_path: Path) -> None:
     """The engine's passes against the network's, in eager torch; and greedy search by all strategies."""
     network, vocab = looped_model(tmp_path / "model")
     model = nartk.load(str(tmp_path / "model"))
-    assert model.checkpoint.kind == "looped"
+    assert model.checkpoint.architecture == "looped"
     lines = ["she goes to the cat", "he sees me today"]
     greedy = model.decode(lines, "greedy")
     assert [each.tokens for each in model.decode(lines, "iad", adaptive=False)] == [

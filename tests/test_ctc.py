@@ -7,18 +7,21 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from support.labellings import INF, all_outputs, collapsed
+from support.scripted import decode
+from support.scripted_graphs import ScriptedFrames
 from torch import Tensor
 
 from nartk.decoders.ctc_greedy import best_path
-from nartk.decoders.ctc_search import collapse, prefix_beam_search
-from nartk.decoders.ngram_lm import NGram, read_arpa
+from nartk.decoders.graphs.ngram_lm import read_arpa
 from nartk.errors import UsageError
+from nartk.hypothesis import Hypothesis, Request
 from nartk.models.ctc_alignment import (
     NO_STATE,
     ctc_best_alignment,
@@ -26,8 +29,8 @@ from nartk.models.ctc_alignment import (
     fewest_frames,
     tokens_of,
 )
-from nartk.scorer import Frames
-from nartk.vocab import Vocab
+from nartk.registry import make_strategy
+from nartk.vocab import SPECIALS, Vocab
 
 # Alignment
 
@@ -172,25 +175,6 @@ def test_alignment_refuses_what_does_not_fit() -> None:
 # Search
 
 
-def test_collapse_merges_runs_and_drops_blanks(device: torch.device) -> None:
-    labels = torch.tensor([[1, 1, 0, 1, 2, 2], [0, 0, 0, 0, 0, 0], [3, 3, 3, 2, 2, 2]], device=device)
-    found = collapse(labels, torch.tensor([6, 6, 2], device=device), 0)
-    assert found.tokens.tolist() == [[1, 1, 2, 0, 0, 0], [0] * 6, [3, 0, 0, 0, 0, 0]]
-    assert found.lengths.tolist() == [3, 0, 1]
-    assert found.places.tolist() == [[0, 0, -1, 1, 2, 2], [-1] * 6, [0, 0, -1, -1, -1, -1]]
-
-
-def test_collapse_equals_the_textbook(device: torch.device) -> None:
-    draw = torch.Generator().manual_seed(0)
-    for length in range(1, 9):
-        labels = torch.randint(0, 3, (64, length), generator=draw)
-        lengths = torch.randint(0, length + 1, (64,), generator=draw)
-        found = collapse(labels.to(device), lengths.to(device), 1)
-        for row in range(64):
-            wanted = collapsed(labels[row, : lengths[row]].tolist(), 1)
-            assert found.tokens[row, : found.lengths[row]].tolist() == list(wanted)
-
-
 def test_greedy_scores_are_those_of_the_frames() -> None:
     rng = np.random.default_rng(0)
     for _ in range(30):
@@ -205,57 +189,55 @@ def test_greedy_scores_are_those_of_the_frames() -> None:
         assert found.score == pytest.approx(scores.sum(), rel=1e-12)
 
 
-def toy_lm(tmp_path: Path) -> NGram:
-    """A bigram model of the words a (0), b (1) and c (3); </s> is 2."""
-    path = tmp_path / "toy.arpa"
-    path.write_text(
-        "\\data\\\nngram 1=5\nngram 2=4\n\n\\1-grams:\n-99\t<s>\t-0.2\n-0.5\t</s>\n-0.4\ta\t-0.3\n"
-        "-0.7\tb\t-0.1\n-1.1\tc\n\n\\2-grams:\n-0.2\t<s> a\n-0.9\ta b\n-0.1\tb b\n-0.6\tc </s>\n\n\\end\\\n"
-    )
-    return read_arpa(path, Vocab(("a", "b", "</s>", "c", "<s>", "<unk>", "<pad>"), 4, 6, 2, 5))
+TOY = Vocab(("a", "b", "</s>", "c", "<s>", "<unk>", "<pad>"), 4, 6, 2, 5)
+IMPOSSIBLE = [4, 5, 6]  # of its words
+TOY_LM = (
+    "\\data\\\nngram 1=5\nngram 2=4\n\n\\1-grams:\n-99\t<s>\t-0.2\n-0.5\t</s>\n-0.4\ta\t-0.3\n"
+    "-0.7\tb\t-0.1\n-1.1\tc\n\n\\2-grams:\n-0.2\t<s> a\n-0.9\ta b\n-0.1\tb b\n-0.6\tc </s>\n\n\\end\\\n"
+)
+
+
+def search(
+    frames: Sequence[np.ndarray], vocab: Vocab, blank: int, *, batch: int = 4, **options: Any
+) -> list[tuple[Hypothesis, ...]]:
+    """What ctc-beam finds in log-probabilities [T,V]."""
+    requests = [Request(i, (i, 2), 99) for i in range(len(frames))]
+    strategy = make_strategy("ctc-beam", options)
+    found = decode(strategy, ScriptedFrames(frames, vocab, blank), requests, batch_size=batch)
+    return [result.hypotheses for result in found]
 
 
 @pytest.mark.parametrize("with_lm", [False, True], ids=["alone", "lm"])
-def test_prefix_beam_search_equals_all_labellings(
-    with_lm: bool, tmp_path: Path, device: torch.device
-) -> None:
-    lm = toy_lm(tmp_path).to(device) if with_lm else None
+def test_prefix_beam_search_equals_all_labellings(with_lm: bool, tmp_path: Path) -> None:
+    path = tmp_path / "toy.arpa"
+    path.write_text(TOY_LM)
+    lm = read_arpa(path, TOY) if with_lm else None
+    weighed = {"lm": str(path), "lm_weight": 0.7} if with_lm else {}
     for seed in range(24):
-        draw = torch.Generator().manual_seed(seed)
+        rng = np.random.default_rng(seed)
         length, blank = 1 + seed % 6, (0, 1, 3)[seed % 3]
-        log_probs = torch.randn(3, length, 4, generator=draw).mul(1.5).log_softmax(-1)
-        if seed % 5 == 0:
-            log_probs[torch.rand(log_probs.shape, generator=draw) < 0.2] = -INF
-            log_probs[:, :, blank] = -1.0
-        lengths = torch.tensor([length, max(1, length - 1), 1])
-        found = prefix_beam_search(
-            Frames(log_probs.to(device), lengths.to(device)),
-            blank=blank,
-            silent=[2],
-            eos=2,
-            beam_size=130,
-            candidates=4,
-            lm=lm,
-            lm_weight=0.7,
-            word_bonus=0.4,
-        )
-        for row, count in enumerate(lengths.tolist()):
-            wanted = all_outputs(log_probs[row, :count].double().numpy(), blank, [2])
+        frames = [1.5 * rng.standard_normal((count, 7)) for count in (length, max(1, length - 1), 1)]
+        for each in frames:
+            if seed % 5 == 0:
+                each[rng.random(each.shape) < 0.2] = -INF
+                each[:, blank] = 0.5
+            each[:, IMPOSSIBLE] = -INF
+            each -= np.logaddexp.reduce(each, 1)[:, None]
+        options = {"beam_size": 130, "candidates": 4, "nbest": 130, "word_bonus": 0.4, **weighed}
+        for log_probs, found in zip(frames, search(frames, TOY, blank, **options), strict=True):
+            wanted = all_outputs(log_probs, blank, [2, *IMPOSSIBLE])
             for output in wanted:
                 wanted[output] += 0.4 * len(output)
                 if lm is not None:
                     said = [4, *output, 2]
                     wanted[output] += 0.7 * sum(lm.score(said[:i], said[i]) for i in range(1, len(said)))
-            ranked = sorted(wanted, key=lambda output: -wanted[output])
-            sizes = found.lengths[row].tolist()
-            assert [size < 0 for size in sizes] == [i >= len(ranked) for i in range(130)]
-            outputs = [tuple(x[:size]) for x, size in zip(found.tokens[row].tolist(), sizes, strict=True)]
-            outputs = outputs[: len(ranked)]
-            assert len(set(outputs)) == len(outputs)
-            assert set(outputs) == set(ranked)
-            scores = found.scores[row, : len(ranked)].cpu().numpy()
-            np.testing.assert_allclose(scores, [wanted[output] for output in outputs], rtol=0, atol=1e-10)
-            np.testing.assert_allclose(scores, [wanted[output] for output in ranked], rtol=0, atol=1e-5)
+            outputs = [hypothesis.tokens[:-1] for hypothesis in found]
+            assert all(hypothesis.tokens[-1] == 2 for hypothesis in found)
+            assert len(outputs) == len(set(outputs)) == len(wanted)
+            scores = [hypothesis.score for hypothesis in found]
+            ranked = sorted(wanted.values(), reverse=True)
+            np.testing.assert_allclose(scores, [wanted[output] for output in outputs], rtol=0, atol=1e-5)
+            np.testing.assert_allclose(scores, ranked, rtol=0, atol=1e-5)
 
 
 def beam_by_hand(
@@ -283,43 +265,37 @@ def beam_by_hand(
     return {prefix: float(np.logaddexp(*scores)) for prefix, scores in beam.items()}
 
 
-def test_narrow_beams_equal_dictionaries(device: torch.device) -> None:
+def words_of(size: int) -> Vocab:
+    return Vocab.from_words([f"w{i}" for i in range(size - len(SPECIALS))])
+
+
+def random_frames(rng: np.random.Generator, counts: Sequence[int], size: int) -> list[np.ndarray]:
+    """Log-probabilities [T,V] as fp32 has them; the specials but bos, the blank, are impossible."""
+    found = []
+    for count in counts:
+        scores = rng.standard_normal((count, size))
+        scores[:, 1:4] = -INF
+        found.append((scores - np.logaddexp.reduce(scores, 1)[:, None]).astype(np.float32).astype(float))
+    return found
+
+
+def test_narrow_beams_equal_dictionaries() -> None:
     """Long inputs and few places: prefixes fall out of the beam and come back while longer ones stay."""
     for seed in range(30):
-        draw = torch.Generator().manual_seed(seed)
-        log_probs = torch.randn(4, 25, 6, generator=draw).mul(0.7).log_softmax(-1)
-        lengths = torch.tensor([25, 25, 20, 3])
+        frames = random_frames(np.random.default_rng(seed), (25, 25, 20, 3), 9)
         size, candidates = (2, 3, 5, 9)[seed % 4], 1 + seed % 5
-        found = prefix_beam_search(
-            Frames(log_probs.to(device), lengths.to(device)),
-            blank=0,
-            silent=[2],
-            eos=2,
-            beam_size=size,
-            candidates=candidates,
-        )
-        for row, count in enumerate(lengths.tolist()):
-            wanted = beam_by_hand(log_probs[row, :count].double().numpy(), 0, [2], size, candidates)
-            sizes = found.lengths[row].tolist()
-            outputs = [tuple(x[:n]) for x, n in zip(found.tokens[row].tolist(), sizes, strict=True) if n >= 0]
-            assert outputs == list(wanted), (seed, row)
-            np.testing.assert_allclose(
-                found.scores[row, : len(outputs)].cpu(), list(wanted.values()), rtol=0, atol=1e-10
-            )
+        options = {"beam_size": size, "candidates": candidates, "nbest": size}
+        for log_probs, found in zip(frames, search(frames, words_of(9), 0, **options), strict=True):
+            every = beam_by_hand(log_probs, 0, [1, 2, 3], size, candidates)
+            wanted = {output: score for output, score in every.items() if score > -INF}
+            assert [hypothesis.tokens[:-1] for hypothesis in found] == list(wanted), seed
+            scores = [hypothesis.score for hypothesis in found]
+            np.testing.assert_allclose(scores, list(wanted.values()), rtol=0, atol=1e-5)
 
 
-def test_a_search_does_not_depend_on_its_batch(device: torch.device) -> None:
-    draw = torch.Generator().manual_seed(1)
-    log_probs = torch.randn(9, 31, 300, generator=draw).mul(2).log_softmax(-1).to(device)
-    lengths = torch.randint(1, 32, (9,), generator=draw).to(device)
-    options = {"blank": 0, "silent": [1, 2], "eos": 2, "beam_size": 7, "candidates": 5}
-    many = prefix_beam_search(Frames(log_probs, lengths), **options)  # type: ignore[arg-type]
-    for row in range(9):
-        count = int(lengths[row])
-        one = prefix_beam_search(
-            Frames(log_probs[row : row + 1, :count], lengths[row : row + 1]),
-            **options,  # type: ignore[arg-type]
-        )
-        assert torch.equal(one.lengths[0], many.lengths[row])
-        assert torch.equal(one.tokens[0], many.tokens[row, :, :count])
-        assert torch.equal(one.scores[0].float(), many.scores[row].float())
+def test_a_search_does_not_depend_on_its_batch() -> None:
+    rng = np.random.default_rng(1)
+    frames = random_frames(rng, rng.integers(1, 32, 9).tolist(), 300)
+    options = {"beam_size": 7, "candidates": 5, "nbest": 7}
+    many, few, alone = (search(frames, words_of(300), 0, batch=size, **options) for size in (9, 4, 1))
+    assert many == few == alone

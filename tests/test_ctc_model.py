@@ -17,6 +17,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.labellings import all_outputs
+from support.parallel_models import engine_of
 from support.scripted import decode
 from support.tiny import WORDS
 from support.transformers_small import padded, random_config, random_requests, stir, vocabulary
@@ -29,13 +30,12 @@ from nartk.decoders.ctc_beam import CtcBeam
 from nartk.decoders.ctc_greedy import CtcGreedy
 from nartk.errors import StrategyMismatchError, UsageError
 from nartk.hypothesis import Request
-from nartk.models.array_scorers import arrays_of
 from nartk.models.ctc import BLANK, CtcConfig, CtcNat
 from nartk.models.ctc_alignment import ctc_best_alignment
-from nartk.models.ctc_scorer import CtcScorer
 from nartk.models.nar import NarTraining
-from nartk.registry import require_protocol
-from nartk.scorer import FrameScorer, Source
+from nartk.models.parallel_reference import CtcReference
+from nartk.parallel import FrameScorer
+from nartk.passes import Want
 from nartk.vocab import Vocab
 
 PAD, EOS = 1, 2
@@ -67,10 +67,6 @@ def small(words: int = 7, **changes: Any) -> CtcConfig:
         "dropout": 0.0,
     }
     return CtcConfig(**{**settings, **changes})
-
-
-def source_of(rows: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> Source:
-    return Source(padded(rows).to(device), torch.tensor([len(row) for row in rows], device=device))
 
 
 # Training
@@ -148,13 +144,13 @@ def test_glancing_shows_the_best_labelling_and_teaches_nothing_of_it(device: tor
     torch.manual_seed(1)
     model = CtcNat(small()).double().to(device)
     fed: list[Tensor] = []
-    place = model.place_vectors
+    place = model.embed_vectors
 
     def spy(x: Tensor) -> Tensor:
         fed.append(x)
         return place(x)
 
-    model.place_vectors = spy  # type: ignore[method-assign]
+    model.embed_vectors = spy  # type: ignore[method-assign]
     src, target = padded(ROWS).to(device), padded(TARGETS).to(device)
     every = NarTraining(glancing="1.0", glancing_strategy="fixed")
     losses = model.losses(src, target, training=every, update=0)
@@ -235,13 +231,13 @@ def test_a_copier_learns_to_copy(glancing: str) -> None:
     model, losses = copier(glancing)
     assert losses[0] > 1.5
     assert max(losses[-10:]) < 0.4
-    scorer = CtcScorer(model, Vocab.from_words(WORDS.split()))
+    scorer = CtcReference(model, Vocab.from_words(WORDS.split()))
     rng = random.Random(1)
     # No word twice in a row: a blank between needs more training.
     rows = [[*rng.sample(range(4, model.config.src_vocab), rng.randint(1, 8)), EOS] for _ in range(60)]
     requests = [Request(i, tuple(row), 40) for i, row in enumerate(rows)]
     for strategy in (CtcGreedy(), CtcBeam(beam_size=4, candidates=4)):
-        found = decode(strategy, served(strategy, scorer), requests)
+        found = decode(strategy, scorer, requests)
         right = sum(list(result.hypotheses[0].tokens) == row for result, row in zip(found, rows, strict=True))
         assert right >= 55, strategy
 
@@ -309,26 +305,22 @@ def twin(model: CtcNat, row: Sequence[int]) -> np.ndarray:
     return logits - np.logaddexp.reduce(logits, 1)[:, None]
 
 
-@pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("decoder_input", INPUTS)
-def test_scores_equal_a_numpy_twin(decoder_input: str, exact: bool, device: torch.device) -> None:
+def test_scores_equal_a_numpy_twin(decoder_input: str, device: torch.device) -> None:
     torch.manual_seed(2)
     model = CtcNat(small(11, decoder_input=decoder_input, upsample=3, decoder_layers=2))
-    scorer = CtcScorer(model, vocabulary(11), device=device).mode(exact=exact)
     rng = random.Random(0)
     rows = [[*(rng.randrange(4, 11) for _ in range(size)), EOS] for size in (0, 5, 1, 17, 31)]
-    frames = scorer.emit(source_of(rows, device))
-    assert frames.log_probs.shape == (5, 96, 11)
-    assert frames.lengths.tolist() == [3 * len(row) for row in rows]
-    for row, said in zip(rows, frames.log_probs, strict=True):
-        found = said[: 3 * len(row)].cpu().numpy()
-        np.testing.assert_allclose(found, twin(model, row), atol=2e-5)
-        assert not said[3 * len(row) :].any()
+    check_frames(CtcReference(model, vocabulary(11), device=device), model, rows)
 
 
-def served(strategy: Any, scorer: CtcScorer) -> Any:
-    """What a strategy is given of a model."""
-    return require_protocol(strategy, scorer, arrays_of(scorer))
+def check_frames(scorer: CtcReference, model: CtcNat, rows: Sequence[Sequence[int]]) -> None:
+    memory = scorer.encode(rows)
+    counts = scorer.frames(memory)
+    assert counts.tolist() == [3 * len(row) for row in rows]
+    logits = scorer.read_frames(memory, Want()).rows(range(counts.sum()))
+    found = logits - np.logaddexp.reduce(logits, 1)[:, None]
+    np.testing.assert_allclose(found, np.concatenate([twin(model, row) for row in rows]), atol=2e-5)
 
 
 STRATEGIES = {
@@ -337,15 +329,15 @@ STRATEGIES = {
 }
 
 
+@pytest.mark.skipif(not engine.available(), reason="there is no engine here")
 @pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES.keys())
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_batch_equals_batches_of_one(dtype: torch.dtype, strategy: Any, device: torch.device) -> None:
+@pytest.mark.parametrize("type", ["fp32", "bf16", "int8"])
+def test_a_batch_equals_batches_of_one(type: str, strategy: Any) -> None:
     """Bit for bit: tokens, scores and those of each token."""
     outputs = set()
     for seed in range(6):
         model = random_ctc(seed)
-        vocab = vocabulary(model.config.tgt_vocab)
-        scorer = served(strategy, CtcScorer(model, vocab, dtype=dtype, device=device))
+        scorer = engine_of(model, type=type)
         requests = random_requests(random.Random(seed), 12, model.config.src_vocab, limits=(4, 60))
         many = decode(strategy, scorer, requests, batch_size=12)
         for result, request in zip(many, requests, strict=True):
@@ -358,7 +350,7 @@ def test_a_batch_equals_batches_of_one(dtype: torch.dtype, strategy: Any, device
 
 def test_scores_are_sums_and_outputs_end(device: torch.device) -> None:
     model = random_ctc(2)
-    scorer = served(CtcGreedy(), CtcScorer(model, vocabulary(model.config.tgt_vocab), device=device))
+    scorer = CtcReference(model, vocabulary(model.config.tgt_vocab), device=device)
     found = 0
     for result in decode(CtcGreedy(), scorer, [Request(i, (4, 5, *[6] * i, EOS), 99) for i in range(6)]):
         (best,) = result.hypotheses
@@ -373,18 +365,16 @@ def test_scores_are_sums_and_outputs_end(device: torch.device) -> None:
 
 def test_the_longest_source_has_all_its_frames(device: torch.device) -> None:
     model = CtcNat(small(11, upsample=3, max_source_len=40, max_target_len=9)).eval()
-    scorer = CtcScorer(model, vocabulary(11), device=device)
     row = [4, 5, 6, 7] * 9 + [8, 9, 10, EOS]
-    frames = scorer.emit(source_of([row], device))
-    np.testing.assert_allclose(frames.log_probs[0].cpu(), twin(model, row), atol=2e-5)
+    check_frames(CtcReference(model, vocabulary(11), device=device), model, [row])
 
 
 def test_a_model_without_blanks_is_refused() -> None:
-    scorer = CtcScorer(CtcNat(small(11)), vocabulary(11))
+    scorer = CtcReference(CtcNat(small(11)), vocabulary(11))
     scorer.blank = None
     for strategy in (CtcGreedy(), CtcBeam()):
         with pytest.raises(StrategyMismatchError, match="frames may be blank, this model has no blank"):
-            decode(strategy, served(strategy, scorer), [Request(0, (4, EOS), 9)])
+            decode(strategy, scorer, [Request(0, (4, EOS), 9)])
     assert isinstance(scorer, FrameScorer)
 
 
@@ -398,7 +388,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     vocab = Vocab.from_words(WORDS.split())
     save_checkpoint(
         folder,
-        kind="ctc",
+        architecture="ctc",
         settings=asdict(model.config),
         tensors=model.state_dict(),
         source_vocab=vocab,

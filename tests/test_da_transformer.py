@@ -21,8 +21,8 @@ from torch import Tensor
 from nartk.errors import CheckpointError, UsageError
 from nartk.hypothesis import Request
 from nartk.models.da_transformer import EOS, MASK, DagConfig, DaTransformer, Links, force
-from nartk.models.dag_scorer import DagScorer
 from nartk.models.nar import NarTraining
+from nartk.models.parallel_reference import DagReference
 from nartk.registry import make_strategy
 from nartk.vocab import Vocab
 
@@ -165,7 +165,7 @@ def test_vertices_begin_with_the_source_word_at_the_same_share_of_the_graph(devi
     nearest = [7, 7, 8, 11, 8, EOS, EOS]  # of the first row; places 1.5 and 4.5 of 6 lie half-way: the later
     words = padded([nearest, [9, EOS]]).to(device)
     kept = canvas.ne(PAD)
-    torch.testing.assert_close(model.inputs(canvas, sources)[kept], model.place_words(words)[kept])
+    torch.testing.assert_close(model.inputs(canvas, sources)[kept], model.embed_words(words)[kept])
 
 
 # The loss.
@@ -461,7 +461,7 @@ def trained(upsampling: str, device: torch.device) -> DaTransformer:
 
 @pytest.mark.parametrize("upsampling", ["source", pytest.param("predict", marks=pytest.mark.slow)])
 def test_it_learns_to_translate(upsampling: str, device: torch.device) -> None:
-    scorer = DagScorer(trained(upsampling, device), TOY, device=device)
+    scorer = DagReference(trained(upsampling, device), TOY, device=device)
     source, target = toy_batch(100, torch.Generator().manual_seed(9))
     requests = [Request(i, tuple(row[row != TOY.pad].tolist()), 40) for i, row in enumerate(source)]
     wanted = [tuple(row[row != TOY.pad].tolist()) for row in target]

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nartk.bench.dag import WAYS, main, plain_log_likelihood, random_graph
+from nartk.bench.dag import IMPLEMENTATIONS, main, plain_log_likelihood, random_graph
 from nartk.errors import UsageError
 from nartk.models import dag, dag_triton
 from nartk.models.dag import (
@@ -640,7 +640,7 @@ def test_match_scores_refuses_what_does_not_fit() -> None:
 
 def test_the_benchmark_compares_equal_values(device: torch.device) -> None:
     graph = random_graph((2, 5, 9), str(device), seed=1)
-    values = [way(*graph) for way in WAYS.values()]
+    values = [way(*graph) for way in IMPLEMENTATIONS.values()]
     torch.testing.assert_close(*values)
     assert values[0].isfinite().all()
 

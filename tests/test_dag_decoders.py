@@ -11,26 +11,28 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.bad_lines import BAD, WRAP
 from support.dag_networks import network, sentences
 from support.distributions import CHANCE, filtered, fit
-from support.scripted_graphs import ScriptedGraphs
-from torch import Tensor
+from support.parallel_models import engine_of
+from support.scripted_graphs import Lattice, ScriptedGraphs
+from support.transformers_small import vocabulary
 
 import nartk
+from nartk import engine
 from nartk.checkpoint import save_checkpoint
 from nartk.cli.decode import main
 from nartk.decoders import dag_sample
-from nartk.decoders.graph import walk, walk_everywhere
-from nartk.decoders.tensor_draws import uniform
+from nartk.decoders.graphs.graph import walk
+from nartk.decoders.loop.draws import uniform
 from nartk.errors import StrategyMismatchError
 from nartk.hypothesis import Request, Result
 from nartk.models.da_transformer import DaTransformer
-from nartk.models.dag_scorer import DagScorer
+from nartk.models.parallel_reference import DagReference
 from nartk.registry import make_strategy, require_protocol
-from nartk.scorer import Graph, GraphScorer, Source
 from nartk.vocab import Vocab
 
 BOS, PAD, EOS, UNK = 0, 1, 2, 3
@@ -81,10 +83,10 @@ def decode(
 
 @pytest.mark.parametrize("merge", [False, True])
 @pytest.mark.parametrize("name", ["dag-greedy", "dag-lookahead"])
-def test_outputs_and_scores_equal_a_walk_by_hand(name: str, merge: bool, device: torch.device) -> None:
+def test_outputs_and_scores_equal_a_walk_by_hand(name: str, merge: bool) -> None:
     merges, lengths = 0, set()
     for seed in range(8):
-        graphs = ScriptedGraphs(seed, graphs=60, largest=24, words=6, spread=1.0 + seed % 3, device=device)
+        graphs = ScriptedGraphs(seed, graphs=60, largest=24, words=6, spread=1.0 + seed % 3)
         for result in decode(name, graphs, graphs.requests(), batch=7, merge_repeats=merge):
             tokens, scores = walk_by_hand(graphs, result.index, lookahead=name == "dag-lookahead")
             short = merged(tokens, scores)
@@ -100,15 +102,15 @@ def test_outputs_and_scores_equal_a_walk_by_hand(name: str, merge: bool, device:
     assert min(lengths) == 1 < 7 < max(lengths)
 
 
-def test_greedy_asks_for_words_on_its_path_alone(device: torch.device) -> None:
-    graphs = ScriptedGraphs(1, graphs=20, largest=30, words=9, device=device)
+def test_greedy_asks_for_words_on_its_path_alone() -> None:
+    graphs = ScriptedGraphs(1, graphs=20, largest=30, words=9)
     results = decode("dag-greedy", graphs, graphs.requests())
     tokens = sum(len(result.hypotheses[0].tokens) for result in results)
     assert len(graphs.asked) == len(set(graphs.asked)) == tokens < sum(graphs.sizes) / 2
 
 
-def test_a_limit_cuts_the_output(device: torch.device) -> None:
-    graphs = ScriptedGraphs(2, graphs=30, largest=30, words=9, device=device)
+def test_a_limit_cuts_the_output() -> None:
+    graphs = ScriptedGraphs(2, graphs=30, largest=30, words=9)
     whole = decode("dag-greedy", graphs, graphs.requests())
     cut = decode("dag-greedy", graphs, [Request(i, (i, EOS), 2) for i in range(30)])
     for long, short in zip(whole, cut, strict=True):
@@ -118,45 +120,20 @@ def test_a_limit_cuts_the_output(device: torch.device) -> None:
 
 def test_walks_follow_the_chosen_edges() -> None:
     rng = random.Random(0)
-    for _ in range(200):
-        width = rng.randint(1, 40)
-        lengths = [rng.randint(1, width) for _ in range(3)]
-        following = [[rng.randrange(-1, width) for _ in range(width)] for _ in lengths]
-        steps = rng.randint(0, 9)
-        inputs = torch.tensor(following), torch.tensor(lengths)
-        paths, everywhere = walk(*inputs), walk_everywhere(*inputs, steps)
-        assert everywhere.shape == (3, width, steps + 1)
-        for row, length, count, found, others in zip(
-            following,
-            lengths,
-            paths.counts.tolist(),
-            paths.vertices.tolist(),
-            everywhere.tolist(),
-            strict=True,
-        ):
-
-            def walked(start: int, row: list[int] = row, last: int = length - 1) -> list[int]:
-                wanted = [start]
-                while wanted[-1] < last:
-                    wanted.append(min(max(row[wanted[-1]], wanted[-1] + 1), last))
-                return wanted
-
-            wanted = walked(0)
-            assert found == wanted + [length - 1] * (len(found) - len(wanted))
-            assert count == len(wanted)
-            for start in range(length):
-                assert others[start] == (walked(start) + [length - 1] * steps)[: steps + 1]
-            for start in range(length, width):
-                assert others[start] == [start, *[length - 1] * steps]
+    for _ in range(400):
+        size = rng.randint(1, 40)
+        following = [rng.randrange(-1, size) for _ in range(size)]
+        wanted = [0]
+        while wanted[-1] < size - 1:
+            wanted.append(min(max(following[wanted[-1]], wanted[-1] + 1), size - 1))
+        assert walk(following) == wanted
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 @pytest.mark.parametrize("garbage", [math.nan, -math.inf])
-def test_a_graph_without_edges_is_walked_to_its_end(name: str, garbage: float, device: torch.device) -> None:
-    graphs = ScriptedGraphs(3, graphs=1, largest=9, words=9, device=device)
-    graphs.sizes = [9]
-    graphs.links = [[[garbage] * 9] * 9]
-    graphs.logits = [[[0.0] * 9] * 9]
+def test_a_graph_without_edges_is_walked_to_its_end(name: str, garbage: float) -> None:
+    graphs = ScriptedGraphs(3, graphs=1, largest=9, words=9)
+    graphs.graphs_of = [Lattice(np.zeros((9, 9)), np.full((9, 9), garbage))]
     (result,) = decode(name, graphs, graphs.requests())
     assert result.hypotheses[0].tokens[-1] == EOS
     score = result.hypotheses[0].score
@@ -198,9 +175,9 @@ def distribution(graphs: ScriptedGraphs, i: int, options: Any) -> dict[tuple[int
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_samples_of_a_sentence_are_distributed_as_the_model_says(
-    settings: dict[str, Any], device: torch.device
+    settings: dict[str, Any],
 ) -> None:
-    graphs = ScriptedGraphs(4, graphs=3, largest=5, words=7, spread=1.0, device=device)
+    graphs = ScriptedGraphs(4, graphs=3, largest=5, words=7, spread=1.0)
     strategy = make_strategy("dag-sample", {"nbest": 8000, **settings})
     for result in strategy.run(graphs, graphs.requests(), batch_size=2):
         drawn = [hypothesis.tokens for hypothesis in result.hypotheses]
@@ -208,8 +185,8 @@ def test_samples_of_a_sentence_are_distributed_as_the_model_says(
         assert fit(drawn, distribution(graphs, result.index, strategy)) > CHANCE
 
 
-def test_seeds_and_sentences_are_distributed_as_the_model_says(device: torch.device) -> None:
-    graphs = ScriptedGraphs(4, graphs=1, largest=5, words=7, spread=1.0, device=device)
+def test_seeds_and_sentences_are_distributed_as_the_model_says() -> None:
+    graphs = ScriptedGraphs(4, graphs=1, largest=5, words=7, spread=1.0)
     requests = [Request(i, (0, EOS), 100) for i in range(100)]
     drawn = []
     for seed in range(80):
@@ -229,10 +206,8 @@ def test_seeds_and_sentences_are_distributed_as_the_model_says(device: torch.dev
     ],
     ids=["edge and word share a number", "one number for all vertices", "for all samples", "skewed"],
 )
-def test_a_wrong_random_number_shows(
-    wrong: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch, device: torch.device
-) -> None:
-    graphs = ScriptedGraphs(4, graphs=3, largest=5, words=7, spread=1.0, device=device)
+def test_a_wrong_random_number_shows(wrong: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = ScriptedGraphs(4, graphs=3, largest=5, words=7, spread=1.0)
     monkeypatch.setattr(dag_sample, "uniform", wrong)
     strategy = make_strategy("dag-sample", {"nbest": 8000})
     chances = [
@@ -242,8 +217,8 @@ def test_a_wrong_random_number_shows(
     assert min(chances) < CHANCE
 
 
-def test_scores_are_the_models_whatever_the_temperature(device: torch.device) -> None:
-    graphs = ScriptedGraphs(6, graphs=10, largest=8, words=9, device=device)
+def test_scores_are_the_models_whatever_the_temperature() -> None:
+    graphs = ScriptedGraphs(6, graphs=10, largest=8, words=9)
     for result in decode("dag-sample", graphs, graphs.requests(), nbest=20, temperature=3.0, top_k=4):
         i = result.index
         for hypothesis in result.hypotheses:
@@ -260,15 +235,15 @@ def test_scores_are_the_models_whatever_the_temperature(device: torch.device) ->
 
 
 @pytest.mark.parametrize("settings", [{"top_k": 1}, {"top_p": 0.0}, {"temperature": 1e-3}], ids=str)
-def test_the_sharpest_settings_are_greedy(settings: dict[str, Any], device: torch.device) -> None:
-    graphs = ScriptedGraphs(7, graphs=40, largest=20, words=9, device=device)
+def test_the_sharpest_settings_are_greedy(settings: dict[str, Any]) -> None:
+    graphs = ScriptedGraphs(7, graphs=40, largest=20, words=9)
     drawn = decode("dag-sample", graphs, graphs.requests(), link_temperature=1e-3, **settings)
     greedy = decode("dag-greedy", graphs, graphs.requests())
     assert [result.hypotheses for result in drawn] == [result.hypotheses for result in greedy]
 
 
-def test_the_seed_decides_and_more_samples_keep_those_there_were(device: torch.device) -> None:
-    graphs = ScriptedGraphs(8, graphs=20, largest=20, words=9, device=device)
+def test_the_seed_decides_and_more_samples_keep_those_there_were() -> None:
+    graphs = ScriptedGraphs(8, graphs=20, largest=20, words=9)
     few, again, other = (
         [result.hypotheses for result in decode("dag-sample", graphs, graphs.requests(), nbest=2, seed=seed)]
         for seed in (1, 1, 2)
@@ -284,24 +259,19 @@ def test_the_seed_decides_and_more_samples_keep_those_there_were(device: torch.d
 WORDS = 40
 
 
-def scorer_of(model: DaTransformer, **settings: Any) -> DagScorer:
-    return DagScorer(model, Vocab.from_words([f"w{i}" for i in range(WORDS - 4)]), **settings)
+def scorer_of(model: DaTransformer) -> DagReference:
+    return DagReference(model, vocabulary(WORDS))
 
 
-def requests_of(rng: random.Random, count: int, longest: int) -> list[Request]:
-    return [Request(i, tuple(ids), 60) for i, ids in enumerate(sentences(rng, count, longest, WORDS))]
-
-
+@pytest.mark.skipif(not engine.available(), reason="there is no engine here")
 @pytest.mark.parametrize("count", [24, pytest.param(300, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("type", ["fp32", "bf16", "int8"])
 @pytest.mark.parametrize("upsampling", ["source", "predict"])
-def test_a_batch_says_bitwise_what_its_sentences_say_alone(
-    upsampling: str, dtype: torch.dtype, count: int, device: torch.device
-) -> None:
+def test_a_batch_says_bitwise_what_its_sentences_say_alone(upsampling: str, type: str, count: int) -> None:
     settings = {"upsampling": upsampling, "upsample_scale": "3", "length_difference": 8}
-    model = network(WORDS, seed=1, spread=3.0, **settings)
-    scorer = scorer_of(model, dtype=dtype, device=device)
-    requests = requests_of(random.Random(0), count, 45)
+    scorer = engine_of(network(WORDS, seed=1, spread=3.0, **settings), type=type)
+    rows = sentences(random.Random(0), count, 45, WORDS)
+    requests = [Request(i, tuple(ids), 60) for i, ids in enumerate(rows)]
     for name in STRATEGIES:
         options = {"nbest": 3} if name == "dag-sample" else {}
         alone = [decode(name, scorer, [request], **options)[0].hypotheses for request in requests]
@@ -309,91 +279,36 @@ def test_a_batch_says_bitwise_what_its_sentences_say_alone(
         for size in (5, 24):
             together = decode(name, scorer, requests, batch=size, **options)
             assert [result.hypotheses for result in together] == alone
+    assert scorer.memories_in_use == 0
 
 
-def emitted(scorer: DagScorer, requests: list[Request]) -> Graph:
-    tokens = torch.nn.utils.rnn.pad_sequence(
-        [torch.tensor(request.source) for request in requests], batch_first=True, padding_value=PAD
-    )
-    lengths = torch.tensor([len(request.source) for request in requests])
-    return scorer.emit(Source(tokens.to(scorer.device), lengths.to(scorer.device)))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("exact", [True, False])
-@pytest.mark.parametrize("decoder_input", ["mask", "uniform-copy"])
-def test_graphs_are_the_networks(
-    decoder_input: str, exact: bool, dtype: torch.dtype, device: torch.device
-) -> None:
-    model = network(WORDS, seed=2, decoder_input=decoder_input).eval()
-    scorer = scorer_of(model, dtype=dtype, device=device).mode(exact=exact)
-    assert isinstance(scorer, GraphScorer)
-    requests = requests_of(random.Random(1), 6, 20)
-    graph = emitted(scorer, requests)
-    assert graph.links.dtype == torch.float32
-    tolerance = 2e-4 if dtype == torch.float32 else 0.6
-    for row, request in enumerate(requests):
-        size = min(8 * len(request.source), 128)
-        assert int(graph.lengths[row]) == size
-        with torch.no_grad():
-            tokens = torch.tensor([request.source])
-            hidden = model.vertices(model.canvas(torch.tensor([size])), tokens, *model.encode(tokens))
-            links = model.links(hidden, torch.tensor([size]))[0]
-        found = graph.links[row].cpu()
-        assert bool((found[size:] == -math.inf).all())
-        assert bool((found[:, size:] == -math.inf).all())
-        torch.testing.assert_close(found[:size, :size], links, rtol=0.0, atol=tolerance)
-        sums = found.exp().sum(1)[: size - 1]
-        torch.testing.assert_close(sums, torch.ones_like(sums), rtol=0.0, atol=1e-5)
-        words = scorer.words(graph.hidden[row, :size]).float().cpu()
-        torch.testing.assert_close(words, model.output(hidden)[0].detach(), rtol=0.0, atol=10 * tolerance)
-
-
-def test_links_of_a_row_alone_are_what_keeps_its_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Computed for all rows at the batch's width, some links get other bits; by exact mode none."""
-    scorer = scorer_of(network(WORDS, seed=3, spread=3.0))
-    requests = requests_of(random.Random(2), 16, 15)
-
-    def differing() -> int:
-        together = emitted(scorer, requests)
-        count = 0
-        for row, request in enumerate(requests):
-            alone = emitted(scorer, [request])
-            size = int(alone.lengths[0])
-            count += not torch.equal(alone.links[0], together.links[row, :size, :size])
-        return count
-
-    assert differing() == 0
-
-    def at_once(self: DagScorer, hidden: Tensor, lengths: Tensor) -> Tensor:
-        return self.model.links(hidden, lengths)
-
-    monkeypatch.setattr(DagScorer, "_links", at_once)
-    if differing() == 0:
-        pytest.skip("this device gives links the same bits in every shape")
+def sizes_of(scorer: DagReference, *lengths: int) -> list[int]:
+    """The vertices of the graphs of sources of so many tokens, eos included."""
+    memory = scorer.encode([[*[5] * (length - 1), EOS] for length in lengths])
+    return scorer.graphs(memory).sizes.tolist()
 
 
 def test_a_graph_has_no_more_vertices_than_the_model_has_positions() -> None:
     scorer = scorer_of(network(WORDS, seed=4, max_target_len=50))
+    assert sizes_of(scorer, 41, 3) == [50, 24]
     requests = [Request(0, (*[5] * 40, EOS), 60), Request(1, (5, 6, EOS), 60)]
-    assert emitted(scorer, requests).lengths.tolist() == [50, 24]
     assert all(result.hypotheses[0].tokens for result in decode("dag-lookahead", scorer, requests))
 
 
 def test_sizes_follow_the_predicted_length() -> None:
     model = network(WORDS, seed=5, upsampling="predict", upsample_scale="2~4")
-    requests = [Request(i, (*[5] * i, EOS), 60) for i in (0, 1, 7, 25)]
+    lengths = (1, 2, 8, 26)
     for difference in (-128, -3, 0, 5):
         with torch.no_grad():
             model.lengths.bias.zero_()
             model.lengths.bias[128 + difference] = 1000.0
-        wanted = [min(4 * max(1, len(request.source) + difference), 128) for request in requests]
-        assert emitted(scorer_of(model), requests).lengths.tolist() == wanted
+        wanted = [min(4 * max(1, length + difference), 128) for length in lengths]
+        assert sizes_of(scorer_of(model), *lengths) == wanted
 
 
 def test_a_fixed_size_is_that_of_every_graph() -> None:
     scorer = scorer_of(network(WORDS, seed=6, upsampling="fixed", upsample_scale="37"))
-    assert emitted(scorer, requests_of(random.Random(3), 4, 20)).lengths.tolist() == [37] * 4
+    assert sizes_of(scorer, 1, 4, 9, 20) == [37] * 4
 
 
 def test_other_strategies_are_refused() -> None:
@@ -415,7 +330,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dag")
     save_checkpoint(
         folder,
-        kind="dag",
+        architecture="dag",
         settings=asdict(model.config),
         tensors=model.state_dict(),
         source_vocab=vocab,
@@ -430,7 +345,8 @@ def test_a_saved_model_says_what_it_said(folder: Path) -> None:
     model = nartk.load(folder)
     ids = model.checkpoint.source_vocab.ids(["she", "go", "to", "the", "big", "cat", "."])
     (found,) = model.decode(["she go to the big cat ."], strategy="dag-lookahead")
-    scorer = DagScorer(network(len(model.checkpoint.target_vocab), seed=8, spread=3.0), model.scorer.vocab)
+    target = model.checkpoint.target_vocab
+    scorer = DagReference(network(len(target), seed=8, spread=3.0), target)
     (result,) = decode("dag-lookahead", scorer, [Request(0, (*ids, EOS), 26)])
     assert found.tokens == result.hypotheses[0].tokens
     assert found.score == pytest.approx(result.hypotheses[0].score, abs=1e-4)  # the engine's, and torch's

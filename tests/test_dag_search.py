@@ -2,81 +2,32 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import heapq
 import itertools
 import math
 import random
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from support.dag_networks import network, sentences
+from support.parallel_models import engine_of
 from support.scripted import decode
-from torch import Tensor
+from support.scripted_graphs import Lattice, Lattices
 
+from nartk import engine
 from nartk.hypothesis import Hypothesis, Request, Result
-from nartk.models.dag_scorer import DagScorer
 from nartk.registry import make_strategy
-from nartk.scorer import Graph, Source
-from nartk.vocab import SPECIALS, Vocab
+from nartk.vocab import SPECIALS
 
 INF = math.inf
 BOS, PAD, EOS = 0, 1, 2
 SILENT = (BOS, PAD, EOS)
 CLEAR = 1e-4  # nats between the best and the second best, beyond which fp32 does not confuse them
-
-
-@dataclass(frozen=True, eq=False)
-class Lattice:
-    """One graph: words [L,V] and links [L,L], log-probabilities in fp64."""
-
-    words: np.ndarray
-    links: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.links)
-
-
-class Lattices:
-    """Implements nartk.scorer.GraphScorer: the source (g, eos) has graph g.
-
-    A vertex's features are its words' logits. What nobody may look at is NaN.
-    """
-
-    def __init__(self, graphs: Sequence[Lattice], device: torch.device) -> None:
-        self.graphs, self.device = list(graphs), device
-        size = max((graph.words.shape[1] for graph in graphs), default=len(SPECIALS))
-        self.vocab = Vocab((*SPECIALS, *(f"w{i}" for i in range(size - len(SPECIALS)))))
-        self.asked = 0  # vertices whose words were asked for
-
-    def mode(self, *, exact: bool) -> Lattices:
-        return copy.copy(self)
-
-    def bucket(self, source_len: int, max_len: int) -> Hashable:
-        return 0
-
-    def emit(self, source: Source) -> Graph:
-        graphs = [self.graphs[i] for i in source.tokens[:, 0].tolist()]
-        width = max(map(len, graphs))
-        hidden = torch.full((len(graphs), width, len(self.vocab)), math.nan)
-        links = torch.full((len(graphs), width, width), -INF)
-        for row, graph in enumerate(graphs):
-            size = len(graph)
-            hidden[row, :size] = torch.from_numpy(graph.words)
-            links[row, :size, :size] = torch.from_numpy(graph.links)
-        lengths = torch.tensor([len(graph) for graph in graphs])
-        return Graph(hidden.to(self.device), links.to(self.device), lengths.to(self.device))
-
-    def words(self, hidden: Tensor) -> Tensor:
-        self.asked += len(hidden)
-        assert not hidden.isnan().any(), "asked for the words of no vertex"
-        return hidden
 
 
 def log_softmax(x: np.ndarray) -> np.ndarray:
@@ -109,21 +60,11 @@ def lattices(seed: int, count: int, **settings: Any) -> list[Lattice]:
     ]
 
 
-def requests_of(graphs: Sequence[Lattice], limit: int = 30) -> list[Request]:
-    return [Request(i, (i, EOS), limit) for i in range(len(graphs))]
-
-
 def run(
-    name: str,
-    graphs: Sequence[Lattice],
-    device: torch.device,
-    *,
-    limit: int = 30,
-    batch: int = 16,
-    **options: Any,
+    name: str, graphs: Sequence[Lattice], *, limit: int = 30, batch: int = 16, **options: Any
 ) -> list[Result]:
-    scorer = Lattices(graphs, device)
-    return decode(make_strategy(name, options), scorer, requests_of(graphs, limit), batch_size=batch)
+    scorer = Lattices(graphs)
+    return decode(make_strategy(name, options), scorer, scorer.requests(limit), batch_size=batch)
 
 
 def said(results: Sequence[Result]) -> list[tuple[Hypothesis, ...]]:
@@ -264,52 +205,51 @@ def mismatches(
 
 
 @pytest.mark.parametrize("name", ["dag-viterbi", "dag-joint-viterbi"])
-def test_viterbi_equals_enumeration_on_1000_graphs(name: str, device: torch.device) -> None:
+def test_viterbi_equals_enumeration_on_1000_graphs(name: str) -> None:
     for beta, count in ((1.0, 1000), (0.0, 300), (0.7, 300), (1.6, 300)):
         graphs = lattices(1, 1000)[:count]
-        results = run(name, graphs, device, beta=beta)
+        results = run(name, graphs, beta=beta)
         assert mismatches(results, graphs, ORACLES[name], beta) == 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dag-viterbi", "dag-joint-viterbi"])
-def test_viterbi_equals_enumeration_on_many_graphs(name: str, device: torch.device) -> None:
+def test_viterbi_equals_enumeration_on_many_graphs(name: str) -> None:
     for seed in range(100, 106):
         for beta in (0.0, 0.7, 1.0, 1.6):
-            results = run(name, lattices(seed, 1000), device, beta=beta)
+            results = run(name, lattices(seed, 1000), beta=beta)
             assert mismatches(results, lattices(seed, 1000), ORACLES[name], beta) == 0
 
 
 @pytest.mark.parametrize("name", ["dag-viterbi", "dag-joint-viterbi"])
-def test_without_length_normalisation_other_outputs_are_found(name: str, device: torch.device) -> None:
+def test_without_length_normalisation_other_outputs_are_found(name: str) -> None:
     graphs = lattices(1, 1000)[:300]
-    plain = run(name, graphs, device, beta=0.0)
+    plain = run(name, graphs, beta=0.0)
     assert mismatches(plain, graphs, ORACLES[name], 0.0) == 0
     assert mismatches(plain, graphs, ORACLES[name], 1.0) > 30
 
 
-def test_the_two_viterbis_differ_and_the_joint_one_scores_higher(device: torch.device) -> None:
+def test_the_two_viterbis_differ_and_the_joint_one_scores_higher() -> None:
     graphs = [graph for graph in lattices(1, 1000)[:300] if every_path(graph)]
-    first, joint = (run(name, graphs, device) for name in ORACLES)
+    first, joint = (run(name, graphs) for name in ORACLES)
     assert mismatches(first, graphs, wanted_joint, 1.0) > 30
     scores = [(a.hypotheses[0].score, b.hypotheses[0].score) for a, b in zip(first, joint, strict=True)]
     assert all(a <= b + 1e-5 for a, b in scores if a is not None and b is not None)
 
 
-def test_dag_viterbi_asks_for_words_on_its_path_alone(device: torch.device) -> None:
+def test_dag_viterbi_asks_for_words_on_its_path_alone() -> None:
     graph = lattices(1, 1000)[6]
-    strategy, scorer = make_strategy("dag-viterbi", {}), Lattices([graph], device)
-    source = Source(torch.tensor([[0, EOS]], device=device), torch.tensor([2], device=device))
-    found = strategy.search(scorer, source, torch.tensor([30], device=device))
-    assert scorer.asked == int(found.lengths)
+    strategy, scorer = make_strategy("dag-viterbi", {}), Lattices([graph])
+    ((output,),) = (found.outputs for found in strategy.search(scorer, np.array([0]), scorer.requests(30)))
+    assert len(scorer.asked) == len(set(scorer.asked)) == len(output.tokens)
 
 
 @pytest.mark.parametrize("name", ["dag-viterbi", "dag-joint-viterbi"])
-def test_a_viterbi_score_is_the_sum_of_its_tokens_for_their_number(name: str, device: torch.device) -> None:
+def test_a_viterbi_score_is_the_sum_of_its_tokens_for_their_number(name: str) -> None:
     for merge_repeats in (False, True):
         for beta in (0.0, 1.0, 1.6):
             plain, found = (
-                run(name, lattices(1, 1000)[:100], device, beta=beta, merge_repeats=merged)
+                run(name, lattices(1, 1000)[:100], beta=beta, merge_repeats=merged)
                 for merged in (False, merge_repeats)
             )
             for before, result in zip(plain, found, strict=True):
@@ -332,26 +272,26 @@ ALL = 10_000  # more words and outputs than there are
 ALL_PREFIXES = 3**6  # of three words at six vertices
 
 
-def test_an_exhaustive_beam_finds_the_likeliest_sum_over_paths(device: torch.device) -> None:
-    for alpha, count in ((1.1, 100), (0.0, 100), (-0.5, 100)):
+def test_an_exhaustive_beam_finds_the_likeliest_sum_over_paths() -> None:
+    for alpha, count in ((1.1, 1000), (0.0, 100), (-0.5, 100)):
         graphs = lattices(1, 1000)[:count]
-        results = run("dag-beam", graphs, device, beam_size=ALL_PREFIXES, candidates=ALL, alpha=alpha)
+        results = run("dag-beam", graphs, beam_size=ALL_PREFIXES, candidates=ALL, alpha=alpha)
         assert mismatches(results, graphs, wanted_marginal, alpha) == 0
 
 
 @pytest.mark.slow
-def test_an_exhaustive_beam_finds_the_likeliest_sum_over_paths_of_many_graphs(device: torch.device) -> None:
+def test_an_exhaustive_beam_finds_the_likeliest_sum_over_paths_of_many_graphs() -> None:
     for seed in range(100, 104):
         for alpha in (1.1, 0.0, -0.5, 2.0):
             results = run(
-                "dag-beam", lattices(seed, 1000), device, beam_size=ALL_PREFIXES, candidates=ALL, alpha=alpha
+                "dag-beam", lattices(seed, 1000), beam_size=ALL_PREFIXES, candidates=ALL, alpha=alpha
             )
             assert mismatches(results, lattices(seed, 1000), wanted_marginal, alpha) == 0
 
 
-def test_the_best_path_is_not_the_likeliest_output(device: torch.device) -> None:
+def test_the_best_path_is_not_the_likeliest_output() -> None:
     graphs = lattices(1, 1000)[:300]
-    assert mismatches(run("dag-joint-viterbi", graphs, device), graphs, wanted_marginal, 1.0) > 10
+    assert mismatches(run("dag-joint-viterbi", graphs), graphs, wanted_marginal, 1.0) > 10
 
 
 def all_same(found: Sequence[Hypothesis], scores: Mapping[Output, float]) -> None:
@@ -363,19 +303,19 @@ def all_same(found: Sequence[Hypothesis], scores: Mapping[Output, float]) -> Non
         assert scores[hypothesis.tokens] == pytest.approx(scores[wanted], abs=CLEAR)
 
 
-def test_an_exhaustive_beam_gives_all_outputs_in_order(device: torch.device) -> None:
+def test_an_exhaustive_beam_gives_all_outputs_in_order() -> None:
     for graph in filter(every_path, lattices(3, 21)):
         scores = {y: score / len(y) ** 1.1 for y, score in marginals(graph).items()}
-        (found,) = run("dag-beam", [graph], device, beam_size=ALL_PREFIXES, candidates=ALL, nbest=ALL)
+        (found,) = run("dag-beam", [graph], beam_size=ALL_PREFIXES, candidates=ALL, nbest=ALL)
         assert len(found.hypotheses) == len(scores)
         all_same(found.hypotheses, scores)
-        (few,) = run("dag-beam", [graph], device, beam_size=ALL_PREFIXES, candidates=ALL, nbest=3)
+        (few,) = run("dag-beam", [graph], beam_size=ALL_PREFIXES, candidates=ALL, nbest=3)
         assert few.hypotheses == found.hypotheses[:3]
 
 
-def test_a_token_scores_its_log_probability_after_those_before(device: torch.device) -> None:
+def test_a_token_scores_its_log_probability_after_those_before() -> None:
     graphs = list(filter(every_path, lattices(4, 42)))
-    results = run("dag-beam", graphs, device, beam_size=ALL_PREFIXES, candidates=ALL, nbest=5)
+    results = run("dag-beam", graphs, beam_size=ALL_PREFIXES, candidates=ALL, nbest=5)
     for graph, result in zip(graphs, results, strict=True):
         sums = marginals(graph)
         for hypothesis in result.hypotheses:
@@ -391,7 +331,7 @@ def test_a_token_scores_its_log_probability_after_those_before(device: torch.dev
             assert hypothesis.positional_scores[0] == pytest.approx(first, abs=1e-4)
 
 
-def test_candidates_limit_the_words_of_a_vertex(device: torch.device) -> None:
+def test_candidates_limit_the_words_of_a_vertex() -> None:
     graphs = lattices(1, 1000)[:100]
     for count in (1, 2):
         narrowed = []
@@ -407,16 +347,16 @@ def test_candidates_limit_the_words_of_a_vertex(device: torch.device) -> None:
             possible = {y: s / len(y) ** alpha for y, s in marginals(graph).items() if s > -INF}
             return Wanted(*two_best(possible)) if possible else None
 
-        results = run("dag-beam", graphs, device, beam_size=ALL_PREFIXES, candidates=count, alpha=1.0)
+        results = run("dag-beam", graphs, beam_size=ALL_PREFIXES, candidates=count, alpha=1.0)
         assert mismatches(results, narrowed, oracle, 1.0) == 0
 
 
-def test_a_wider_beam_finds_better_outputs(device: torch.device) -> None:
+def test_a_wider_beam_finds_better_outputs() -> None:
     graphs = [graph for graph in lattices(6, 100, spread=1.0) if len(graph) > 5 and every_path(graph)]
     best = [max(score / len(y) for y, score in marginals(graph).items()) for graph in graphs]
     means = []
     for size in (1, 2, 4, 16, ALL_PREFIXES):
-        results = run("dag-beam", graphs, device, beam_size=size, candidates=ALL, alpha=1.0)
+        results = run("dag-beam", graphs, beam_size=size, candidates=ALL, alpha=1.0)
         scores = [result.hypotheses[0].score for result in results]
         assert all(score is not None and score < top + 1e-5 for score, top in zip(scores, best, strict=True))
         means.append(float(np.mean(scores)))
@@ -430,7 +370,7 @@ def has_repeat(output: Output, n: int) -> bool:
     return len(set(grams)) < len(grams)
 
 
-def test_no_n_tokens_recur(device: torch.device) -> None:
+def test_no_n_tokens_recur() -> None:
     graphs = [graph for graph in lattices(7, 100) if len(graph) > 4 and every_path(graph)]
     for n in (1, 2):
 
@@ -439,9 +379,9 @@ def test_no_n_tokens_recur(device: torch.device) -> None:
             return Wanted(*two_best(scores)) if scores else None
 
         options = {"beam_size": ALL_PREFIXES, "candidates": ALL, "alpha": 2.0}
-        results = run("dag-beam", graphs, device, no_repeat_ngram=n, **options)
+        results = run("dag-beam", graphs, no_repeat_ngram=n, **options)
         assert mismatches(results, graphs, oracle, 2.0) == 0
-        assert mismatches(run("dag-beam", graphs, device, **options), graphs, oracle, 2.0) > 0
+        assert mismatches(run("dag-beam", graphs, **options), graphs, oracle, 2.0) > 0
 
 
 # The language model.
@@ -485,7 +425,7 @@ def arpa(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_language_model_is_weighed_in(arpa: str, device: torch.device) -> None:
+def test_a_language_model_is_weighed_in(arpa: str) -> None:
     graphs = lattices(1, 1000)[:200]
     for alpha, gamma in ((1.1, 0.1), (0.0, 0.5), (1.0, 3.0)):
 
@@ -494,15 +434,15 @@ def test_a_language_model_is_weighed_in(arpa: str, device: torch.device) -> None
             return Wanted(*two_best(scores)) if scores else None
 
         options = {"beam_size": ALL_PREFIXES, "candidates": ALL, "alpha": alpha}
-        fused = run("dag-beam", graphs, device, lm=arpa, gamma=gamma, **options)
+        fused = run("dag-beam", graphs, lm=arpa, gamma=gamma, **options)
         assert mismatches(fused, graphs, oracle, alpha) == 0
-        alone = run("dag-beam", graphs, device, **options)
+        alone = run("dag-beam", graphs, **options)
         assert mismatches(alone, graphs, oracle, alpha) > 0
-    weightless = run("dag-beam", graphs, device, lm=arpa, gamma=0.0, **options)
+    weightless = run("dag-beam", graphs, lm=arpa, gamma=0.0, **options)
     assert said(weightless) == said(alone)
 
 
-def test_a_score_by_hand(arpa: str, device: torch.device) -> None:
+def test_a_score_by_hand(arpa: str) -> None:
     # Two paths say w1: over vertex 1 and over vertex 2. Nothing else is said, but for the empty output.
     half, quarter = math.log(0.5), math.log(0.25)
     links = np.array(
@@ -512,13 +452,13 @@ def test_a_score_by_hand(arpa: str, device: torch.device) -> None:
     words[:, 5], words[-1] = 0.0, -INF
     words[-1, EOS] = 0.0
     graph = Lattice(words, links)
-    (found,) = run("dag-beam", [graph], device, alpha=2.0, nbest=ALL, lm=arpa, gamma=0.5)
+    (found,) = run("dag-beam", [graph], alpha=2.0, nbest=ALL, lm=arpa, gamma=0.5)
     # log10 P_LM(w1 </s>) = -0.2 - 0.1; log10 P_LM(</s>) = -0.3 - 0.9.
     said = (math.log(0.75) + 0.5 * -0.3 * math.log(10)) / 4
     empty = math.log(0.25) + 0.5 * -1.2 * math.log(10)
     assert [hypothesis.tokens for hypothesis in found.hypotheses] == [(5, EOS), (EOS,)]
     assert [hypothesis.score for hypothesis in found.hypotheses] == pytest.approx([said, empty], abs=1e-6)
-    (joint,) = run("dag-joint-viterbi", [graph], device, beta=2.0)
+    (joint,) = run("dag-joint-viterbi", [graph], beta=2.0)
     assert joint.hypotheses[0].score == pytest.approx(math.log(0.5) / 4, abs=1e-6)  # its best path alone
 
 
@@ -529,37 +469,37 @@ WIDE = {"dag-beam": {"beam_size": ALL_PREFIXES, "candidates": ALL}}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_limit_holds_and_the_best_within_it_is_found(name: str, device: torch.device) -> None:
+def test_the_limit_holds_and_the_best_within_it_is_found(name: str) -> None:
     oracles = {**ORACLES, "dag-beam": wanted_marginal}
     penalty = "alpha" if name == "dag-beam" else "beta"
     for limit in (1, 2, 4):
         # So few tokens lead to the end, as no link is pruned.
         graphs = [graph for graph in lattices(1, 1000)[:300] if np.isfinite(graph.links[:-1, -1]).all()]
-        results = run(name, graphs, device, limit=limit, **{**WIDE.get(name, {}), penalty: 2.0})
+        results = run(name, graphs, limit=limit, **{**WIDE.get(name, {}), penalty: 2.0})
         assert all(result.hypotheses[0].tokens[-1] == EOS for result in results)
         assert max(len(result.hypotheses[0].tokens) for result in results) == limit
         assert mismatches(results, graphs, oracles[name], 2.0, limit) == 0
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_where_no_path_is_short_enough_the_output_is_cut(name: str, device: torch.device) -> None:
+def test_where_no_path_is_short_enough_the_output_is_cut(name: str) -> None:
     chain = np.full((6, 6), -INF)
     chain[np.arange(5), np.arange(1, 6)] = 0.0
     words = lattices(1, 1000)[4].words
     graph = Lattice(words, chain)
     whole = [3 + int(words[v, 3:].argmax()) for v in range(1, 5)]
     for limit in (1, 3, 4):
-        (found,) = run(name, [graph], device, limit=limit)
+        (found,) = run(name, [graph], limit=limit)
         assert found.hypotheses[0].tokens == tuple(whole[:limit])
-    (found,) = run(name, [graph], device, limit=5)
+    (found,) = run(name, [graph], limit=5)
     assert found.hypotheses[0].tokens == (*whole, EOS)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_graph_of_two_vertices_says_nothing(name: str, device: torch.device) -> None:
+def test_a_graph_of_two_vertices_says_nothing(name: str) -> None:
     two = [graph for graph in lattices(1, 1000)[:50] if len(graph) == 2]
     assert len(two) > 5
-    for graph, result in zip(two, run(name, two, device), strict=True):
+    for graph, result in zip(two, run(name, two), strict=True):
         (best,) = result.hypotheses
         assert best.tokens == (EOS,)
         assert best.score == pytest.approx(graph.words[-1, EOS], abs=1e-5)
@@ -586,11 +526,11 @@ def impossible_lattices() -> list[Lattice]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_impossible_leads_to_no_nan(name: str, arpa: str, device: torch.device) -> None:
+def test_what_is_impossible_leads_to_no_nan(name: str, arpa: str) -> None:
     graphs = impossible_lattices()
     more: dict[str, Any] = {"lm": arpa, "nbest": 3, "no_repeat_ngram": 2} if name == "dag-beam" else {}
     for limit in (3, 30):
-        results = run(name, graphs, device, limit=limit, **more)
+        results = run(name, graphs, limit=limit, **more)
         for result in results:
             assert result.hypotheses
             for hypothesis in result.hypotheses:
@@ -604,24 +544,23 @@ def test_what_is_impossible_leads_to_no_nan(name: str, arpa: str, device: torch.
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_batch_equals_its_rows_bitwise(name: str, arpa: str, device: torch.device) -> None:
+def test_a_batch_equals_its_rows_bitwise(name: str, arpa: str) -> None:
     graphs = [*lattices(11, 40), *impossible_lattices()[:20]]
     rng = np.random.default_rng(12)
     graphs += [random_lattice(rng, size, words=2) for size in (40, 17, 64)]
     more: dict[str, Any] = {"lm": arpa, "nbest": 3, "beam_size": 7} if name == "dag-beam" else {}
-    together, alone = (run(name, graphs, device, batch=batch, **more) for batch in (64, 1))
+    together, alone = (run(name, graphs, batch=batch, **more) for batch in (64, 1))
     assert said(together) == said(alone)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.skipif(not engine.available(), reason="there is no engine here")
+@pytest.mark.parametrize("type", ["fp32", "bf16", "int8"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_batch_of_a_network_equals_its_rows_bitwise(
-    name: str, dtype: torch.dtype, device: torch.device
-) -> None:
-    model = network(40, seed=1, spread=1.5, max_target_len=256).eval().to(device, dtype)
-    scorer = DagScorer(model, Vocab.from_words([f"w{i}" for i in range(36)]))
+def test_a_batch_of_a_network_equals_its_rows_bitwise(name: str, type: str) -> None:
+    scorer = engine_of(network(40, seed=1, spread=1.5, max_target_len=256).eval(), type=type)
     requests = [Request(i, tuple(s), 20) for i, s in enumerate(sentences(random.Random(0), 12, 14, 40))]
     strategy = make_strategy(name, {"nbest": 3} if name == "dag-beam" else {})
     together, some, alone = (said(decode(strategy, scorer, requests, batch_size=size)) for size in (12, 5, 1))
     assert together == some == alone
     assert len({hypotheses[0].tokens for hypotheses in alone}) > 6
+    assert scorer.memories_in_use == 0

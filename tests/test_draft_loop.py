@@ -665,7 +665,7 @@ def test_phases_add_up_to_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     results = decode(Proposes(drafter=lambda scorer: drafting), scorer, sentences(25), batch_size=4)
     passes = len(scorer.passes)
     sums = [sum(getattr(r.phases, name) for r in results) for name in ("encode", "draft", "verify", "accept")]
-    # Each pass: one step in `_enter`, and in `_step` four for drafts, one for the verifier, and two for the
-    # host. Where the drafter is started there is one more.
+    # Each pass: one step as rows enter, and in `_step` three for drafts, one for the verifier, and two for
+    # the host. Where the drafter is started there is one more.
     assert starts > 1
-    assert sums == [passes, 4 * passes + starts, passes, 2 * passes]
+    assert sums == [passes, 3 * passes + starts, passes, 2 * passes]

@@ -252,7 +252,7 @@ def verifier_of(words: int, *, seed: int = 0, longest: int = 40) -> Transformer:
 def save(folder: Path, model: Any, vocab: Vocab, kind: str = "transformer") -> str:
     save_checkpoint(
         folder,
-        kind=kind,
+        architecture=kind,
         settings=asdict(model.config),
         tensors=model.state_dict(),
         source_vocab=vocab,

@@ -133,13 +133,13 @@ def test_smaller_types_round_as_a_twin_does(type: str) -> None:
         scorer, twin = engine_of(model, type), rounded_twin(model, type)
         source = random_source(rng, config)
         (memory,), (context,) = scorer.encode([source]), scorer.open(1)
-        tokens = [scorer.start_token, *(rng.randrange(config.tgt_vocab) for _ in range(15))]
+        tokens = [scorer.start_token, *(rng.randrange(FIRST_WORD, config.tgt_vocab) for _ in range(15))]
         found = log_softmax(scorer.run(chain(tokens, 0, memory, context), Want()).rows(range(16)))
         for network, errors in ((twin, near), (model, far)):
             with torch.inference_mode():
                 wanted = network(torch.tensor([source]), torch.tensor([tokens]))[0].log_softmax(-1)
             errors += np.abs(found - wanted.numpy()).max(1).tolist()
-    assert np.median(near) < 1e-4
+    assert np.quantile(near, 0.75) < 1e-5
     assert max(near) < 0.2
     assert np.median(far) > 1e-3
 

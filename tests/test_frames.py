@@ -6,14 +6,14 @@ The oracle is the network's plain forward over a whole prefix, without caches or
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from support.beams import textbook
-from support.frames import BOS, FEATURES, FrameNetwork, frame_model
+from support.frames import BOS, FEATURES, FrameNetwork, declared, frame_model
 from support.random_transformers import random_config, random_model, vocabulary
 from support.tiny import random_model as text_model
 
@@ -26,6 +26,12 @@ from nartk.pipeline import Model
 
 EOS = 2
 NAMES = [f"{i}.txt" for i in range(12)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def architecture() -> Iterator[None]:
+    with declared():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -88,7 +88,9 @@ def scorer_of_nine() -> TablePasses:
 def run(strategy: Any, scorer: Any, requests: Sequence[Request], batch_size: int) -> list[Result]:
     """The results; nothing is left in the verifier or in the drafter."""
     found = decode(strategy, scorer, requests, batch_size=batch_size)
-    assert strategy.helpers["drafter"].memories_in_use == 0, "sources of the drafter that were not given back"
+    assert strategy.auxiliary["drafter"].memories_in_use == 0, (
+        "sources of the drafter that were not given back"
+    )
     return found
 
 
@@ -147,7 +149,7 @@ class AnyLength(DraftLength):
     def started(self, *rest: Any) -> None:
         """Learns nothing."""
 
-    drafted = passed = spent = started
+    record = started
 
 
 @pytest.mark.parametrize("kind", SCRIPTED)
@@ -668,7 +670,7 @@ def test_the_promise_depends_on_beta() -> None:
 
 def refusal(strategy: Any) -> str:
     with pytest.raises((UsageError, StrategyMismatchError)) as caught:
-        strategy.check_helpers()
+        strategy.check_auxiliary()
     with pytest.raises(type(caught.value)):
         decode(strategy, scorer_of_nine(), [Request(0, (5, EOS), 3)])
     return str(caught.value)
@@ -713,7 +715,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         network = small_network(kind, len(vocab), seed)
         save_checkpoint(
             folder / kind,
-            kind=kind,
+            architecture=kind,
             settings=asdict(network.config),
             tensors=network.state_dict(),
             source_vocab=vocab,

@@ -129,7 +129,7 @@ def test_train_resume_convert_and_refuse_what_does_not_fit(
     folder = tmp_path / "model"
     assert convert([str(tmp_path / "checkpoint_last.pt"), "--output", str(folder)]) == 0
     model = nartk.load(folder)
-    assert model.checkpoint.kind == kind
+    assert model.checkpoint.architecture == kind
     assert type(model.passes) is architectures()[kind].engine
     capsys.readouterr()
     assert decode([str(folder), "--strategy", "greedy", "--quiet", str(binarised / "dev.src")]) == 2

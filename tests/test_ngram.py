@@ -22,7 +22,7 @@ from support.scripted_passes import (
     random_table,
 )
 
-from nartk.decoders.drafters.ngram_cache import NgramCache, Place, Texts
+from nartk.decoders.drafters.ngram_cache import NgramCache, Occurrence, Texts
 from nartk.decoders.loop.acceptance import Verdict
 from nartk.decoders.loop.rows import Row
 from nartk.hypothesis import Request
@@ -104,16 +104,16 @@ class OthersFirst(NgramCache):
 
     def _record(self, texts: Texts, rank: int, text: list[int], position: int) -> None:
         super()._record(texts, rank, text, position)
-        texts.places.clear()
+        texts.occurrences.clear()
 
 
 class OldestFirst(NgramCache):
     """Known to be wrong: what was found first stays."""
 
     def _record(self, texts: Texts, rank: int, text: list[int], position: int) -> None:
-        before: list[dict[Any, Place]] = [dict(texts.places), dict(self.young)]
+        before: list[dict[Any, Occurrence]] = [dict(texts.occurrences), dict(self.young)]
         super()._record(texts, rank, text, position)
-        texts.places.update(before[0])
+        texts.occurrences.update(before[0])
         self.young.update(before[1])
 
 

@@ -7,12 +7,12 @@ import math
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nartk.decoders.ngram_lm import load_ngram, read_arpa
+from nartk.decoders.graphs.ngram_lm import load_ngram, read_arpa
 from nartk.errors import InputFileError, InputFormatError
 from nartk.vocab import Vocab
 
@@ -80,19 +80,18 @@ BY_HAND = [  # context, word, base-10 logarithm
 ]
 
 
-def test_scores_by_hand(path: Path, device: torch.device) -> None:
-    model = read_arpa(path, VOCAB).to(device)
+def test_scores_by_hand(path: Path) -> None:
+    model = read_arpa(path, VOCAB)
     assert (model.order, model.size) == (3, 6)
     for context, word, wanted in BY_HAND:
         assert model.score(context, word) == pytest.approx(wanted * math.log(10.0), rel=1e-12), context
 
 
-def test_a_sentence_from_the_start_state(path: Path, device: torch.device) -> None:
-    model = read_arpa(path, VOCAB).to(device)
-    state = torch.full((2,), model.start, device=device)
-    total = torch.zeros(2, dtype=torch.float64, device=device)
+def test_a_sentence_from_the_start_state(path: Path) -> None:
+    model = read_arpa(path, VOCAB)
+    state, total = np.full(2, model.start), np.zeros(2)
     for words in ([THE, SAT], [CAT, SAT], [SAT, THE], [EOS, EOS]):
-        scores, state = model.advance(state, torch.tensor(words, device=device))
+        scores, state = model.advance(state, np.array(words))
         total = total + scores
     first = -0.25 - 0.15625 - 0.4375 + (-0.3125 - 0.625)
     second = (-0.5 - 1.5) + (-0.375 - 1.5) + (-0.375 - 0.75) + (-0.25 - 1.25)
@@ -101,7 +100,7 @@ def test_a_sentence_from_the_start_state(path: Path, device: torch.device) -> No
 
 def test_states_and_words_broadcast(path: Path) -> None:
     model = read_arpa(path, VOCAB)
-    states, words = torch.arange(len(model.back_off)), torch.arange(len(VOCAB))
+    states, words = np.arange(len(model.back_off)), np.arange(len(VOCAB))
     scores, after = model.advance(states[:, None], words)
     assert scores.shape == after.shape == (len(states), len(VOCAB))
     for i, j in itertools.product(range(len(states)), range(len(VOCAB))):
@@ -132,10 +131,10 @@ def write_random(path: Path, seed: int) -> tuple[dict[tuple[str, ...], tuple[flo
     return table, order
 
 
-def test_scores_equal_dictionaries(tmp_path: Path, device: torch.device) -> None:
+def test_scores_equal_dictionaries(tmp_path: Path) -> None:
     for seed in range(12):
         table, order = write_random(tmp_path / "lm.arpa", seed)
-        model = read_arpa(tmp_path / "lm.arpa", VOCAB).to(device)
+        model = read_arpa(tmp_path / "lm.arpa", VOCAB)
 
         def score(context: tuple[str, ...], word: str, table=table) -> float:
             """The definition: the n-gram if it is listed, else the back-off weight and a shorter context."""
@@ -204,7 +203,7 @@ def test_other_files_are_named(path: Path, tmp_path: Path) -> None:
         read_arpa(path, VOCAB)
     for name in (tmp_path / "missing", tmp_path):
         with pytest.raises(InputFileError, match=r"E201 InputFile\] .*: cannot read the language model"):
-            load_ngram(str(name), VOCAB, "cpu")
+            load_ngram(str(name), VOCAB)
 
 
 @given(st.lists(st.tuples(st.integers(0, 26), st.text(max_size=12)), max_size=3))
@@ -223,7 +222,7 @@ def test_any_text_is_read_or_named(tmp_path_factory: pytest.TempPathFactory, edi
 
 
 def test_a_changed_file_is_read_again(path: Path) -> None:
-    first = load_ngram(str(path), VOCAB, "cpu")
-    assert load_ngram(str(path), VOCAB, "cpu") is first
+    first = load_ngram(str(path), VOCAB)
+    assert load_ngram(str(path), VOCAB) is first
     path.write_text(ARPA.replace("-0.75\tthe", "-0.5000\tthe"))
-    assert load_ngram(str(path), VOCAB, "cpu").score((), THE) == pytest.approx(-0.5 * math.log(10.0))
+    assert load_ngram(str(path), VOCAB).score((), THE) == pytest.approx(-0.5 * math.log(10.0))

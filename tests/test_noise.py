@@ -22,7 +22,7 @@ from nartk.cli.noise import main
 from nartk.data.gec.lexicon import lexicon, misspellings, regular_form
 from nartk.data.gec.noise import Noiser, annotate, misspell
 from nartk.data.gec.rates import (
-    KINDS,
+    ERROR_TYPES,
     REWRITE,
     NoiseRates,
     align,
@@ -99,7 +99,7 @@ def test_rates_are_honoured(name: str, sentences: list[list[str]]) -> None:
     unchanged = 0
     expected = 0.0
     for line, tokens in enumerate(sentences):
-        _, made = noiser.noise_with_kinds(tokens, Random(line))
+        _, made = noiser.noise_with_types(tokens, Random(line))
         kinds.update(made)
         unchanged += not made
         if made:
@@ -117,7 +117,7 @@ def test_higher_rates_give_more_edits(sentences: list[list[str]]) -> None:
     """The known-bad twin of the test above: a generator deaf to its table would give equal counts."""
     counts = [
         sum(
-            len(Noiser(only("spelling", rate)).noise_with_kinds(s, Random(n))[1])
+            len(Noiser(only("spelling", rate)).noise_with_types(s, Random(n))[1])
             for n, s in enumerate(sentences)
         )
         for rate in (0.02, 0.1, 0.2)
@@ -125,7 +125,7 @@ def test_higher_rates_give_more_edits(sentences: list[list[str]]) -> None:
     assert counts[0] < 0.6 * counts[1] < 0.6 * counts[2]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "order"])
+@pytest.mark.parametrize("kind", [kind for kind in ERROR_TYPES if kind != "order"])
 def test_each_kind_makes_errors_that_look_like_it(kind: str, sentences: list[list[str]]) -> None:
     """The classifier knows nothing of the generator's choices; it must name most of its edits rightly."""
     noiser = Noiser(only(kind, 0.05))
@@ -152,7 +152,7 @@ def test_order_moves_tokens_only(sentences: list[list[str]]) -> None:
 
 @given(st.lists(st.text(min_size=1, max_size=9).filter(lambda text: text.split() == [text]), max_size=12))
 def test_noise_is_never_empty_and_never_fails(tokens: list[str]) -> None:
-    noiser = Noiser(NoiseRates(0.0, 1.0, 0.5, tuple((kind, 1.0) for kind in KINDS)))
+    noiser = Noiser(NoiseRates(0.0, 1.0, 0.5, tuple((kind, 1.0) for kind in ERROR_TYPES)))
     for line in range(4):
         noised = noiser.noise_line(tokens, line)
         assert bool(noised) == bool(tokens)

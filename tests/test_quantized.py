@@ -78,7 +78,7 @@ def quantized(folder: Path, kind: str, seed: int) -> tuple[Checkpoint, Checkpoin
         weight.data.normal_(std=0.4)
     save_checkpoint(
         folder / "model",
-        kind=kind,
+        architecture=kind,
         settings=asdict(config),
         tensors=network.state_dict(),
         source_vocab=vocabulary(config.src_vocab),

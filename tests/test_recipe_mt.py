@@ -15,7 +15,7 @@ from support.recipe_scripts import RECIPES, assert_refused, script
 from support.tiny import random_model
 
 import nartk
-from nartk.decoders.ngram_lm import NGram, read_arpa
+from nartk.decoders.graphs.ngram_lm import NGram, read_arpa
 from nartk.registry import make_strategy
 from nartk.vocab import Vocab
 

@@ -30,7 +30,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
         network = small_network(kind, len(checkpoint.target_vocab), seed)
         save_checkpoint(
             folder / "mt" / f"{name}.distilled" / "model",
-            kind=kind,
+            architecture=kind,
             settings=asdict(network.config),
             tensors=network.state_dict(),
             source_vocab=checkpoint.source_vocab,

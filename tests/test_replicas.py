@@ -133,14 +133,16 @@ def test_requests_are_dealt_out_by_length() -> None:
 class WithHelper:
     """Encodes with its helper, and yields how many encoded sources that holds then."""
 
-    helpers: Mapping[str, Any]
+    auxiliary: Mapping[str, Any]
 
     def run(self, scorer: Any, requests: Sequence[Request], **settings: Any) -> Iterator[Result]:
-        helper = self.helpers["drafter"]
-        memory = helper.encode([request.source for request in requests])
+        other_model = self.auxiliary["drafter"]
+        memory = other_model.encode([request.source for request in requests])
         for request in requests:
-            yield Result(request.index, (Hypothesis(tokens=(helper._engine.memories_in_use,), score=None),))
-        helper.free(memory)
+            yield Result(
+                request.index, (Hypothesis(tokens=(other_model._engine.memories_in_use,), score=None),)
+            )
+        other_model.free(memory)
 
 
 def test_other_models_are_replicated_too(folder: Path, replicas: list[EngineScorer]) -> None:
@@ -257,9 +259,9 @@ def test_without_the_engine_there_are_none(folder: Path, monkeypatch: pytest.Mon
         nartk.load(folder, replicas=2)
 
 
-def test_a_strategy_over_tensors_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_in_torch_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = nartk.load(folder, replicas=2)
     monkeypatch.setattr(type(model), "scorer_for", lambda self, strategy: object())
     with pytest.raises(StrategyMismatchError) as caught:
         model.strategy("greedy", {})
-    assert "--replicas with strategy 'greedy', which decodes with tensors here" in str(caught.value)
+    assert "--replicas with strategy 'greedy', of which torch serves a model here" in str(caught.value)

@@ -44,7 +44,7 @@ from nartk.bench.report import guarantee
 from nartk.cli.decode import main
 from nartk.decoders import speculative as module
 from nartk.decoders.drafters.small_model import PickBest, Reader, SmallModel
-from nartk.decoders.loop.acceptance import Judgement, StepwiseAcceptance, Verified
+from nartk.decoders.loop.acceptance import DraftOutcome, StepwiseAcceptance, Verified
 from nartk.decoders.loop.drafter import Draft
 from nartk.decoders.loop.rows import Row
 from nartk.decoders.speculative import RejectionSampling, Speculative
@@ -127,8 +127,8 @@ def test_p8_a_garbage_drafter_never_changes_the_output(kind: str) -> None:
 class Believes(StepwiseAcceptance):
     """Known to be wrong: whatever is drafted is accepted."""
 
-    def judge(self, row: Row, first: int, verified: Verified) -> Iterator[Judgement]:
-        yield from (Judgement(True, token, 0.0) for token in row.draft.tokens[first:])
+    def judge(self, row: Row, first: int, verified: Verified) -> Iterator[DraftOutcome]:
+        yield from (DraftOutcome(True, token, 0.0) for token in row.draft.tokens[first:])
 
 
 @pytest.mark.parametrize("kind", ["pad", "eos", "the opposite"])
@@ -397,8 +397,8 @@ def test_p9_holds_where_the_wrong_ways_show(temperature: float) -> None:
 class AcceptsAlways(RejectionSampling):
     """Known to be wrong."""
 
-    def judge(self, row: Row, first: int, verified: Verified) -> Iterator[Judgement]:
-        yield from (Judgement(True, token, 0.0) for token in row.draft.tokens[first:])
+    def judge(self, row: Row, first: int, verified: Verified) -> Iterator[DraftOutcome]:
+        yield from (DraftOutcome(True, token, 0.0) for token in row.draft.tokens[first:])
 
 
 class ReplacesFromP(RejectionSampling):

@@ -15,22 +15,22 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
 from support import tiny
 from support.pass_strategies import only
 from support.realtable import EOS
 from support.scripted_graphs import ScriptedGraphs
 from support.scripted_passes import ScriptPasses, decode
 from support.traced_graph import GRAPH
-from torch import Tensor
 
 from nartk.cli.decode import main as decode_main
 from nartk.cli.trace import main
-from nartk.decoders import graph as graph_module
-from nartk.decoders.graph import reach
+from nartk.decoders.graphs import trace
+from nartk.decoders.graphs.trace import reach_probs
 from nartk.errors import InputFileError, NartkError
 from nartk.hypothesis import GraphTrace, Hypothesis, Request, Result, TokenTrace
+from nartk.passes import FloatArray
 from nartk.registry import make_strategy
 from nartk.tracing import ORIGINS, Traced, describe, head, plot, read_trace
 from nartk.tracing.page import bars, histogram, page, settled, stats
@@ -126,7 +126,7 @@ def test_a_graph_is_written_in_words() -> None:
         "words": [[], [["she", -0.5]], [["</s>", None]]],
         "links": [[0, 4, -0.25], [4, 8, 0.0]],
         "path": [0, 4, 8],
-        "said": ["she", "</s>"],
+        "emitted": ["she", "</s>"],
     }
     assert isinstance(read(record(graph=found))[0], Traced)
 
@@ -210,7 +210,7 @@ def without(key: str) -> dict[str, Any]:
         (record(seconds=-1), "'seconds' is -1, not a number from 0 on"),
         (record(graph={**GRAPH, "vertices": [0, 5, 3, 8]}), "'graph' is"),
         (record(graph={**GRAPH, "path": [0, 4, 8]}), "'graph' is"),
-        (record(graph={**GRAPH, "said": []}), "'graph' is"),
+        (record(graph={**GRAPH, "emitted": []}), "'graph' is"),
         (record(graph={**GRAPH, "links": [[0, 7, -1.0]]}), "'graph' is"),
         (record(graph={**GRAPH, "size": 8}), "'graph' is"),
         (record(graph={"size": 8}), "'graph' is"),
@@ -234,7 +234,7 @@ def test_a_damaged_line_is_named_and_costs_itself_alone(line: Any, message: str)
 
 def test_graphs_that_fit_are_taken() -> None:
     """Else the graphs above might all be refused for another reason."""
-    for graph in (GRAPH, {**GRAPH, "path": [], "said": []}, None):
+    for graph in (GRAPH, {**GRAPH, "path": [], "emitted": []}, None):
         assert isinstance(read(record(graph=graph))[0], Traced)
 
 
@@ -307,8 +307,8 @@ DAG = {
 }
 
 
-def scripted(device: Any = "cpu", **changes: int) -> ScriptedGraphs:
-    return ScriptedGraphs(5, **{"graphs": 6, "largest": 9, "words": 9, **changes}, device=device)
+def scripted(**changes: int) -> ScriptedGraphs:
+    return ScriptedGraphs(5, **{"graphs": 6, "largest": 9, "words": 9, **changes})
 
 
 def reach_by_hand(graphs: ScriptedGraphs, i: int) -> list[float]:
@@ -321,34 +321,28 @@ def reach_by_hand(graphs: ScriptedGraphs, i: int) -> list[float]:
     return found
 
 
-def misses(graphs: ScriptedGraphs, reaching: Callable[[Tensor], Tensor]) -> int:
+def misses(graphs: ScriptedGraphs, reaching: Callable[[FloatArray], Any]) -> int:
     """Of how many graphs the probabilities are wrong."""
-    width = max(graphs.sizes)
-    wrong = 0
-    for i, size in enumerate(graphs.sizes):
-        links = torch.full((1, width, width), -math.inf, device=graphs.device)
-        links[0, :size, :size] = torch.tensor(graphs.links[i])
-        wanted = [*reach_by_hand(graphs, i), *[0.0] * (width - size)]
-        wrong += reaching(links)[0].tolist() != pytest.approx(wanted, abs=1e-5)
-    return wrong
+    return sum(
+        reaching(np.array(links, np.float32)).tolist() != pytest.approx(reach_by_hand(graphs, i), abs=1e-5)
+        for i, links in enumerate(graphs.links)
+    )
 
 
-def one_edge(links: Tensor) -> Tensor:
+def one_edge(links: FloatArray) -> Any:
     """Known bad: comes to a vertex by the edge from the first alone."""
-    return torch.cat([torch.ones_like(links[:, 0, :1]), links[:, 0, 1:].exp()], 1)
+    return np.append(1.0, np.exp(links[0, 1:]))
 
 
-def test_reach_is_the_sum_over_all_paths(device: torch.device) -> None:
-    graphs = scripted(device)
-    assert misses(graphs, reach) == 0
+def test_reach_is_the_sum_over_all_paths() -> None:
+    graphs = scripted()
+    assert misses(graphs, reach_probs) == 0
     assert misses(graphs, one_edge) > 0
 
 
 @pytest.mark.parametrize("name", DAG)
-def test_graphs_as_enumeration_has_them(
-    name: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    graphs = scripted(device)
+def test_graphs_as_enumeration_has_them(name: str) -> None:
+    graphs = scripted()
     strategy = make_strategy(name, DAG[name])
     plain = list(strategy.run(graphs, graphs.requests(), batch_size=4))
     assert [each.graph for each in plain] == [None] * 6
@@ -379,22 +373,22 @@ def test_graphs_as_enumeration_has_them(
             if graphs.links[i][a][b] >= math.log(0.05) or (a, b) in taken
         }
         if name == "dag-beam":
-            assert (path, graph.said) == ((), ())
+            assert (path, graph.emitted) == ((), ())
             continue
-        assert (path[0], path[-1], graph.said[-1]) == (0, size - 1, 2)
-        said = [w for w, v in zip(graph.said, (None, *graph.said), strict=False) if w != v]
-        tokens = said if "merge_repeats" in DAG[name] else list(graph.said)
+        assert (path[0], path[-1], graph.emitted[-1]) == (0, size - 1, 2)
+        said = [w for w, v in zip(graph.emitted, (None, *graph.emitted), strict=False) if w != v]
+        tokens = said if "merge_repeats" in DAG[name] else list(graph.emitted)
         assert tokens == list(each.hypotheses[0].tokens)
-        words_of = zip(path[1:], graph.said, strict=True)
+        words_of = zip(path[1:], graph.emitted, strict=True)
         total = sum(graphs.links[i][a][b] for a, b in taken)
         total += sum(graphs.lprobs(i, vertex)[word] for vertex, word in words_of)
-        penalty = len(graph.said) if "viterbi" in name else 1
+        penalty = len(graph.emitted) if "viterbi" in name else 1
         assert each.hypotheses[0].score == pytest.approx(total / penalty, abs=1e-4)
 
 
-def test_a_large_graph_is_shown_in_part(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    graphs = scripted(device, largest=11)
-    monkeypatch.setattr(graph_module, "_SHOWN_VERTICES", 3)
+def test_a_large_graph_is_shown_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = scripted(largest=11)
+    monkeypatch.setattr(trace, "_VERTICES", 3)
     for each in make_strategy("dag-greedy", {}).run(graphs, graphs.requests(), batch_size=8, trace=True):
         graph = each.graph
         assert graph is not None

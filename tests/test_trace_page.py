@@ -56,7 +56,7 @@ def nasty_trace() -> list[Traced]:
     """Each text as source, output, piece, id, signature and message, and as words of a graph."""
     found = []
     for line, text in enumerate(NASTY, 1):
-        graph = {**GRAPH, "said": [text, text], "words": [[[text, -1.0]]] * 4}
+        graph = {**GRAPH, "emitted": [text, text], "words": [[[text, -1.0]]] * 4}
         found.append(
             sentence(
                 line, text, output=(text,) * 7, id=text, signature=text, nbest=((text, None),), graph=graph
@@ -114,7 +114,7 @@ def test_any_text_is_data_and_no_markup(name: str, monkeypatch: pytest.MonkeyPat
     for text, line, failed in zip(NASTY, data["lines"][::2], data["lines"][1::2], strict=True):
         assert line["source"] == line["text"] == line["id"] == text
         assert line["output"] == [text] * 7
-        assert line["graph"]["said"] == [text] * 2
+        assert line["graph"]["emitted"] == [text] * 2
         assert line["nbest"] == [[text, None]]
         assert failed["error"]["message"] == text
         assert json.loads(failed["id"]) == {text: text}
@@ -533,7 +533,7 @@ def test_failed_lines_come_last_where_sorted(browser: Browser, tmp_path: Path) -
 
 
 def test_a_graph_is_drawn_with_its_path(browser: Browser, tmp_path: Path) -> None:
-    without = {**GRAPH, "path": [], "said": []}
+    without = {**GRAPH, "path": [], "emitted": []}
     browser.open(save(tmp_path / "t.html", [sentence(1, graph=GRAPH), sentence(2, graph=without)]))
     assert browser.get("document.querySelectorAll('svg').length") == 0  # until it is asked for
     browser.get("document.querySelectorAll('article details').forEach(e => e.open = true)")
@@ -551,7 +551,7 @@ def test_a_graph_is_drawn_with_its_path(browser: Browser, tmp_path: Path) -> Non
     )
     browser.point("svg g:nth-of-type(2) circle")
     assert browser.get("document.getElementById('tip').textContent") == (
-        "vertex 3 of 9\nsays she\nwords: she 60.7 %, he 22.3 %\nnext: 8 88.2 %"
+        "vertex 3 of 9\nemits she\nwords: she 60.7 %, he 22.3 %\nnext: 8 88.2 %"
     )
     assert browser.troubles() == []
 

@@ -418,7 +418,7 @@ def test_help_names_the_strategies(capsys: pytest.CaptureFixture[str]) -> None:
 def test_kinds(
     expected: int | None, found: int | None, margin: float | None, noise: float, kind: str
 ) -> None:
-    assert Difference(0, 3, expected, found, margin, noise).kind == kind
+    assert Difference(0, 3, expected, found, margin, noise).category == kind
 
 
 def test_measured_logits_are_those_of_the_training_forward(model: str) -> None:

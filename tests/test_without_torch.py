@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from support import tiny
+from support.parallel_models import random_parallel, random_sources
+from support.scripted import decode
+from support.transformers_small import vocabulary
 
 from nartk import engine
-from nartk.registry import strategies
+from nartk.architectures import architecture
+from nartk.checkpoint import save_checkpoint
+from nartk.hypothesis import Request
+from nartk.models.nar import NonAutoregressive
+from nartk.registry import make_strategy, strategies
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCKED = ("torch", "safetensors", "transformers", "fairseq", "rich", "sacrebleu")
@@ -38,6 +47,13 @@ OUTPUTS = [
     "they goes to the house .",
 ]
 OVER_PASSES = ("greedy", "iad", "ngram", "verify")
+OVER_ARRAYS = [
+    *(("ctc", name) for name in ("ctc-beam", "ctc-greedy")),
+    *(
+        ("dag", f"dag-{name}")
+        for name in ("beam", "greedy", "joint-viterbi", "lookahead", "sample", "viterbi")
+    ),
+]
 
 needs_engine = pytest.mark.skipif(not engine.available(), reason="the engine is left out")
 
@@ -78,8 +94,8 @@ def test_what_is_imported_by_default() -> None:
     code = f"""
 import sys
 import nartk.pipeline, nartk.checkpoint, nartk.architectures, nartk.registry, nartk.verification
-import nartk.calibration, nartk.cli.decode, nartk.cli.verify, nartk.engine, nartk.scorer
-for name in {OVER_PASSES}:
+import nartk.calibration, nartk.cli.decode, nartk.cli.verify, nartk.engine, nartk.passes
+for name in nartk.registry.strategies():
     nartk.registry.make_strategy(name, {{}})
 print([name for name in {BLOCKED} if name in sys.modules])
 """
@@ -147,20 +163,50 @@ def test_the_options_of_a_strategy_are_shown() -> None:
     assert "options of the strategy iad (identical to greedy:" in done.stdout
 
 
-def test_strategies_that_cannot_run_are_not_listed() -> None:
+def test_all_strategies_are_listed() -> None:
     done = run("import nartk; print(*nartk.strategies())")
-    assert set(OVER_PASSES) <= set(done.stdout.split()) <= strategies().keys()
+    assert done.stdout.split() == list(strategies())
+
+
+@pytest.fixture(scope="module")
+def networks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, NonAutoregressive]]:
+    """A folder and a network of each architecture."""
+    found = {}
+    for kind in ("ctc", "dag"):
+        network, folder = random_parallel(kind, 1), tmp_path_factory.mktemp(kind)
+        vocab = vocabulary(network.config.tgt_vocab)
+        save_checkpoint(
+            folder,
+            architecture=kind,
+            settings=asdict(network.config),
+            tensors=network.state_dict(),
+            source_vocab=vocabulary(network.config.src_vocab),
+            target_vocab=vocab,
+            tokenizer=None,
+            card="# A small model for tests\n",
+        )
+        found[kind] = str(folder), network
+    return found
 
 
 @needs_engine
-def test_a_strategy_that_needs_torch_says_so(model: str) -> None:
-    done = command("decode", model, "--strategy", "dag-viterbi", stdin="he go\n")
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr == (
-        "nartk: error[E104 MissingDependency] strategy 'dag-viterbi' needs torch, which is not installed. "
-        "Fix: pip install 'nartk[torch]'.\n"
-    )
+@pytest.mark.parametrize(("kind", "strategy"), OVER_ARRAYS)
+def test_strategies_over_arrays_decode(
+    kind: str, strategy: str, networks: dict[str, tuple[str, NonAutoregressive]]
+) -> None:
+    """Against the reference in torch, which shares nothing with the engine but the weights."""
+    folder, network = networks[kind]
+    sources = [source for source in random_sources(network, random.Random(2), 6) if len(source) > 1]
+    reference = architecture(kind).scorer(network, vocabulary(network.config.tgt_vocab))
+    requests = [Request(i, tuple(source), 60) for i, source in enumerate(sources)]
+    wanted = decode(make_strategy(strategy, {"max_ratio": 60.0}), reference, requests)
+    words = vocabulary(network.config.src_vocab).words
+    lines = [" ".join(words[word] for word in source[:-1]) for source in sources]
+    args = [folder, "--strategy", strategy, "--max-len", "60", "--max-ratio", "60", "--threads", "1"]
+    done = command("decode", *args, stdin="".join(f"{line}\n" for line in lines))
+    assert done.returncode == 0, done.stderr
+    outputs = [" ".join(reference.vocab.to_words(w.hypotheses[0].tokens)) for w in wanted]
+    assert done.stdout.splitlines() == [output.removesuffix("</s>").rstrip() for output in outputs]
 
 
 @pytest.mark.parametrize(
@@ -197,24 +243,3 @@ def test_other_commands_name_the_remedy(name: str, tmp_path: Path) -> None:
         "nartk: error[E104 MissingDependency] this command needs torch, which is not installed. "
         "Fix: pip install 'nartk[torch]'.\n"
     )
-
-
-@needs_engine
-def test_the_library_names_the_remedy(model: str) -> None:
-    code = """
-import nartk, sys
-from nartk.errors import MissingDependencyError
-model = nartk.load(sys.argv[1])
-print(model.decode(["he go home !"])[0].text)
-for strategy in ("dag-viterbi", "ctc-beam"):
-    try:
-        model.decode(["he go home !"], strategy)
-    except MissingDependencyError as error:
-        print(error.message)
-"""
-    done = run(code, model)
-    assert done.stdout.splitlines() == [
-        "he goes home !",
-        "strategy 'dag-viterbi' needs torch, which is not installed",
-        "strategy 'ctc-beam' needs torch, which is not installed",
-    ], done.stderr

@@ -160,10 +160,10 @@ _KEY_ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 # Letters beside each letter on the keyboard.
 NEIGHBOURS = {
     letter: "".join(
-        row[place]
+        row[column]
         for row in _KEY_ROWS[max(0, at - 1) : at + 2]
-        for place in (i - 1, i, i + 1)
-        if 0 <= place < len(row)
+        for column in (i - 1, i, i + 1)
+        if 0 <= column < len(row)
     ).replace(letter, "")
     for at, keys in enumerate(_KEY_ROWS)
     for i, letter in enumerate(keys)

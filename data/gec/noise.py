@@ -1,8 +1,8 @@
 """Turns clean English into learners' English, to train grammatical error correction on synthetic pairs.
 
-Every edit belongs to one of `nartk.data.gec.rates.KINDS`; how often each occurs comes from a table of rates,
-such as one fitted to a corpus of real errors. The same seed, line and copy give the same noise on every
-machine, in any order of the lines.
+Every edit belongs to one of `nartk.data.gec.rates.ERROR_TYPES`; how often each occurs comes from a table of
+rates, such as one fitted to a corpus of real errors. The same seed, line and copy give the same noise on
+every machine, in any order of the lines.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from nartk.data.gec.confusions import (
     confusions,
 )
 from nartk.data.gec.lexicon import NOUNS, VERBS, lexicon, misspellings, regular_form
-from nartk.data.gec.rates import KINDS, NoiseRates, load_rates
+from nartk.data.gec.rates import ERROR_TYPES, NoiseRates, load_rates
 
 
 def _like(word: str, model: str) -> str:
@@ -100,7 +100,7 @@ class Annotated:
 
     tokens: list[str]
     tags: list[str]
-    places: dict[str, list[int]]
+    spots: dict[str, list[int]]
 
 
 _NOUN_PHRASE = frozenset(["NN", "NNS", "JJ", "JJS"])
@@ -113,7 +113,7 @@ def annotate(tokens: Sequence[str]) -> Annotated:
     """Tags a clean sentence, tokens neither empty nor with white space, and finds where it can go wrong."""
     words = list(tokens)
     tags = lexicon().tag(words)
-    places: dict[str, list[int]] = {kind: [] for kind in KINDS}
+    spots: dict[str, list[int]] = {error_type: [] for error_type in ERROR_TYPES}
     mixed_up = confusions()
     family = lexicon().family
     last = len(words) - 1
@@ -125,64 +125,64 @@ def annotate(tokens: Sequence[str]) -> Annotated:
             size = len(word)
             if size > 3 and (tag[:3] != "NNP" or i == 0):
                 # Long words and rare ones go wrong more often.
-                places["spelling"] += [i] * (1 if size < 5 else 2 if size < 7 else 4 if size < 9 else 5)
+                spots["spelling"] += [i] * (1 if size < 5 else 2 if size < 7 else 4 if size < 9 else 5)
                 if size > 4 and not lexicon().is_known(word):
-                    places["spelling"].append(i)
+                    spots["spelling"].append(i)
             elif size > 1 and size < 4 and tag[:3] != "NNP" and i % 3 == 0:
-                places["spelling"].append(i)
+                spots["spelling"].append(i)
             if lower in ARTICLES:
-                places["article"] += [i] * 3
+                spots["article"] += [i] * 3
             elif tag in _NOUN_PHRASE and previous_tag not in _BEFORE_NOUN:
-                places["article"].append(i)
+                spots["article"].append(i)
             if lower in PREPOSITIONS and tag in ("IN", "TO", "RP"):
                 next_tag = tags[i + 1] if i < last else "."
                 if not (lower == "to" and next_tag == "VB"):
-                    places["preposition"] += [i] * 2
+                    spots["preposition"] += [i] * 2
             elif previous_tag in VERBS and tag in ("DT", "PRP", "PRP$") and previous not in AGREEMENT:
-                places["preposition"].append(i)
+                spots["preposition"].append(i)
             if tag in NOUNS and size > 2:
-                places["noun_number"] += [i] * (3 if tag == "NNS" else 1)
+                spots["noun_number"] += [i] * (3 if tag == "NNS" else 1)
             if (tag in ("VBZ", "VBP") and word != "'s") or lower in ("was", "were"):
-                places["agreement"].append(i)
+                spots["agreement"].append(i)
             if tag in VERBS and lower not in AGREEMENT:
-                places["verb_form"].append(i)
+                spots["verb_form"].append(i)
             if lower in PRONOUNS:
-                places["pronoun"].append(i)
+                spots["pronoun"].append(i)
             if lower in mixed_up:
-                places["confusion"].append(i)
+                spots["confusion"].append(i)
             if family(lower) or (tag == "RB" and lower.endswith("ly")):
-                places["derivation"].append(i)
+                spots["derivation"].append(i)
             if lower in DROPPED:
-                places["missing"].append(i)
+                spots["missing"].append(i)
             if 0 < i < last:
-                places["extra"].append(i)
+                spots["extra"].append(i)
             if word[0].isupper() and (i == 0 or tag[:3] == "NNP" or word == "I"):
-                places["casing"] += [i] * (4 if i == 0 else 2 if word == "I" else 1)
+                spots["casing"] += [i] * (4 if i == 0 else 2 if word == "I" else 1)
             elif tag in ("NN", "NNS") and i % 4 == 0:
-                places["casing"].append(i)
+                spots["casing"].append(i)
             if 0 < i < last and words[i + 1].isalpha():
-                places["order"].append(i)
+                spots["order"].append(i)
             if i < last and (f"{lower} {words[i + 1].lower()}" in JOINED):
-                places["spacing"] += [i] * 4
+                spots["spacing"] += [i] * 4
             elif i < last and words[i + 1].isalpha() and i % 6 == 1:
-                places["spacing"].append(i)
+                spots["spacing"].append(i)
             if size > 4 and _compound(lower) is not None:
-                places["spacing"] += [i] * 2
+                spots["spacing"] += [i] * 2
             if i < last and lower in ("and", "but", "because", "that", "so", "if", "when", "or"):
-                places["punctuation"].append(i)
+                spots["punctuation"].append(i)
         else:
             if "'" in word and len(word) > 1 and i > 0:
-                places["punctuation"] += [i] * 2
+                spots["punctuation"] += [i] * 2
             elif word == ",":
-                places["punctuation"] += [i] * 4
+                spots["punctuation"] += [i] * 4
             elif word in ".?!;:" or word in ('"', "-", "--"):
-                places["punctuation"] += [i] * (1 if i < last else 2)
+                spots["punctuation"] += [i] * (1 if i < last else 2)
             if word in ("'m", "'re", "n't", "'ll", "'ve"):
-                places["missing"].append(i)
+                spots["missing"].append(i)
         if is_word and i == 0 and last > 6:
-            places["punctuation"].append(0)
+            spots["punctuation"].append(0)
         previous_tag, previous = tag, lower
-    return Annotated(words, tags, places)
+    return Annotated(words, tags, spots)
 
 
 def _compound(word: str) -> tuple[str, str] | None:
@@ -366,8 +366,8 @@ def _verb_form(draft: _Draft, i: int) -> bool:
         main = book.inflect(lemma, "VBG") if rng.random() < 0.5 else lower
         return draft.put(i, f"{'is' if tag == 'VBZ' else 'are'} {main}")
     if new == "have":
-        helper = rng.choice(("has", "have", "had", "was", "did"))
-        return draft.put(i, f"{helper} {lower if rng.random() < 0.5 else lemma}")
+        auxiliary = rng.choice(("has", "have", "had", "was", "did"))
+        return draft.put(i, f"{auxiliary} {lower if rng.random() < 0.5 else lemma}")
     form = regular_form(lemma, "VBD") if new == "regular" else book.inflect(lemma, new)
     return draft.put(i, None if form == lower else _like(form, word))
 
@@ -461,19 +461,19 @@ class Noiser:
     def __init__(self, rates: NoiseRates | None = None, seed: int = 1) -> None:
         self.rates = load_rates() if rates is None else rates
         self.seed = seed
-        weights = [(kind, weight) for kind, weight in self.rates.weights if weight > 0]
-        self._kinds = [kind for kind, _ in weights]
+        weights = [(error_type, weight) for error_type, weight in self.rates.weights if weight > 0]
+        self._error_types = [error_type for error_type, _ in weights]
         self._cumulative = list(itertools.accumulate(weight for _, weight in weights))
 
     def noise(self, tokens: Sequence[str] | Annotated, rng: Random) -> list[str]:
         """A noised copy of the tokens; never empty unless they are."""
-        return self.noise_with_kinds(tokens, rng)[0]
+        return self.noise_with_types(tokens, rng)[0]
 
     def noise_line(self, tokens: Sequence[str] | Annotated, line: int, copy: int = 0) -> list[str]:
         """Copy number `copy` of line number `line`: the same for one seed, whatever came before."""
         return self.noise(tokens, Random((self.seed << 80) ^ (line << 32) ^ copy))
 
-    def noise_with_kinds(self, tokens: Sequence[str] | Annotated, rng: Random) -> tuple[list[str], list[str]]:
+    def noise_with_types(self, tokens: Sequence[str] | Annotated, rng: Random) -> tuple[list[str], list[str]]:
         """A noised copy, and the kinds of the edits made in the order of their making."""
         sentence = tokens if isinstance(tokens, Annotated) else annotate(tokens)
         rates = self.rates
@@ -486,12 +486,14 @@ class Noiser:
         made = []
         for _ in range(count):
             roll = rng.random() * self._cumulative[-1]
-            kind = self._kinds[bisect.bisect(self._cumulative, roll, hi=len(self._kinds) - 1)]
-            places = sentence.places[kind]
-            for _try in range(_TRIES if places else 0):
-                i = places[int(rng.random() * len(places))]
-                if not draft.used[i] and _EDITS[kind](draft, i):
-                    made.append(kind)
+            error_type = self._error_types[
+                bisect.bisect(self._cumulative, roll, hi=len(self._error_types) - 1)
+            ]
+            spots = sentence.spots[error_type]
+            for _try in range(_TRIES if spots else 0):
+                i = spots[int(rng.random() * len(spots))]
+                if not draft.used[i] and _EDITS[error_type](draft, i):
+                    made.append(error_type)
                     break
         noised = " ".join(draft.cells).split()
         return (noised, made) if noised else (list(sentence.tokens), [])

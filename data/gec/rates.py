@@ -19,7 +19,7 @@ from nartk.data.m2 import NOOP, M2Edit, M2Sentence
 from nartk.data.text import CORPORA, read_corpus
 from nartk.errors import InputFileError, InputFormatError, UsageError
 
-KINDS = (
+ERROR_TYPES = (
     "spelling",
     "casing",
     "punctuation",
@@ -76,13 +76,13 @@ class NoiseRates:
                 raise UsageError(
                     f"the rate {name!r} is {value!r}, not from {low:g} to {high:g}", fix="correct it"
                 )
-        for kind, weight in self.weights:
-            if kind not in KINDS:
+        for error_type, weight in self.weights:
+            if error_type not in ERROR_TYPES:
                 raise UsageError(
-                    f"no kind of error is called {kind!r}", fix=f"take one of {', '.join(KINDS)}"
+                    f"no kind of error is called {error_type!r}", fix=f"take one of {', '.join(ERROR_TYPES)}"
                 )
             if not _is_number(weight) or not 0 <= weight < math.inf:
-                raise UsageError(f"the weight of {kind!r} is {weight!r}", fix="give a number from 0 on")
+                raise UsageError(f"the weight of {error_type!r} is {weight!r}", fix="give a number from 0 on")
         if not any(weight > 0 for _, weight in self.weights):
             raise UsageError("no kind of error has a weight above 0", fix="give one a weight")
 
@@ -173,7 +173,7 @@ def _looks_like(wrong: str, right: str) -> bool:
     return _distance(wrong, right) <= max(1, len(right) // 3)
 
 
-def _one_word_kind(wrong: str, right: str) -> str:
+def _one_word_error(wrong: str, right: str) -> str:
     """Kind of the error that wrote the lower-cased token `wrong` for `right`."""
     book = lexicon()
     pair = {wrong, right}
@@ -207,7 +207,7 @@ def _one_word_kind(wrong: str, right: str) -> str:
 
 
 def classify(wrong: Sequence[str], right: Sequence[str]) -> str:
-    """The kind of error that wrote the tokens `wrong` where `right` belongs: one of `KINDS`, or `REWRITE`.
+    """The error that wrote the tokens `wrong` where `right` belongs: one of `ERROR_TYPES`, or `REWRITE`.
 
     Looks at the words alone, so it serves M2 files of any set of error types.
     """
@@ -220,7 +220,7 @@ def classify(wrong: Sequence[str], right: Sequence[str]) -> str:
     if sorted(wrong) == sorted(right):
         return "order"
     if len(wrong) == len(right) == 1:
-        return _one_word_kind(wrong[0], right[0])
+        return _one_word_error(wrong[0], right[0])
     if not wrong or not right:
         lone = (wrong or right)[0] if len(wrong) + len(right) == 1 else ""
         if lone in ARTICLES:
@@ -234,7 +234,7 @@ def classify(wrong: Sequence[str], right: Sequence[str]) -> str:
 
 
 def _shares_a_verb(wrong: Sequence[str], right: Sequence[str]) -> bool:
-    return any(_one_word_kind(a, b) in ("verb_form", "agreement") for a in wrong for b in right)
+    return any(_one_word_error(a, b) in ("verb_form", "agreement") for a in wrong for b in right)
 
 
 def align(wrong: Sequence[str], right: Sequence[str], annotator: int = 0) -> list[M2Edit]:
@@ -266,7 +266,7 @@ def fit_rates(sentences: Iterable[M2Sentence], *, origin: str) -> NoiseRates:
     Raises:
         InputFormatError: The corpus has no edit that the generator has a kind for.
     """
-    kinds: Counter[str] = Counter()
+    error_types: Counter[str] = Counter()
     rates: list[float] = []  # edits a token, of each reading with edits
     tokens = readings = unchanged = 0
     for sentence in sentences:
@@ -278,10 +278,10 @@ def fit_rates(sentences: Iterable[M2Sentence], *, origin: str) -> NoiseRates:
                 unchanged += 1
                 continue
             found = Counter(classify(sentence.source[e.start : e.end], e.alternatives[0]) for e in edits)
-            kinds += found
+            error_types += found
             rates.append((found.total() - found[REWRITE]) / size)
             tokens += size
-    known = kinds.total() - kinds[REWRITE]
+    known = error_types.total() - error_types[REWRITE]
     if known == 0:
         raise InputFormatError("the corpus has no edits to measure", fix="give an annotated M2 file")
     mean = sum(rates) / len(rates)
@@ -293,7 +293,7 @@ def fit_rates(sentences: Iterable[M2Sentence], *, origin: str) -> NoiseRates:
         unchanged=round(unchanged / readings, 4),
         edits_per_token=round(known / tokens, 4),
         dispersion=round(max(shape, 0.1), 3),
-        weights=tuple((kind, round(kinds[kind] / known, 4)) for kind in KINDS),
-        rewrites=round(kinds[REWRITE] / kinds.total(), 4),
+        weights=tuple((error_type, round(error_types[error_type] / known, 4)) for error_type in ERROR_TYPES),
+        rewrites=round(error_types[REWRITE] / error_types.total(), 4),
         origin=origin,
     )

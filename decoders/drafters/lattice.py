@@ -1,7 +1,7 @@
-"""What a parallel model's draft may say otherwise: other words at its places, the likeliest as a tree.
+"""What a parallel model's draft may say otherwise: other words at its nodes, the likeliest as a tree.
 
-A place is a position of a text, or a vertex of a graph. Symbols: P places that have a word, L edges from a
-place, C words at the end of each.
+A node is a position of a text, or a vertex of a graph. Symbols: P nodes that have a word, L edges from a
+node, C words at the end of each.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import numpy as np
 from nartk.decoders.loop.drafter import Draft
 from nartk.passes import ROOT, FloatArray, IntArray
 
-BRANCHES = 4  # words that may be in the place of a drafted one, at most
+BRANCHES = 4  # words that may be in place of a drafted one, at most
 _RUN = 8  # tokens of a branch, at most
 _PAIRS = 4 * BRANCHES  # likeliest pairs of edge and word that branches begin with, as some have the same word
-_UNLISTED = -9.0  # log-probability of a draft's word at least, and where it is not among those of its place
+_UNLISTED = -9.0  # log-probability of a draft's word at least, and where it is not among those of its node
 _SURE = -1e-3  # and at most, so that what follows a token is less likely than it
 
 
 class Option(NamedTuple):
-    """A word that may be at a place.
+    """A word that may be at a node.
 
     Attributes:
-        log_prob: Of it at the place.
-        onward: The place that it leads to.
+        log_prob: Of it at the node.
+        onward: The node that it leads to.
     """
 
     token: int
@@ -38,12 +38,12 @@ class Option(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lattice:
-    """The draft from each place on, and what else may be at each. Attributes are [P+1]: the last is the end.
+    """The draft from each node on, and what else may be at each. Attributes are [P+1]: the last is the end.
 
     Attributes:
-        words: The draft's word at each place, -1 at the end.
-        onward: The place that it leads to, a later one.
-        log_probs: Of it at the place, below 0.
+        words: The draft's word at each node, -1 at the end.
+        onward: The node that it leads to, a later one.
+        log_probs: Of it at the node, below 0.
         others: What else may be there.
     """
 
@@ -54,7 +54,7 @@ class Lattice:
 
     @classmethod
     def of(cls, words: Sequence[int], onward: Sequence[int], options: Sequence[Sequence[Option]]) -> Lattice:
-        """The lattice of words [P], and what may be at each place [P], these words perhaps among it."""
+        """The lattice of words [P], and what may be at each node [P], these words perhaps among it."""
         log_probs, others = [], []
         for word, each in zip(words, options, strict=True):
             own = max((option.log_prob for option in each if option.token == word), default=_UNLISTED)
@@ -62,20 +62,20 @@ class Lattice:
             others.append([option for option in each if option.token != word])
         return cls([*words, -1], [*onward, len(words)], [*log_probs, _UNLISTED], [*others, []])
 
-    def path(self, place: int, longest: int) -> list[int]:
-        """The draft from a place on, at most so many tokens."""
-        return [self.words[at] for at in self._places(place, longest)]
+    def path(self, node: int, longest: int) -> list[int]:
+        """The draft from a node on, at most so many tokens."""
+        return [self.words[at] for at in self._walk(node, longest)]
 
-    def _places(self, place: int, longest: int) -> Iterator[int]:
-        """The places that it goes through."""
+    def _walk(self, node: int, longest: int) -> Iterator[int]:
+        """The nodes that it goes through."""
         for _ in range(longest):
-            if self.words[place] < 0:
+            if self.words[node] < 0:
                 return
-            yield place
-            place = self.onward[place]
+            yield node
+            node = self.onward[node]
 
-    def tree(self, place: int, *, longest: int, levels: int, nodes: int) -> Draft:
-        """The draft from a place on, and the likeliest tokens of branches that leave it.
+    def tree(self, node: int, *, longest: int, levels: int, nodes: int) -> Draft:
+        """The draft from a node on, and the likeliest tokens of branches that leave it.
 
         Args:
             longest: Most tokens of the draft itself, which stays the first path.
@@ -84,7 +84,7 @@ class Lattice:
         """
         branches: list[tuple[float, int, int, int, int, Option]] = []  # the likeliest first, then the oldest
         before, tokens = 0.0, []
-        for level, at in enumerate(self._places(place, longest)):
+        for level, at in enumerate(self._walk(node, longest)):
             for option in self.others[at]:
                 cost = -(before + option.log_prob)
                 branches.append((cost, len(branches), level - 1, level + 1, 1, option))
@@ -94,9 +94,9 @@ class Lattice:
         heapify(branches)
         count, end = len(branches), len(tokens) + nodes
         while branches and len(tokens) < end:
-            cost, _, parent, level, size, (token, _, place) = heappop(branches)
-            if self.words[place] >= 0 and level < levels and size < min(_RUN, nodes):
-                follows = Option(self.words[place], self.log_probs[place], self.onward[place])
+            cost, _, parent, level, size, (token, _, node) = heappop(branches)
+            if self.words[node] >= 0 and level < levels and size < min(_RUN, nodes):
+                follows = Option(self.words[node], self.log_probs[node], self.onward[node])
                 cost -= follows.log_prob
                 heappush(branches, (cost, count, len(tokens), level + 1, size + 1, follows))
                 count += 1
@@ -108,7 +108,7 @@ class Lattice:
 def options_of(
     words: Sequence[int], log_probs: Sequence[float], onward: int, end: int, eos: int
 ) -> list[Option]:
-    """What may be at a place that leads onward, or with eos to the end; nothing impossible."""
+    """What may be at a node that leads onward, or with eos to the end; nothing impossible."""
     return [
         Option(word, log_prob, end if word == eos else onward)
         for word, log_prob in zip(words, log_probs, strict=True)
@@ -119,11 +119,11 @@ def options_of(
 def likeliest_pairs(
     links: FloatArray, words: IntArray, log_probs: FloatArray, onward: Sequence[int]
 ) -> list[list[Option]]:
-    """The likeliest pairs of an edge from each place and a word at its end; of those with one word the best.
+    """The likeliest pairs of an edge from each node and a word at its end; of those with one word the best.
 
     Args:
         links, log_probs: Of edges [P,L] and words [L,C].
-        onward: [L], the place that each edge leads to.
+        onward: [L], the node that each edge leads to.
     """
     # So many pairs lie at the ends of no more edges, those with the best words.
     edges = np.argsort(-(links + log_probs.max(1)), axis=1, kind="stable")[:, :_PAIRS]  # [P,H]

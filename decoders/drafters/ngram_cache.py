@@ -22,7 +22,7 @@ _GRAMS = 1 << 19  # n-grams that are remembered, of all sentences
 _BEFORE = -2  # stands before the first word of a text
 
 Gram: TypeAlias = tuple[int, ...]
-Place: TypeAlias = tuple[int, list[int], int]  # rank of a text among all, the text, a position in it
+Occurrence: TypeAlias = tuple[int, list[int], int]  # rank of a text among all, the text, a position in it
 
 
 @dataclass(slots=True)
@@ -32,12 +32,12 @@ class Texts:
     Attributes:
         rank: That of its output among all texts: later sentences rank higher.
         output: Its output so far, `_BEFORE` first.
-        places: Where its own n-grams were followed by something.
+        occurrences: Where its own n-grams were followed by something.
     """
 
     rank: int
     output: list[int] = field(default_factory=lambda: [_BEFORE])
-    places: dict[Gram, Place] = field(default_factory=dict)
+    occurrences: dict[Gram, Occurrence] = field(default_factory=dict)
 
 
 @register_drafter("ngram")
@@ -78,8 +78,8 @@ class NgramCache(PlainDrafter):
         self.max_ngram, self.max_draft, self.half = max_ngram, max_draft, grams // 2
         self.texts = 0  # so far
         # Two generations: when the younger one is full, the older one is forgotten.
-        self.young: dict[Gram, Place] = {}
-        self.old: dict[Gram, Place] = {}
+        self.young: dict[Gram, Occurrence] = {}
+        self.old: dict[Gram, Occurrence] = {}
 
     def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[Texts]:
         return [self._start(request) for request in requests]
@@ -103,15 +103,15 @@ class NgramCache(PlainDrafter):
             return Draft()
         suffix = tuple(texts.output[-self.max_ngram :])
         while suffix:
-            place = texts.places.get(suffix) or self._find(suffix)
-            if place is not None:
-                _, text, position = place
+            occurrence = texts.occurrences.get(suffix) or self._find(suffix)
+            if occurrence is not None:
+                _, text, position = occurrence
                 words = text[position : position + most]
                 return Draft(words[: words.index(-1)] if -1 in words else words)
             suffix = suffix[1:]
         return Draft()
 
-    def _find(self, gram: Gram) -> Place | None:
+    def _find(self, gram: Gram) -> Occurrence | None:
         return self.young.get(gram) or self.old.get(gram)
 
     def observe(self, rows: Sequence[Row], verdicts: Sequence[Verdict], verified: Verified) -> None:
@@ -129,14 +129,14 @@ class NgramCache(PlainDrafter):
         """Remembers which n-grams the word at a position follows."""
         if text[position] < 0:
             return
-        place = (rank, text, position)
+        occurrence = (rank, text, position)
         for size in range(1, min(self.max_ngram, position) + 1):
             if text[position - size] == -1:
                 return
             gram = tuple(text[position - size : position])
-            texts.places[gram] = place
+            texts.occurrences[gram] = occurrence
             known = self._find(gram)
             if known is None or known[0] <= rank:
-                self.young[gram] = place
+                self.young[gram] = occurrence
         if len(self.young) > self.half:
             self.old, self.young = self.young, {}

@@ -1,4 +1,4 @@
-"""Drafts with a blockwise model, which fills places behind the output (Xia et al. 2022, arXiv:2203.16487).
+"""Drafts with a blockwise model, which fills positions behind the output (Xia et al. 2022, arXiv:2203.16487).
 
 Symbols: K drafted tokens.
 """
@@ -23,7 +23,7 @@ from nartk.registry import register_drafter
 
 @register_drafter("block")
 class BlockDrafts(ParallelDrafts):
-    """The places behind the output, filled at once."""
+    """The positions behind the output, filled at once."""
 
     needs: ClassVar[type | tuple[type, ...]] = (BlockScorer,)
 
@@ -32,7 +32,7 @@ class BlockDrafts(ParallelDrafts):
 
 
 class BlockDrafter(PlainDrafter):
-    """Fills so many places behind the output, for all rows at once; the model's eos ends a draft.
+    """Fills so many positions behind the output, for all rows at once; the model's eos ends a draft.
 
     A row's state is the handle of its source, as the model has encoded it.
 
@@ -80,7 +80,7 @@ class BlockDrafter(PlainDrafter):
         return drafts
 
     def _canvas(self, drafting: Sequence[tuple[Row, int]]) -> tuple[Canvas, IntArray]:
-        """Outputs with unfilled places behind them, and the indices of these."""
+        """Outputs with unfilled positions behind them, and the indices of these."""
         words = [[*row.tokens, *[self.scorer.mask] * count] for row, count in drafting]
         lengths = np.array([len(each) for each in words], np.int32)
         memory = np.array([row.state for row, _ in drafting], np.int32)

@@ -13,11 +13,12 @@ import numpy as np
 
 from nartk.decoders.drafters.lattice import BRANCHES, Lattice, Option, likeliest_pairs
 from nartk.decoders.drafters.parallel import ParallelDrafts
+from nartk.decoders.graphs.graph import read_words
 from nartk.decoders.loop.drafter import Draft, Drafter, PlainDrafter
 from nartk.decoders.loop.rows import Row
 from nartk.hypothesis import Request
 from nartk.parallel import GraphScorer
-from nartk.passes import FloatArray, IntArray, Ragged, Want
+from nartk.passes import FloatArray, IntArray
 from nartk.registry import register_drafter
 
 _WORDS = 8  # of each vertex, the likeliest; all others count as equally likely
@@ -95,31 +96,10 @@ class GraphDrafter(PlainDrafter):
 
     def _read(self, memory: IntArray) -> list[GraphState]:
         graphs = self.scorer.graphs(memory)
-        words, log_probs = self._words(graphs.features, graphs.sizes)
-        ends = np.cumsum(graphs.sizes)[:-1]
-        parts = zip(graphs.links, np.split(words, ends), np.split(log_probs, ends), strict=True)
+        words, log_probs = read_words(self.scorer, graphs.features, graphs.begins + graphs.sizes - 1, _WORDS)
+        words[graphs.begins], log_probs[graphs.begins] = -1, -np.inf
+        parts = zip(graphs.links, graphs.split(words), graphs.split(log_probs), strict=True)
         return [self._state(*each) for each in parts]
-
-    def _words(self, features: FloatArray, sizes: IntArray) -> tuple[IntArray, FloatArray]:
-        """The likeliest words [N,C] of vertices [N,D] and their log-probabilities, in one pass.
-
-        The last vertex of each graph says eos alone, the first nothing.
-        """
-        vocab = self.scorer.vocab
-        count = min(_WORDS, len(vocab))
-        last = np.cumsum(sizes) - 1
-        silent = [[vocab.bos, vocab.pad, vocab.eos]] * len(features)
-        given = np.full(len(features), -1, np.int32)
-        given[last] = vocab.eos
-        scores = self.scorer.words(features, Want(banned=Ragged.of(silent), top=count, given=given))
-        assert scores.top is not None
-        assert scores.top_log_probs is not None
-        assert scores.given_log_probs is not None
-        words, log_probs = scores.top.copy(), scores.top_log_probs.copy()
-        for ends in (last, last - sizes + 1):
-            words[ends], log_probs[ends] = -1, -np.inf
-        words[last, 0], log_probs[last, 0] = vocab.eos, scores.given_log_probs[last]
-        return words, log_probs
 
     def _state(self, links: FloatArray, words: IntArray, log_probs: FloatArray) -> GraphState:
         """The state of a graph with edges [L,L], words [L,C] and their log-probabilities."""

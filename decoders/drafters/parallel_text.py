@@ -34,7 +34,7 @@ class PredictedText:
     Attributes:
         words: [P], eos last.
         aligned: The words without eos, and how far the output has come in them.
-        lattice: What else may be at each place; None where drafts do not branch.
+        lattice: What else may be at each position; None where drafts do not branch.
         passes: Of the model, that no draft has told of yet.
     """
 
@@ -70,7 +70,7 @@ class TextDrafter(PlainDrafter):
             self.source.free(own)
 
     def predicted(self, words: list[int], options: Sequence[Sequence[Option]] | None) -> PredictedText:
-        """Words, and what may be at each place [P] where drafts branch."""
+        """Words, and what may be at each position [P] where drafts branch."""
         whole = [*words, self.vocab.eos]
         lattice = None if options is None else Lattice.of(whole, range(1, len(whole) + 1), options)
         return PredictedText(whole, AlignedText(words), lattice)
@@ -80,16 +80,16 @@ class TextDrafter(PlainDrafter):
         return [self._draft(row.state, row.tokens, budget) for row, budget in pairs]
 
     def _draft(self, text: PredictedText, output: Sequence[int], budget: int) -> Draft:
-        aligned, place = text.aligned, 0
+        aligned, position = text.aligned, 0
         if output:
             aligned.match(output)
-            place, _ = aligned_position(aligned, self.spelt, output)
-        aligned.move(place, output)
+            position, _ = aligned_position(aligned, self.spelt, output)
+        aligned.move(position, output)
         longest = min(self.longest, budget)
         if text.lattice is None:
-            draft = Draft(text.words[place : place + max(0, longest)])
+            draft = Draft(text.words[position : position + max(0, longest)])
         else:
-            draft = text.lattice.tree(place, longest=longest, levels=budget, nodes=self.nodes)
+            draft = text.lattice.tree(position, longest=longest, levels=budget, nodes=self.nodes)
         draft.passes, text.passes = text.passes, 0
         return draft
 
@@ -125,10 +125,10 @@ class CanvasDrafter(TextDrafter):
         words = np.array(list(chain.from_iterable(canvas)), np.int32)
         scores = scorer.fill(Canvas(memory, np.array(sizes, np.int32), words), want)
         best = scores.best.tolist()
-        begins = np.cumsum([0, *(len(places) for places in only)]).tolist()
+        begins = np.cumsum([0, *(len(positions) for positions in only)]).tolist()
         texts = []
-        for begin, places in zip(begins, only, strict=False):
-            part, options = slice(begin, begin + len(places)), None
+        for begin, positions in zip(begins, only, strict=False):
+            part, options = slice(begin, begin + len(positions)), None
             if self.nodes:
                 assert scores.top is not None
                 assert scores.top_log_probs is not None
@@ -207,7 +207,7 @@ def frame_options(
     blank: int,
     eos: int,
 ) -> list[list[Option]]:
-    """What may be at each place [P] of the text that labels [T] give, eos last.
+    """What may be at each position [P] of the text that labels [T] give, eos last.
 
     Args:
         words, log_probs: [T,C], the likeliest of each frame, -1 and minus infinity where there are fewer.
@@ -226,25 +226,25 @@ def frame_options(
     goes_on[1:] = (own[1:] == own[:-1]) & (own[1:] != blank)
     # Within a run the word of its labels is no further word, and says as little as the blank.
     words = np.concatenate([words, np.full((1, words.shape[1]), eos, np.int32)])
-    chances = np.full(words.shape, -np.inf, np.float32)
-    chances[:-1] = np.where(words[:-1] == blank, -np.inf, log_probs)
+    extended = np.full(words.shape, -np.inf, np.float32)
+    extended[:-1] = np.where(words[:-1] == blank, -np.inf, log_probs)
     quiet = blanks.astype(np.float64)
-    quiet[goes_on] = np.logaddexp(quiet[goes_on], chances[:-1].max(1)[goes_on])
-    chances[:-1][goes_on[:, None] & (words[:-1] == own[:, None])] = -np.inf
-    chances[-1, 0] = 0.0  # a frame more says eos
+    quiet[goes_on] = np.logaddexp(quiet[goes_on], extended[:-1].max(1)[goes_on])
+    extended[:-1][goes_on[:, None] & (words[:-1] == own[:, None])] = -np.inf
+    extended[-1, 0] = 0.0  # a frame more says eos
     sums = np.concatenate([[0.0], np.cumsum(quiet.clip(_QUIET, 0.0))])  # over the frames before each
-    # The first frame after the word before each place.
+    # The first frame after the word before each position.
     begins = [0] * (size + 1)
-    for frame, place in enumerate(at):
-        if place >= 0:
-            begins[place + 1] = frame + 1
+    for frame, position in enumerate(at):
+        if position >= 0:
+            begins[position + 1] = frame + 1
     links = sums[None, :] - sums[begins][:, None]  # [P,T+1]
     links[np.arange(count + 1) < np.array(begins)[:, None]] = -np.inf
-    return likeliest_pairs(links.astype(np.float32), words, chances, [*after, size + 1])
+    return likeliest_pairs(links.astype(np.float32), words, extended, [*after, size + 1])
 
 
 def _options(top: IntArray, log_probs: FloatArray, eos: int) -> list[list[Option]]:
-    """What may be at each place of words, [P-1,C] being the likeliest; no other at that of eos."""
+    """What may be at each position of words, [P-1,C] being the likeliest; no other at that of eos."""
     end = len(top) + 1
     rows = zip(top.tolist(), log_probs.tolist(), range(1, end), strict=True)
     return [*(options_of(*row, end, eos) for row in rows), []]

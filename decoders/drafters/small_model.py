@@ -30,26 +30,26 @@ class SmallModelDrafts(DrafterOptions):
     needs: ClassVar[type | tuple[type, ...]] = (PassScorer,)
     of_model: ClassVar[bool] = True
 
-    drafter: str = option("", DRAFTER_HELP, model=True, smaller=True, arrays=True)
+    drafter: str = option("", DRAFTER_HELP, model=True, smaller=True)
     block_size: int = option(5, "longest draft, tokens", low=1)
 
     def make_drafter(self, scorer: PassScorer) -> Drafter:
         return SmallModel(scorer, self.block_size, PickBest())
 
 
-def small_model(helpers: Mapping[str, Any], strategy: str) -> PassScorer:
-    """The helper ``drafter``.
+def small_model(auxiliary: Mapping[str, Any], strategy: str) -> PassScorer:
+    """The auxiliary model ``drafter``.
 
     Raises:
         UsageError: There is none.
         StrategyMismatchError: It does not output one word after the other.
     """
-    if "drafter" not in helpers:
+    if "drafter" not in auxiliary:
         raise UsageError(
             f"strategy {strategy!r} drafts with a second model, and --drafter names none",
             fix="name a small autoregressive model with --drafter",
         )
-    scorer = helpers["drafter"]
+    scorer = auxiliary["drafter"]
     if not isinstance(scorer, PassScorer):
         raise StrategyMismatchError(
             "--drafter needs a PassScorer, the model it names is none",

@@ -102,7 +102,7 @@ class ArgmaxAcceptance:
         )
 
 
-class Judgement(NamedTuple):
+class DraftOutcome(NamedTuple):
     """What is output in the place of a drafted token.
 
     Attributes:
@@ -121,7 +121,7 @@ class StepwiseAcceptance:
 
     want = Want()
 
-    def judge(self, row: Row, first: int, verified: Verified) -> Iterator[Judgement]:
+    def judge(self, row: Row, first: int, verified: Verified) -> Iterator[DraftOutcome]:
         """Judges the drafted tokens from this one on; asked for up to the first that is rejected, or eos."""
         raise NotImplementedError
 
@@ -131,16 +131,16 @@ class StepwiseAcceptance:
         forced = min(max(0, len(row.request.prefix) - len(row.tokens)), len(drafted))
         words, log_probs = verified.words[begin : begin + forced], verified.log_probs[begin : begin + forced]
         of_prefix = (
-            Judgement(word == token, word, log_prob)
+            DraftOutcome(word == token, word, log_prob)
             for token, word, log_prob in zip(drafted, words, log_probs, strict=False)
         )
         tokens: list[int] = []
         scores: list[float] = []
-        for i, judged in enumerate(chain(of_prefix, self.judge(row, forced, verified))):
-            tokens.append(judged.word)
-            scores.append(judged.log_prob)
-            if not judged.is_accepted or judged.word == verified.eos:
-                return Verdict(range(i + judged.is_accepted), tokens, scores)
+        for i, outcome in enumerate(chain(of_prefix, self.judge(row, forced, verified))):
+            tokens.append(outcome.word)
+            scores.append(outcome.log_prob)
+            if not outcome.is_accepted or outcome.word == verified.eos:
+                return Verdict(range(i + outcome.is_accepted), tokens, scores)
         end = begin + len(drafted)
         return Verdict(
             range(len(drafted)), [*tokens, verified.words[end]], [*scores, verified.log_probs[end]]

@@ -15,9 +15,9 @@ from nartk.decoders.loop.acceptance import Acceptance, ArgmaxAcceptance, Verdict
 from nartk.decoders.loop.constrained import Constrained
 from nartk.decoders.loop.constraints import Constraints, RowConstraints
 from nartk.decoders.loop.drafter import Drafter, combined, verifiable
-from nartk.decoders.loop.length import EVERYTHING, NOTHING, DraftLength, Outcome, Plan
-from nartk.decoders.loop.packing import depth, last_tokens, packed
-from nartk.decoders.loop.results import branches, result_of, traced
+from nartk.decoders.loop.length import EVERYTHING, IDLE, DraftLength, Plan
+from nartk.decoders.loop.packing import last_tokens, packed
+from nartk.decoders.loop.results import branches, outcomes_of, result_of, traced
 from nartk.decoders.loop.rows import NO_DRAFT, Batch, Row
 from nartk.decoders.strategy import Strategy
 from nartk.guarantee import IDENTICAL
@@ -62,7 +62,7 @@ class DraftAndVerify(Strategy):
         max_tokens: int | None = None,
         trace: bool = False,
     ) -> Iterator[Result]:
-        self.check_helpers()
+        self.check_auxiliary()
         loop = Loop(
             scorer,
             self.make_drafter(scorer),
@@ -127,7 +127,9 @@ class Loop:
         batch = Batch(self.scorer, requests, self._row, size=batch_size, max_tokens=max_tokens)
         try:
             while batch.waiting or batch.rows:
-                self._enter(batch)
+                begun = self.clock()
+                batch.enter()
+                self.seconds[0] += self.clock() - begun
                 self._step(batch.rows)
                 yield from self._leave(batch)
         finally:
@@ -136,18 +138,16 @@ class Loop:
     def _step(self, rows: list[Row]) -> None:
         """One pass of the verifier, after which each row's output is longer."""
         clock = self.clock
-        begun = planned = clock()
-        plan, is_idle = NOTHING, self.drafter is None
-        if self.length is not None and self.length.idle:
-            self.length.idle -= 1
-            is_idle = True
-        if not is_idle:
-            plan = self._plan(rows)
-            planned = clock()
-            self._draft(rows[: plan.rows], plan.length)
+        begun = clock()
+        plan = self._plan(rows)
+        planned = clock()
+        self._draft(rows[: plan.rows], plan.length)
         drafted = clock()
-        work, want = self._pass(rows, plan), self._want(rows, plan)
-        packed = clock()
+        work = packed(rows) if plan.rows else last_tokens(rows)
+        want = self.wanted_drafting if plan.rows else self.wanted
+        if self.constraints is not None:
+            want = self.constraints.want(want, rows)
+        ready = clock()
         scores = self.scorer.run(work, want)
         scored = clock()
         verified = self._verified(rows, work, scores)
@@ -157,25 +157,22 @@ class Loop:
         committed = clock()
         if plan.rows and self.drafter is not None:
             self.drafter.observe(rows[: plan.rows], verdicts[: plan.rows], verified)
-        observed = clock()
-        if self.length is not None and not is_idle:
-            drafting = drafted - planned + observed - committed
-            self._learn(self.length, rows, plan, verdicts, committed - drafted, drafting)
-            self.length.spent(planned - begun + clock() - observed)
+        if self.length is not None and plan.is_timed:
+            self.length.record(len(rows), outcomes_of(rows[: plan.rows], verdicts), clock() - planned)
         self.seconds[1] += drafted - begun + clock() - committed
-        self.seconds[2] += scored - packed
-        self.seconds[3] += packed - drafted + committed - scored
+        self.seconds[2] += scored - ready
+        self.seconds[3] += ready - drafted + committed - scored
 
     def _plan(self, rows: list[Row]) -> Plan:
         """Decides which rows draft in this pass, and starts the drafter for those that it does not know."""
-        assert self.drafter is not None
+        if self.drafter is None:
+            return IDLE
         plan = EVERYTHING
         if self.length is not None:
             plan = self.length.next(len(rows), [row.is_drafting for row in rows].count(False))
         for row in rows[plan.rows :]:
             row.draft = NO_DRAFT
-        new = [row for row in rows[: plan.rows] if not row.is_drafting]
-        if new:
+        if new := [row for row in rows[: plan.rows] if not row.is_drafting]:
             begun = self.clock()
             states = self.drafter.start([row.request for row in new], [row.memory for row in new])
             for row, state in zip(new, states, strict=True):
@@ -193,32 +190,6 @@ class Loop:
         for row, draft, budget in zip(rows, self.drafter.draft(rows, budgets), budgets, strict=True):
             row.budget, row.draft = budget, verifiable(draft, self.words, budget)
 
-    @staticmethod
-    def _learn(
-        length: DraftLength,
-        rows: list[Row],
-        plan: Plan,
-        verdicts: list[Verdict],
-        seconds: float,
-        drafting: float,
-    ) -> None:
-        """Tells what decides on drafts what the pass and they took, and what became of them."""
-        if not plan.rows:
-            length.passed(len(rows), seconds)
-            return
-        outcomes = [
-            Outcome(row.budget, depth(row.draft), len(row.draft.tokens), len(verdict.accepted))
-            for row, verdict in zip(rows[: plan.rows], verdicts, strict=False)
-        ]
-        length.drafted(len(rows), plan, outcomes, seconds, drafting)
-
-    def _pass(self, rows: list[Row], plan: Plan) -> Pass:
-        return packed(rows) if plan.rows else last_tokens(rows)
-
-    def _want(self, rows: list[Row], plan: Plan) -> Want:
-        wanted = self.wanted_drafting if plan.rows else self.wanted
-        return wanted if self.constraints is None else self.constraints.want(wanted, rows)
-
     def _verified(self, rows: list[Row], work: Pass, scores: Scores) -> Verified:
         if self.constraints is None:
             words, log_probs = scores.best.tolist(), scores.log_probs.tolist()
@@ -233,7 +204,6 @@ class Loop:
             margins = scores.margins.tolist()
             for row, verdict in zip(rows, verdicts, strict=True):
                 row.trace += traced(row, verdict, margins)
-        eos = self.eos
         for row, (accepted, tokens, log_probs) in zip(rows, verdicts, strict=True):
             row.tokens += tokens
             row.log_probs += log_probs
@@ -244,7 +214,7 @@ class Loop:
                 row.accepted += len(accepted)
                 row.branches += branches(row, accepted)
             row.drafter_passes += row.draft.passes
-            row.ended = last == eos or len(row.tokens) >= row.request.max_len
+            row.ended = last == self.eos or len(row.tokens) >= row.request.max_len
 
     def _commit(self, rows: list[Row], verdicts: list[Verdict], scores: Scores) -> None:
         """Keeps the cells of each row's last token before the pass and of what was accepted after it."""
@@ -258,11 +228,6 @@ class Loop:
 
     def _row(self, request: Request, memory: int, context: int, now: float) -> Row:
         return Row(request, memory, context, self.scorer.start_token, now)
-
-    def _enter(self, batch: Batch[Row]) -> None:
-        begun = self.clock()
-        batch.enter()
-        self.seconds[0] += self.clock() - begun
 
     def _leave(self, batch: Batch[Row]) -> Iterator[Result]:
         ended = batch.leave()
@@ -283,6 +248,5 @@ class Loop:
             self._stop(rows)
 
     def _stop(self, rows: Sequence[Row]) -> None:
-        states = [row.state for row in rows if row.is_drafting]
-        if states and self.drafter is not None:
+        if self.drafter is not None and (states := [row.state for row in rows if row.is_drafting]):
             self.drafter.stop(states)

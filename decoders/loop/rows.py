@@ -120,10 +120,10 @@ class Batch(Generic[R]):
     def _next(self, free: int) -> list[Request]:
         if self.max_tokens is None:
             return [self.waiting.popleft() for _ in range(min(free, len(self.waiting)))]
-        room = self.max_tokens - sum(len(row.request.source) for row in self.rows)
+        capacity = self.max_tokens - sum(len(row.request.source) for row in self.rows)
         longest = len(self.waiting[0].source)
         taken: list[Request] = []
-        while self.waiting and len(taken) < free and (len(taken) + 1) * longest <= room:
+        while self.waiting and len(taken) < free and (len(taken) + 1) * longest <= capacity:
             taken.append(self.waiting.popleft())
         if not taken and not self.rows:
             taken.append(self.waiting.popleft())

@@ -14,7 +14,7 @@ _REMEMBERED = 2  # successors of a word
 DRAFTS = {"none": (False, False), "source": (True, False), "recycling": (False, True), "both": (True, True)}
 
 
-class Successors:
+class AdjacencyMatrix:
     """The words that were best after each word when it was scored last, in any sentence (token recycling, Luo
     et al. 2024, arXiv:2408.08696)."""
 
@@ -43,7 +43,7 @@ class BeamDrafter:
 
     Args:
         copy: What copies the source, or None.
-        successors: Those that are known, or None.
+        adjacency: The words known to follow each, or None.
         start_token: What outputs begin after.
         eos: After which nothing is drafted.
         max_draft: Longest chain, tokens.
@@ -52,13 +52,13 @@ class BeamDrafter:
     def __init__(
         self,
         copy: SourceCopy | None,
-        successors: Successors | None,
+        adjacency: AdjacencyMatrix | None,
         *,
         start_token: int,
         eos: int,
         max_draft: int,
     ) -> None:
-        self.copy, self.successors, self.max_draft = copy, successors, max_draft
+        self.copy, self.adjacency, self.max_draft = copy, adjacency, max_draft
         self.start_token, self.eos = start_token, eos
 
     def start(self, request: Request) -> AlignedText | None:
@@ -70,19 +70,19 @@ class BeamDrafter:
         chain: list[int] = []
         if self.copy is not None:
             chain = self.copy.propose(beam.state, beam.tokens, self.max_draft)
-        if self.successors is None:
+        if self.adjacency is None:
             return Draft(self._without_eos(chain))
         last = self._last(beam)
         if not chain:
-            chain = self.successors.chain(last, self.max_draft)
-        others = [word for word in self.successors.table.get(last, []) if word not in chain[:1]]
+            chain = self.adjacency.chain(last, self.max_draft)
+        others = [word for word in self.adjacency.table.get(last, []) if word not in chain[:1]]
         chain, others = self._without_eos(chain), self._without_eos(others[:1])
         return Draft([*chain, *others], [*range(ROOT, len(chain) - 1), *[ROOT] * len(others)])
 
     def observe(self, beam: Beam, best: IntArray) -> None:
         """Sees the best words [C] after a hypothesis."""
-        if self.successors is not None:
-            self.successors.learn(self._last(beam), best)
+        if self.adjacency is not None:
+            self.adjacency.learn(self._last(beam), best)
 
     def _last(self, beam: Beam) -> int:
         return beam.tokens[-1] if beam.tokens else self.start_token
@@ -100,7 +100,7 @@ def make_beam_drafter(scorer: PassScorer, draft: str, max_draft: int) -> BeamDra
     if copies:
         targets = require_copying(scorer, f"--draft {draft}").source_to_target
         copy = SourceCopy(targets, spelling(scorer.vocab), max_draft=max_draft)
-    successors = Successors() if remembers else None
+    adjacency = AdjacencyMatrix() if remembers else None
     return BeamDrafter(
-        copy, successors, start_token=scorer.start_token, eos=scorer.vocab.eos, max_draft=max_draft
+        copy, adjacency, start_token=scorer.start_token, eos=scorer.vocab.eos, max_draft=max_draft
     )

@@ -136,7 +136,7 @@ def read_checkpoint(path: Path) -> FairseqCheckpoint:
     return FairseqCheckpoint(path, settings, dict(tensors), state)
 
 
-def kind_name(checkpoint: FairseqCheckpoint) -> str:
+def architecture_name(checkpoint: FairseqCheckpoint) -> str:
     """The name of a checkpoint's architecture, as `nartk.architectures` has it.
 
     Raises:
@@ -145,9 +145,9 @@ def kind_name(checkpoint: FairseqCheckpoint) -> str:
     name = _architecture(checkpoint)
     if re.match(r"(transformer|m?bart)(_(?!lm)|$)", name):
         return "transformer"
-    for kind in architectures():
-        if re.match(rf"nartk_{kind}(_|$)", name):
-            return kind
+    for each in architectures():
+        if re.match(rf"nartk_{each}(_|$)", name):
+            return each
     raise UnsupportedCheckpointError(
         f"architecture {name!r}",
         fix=f"nartk_{', nartk_'.join(architectures())} and fairseq's transformer convert",
@@ -163,21 +163,21 @@ def to_network(checkpoint: FairseqCheckpoint) -> Transformer:
         CheckpointError: Tensors are missing, of a wrong shape, or not finite.
     """
     where = str(checkpoint.path)
-    kind = architecture(kind_name(checkpoint))
+    declared = architecture(architecture_name(checkpoint))
     ours = _architecture(checkpoint).startswith("nartk_")
-    wanted, tensors = _from_core(checkpoint, kind.config) if ours else _from_fairseq(checkpoint)
+    wanted, tensors = _from_core(checkpoint, declared.config) if ours else _from_fairseq(checkpoint)
     for key, tensor in tensors.items():
         if not tensor.is_floating_point():
             raise CheckpointError(f"tensor {key!r} has type {tensor.dtype}", where=where)
         if not bool(torch.isfinite(tensor).all()):
             raise CheckpointError(f"tensor {key!r} holds NaN or infinity", where=where)
     try:
-        config = kind.config.from_dict(wanted)
+        config = declared.config.from_dict(wanted)
     except (UsageError, CheckpointError) as error:
         raise CheckpointError(error.message, where=where) from error
     # Shapes are compared before memory is taken: a wrong size must not allocate.
     require_shapes(config.weight_shapes(), shapes(tensors), where)
-    model: Transformer = kind.network(config)
+    model: Transformer = declared.network(config)
     model.load_state_dict({key: tensor.float() for key, tensor in tensors.items()})
     return model.eval()
 
@@ -229,7 +229,7 @@ def convert(
             )
     save_checkpoint(
         output,
-        kind=kind_name(checkpoint),
+        architecture=architecture_name(checkpoint),
         settings=asdict(config),
         tensors=model.to(DTYPES[dtype]).state_dict(),
         source_vocab=source,
@@ -366,15 +366,15 @@ def _from_fairseq(checkpoint: FairseqCheckpoint) -> tuple[dict[str, Any], dict[s
             made[f"{new}.{part}"] = take(f"{old}.{part}")
 
     def fuse(old: str, new: str, parts: str) -> None:
-        for kind in ("weight", "bias"):
-            if parts == "qkv" and f"{old}.in_proj_{kind}" in left:  # before fairseq 0.8
-                made[f"{new}.{kind}"] = take(f"{old}.in_proj_{kind}")
-            elif f"{old}.in_proj_{kind}" in left:
-                q, kv = take(f"{old}.in_proj_{kind}").tensor_split([options.width], 0)
-                left[f"{old}.q_proj.{kind}"] = q
-                made[f"{new}.{kind}"] = kv
+        for suffix in ("weight", "bias"):
+            if parts == "qkv" and f"{old}.in_proj_{suffix}" in left:  # before fairseq 0.8
+                made[f"{new}.{suffix}"] = take(f"{old}.in_proj_{suffix}")
+            elif f"{old}.in_proj_{suffix}" in left:
+                q, kv = take(f"{old}.in_proj_{suffix}").tensor_split([options.width], 0)
+                left[f"{old}.q_proj.{suffix}"] = q
+                made[f"{new}.{suffix}"] = kv
             else:
-                made[f"{new}.{kind}"] = torch.cat([take(f"{old}.{part}_proj.{kind}") for part in parts])
+                made[f"{new}.{suffix}"] = torch.cat([take(f"{old}.{part}_proj.{suffix}") for part in parts])
 
     for key in [key for key in left if _IGNORED.fullmatch(key)]:
         del left[key]

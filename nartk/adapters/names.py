@@ -34,7 +34,7 @@ def position_table(embedding: Embedding, length: int) -> Tensor:
     """What is added to the words at positions 0 to length-1, [length, d_model]; zeros if nothing is."""
     if embedding.positions is not None:
         return embedding.positions.weight.detach()[:length]
-    if embedding.kind == "sinusoidal":
+    if embedding.position_type == "sinusoidal":
         return embedding.table[:length]
     return torch.zeros(length, embedding.words.embedding_dim)
 

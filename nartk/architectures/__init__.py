@@ -43,7 +43,6 @@ class Architecture:
     network_at: str
     scorer_at: str | None
     engine_at: str | None
-    tensors_at: str | None
 
     @property
     def autoregressive(self) -> bool:
@@ -67,12 +66,6 @@ class Architecture:
         """The class of what serves its weights on the engine; None where the engine has not learnt it."""
         return None if self.engine_at is None else _imported(self.engine_at)
 
-    @property
-    def tensors(self) -> Any:
-        """The class of what lends the engine's to strategies over tensors."""
-        with requiring_torch("a strategy over tensors"):
-            return None if self.tensors_at is None else _imported(self.tensors_at)
-
 
 def register_architecture(
     name: str,
@@ -83,21 +76,18 @@ def register_architecture(
     network: str,
     scorer: str | None = None,
     engine: str | None = None,
-    tensors: str | None = None,
 ) -> Callable[[C], C]:
     """Declares the configuration that it decorates as the architecture `name`.
 
     Args:
         protocols, criterions: As `Architecture` has them.
         presets: By what follows ``nartk_NAME`` in the name of ``--arch``; "" is the architecture itself.
-        network, scorer, engine, tensors: ``module:Class`` of what `Architecture` has of these names.
+        network, scorer, engine: ``module:Class`` of what `Architecture` has of these names.
     """
 
     def register(config: C) -> C:
         archs = {f"nartk_{name}{ending}": settings for ending, settings in presets.items()}
-        _DECLARED[name] = Architecture(
-            name, config, protocols, criterions, archs, network, scorer, engine, tensors
-        )
+        _DECLARED[name] = Architecture(name, config, protocols, criterions, archs, network, scorer, engine)
         return config
 
     return register
@@ -140,6 +130,6 @@ def _load_elsewhere() -> None:
         point.load()
 
 
-def _imported(place: str) -> Any:
-    module, _, name = place.partition(":")
+def _imported(name: str) -> Any:
+    module, _, name = name.partition(":")
     return getattr(import_module(module), name)

@@ -15,9 +15,8 @@ from nartk.parallel import BlockScorer
     criterions=("nartk_nar", "nartk_drafter"),
     presets={"": {}, "_tiny": TINY},
     network="nartk.models.blockwise:Blockwise",
-    scorer="nartk.models.blockwise:BlockwiseScorer",
+    scorer="nartk.models.parallel_reference:BlockwiseReference",
     engine="nartk.engine.parallel_scorer:BlockwiseEngine",
-    tensors="nartk.models.tensor_parallel:TensorBlocks",
 )
 @dataclass(frozen=True)
 class BlockwiseConfig(TransformerConfig):

@@ -18,9 +18,8 @@ _MOST_FRAMES = 16  # frames of a source token; more is a mistake or a corrupt fi
     criterions=("nartk_nar",),
     presets={"": {}, "_tiny": TINY},
     network="nartk.models.ctc:CtcNat",
-    scorer="nartk.models.ctc_scorer:CtcScorer",
+    scorer="nartk.models.parallel_reference:CtcReference",
     engine="nartk.engine.parallel_scorer:CtcEngine",
-    tensors="nartk.models.tensor_parallel:TensorFrames",
 )
 @dataclass(frozen=True)
 class CtcConfig(TransformerConfig):

@@ -19,9 +19,8 @@ _SCALE = re.compile(r"(\d+(?:\.\d+)?)(?:~(\d+(?:\.\d+)?))?")
     criterions=("nartk_nar",),
     presets={"": {}, "_tiny": TINY},
     network="nartk.models.da_transformer:DaTransformer",
-    scorer="nartk.models.dag_scorer:DagScorer",
+    scorer="nartk.models.parallel_reference:DagReference",
     engine="nartk.engine.parallel_scorer:DagEngine",
-    tensors="nartk.models.tensor_parallel:TensorGraphs",
 )
 @dataclass(frozen=True)
 class DagConfig(TransformerConfig):

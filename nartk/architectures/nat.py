@@ -16,9 +16,8 @@ from nartk.parallel import CanvasScorer
     criterions=("nartk_nar",),
     presets={"": {}, "_tiny": TINY},
     network="nartk.models.nat:Nat",
-    scorer="nartk.models.nat_scorer:NatScorer",
+    scorer="nartk.models.parallel_reference:NatReference",
     engine="nartk.engine.parallel_scorer:NatEngine",
-    tensors="nartk.models.tensor_parallel:TensorCanvases",
 )
 @dataclass(frozen=True)
 class NatConfig(TransformerConfig):

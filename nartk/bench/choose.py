@@ -82,7 +82,9 @@ class Given:
     def peers(self) -> list[str]:
         """Other libraries with the model's weights, by greedy and beam search and with their own drafts."""
         small = [
-            each for each in self.drafters if architecture(self._load(each).checkpoint.kind).autoregressive
+            each
+            for each in self.drafters
+            if architecture(self._load(each).checkpoint.architecture).autoregressive
         ]
         self._used.update(small)
         return [*_PEERS, *(f"hf:assistant={each}" for each in small)]

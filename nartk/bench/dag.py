@@ -35,15 +35,15 @@ def plain_log_likelihood(
     """`nartk.models.dag.dag_log_likelihood` as the paper writes the recursion, unrolled over tokens."""
     vertex = torch.arange(match.shape[2], device=match.device)
     forward = match[:, 0].masked_fill(vertex > 0, -math.inf)
-    steps = [forward]
+    forwards = [forward]
     for t in range(1, match.shape[1]):
         forward = torch.logsumexp(forward[:, :, None] + links, 1) + match[:, t]
-        steps.append(forward)
+        forwards.append(forward)
     rows = torch.arange(match.shape[0], device=match.device)
-    return torch.stack(steps, 1)[rows, target_lengths - 1, graph_lengths - 1]
+    return torch.stack(forwards, 1)[rows, target_lengths - 1, graph_lengths - 1]
 
 
-WAYS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
+IMPLEMENTATIONS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
     "nartk": dag_log_likelihood,
     "plain": plain_log_likelihood,
 }
@@ -75,7 +75,7 @@ def _serve(pipe: Connection, name: str, shape: tuple[int, int, int], device: str
             _wait(cuda)
             before = _start_counting(cuda)
             start = time.perf_counter()
-            value = WAYS[name](match, links, *lengths)
+            value = IMPLEMENTATIONS[name](match, links, *lengths)
             value.sum().backward()
             _wait(cuda)
             seconds = time.perf_counter() - start
@@ -119,17 +119,17 @@ def measure(shape: tuple[int, int, int], *, device: str, rounds: int, threads: i
     """
     context = multiprocessing.get_context("spawn")
     pipes, processes = {}, []
-    for name in WAYS:
+    for name in IMPLEMENTATIONS:
         pipes[name], theirs = context.Pipe()
         process = context.Process(target=_serve, args=(theirs, name, shape, device, threads), daemon=True)
         process.start()
         theirs.close()
         processes.append(process)
-    seconds: dict[str, list[float]] = {name: [] for name in WAYS}
-    peaks: dict[str, list[float]] = {name: [] for name in WAYS}
+    seconds: dict[str, list[float]] = {name: [] for name in IMPLEMENTATIONS}
+    peaks: dict[str, list[float]] = {name: [] for name in IMPLEMENTATIONS}
     values = {}
     for turn in range(rounds + 1):
-        order = list(WAYS) if turn % 2 else list(reversed(WAYS))
+        order = list(IMPLEMENTATIONS) if turn % 2 else list(reversed(IMPLEMENTATIONS))
         for name in order:
             pipes[name].send(True)
             if not pipes[name].poll(_ONE_PASS):
@@ -185,7 +185,8 @@ def main(argv: list[str] | None = None) -> None:
             print(json.dumps(found))
             continue
         spent = ", ".join(
-            f"{name} {found['seconds'][name] * 1e3:.1f} ms {found['peak_mb'][name]:.0f} MB" for name in WAYS
+            f"{name} {found['seconds'][name] * 1e3:.1f} ms {found['peak_mb'][name]:.0f} MB"
+            for name in IMPLEMENTATIONS
         )
         print(
             f"B,T,L {','.join(map(str, shape))}: {found['speedup']:.1f}x the speed, "

@@ -300,9 +300,9 @@ class HuggingFace(Peer):
     def _assistant(self) -> Checkpoint:
         """The small model, which must be one and say the model's words."""
         small = load_checkpoint(model_folder(self.assistant))
-        if not architecture(small.kind).autoregressive:
+        if not architecture(small.architecture).autoregressive:
             raise StrategyMismatchError(
-                f"assistant {self.assistant!r} is a {small.kind!r} model, which is not autoregressive",
+                f"assistant {self.assistant!r} is a {small.architecture!r}, which is not autoregressive",
                 fix="name an autoregressive model",
             )
         for mine, theirs in (

@@ -90,8 +90,8 @@ def summarize(cell: Cell, qualities: Sequence[Quality] = (), *, threads: int | N
             entry["lossless"] = promised is Guarantee.IDENTICAL
             entry["costs"] = _costs(series)
             # A peer whose output is forced is forced in its length alone.
-            told = greedy is not None and not (series.spec.peer and cell.job.forced is not None)
-            entry["differ"] = _differing(series, greedy) if told and greedy is not None else None
+            comparable = greedy is not None and not (series.spec.peer and cell.job.forced is not None)
+            entry["differ"] = _differing(series, greedy) if comparable and greedy is not None else None
             entry["quality"] = {each.name: _quality(each, series, greedy) for each in qualities}
         entries.append(entry)
     return {
@@ -149,11 +149,13 @@ def _figures(series: Series) -> dict[str, Any]:
 
 def _costs(series: Series) -> dict[str, float] | None:
     """What a sentence's time goes to, ms; the median of the rounds."""
-    told = [sample.costs for sample in series.samples if sample.costs is not None]
-    if not told:
+    reported = [sample.costs for sample in series.samples if sample.costs is not None]
+    if not reported:
         return None
     sentences = len(series.samples[-1].tokens)
-    return {part: 1000 * statistics.median(each[part] for each in told) / sentences for part in told[0]}
+    return {
+        part: 1000 * statistics.median(each[part] for each in reported) / sentences for part in reported[0]
+    }
 
 
 def _per(count: float | None, of: float | None) -> float | None:
@@ -170,10 +172,11 @@ def _ratio(series: Series, base: Series | None) -> dict[str, float] | None:
 
 
 def _differing(series: Series, greedy: Series) -> int:
-    said = "texts" if series.spec.model else "tokens"  # another model may have other words
-    wanted = getattr(greedy.samples[0], said)
+    compared = "texts" if series.spec.model else "tokens"  # another model may have other words
+    wanted = getattr(greedy.samples[0], compared)
     return max(
-        sum(a != b for a, b in zip(getattr(sample, said), wanted, strict=True)) for sample in series.samples
+        sum(a != b for a, b in zip(getattr(sample, compared), wanted, strict=True))
+        for sample in series.samples
     )
 
 
@@ -231,8 +234,8 @@ def tables(summaries: Sequence[dict[str, Any]]) -> str:
 
 def legend(summaries: Sequence[dict[str, Any]]) -> str:
     """What the columns mean."""
-    told = any(entry.get("costs") for summary in summaries for entry in summary["engines"])
-    return f"{LEGEND}\n\n{COST_LEGEND}" if told else LEGEND
+    reported = any(entry.get("costs") for summary in summaries for entry in summary["engines"])
+    return f"{LEGEND}\n\n{COST_LEGEND}" if reported else LEGEND
 
 
 def cost_table(summaries: Sequence[dict[str, Any]]) -> str:
@@ -365,8 +368,8 @@ def plot(summaries: Sequence[dict[str, Any]], path: Path) -> None:
     most = max(1, *map(len, ran))
     figure = Figure(figsize=(7 * columns, (1 + 0.3 * most) * len(summaries)), layout="constrained")
     FigureCanvasAgg(figure)
-    places = figure.subplots(len(summaries), columns, squeeze=False)
-    for axes, summary, entries in zip(places, summaries, ran, strict=True):
+    panels = figure.subplots(len(summaries), columns, squeeze=False)
+    for axes, summary, entries in zip(panels, summaries, ran, strict=True):
         _plot_ratios(axes[0], entries)
         edits = "" if summary["edits"] is None else f", {summary['edits']} edits"
         threads = "" if summary["threads"] is None else f", {summary['threads']} threads"

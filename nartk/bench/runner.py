@@ -85,7 +85,7 @@ class Worker:
     def __init__(self, process: subprocess.Popen[str], log: IO[str]) -> None:
         self.process, self.log = process, log
 
-    def ask(self, name: str, **arguments: Any) -> dict[str, Any]:
+    def request(self, name: str, **arguments: Any) -> dict[str, Any]:
         """One request; raises EngineError with the reason where it fails."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -106,8 +106,8 @@ class Worker:
         status = self.process.wait()
         self.log.seek(0)
         lines = self.log.read().split("\n")
-        said = [line for line in lines if line.strip()]
-        return f"the process ended with status {status}" + (f": {said[-1]}" if said else "")
+        printed = [line for line in lines if line.strip()]
+        return f"the process ended with status {status}" + (f": {printed[-1]}" if printed else "")
 
 
 @contextmanager
@@ -165,19 +165,20 @@ def measure(
                 process = stack.enter_context(worker(setup.threads))
             try:
                 asked = {"spec": dataclasses.asdict(series.spec), "setup": dataclasses.asdict(setup)}
-                reply = process.ask("load", **asked)
+                reply = process.request("load", **asked)
                 series.signature, engines[i] = reply["signature"], (process, reply["engine"])
             except EngineError as error:
                 series.not_run = str(error)
             tell(f"{_name(series)}: {series.not_run or 'loaded'}")
         for cell in cells:
             cell.series = [dataclasses.replace(series, samples=[]) for series in loaded]
-            _measure_cell(cell, engines, rounds, tell, costs=costs)
+            _measure_cell(cell, engines, setup, rounds, tell, costs=costs)
 
 
 def _measure_cell(
     cell: Cell,
     engines: dict[int, tuple[Worker, int]],
+    setup: Setup,
     rounds: int,
     tell: Callable[[str], None],
     *,
@@ -193,9 +194,10 @@ def _measure_cell(
                 continue
             job = few if turn < 0 else cell.job
             process, number = engines[i]
-            time.sleep(_SETTLE)
+            if setup.threads > 1:
+                time.sleep(_SETTLE)
             try:
-                reply = process.ask(
+                reply = process.request(
                     "run",
                     engine=number,
                     job=dataclasses.asdict(job),

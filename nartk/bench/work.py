@@ -75,15 +75,15 @@ class Job:
         return cls(**(values | tuples))
 
 
-def save_random_model(folder: Path, size: str, *, seed: int, kind: str = "transformer") -> None:
+def save_random_model(folder: Path, size: str, *, seed: int, name: str = "transformer") -> None:
     """Writes a model of a size of `RANDOM` with random weights; its words are w0, w1 and so on.
 
     Args:
-        kind: Its architecture; of a length that it predicts, the source's own is by far the likeliest.
+        name: Its architecture; of a length that it predicts, the source's own is by far the likeliest.
     """
     words, shape = RANDOM[size]
     vocab = Vocab.from_words([f"w{i}" for i in range(words - len(SPECIALS))])
-    found = architecture(kind)
+    found = architecture(name)
     config = found.config(src_vocab=words, tgt_vocab=words, dropout=0.0, **shape)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -92,12 +92,12 @@ def save_random_model(folder: Path, size: str, *, seed: int, kind: str = "transf
         tensors[_LENGTHS][len(tensors[_LENGTHS]) // 2] = _SURE
     save_checkpoint(
         folder,
-        kind=kind,
+        architecture=name,
         settings=asdict(config),
         tensors=tensors,
         source_vocab=vocab,
         target_vocab=vocab,
-        card=f"# A random {size} {kind}, for measurements of speed\n",
+        card=f"# A random {size} {name}, for measurements of speed\n",
     )
 
 
@@ -119,8 +119,8 @@ def random_job(
     forced = []
     for source in sources:
         output = list(source)
-        for place in rng.sample(range(source_len), edits):
-            output[place] = (output[place] + rng.randrange(1, words)) % words
+        for position in rng.sample(range(source_len), edits):
+            output[position] = (output[position] + rng.randrange(1, words)) % words
         forced.append(f"{_text(output)} {SPECIALS[2]}")
     return Job(lines, (source_len + 1,) * sentences, tuple(forced))
 

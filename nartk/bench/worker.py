@@ -23,21 +23,21 @@ _MB = 1_000_000  # bytes
 def main() -> None:
     """Serves requests until stdin ends."""
     # What libraries print goes to stderr; the answers alone to stdout.
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     worker = _Worker()
     for line in sys.stdin:
-        _answer(worker, json.loads(line), answers)
+        _answer(worker, json.loads(line), replies)
 
 
-def _answer(worker: _Worker, request: dict[str, Any], answers: IO[str]) -> None:
+def _answer(worker: _Worker, request: dict[str, Any], replies: IO[str]) -> None:
     ((name, arguments),) = request.items()
     try:
         reply = getattr(worker, name)(**arguments)
     except Exception as error:  # whatever another library raises: the benchmark goes on without it
         traceback.print_exc()
         reply = {"error": f"{type(error).__name__}: {error}".split("\n")[0]}
-    print(json.dumps(reply), file=answers, flush=True)
+    print(json.dumps(reply), file=replies, flush=True)
 
 
 class _Worker:
@@ -73,8 +73,8 @@ class _Worker:
             start = clock()
             outcomes.append(chosen.decode(part, batch_size))
             took = clock() - start
-            told = outcomes[-1].seconds
-            seconds.append(took if told is None else told)
+            measured = outcomes[-1].seconds
+            seconds.append(took if measured is None else measured)
         counts = {}
         for name in ("passes", "drafted", "accepted"):
             each = [getattr(outcome, name) for outcome in outcomes]

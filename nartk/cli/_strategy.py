@@ -115,9 +115,9 @@ def _summaries(prog: str) -> str:
     """All strategies with the first line of their documentation, read from the source."""
     from importlib.metadata import entry_points
 
-    room = import_module("nartk.decoders")  # which imports no strategy
+    package = import_module("nartk.decoders")  # which imports no strategy
     found = {point.name: "" for point in entry_points(group="nartk.decoders")}
-    for file in Path(room.__path__[0]).glob("*.py"):
+    for file in Path(package.__path__[0]).glob("*.py"):
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
             if not isinstance(node, ast.ClassDef):
                 continue

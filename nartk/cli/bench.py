@@ -200,8 +200,8 @@ def _command(argv: Sequence[str]) -> int:
             setup = Setup(model, args.device, threads, args.together)
             done = partial(tell, args)
             runner.measure(cells, specs, setup, rounds=args.rounds, tell=done, costs=args.costs)
-            told = threads if len(args.thread_counts) > 1 else None
-            summaries += [report.summarize(cell, qualities, threads=told) for cell in cells]
+            column = threads if len(args.thread_counts) > 1 else None
+            summaries += [report.summarize(cell, qualities, threads=column) for cell in cells]
         found = {
             "command": ["nartk-bench", *argv],
             "model": args.random if args.random is not None else model,
@@ -456,8 +456,8 @@ def _random_models(args: argparse.Namespace, specs: Sequence[Spec], folder: Path
     """Engines whose model is an architecture's name, with one that is written to a folder below `folder`."""
     from nartk.bench.work import save_random_model
 
-    for kind in {spec.model for spec in specs if spec.model}:
-        save_random_model(folder / kind, args.random, seed=args.seed, kind=kind)
+    for name in {spec.model for spec in specs if spec.model}:
+        save_random_model(folder / name, args.random, seed=args.seed, name=name)
     return [replace(spec, model=str(folder / spec.model)) if spec.model else spec for spec in specs]
 
 

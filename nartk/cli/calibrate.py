@@ -179,7 +179,7 @@ class _Job:
             )
         (self.drafter,) = models
         if not getattr(made, self.drafter):
-            made.check_helpers()
+            made.check_auxiliary()
         # All of them, so that what an earlier calibration has stored is not used.
         self.options = {key: getattr(made, key) for key in options_of(args.strategy)}
         folder = model_folder(self.name)
@@ -358,7 +358,7 @@ def _grid(args: argparse.Namespace, options: dict[str, Any]) -> dict[str, tuple[
     """The values to try of each option, by name; the strategy's own grid stands where none are given."""
     from nartk.calibration import GRIDS, types_of
 
-    kinds = types_of(args.strategy)
+    types = types_of(args.strategy)
     default = GRIDS.get(args.strategy, {})
     grid = {key: (options[key],) if key in options else values for key, values in default.items()}
     for text in args.grid:
@@ -366,8 +366,8 @@ def _grid(args: argparse.Namespace, options: dict[str, Any]) -> dict[str, tuple[
         key = name.replace("-", "_")
         if not equals or not listed:
             raise UsageError(f"--grid is {text!r}", fix="give NAME=VALUE,VALUE")
-        if key not in kinds or kinds[key] is bool:
-            able = ", ".join(key for key, kind in kinds.items() if kind is not bool)
+        if key not in types or types[key] is bool:
+            able = ", ".join(key for key, type_ in types.items() if type_ is not bool)
             raise UsageError(
                 f"strategy {args.strategy!r} has no threshold {name!r}", fix=f"choose from {able}"
             )
@@ -376,7 +376,7 @@ def _grid(args: argparse.Namespace, options: dict[str, Any]) -> dict[str, tuple[
                 f"--grid {name} and --{name.replace('_', '-')} are both given", fix="leave one of them out"
             )
         try:
-            values = [kinds[key](value) for value in listed.split(",")]
+            values = [types[key](value) for value in listed.split(",")]
         except ValueError as error:
             raise UsageError(f"--grid is {text!r}: {error}", fix="give numbers, with commas") from None
         grid[key] = tuple(dict.fromkeys(values))
@@ -475,8 +475,8 @@ class _Measure:
         stats = summarize(results, time.perf_counter() - start)
         self.setting = setting
         self.done += sentences
-        steps = stats.drafter_passes
-        return Sample(stats.seconds, texts, stats.tokens, stats.passes, steps, stats.drafted)
+        drafter_passes = stats.drafter_passes
+        return Sample(stats.seconds, texts, stats.tokens, stats.passes, drafter_passes, stats.drafted)
 
 
 def _shown(measure: Measure, show: Callable[[int], None]) -> Measure:
@@ -550,7 +550,7 @@ def _point(point: Point) -> dict[str, Any]:
         "score": point.score,
         **asdict(point.drop),
         "passes_per_token": point.passes,
-        "drafter_steps_per_token": point.steps,
+        "drafter_steps_per_token": point.drafter_passes,
         "drafted_per_token": point.drafted,
     }
 
@@ -594,7 +594,7 @@ def _table(found: Sweep, chosen: Point | None) -> str:
             f"{drop.drop:.4g} ({drop.low:.4g} to {drop.high:.4g})",
             f"{drop.bound:.4g}",
             f"{point.passes:.2f}",
-            f"{point.steps:.2f}",
+            f"{point.drafter_passes:.2f}",
             f"{point.drafted:.2f}",
             "*" if point in best else "",
         ]

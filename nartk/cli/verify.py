@@ -144,8 +144,8 @@ def _generate(model: Model, strategy: Any, args: argparse.Namespace, lines: Sequ
     if args.adversarial:
         made["adversarial"] = adversarial_lines(model, lines, _reference(strategy))
     return [
-        _Case(f"{kind}:{number}", text)
-        for kind, texts in made.items()
+        _Case(f"{category}:{number}", text)
+        for category, texts in made.items()
         for number, text in enumerate(texts, start=1)
     ]
 
@@ -213,7 +213,7 @@ def _report(
     """A line for each difference, the verdict, and what drafting saved."""
     found = [(trial, difference) for trial in trials for difference in trial.differences]
     lines = [_describe(model, cases, *each) for each in found]
-    kinds = Counter(difference.kind for _, difference in found)
+    categories = Counter(difference.category for _, difference in found)
     if not all(trial.passed for trial in trials):
         verdict = f"NOT identical to {REFERENCE}"
     else:
@@ -223,7 +223,7 @@ def _report(
         f"{verifier.stats.tokens} tokens",
         model.dtype,
         f"batch {' '.join(map(str, sorted({trial.batch_size for trial in trials})))}",
-        *(f"{count} x {kind}" for kind, count in sorted(kinds.items())),
+        *(f"{count} x {category}" for category, count in sorted(categories.items())),
     ]
     lines.append(f"{verdict}: {', '.join(counts)} | {model.signature(strategy)}")
     stats = trials[0].stats
@@ -235,13 +235,13 @@ def _report(
 
 
 def _describe(model: Model, cases: Sequence[_Case], trial: Trial, difference: Difference) -> str:
-    where = f"{difference.kind} {cases[difference.line].where} [{_label(model, trial)}]"
+    where = f"{difference.category} {cases[difference.line].where} [{_label(model, trial)}]"
     words = [
         "the end" if token is None else repr(model.checkpoint.target_vocab.to_words([token])[0])
         for token in (difference.expected, difference.found)
     ]
     token = f"token {difference.position + 1}"
-    if difference.kind == "scores":
+    if difference.category == "scores":
         return f"{where}: {token}, {words[0]}, is the same, its log-probability is not"
     margin = "none" if difference.margin is None else f"{difference.margin:.3g}"
     return (

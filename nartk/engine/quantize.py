@@ -62,7 +62,7 @@ def quantize(checkpoint: Checkpoint, folder: Path) -> tuple[int, int]:
     # Blocks, all multiples of 128 bytes, come first: so each lies at a multiple of 64.
     folder.mkdir(parents=True, exist_ok=True)
     write_tensors(folder / WEIGHTS, blocks | dict(sorted(others.items())))
-    before, after = (place.stat().st_size for place in (checkpoint.folder / WEIGHTS, folder / WEIGHTS))
+    before, after = (path.stat().st_size for path in (checkpoint.folder / WEIGHTS, folder / WEIGHTS))
     full = 4 * sum(
         int(np.prod(shape))
         for name, shape in config.weight_shapes().items()
@@ -73,7 +73,7 @@ def quantize(checkpoint: Checkpoint, folder: Path) -> tuple[int, int]:
     save_files(
         folder,
         config={
-            "kind": checkpoint.kind,
+            "architecture": checkpoint.architecture,
             "quantized": INT8,
             "layout": LAYOUT,
             "model": asdict(config),

@@ -218,7 +218,7 @@ def count_edits(
     costs: dict[Node, dict[tuple[int, int], tuple[int, int]]] = defaultdict(dict)
     costs[0, 0][OUTSIDE, 0] = (0, 0)
 
-    def reach(node: Node, words: int, rank: int, cost: int, correct: int) -> None:
+    def visit(node: Node, words: int, rank: int, cost: int, correct: int) -> None:
         states = costs[node]
         if (words, rank) not in states or cost < states[words, rank][0]:
             states[words, rank] = (cost, correct)
@@ -228,16 +228,16 @@ def count_edits(
             for following, unchanged in edges:
                 kept = rank if following[0] == node[0] else 0
                 if unchanged:
-                    reach(following, OUTSIDE, kept, cost + step, correct)
+                    visit(following, OUTSIDE, kept, cost + step, correct)
                     if OUTSIDE < words < max_unchanged_words:
-                        reach(following, words + 1, kept, cost + step, correct)
+                        visit(following, words + 1, kept, cost + step, correct)
                 else:
-                    reach(following, 0, kept, cost + step + 1, correct)
+                    visit(following, 0, kept, cost + step + 1, correct)
                     if words > OUTSIDE:
-                        reach(following, words, kept, cost + step, correct)
+                        visit(following, words, kept, cost + step, correct)
             for following, gold_rank in golden.get(node, ()):
                 if gold_rank == 0 or gold_rank > rank:
-                    reach(following, OUTSIDE, gold_rank, cost - match, correct + 1)
+                    visit(following, OUTSIDE, gold_rank, cost - match, correct + 1)
 
     cost, correct = min(costs[lattice.end].values())
     return EditCounts(correct, correct + cost % step, len(gold))

@@ -64,11 +64,11 @@ def sari_statistics(source: str, references: Sequence[str], hypothesis: str) -> 
     for n, (before, after, wanted_by_each) in enumerate(grams):
         wanted: Counter[tuple[str, ...]] = sum(wanted_by_each, Counter())
         had = Counter({gram: many * count for gram, count in before.items()})
-        said = Counter({gram: many * count for gram, count in after.items()})
+        produced = Counter({gram: many * count for gram, count in after.items()})
         pairs = (
             (Counter(after.keys() - before.keys()), Counter(wanted.keys() - before.keys())),
-            (had & said, had & wanted),
-            (had - said, had - wanted),
+            (had & produced, had & wanted),
+            (had - produced, had - wanted),
         )
         for row, (done, asked) in zip(table[n], pairs, strict=True):
             row[:] = (done & asked).total(), done.total(), asked.total()

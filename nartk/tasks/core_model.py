@@ -56,7 +56,7 @@ class CoreModel(BaseFairseqModel):
         self.autocast_dtype = AUTOCAST.get(autocast)
 
     def draft_training(
-        self, call: Callable[..., Any], fed: dict[str, Tensor], target: Tensor, training: NarTraining
+        self, call: Callable[..., Any], inputs: dict[str, Tensor], target: Tensor, training: NarTraining
     ) -> Drafted:
         """What it predicts where a drafter learns from its verifier.
 
@@ -66,7 +66,7 @@ class CoreModel(BaseFairseqModel):
         raise NotImplementedError
 
     def drafted_passes(
-        self, fed: dict[str, Tensor], target: Tensor, logits: Tensor, best: Tensor, block: int
+        self, inputs: dict[str, Tensor], target: Tensor, logits: Tensor, best: Tensor, block: int
     ) -> tuple[Tensor, Tensor]:
         """How many passes of the verifier are looked at, and the tokens they give.
 

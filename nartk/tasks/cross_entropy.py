@@ -59,8 +59,8 @@ class CrossEntropy(LabelSmoothedCrossEntropyCriterion):
         target = model.get_targets(sample, net_output)
         weights = None
         if self.edit_weight != 1.0:
-            fed = sample["net_input"]
-            changed = edited(fed["src_tokens"], fed["prev_output_tokens"], target, pad=self.padding_idx)
+            inputs = sample["net_input"]
+            changed = edited(inputs["src_tokens"], inputs["prev_output_tokens"], target, pad=self.padding_idx)
             weights = 1.0 + (self.edit_weight - 1.0) * changed
         loss, nll, _ = label_smoothed_cross_entropy(
             net_output[0], target, epsilon=self.eps, pad=self.padding_idx, weights=weights

@@ -34,7 +34,7 @@ from fairseq import metrics
 from fairseq.criterions import register_criterion
 from torch import Tensor
 
-from nartk.adapters.fairseq import find_dictionary, kind_name
+from nartk.adapters.fairseq import architecture_name, find_dictionary
 from nartk.architectures import architecture, architectures
 from nartk.checkpoint import Checkpoint
 from nartk.errors import CheckpointError, StrategyMismatchError, UsageError, VocabMismatchError
@@ -147,26 +147,26 @@ class Drafting(CrossEntropy):
         self, model: Any, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, int, dict[str, Any]]:
         """Loss (nats, summed), how many words or sentences it is of, and what to log."""
-        target, fed = sample["target"], sample["net_input"]
+        target, inputs = sample["target"], sample["net_input"]
         real = target.ne(self.padding_idx)
         require_trained(model)
-        logits, said, parts = model.draft_training(model, fed, target, self.nar)
+        logits, counted, parts = model.draft_training(model, inputs, target, self.nar)
         loss, nll, _ = label_smoothed_cross_entropy(
             logits[None],
-            target[said][None],
+            target[counted][None],
             epsilon=self.eps,
             pad=self.padding_idx,
-            weights=self._weights(fed, target, said),
+            weights=self._weights(inputs, target, counted),
         )
         words, validating = logits.shape[0], not self.training
         if self.divergence is not None or validating:
-            theirs = self._verify(model, fed, real if validating else said)
+            theirs = self._verify(model, inputs, real if validating else counted)
             if validating:
                 best = torch.full_like(target, -1)
                 best[real] = theirs.max(-1).indices
-                passes, tokens = model.drafted_passes(fed, target, logits, best, self.block)
+                passes, tokens = model.drafted_passes(inputs, target, logits, best, self.block)
                 parts |= {"passes": passes, "pass_tokens": tokens}
-                theirs = theirs[said[real]]
+                theirs = theirs[counted[real]]
             if self.divergence is not None:
                 distance = self.divergence(logits, theirs, self.temperature)
                 loss = (1.0 - self.weight) * loss + self.weight * distance
@@ -183,20 +183,20 @@ class Drafting(CrossEntropy):
         if "shown" in logged:
             logged["shown"] = logged["shown"] * words
         if self.report_accuracy:
-            logged |= {"n_correct": (logits.max(-1).indices == target[said]).sum(), "total": words}
+            logged |= {"n_correct": (logits.max(-1).indices == target[counted]).sum(), "total": words}
         return loss, size, logged
 
-    def _weights(self, fed: dict[str, Tensor], target: Tensor, said: Tensor) -> Tensor | None:
+    def _weights(self, inputs: dict[str, Tensor], target: Tensor, counted: Tensor) -> Tensor | None:
         """What the loss of each word [1,N] counts; None: 1."""
         if self.edit_weight == 1.0:
             return None
-        changed = edited(fed["src_tokens"], fed["prev_output_tokens"], target, pad=self.padding_idx)
-        return 1.0 + (self.edit_weight - 1.0) * changed[said][None]
+        changed = edited(inputs["src_tokens"], inputs["prev_output_tokens"], target, pad=self.padding_idx)
+        return 1.0 + (self.edit_weight - 1.0) * changed[counted][None]
 
     @torch.no_grad()
-    def _verify(self, model: Any, fed: dict[str, Tensor], places: Tensor) -> Tensor:
+    def _verify(self, model: Any, inputs: dict[str, Tensor], positions: Tensor) -> Tensor:
         """The verifier's logits [N,V] at the N places [B,T] of the target, in the drafter's arithmetic."""
-        source, previous = fed["src_tokens"], fed["prev_output_tokens"]
+        source, previous = inputs["src_tokens"], inputs["prev_output_tokens"]
         verifier = self._verifier[0].to(source.device)
         for tokens, side in ((source, "source"), (previous, "target")):
             longest = getattr(verifier.config, f"max_{side}_len")
@@ -206,7 +206,7 @@ class Drafting(CrossEntropy):
                     fix=f"--max-{side}-positions {longest} --skip-invalid-size-inputs-valid-test",
                 )
         with model.autocast(source.device):
-            return verifier.output(verifier.features(source, previous)[places])
+            return verifier.output(verifier.features(source, previous)[positions])
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
@@ -250,9 +250,9 @@ def load_verifier(name: str, task: Any) -> Transformer:
     """
     network, stored = read_model(name)
     if isinstance(stored, Checkpoint):
-        found, vocabs = stored.kind, [stored.source_vocab, stored.target_vocab]
+        found, vocabs = stored.architecture, [stored.source_vocab, stored.target_vocab]
     else:
-        found = kind_name(stored)
+        found = architecture_name(stored)
         try:
             vocabs = [Vocab.read(find_dictionary(stored, None, side)) for side in ("source", "target")]
         except CheckpointError as error:

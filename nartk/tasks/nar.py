@@ -57,9 +57,9 @@ class NarModel(CoreModel):
         return losses.total, losses.tokens, dict(losses.parts)
 
     def draft_training(
-        self, call: Callable[..., Any], fed: dict[str, Tensor], target: Tensor, training: NarTraining
+        self, call: Callable[..., Any], inputs: dict[str, Tensor], target: Tensor, training: NarTraining
     ) -> Drafted:
-        source, pad = fed["src_tokens"], self.core.config.pad
+        source, pad = inputs["src_tokens"], self.core.config.pad
         logits, wanted, shown = call(source, target, training, drafting=True)
         predicted = torch.zeros_like(target, dtype=torch.bool)
         width = min(target.shape[1], wanted.shape[1])
@@ -67,10 +67,10 @@ class NarModel(CoreModel):
         return Drafted(logits, predicted, {"shown": shown})
 
     def drafted_passes(
-        self, fed: dict[str, Tensor], target: Tensor, logits: Tensor, best: Tensor, block: int
+        self, inputs: dict[str, Tensor], target: Tensor, logits: Tensor, best: Tensor, block: int
     ) -> tuple[Tensor, Tensor]:
         with self.autocast(target.device):
-            passes, tokens = self.core.drafted_passes(fed["src_tokens"], target, best)
+            passes, tokens = self.core.drafted_passes(inputs["src_tokens"], target, best)
         return passes, tokens
 
 

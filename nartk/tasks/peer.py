@@ -40,8 +40,8 @@ def to_fairseq(model: Transformer, source: Vocab, target: Vocab) -> Any:
         UnsupportedCheckpointError: fairseq's has no such settings.
     """
     config = model.config
-    kinds = (config.encoder_positions, config.decoder_positions)
-    if kinds.count("none") == 1:
+    position_types = (config.encoder_positions, config.decoder_positions)
+    if position_types.count("none") == 1:
         raise UnsupportedCheckpointError("positions on one side alone, which fairseq has not")
     args = Namespace(
         encoder_embed_dim=config.d_model,
@@ -56,7 +56,7 @@ def to_fairseq(model: Transformer, source: Vocab, target: Vocab) -> Any:
         decoder_normalize_before=config.decoder_norm_first,
         encoder_learned_pos=config.encoder_positions == "learned",
         decoder_learned_pos=config.decoder_positions == "learned",
-        no_token_positional_embeddings=kinds == ("none", "none"),
+        no_token_positional_embeddings=position_types == ("none", "none"),
         activation_fn=config.activation,
         layernorm_embedding=config.norm_embedding,
         no_scale_embedding=not config.scale_embedding,
@@ -76,7 +76,7 @@ def to_fairseq(model: Transformer, source: Vocab, target: Vocab) -> Any:
         ("encoder", model.encoder.embedding, config.max_source_len),
         ("decoder", model.decoder.embedding, config.max_target_len),
     ):
-        if embedding.kind == "learned":
+        if embedding.position_type == "learned":
             # fairseq's tables have unused rows up to the padding id.
             table = torch.zeros_like(weights[f"{side}.embed_positions.weight"])
             table[config.pad + 1 :] = position_table(embedding, longest)

@@ -71,13 +71,13 @@ class FairseqTransformer(CoreModel):
             return self.core(src_tokens, prev_output_tokens), None
 
     def draft_training(
-        self, call: Callable[..., Any], fed: dict[str, Tensor], target: Tensor, training: NarTraining
+        self, call: Callable[..., Any], inputs: dict[str, Tensor], target: Tensor, training: NarTraining
     ) -> Drafted:
         real = target.ne(self.core.config.pad)
-        return Drafted(call(**fed)[0][real], real, {})  # [B,T,V] -> [N,V]
+        return Drafted(call(**inputs)[0][real], real, {})  # [B,T,V] -> [N,V]
 
     def drafted_passes(
-        self, fed: dict[str, Tensor], target: Tensor, logits: Tensor, best: Tensor, block: int
+        self, inputs: dict[str, Tensor], target: Tensor, logits: Tensor, best: Tensor, block: int
     ) -> tuple[Tensor, Tensor]:
         lengths = best.ge(0).sum(1)
         words = torch.full_like(best, -2)

@@ -42,7 +42,7 @@ or
                       words     of each, [[word, log-probability]], likeliest first
                       links     [[from, to, log-probability]]
                       path      the vertices of the output's path; [] where all paths count together
-                      said      the word at each vertex of the path after the first
+                      emitted   the word at each vertex of the path after the first
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _describe_graph(graph: GraphTrace, words: Callable[[Iterable[int]], list[str
         ],
         "links": [[a, b, finite(lprob)] for a, b, lprob in graph.links],
         "path": list(graph.path),
-        "said": words(graph.said),
+        "emitted": words(graph.emitted),
     }
 
 
@@ -329,11 +329,11 @@ def _is_graph(value: Any) -> bool:
     """Whether a graph's lists fit each other."""
     if not isinstance(value, dict) or {*_GRAPH_KEYS} - {*value}:
         return False
-    size, vertices, words, links, path, said = (value[key] for key in _GRAPH_KEYS)
+    size, vertices, words, links, path, emitted = (value[key] for key in _GRAPH_KEYS)
     return (
         _is_count(size)
         and all(_list_of(_is_count)(each) for each in (vertices, path))
-        and _list_of(_is_text)(said)
+        and _list_of(_is_text)(emitted)
         and _list_of(_list_of(_is_pair))(words)
         and _list_of(_is_link)(links)
         and vertices == sorted({*vertices})
@@ -341,7 +341,7 @@ def _is_graph(value: Any) -> bool:
         and len(words) == len(vertices)
         and {*path, *(end for link in links for end in link[:2])} <= {*vertices}
         and path == sorted({*path})
-        and len(said) == max(0, len(path) - 1)
+        and len(emitted) == max(0, len(path) - 1)
     )
 
 
@@ -359,7 +359,7 @@ def _is_link(value: Any) -> bool:
     )
 
 
-_GRAPH_KEYS = ("size", "vertices", "words", "links", "path", "said")
+_GRAPH_KEYS = ("size", "vertices", "words", "links", "path", "emitted")
 # Of each key, what it may hold, and how an error calls that.
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "line": (_is_count, "a number"),

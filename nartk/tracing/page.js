@@ -247,7 +247,7 @@ function fold(title, draw) {
 function drawGraph(graph) {
   const STEP = 44, TOP = 96, LOW = 206, HEIGHT = 300, LEFT = 30;
   const path = new Set(graph.path.length ? graph.path : graph.vertices);
-  const said = new Map(graph.path.slice(1).map((vertex, i) => [vertex, graph.said[i]]));
+  const emitted = new Map(graph.path.slice(1).map((vertex, i) => [vertex, graph.emitted[i]]));
   const x = new Map(graph.vertices.map((vertex, i) => [vertex, LEFT + i * STEP]));
   const y = (vertex) => (path.has(vertex) ? TOP : LOW);
   const next = new Map(graph.path.slice(1).map((vertex, i) => [graph.path[i], vertex]));
@@ -275,23 +275,23 @@ function drawGraph(graph) {
     const group = shape("g", { class: path.has(vertex) && graph.path.length ? "vertex on" : "vertex", tabindex: -1 });
     group.append(shape("circle", { cx: x.get(vertex), cy: y(vertex), r: 6 }));
     const words = graph.words[i];
-    const word = said.get(vertex) ?? (words.length ? words[0][0] : vertex === 0 ? "start" : "");
+    const word = emitted.get(vertex) ?? (words.length ? words[0][0] : vertex === 0 ? "start" : "");
     const below = !path.has(vertex);
     const at = `${x.get(vertex) + 3} ${y(vertex) + (below ? 18 : -12)}`;
     const label = shape("text", { transform: `translate(${at}) rotate(${below ? 45 : -45})` });
     label.textContent = word.length > 14 ? `${word.slice(0, 13)}…` : word;
     group.append(label);
-    group.dataset.tip = describeVertex(graph, vertex, words, said.get(vertex));
+    group.dataset.tip = describeVertex(graph, vertex, words, emitted.get(vertex));
     svg.append(group);
   });
   box.append(svg);
   return box;
 }
 
-function describeVertex(graph, vertex, words, said) {
+function describeVertex(graph, vertex, words, emitted) {
   const chance = (lprob) => (lprob === null ? "" : ` ${(100 * Math.exp(lprob)).toPrecision(3)} %`);
   const lines = [`vertex ${vertex} of ${graph.size}`];
-  if (said !== undefined) lines.push(`says ${said}`);
+  if (emitted !== undefined) lines.push(`emits ${emitted}`);
   if (words.length) lines.push(`words: ${words.map(([word, lprob]) => word + chance(lprob)).join(", ")}`);
   const next = graph.links.filter(([from]) => from === vertex).sort((a, b) => b[2] - a[2]);
   if (next.length) lines.push(`next: ${next.map(([, to, lprob]) => `${to}${chance(lprob)}`).join(", ")}`);

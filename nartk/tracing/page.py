@@ -157,7 +157,7 @@ def _line(traced: Traced, signature: int) -> dict[str, Any]:
     if traced.graph is not None:
         graph = traced.graph
         found["graph"] = {
-            **{key: graph[key] for key in ("size", "vertices", "path", "said")},
+            **{key: graph[key] for key in ("size", "vertices", "path", "emitted")},
             "words": [[[word, _round(lprob)] for word, lprob in each] for each in graph["words"]],
             "links": [[a, b, _round(lprob)] for a, b, lprob in graph["links"]],
         }

@@ -61,11 +61,11 @@ def plot_passes(traced: Traced, path: Path, form: str) -> None:
     rows = sorted({*traced.passes_at})
     figure = _figure(max(5.0, 1.5 + _WIDTH * count), 2.2 + 0.25 * len(rows))
     axes = figure.subplots()
-    place = {number: row for row, number in enumerate(rows)}
+    row_of = {number: row for row, number in enumerate(rows)}
     for origin in (origin for origin in ORIGINS if origin in traced.origin):
         color, hatch = _LOOKS[origin]
         at = [i for i, each in enumerate(traced.origin) if each == origin]
-        where = [place[traced.passes_at[i]] for i in at]
+        where = [row_of[traced.passes_at[i]] for i in at]
         axes.barh(
             where,
             0.9,

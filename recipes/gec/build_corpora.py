@@ -56,7 +56,7 @@ def read(path: Path) -> Iterator[str]:
 
 def plain(text: str) -> str:
     """Straight quotation marks and ASCII dashes, as the shipped model reads them."""
-    for odd, usual in (
+    for odd, typical in (
         ("“", '"'),
         ("”", '"'),
         ("‘", "'"),
@@ -65,7 +65,7 @@ def plain(text: str) -> str:
         ("''", '"'),
         ("\u00a0", " "),
     ):
-        text = text.replace(odd, usual)
+        text = text.replace(odd, typical)
     return text
 
 
@@ -165,9 +165,9 @@ def tanaka(data: Path, casing: dict[str, str]) -> Iterator[str]:
         line = re.sub(r"\bo 'clock", "o'clock", line)
         words = [casing.get(word, word) for word in line.split()]
         starts = True
-        for place, word in enumerate(words):
+        for column, word in enumerate(words):
             if starts and word[0].isalpha():
-                words[place] = word[0].upper() + word[1:]
+                words[column] = word[0].upper() + word[1:]
                 starts = False
             elif word in (".", "?", "!"):
                 starts = True

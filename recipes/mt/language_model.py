@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"
-NEVER = -99.0  # what stands for the base-10 logarithm of 0 in ARPA files
+NEG_INF = -99.0  # what stands for the base-10 logarithm of 0 in ARPA files
 
 Gram = tuple[str, ...]
 
@@ -54,11 +54,11 @@ def estimate(sentences: Iterable[str], order: int) -> list[dict[Gram, tuple[floa
     for n, grams in enumerate(counts, start=1):
         taken = discount(grams)
         totals: dict[Gram, int] = defaultdict(int)
-        kinds: dict[Gram, int] = defaultdict(int)
+        continuations: dict[Gram, int] = defaultdict(int)
         for gram, number in grams.items():
             totals[gram[:-1]] += number
-            kinds[gram[:-1]] += 1
-        left = {context: taken * kinds[context] / total for context, total in totals.items()}
+            continuations[gram[:-1]] += 1
+        left = {context: taken * continuations[context] / total for context, total in totals.items()}
         probabilities = {
             gram: (number - taken) / totals[gram[:-1]] + left[gram[:-1]] * shorter[gram[1:]]
             for gram, number in grams.items()
@@ -84,7 +84,7 @@ def arpa(grams: list[dict[Gram, tuple[float, float]]]) -> Iterator[str]:
         yield f"\n\\{n}-grams:"
         for gram, (value, weight) in sorted(each.items()):
             behind = f"\t{math.log10(weight):.6f}" if n < len(grams) else ""
-            yield f"{math.log10(value) if value else NEVER:.6f}\t{' '.join(gram)}{behind}"
+            yield f"{math.log10(value) if value else NEG_INF:.6f}\t{' '.join(gram)}{behind}"
     yield "\n\\end\\"
 
 

@@ -134,7 +134,7 @@ def main() -> None:
     own, target = (path if path.is_file() else None for path in pieces)
     save_checkpoint(
         args.output,
-        kind="transformer",
+        architecture="transformer",
         settings=asdict(larger.config),
         tensors=larger.tensors(),
         source_vocab=model.source_vocab,

@@ -2,9 +2,9 @@
 
     python recipes/mt/systems.py [--updates N] [--only NAME,...]
 
-Prints lines of columns: `model NAME KIND FLAGS` for each system to train, `drafter NAME KIND FLAGS` for one
-that is trained on distilled data alone, `decode NAME SPEC FLAGS` for each way to decode one, and
-`missing NAME SPEC REASON` for what this version of nartk has not. SPEC is as in nartk-bench,
+Prints lines of columns: `model NAME ARCHITECTURE FLAGS` for each system to train, `drafter NAME
+ARCHITECTURE FLAGS` for one that is trained on distilled data alone, `decode NAME SPEC FLAGS` for each way to
+decode one, and `missing NAME SPEC REASON` for what this version of nartk has not. SPEC is as in nartk-bench,
 NAME:OPTION=VALUE; a value in capitals, in it and in FLAGS, stands for the folder of the system of that name,
 and LM for the language model of the target.
 """
@@ -24,14 +24,14 @@ class System:
     """A model and its decoders.
 
     Attributes:
-        kind: The architecture is `nartk_KIND`.
+        architecture: Its name, after ``nartk_``.
         flags: Of training, beside those that all share; {updates} stands for its length.
         decoders: Strategies with options.
     """
 
     name: str
     title: str
-    kind: str
+    architecture: str
     flags: str
     decoders: tuple[str, ...]
 
@@ -107,13 +107,13 @@ DRAFTERS = (
 
 def why_missing(system: System) -> str | None:
     """Why this version of nartk cannot train a system; None where it can."""
-    kind = architectures().get(system.kind)
-    if kind is None:
-        return f"no architecture nartk_{system.kind}"
+    architecture = architectures().get(system.architecture)
+    if architecture is None:
+        return f"no architecture nartk_{system.architecture}"
     try:
-        _ = kind.network, kind.scorer
+        _ = architecture.network, architecture.scorer
     except ModuleNotFoundError as error:
-        return f"nartk_{system.kind} lacks {error.name}"
+        return f"nartk_{system.architecture} lacks {error.name}"
     return None
 
 
@@ -135,7 +135,7 @@ def describe(
             yield "missing", system.name, "-", reason
             continue
         what = "drafter" if system in DRAFTERS else "model"
-        yield what, system.name, system.kind, system.flags.format(updates=updates)
+        yield what, system.name, system.architecture, system.flags.format(updates=updates)
         for spec in system.decoders:
             name, options = parse_spec(spec)
             if name not in strategies() or not options.keys() <= options_of(name).keys():

@@ -19,7 +19,7 @@ from typing import Any
 from systems import DRAFTERS, STUDENTS, TEACHER
 
 TITLES = {system.name: system.title for system in (TEACHER, *STUDENTS, *DRAFTERS)}
-KINDS_OF_DATA = {"teacher": ("raw",), **dict.fromkeys((system.name for system in DRAFTERS), ("distilled",))}
+DATA_OF = {"teacher": ("raw",), **dict.fromkeys((system.name for system in DRAFTERS), ("distilled",))}
 COLUMNS = (
     "system",
     "data",
@@ -68,7 +68,7 @@ def collect(work: Path) -> list[dict[str, Any]]:
         if what == "missing":
             rows.append({"name": name, "data": "-", "strategy": spec, "missing": f"not available: {rest}"})
             continue
-        for data in KINDS_OF_DATA.get(name, ("raw", "distilled")):
+        for data in DATA_OF.get(name, ("raw", "distilled")):
             key = key_of(name, data, spec)
             row: dict[str, Any] = {"name": name, "data": data, "strategy": spec}
             rows.append(row)

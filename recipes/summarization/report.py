@@ -46,8 +46,8 @@ def scores_of(work: Path, key: str) -> dict[str, dict[str, Any]]:
 
 
 def promise_of(spec: str) -> str:
-    way = parse_spec(spec, "fp32")
-    return str(make_strategy(way.name, way.options).promised)
+    strategy = parse_spec(spec, "fp32")
+    return str(make_strategy(strategy.name, strategy.options).promised)
 
 
 def collect(work: Path, test: str, speed: dict[str, Any]) -> list[dict[str, Any]]:

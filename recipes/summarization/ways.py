@@ -2,7 +2,7 @@
 
     python recipes/summarization/ways.py [--updates N]
 
-Prints lines as `recipes/mt/systems.py` does: `model NAME KIND FLAGS`, `decode NAME SPEC FLAGS` and
+Prints lines as `recipes/mt/systems.py` does: `model NAME ARCHITECTURE FLAGS`, `decode NAME SPEC FLAGS` and
 `missing NAME SPEC REASON`. DRAFTER and SMALL in SPEC and FLAGS stand for the folders of these models.
 """
 
@@ -16,13 +16,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "mt"))
 
 from systems import System, describe
 
-ROOM = "--max-source-len 512 --max-target-len 256"  # the same for all: drafts must fit the verifier
+HEADROOM = "--max-source-len 512 --max-target-len 256"  # the same for all: drafts must fit the verifier
 MODELS = (
     System(
         "ar",
         "autoregressive Transformer",
         "transformer",
-        ROOM,
+        HEADROOM,
         (
             "greedy",
             "iad",
@@ -32,8 +32,8 @@ MODELS = (
             "bild:drafter=SMALL",
         ),
     ),
-    System("drafter", "blockwise drafter", "blockwise", f"{ROOM} --glancing 0.5:0.3@{{updates}}", ()),
-    System("small", "small autoregressive Transformer", "transformer", ROOM, ()),
+    System("drafter", "blockwise drafter", "blockwise", f"{HEADROOM} --glancing 0.5:0.3@{{updates}}", ()),
+    System("small", "small autoregressive Transformer", "transformer", HEADROOM, ()),
 )
 
 

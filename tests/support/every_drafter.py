@@ -133,7 +133,7 @@ def happens(name: str) -> list[str]:
 
 def assert_nothing_open(strategy: Any, scorer: Any) -> None:
     """Neither in the verifier nor in what drafts."""
-    for each in (scorer, *getattr(strategy, "helpers", {}).values()):
+    for each in (scorer, *getattr(strategy, "auxiliary", {}).values()):
         assert getattr(each, "in_use", (0, 0)) == (0, 0)  # of a scripted one
         for name in ("cells_in_use", "memories_in_use"):
             assert getattr(getattr(each, "_engine", each), name, 0) == 0, f"{name} is not 0"

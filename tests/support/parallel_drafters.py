@@ -38,7 +38,7 @@ def parallel_drafter(scorer: Any, block_size: int, *, nodes: int = 0) -> Drafter
 def with_drafter(scorer: Any, **options: Any) -> Any:
     """The strategy with a drafter, as Model.strategy makes it; its drafts are whole."""
     made = make_strategy("gad", {"drafter": "a name", "adaptive": False, **options})
-    return dataclasses.replace(made, helpers={"drafter": scorer})
+    return dataclasses.replace(made, auxiliary={"drafter": scorer})
 
 
 class LogitScores(Reading):

@@ -106,10 +106,10 @@ def network_log_probs(network: Any, source: list[int], words: list[int]) -> Floa
     memory, mask = network.encode(src_tokens)
     canvas = torch.tensor([words])
     if isinstance(network, CtcNat):
-        x = network.place_vectors(network.frames(src_tokens, memory))
+        x = network.embed_vectors(network.frames(src_tokens, memory))
     elif isinstance(network, Nat):
         x = network.inputs(canvas, torch.tensor([len(words)]), src_tokens, torch.tensor([len(source)]))
     else:
-        x = network.place_words(canvas)
+        x = network.embed_words(canvas)
     hidden = network.fill(x, torch.ones(x.shape[:2], dtype=torch.bool), memory, mask)
     return network.output(hidden)[0].log_softmax(-1).numpy()

@@ -16,7 +16,7 @@ from support.scripted_passes import EOS, PAD, TablePasses
 
 def drafting(name: str, drafter: Any, **options: Any) -> Any:
     """The strategy `name` with a drafter."""
-    return dataclasses.replace(make_strategy(name, options), helpers={"drafter": drafter})
+    return dataclasses.replace(make_strategy(name, options), auxiliary={"drafter": drafter})
 
 
 class Near(TablePasses):

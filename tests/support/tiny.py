@@ -131,7 +131,7 @@ def _train_pieces(path: Path) -> Vocab:
 def _save(folder: Path, model: Transformer, vocab: Vocab, tokenizer: Path | None) -> Path:
     save_checkpoint(
         folder,
-        kind="transformer",
+        architecture="transformer",
         settings=asdict(model.config),
         tensors=model.state_dict(),
         source_vocab=vocab,

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+import numpy.typing as npt
 
 from nartk.errors import InputFileError, InputFormatError
 from nartk.vocab import Vocab
@@ -27,11 +26,13 @@ _ZERO = -99.0  # what stands for the base-10 logarithm of 0, as SRILM writes it
 _MOST_ORDER = 20  # words of an n-gram; a header that says more is corrupt
 
 _Gram = tuple[int, ...]
+_Ints = npt.NDArray[np.int64]
+_Wide = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class NGram:
-    """A language model over a vocabulary: tables that whole batches look up, on the device they lie on.
+    """A language model over a vocabulary: tables that whole batches look up.
 
     A state is the longest listed context that the words so far end with; 0 is the empty one.
 
@@ -50,59 +51,52 @@ class NGram:
     order: int
     size: int
     start: int
-    words: Tensor
-    keys: Tensor
-    scores: Tensor
-    following: Tensor
-    back_off: Tensor
-    shorter: Tensor
+    words: _Ints
+    keys: _Ints
+    scores: _Wide
+    following: _Ints
+    back_off: _Wide
+    shorter: _Ints
 
-    def advance(self, states: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-        """Says words [...], ids of the vocabulary, in states [...], both int64, which may broadcast.
+    def advance(self, states: _Ints, words: _Ints) -> tuple[_Wide, _Ints]:
+        """Reads words [...], ids of the vocabulary, in states [...], which may broadcast.
 
         Returns:
-            The words' log-probabilities [...] float64, natural logarithm, and the states after them.
+            The words' log-probabilities [...], natural logarithm, and the states after them.
         """
-        word, state = torch.broadcast_tensors(self.words[words], states)
-        total = torch.zeros(word.shape, dtype=torch.float64, device=word.device)
+        word, state = np.broadcast_arrays(self.words[words], states)
+        total = np.zeros(word.shape)
         for _ in range(self.order - 1):
             missing = self.keys[self._find(state, word)] != state * self.size + word
-            total = total + torch.where(missing, self.back_off[state], 0.0)
-            state = torch.where(missing, self.shorter[state], state)
+            total += np.where(missing, self.back_off[state], 0.0)
+            state = np.where(missing, self.shorter[state], state)
         at = self._find(state, word)  # listed: so many steps shorten any context to 0, which knows all words
         return total + self.scores[at], self.following[at]
 
     def score(self, context: Sequence[int], word: int) -> float:
         """Natural log-probability of a word after a context, ids of the vocabulary; bos begins a sentence."""
-        state = torch.zeros((), dtype=torch.int64, device=self.words.device)
+        state = np.array(0)
         for each in context:
-            _, state = self.advance(state, torch.tensor(each, device=state.device))
-        return float(self.advance(state, torch.tensor(word, device=state.device))[0])
+            _, state = self.advance(state, np.array(each))
+        return float(self.advance(state, np.array(word))[0])
 
-    def to(self, device: torch.device | str) -> NGram:
-        """The same on another device."""
-        moved = {item.name: getattr(self, item.name) for item in fields(self)}
-        tensors: dict[str, Any] = {name: x.to(device) for name, x in moved.items() if isinstance(x, Tensor)}
-        return replace(self, **tensors)
-
-    def _find(self, state: Tensor, word: Tensor) -> Tensor:
+    def _find(self, state: _Ints, word: _Ints) -> _Ints:
         """Where in the tables an n-gram is, if it is listed."""
-        key = (state * self.size + word).contiguous()
-        return torch.searchsorted(self.keys, key).clamp(max=len(self.keys) - 1)
+        return np.searchsorted(self.keys, state * self.size + word).clip(max=len(self.keys) - 1)
 
 
-def load_ngram(path: str, vocab: Vocab, device: torch.device | str) -> NGram:
-    """The model in an ARPA file, on a device; raises as `read_arpa` does. The last one is kept."""
+def load_ngram(path: str, vocab: Vocab) -> NGram:
+    """The model in an ARPA file; raises as `read_arpa` does. The last one is kept."""
     try:
         found = Path(path).stat()
     except OSError as error:
         raise InputFileError(f"cannot read the language model: {error.strerror}", where=path) from error
-    return _load(path, found.st_mtime_ns, found.st_size, vocab, str(device))
+    return _load(path, found.st_mtime_ns, found.st_size, vocab)
 
 
 @lru_cache(maxsize=1)
-def _load(path: str, changed: int, size: int, vocab: Vocab, device: str) -> NGram:
-    return read_arpa(Path(path), vocab).to(device)
+def _load(path: str, changed: int, size: int, vocab: Vocab) -> NGram:
+    return read_arpa(Path(path), vocab)
 
 
 def read_arpa(path: Path, vocab: Vocab) -> NGram:
@@ -178,10 +172,10 @@ class _Reader:
 
     def _count(self, line: str, counts: dict[int, int]) -> None:
         """A line of the header, such as ``ngram 2=1034``."""
-        kind, _, rest = line.partition(" ")
+        field, _, rest = line.partition(" ")
         order, _, count = (part.strip() for part in rest.partition("="))
         wanted = len(counts) + 1
-        if f"{kind} {order}" != f"ngram {wanted}" or not _is_number(count) or wanted > _MOST_ORDER:
+        if f"{field} {order}" != f"ngram {wanted}" or not _is_number(count) or wanted > _MOST_ORDER:
             raise self._error(f"expected 'ngram {wanted}=COUNT', found {line[:40]!r}")
         counts[wanted] = int(count)
 
@@ -244,20 +238,21 @@ class _Reader:
         if not any(state == word == 0 for state, word, _, _ in self.grams):
             self.grams.append((0, 0, _UNKNOWN * math.log(10.0), 0))
         # Words that the vocabulary has and the file has not are <unk>.
-        words = torch.tensor([max(self.ids[word], 0) for word in self.vocab.words])
+        words = np.array([max(self.ids[word], 0) for word in self.vocab.words])
         states, last, scores, following = zip(*self.grams, strict=True)
-        keys, sort = (torch.tensor(states) * self.size + torch.tensor(last)).sort()
+        keys = np.array(states) * self.size + np.array(last)
+        sort = np.argsort(keys, kind="stable")
         begin = (self.ids[self.vocab.words[self.vocab.bos]],)
         return NGram(
             order=order,
             size=self.size,
             start=self.states.get(begin, 0),
             words=words,
-            keys=keys,
-            scores=torch.tensor(scores, dtype=torch.float64)[sort],
-            following=torch.tensor(following)[sort],
-            back_off=torch.tensor(self.back_off, dtype=torch.float64),
-            shorter=torch.tensor(self.shorter),
+            keys=keys[sort],
+            scores=np.array(scores, np.float64)[sort],
+            following=np.array(following)[sort],
+            back_off=np.array(self.back_off, np.float64),
+            shorter=np.array(self.shorter),
         )
 
 

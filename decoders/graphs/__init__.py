@@ -1,0 +1,1 @@
+"""What the searches over graphs and frames share: words of vertices, paths, lattices, prefixes, n-grams."""

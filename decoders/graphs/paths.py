@@ -1,0 +1,96 @@
+"""The base of the strategies that take one path through each graph, and the words at its vertices.
+
+Symbols: B graphs, N vertices of all of them, L vertices of a graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+
+from nartk.decoders.graphs.graph import read_words, spell, walk
+from nartk.decoders.graphs.trace import trace_graph
+from nartk.decoders.native import Found, Native
+from nartk.hypothesis import Request
+from nartk.parallel import Graphs, GraphScorer
+from nartk.passes import FloatArray, IntArray
+from nartk.registry import option
+
+_Words = list[tuple[IntArray, FloatArray]]  # of each path behind vertex 0, with their log-probabilities
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnePath(Native):
+    """Base of the strategies that choose a path by its edges; here the likeliest edge from each vertex.
+
+    A score is the log-probability of the path and its words together, divided by `penalty`; a token's, that
+    of the edge to its vertex and of itself.
+
+    Attributes:
+        joint: Whether an edge is chosen by its vertex's likeliest word too. Words are then read at all
+            vertices, else on the paths alone.
+    """
+
+    needs = GraphScorer
+    joint: ClassVar[bool] = False
+
+    merge_repeats: bool = option(False, "output equal words that follow each other as one")
+
+    def path(self, edges: FloatArray, limit: int) -> list[int]:
+        """The path from vertex 0 to the last over edges [L,L]; it should have at most `limit` of them."""
+        return walk(edges.argmax(1).tolist())
+
+    def penalty(self, tokens: int) -> float:
+        """What the score of a path of so many tokens is divided by."""
+        return 1.0
+
+    def search(self, scorer: GraphScorer, memory: IntArray, requests: Sequence[Request]) -> list[Found]:
+        graphs = scorer.graphs(memory)
+        paths, words = (self._joint if self.joint else self._edges_first)(scorer, graphs, requests)
+        parts = zip(graphs.split(graphs.features), graphs.links, paths, words, strict=True)
+        return [self._found(scorer, *part) for part in parts]
+
+    def _edges_first(
+        self, scorer: GraphScorer, graphs: Graphs, requests: Sequence[Request]
+    ) -> tuple[list[list[int]], _Words]:
+        """Paths by their edges, and then the likeliest words of their vertices."""
+        paths = [
+            self.path(links, request.max_len) for links, request in zip(graphs.links, requests, strict=True)
+        ]
+        visited = np.concatenate(
+            [begin + np.array(path[1:]) for begin, path in zip(graphs.begins, paths, strict=True)]
+        )
+        counts = np.cumsum([len(path) - 1 for path in paths])
+        words, log_probs = read_words(scorer, graphs.features[visited], counts - 1)
+        each = (np.split(x[:, 0], counts[:-1]) for x in (words, log_probs))
+        return paths, list(zip(*each, strict=True))
+
+    def _joint(
+        self, scorer: GraphScorer, graphs: Graphs, requests: Sequence[Request]
+    ) -> tuple[list[list[int]], _Words]:
+        """The likeliest word of every vertex, and then paths by edges and words."""
+        paths: list[list[int]] = []
+        chosen: _Words = []
+        every = read_words(scorer, graphs.features, graphs.begins + graphs.sizes - 1)
+        each = (graphs.split(x[:, 0]) for x in every)
+        for links, request, words, log_probs in zip(graphs.links, requests, *each, strict=True):
+            path = self.path(links + log_probs, request.max_len)
+            paths.append(path)
+            chosen.append((words[path[1:]], log_probs[path[1:]]))
+        return paths, chosen
+
+    def _found(
+        self,
+        scorer: GraphScorer,
+        features: FloatArray,
+        links: FloatArray,
+        path: list[int],
+        words: tuple[IntArray, FloatArray],
+    ) -> Found:
+        output = spell(links, path, *words, merge_repeats=self.merge_repeats)
+        output = replace(output, score=output.score / self.penalty(len(path) - 1))
+        return Found([output], graph=partial(trace_graph, scorer, features, links, path, words[0].tolist()))
