@@ -778,9 +778,9 @@ def test_a_peer_answers_from_its_own_process(peer: str, model: Path) -> None:
     setup = dataclasses.asdict(Setup(str(model), "cpu", 1))
     job = dataclasses.asdict(Job(SENTENCES[:3], (5, 6, 7)))
     with worker(1) as engine:
-        loaded = engine.ask("load", spec=dataclasses.asdict(parse_spec(peer, "fp32")), setup=setup)
+        loaded = engine.request("load", spec=dataclasses.asdict(parse_spec(peer, "fp32")), setup=setup)
         assert loaded["signature"].endswith("|dtype:fp32")
-        reply = engine.ask("run", engine=loaded["engine"], job=job, batch_size=2)
+        reply = engine.request("run", engine=loaded["engine"], job=job, batch_size=2)
     for tokens, limit in zip(reply["tokens"], (5, 6, 7), strict=True):
         assert len(tokens) == limit or tokens[-1] == 2
     assert reply["passes"] is None
@@ -913,7 +913,7 @@ def test_an_assistant_changes_no_word(assisted: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize(
     ("assistant", "message"),
-    [("ctc", "is a 'ctc' model, which is not autoregressive"), ("foreign", "differ")],
+    [("ctc", "is a 'ctc', which is not autoregressive"), ("foreign", "differ")],
 )
 def test_an_assistant_of_another_kind_is_refused(
     assistant: str, message: str, assisted: Callable[..., Any]
@@ -925,11 +925,11 @@ def test_an_assistant_of_another_kind_is_refused(
 def test_an_engine_that_fails_says_why(model: Path) -> None:
     with worker(1) as engine:
         with pytest.raises(EngineError, match=r"^ModelNotFoundError: error\[E401 ModelNotFound\] no model"):
-            engine.ask(
+            engine.request(
                 "load",
                 spec=dataclasses.asdict(parse_spec("greedy", "fp32")),
                 setup=dataclasses.asdict(Setup("nowhere", "cpu", 1)),
             )
         engine.process.kill()
         with pytest.raises(EngineError, match=r"^the process ended with status -9: .*ModelNotFound"):
-            engine.ask("run", engine=0, job={}, batch_size=1)
+            engine.request("run", engine=0, job={}, batch_size=1)

@@ -339,7 +339,7 @@ FULL = Path("/dev/full")
             ["MODEL", "--strategy", "greedy", "--max-draft", "3"],
             2,
             r"E101 Usage\] nartk-decode with strategy 'greedy' has no option --max-draft.* "
-            r"it knows --max-len, --max-ratio;",
+            r"it knows --max-len, --max-ratio, --min-len, ",
         ),
         (
             ["MODEL", "--max-lem=3"],

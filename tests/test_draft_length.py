@@ -74,6 +74,9 @@ def simulated(
         pace = slower if share > 0.6 else 1.0
         if isinstance(policy, int):
             plan = Plan(policy, rows) if policy else NOTHING
+        elif policy.idle:
+            policy.idle -= 1
+            plan = IDLE
         else:
             plan = policy.next(rows, rows - known)
         drafting = min(plan.rows, rows)
@@ -81,7 +84,7 @@ def simulated(
             took = start * (drafting - known) * pace
             seconds += took
             if not isinstance(policy, int):
-                policy.started(drafting - known, 25 * (drafting - known), clock(took))
+                policy.started([25] * (drafting - known), clock(took))
             known = drafting
         outcomes = []
         for size in left[:drafting]:
@@ -196,8 +199,9 @@ class Anything(DraftLength):
         self.random = random.Random(5)
 
     def next(self, rows: int, new: int) -> Plan:
+        self.idle = self.random.choice([0, 0, 0, 1, 5])
         length, count = self.random.choice([1, 2, 5, 64]), self.random.randint(0, rows)
-        return Plan(length, count) if count else self.random.choice([NOTHING, IDLE])
+        return Plan(length, count) if count and not self.idle else NOTHING
 
     def record(self, *rest: Any) -> None:
         """Learns nothing."""

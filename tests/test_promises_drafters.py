@@ -100,7 +100,8 @@ def check_table(name: str, count: int, seed: int, request_of: RandomRequest = ra
 
 @pytest.mark.parametrize("name", EVERY)
 def test_p1_the_output_is_greedys(name: str) -> None:
-    check_table(name, 10_000, 1)
+    """10,000 sentences; 1,000 with a random network, of which little is accepted here."""
+    check_table(name, 1_000 if name.startswith("gad with") else 10_000, 1)
 
 
 @pytest.mark.slow

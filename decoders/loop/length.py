@@ -126,25 +126,25 @@ class DraftLength:
 
     Attributes:
         budget: Seconds that may be lost.
+        idle: Passes that come without drafts, before `next` is to be asked again.
     """
 
     def __init__(self) -> None:
-        self.budget = 0.0
+        self.budget, self.idle = 0.0, 0
         self._greedy, self._drafting = Costs(), Costs()  # of passes: by rows, and by tokens
-        self._starting = Costs()  # by source tokens
-        self._source, self._start_row = 1.0, 0.0  # source tokens of a row, and seconds
+        self._source, self._start_row = (
+            1.0,
+            0.0,
+        )  # of a row: source tokens, and seconds of the drafter's start
         self._seen: deque[Outcome] = deque(maxlen=_WINDOW)
         self._passes, self._drafts, self._few = 0, 0, _FEW
-        self._due, self._timed, self._rest, self._idle = 0, _REMEASURED, _REST, 0
+        self._due, self._timed, self._rest = 0, _REMEASURED, _REST
         self._choices: dict[int, tuple[int, float]] = {}  # by rows: levels, and seconds of a greedy pass
         self._losses: dict[tuple[int, int, int], float] = {}  # by rows, those that draft, and length
         self._accepted, self._levels, self._branching = np.zeros(0), np.zeros(0), 1.0
 
     def next(self, rows: int, new: int) -> Plan:
         """What of so many rows is drafted in the pass that comes; for `new` the drafter would be started."""
-        if self._idle:
-            self._idle -= 1
-            return IDLE
         if self._passes < _BASE or self._drafts >= self._timed:
             self._timed = self._drafts + _REMEASURED
             return NOTHING
@@ -165,7 +165,7 @@ class DraftLength:
 
     def _wait(self, passes: int, greedy: float) -> Plan:
         """Lets this pass and so many more go by without drafts."""
-        self._idle = passes
+        self.idle = passes
         self.budget += _SHARE * (passes + 1) * greedy
         return IDLE
 
@@ -207,11 +207,17 @@ class DraftLength:
         started = drafting - (rows - new)
         return lost + started * self._start_row if started > 0 else lost
 
-    def started(self, rows: int, tokens: int, seconds: float) -> None:
-        """The drafter was started for so many rows, of so many source tokens in all."""
-        self._source = tokens / rows
-        self.budget -= self._starting.add(tokens, seconds)
-        self._start_row = self._starting.one(self._source)
+    def started(self, sources: Sequence[int], seconds: float) -> None:
+        """The drafter was started for rows with so many source tokens each."""
+        rows = len(sources)
+        self._source, took = sum(sources) / rows, seconds / rows
+        if self._start_row:
+            took = min(took, 2 * self._start_row)
+            rate = _FASTER if took < self._start_row else _SLOWER
+            self._start_row += rate * (took - self._start_row)
+        else:  # it is slow, as code and memory are cold
+            self._start_row = took = min(took, _GRANT * self._greedy.one(rows) / rows)
+        self.budget -= took * rows
 
     def record(self, rows: int, outcomes: Sequence[Outcome], seconds: float) -> None:
         """A pass of so many rows took so long, drafting included; the outcomes are of those that drafted."""

@@ -169,6 +169,9 @@ class Loop:
             return IDLE
         plan = EVERYTHING
         if self.length is not None:
+            if self.length.idle:  # no row has a draft, and nothing is to be decided
+                self.length.idle -= 1
+                return IDLE
             plan = self.length.next(len(rows), [row.is_drafting for row in rows].count(False))
         for row in rows[plan.rows :]:
             row.draft = NO_DRAFT
@@ -178,8 +181,7 @@ class Loop:
             for row, state in zip(new, states, strict=True):
                 row.state, row.is_drafting = state, True
             if self.length is not None:
-                tokens = sum(len(row.request.source) for row in new)
-                self.length.started(len(new), tokens, self.clock() - begun)
+                self.length.started([len(row.request.source) for row in new], self.clock() - begun)
         return plan
 
     def _draft(self, rows: list[Row], most: int) -> None:
@@ -199,8 +201,7 @@ class Loop:
 
     def _emit(self, rows: list[Row], verdicts: list[Verdict], scores: Scores) -> None:
         """Appends what each verdict outputs, and counts it."""
-        if self.trace:
-            assert scores.margins is not None
+        if self.trace and scores.margins is not None:
             margins = scores.margins.tolist()
             for row, verdict in zip(rows, verdicts, strict=True):
                 row.trace += traced(row, verdict, margins)
@@ -230,8 +231,7 @@ class Loop:
         return Row(request, memory, context, self.scorer.start_token, now)
 
     def _leave(self, batch: Batch[Row]) -> Iterator[Result]:
-        ended = batch.leave()
-        if not ended:
+        if not (ended := batch.leave()):
             return
         self._stop(ended)
         now, is_early = self.clock(), bool(batch.rows)
