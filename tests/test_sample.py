@@ -341,7 +341,7 @@ class Constrained(Sample):
 
     rules: Constraints
 
-    def constraints(self) -> Constraints:
+    def constraints(self, vocab: Vocab) -> Constraints:
         return self.rules
 
 
