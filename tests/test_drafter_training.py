@@ -325,7 +325,7 @@ def test_the_loss_is_that_of_each_sentence_alone(
     )
     flags = ["--block=4"] if kind == "blockwise" else []
     plugin = fairseq_host.build(kind, *SMALL_FLAGS, *flags, words=WORDS)
-    stir(plugin)
+    stir(plugin.core)
     sources, targets = sentences(1), sentences(2)
     drawn = torch.rand(len(targets), generator=torch.Generator().manual_seed(1))
     monkeypatch.setattr(torch, "rand", lambda *shape, **options: drawn)
