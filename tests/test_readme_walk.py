@@ -60,10 +60,10 @@ def test_the_walk_goes_to_its_end(tmp_path: Path) -> None:
     ]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=1800)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert [line.split(":")[0] for line in done.stdout.splitlines() if line.startswith("identical to greedy")] == [
-        "identical to greedy"
-    ] * 2
-    assert "| gad:drafter=drafter | fp32 | 1 |" in done.stdout
+    assert [
+        line.split(":")[0] for line in done.stdout.splitlines() if line.startswith("identical to greedy")
+    ] == ["identical to greedy"] * 2
+    assert "| gad:drafter=drafter | identical to greedy | fp32 | 1 |" in done.stdout
     outputs = [(tmp_path / "walk" / f"test.{name}").read_text().splitlines() for name in ("out", "bild")]
     assert [len(lines) for lines in outputs] == [12, 12]
     stats = json.loads((tmp_path / "walk/test.json").read_text())
