@@ -143,7 +143,7 @@ class WithHelper:
         drafter.free(memory)
 
 
-def test_auxiliarys_are_replicated_too(folder: Path, replicas: list[EngineScorer]) -> None:
+def test_auxiliary_models_are_replicated_too(folder: Path, replicas: list[EngineScorer]) -> None:
     model, other = nartk.load(folder), nartk.load(folder)
     strategy = WithHelper({"drafter": other.passes})
     requests = [Request(index, (5, 2), 4) for index in range(5)]
