@@ -506,7 +506,7 @@ def test_draws_are_the_same_alone_and_in_any_batch(settings: dict[str, Any]) -> 
     strategy = speculative(drafter, **{"temperature": 0.8, "nbest": 3, **settings})
     singly = [next(iter(strategy.run(scorer, [request], batch_size=1))) for request in requests]
     drafted, accepted = (sum(getattr(result, name) for result in singly) for name in ("drafted", "accepted"))
-    assert 0.2 * drafted < accepted < 0.9 * drafted
+    assert 0.1 * drafted < accepted < 0.9 * drafted
     for size in (2, 7, 24):
         together = engine_models.decode(strategy, scorer, requests, batch_size=size)
         assert [result.hypotheses for result in together] == [result.hypotheses for result in singly]
