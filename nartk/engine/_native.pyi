@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nartk.passes import FloatArray, IntArray
+from nartk.passes import FloatArray, IntArray, Want
 
 _Ints = Sequence[int] | IntArray
 
@@ -57,7 +57,7 @@ class Model:
     def __init__(self, parts: Mapping[str, Any]) -> None: ...
 
 class Scores:
-    """What a pass gave: `nartk.passes.Scores`, and logits [n,V] where these were wanted."""
+    """What a pass gave: `nartk.passes.Scores`."""
 
     best: IntArray
     log_probs: FloatArray
@@ -68,7 +68,6 @@ class Scores:
     drawn: IntArray | None
     drawn_log_probs: FloatArray | None
     hidden: FloatArray | None
-    logits: Any
     def rows(self, index: _Ints) -> FloatArray: ...
 
 class Engine:
@@ -92,18 +91,7 @@ class Engine:
         memories: IntArray,
         contexts: IntArray,
         parents: IntArray,
-        only: IntArray | None = None,
-        ban_offsets: IntArray | None = None,
-        banned: IntArray | None = None,
-        top: int = 0,
-        margin: bool = False,
-        hidden: bool = False,
-        given: IntArray | None = None,
-        uniforms: npt.NDArray[np.float64] | None = None,
-        temperature: float = 1.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        logits: bool = False,
+        want: Want,
     ) -> Scores: ...
     def source_lengths(self, memories: _Ints) -> IntArray: ...
     def length_logits(self, memories: _Ints) -> FloatArray: ...
@@ -113,32 +101,10 @@ class Engine:
         memories: _Ints,
         lengths: _Ints,
         words: _Ints,
-        only: IntArray | None = None,
-        ban_offsets: IntArray | None = None,
-        banned: IntArray | None = None,
-        top: int = 0,
-        margin: bool = False,
-        hidden: bool = False,
-        given: IntArray | None = None,
-        uniforms: npt.NDArray[np.float64] | None = None,
-        temperature: float = 1.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        logits: bool = False,
+        want: Want,
     ) -> Scores: ...
     def words(
         self,
         features: FloatArray,
-        only: IntArray | None = None,
-        ban_offsets: IntArray | None = None,
-        banned: IntArray | None = None,
-        top: int = 0,
-        margin: bool = False,
-        hidden: bool = False,
-        given: IntArray | None = None,
-        uniforms: npt.NDArray[np.float64] | None = None,
-        temperature: float = 1.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        logits: bool = False,
+        want: Want,
     ) -> Scores: ...

@@ -5,9 +5,8 @@ Symbols: B sources, R rows, N places, L vertices of a graph, C length classes, D
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +21,6 @@ from nartk.vocab import SPECIALS, Vocab
 MASK = SPECIALS.index("<s>")  # stands at unfilled places, and is the blank of frames
 COPIED = -1  # to the engine, a place at which it copies from the source
 
-E = TypeVar("E", bound="_Engine")
 Arrays = Mapping[str, npt.NDArray[np.float32]]
 
 
@@ -50,7 +48,6 @@ class _Engine(OnEngine):
         super().__init__(vocab, limits, type=type, threads=threads)
         parallel = _PLAIN | self._parallel(config, Weights(arrays, "fp32"))
         self._serve(weights_of(arrays, type, config).model(config, parallel=parallel))
-        self._logits = False
 
     def _parallel(self, config: Any, weights: Weights) -> dict[str, Any]:
         """What the model has beside the layers of a Transformer, as the engine reads it."""
@@ -61,16 +58,10 @@ class _Engine(OnEngine):
         """Encoded sources that were not freed."""
         return self._engine.memories_in_use
 
-    def with_logits(self: E) -> E:
-        """The same, whose scores have the logits [n,V] of all scored places as ``logits``."""
-        other = copy.copy(self)
-        other._logits = True
-        return other
-
     def _read(self, function: Callable[..., Any], *arguments: Any, want: Want) -> Scores:
         """Calls the engine for what is wanted."""
         self._require_running()
-        return function(*arguments, want, logits=self._logits)
+        return function(*arguments, want)
 
 
 _PLAIN = {"copied": "none", "frames": 1, "temperature": 1.0}  # every place holds a word

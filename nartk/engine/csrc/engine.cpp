@@ -494,8 +494,6 @@ void Engine::read(Workspace& space, const Want& want, Read& found) {
         linear(space, *network->output, found.hidden.data() + (size_t)begin * d, m, d, rows, wide);
         if (network->output_scale != 1.0f)
             for (size_t i = 0; i < (size_t)m * wide; i++) rows[i] *= network->output_scale;
-        for (int i = 0; found.logits && i < m; i++)
-            std::memcpy(found.logits + (size_t)(begin + i) * words, rows + (size_t)i * wide, words * sizeof(float));
         threads.share(m, threads.parts(m, (double)m * words * 8 / PART), [&](int, int first, int last) {
             std::vector<float> copy;
             for (int i = first; i < last; i++) read_row(rows + (size_t)i * wide, begin + i, want, found, copy);

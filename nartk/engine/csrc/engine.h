@@ -118,7 +118,6 @@ struct Read {
     std::vector<int> best, top, drawn;
     std::vector<float> log_probs, top_log_probs, margins, given_log_probs, drawn_log_probs;
     std::vector<float> hidden;  // [n,d]
-    float* logits = nullptr;    // [n,V]: the caller's, where these are wanted as well
 };
 
 // Where the row of each of n tokens begins, and how many tokens it has.

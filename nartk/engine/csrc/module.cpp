@@ -290,7 +290,7 @@ struct Scores {
     std::vector<float> features;
     py::object best, log_probs, top = py::none(), top_log_probs = py::none(), margins = py::none(),
                                 given_log_probs = py::none(), drawn = py::none(), drawn_log_probs = py::none(),
-                                hidden = py::none(), logits = py::none();
+                                hidden = py::none();
 
     ~Scores() {
         if (pending && pending->open) {
@@ -323,12 +323,11 @@ struct Scores {
 // A nartk.passes.Want of n tokens, of a model of `all` words; checked, with the arrays that it points into.
 struct Wanted {
     Want want;
-    bool hidden, logits;
+    bool hidden;
     std::optional<Ints> ban_offsets, banned, given;
     std::optional<Doubles> uniforms;
 
-    Wanted(py::ssize_t n, int all, const py::object& from, bool logits)
-        : hidden(from.attr("hidden").cast<bool>()), logits(logits) {
+    Wanted(py::ssize_t n, int all, const py::object& from) : hidden(from.attr("hidden").cast<bool>()) {
         if (const auto only = maybe<Ints>(from.attr("only"), "only", -1)) {
             want.only.assign(only->data(), only->data() + only->size());
             for (size_t i = 0; i < want.only.size(); i++)
@@ -382,11 +381,6 @@ struct Wanted {
         auto made = std::make_shared<Scores>();
         made->runner = runner;
         Read read;
-        if (logits) {
-            Floats all({(py::ssize_t)want.only.size(), (py::ssize_t)runner->engine.network->words});
-            read.logits = all.mutable_data();
-            made->logits = all;
-        }
         {
             py::gil_scoped_release release;
             reader(*made, read);
@@ -411,14 +405,14 @@ struct Wanted {
 
 std::shared_ptr<Scores> run(std::shared_ptr<Runner> runner, py::object words_given, py::object positions_given,
                             py::object memories_given, py::object contexts_given, py::object parents_given,
-                            const py::object& want, bool logits) {
+                            const py::object& want) {
     const Ints words = column<Ints>(words_given, "tokens", -1);
     const py::ssize_t n = words.size();
     const Ints positions = column<Ints>(positions_given, "positions", n),
                memories = column<Ints>(memories_given, "memory", n),
                contexts = column<Ints>(contexts_given, "contexts", n),
                parents = column<Ints>(parents_given, "parents", n);
-    const Wanted wanted(n, runner->engine.network->words, want, logits);
+    const Wanted wanted(n, runner->engine.network->words, want);
     return wanted.scores(runner, [&](Scores& scores, Read& read) {
         scores.pending = runner->engine.run(
             {(int)n, words.data(), positions.data(), memories.data(), contexts.data(), parents.data()}, wanted.want,
@@ -442,9 +436,9 @@ struct Places {
 };
 
 std::shared_ptr<Scores> fill(std::shared_ptr<Runner> runner, py::object memories, py::object lengths, py::object words,
-                             const py::object& want, bool logits) {
+                             const py::object& want) {
     const Places places(memories, lengths, words);
-    const Wanted wanted(places.words.size(), runner->engine.network->words, want, logits);
+    const Wanted wanted(places.words.size(), runner->engine.network->words, want);
     return wanted.scores(runner, [&](Scores&, Read& read) {
         runner->engine.fill(places.canvas(), wanted.want.only, read.hidden);
         runner->engine.read(wanted.want, read);
@@ -452,10 +446,10 @@ std::shared_ptr<Scores> fill(std::shared_ptr<Runner> runner, py::object memories
 }
 
 // Words at features [n,d] that a graph gave.
-std::shared_ptr<Scores> words_at(std::shared_ptr<Runner> runner, Floats features, const py::object& want, bool logits) {
+std::shared_ptr<Scores> words_at(std::shared_ptr<Runner> runner, Floats features, const py::object& want) {
     const int d = runner->engine.network->features;
     if (features.ndim() != 2 || features.shape(1) != d) throw PassFault("features of another size");
-    const Wanted wanted(features.shape(0), runner->engine.network->words, want, logits);
+    const Wanted wanted(features.shape(0), runner->engine.network->words, want);
     return wanted.scores(runner, [&](Scores&, Read& read) {
         for (int index : wanted.want.only) {
             const float* row = features.data() + (size_t)index * d;
@@ -607,7 +601,6 @@ PYBIND11_MODULE(_native, m) {
         .def_readonly("drawn", &Scores::drawn)
         .def_readonly("drawn_log_probs", &Scores::drawn_log_probs)
         .def_readonly("hidden", &Scores::hidden)
-        .def_readonly("logits", &Scores::logits)
         .def("rows", &Scores::rows);
 
     py::class_<Runner, std::shared_ptr<Runner>>(m, "Engine")
@@ -661,9 +654,8 @@ PYBIND11_MODULE(_native, m) {
              })
         .def("length_logits", &length_logits)
         .def("graph", &graph)
-        .def("fill", &fill, py::arg("memories"), py::arg("lengths"), py::arg("words"), py::arg("want"),
-             py::arg("logits") = false)
-        .def("words", &words_at, py::arg("features"), py::arg("want"), py::arg("logits") = false)
+        .def("fill", &fill, py::arg("memories"), py::arg("lengths"), py::arg("words"), py::arg("want"))
+        .def("words", &words_at, py::arg("features"), py::arg("want"))
         .def("run", &run, py::arg("words"), py::arg("positions"), py::arg("memories"), py::arg("contexts"),
-             py::arg("parents"), py::arg("want"), py::arg("logits") = false);
+             py::arg("parents"), py::arg("want"));
 }
