@@ -132,10 +132,8 @@ class DraftLength:
     def __init__(self) -> None:
         self.budget, self.idle = 0.0, 0
         self._greedy, self._drafting = Costs(), Costs()  # of passes: by rows, and by tokens
-        self._source, self._start_row = (
-            1.0,
-            0.0,
-        )  # of a row: source tokens, and seconds of the drafter's start
+        # Of a row: source tokens, and seconds of the drafter's start.
+        self._source, self._start_row = 1.0, 0.0
         self._seen: deque[Outcome] = deque(maxlen=_WINDOW)
         self._passes, self._drafts, self._few = 0, 0, _FEW
         self._due, self._timed, self._rest = 0, _REMEASURED, _REST
