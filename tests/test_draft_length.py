@@ -28,6 +28,7 @@ CURVES = {
 RATES = (0.0, 0.4, 0.6, 0.8, 0.9, 0.95)
 LENGTHS = (0, 1, 2, 4, 8, 16, 64)
 ROW = 0.5  # of a pass over one token: what a row costs besides its tokens
+COLD = (1.0, 0.5, 0.25, 0.1)  # of a pass without drafts: what the first passes after an encoding take more
 DRAFTERS = {  # drafting for a row, starting it, of a pass over one token; tokens a level
     "cheap": (0.05, 0.1, 1),
     "expensive": (0.2, 1.0, 1),
@@ -45,9 +46,10 @@ def simulated(
     slower: float = 1.0,
     count: int = 200,
 ) -> float:
-    """The seconds in which so many sentences of 15 to 35 tokens are decoded, without what disturbs the clock.
+    """The seconds in which so many sentences of 5 to 60 tokens are decoded, without what disturbs the clock.
 
-    What the policy reads of the clock is up to a third too much, and now and then ten times as much.
+    The longest come first. What the policy reads of the clock is up to a third too much, and now and then ten
+    times as much.
 
     Args:
         policy: Or a fixed length; 0: greedy search.
@@ -61,8 +63,8 @@ def simulated(
     def clock(true: float) -> float:
         return true * (1 + 0.3 * jitter.random() + 10 * (jitter.random() < 0.005))
 
-    waiting = [lengths.randint(15, 35) for _ in range(count)]
-    work, done, seconds = sum(waiting), 0, 0.0
+    waiting = sorted((lengths.randint(5, 60) for _ in range(count)), reverse=True)  # as a batch takes them
+    work, done, seconds, warm = sum(waiting), 0, 0.0, 0
     left: list[int] = []
     known = 0  # rows that the drafter knows: the first ones
     while waiting or left:
@@ -70,6 +72,7 @@ def simulated(
         if waiting and 4 * free >= batch_size:
             left += waiting[:free]
             del waiting[:free]
+            warm = 0
         rows, share = len(left), done / work
         pace = slower if share > 0.6 else 1.0
         if isinstance(policy, int):
@@ -95,6 +98,10 @@ def simulated(
         tokens = rows + sum(outcome.tokens for outcome in outcomes)
         beyond = max(tokens / SIZES[-1], 1)
         took = float(np.interp(tokens, SIZES, costs)) * beyond + ROW * rows + drafting_row * drafting
+        took *= 1 + sum(left) / rows / 100  # longer contexts
+        if warm < len(COLD):
+            alone = float(np.interp(rows, SIZES, costs)) + ROW * rows
+            took, warm = took + COLD[warm] * alone, warm + 1
         seconds += took * pace
         if not isinstance(policy, int) and plan.is_timed:
             policy.record(rows, outcomes, clock(took * pace))

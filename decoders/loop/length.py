@@ -20,11 +20,13 @@ Floats = npt.NDArray[np.float64]
 LONGEST = 64  # tokens of a draft
 _LENGTHS = np.array([1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, LONGEST])  # that are compared
 _PAYS = 1.03  # times greedy search's speed that drafts must promise
-_SHARE = 0.03  # of greedy search's time that drafts may lose
-_GRANT = 1.5  # greedy passes that the first drafts may lose
+_SHARE = 0.015  # of greedy search's time that drafts may lose
+_GRANT = 1.0  # greedy passes that the first drafts may lose
 _SAVED = 16.0  # greedy passes that may be lost at most, however much was gained before
-_BASE = 3  # passes without drafts before the first one with: they are timed
-_REMEASURED = 64  # passes with drafts after which one without is timed again
+_BASE = 4  # passes without drafts before the first one with: they are timed
+_REMEASURED = 64  # passes with drafts after which one without is timed again, at most
+_GROWTH = 4  # or after a fourth of those so far: right after an encoding, with cold caches, all are slow
+_LONGER = 16  # drafting passes, one of which drafts twice as much: longer drafts may have become better
 _FEW = 8  # drafts that an eighth of the rows makes at first: they show what drafts cost
 _REPLAN = 32  # passes with drafts that a decision serves at most
 _REST, _LONGEST_REST = 32, 256  # passes without drafts where none pay: at first, and at most
@@ -136,7 +138,7 @@ class DraftLength:
         self._source, self._start_row = 1.0, 0.0
         self._seen: deque[Outcome] = deque(maxlen=_WINDOW)
         self._passes, self._drafts, self._few = 0, 0, _FEW
-        self._due, self._timed, self._rest = 0, _REMEASURED, _REST
+        self._due, self._timed, self._rest = 0, 1, _REST
         self._choices: dict[int, tuple[int, float]] = {}  # by rows: levels, and seconds of a greedy pass
         self._losses: dict[tuple[int, int, int], float] = {}  # by rows, those that draft, and length
         self._accepted, self._levels, self._branching = np.zeros(0), np.zeros(0), 1.0
@@ -144,7 +146,7 @@ class DraftLength:
     def next(self, rows: int, new: int) -> Plan:
         """What of so many rows is drafted in the pass that comes; for `new` the drafter would be started."""
         if self._passes < _BASE or self._drafts >= self._timed:
-            self._timed = self._drafts + _REMEASURED
+            self._timed = self._drafts + min(1 + self._drafts // _GROWTH, _REMEASURED)
             return NOTHING
         if self._drafts >= self._due:
             self._decide()
@@ -153,6 +155,8 @@ class DraftLength:
             self._seen.clear()  # to be tried once more after the rest
             self._due, self._rest = self._drafts, min(2 * self._rest, _LONGEST_REST)
             return self._wait(self._rest // 2, greedy)
+        if self._drafts % _LONGER == _LONGER - 1:
+            length = min(2 * length, LONGEST)
         drafting = rows if self._few <= 0 else max(1, rows // 8)
         while (lost := self._loss(rows, new, drafting, length)) > self.budget and drafting * length > 1:
             drafting, length = (drafting // 2, length) if drafting > 1 else (1, length // 2)
