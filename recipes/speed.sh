@@ -5,6 +5,7 @@
 #
 # A figure is (minutes on 2 cores of an AMD EPYC)
 #   engines  the shipped model on JFLEG beside other libraries, 1 and 2 threads (8)
+#   free     drafts that need no training, as many as pay and of fixed lengths; trees; beams with drafts (6)
 #   base     Transformer-base, random weights, outputs forced with 0, 1 and 3 edits, 2 threads (6)
 #   teacher  the teacher of the translation recipe beside other libraries (4)
 #   native   native decoders of non-autoregressive models: trained, and of base size with random weights (3)
@@ -18,10 +19,10 @@
 # JSON files remain in runs/speed. Needs the extras peers and plot (README.md, "Install").
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-figures=(engines base teacher native drafts costs)
+figures=(engines free base teacher native drafts costs)
 quick= jfleg= mt=runs/mt-en-de output= chosen= peers=()
 
-usage() { sed -n '2,20s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,21s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 die() {
   echo "speed.sh: $1" >&2
   exit 2
@@ -46,7 +47,7 @@ done
 for figure in $chosen; do
   [[ " ${figures[*]} " == *" $figure "* ]] || die "no figure '$figure': choose from ${figures[*]}"
   case $figure in
-    engines | costs) [ -e "$jfleg/dev.src" ] || die "$figure: --jfleg '$jfleg' has no dev.src" ;;
+    engines | free | costs) [ -e "$jfleg/dev.src" ] || die "$figure: --jfleg '$jfleg' has no dev.src" ;;
     teacher | native | drafts)
       [ -e "$mt/teacher/model/config.json" ] || die "$figure: --mt '$mt' has no teacher/model" ;;
   esac
@@ -86,6 +87,16 @@ engines() {
   publish bench.engine.md gec
 }
 
+free() {
+  local name each=,recycling:adaptive=0:tree=4x3x2,beam,beam:draft=source
+  for name in iad ngram recycling union; do each+=,$name,$name:adaptive=0; done
+  for name in 2 4 8 16; do each+=,iad:adaptive=0:max_draft=$name; done
+  # shellcheck disable=SC2046
+  measure bench.free gec-en jfleg/dev.src $(limit 60) --threads 1 --batch-size 1,8,32 --dtype fp32,int8 --together \
+    --strategies "greedy$each" "${rounds[@]}"
+  publish bench.free.md gec
+}
+
 base() {
   # shellcheck disable=SC2046
   measure bench.base --random $size --forced-edits 0,1,3 $(limit 12) --threads 2 --batch-size 1 --dtype fp32,int8 \
@@ -96,7 +107,8 @@ base() {
 teacher() {
   # shellcheck disable=SC2046
   measure bench.teacher mt/teacher/model mt/text/test.en $(limit 100) --threads 1,2 --batch-size 1,8,32 \
-    --dtype fp32,int8 --strategies greedy,greedy:replicas=2 --peers hf,ctranslate2,ctranslate2:replicas=2,fairseq \
+    --dtype fp32,int8 --strategies greedy,greedy:replicas=2,ngram,recycling \
+    --peers hf,ctranslate2,ctranslate2:replicas=2,fairseq \
     "${rounds[@]}"
   publish bench.teacher.md mt
 }

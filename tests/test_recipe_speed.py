@@ -55,8 +55,8 @@ def run(work: Path, *args: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ([], "speed.sh: name a figure: engines base teacher native drafts costs"),
-        (["fly"], "speed.sh: no figure 'fly': choose from engines base teacher native drafts costs"),
+        ([], "speed.sh: name a figure: engines free base teacher native drafts costs"),
+        (["fly"], "speed.sh: no figure 'fly': choose from engines free base teacher native drafts costs"),
         (["base", "--mt"], "speed.sh: --mt needs a value"),
         (["base", "--turbo"], "speed.sh: unknown option --turbo"),
         (["base,engines", "--jfleg", "gone"], "speed.sh: engines: --jfleg 'gone' has no dev.src"),
@@ -125,6 +125,7 @@ def test_costs_are_measured_by_batch_length_and_share(work: Path) -> None:
     ("figure", "files"),
     [
         ("engines", ["gec/results/bench.engine.md"]),
+        ("free", ["gec/results/bench.free.md"]),
         ("base", ["gec/results/bench.base.md"]),
         ("teacher", ["mt/results/bench.teacher.md"]),
         ("native", ["mt/results/bench.native.md", "mt/results/bench.native.base.md"]),
