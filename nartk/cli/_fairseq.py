@@ -19,13 +19,14 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefau
     """Keeps the examples as they are written, and tells the defaults of fairseq's many options."""
 
 
-def run(command: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> int:
-    """Runs a command of fairseq's; what fairseq asserts of its options is an error in one line."""
+def command(work: Callable[[Sequence[str]], int]) -> Callable[..., int]:
+    """Makes a function a command of fairseq's, for which what fairseq asserts is an error in one line."""
 
+    @_common.command
     def guarded(args: Sequence[str]) -> int:
         start()
         try:
-            return command([each for each in args if each != "--debug"])  # which fairseq does not know
+            return work([each for each in args if each != "--debug"])  # which fairseq does not know
         except FileNotFoundError as error:
             named = {} if error.filename is None else {"where": str(error.filename)}
             message = "no such file or folder" if named else _first_line(error)
@@ -35,7 +36,7 @@ def run(command: Callable[[Sequence[str]], int], argv: Sequence[str] | None = No
                 raise
             raise UsageError(_first_line(error), fix="see --help; --debug shows where") from error
 
-    return _common.run(guarded, argv)
+    return guarded
 
 
 def _first_line(error: Exception) -> str:

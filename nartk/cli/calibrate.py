@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from nartk import __version__
 from nartk.cli import _strategy, score
-from nartk.cli._common import Parser, require_least, run
+from nartk.cli._common import Parser, command, require_least
 from nartk.cli._input import STDIN, add_computation, load_model, read_files, split_inputs
 from nartk.cli._output import progress, tell
 from nartk.cli._resume import difference, measure_file
@@ -61,11 +61,6 @@ passes, steps, drafted: passes of the model, passes of the drafter and drafted t
 front: no other setting is as fast with as small a drop. The one that is chosen is bold."""
 EVERY = 30.0  # seconds between two lines of progress, where no bar is drawn
 SAMPLES = ".samples"  # ends the name of the journal beside the JSON
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit code."""
-    return run(_command, argv)
 
 
 def _parser() -> Parser:
@@ -135,7 +130,9 @@ def _parser() -> Parser:
     return parser
 
 
-def _command(argv: Sequence[str]) -> int:
+@command
+def main(argv: Sequence[str]) -> int:
+    """Runs the command and returns its exit code."""
     args, options = _strategy.parse(_parser(), argv, default=DEFAULT)
     return _Job(args, options).run()
 

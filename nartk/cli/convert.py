@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from nartk.cli._common import Parser, run
+from nartk.cli._common import Parser, command
 from nartk.errors import InputFileError, UsageError
 
 EXAMPLES = """\
@@ -19,12 +19,9 @@ EXAMPLES = """\
 """
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+@command
+def main(argv: Sequence[str]) -> int:
     """Runs the command and returns its exit code."""
-    return run(_command, argv)
-
-
-def _command(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="nartk-convert",
         description="Writes a checkpoint of fairseq (nartk_transformer, or fairseq's own transformer) as a "

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from nartk.cli import _strategy
-from nartk.cli._common import Parser, run
+from nartk.cli._common import Parser, command
 from nartk.cli._input import (
     add_computation,
     add_drafts,
@@ -47,13 +47,6 @@ EXAMPLES = """  echo 'She go to school yesterday .' | nartk-decode
       another system's outputs, put right where the model says otherwise"""
 WINDOW = 4096  # sentences read ahead and sorted by length: memory does not grow with the input
 WARM_UP = ("Warm up .", "The first sentences take longer .")
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit code."""
-    # NumPy's BLAS, which decoding never calls, would start a thread a core: 0.1 s of them at each start.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    return run(_command, argv)
 
 
 def _parser() -> Parser:
@@ -93,7 +86,11 @@ def _parser() -> Parser:
     return parser
 
 
-def _command(argv: Sequence[str]) -> int:
+@command
+def main(argv: Sequence[str]) -> int:
+    """Runs the command and returns its exit code."""
+    # NumPy's BLAS, which decoding never calls, would start a thread a core: 0.1 s of them at each start.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     args, options = _strategy.parse(_parser(), argv)
     name, files = split_inputs(args.inputs, "nartk-decode")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nartk.cli import _strategy
-from nartk.cli._common import Parser, run
+from nartk.cli._common import Parser, command
 from nartk.cli._input import add_computation, load_model, read_files, split_inputs
 from nartk.cli._output import progress, tell
 from nartk.cli._resume import difference, measure_file
@@ -45,11 +45,6 @@ EXAMPLES = """  nartk-distill teacher train.en --target-lang de --strategy beam 
       where the output has little in common with the reference, the reference stays"""
 WINDOW = 1024  # sentences a record of the journal; as many are lost, at most, when a run is killed
 JOURNAL = "journal"
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit code."""
-    return run(_command, argv)
 
 
 def _parser() -> Parser:
@@ -103,7 +98,9 @@ def _parser() -> Parser:
     return parser
 
 
-def _command(argv: Sequence[str]) -> int:
+@command
+def main(argv: Sequence[str]) -> int:
+    """Runs the command and returns its exit code."""
     args, options = _strategy.parse(_parser(), argv, default="beam")
     job = _Job(args, options)
     failed = job.run()

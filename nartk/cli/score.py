@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from nartk.cli._common import Parser, run
+from nartk.cli._common import Parser, command
 from nartk.cli._strategy import add_options
 from nartk.errors import EXIT_OK, UnknownStrategyError, UsageError
 from nartk.metrics.metric import Files, Scorer
@@ -34,12 +34,9 @@ EXAMPLES = """  nartk-score m2 out.txt --gold gold.m2
 METAVARS = {"source": "SRC", "gold": "M2", "hyp_m2": "M2"}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+@command
+def main(argv: Sequence[str]) -> int:
     """Runs the command and returns its exit code."""
-    return run(_command, argv)
-
-
-def _command(argv: Sequence[str]) -> int:
     if argv and not argv[0].startswith("-"):
         METRICS.find(argv[0])
     args = _parser().parse_args(argv)

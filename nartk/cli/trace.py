@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nartk.cli._common import Parser, run
+from nartk.cli._common import Parser, command
 from nartk.cli._output import tell
 from nartk.errors import EXIT_OK, EXIT_SOME_FAILED, InputFileError, NartkError, UsageError
 from nartk.files import writing
@@ -27,11 +27,6 @@ EXAMPLES = """  nartk-decode gec-en in.txt --trace trace.jsonl --output out.txt
 STDIN = "-"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit code."""
-    return run(_command, argv)
-
-
 def _parser() -> Parser:
     parser = Parser(prog="nartk-trace", description=DESCRIPTION, examples=EXAMPLES)
     parser.add_argument("trace", metavar="TRACE", help="what nartk-decode --trace wrote, - for stdin")
@@ -47,7 +42,9 @@ def _parser() -> Parser:
     return parser
 
 
-def _command(argv: Sequence[str]) -> int:
+@command
+def main(argv: Sequence[str]) -> int:
+    """Runs the command and returns its exit code."""
     args = _parser().parse_args(argv)
     if args.line is not None and args.line < 1:
         raise UsageError(f"--line is {args.line}", fix="count sentences from 1")

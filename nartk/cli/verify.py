@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nartk.cli import _strategy
-from nartk.cli._common import Parser, require_least, run
+from nartk.cli._common import Parser, command, require_least
 from nartk.cli._input import (
     add_drafts,
     add_input,
@@ -53,11 +53,6 @@ class _Case(NamedTuple):
     drafts: tuple[str, ...] = ()
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit code."""
-    return run(_command, argv)
-
-
 def _parser() -> Parser:
     parser = Parser(prog="nartk-verify", description=DESCRIPTION, examples=EXAMPLES)
     parser.usage = "%(prog)s [MODEL] [FILE ...] [--strategy NAME] [options]"
@@ -96,7 +91,9 @@ def _sizes(text: str) -> tuple[int, ...]:
     return tuple(map(int, sizes))
 
 
-def _command(argv: Sequence[str]) -> int:
+@command
+def main(argv: Sequence[str]) -> int:
+    """Runs the command and returns its exit code."""
     from nartk.registry import make_strategy, options_of
 
     args, options = _strategy.parse(_parser(), argv)
