@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from nartk import _fairseq_compat
 from nartk.cli import _common
-from nartk.errors import InputFileError, MissingDependencyError, UsageError
+from nartk.errors import InputFileError, UsageError, requiring_fairseq
 
 # When this module is imported, so that processes which torch spawns are cured as well.
 _fairseq_compat.install()
@@ -56,13 +56,8 @@ def start() -> None:
         level=logging.INFO,
         stream=sys.stderr,
     )
-    try:
+    with requiring_fairseq("training runs on fairseq 0.12.2, and the module {name} is not installed"):
         import fairseq  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            f"training runs on fairseq 0.12.2, and the module {error.name!r} is not installed",
-            fix="pip install 'nartk[train]' && pip install --no-deps fairseq==0.12.2",
-        ) from error
     # Not by fairseq's own --user-dir: it registers nothing once the package nartk has been imported.
     import nartk.tasks
 

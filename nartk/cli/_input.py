@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
@@ -15,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 from nartk.cli._common import Parser, require_least
 from nartk.data.readers import FORMATS, Fields, Record, format_of, read_records
 from nartk.errors import InputFileError, LengthMismatchError, ModelNotFoundError, UsageError
+from nartk.files import STDIN, reading, shown
 
 if TYPE_CHECKING:
     from nartk.pipeline import Model
-
-STDIN = "-"
 
 
 def add_input(parser: Parser) -> None:
@@ -238,14 +236,8 @@ def read_files(files: Sequence[str], form: str | None, fields: Fields) -> Iterat
         InputFileError: A file cannot be read.
     """
     for name in files or [STDIN]:
-        shown = "stdin" if name == STDIN else name
-        try:
-            with nullcontext(sys.stdin.buffer) if name == STDIN else open(name, "rb") as file:
-                yield from read_records(file, shown, format_of(name) if form is None else form, fields)
-        except OSError as error:
-            raise InputFileError(
-                f"cannot read: {error.strerror}", fix="give a readable file", where=shown
-            ) from error
+        with reading(name) as file:
+            yield from read_records(file, shown(name), format_of(name) if form is None else form, fields)
 
 
 def count_sentences(files: Sequence[str], form: str | None) -> int | None:

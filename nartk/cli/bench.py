@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from nartk.cli._input import (
 )
 from nartk.cli._output import tell
 from nartk.errors import EXIT_FAILED, EXIT_OK, InputFileError, UsageError
-from nartk.files import writing
+from nartk.files import write_json, writing
 from nartk.registry import METRICS
 
 if TYPE_CHECKING:
@@ -209,8 +208,7 @@ def main(argv: Sequence[str]) -> int:
             "cells": summaries,
         }
         if output is not None:
-            json.dump(found, output, indent=2)
-            output.write("\n")
+            write_json(output, found)
         if markdown is not None:
             markdown.write(f"{report.page(found)}\n")
         if args.plot is not None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from nartk import __version__
 from nartk.cli import _strategy, score
 from nartk.cli._common import Parser, command, require_least
-from nartk.cli._input import STDIN, add_computation, load_model, read_files, split_inputs
+from nartk.cli._input import add_computation, load_model, read_files, split_inputs
 from nartk.cli._output import progress, tell
 from nartk.cli._resume import difference, measure_file
 from nartk.errors import (
@@ -30,7 +30,7 @@ from nartk.errors import (
     ResumeMismatchError,
     UsageError,
 )
-from nartk.files import Journal, writing
+from nartk.files import STDIN, Journal, write_json, writing
 from nartk.guarantee import Guarantee
 from nartk.registry import METRICS
 
@@ -247,8 +247,7 @@ class _Job:
                 taken = 0 if remembered is None else remembered.taken
                 data = facts | _as_data(found, chosen, fits)
                 data |= {"taken_over": taken, "dry_run": args.dry_run}
-                json.dump(calibration.finite(data), report, indent=2, allow_nan=False)
-                report.write("\n")
+                write_json(report, calibration.finite(data), allow_nan=False)
             if picture is not None:
                 figure = _figure(found, chosen if fits else None, args.max_drop, facts["metric"])
                 figure.savefig(picture, format=Path(args.plot).suffix[1:], dpi=150)
@@ -606,13 +605,11 @@ def _table(found: Sweep, chosen: Point | None) -> str:
 
 def _figure(found: Sweep, chosen: Point | None, max_drop: float, metric: str) -> Figure:
     """The drop of each setting against its speed, with their intervals."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     from nartk.calibration import front
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     for point in found.points:
         drop = point.drop

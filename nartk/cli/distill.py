@@ -28,7 +28,7 @@ from nartk.errors import (
     ResumeMismatchError,
     UsageError,
 )
-from nartk.files import Journal, writing
+from nartk.files import Journal, write_json, writing
 
 if TYPE_CHECKING:
     from nartk.data.readers import Record
@@ -330,8 +330,7 @@ class _Job:
             **settings,
         }
         with writing(self.folder / "report.json") as file:
-            json.dump(report, file, indent=2, ensure_ascii=False)
-            file.write("\n")
+            write_json(file, report, ensure_ascii=False)
         return report
 
     def _records(self, name: str) -> Iterator[Record]:

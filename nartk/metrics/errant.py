@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from nartk import __version__
-from nartk.errors import InputFileError, InputTooLongError, MissingDependencyError, UsageError
+from nartk.errors import InputFileError, InputTooLongError, MissingDependencyError, UsageError, requiring
 from nartk.metrics.metric import Files, Metric, Reads, Scorer, read_lines
 from nartk.metrics.result import MetricResult, check_lengths, f_measure
 from nartk.registry import option, register_metric
@@ -77,13 +77,9 @@ class ErrantAnnotator:
     """
 
     def __init__(self, pipeline: str | None = None) -> None:
-        try:
+        with requiring("errant needs the packages errant and spacy", "score"):
             import errant
             import spacy
-        except ImportError as error:
-            raise MissingDependencyError(
-                "errant needs the packages errant and spacy", fix="pip install 'nartk[score]'"
-            ) from error
         name = find_pipeline(pipeline)
         try:
             self._nlp = spacy.load(str(Path(name).expanduser()), disable=["ner"])

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from nartk import __version__
-from nartk.errors import InputFileError, MissingDependencyError
+from nartk.errors import InputFileError, requiring
 from nartk.metrics.metric import Files, Metric, Reads, Scorer, read_lines
 from nartk.metrics.result import MetricResult, check_lengths
 from nartk.registry import option, register_metric
@@ -56,12 +56,8 @@ def rouge_statistics(
 
 
 def _scorer(stem: bool) -> Any:
-    try:
+    with requiring("rouge needs the package rouge-score", "score"):
         from rouge_score.rouge_scorer import RougeScorer
-    except ImportError as error:
-        raise MissingDependencyError(
-            "rouge needs the package rouge-score", fix="pip install 'nartk[score]'"
-        ) from error
     return RougeScorer(list(TYPES), use_stemmer=stem)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from nartk.errors import InputFileError, MissingDependencyError, UsageError
+from nartk.errors import InputFileError, MissingDependencyError, UsageError, requiring
 from nartk.metrics.metric import Files, Metric, Reads, Scorer, read_lines
 from nartk.metrics.result import MetricResult, check_lengths
 from nartk.registry import option, register_metric
@@ -87,12 +87,8 @@ def chrf_score(
 
 
 def _import_sacrebleu() -> Any:
-    try:
+    with requiring("bleu, chrf and sari need the package sacrebleu", "score"):
         import sacrebleu
-    except ImportError as error:
-        raise MissingDependencyError(
-            "bleu, chrf and sari need the package sacrebleu", fix="pip install 'nartk[score]'"
-        ) from error
     return sacrebleu
 
 

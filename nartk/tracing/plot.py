@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nartk.errors import MissingDependencyError
+from nartk.errors import requiring
 from nartk.files import writing
 from nartk.tracing import ORIGINS, Traced
 from nartk.tracing.page import bars, histogram, stats
@@ -26,12 +26,8 @@ _MOST_INCHES = 40.0  # of a picture
 
 def require_matplotlib() -> None:
     """Raises MissingDependencyError where matplotlib is not installed."""
-    try:
+    with requiring("--png and --svg need matplotlib, which is not installed", "plot"):
         import matplotlib  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            "--png and --svg need matplotlib, which is not installed", fix="pip install 'nartk[plot]'"
-        ) from error
 
 
 def plot_histogram(trace: Sequence[Traced], path: Path, form: str) -> None:
@@ -101,12 +97,9 @@ def _per(count: int, of: int) -> str:
 
 
 def _figure(width: float, height: float) -> Any:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(min(width, _MOST_INCHES), min(height, _MOST_INCHES)), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    return Figure(figsize=(min(width, _MOST_INCHES), min(height, _MOST_INCHES)), layout="constrained")
 
 
 def _save(figure: Any, path: Path, form: str) -> None:
