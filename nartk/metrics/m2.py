@@ -12,7 +12,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -45,8 +45,7 @@ class Lattice:
     end: Node
 
 
-@dataclass(frozen=True)
-class EditCounts:
+class EditCounts(NamedTuple):
     """What MaxMatch counts in one sentence against one annotator."""
 
     correct: int
@@ -266,7 +265,7 @@ def m2_score(
     """
     check_lengths(len(references), "gold", {"hypothesis": len(hypotheses)})
     totals = np.zeros(3, dtype=np.int64)
-    rows: list[tuple[int, int, int]] = []
+    rows: list[EditCounts] = []
     chosen: list[int] = []
     for number, (reference, line) in enumerate(zip(references, hypotheses, strict=True), start=1):
         source, hypothesis = reference.source, [token for token in line.split(" ") if token]
@@ -276,7 +275,7 @@ def m2_score(
             raise InputTooLongError(error.message, fix=error.fix, where=f"sentence {number}") from None
         best: tuple[float, int, int] | None = None
         for annotator in reference.annotators:
-            counts = count_edits(
+            row = count_edits(
                 lattice,
                 source,
                 hypothesis,
@@ -284,7 +283,6 @@ def m2_score(
                 max_unchanged_words=max_unchanged_words,
                 ignore_whitespace_casing=ignore_whitespace_casing,
             )
-            row = (counts.correct, counts.proposed, counts.gold)
             correct, proposed, gold = (totals + np.array(row)).tolist()
             f = float(f_measure(correct, proposed, gold, beta)[2])
             rank = (f, correct, -proposed - gold)

@@ -17,7 +17,7 @@ import numpy as np
 from nartk import __version__
 from nartk.errors import InputFileError, requiring
 from nartk.metrics.metric import Files, Metric, Reads, Scorer, read_lines
-from nartk.metrics.result import MetricResult, check_lengths
+from nartk.metrics.result import MetricResult, check_corpora
 from nartk.registry import option, register_metric
 
 TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
@@ -83,10 +83,7 @@ def rouge_score(
         InputFileError: There is no reference, no text, or no reference holds a word.
         LengthMismatchError: The corpora differ in length.
     """
-    if not references:
-        raise InputFileError("rouge needs a reference", fix="give one or more files with --ref")
-    lengths = {f"reference {number}": len(texts) for number, texts in enumerate(references, start=1)}
-    check_lengths(len(hypotheses), "hypothesis", lengths)
+    check_corpora("rouge", references, hypothesis=hypotheses)
     if not any(char.isascii() and char.isalnum() for texts in references for text in texts for char in text):
         raise InputFileError(
             "no reference holds a letter a to z or a digit", fix="score other scripts with bleu or chrf"

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from nartk.errors import InputFileError, MissingDependencyError, UsageError, requiring
+from nartk.errors import MissingDependencyError, UsageError, requiring
 from nartk.metrics.metric import Files, Metric, Reads, Scorer, read_lines
-from nartk.metrics.result import MetricResult, check_lengths
+from nartk.metrics.result import MetricResult, check_corpora
 from nartk.registry import option, register_metric
 
 if TYPE_CHECKING:
@@ -95,10 +95,7 @@ def _import_sacrebleu() -> Any:
 def _score(
     name: str, metric: SacreMetric, references: Sequence[Sequence[str]], hypotheses: Sequence[str]
 ) -> MetricResult:
-    if not references:
-        raise InputFileError(f"{name} needs a reference", fix="give one or more files with --ref")
-    lengths = {f"reference {number}": len(lines) for number, lines in enumerate(references, start=1)}
-    check_lengths(len(hypotheses), "hypothesis", lengths)
+    check_corpora(name, references, hypothesis=hypotheses)
     # sacrebleu's own significance tests stand on these two methods; it has no public way to resample.
     rows = metric._extract_corpus_statistics(hypotheses, references)
     result = metric._aggregate_and_compute(rows)
