@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nartk.contexts import CellPool, ContextKeeper, Handles, Waiting
+from nartk.contexts import CellPool, Contexts, Handles, Waiting
 from nartk.errors import PassError
 from nartk.models.transformer import Attention, EncoderDecoder, Transformer, pad_lists
 from nartk.passes import Draw, FloatArray, IntArray, Limits, Pass, Ragged, Scores, Source, Want
@@ -28,7 +28,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _LEAST_CELLS = 256  # of a store, once it has any
 
 
-class ReferencePasses(ContextKeeper):
+class ReferencePasses(Contexts):
     """Implements nartk.passes.PassScorer for a decoder over any encoder.
 
     Args:
@@ -82,7 +82,7 @@ class ReferencePasses(ContextKeeper):
 
     @torch.inference_mode()
     def run(self, work: Pass, want: Want) -> Scores:
-        waiting = self.contexts.begin(work, self._memories)
+        waiting = self.begin(work, self._memories)
         try:
             check_want(want, len(work.tokens), self.limits.words)
             features = self._features(work, waiting)
@@ -91,13 +91,13 @@ class ReferencePasses(ContextKeeper):
             logits = self._model.output(features).float()  # [n,V]
             reading = read_tensors(logits, want, features)
         except BaseException:
-            self.contexts.commit(waiting, ())
+            self.commit(waiting, ())
             raise
 
         def fetch(index: Sequence[int] | IntArray) -> FloatArray:
             return logits[self._tensor(index)].cpu().numpy()
 
-        return PassScores(reading, self.contexts, waiting, fetch)
+        return PassScores(reading, self, waiting, fetch)
 
     def _features(self, work: Pass, waiting: Waiting) -> Tensor:
         """What the output layer reads after each token of a pass, [N,H*D]."""
@@ -110,7 +110,7 @@ class ReferencePasses(ContextKeeper):
         for layer, target, memory in zip(
             model.decoder.layers, self._target_stores, self._source_stores, strict=True
         ):
-            target.grow(self.contexts.size)
+            target.grow(self.size)
             source_kv = memory.gather(source, layer.cross_attention.heads)
             x = layer(x, source_kv, kept[:, None, None], cache=_Cache(target, cells, *seen, rows))
         return model.decoder.finish(x)
