@@ -1,7 +1,7 @@
 """`--criterion nartk_cross_entropy`: the core's label-smoothed cross-entropy, of fairseq's definition."""
 
 # No `from __future__ import annotations` here: fairseq reads the options' types from the class.
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from fairseq.criterions import register_criterion
@@ -10,6 +10,7 @@ from fairseq.dataclass import FairseqDataclass
 from omegaconf import II
 from torch import Tensor
 
+from nartk.architectures.transformer import setting
 from nartk.errors import VocabMismatchError
 from nartk.models.transformer import edited, label_smoothed_cross_entropy
 
@@ -18,17 +19,13 @@ from nartk.models.transformer import edited, label_smoothed_cross_entropy
 class CrossEntropyConfig(FairseqDataclass):
     """Options of the criterion."""
 
-    label_smoothing: float = field(
-        default=0.1, metadata={"help": "probability mass spread over all words, in [0, 1)"}
+    label_smoothing: float = setting(0.1, "probability mass spread over all words, in [0, 1)")
+    edit_weight: float = setting(
+        1.0,
+        "weight of the target's tokens that do not copy the source, for tasks that mostly copy "
+        "(Junczys-Dowmunt et al. 2018, section 4.4); needs one dictionary",
     )
-    edit_weight: float = field(
-        default=1.0,
-        metadata={
-            "help": "weight of the target's tokens that do not copy the source, for tasks that mostly copy "
-            "(Junczys-Dowmunt et al. 2018, section 4.4); needs one dictionary"
-        },
-    )
-    report_accuracy: bool = field(default=False, metadata={"help": "log the share of words predicted right"})
+    report_accuracy: bool = setting(False, "log the share of words predicted right")
     sentence_avg: bool = II("optimization.sentence_avg")
 
 
