@@ -105,15 +105,14 @@ class ReferencePasses(Contexts):
         cells = self._tensor(waiting.cells)
         seen = pad_lists(waiting.visible, self.device)
         source, kept = pad_lists([self._memories[memory] for memory in work.memory.tolist()], self.device)
-        rows = _Rows()
-        x = model.decoder.embedding(self._tensor(work.tokens), self._tensor(work.positions))
+        x = model.decoder.embedding(self._tensor(work.tokens), self._tensor(work.positions))[:, None]
         for layer, target, memory in zip(
             model.decoder.layers, self._target_stores, self._source_stores, strict=True
         ):
             target.grow(self.size)
             source_kv = memory.gather(source, layer.cross_attention.heads)
-            x = layer(x, source_kv, kept[:, None, None], cache=_Cache(target, cells, *seen, rows))
-        return model.decoder.finish(x)
+            x = layer(x, source_kv, kept[:, None, None], cache=_Cache(target, cells, *seen))
+        return model.decoder.finish(x)[:, 0]
 
     def _tensor(self, values: Sequence[int] | IntArray) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self.device)
@@ -160,17 +159,6 @@ class _Store:
 
 
 @dataclass(frozen=True)
-class _Rows:
-    """A layout in which each of N tokens is a row of its own, with one query. See transformer.Layout."""
-
-    def split(self, x: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
-        return x.view(len(x), 1, parts, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
-
-    def pack(self, x: Tensor) -> Tensor:
-        return x.flatten(1)  # [N,H,1,D] -> [N,H*D]
-
-
-@dataclass(frozen=True)
 class _Cache:
     """Writes each token to its cell, and lets it attend to those that it sees. See transformer.Cache."""
 
@@ -178,14 +166,13 @@ class _Cache:
     cells: Tensor  # [N]
     seen: Tensor  # [N,T]
     kept: Tensor  # [N,T] bool
-    layout: _Rows
 
     def attend(self, attention: Attention, qkv: Tensor) -> Tensor:
-        features = qkv.shape[1] // 3
-        self.store.kv[self.cells] = qkv[:, features:]
-        (q,) = self.layout.split(qkv[:, :features], 1, attention.heads)
+        features = qkv.shape[2] // 3
+        self.store.kv[self.cells] = qkv[:, 0, features:]
+        (q,) = attention.split(qkv[:, :, :features], 1)
         k, v = self.store.gather(self.seen, attention.heads)
-        return attention.attend(q, k, v, self.kept[:, None, None], layout=self.layout)
+        return attention.attend(q, k, v, self.kept[:, None, None])
 
 
 def read_tensors(logits: Tensor, want: Want, hidden: Tensor) -> Reading:
