@@ -6,9 +6,8 @@ Temperature as usual; top-k after Fan et al. 2018 (arXiv:1805.04833), top-p afte
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
@@ -19,7 +18,7 @@ from nartk.decoders.loop.draws import RowDraws
 from nartk.decoders.loop.loop import DraftAndVerify
 from nartk.errors import StrategyMismatchError, UsageError
 from nartk.guarantee import Guarantee, Promise
-from nartk.hypothesis import PhaseSeconds, Request, Result
+from nartk.hypothesis import PhaseSeconds, Request, Result, added
 from nartk.passes import PassScorer
 from nartk.registry import DRAFTERS, named_protocols, option, register_decoder, speaks
 from nartk.vocab import Vocab
@@ -129,20 +128,12 @@ def _together(index: int, drawn: Sequence[Result]) -> Result:
     """The result of a sentence whose samples were decoded apart."""
     ordered = sorted(drawn, key=attrgetter("index"))
     hypotheses = [result.hypotheses[0] for result in ordered]
+    counts, phases = added(drawn)
     return Result(
         index=index,
         hypotheses=tuple(sorted(hypotheses, key=attrgetter("score"), reverse=True)),
         seconds=max(result.seconds for result in drawn),
-        passes=sum(result.passes for result in drawn),
-        drafted=sum(result.drafted for result in drawn),
-        accepted=sum(result.accepted for result in drawn),
-        drafter_passes=sum(result.drafter_passes for result in drawn),
-        branches=sum(result.branches for result in drawn),
         left_mid_batch=drawn[-1].left_mid_batch,
-        phases=PhaseSeconds(
-            *(
-                math.fsum(getattr(result.phases, each.name) for result in drawn)
-                for each in fields(PhaseSeconds)
-            )
-        ),
+        phases=PhaseSeconds(**phases),
+        **counts,
     )
