@@ -111,8 +111,6 @@ class CanvasDrafter(TextDrafter):
         for begin, positions in zip(begins, only, strict=False):
             part, options = slice(begin, begin + len(positions)), None
             if self.nodes:
-                assert scores.top is not None
-                assert scores.top_log_probs is not None
                 options = _options(scores.top[part], scores.top_log_probs[part], vocab.eos)
             texts.append(self.predicted(best[part], options))
         return texts
@@ -158,13 +156,10 @@ class FrameDrafter(TextDrafter):
             words = self._words(labels)
             options = None
             if self.nodes:
-                assert scores.top is not None
-                assert scores.top_log_probs is not None
                 top, log_probs = scores.top[part], scores.top_log_probs[part]
                 if blank is None:
                     options = _options(top[: len(words)], log_probs[: len(words)], vocab.eos)
                 else:
-                    assert scores.given_log_probs is not None
                     quiet = scores.given_log_probs[part]
                     options = frame_options(labels, top, log_probs, quiet, blank=blank, eos=vocab.eos)
             texts.append(self.predicted(words, options))

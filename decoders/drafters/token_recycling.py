@@ -103,7 +103,6 @@ class TokenRecycling(PlainDrafter):
 
     def observe(self, rows: Sequence[Row], verdicts: Sequence[Verdict], verified: Verified) -> None:
         top = verified.scores.top
-        assert top is not None
         self.matrix.record(verified.work.tokens, top[:, : self.want.top])
 
     def _tree(self, last: int, most: int) -> Draft:

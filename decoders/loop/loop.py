@@ -201,7 +201,7 @@ class Loop:
 
     def _emit(self, rows: list[Row], verdicts: list[Verdict], scores: Scores) -> None:
         """Appends what each verdict outputs, and counts it."""
-        if self.trace and scores.margins is not None:
+        if self.trace:
             margins = scores.margins.tolist()
             for row, verdict in zip(rows, verdicts, strict=True):
                 row.trace += traced(row, verdict, margins)
