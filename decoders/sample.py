@@ -16,6 +16,7 @@ from nartk.decoders.loop.constraints import Constraints, RowConstraints
 from nartk.decoders.loop.drafter import Drafter, of_verifier
 from nartk.decoders.loop.draws import RowDraws
 from nartk.decoders.loop.loop import DraftAndVerify
+from nartk.decoders.strategy import Batching
 from nartk.errors import StrategyMismatchError, UsageError
 from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import PhaseSeconds, Request, Result, added
@@ -60,23 +61,17 @@ class Sampling(Constrained, DraftAndVerify):
         top_k, top_p = (self.top_k, self.top_p) if self.top_p > 0 else (1, 1.0)
         return RowDraws(rules, eos, are_forcing, self.temperature, top_k, top_p, self.seed, self.nbest)
 
-    def run(
-        self,
-        scorer: PassScorer,
-        requests: Sequence[Request],
-        *,
-        batch_size: int,
-        max_tokens: int | None = None,
-        trace: bool = False,
+    def results(
+        self, scorer: PassScorer, requests: Sequence[Request], batching: Batching
     ) -> Iterator[Result]:
-        """As the base's `run`; each sample of a sentence is a row of the batch."""
+        """As the base's; each sample of a sentence is a row of the batch."""
         rows = [
             replace(request, index=request.index * self.nbest + sample)
             for request in requests
             for sample in range(self.nbest)
         ]
         found: dict[int, list[Result]] = {}
-        for result in super().run(scorer, rows, batch_size=batch_size, max_tokens=max_tokens, trace=trace):
+        for result in super().results(scorer, rows, batching):
             index = result.index // self.nbest
             drawn = found.setdefault(index, [])
             drawn.append(result)
