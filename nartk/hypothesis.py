@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nartk.passes import Source
@@ -138,7 +138,7 @@ class Result:
 COUNTS = ("passes", "drafted", "accepted", "drafter_passes", "branches")  # of a Result, which add up
 
 
-def added(results: Sequence[Result]) -> tuple[dict[str, int], dict[str, float]]:
+def added(results: Sequence[Result]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The sums of results: of their `COUNTS`, and of their phases, seconds."""
     counts = {name: sum(getattr(result, name) for result in results) for name in COUNTS}
     names = [item.name for item in fields(PhaseSeconds)]

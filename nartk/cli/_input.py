@@ -81,18 +81,19 @@ def add_drafts(parser: Parser) -> None:
     )
     parser.add_argument(
         "--draft-columns",
-        type=_columns,
+        type=numbers,
         default=(),
         metavar="LIST",
         help='TSV columns of drafts, such as 2,3; in JSONL the key "drafts", a text or a list of them',
     )
 
 
-def _columns(text: str) -> tuple[int, ...]:
-    columns = text.split(",")
-    if not all(column.isdecimal() and int(column) >= 1 for column in columns):
+def numbers(text: str) -> tuple[int, ...]:
+    """An argument's type: numbers from 1 on, with commas between."""
+    found = text.split(",")
+    if not all(number.isdecimal() and int(number) >= 1 for number in found):
         raise argparse.ArgumentTypeError(f"must be numbers from 1 on with commas between, but is {text!r}")
-    return tuple(map(int, columns))
+    return tuple(map(int, found))
 
 
 def split_inputs(inputs: Sequence[str], prog: str) -> tuple[str, list[str]]:

@@ -60,7 +60,12 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if args.dtype != "fp32":
         raise UsageError(f"--dtype {args.dtype} with --quantize {args.quantize}", fix="leave one of them out")
-    _require_engine()
+    from nartk import engine
+
+    if not engine.available():
+        raise UsageError(
+            f"--quantize needs the engine: {engine.describe()}", fix="install nartk with its engine"
+        )
     if args.checkpoint.is_file():
         with TemporaryDirectory() as folder:
             _convert(args, Path(folder))
@@ -76,15 +81,6 @@ def main(argv: Sequence[str]) -> int:
 
     _quantize(model_folder(str(args.checkpoint)), args.output)
     return 0
-
-
-def _require_engine() -> None:
-    from nartk import engine
-
-    if not engine.available():
-        raise UsageError(
-            f"--quantize needs the engine: {engine.describe()}", fix="install nartk with its engine"
-        )
 
 
 def _quantize(source: Path, output: Path) -> None:

@@ -29,7 +29,7 @@ from nartk.cli._input import (
 from nartk.cli._output import line_writer, progress, tell
 from nartk.errors import EXIT_OK, EXIT_SOME_FAILED, NartkError, UsageError
 from nartk.guarantee import Guarantee
-from nartk.tracing import describe, finite, head, provenance
+from nartk.tracing import describe, describe_error, finite, head, provenance
 
 if TYPE_CHECKING:
     from nartk.data.readers import Record
@@ -211,7 +211,7 @@ class _Job:
             self.failed += 1
             outcome.where = record.where
             print(f"nartk: {outcome}", file=sys.stderr)
-            failure = {"error": _describe_error(outcome)}
+            failure = {"error": describe_error(outcome)}
         else:
             hypotheses = outcome.hypotheses[: self.nbest]
         if self.args.output_format == "jsonl":
@@ -220,7 +220,9 @@ class _Job:
         elif self.nbest == 1:
             self.write(hypotheses[0].text if hypotheses else "")
         else:
-            columns = [f"{self.lines}\t{_score(each.score)}\t{each.text}" for each in hypotheses]
+            scores = ["" if each.score is None else f"{each.score:.6f}" for each in hypotheses]
+            pairs = zip(scores, hypotheses, strict=True)
+            columns = [f"{self.lines}\t{score}\t{each.text}" for score, each in pairs]
             self.write("\n".join(columns) if columns else f"{self.lines}\t\t")
         if self.write_trace is not None:
             traced = failure if isinstance(outcome, NartkError) else self._describe_trace(record, outcome)
@@ -294,15 +296,6 @@ class _Job:
             f"{stats.sentences} sentences, {stats.tokens} tokens in {stats.seconds:.2f} s "
             f"({stats.tokens_per_second:.0f} tokens/s), {stats.passes} passes{drafted}{failed}"
         )
-
-
-def _describe_error(error: NartkError) -> dict[str, str]:
-    names = ("code", "name", "where", "message", "fix")
-    return {name: getattr(error, name) for name in names}
-
-
-def _score(score: float | None) -> str:
-    return "" if score is None else f"{score:.6f}"
 
 
 def _to_json(values: dict[str, Any]) -> str:

@@ -180,7 +180,9 @@ class _Job:
             raise OutputError(
                 f"cannot make the folder: {error.strerror}", fix="choose another", where=str(self.folder)
             ) from error
-        with Journal.open(self.folder / JOURNAL, self._header(settings)) as journal:
+        # What stands there, once `_require_same` has let it pass.
+        header = json.dumps(settings, ensure_ascii=False).encode() if self._old is None else self._old
+        with Journal.open(self.folder / JOURNAL, header) as journal:
             self._decode(model, strategy, journal)
             report = self._write(model, settings, journal)
         dropped = ", ".join(f"{count} {name}" for name, count in report["dropped"].items() if count)
@@ -220,10 +222,6 @@ class _Job:
                 "files": self.names,
             },
         }
-
-    def _header(self, settings: dict[str, Any]) -> bytes:
-        """What the journal begins with: as it stands there, once `_require_same` has let it pass."""
-        return _to_json(settings) if self._old is None else self._old
 
     def _require_same(self, settings: dict[str, Any]) -> None:
         """Compares with what was begun in the folder; writes nothing.
@@ -345,7 +343,3 @@ def _language(given: str | None, file: str | None, side: str) -> str:
     if not name or "/" in name or name.startswith("."):
         raise UsageError(f"the {side}'s language is {name!r}", fix=f"name it with --{side}-lang")
     return name
-
-
-def _to_json(values: dict[str, Any]) -> bytes:
-    return json.dumps(values, ensure_ascii=False).encode()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -124,11 +124,9 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("hypothesis", nargs="?", metavar="HYP", help="output to score; - reads stdin")
         sub.add_argument("--json", action="store_true", help="print one JSON object")
         sub.add_argument(
-            "--bootstrap", type=_whole(0), default=1000, metavar="N", help="resamples for intervals; 0: none"
+            "--bootstrap", type=_whole, default=1000, metavar="N", help="resamples for intervals; 0: none"
         )
-        sub.add_argument(
-            "--seed", type=_whole(0), default=12345, help="of the bootstrap (default: %(default)s)"
-        )
+        sub.add_argument("--seed", type=_whole, default=12345, help="of the bootstrap (default: %(default)s)")
         sub.add_argument("--baseline", metavar="HYP2", help="output of another system to compare HYP with")
         sub.set_defaults(source=None, ref=[], gold=None, hyp_m2=None)
         for key, reads in metric.reads.items():
@@ -139,15 +137,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _whole(low: int) -> Callable[[str], int]:
-    """An argument type: a whole number from `low` on."""
-
-    def whole(text: str) -> int:
-        if not text.isdecimal() or int(text) < low:
-            raise argparse.ArgumentTypeError(f"must be a whole number of at least {low}, but is {text!r}")
-        return int(text)
-
-    return whole
+def _whole(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, but is {text!r}")
+    return int(text)
 
 
 def _as_json(

@@ -18,11 +18,12 @@ from nartk.cli._input import (
     add_input,
     add_model,
     load_model,
+    numbers,
     read_for,
     split_inputs,
 )
 from nartk.cli._output import progress, tell
-from nartk.errors import EXIT_FAILED, EXIT_OK, EXIT_SOME_FAILED, NartkError, UsageError
+from nartk.errors import EXIT_FAILED, EXIT_OK, EXIT_SOME_FAILED, UsageError
 
 if TYPE_CHECKING:
     from nartk.data.readers import Record
@@ -66,7 +67,7 @@ def _parser() -> Parser:
         "holds if that is int8)",
     )
     parser.add_argument(
-        "--batch-size", type=_sizes, default=(32,), metavar="LIST", help="such as 1,8,32 (default: 32)"
+        "--batch-size", type=numbers, default=(32,), metavar="LIST", help="such as 1,8,32 (default: 32)"
     )
     sweep = ",".join(map(str, SWEEP))
     parser.add_argument(
@@ -82,13 +83,6 @@ def _parser() -> Parser:
     )
     parser.add_argument("--quiet", action="store_true", help="errors alone on stderr")
     return parser
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    sizes = text.split(",")
-    if not all(size.isdecimal() and int(size) >= 1 for size in sizes):
-        raise argparse.ArgumentTypeError(f"must be numbers from 1 on with commas between, but is {text!r}")
-    return tuple(map(int, sizes))
 
 
 @command
@@ -119,18 +113,14 @@ def main(argv: Sequence[str]) -> int:
         print("\n".join(_report(model, strategy, cases, verifier, trials)), flush=True)
         passed &= all(trial.passed for trial in trials)
         if i == 0:
-            errors += _located(verifier.errors, cases)
+            for line, error in sorted(verifier.errors.items()):
+                error.where = cases[line].where
+                errors.append(error)
             for error in errors:
                 print(f"nartk: {error}", file=sys.stderr)
     if not passed:
         return EXIT_FAILED
     return EXIT_SOME_FAILED if errors else EXIT_OK
-
-
-def _located(errors: dict[int, NartkError], cases: Sequence[_Case]) -> list[NartkError]:
-    for line, error in errors.items():
-        error.where = cases[line].where
-    return [errors[line] for line in sorted(errors)]
 
 
 def _generate(model: Model, strategy: Any, args: argparse.Namespace, lines: Sequence[str]) -> list[_Case]:

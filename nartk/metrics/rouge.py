@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -42,7 +42,9 @@ def rouge_statistics(
     Raises:
         MissingDependencyError: rouge-score is not installed.
     """
-    scorer = _scorer(stem)
+    with requiring("rouge needs the package rouge-score", "score"):
+        from rouge_score.rouge_scorer import RougeScorer
+    scorer = RougeScorer(list(TYPES), use_stemmer=stem)
 
     def lines(text: str) -> str:
         return text.replace(separator, "\n") if separator else text
@@ -53,12 +55,6 @@ def rouge_statistics(
             scores = scorer.score(lines(reference), lines(hypothesis))
             table[row, column] = [[getattr(scores[name], part) for part in MEASURES] for name in TYPES]
     return table
-
-
-def _scorer(stem: bool) -> Any:
-    with requiring("rouge needs the package rouge-score", "score"):
-        from rouge_score.rouge_scorer import RougeScorer
-    return RougeScorer(list(TYPES), use_stemmer=stem)
 
 
 def rouge_score(

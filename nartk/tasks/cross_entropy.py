@@ -49,16 +49,19 @@ class CrossEntropy(LabelSmoothedCrossEntropyCriterion):
             )
         self.edit_weight = edit_weight
 
+    def weights(self, inputs: dict[str, Tensor], target: Tensor) -> Tensor | None:
+        """What the loss of each word [B,T] counts; None: 1."""
+        if self.edit_weight == 1.0:
+            return None
+        changed = edited(inputs["src_tokens"], inputs["prev_output_tokens"], target, pad=self.padding_idx)
+        return 1.0 + (self.edit_weight - 1.0) * changed
+
     def compute_loss(
         self, model: Any, net_output: tuple[Tensor, None], sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, Tensor]:
         """Smoothed loss and plain negative log-likelihood, both summed, nats."""
         target = model.get_targets(sample, net_output)
-        weights = None
-        if self.edit_weight != 1.0:
-            inputs = sample["net_input"]
-            changed = edited(inputs["src_tokens"], inputs["prev_output_tokens"], target, pad=self.padding_idx)
-            weights = 1.0 + (self.edit_weight - 1.0) * changed
+        weights = self.weights(sample["net_input"], target)
         loss, nll, _ = label_smoothed_cross_entropy(
             net_output[0], target, epsilon=self.eps, pad=self.padding_idx, weights=weights
         )

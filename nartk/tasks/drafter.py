@@ -41,7 +41,7 @@ from nartk.checkpoint import Checkpoint
 from nartk.errors import CheckpointError, StrategyMismatchError, UsageError, VocabMismatchError
 from nartk.models.distil_losses import DIVERGENCES
 from nartk.models.nar import NarTraining
-from nartk.models.transformer import Transformer, edited, label_smoothed_cross_entropy
+from nartk.models.transformer import Transformer, label_smoothed_cross_entropy
 from nartk.tasks.core_model import read_model
 from nartk.tasks.cross_entropy import CrossEntropy, CrossEntropyConfig
 from nartk.vocab import Vocab
@@ -139,12 +139,13 @@ class Drafting(CrossEntropy):
         real = target.ne(self.padding_idx)
         require_trained(model)
         logits, counted, parts = model.draft_training(model, inputs, target, self.nar)
+        weights = self.weights(inputs, target)
         loss, nll, _ = label_smoothed_cross_entropy(
             logits[None],
             target[counted][None],
             epsilon=self.eps,
             pad=self.padding_idx,
-            weights=self._weights(inputs, target, counted),
+            weights=None if weights is None else weights[counted][None],
         )
         words, validating = logits.shape[0], not self.training
         if self.divergence is not None or validating:
@@ -173,13 +174,6 @@ class Drafting(CrossEntropy):
         if self.report_accuracy:
             logged |= {"n_correct": (logits.max(-1).indices == target[counted]).sum(), "total": words}
         return loss, size, logged
-
-    def _weights(self, inputs: dict[str, Tensor], target: Tensor, counted: Tensor) -> Tensor | None:
-        """What the loss of each word [1,N] counts; None: 1."""
-        if self.edit_weight == 1.0:
-            return None
-        changed = edited(inputs["src_tokens"], inputs["prev_output_tokens"], target, pad=self.padding_idx)
-        return 1.0 + (self.edit_weight - 1.0) * changed[counted][None]
 
     @torch.no_grad()
     def _verify(self, model: Any, inputs: dict[str, Tensor], positions: Tensor) -> Tensor:

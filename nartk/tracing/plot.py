@@ -36,6 +36,7 @@ def plot_histogram(trace: Sequence[Traced], path: Path, form: str) -> None:
     axes = figure.subplots()
     found = bars(histogram(trace))
     total = stats(trace)
+    accepted = f"{total.accepted / total.passes:.2f}" if total.passes else "0"
     middles = [(low + high) / 2 for low, high, _ in found]
     widths = [0.9 * (high - low + 1) for low, high, _ in found]
     axes.bar(middles, [count for _, _, count in found], widths, color=_LOOKS["draft"][0])
@@ -44,7 +45,7 @@ def plot_histogram(trace: Sequence[Traced], path: Path, form: str) -> None:
     axes.set_ylabel("passes")
     axes.set_title(
         f"{total.sentences} sentences, {total.tokens} tokens, {total.passes} passes, "
-        f"{_per(total.accepted, total.passes)} drafted tokens accepted a pass",
+        f"{accepted} drafted tokens accepted a pass",
         loc="left",
         fontsize="medium",
     )
@@ -90,10 +91,6 @@ def plot_passes(traced: Traced, path: Path, form: str) -> None:
     if traced.origin:
         axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
     _save(figure, path, form)
-
-
-def _per(count: int, of: int) -> str:
-    return f"{count / of:.2f}" if of else "0"
 
 
 def _figure(width: float, height: float) -> Any:
