@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
-from nartk import __version__
+from nartk import __version__, engine
 from nartk.errors import (
     EXIT_OUTPUT,
     EXIT_SIGINT,
@@ -29,8 +29,6 @@ class _Version(argparse.Action):
     """Prints the version, and what the engine is here."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        from nartk import engine
-
         print(f"nartk {__version__} ({engine.describe()})")
         parser.exit()
 

@@ -11,10 +11,12 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nartk import engine
 from nartk.cli._common import Parser, require_least
 from nartk.data.readers import FORMATS, Fields, Record, format_of, read_records
 from nartk.errors import InputFileError, LengthMismatchError, ModelNotFoundError, UsageError
 from nartk.files import STDIN, reading, shown
+from nartk.registry import reads_drafts, require_drafts_reader
 
 if TYPE_CHECKING:
     from nartk.pipeline import Model
@@ -121,7 +123,6 @@ def split_inputs(inputs: Sequence[str], prog: str) -> tuple[str, list[str]]:
 
 def load_model(name: str, args: argparse.Namespace, dtype: str | None, *, replicas: int = 1) -> Model:
     """Loads a model as `add_model`'s flags say; raises as `nartk.load` does."""
-    from nartk import engine
     from nartk.pipeline import load
 
     require_least(args, 1, "threads")
@@ -213,8 +214,6 @@ def read_for(
     strategy: Any, args: argparse.Namespace, files: Sequence[str], tell: Callable[[str], None]
 ) -> Iterator[Record]:
     """`read_sentences` with drafts where the strategy reads them; where it does not, drafts are refused."""
-    from nartk.registry import reads_drafts, require_drafts_reader
-
     if args.drafts is not None or args.draft_columns:
         require_drafts_reader(strategy)
     return read_sentences(args, files, tell, drafts=reads_drafts(strategy))

@@ -15,12 +15,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nartk import __version__
+from nartk import __version__, calibration
+from nartk.calibration import GRIDS, REFERENCE, Remembered, Sample, Scored, front, types_of
 from nartk.cli import _strategy, score
 from nartk.cli._common import Parser, command, require_least
 from nartk.cli._input import add_computation, load_model, read_files, split_inputs
 from nartk.cli._output import progress, tell
 from nartk.cli._resume import difference, measure_file
+from nartk.data.readers import Fields
 from nartk.errors import (
     EXIT_FAILED,
     EXIT_OK,
@@ -32,7 +34,9 @@ from nartk.errors import (
 )
 from nartk.files import STDIN, Journal, write_json, writing
 from nartk.guarantee import Guarantee
-from nartk.registry import METRICS
+from nartk.metrics.bootstrap import resampled
+from nartk.pipeline import model_folder, summarize
+from nartk.registry import METRICS, make_strategy, options_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -141,10 +145,6 @@ class _Job:
     """A calibration: its settings and inputs checked."""
 
     def __init__(self, args: argparse.Namespace, options: dict[str, Any]) -> None:
-        from nartk import calibration
-        from nartk.pipeline import model_folder
-        from nartk.registry import make_strategy, options_of
-
         self.args = args
         require_least(args, 1, "rounds", "batch_size", "bootstrap")
         require_least(args, 0, "bootstrap_seed")
@@ -191,8 +191,6 @@ class _Job:
         self.records = self._read()
 
     def _read(self) -> list[Record]:
-        from nartk.data.readers import Fields
-
         records = [*read_files([self.dev], "txt", Fields())]
         for record in records:
             if record.error is not None:
@@ -204,8 +202,6 @@ class _Job:
 
     def run(self) -> int:
         """Measures, reports and stores; returns the exit code."""
-        from nartk import calibration
-
         args = self.args
         with ExitStack() as stack:
             # Opened before the work: a place that cannot be written to is found out first.
@@ -270,8 +266,6 @@ class _Job:
     @contextmanager
     def _remembered(self, model: Model, measure: _Measure) -> Iterator[Remembered | None]:
         """Remembers beside the JSON what is decoded, and was by the same calibration, if it is a file."""
-        from nartk.calibration import Remembered
-
         args = self.args
         # A device or a pipe has no place beside it.
         if args.json is None or (Path(args.json).exists() and not Path(args.json).is_file()):
@@ -330,9 +324,6 @@ class _Job:
         }
 
     def _store(self, model: Model, strategy: Any, chosen: Point, facts: dict[str, Any]) -> None:
-        from nartk import calibration
-        from nartk.registry import make_strategy
-
         own = calibration.own_options(strategy, [*self.grid])
         entry = calibration.Calibration(
             strategy.name,
@@ -352,8 +343,6 @@ class _Job:
 
 def _grid(args: argparse.Namespace, options: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
     """The values to try of each option, by name; the strategy's own grid stands where none are given."""
-    from nartk.calibration import GRIDS, types_of
-
     types = types_of(args.strategy)
     default = GRIDS.get(args.strategy, {})
     grid = {key: (options[key],) if key in options else values for key, values in default.items()}
@@ -407,9 +396,6 @@ class _Scores:
     def __call__(self, texts: Sequence[str]) -> Scored:
         import numpy as np
 
-        from nartk.calibration import Scored
-        from nartk.metrics.bootstrap import resampled
-
         first, rest = len(texts), self.sentences - len(texts)
         lines = [text.replace("\n", " ") + "\n" for text in (*texts, *[""] * rest)]
         self.path.write_bytes("".join(lines).encode("utf-8", "backslashreplace"))
@@ -434,8 +420,6 @@ class _Measure:
     def __init__(
         self, args: argparse.Namespace, model: Model, strategy: Any, records: Sequence[Record]
     ) -> None:
-        from nartk.calibration import REFERENCE
-
         self.args, self.model, self.records = args, model, records
         self.strategy = strategy
         self.greedy = model.strategy(REFERENCE, _strategy.shared_options(strategy, REFERENCE))
@@ -449,9 +433,6 @@ class _Measure:
         self.done = 0
 
     def __call__(self, setting: Setting | None, sentences: int) -> Sample:
-        from nartk.calibration import Sample
-        from nartk.pipeline import summarize
-
         strategy = self.greedy if setting is None else replace(self.strategy, **setting)
         records, args = self.records[:sentences], self.args
         texts, results = [""] * sentences, []
@@ -552,8 +533,6 @@ def _point(point: Point) -> dict[str, Any]:
 
 
 def _as_data(found: Sweep, chosen: Point, fits: bool) -> dict[str, Any]:
-    from nartk.calibration import front
-
     best = front([found.greedy, *found.points])
     return {
         "pruned_on": found.sentences[1],
@@ -569,8 +548,6 @@ def _as_data(found: Sweep, chosen: Point, fits: bool) -> dict[str, Any]:
 
 def _table(found: Sweep, chosen: Point | None) -> str:
     """The settings as a Markdown table, the fastest first, and below it those that were given up."""
-    from nartk.calibration import front
-
     best = front([found.greedy, *found.points])
     names = [*found.points[0].setting]
     rows: list[Sequence[str]] = [
@@ -606,8 +583,6 @@ def _table(found: Sweep, chosen: Point | None) -> str:
 def _figure(found: Sweep, chosen: Point | None, max_drop: float, metric: str) -> Figure:
     """The drop of each setting against its speed, with their intervals."""
     from matplotlib.figure import Figure
-
-    from nartk.calibration import front
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()

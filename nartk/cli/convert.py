@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from nartk import engine
 from nartk.cli._common import Parser, command
 from nartk.errors import InputFileError, UsageError
 
@@ -60,7 +61,6 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if args.dtype != "fp32":
         raise UsageError(f"--dtype {args.dtype} with --quantize {args.quantize}", fix="leave one of them out")
-    from nartk import engine
 
     if not engine.available():
         raise UsageError(

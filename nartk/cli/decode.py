@@ -29,6 +29,8 @@ from nartk.cli._input import (
 from nartk.cli._output import line_writer, progress, tell
 from nartk.errors import EXIT_OK, EXIT_SOME_FAILED, NartkError, UsageError
 from nartk.guarantee import Guarantee
+from nartk.hypothesis import DecodeStats
+from nartk.registry import make_strategy, reads_drafts
 from nartk.tracing import describe, describe_error, finite, head, provenance
 
 if TYPE_CHECKING:
@@ -94,8 +96,6 @@ def main(argv: Sequence[str]) -> int:
     args, options = _strategy.parse(_parser(), argv)
     name, files = split_inputs(args.inputs, "nartk-decode")
 
-    from nartk.registry import make_strategy
-
     checked = make_strategy(args.strategy, options)
     if args.assert_lossless:
         _require_lossless(checked)
@@ -152,8 +152,6 @@ class _Job:
         write: Callable[[str], None],
         write_trace: Callable[[str], None] | None,
     ) -> None:
-        from nartk.registry import reads_drafts
-
         self.args, self.model, self.strategy = args, model, strategy
         self.write, self.write_trace = write, write_trace
         self.nbest: int = getattr(strategy, "nbest", 1)  # strategies that can find several have this option
@@ -256,8 +254,6 @@ class _Job:
 
     def stats(self) -> DecodeStats:
         """What all sentences took."""
-        from nartk.hypothesis import DecodeStats
-
         return DecodeStats.total(self.windows)
 
     def report(self) -> dict[str, Any]:

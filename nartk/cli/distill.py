@@ -18,6 +18,7 @@ from nartk.cli._common import Parser, command
 from nartk.cli._input import add_computation, load_model, read_files, split_inputs
 from nartk.cli._output import progress, tell
 from nartk.cli._resume import difference, measure_file
+from nartk.data.readers import Fields
 from nartk.distillation import REASONS, Choice, Filters
 from nartk.errors import (
     EXIT_OK,
@@ -29,6 +30,7 @@ from nartk.errors import (
     UsageError,
 )
 from nartk.files import Journal, write_json, writing
+from nartk.registry import make_strategy
 
 if TYPE_CHECKING:
     from nartk.data.readers import Record
@@ -111,8 +113,6 @@ class _Job:
     """A distillation: its settings checked, its inputs measured, its model loaded."""
 
     def __init__(self, args: argparse.Namespace, options: dict[str, Any]) -> None:
-        from nartk.registry import make_strategy
-
         self.args, self.options = args, options
         if args.output is None:
             raise UsageError("--output is missing", fix="name the folder to write")
@@ -332,8 +332,6 @@ class _Job:
         return report
 
     def _records(self, name: str) -> Iterator[Record]:
-        from nartk.data.readers import Fields
-
         return read_files([name], "txt", Fields())
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nartk.cli._common import Parser, command
 from nartk.cli._strategy import add_options
 from nartk.errors import EXIT_OK, UnknownStrategyError, UsageError
+from nartk.metrics.bootstrap import compare, confidence
 from nartk.metrics.metric import Files, Scorer
 from nartk.registry import METRICS
 
@@ -47,8 +48,6 @@ def main(argv: Sequence[str]) -> int:
     system = args.hypothesis if args.hyp_m2 is None else args.hyp_m2
     if system is None:
         raise UsageError("HYP is missing", fix="put HYP before --ref, or -- between the references and HYP")
-
-    from nartk.metrics.bootstrap import compare, confidence
 
     metric = _made(args)
     score = metric.scorer(_files(args))

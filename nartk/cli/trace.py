@@ -11,6 +11,7 @@ from nartk.cli._common import Parser, command
 from nartk.cli._output import tell
 from nartk.errors import EXIT_OK, EXIT_SOME_FAILED, NartkError, UsageError
 from nartk.files import reading, shown, writing
+from nartk.tracing import page, plot, read_trace
 
 if TYPE_CHECKING:
     from nartk.tracing import Traced
@@ -48,8 +49,6 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"--line is {args.line}", fix="count sentences from 1")
     pictures = [(getattr(args, form), form) for form in ("png", "svg") if getattr(args, form) is not None]
 
-    from nartk.tracing import page, plot
-
     if pictures:
         plot.require_matplotlib()
     trace, damaged = _read(args.trace)
@@ -74,8 +73,6 @@ def _read(name: str) -> tuple[list[Traced], int]:
     Raises:
         InputFileError: It cannot be read, is empty, no trace, or one of another version.
     """
-    from nartk.tracing import read_trace
-
     trace: list[Traced] = []
     damaged = 0
     with reading(name) as file:

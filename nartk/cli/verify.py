@@ -24,6 +24,7 @@ from nartk.cli._input import (
 )
 from nartk.cli._output import progress, tell
 from nartk.errors import EXIT_FAILED, EXIT_OK, EXIT_SOME_FAILED, UsageError
+from nartk.registry import make_strategy, options_of
 
 if TYPE_CHECKING:
     from nartk.data.readers import Record
@@ -88,8 +89,6 @@ def _parser() -> Parser:
 @command
 def main(argv: Sequence[str]) -> int:
     """Runs the command and returns its exit code."""
-    from nartk.registry import make_strategy, options_of
-
     args, options = _strategy.parse(_parser(), argv)
     if "adaptive" in options_of(args.strategy):
         options = {"adaptive": False, **options}  # what is never drafted is never verified
@@ -139,8 +138,6 @@ def _generate(model: Model, strategy: Any, args: argparse.Namespace, lines: Sequ
 
 def _reference(strategy: Any) -> Any:
     """Greedy search with the options that it shares with the strategy."""
-    from nartk.registry import make_strategy
-
     return make_strategy(REFERENCE, _strategy.shared_options(strategy, REFERENCE))
 
 
