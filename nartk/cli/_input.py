@@ -74,6 +74,11 @@ def add_computation(parser: Parser) -> None:
     )
 
 
+def batching(args: argparse.Namespace) -> dict[str, Any]:
+    """What `add_computation`'s flags, and --truncate, say of batches, as `Model.stream` takes it."""
+    return {name: getattr(args, name) for name in ("batch_size", "max_tokens", "truncate")}
+
+
 def add_drafts(parser: Parser) -> None:
     """Adds where the drafts of a strategy that reads drafts come from."""
     parser.add_argument(

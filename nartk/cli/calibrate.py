@@ -15,11 +15,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from nartk import __version__, calibration
 from nartk.calibration import GRIDS, REFERENCE, Remembered, Sample, Scored, front, types_of
 from nartk.cli import _strategy, score
 from nartk.cli._common import Parser, command, require_least
-from nartk.cli._input import add_computation, load_model, read_files, split_inputs
+from nartk.cli._input import add_computation, batching, load_model, read_files, split_inputs
 from nartk.cli._output import progress, tell
 from nartk.cli._resume import difference, measure_file
 from nartk.data.readers import Fields
@@ -295,9 +297,7 @@ class _Job:
             "grid": self.grid,  # first: the signature has the values of the last setting
             "signature": model.signature(strategy),
             "sentences": measure_file(self.dev),
-            "batch_size": args.batch_size,
-            "max_tokens": args.max_tokens,
-            "truncate": args.truncate,
+            **batching(args),
             "device": args.device,
             "threads": model.threads,
         }
@@ -394,8 +394,6 @@ class _Scores:
         self.signature = ""
 
     def __call__(self, texts: Sequence[str]) -> Scored:
-        import numpy as np
-
         first, rest = len(texts), self.sentences - len(texts)
         lines = [text.replace("\n", " ") + "\n" for text in (*texts, *[""] * rest)]
         self.path.write_bytes("".join(lines).encode("utf-8", "backslashreplace"))
@@ -440,9 +438,7 @@ class _Measure:
         for index, outcome in self.model.stream(
             [record.text for record in records],
             strategy,
-            batch_size=args.batch_size,
-            max_tokens=args.max_tokens,
-            truncate=args.truncate,
+            **batching(args),
         ):
             if isinstance(outcome, NartkError):
                 outcome.where = records[index].where

@@ -20,6 +20,7 @@ from nartk.cli._input import (
     add_computation,
     add_drafts,
     add_input,
+    batching,
     count_sentences,
     load_model,
     read_for,
@@ -190,11 +191,9 @@ class _Job:
         for index, outcome in self.model.stream(
             [record.text for record in window],
             self.strategy,
-            batch_size=self.args.batch_size,
-            max_tokens=self.args.max_tokens,
             prefixes=[record.prefix for record in window],
             drafts=[record.drafts for record in window] if self.reads_drafts else None,
-            truncate=self.args.truncate,
+            **batching(self.args),
             trace=self.write_trace is not None,
             first=first,
         ):

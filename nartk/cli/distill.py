@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from nartk.cli import _strategy
 from nartk.cli._common import Parser, command
-from nartk.cli._input import add_computation, load_model, read_files, split_inputs
+from nartk.cli._input import add_computation, batching, load_model, read_files, split_inputs
 from nartk.cli._output import progress, tell
 from nartk.cli._resume import difference, measure_file
 from nartk.data.readers import Fields
@@ -207,9 +207,7 @@ class _Job:
             "decoding": {
                 "signature": model.signature(strategy),
                 "device": args.device,
-                "batch_size": args.batch_size,
-                "max_tokens": args.max_tokens,
-                "truncate": args.truncate,
+                **batching(args),
                 "window": WINDOW,
                 "source": self.inputs["source"],
             },
@@ -283,9 +281,7 @@ class _Job:
         for index, outcome in model.stream(
             [record.text for record in window],
             strategy,
-            batch_size=self.args.batch_size,
-            max_tokens=self.args.max_tokens,
-            truncate=self.args.truncate,
+            **batching(self.args),
             first=first,
         ):
             error = window[index].error

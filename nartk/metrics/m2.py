@@ -12,18 +12,16 @@ import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from nartk import __version__
+from nartk.data.m2 import M2Edit, M2Sentence, read_m2
 from nartk.errors import InputTooLongError, NartkError
 from nartk.metrics.metric import Files, Metric, Reads, Scorer, read_lines
 from nartk.metrics.result import MetricResult, check_lengths, f_measure
 from nartk.registry import option, register_metric
-
-if TYPE_CHECKING:
-    from nartk.data.m2 import M2Edit, M2Sentence
 
 MAX_CELLS = 25_000_000  # of the alignment matrix: 5,000 source tokens against 5,000
 MAX_STEPS = 1_200_000  # of the lattice: 630 tokens against 630 entirely different ones
@@ -332,8 +330,6 @@ class MaxMatch(Metric):
     ignore_whitespace_casing: bool = option(False, "match gold edits in any case and spacing")
 
     def scorer(self, files: Files) -> Scorer:
-        from nartk.data.m2 import read_m2
-
         assert files.gold is not None
         dropped: list[NartkError] = []
         gold = list(read_m2(read_lines(files.gold), name=files.gold, outside=dropped.append))
