@@ -18,13 +18,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nartk import __version__, calibration
-from nartk.calibration import GRIDS, REFERENCE, Remembered, Sample, Scored, front, types_of
+from nartk.calibration import (
+    GRIDS,
+    REFERENCE,
+    Measure,
+    Point,
+    Remembered,
+    Sample,
+    Scored,
+    Setting,
+    Sweep,
+    front,
+    types_of,
+)
 from nartk.cli import _strategy, score
 from nartk.cli._common import Parser, command, require_least
 from nartk.cli._input import add_computation, batching, load_model, read_files, split_inputs
 from nartk.cli._output import progress, tell
 from nartk.cli._resume import difference, measure_file
-from nartk.data.readers import Fields
+from nartk.data.readers import Fields, Record
 from nartk.errors import (
     EXIT_FAILED,
     EXIT_OK,
@@ -37,7 +49,7 @@ from nartk.errors import (
 from nartk.files import STDIN, Journal, write_json, writing
 from nartk.guarantee import Guarantee
 from nartk.metrics.bootstrap import resampled
-from nartk.pipeline import model_folder, summarize
+from nartk.pipeline import Model, model_folder, summarize
 from nartk.registry import METRICS, make_strategy, options_of
 
 if TYPE_CHECKING:
@@ -45,9 +57,6 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from nartk.calibration import Measure, Point, Remembered, Sample, Scored, Setting, Sweep
-    from nartk.data.readers import Record
-    from nartk.pipeline import Model
 
 DEFAULT = "bild"
 DESCRIPTION = """Decodes DEV with every setting of a strategy's thresholds and with greedy search, in turns,

@@ -30,13 +30,12 @@ from nartk.cli._input import (
 from nartk.cli._output import line_writer, progress, tell
 from nartk.errors import EXIT_OK, EXIT_SOME_FAILED, NartkError, UsageError
 from nartk.guarantee import Guarantee
-from nartk.hypothesis import DecodeStats
+from nartk.hypothesis import DecodeStats, Hypothesis, Result
 from nartk.registry import make_strategy, reads_drafts
 from nartk.tracing import describe, describe_error, finite, head, provenance
 
 if TYPE_CHECKING:
     from nartk.data.readers import Record
-    from nartk.hypothesis import DecodeStats, Hypothesis, Result
     from nartk.pipeline import Model
 
 DESCRIPTION = """Decodes sentences from files or stdin and prints one line for each, in their order.

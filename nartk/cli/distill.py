@@ -18,7 +18,7 @@ from nartk.cli._common import Parser, command
 from nartk.cli._input import add_computation, batching, load_model, read_files, split_inputs
 from nartk.cli._output import progress, tell
 from nartk.cli._resume import difference, measure_file
-from nartk.data.readers import Fields
+from nartk.data.readers import Fields, Record
 from nartk.distillation import REASONS, Choice, Filters
 from nartk.errors import (
     EXIT_OK,
@@ -33,7 +33,6 @@ from nartk.files import Journal, write_json, writing
 from nartk.registry import make_strategy
 
 if TYPE_CHECKING:
-    from nartk.data.readers import Record
     from nartk.pipeline import Model
 
 DESCRIPTION = """Decodes a training source with a teacher and writes the corpus that a student learns from:

@@ -5,16 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nartk.cli._common import Parser, command
 from nartk.cli._output import tell
 from nartk.errors import EXIT_OK, EXIT_SOME_FAILED, NartkError, UsageError
 from nartk.files import reading, shown, writing
-from nartk.tracing import page, plot, read_trace
-
-if TYPE_CHECKING:
-    from nartk.tracing import Traced
+from nartk.tracing import Traced, page, plot, read_trace
 
 DESCRIPTION = """Draws a trace: where each output token came from, in which pass, and how close a call it was.
 The page needs no network. Without --html, --png and --svg it says the figures alone.
