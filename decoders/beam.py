@@ -10,6 +10,7 @@ from nartk.decoders.loop.constrained import Constrained
 from nartk.decoders.loop.constraints import RowConstraints
 from nartk.decoders.search.beam_drafts import DRAFTS, make_beam_drafter
 from nartk.decoders.search.beam_search import BeamSearch
+from nartk.decoders.strategy import Batching
 from nartk.errors import UsageError
 from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request, Result
@@ -57,26 +58,22 @@ class BeamStrategy(Constrained):
                 fix="choose what with --draft: source, recycling or both",
             )
 
-    def run(
-        self,
-        scorer: PassScorer,
-        requests: Sequence[Request],
-        *,
-        batch_size: int,
-        max_tokens: int | None = None,
-        trace: bool = False,
+    def results(
+        self, scorer: PassScorer, requests: Sequence[Request], batching: Batching
     ) -> Iterator[Result]:
-        """Decodes all requests. `batch_size` counts sentences, each of which has `beam_size` hypotheses."""
+        """What `run` yields. Its `batch_size` counts sentences, each of which has `beam_size` hypotheses."""
         are_forcing = any(request.prefix for request in requests)
         constraints = RowConstraints(self.constraints(scorer.vocab), scorer.vocab.eos, are_forcing)
         drafter = make_beam_drafter(scorer, self.draft, self.max_draft)
         search = BeamSearch(scorer, constraints, drafter, k=self.beam_size)
-        for row, phases, early in search.run(requests, batch_size=batch_size, max_tokens=max_tokens):
+        for row, phases, early in search.run(
+            requests, batch_size=batching.size, max_tokens=batching.max_tokens
+        ):
             yield row.result(
                 perf_counter(),
                 length_penalty=self.length_penalty,
                 nbest=self.nbest,
-                trace=trace,
+                trace=batching.trace,
                 phases=phases,
                 early=early,
             )

@@ -50,8 +50,6 @@ class CtcBeam(Native):
         counts = scorer.frames(memory)
         banned = always_banned([blank, *silent_words(vocab, blank)], counts.sum())
         scores = scorer.read_frames(memory, Want(banned=banned, top=min(self.candidates, len(vocab))))
-        assert scores.top is not None
-        assert scores.top_log_probs is not None
         log_probs = scores.rows(np.arange(counts.sum()))
         log_probs -= log_probs.max(1, keepdims=True)
         log_probs -= np.log(np.exp(log_probs).sum(1, keepdims=True))

@@ -112,8 +112,6 @@ class NearlyBest:
     def _log_prob(self, token: int, at: int, verified: Verified) -> float | None:
         """The log-probability of a drafted token if it is nearly the best word after a verified one."""
         top, log_probs = verified.scores.top, verified.scores.top_log_probs
-        assert top is not None
-        assert log_probs is not None
         ranked, scores = top[at, : self.beta].tolist(), log_probs[at, : self.beta].tolist()
         if token not in ranked:
             return None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from nartk.decoders.strategy import Strategy
+from nartk.decoders.strategy import Batching, Strategy
 from nartk.errors import UsageError
 from nartk.hypothesis import GraphTrace, Hypothesis, Request, Result, TokenTrace
 from nartk.passes import IntArray
@@ -61,16 +61,7 @@ class Native(Strategy):
         """What is found for B sentences, encoded as memory [B]; what is too long is cut by the caller."""
         raise NotImplementedError
 
-    def run(
-        self,
-        scorer: Any,
-        requests: Sequence[Request],
-        *,
-        batch_size: int,
-        max_tokens: int | None = None,
-        trace: bool = False,
-    ) -> Iterator[Result]:
-        self.check_auxiliary()
+    def results(self, scorer: Any, requests: Sequence[Request], batching: Batching) -> Iterator[Result]:
         if any(request.prefix for request in requests):
             raise UsageError(
                 f"strategy {self.name!r} cannot be made to begin with given words",
@@ -78,12 +69,12 @@ class Native(Strategy):
             )
         waiting = sorted(requests, key=lambda request: (len(request.source), -request.index))
         while waiting:
-            count = batch_size
-            if max_tokens is not None:
-                count = max(1, min(count, max_tokens // len(waiting[-1].source)))
+            count = batching.size
+            if batching.max_tokens is not None:
+                count = max(1, min(count, batching.max_tokens // len(waiting[-1].source)))
             batch = waiting[: -count - 1 : -1]
             del waiting[-count:]
-            yield from self._batch(scorer, batch, trace=trace)
+            yield from self._batch(scorer, batch, trace=batching.trace)
 
     def _batch(self, scorer: Any, requests: list[Request], *, trace: bool) -> Iterator[Result]:
         start = perf_counter()

@@ -6,9 +6,8 @@ Temperature as usual; top-k after Fan et al. 2018 (arXiv:1805.04833), top-p afte
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
@@ -17,9 +16,10 @@ from nartk.decoders.loop.constraints import Constraints, RowConstraints
 from nartk.decoders.loop.drafter import Drafter, of_verifier
 from nartk.decoders.loop.draws import RowDraws
 from nartk.decoders.loop.loop import DraftAndVerify
+from nartk.decoders.strategy import Batching
 from nartk.errors import StrategyMismatchError, UsageError
 from nartk.guarantee import Guarantee, Promise
-from nartk.hypothesis import PhaseSeconds, Request, Result
+from nartk.hypothesis import PhaseSeconds, Request, Result, added
 from nartk.passes import PassScorer
 from nartk.registry import DRAFTERS, named_protocols, option, register_decoder, speaks
 from nartk.vocab import Vocab
@@ -61,23 +61,17 @@ class Sampling(Constrained, DraftAndVerify):
         top_k, top_p = (self.top_k, self.top_p) if self.top_p > 0 else (1, 1.0)
         return RowDraws(rules, eos, are_forcing, self.temperature, top_k, top_p, self.seed, self.nbest)
 
-    def run(
-        self,
-        scorer: PassScorer,
-        requests: Sequence[Request],
-        *,
-        batch_size: int,
-        max_tokens: int | None = None,
-        trace: bool = False,
+    def results(
+        self, scorer: PassScorer, requests: Sequence[Request], batching: Batching
     ) -> Iterator[Result]:
-        """As the base's `run`; each sample of a sentence is a row of the batch."""
+        """As the base's; each sample of a sentence is a row of the batch."""
         rows = [
             replace(request, index=request.index * self.nbest + sample)
             for request in requests
             for sample in range(self.nbest)
         ]
         found: dict[int, list[Result]] = {}
-        for result in super().run(scorer, rows, batch_size=batch_size, max_tokens=max_tokens, trace=trace):
+        for result in super().results(scorer, rows, batching):
             index = result.index // self.nbest
             drawn = found.setdefault(index, [])
             drawn.append(result)
@@ -129,20 +123,12 @@ def _together(index: int, drawn: Sequence[Result]) -> Result:
     """The result of a sentence whose samples were decoded apart."""
     ordered = sorted(drawn, key=attrgetter("index"))
     hypotheses = [result.hypotheses[0] for result in ordered]
+    counts, phases = added(drawn)
     return Result(
         index=index,
         hypotheses=tuple(sorted(hypotheses, key=attrgetter("score"), reverse=True)),
         seconds=max(result.seconds for result in drawn),
-        passes=sum(result.passes for result in drawn),
-        drafted=sum(result.drafted for result in drawn),
-        accepted=sum(result.accepted for result in drawn),
-        drafter_passes=sum(result.drafter_passes for result in drawn),
-        branches=sum(result.branches for result in drawn),
         left_mid_batch=drawn[-1].left_mid_batch,
-        phases=PhaseSeconds(
-            *(
-                math.fsum(getattr(result.phases, each.name) for result in drawn)
-                for each in fields(PhaseSeconds)
-            )
-        ),
+        phases=PhaseSeconds(**phases),
+        **counts,
     )

@@ -109,8 +109,6 @@ class PickDrawn:
         return Want(draw=self.draws.draw(np.array(index), np.array(positions)))
 
     def __call__(self, scores: Scores) -> tuple[list[int], list[float]]:
-        assert scores.drawn is not None
-        assert scores.drawn_log_probs is not None
         return scores.drawn.tolist(), scores.drawn_log_probs.tolist()
 
 
@@ -134,7 +132,6 @@ class RejectionSampling(StepwiseAcceptance):
             return
         assert draft.log_probs is not None
         assert draft.logits is not None
-        assert scores.given_log_probs is not None
         nodes = range(row.begin + first, row.begin + count)
         log_probs = scores.given_log_probs[nodes.start : nodes.stop].tolist()
         positions = len(row.tokens) + np.arange(first, count)

@@ -11,9 +11,20 @@ from nartk.hypothesis import Request, Result
 from nartk.registry import option
 
 
+@dataclass(frozen=True)
+class Batching:
+    """How requests are decoded, as `Strategy.run` is told."""
+
+    size: int
+    max_tokens: int | None
+    trace: bool
+
+
 @dataclass(frozen=True, kw_only=True)
 class Strategy:
     """Base of all strategies. `run` yields results as sentences finish; the order is not the input's.
+
+    A strategy implements `results`.
 
     Attributes:
         needs: The protocol that its model speaks, or several.
@@ -57,4 +68,9 @@ class Strategy:
             max_tokens: Most source tokens at a time; one row is always allowed.
             trace: Whether hypotheses carry one.
         """
+        self.check_auxiliary()
+        return self.results(scorer, requests, Batching(batch_size, max_tokens, trace))
+
+    def results(self, scorer: Any, requests: Sequence[Request], batching: Batching) -> Iterator[Result]:
+        """What `run` yields."""
         raise NotImplementedError

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nartk.contexts import CellPool, ContextKeeper, Handles, Waiting
+from nartk.contexts import CellPool, Contexts, Handles, Waiting
 from nartk.errors import PassError
 from nartk.models.transformer import Attention, EncoderDecoder, Transformer, pad_lists
 from nartk.passes import Draw, FloatArray, IntArray, Limits, Pass, Ragged, Scores, Source, Want
@@ -28,7 +28,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _LEAST_CELLS = 256  # of a store, once it has any
 
 
-class ReferencePasses(ContextKeeper):
+class ReferencePasses(Contexts):
     """Implements nartk.passes.PassScorer for a decoder over any encoder.
 
     Args:
@@ -82,7 +82,7 @@ class ReferencePasses(ContextKeeper):
 
     @torch.inference_mode()
     def run(self, work: Pass, want: Want) -> Scores:
-        waiting = self.contexts.begin(work, self._memories)
+        waiting = self.begin(work, self._memories)
         try:
             check_want(want, len(work.tokens), self.limits.words)
             features = self._features(work, waiting)
@@ -91,13 +91,13 @@ class ReferencePasses(ContextKeeper):
             logits = self._model.output(features).float()  # [n,V]
             reading = read_tensors(logits, want, features)
         except BaseException:
-            self.contexts.commit(waiting, ())
+            self.commit(waiting, ())
             raise
 
         def fetch(index: Sequence[int] | IntArray) -> FloatArray:
             return logits[self._tensor(index)].cpu().numpy()
 
-        return PassScores(reading, self.contexts, waiting, fetch)
+        return PassScores(reading, self, waiting, fetch)
 
     def _features(self, work: Pass, waiting: Waiting) -> Tensor:
         """What the output layer reads after each token of a pass, [N,H*D]."""
@@ -105,15 +105,14 @@ class ReferencePasses(ContextKeeper):
         cells = self._tensor(waiting.cells)
         seen = pad_lists(waiting.visible, self.device)
         source, kept = pad_lists([self._memories[memory] for memory in work.memory.tolist()], self.device)
-        rows = _Rows()
-        x = model.decoder.embedding(self._tensor(work.tokens), self._tensor(work.positions))
+        x = model.decoder.embedding(self._tensor(work.tokens), self._tensor(work.positions))[:, None]
         for layer, target, memory in zip(
             model.decoder.layers, self._target_stores, self._source_stores, strict=True
         ):
-            target.grow(self.contexts.size)
+            target.grow(self.size)
             source_kv = memory.gather(source, layer.cross_attention.heads)
-            x = layer(x, source_kv, kept[:, None, None], cache=_Cache(target, cells, *seen, rows))
-        return model.decoder.finish(x)
+            x = layer(x, source_kv, kept[:, None, None], cache=_Cache(target, cells, *seen))
+        return model.decoder.finish(x)[:, 0]
 
     def _tensor(self, values: Sequence[int] | IntArray) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self.device)
@@ -160,17 +159,6 @@ class _Store:
 
 
 @dataclass(frozen=True)
-class _Rows:
-    """A layout in which each of N tokens is a row of its own, with one query. See transformer.Layout."""
-
-    def split(self, x: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
-        return x.view(len(x), 1, parts, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
-
-    def pack(self, x: Tensor) -> Tensor:
-        return x.flatten(1)  # [N,H,1,D] -> [N,H*D]
-
-
-@dataclass(frozen=True)
 class _Cache:
     """Writes each token to its cell, and lets it attend to those that it sees. See transformer.Cache."""
 
@@ -178,14 +166,13 @@ class _Cache:
     cells: Tensor  # [N]
     seen: Tensor  # [N,T]
     kept: Tensor  # [N,T] bool
-    layout: _Rows
 
     def attend(self, attention: Attention, qkv: Tensor) -> Tensor:
-        features = qkv.shape[1] // 3
-        self.store.kv[self.cells] = qkv[:, features:]
-        (q,) = self.layout.split(qkv[:, :features], 1, attention.heads)
+        features = qkv.shape[2] // 3
+        self.store.kv[self.cells] = qkv[:, 0, features:]
+        (q,) = attention.split(qkv[:, :, :features], 1)
         k, v = self.store.gather(self.seen, attention.heads)
-        return attention.attend(q, k, v, self.kept[:, None, None], layout=self.layout)
+        return attention.attend(q, k, v, self.kept[:, None, None])
 
 
 def read_tensors(logits: Tensor, want: Want, hidden: Tensor) -> Reading:

@@ -21,31 +21,17 @@ from nartk.models.training import Dropout
 from nartk.passes import Source, texts_of
 
 
-class Layout(Protocol):
-    """How the tokens of rows of different lengths lie behind each other, so that no padding is computed."""
-
-    def split(self, x: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
-        """[N,parts*H*D] -> `parts` times [B,H,K,D]."""
-
-    def pack(self, x: Tensor) -> Tensor:
-        """[B,H,K,D] -> [N,H*D]."""
-
-
 class Cache(Protocol):
     """Where one decoder layer keeps the keys and values of the tokens it has seen."""
-
-    @property
-    def layout(self) -> Layout:
-        """Whose the tokens are."""
 
     def attend(self, attention: Attention, qkv: Tensor) -> Tensor:
         """Stores keys and values of the new tokens, each of which attends to those before it and to itself.
 
         Args:
-            qkv: [N,3*H*D], the attention's projections of the tokens.
+            qkv: [B,K,3*H*D], the attention's projections of the tokens.
 
         Returns:
-            What the attention gives, [N,d_model].
+            What the attention gives, [B,K,d_model].
         """
 
 
@@ -108,48 +94,19 @@ class Attention(nn.Module):
             self.qkv = nn.Linear(d_model, 3 * d_model)
         self.out = nn.Linear(d_model, d_model)
 
-    def split(self, x: Tensor, parts: int, layout: Layout | None = None) -> tuple[Tensor, ...]:
-        """[B,K,parts*H*D], or packed with a layout [N,parts*H*D] -> `parts` times [B,H,K,D]."""
-        if layout is not None:
-            return layout.split(x, parts, self.heads)
+    def split(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
+        """[B,K,parts*H*D] -> `parts` times [B,H,K,D]."""
         b, k, width = x.shape
         x = x.view(b, k, parts, self.heads, width // parts // self.heads)
         return x.permute(2, 0, 3, 1, 4).unbind(0)
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        *,
-        causal: bool = False,
-        layout: Layout | None = None,
-    ) -> Tensor:
-        """Attends and projects: q [B,H,K,D], k and v [B,H,T,D] -> [B,K,d_model], or packed [N,d_model].
-
-        A mask [B,1,K or 1,T] may have more rows than there are queries: q is then padded to it, which
-        lets a caller fix the shape of the computation.
-        """
-        count = q.shape[2]
-        missing = 0 if mask is None else max(mask.shape[2] - count, 0)
-        if missing:
-            q = F.pad(q, (0, 0, 0, missing))
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool = False) -> Tensor:
+        """Attends and projects: q [B,H,K,D], k and v [B,H,T,D], a mask [B,1,K or 1,T] -> [B,K,d_model]."""
         if self.training:
             y = training.attention(q, k, v, mask, dropout=self.dropout, causal=causal)
         else:
             y = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=self.scale)
-        if missing:
-            y = y[:, :, :count]
-        y = layout.pack(y) if layout is not None else y.transpose(1, 2).flatten(2)  # [B,H,K,D] -> [B,K,H*D]
-        return self.out(y)
-
-
-def _gelu(x: Tensor) -> Tensor:
-    # In fp16 on a CPU the last few values of a tensor are computed by other code, and may get other bits.
-    if x.dtype == torch.float16 and x.device.type == "cpu":
-        return F.gelu(x.float()).to(x.dtype)
-    return F.gelu(x)
+        return self.out(y.transpose(1, 2).flatten(2))  # [B,H,K,D] -> [B,K,H*D]
 
 
 class FeedForward(nn.Module):
@@ -157,7 +114,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.up = nn.Linear(config.d_model, inner)
         self.down = nn.Linear(inner, config.d_model)
-        self.activation = F.relu if config.activation == "relu" else _gelu
+        self.activation = F.relu if config.activation == "relu" else F.gelu
         self.dropout = Dropout(config.activation_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -175,12 +132,12 @@ class EncoderLayer(nn.Module):
         self.ffn_norm = nn.LayerNorm(d)
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, x: Tensor, mask: Tensor | None, layout: Layout | None = None) -> Tensor:
-        """x [B,S,d_model], or packed with a layout [N,d_model] -> the same shape."""
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """x [B,S,d_model] -> the same shape."""
 
         def attend(y: Tensor) -> Tensor:
-            q, k, v = self.self_attention.split(self.self_attention.qkv(y), 3, layout)
-            return self.self_attention.attend(q, k, v, mask, layout=layout)
+            q, k, v = self.self_attention.split(self.self_attention.qkv(y), 3)
+            return self.self_attention.attend(q, k, v, mask)
 
         x = _sublayer(x, attend, self.self_norm, self.dropout, self.norm_first)
         return _sublayer(x, self.ffn, self.ffn_norm, self.dropout, self.norm_first)
@@ -199,9 +156,9 @@ class DecoderLayer(nn.Module):
         self.ffn_norm = nn.LayerNorm(d)
         self.dropout = Dropout(config.dropout)
 
-    def source_kv(self, memory: Tensor, layout: Layout | None = None) -> tuple[Tensor, Tensor]:
-        """Keys and values of the encoded source: memory [B,S,d_model], or packed -> two of [B,H,S,D]."""
-        k, v = self.cross_attention.split(self.cross_attention.kv(memory), 2, layout)
+    def source_kv(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of the encoded source: memory [B,S,d_model] -> two of [B,H,S,D]."""
+        k, v = self.cross_attention.split(self.cross_attention.kv(memory), 2)
         return k, v
 
     def forward(
@@ -213,26 +170,23 @@ class DecoderLayer(nn.Module):
         cache: Cache | None = None,
         *,
         causal: bool = True,
-        layout: Layout | None = None,
     ) -> Tensor:
-        """x [B,K,d_model], or packed with a cache or a layout [N,d_model] -> the same shape.
+        """x [B,K,d_model] -> the same shape.
 
         Without a cache, x is a whole target: attention is causal and knows no mask, or goes both ways and
         sees what the mask [B,1,1 or K,K] lets it.
         """
-        if cache is not None:
-            layout = cache.layout
 
         def attend(y: Tensor) -> Tensor:
             qkv = self.self_attention.qkv(y)
             if cache is not None:
                 return cache.attend(self.self_attention, qkv)
-            q, k, v = self.self_attention.split(qkv, 3, layout)
-            return self.self_attention.attend(q, k, v, mask, causal=causal, layout=layout)
+            q, k, v = self.self_attention.split(qkv, 3)
+            return self.self_attention.attend(q, k, v, mask, causal=causal)
 
         def attend_source(y: Tensor) -> Tensor:
-            (q,) = self.cross_attention.split(self.cross_attention.q(y), 1, layout)
-            return self.cross_attention.attend(q, *source_kv, source_mask, layout=layout)
+            (q,) = self.cross_attention.split(self.cross_attention.q(y), 1)
+            return self.cross_attention.attend(q, *source_kv, source_mask)
 
         x = _sublayer(x, attend, self.self_norm, self.dropout, self.norm_first)
         x = _sublayer(x, attend_source, self.cross_norm, self.dropout, self.norm_first)
@@ -287,16 +241,11 @@ class Encoder(SourceEncoder):
         positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         return self.encode_masked(tokens, positions, kept[:, None, None]), kept
 
-    def encode_masked(
-        self, src_tokens: Tensor, positions: Tensor, mask: Tensor | None, layout: Layout | None = None
-    ) -> Tensor:
-        """Encodes src_tokens [B,S] at the given positions and mask [B,1,1,S] -> memory [B,S,d_model].
-
-        With a layout, tokens and positions are packed, [N], and so is the memory, [N,d_model].
-        """
+    def encode_masked(self, src_tokens: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
+        """Encodes src_tokens [B,S] at the given positions and mask [B,1,1,S] -> memory [B,S,d_model]."""
         x = self.embedding(src_tokens, positions)
         for layer in self.layers:
-            x = layer(x, mask, layout)
+            x = layer(x, mask)
         return x if self.norm is None else self.norm(x)
 
 

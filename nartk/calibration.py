@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from nartk.errors import CheckpointError, OutputError, UsageError
-from nartk.files import Journal, writing
+from nartk.files import Journal, write_json, writing
 from nartk.guarantee import Guarantee
 from nartk.registry import make_strategy, options_of
 
@@ -366,8 +366,7 @@ def store(folder: Path, calibration: Calibration) -> None:
     kept = [each for each in read_calibrations(folder) if (each.strategy, each.drafter) != key]
     entries = [finite(asdict(each)) for each in (*kept, calibration)]
     with writing(folder / FILE) as file:
-        json.dump({"format": FORMAT, "calibrations": entries}, file, indent=2, allow_nan=False)
-        file.write("\n")
+        write_json(file, {"format": FORMAT, "calibrations": entries}, allow_nan=False)
 
 
 def finite(value: Any) -> Any:

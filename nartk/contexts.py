@@ -2,7 +2,7 @@
 
 It is the executable specification of the rules in nartk/passes.py, in plain Python: it knows handles and
 numbers of cells, not what a cell holds. Scorers that keep their contexts on the host derive from
-`ContextKeeper`, and find what a token sees in `Waiting.visible`.
+`Contexts`, and find what a token sees in `Waiting.visible`.
 
 Symbols: B sources, N tokens of a pass.
 """
@@ -135,10 +135,13 @@ class _Open:
 
 
 class Contexts:
-    """Lists of cells by handle, and the passes that wait. All rules are checked before anything changes."""
+    """Lists of cells by handle, and the passes that wait. All rules are checked before anything changes.
+
+    Base of scorers whose contexts live on the host: all of PassScorer but `encode`, `free` and `run`.
+    """
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+        self.limits = limits
         self._pool = CellPool()
         self._lists: Handles[list[int]] = Handles("context")
         self._open: dict[object, _Open] = {}  # passes that wait, by the key of their `Waiting`
@@ -225,8 +228,8 @@ class Contexts:
         """
         self._end_dropped()
         count = _check_arrays(work)
-        _check_range(work.tokens, "word", self._limits.words)
-        _check_range(work.positions, "position", self._limits.target)
+        _check_range(work.tokens, "word", self.limits.words)
+        _check_range(work.positions, "position", self.limits.target)
         for memory in sorted(set(_ints(work.memory))):
             memories[memory]
         contexts, parents = _ints(work.contexts), _ints(work.parents)
@@ -254,14 +257,20 @@ class Contexts:
         """Whether the pass has begun here and not ended."""
         return waiting.key in self._open
 
-    def commit(self, waiting: Waiting, kept: Sequence[int] | IntArray) -> None:
+    def commit(self, scores: Waiting | Scores, kept: Sequence[int] | IntArray) -> None:
         """Ends a pass: appends its kept tokens to their contexts, and gives the other cells back.
+
+        Args:
+            scores: What `begin` gave, or what `run` gave.
 
         Raises:
             PassError: The pass has ended, a context of a kept token is closed, or the indices form no path.
                 Nothing has then changed.
         """
         self._end_dropped()
+        waiting = scores if isinstance(scores, Waiting) else getattr(scores, "waiting", None)
+        if not isinstance(waiting, Waiting):
+            raise PassError(f"{type(scores).__name__} is not what `run` gave")
         if not self.waits(waiting):
             raise PassError("the pass has ended, or is another scorer's", fix="commit each pass once")
         work, indices = self._open[waiting.key], _ints(kept)
@@ -302,36 +311,6 @@ class Contexts:
         if context in self._waits:
             raise PassError(f"context {context} waits for `commit`", fix="commit its pass first")
         return cells
-
-
-class ContextKeeper:
-    """Base of scorers whose contexts live on the host: all of PassScorer but `encode`, `free` and `run`."""
-
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self.contexts = Contexts(limits)
-
-    def open(self, count: int) -> IntArray:
-        return self.contexts.open(count)
-
-    def fork(self, contexts: Sequence[int] | IntArray) -> IntArray:
-        return self.contexts.fork(contexts)
-
-    def truncate(self, contexts: Sequence[int] | IntArray, lengths: Sequence[int] | IntArray) -> None:
-        self.contexts.truncate(contexts, lengths)
-
-    def close(self, contexts: Sequence[int] | IntArray) -> None:
-        self.contexts.close(contexts)
-
-    def commit(self, scores: Scores, kept: Sequence[int] | IntArray) -> None:
-        waiting = getattr(scores, "waiting", None)
-        if not isinstance(waiting, Waiting):
-            raise PassError(f"{type(scores).__name__} is not what `run` gave")
-        self.contexts.commit(waiting, kept)
-
-    @property
-    def cells_in_use(self) -> int:
-        return self.contexts.cells_in_use
 
 
 def check_sources(sources: Sequence[Sequence[int]], *, longest: int, words: int) -> None:

@@ -83,6 +83,31 @@ class MissingDependencyError(NartkError):
 
 
 @contextmanager
+def requiring(message: str, extra: str) -> Iterator[None]:
+    """Turns a failed import, within, into a MissingDependencyError; `{name}` in the message is the module's.
+
+    Args:
+        extra: Of nartk, which installs what is missing.
+    """
+    try:
+        yield
+    except ImportError as error:
+        fix = f"pip install 'nartk[{extra}]'"
+        raise MissingDependencyError(message.format(name=repr(error.name)), fix=fix) from error
+
+
+@contextmanager
+def requiring_fairseq(message: str) -> Iterator[None]:
+    """The same of fairseq, whose own requirements no longer install."""
+    try:
+        with requiring(message, "train"):
+            yield
+    except MissingDependencyError as error:
+        error.fix += " && pip install --no-deps fairseq==0.12.2"
+        raise
+
+
+@contextmanager
 def requiring_torch(what: str, *, fix: str = WITHOUT_TORCH) -> Iterator[None]:
     """Turns a failed import of torch, within, into a MissingDependencyError that names `what` needs it."""
     try:

@@ -1,19 +1,41 @@
-"""All file writing goes through here, so that a crash leaves the old file or the new one, never half."""
+"""Files. All writing goes through here, so that a crash leaves the old file or the new one, never half."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import struct
+import sys
 import zlib
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from nartk.errors import OutputError, ResumeMismatchError
+from nartk.errors import InputFileError, OutputError, ResumeMismatchError
 
 _RECORD = struct.Struct("<II")  # bytes of the payload, and the CRC-32 of the payload
+
+
+STDIN = "-"  # as the name of a file
+
+
+@contextlib.contextmanager
+def reading(name: str) -> Iterator[IO[bytes]]:
+    """Opens a file, or stdin, of which an InputFileError says why it cannot be read."""
+    try:
+        with contextlib.nullcontext(sys.stdin.buffer) if name == STDIN else open(name, "rb") as file:
+            yield file
+    except OSError as error:
+        raise InputFileError(
+            f"cannot read: {error.strerror}", fix="give a readable file", where=shown(name)
+        ) from error
+
+
+def shown(name: str) -> str:
+    """A file as errors name it."""
+    return "stdin" if name == STDIN else name
 
 
 @contextlib.contextmanager
@@ -55,6 +77,12 @@ def writing(path: Path, *, binary: bool = False) -> Iterator[IO]:
         if isinstance(error, OSError):
             raise _output_error(path, error) from error
         raise
+
+
+def write_json(file: IO[str], values: Any, **settings: Any) -> None:
+    """Writes JSON for people, which ends with a line's end; `settings` are those of `json.dump`."""
+    json.dump(values, file, indent=2, **settings)
+    file.write("\n")
 
 
 class Journal:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nartk.passes import Source
@@ -132,6 +133,16 @@ class Result:
     branches: int = 0
     left_mid_batch: bool = field(default=False, compare=False)
     phases: PhaseSeconds = field(default=PhaseSeconds(), compare=False)
+
+
+COUNTS = ("passes", "drafted", "accepted", "drafter_passes", "branches")  # of a Result, which add up
+
+
+def added(results: Sequence[Result]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The sums of results: of their `COUNTS`, and of their phases, seconds."""
+    counts = {name: sum(getattr(result, name) for result in results) for name in COUNTS}
+    names = [item.name for item in fields(PhaseSeconds)]
+    return counts, {name: math.fsum(getattr(result.phases, name) for result in results) for name in names}
 
 
 @dataclass(frozen=True)

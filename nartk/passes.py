@@ -190,18 +190,18 @@ class Scores(Protocol):
         drawn_log_probs: [n] fp32, of the model itself, without temperature and cuts.
         hidden: [n,D] fp32.
 
-    What was not wanted is None.
+    What was not wanted is None, which the types leave out: nobody reads it.
     """
 
     best: IntArray
     log_probs: FloatArray
-    top: IntArray | None
-    top_log_probs: FloatArray | None
-    margins: FloatArray | None
-    given_log_probs: FloatArray | None
-    drawn: IntArray | None
-    drawn_log_probs: FloatArray | None
-    hidden: FloatArray | None
+    top: IntArray
+    top_log_probs: FloatArray
+    margins: FloatArray
+    given_log_probs: FloatArray
+    drawn: IntArray
+    drawn_log_probs: FloatArray
+    hidden: FloatArray
 
     def rows(self, index: Sequence[int] | IntArray) -> FloatArray:
         """Logits [m,V] fp32 of m scored tokens, until the pass is committed."""

@@ -30,7 +30,7 @@ from nartk.errors import (
     UsageError,
     requiring_torch,
 )
-from nartk.hypothesis import DecodeStats, Hypothesis, Request, Result
+from nartk.hypothesis import DecodeStats, Hypothesis, Request, Result, added
 from nartk.passes import Source
 from nartk.registry import (
     make_strategy,
@@ -420,21 +420,15 @@ class Model:
 def summarize(results: Sequence[Result], seconds: float) -> DecodeStats:
     """The statistics of a run that took `seconds`. Empty lines, which are not decoded, do not count."""
     decoded = [result for result in results if result.passes]
+    counts, phases = added(decoded)
     return DecodeStats(
         seconds=seconds,
         sentences=len(decoded),
         tokens=sum(len(result.hypotheses[0].tokens) for result in decoded),
-        passes=sum(result.passes for result in decoded),
-        drafted=sum(result.drafted for result in decoded),
-        accepted=sum(result.accepted for result in decoded),
-        drafter_passes=sum(result.drafter_passes for result in decoded),
-        branches=sum(result.branches for result in decoded),
         left_mid_batch=sum(result.left_mid_batch for result in decoded),
-        encode_seconds=math.fsum(result.phases.encode for result in decoded),
-        draft_seconds=math.fsum(result.phases.draft for result in decoded),
-        verify_seconds=math.fsum(result.phases.verify for result in decoded),
-        accept_seconds=math.fsum(result.phases.accept for result in decoded),
         latencies=tuple(result.seconds for result in decoded),
+        **counts,
+        **{f"{name}_seconds": spent for name, spent in phases.items()},
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ from nartk.passes import Draw, FloatArray, IntArray, Ragged, Want
 
 _WideArray = npt.NDArray[np.float64]
 _BoolArray = npt.NDArray[np.bool_]
+_UNWANTED: Any = None
 
 
 @dataclass(eq=False)
@@ -29,13 +31,13 @@ class Reading:
 
     best: IntArray
     log_probs: FloatArray
-    top: IntArray | None = None
-    top_log_probs: FloatArray | None = None
-    margins: FloatArray | None = None
-    given_log_probs: FloatArray | None = None
-    drawn: IntArray | None = None
-    drawn_log_probs: FloatArray | None = None
-    hidden: FloatArray | None = None
+    top: IntArray = _UNWANTED
+    top_log_probs: FloatArray = _UNWANTED
+    margins: FloatArray = _UNWANTED
+    given_log_probs: FloatArray = _UNWANTED
+    drawn: IntArray = _UNWANTED
+    drawn_log_probs: FloatArray = _UNWANTED
+    hidden: FloatArray = _UNWANTED
 
 
 class PassScores(Reading):
@@ -107,7 +109,7 @@ def check_want(want: Want, tokens: int, words: int) -> int:
     return count
 
 
-def read(logits: FloatArray, want: Want, hidden: FloatArray | None = None) -> Reading:
+def read(logits: FloatArray, want: Want, hidden: FloatArray = _UNWANTED) -> Reading:
     """Reads what is wanted, and was checked, from logits [n,V] and features [n,D] of the n scored tokens.
 
     Words are ranked by their logits, of equal ones the lowest id first. Log-probabilities are of the softmax

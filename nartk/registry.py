@@ -103,7 +103,7 @@ class Registry:
         yield from [each for each in self.classes.values() if each not in own]
 
     def find(self, name: str) -> type:
-        """The class declared as `name`.
+        """The class declared as `name`. Where modules are named as what they declare, no other is imported.
 
         Raises:
             UnknownStrategyError: There is none; it names the nearest ones.
@@ -180,28 +180,13 @@ DRAFTERS = Registry("drafter", "nartk.decoders.drafters", "nartk.drafters")
 METRICS = Registry("metric", "nartk.metrics", "nartk.metrics")
 
 
-def register_decoder(name: str) -> Callable[[T], T]:
-    """Makes a class a frozen dataclass of options and registers it as the strategy `name`.
+# Each makes a class a frozen dataclass of options and registers it under a name. A strategy's class states
+# its `promise` and the protocol, or protocols, it `needs`, and has a method `run`; a drafter's is a
+# `nartk.decoders.loop.drafter.DrafterOptions`, a metric's a `nartk.metrics.metric.Metric`.
+register_decoder, register_drafter, register_metric = DECODERS.register, DRAFTERS.register, METRICS.register
 
-    The class states its ``promise`` and the protocol, or protocols, it ``needs``, and has a method ``run``.
-    """
-    return DECODERS.register(name)
-
-
-def register_drafter(name: str) -> Callable[[T], T]:
-    """Makes a class a frozen dataclass of options and registers it as the drafter `name`.
-
-    The class is a `nartk.decoders.loop.drafter.DrafterOptions`.
-    """
-    return DRAFTERS.register(name)
-
-
-def register_metric(name: str) -> Callable[[T], T]:
-    """Makes a class a frozen dataclass of options and registers it as the metric `name`.
-
-    The class is a `nartk.metrics.metric.Metric`.
-    """
-    return METRICS.register(name)
+# Of strategies, as `Registry` has them.
+strategy_class, options_of, make_strategy = DECODERS.find, DECODERS.options, DECODERS.make
 
 
 def strategies() -> dict[str, Promise]:
@@ -210,26 +195,6 @@ def strategies() -> dict[str, Promise]:
     Without torch, those that need it are left out.
     """
     return {name: cls.promise for name, cls in DECODERS.all().items()}  # type: ignore[attr-defined]
-
-
-def strategy_class(name: str) -> type:
-    """The class registered as `name`. No other strategy is imported, if there is one of that name.
-
-    Raises:
-        UnknownStrategyError: There is none; it names the nearest ones.
-        MissingDependencyError: It needs torch, which is not installed.
-    """
-    return DECODERS.find(name)
-
-
-def options_of(name: str) -> dict[str, dataclasses.Field]:
-    """The options of a strategy by name, each with its default, type and help."""
-    return DECODERS.options(name)
-
-
-def make_strategy(name: str, options: Mapping[str, Any]) -> Any:
-    """A strategy with its options checked: unknown names, types, choices and bounds are UsageErrors."""
-    return DECODERS.make(name, options)
 
 
 def protocols(strategy: Any) -> tuple[type, ...]:

@@ -133,19 +133,13 @@ class Vocab:
 
     def require_equal(self, other: Vocab, mine: str, theirs: str) -> None:
         """Raises VocabMismatchError, naming the first differing id, unless both are the same."""
+        pairs = enumerate(zip(self.words, other.words, strict=False))
         if self.specials != other.specials:
-            raise VocabMismatchError(
-                f"{mine} has {self.specials}, {theirs} {other.specials}",
-                fix="use models trained with the same dictionary",
-            )
-        for i, (a, b) in enumerate(zip(self.words, other.words, strict=False)):
-            if a != b:
-                raise VocabMismatchError(
-                    f"{mine} and {theirs} differ at id {i}: {a!r} and {b!r}",
-                    fix="use models trained with the same dictionary",
-                )
-        if len(self) != len(other):
-            raise VocabMismatchError(
-                f"{mine} has {len(self)} words and {theirs} has {len(other)}",
-                fix="use models trained with the same dictionary",
-            )
+            found = f"{mine} has {self.specials}, {theirs} {other.specials}"
+        elif (at := next((i for i, (a, b) in pairs if a != b), None)) is not None:
+            found = f"{mine} and {theirs} differ at id {at}: {self.words[at]!r} and {other.words[at]!r}"
+        elif len(self) != len(other):
+            found = f"{mine} has {len(self)} words and {theirs} has {len(other)}"
+        else:
+            return
+        raise VocabMismatchError(found, fix="use models trained with the same dictionary")

@@ -693,7 +693,7 @@ def test_quality_is_measured_with_speed(
             2,
             "no metric 'blue'. Fix: did you mean 'bleu'? choose from bleu, chrf, ",
         ),
-        ("--ref {nowhere}", 2, "cannot read: No such file or directory. Fix: name a readable file"),
+        ("--ref {nowhere}", 2, "cannot read: No such file or directory. Fix: give a readable file"),
         ("--ref {short}", 4, "has 3 sentences, but "),
         ("--metric chrf", 2, "the following arguments are required: --ref"),
         ("--strategies verify", 2, "strategy 'verify' reads drafts, and none are given. Fix: give them with"),

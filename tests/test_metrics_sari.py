@@ -149,7 +149,7 @@ def test_a_copy_of_the_only_reference_that_adds_no_word() -> None:
     assert [result.parts[name] for name in ("add", "keep", "delete")] == pytest.approx([75, 100, 100])
 
 
-@pytest.mark.parametrize(("output", "printed"), zip(OUTPUTS, OF_THE_SCRIPT, strict=True))
+@pytest.mark.parametrize(("output", "printed"), list(zip(OUTPUTS, OF_THE_SCRIPT, strict=True)))
 def test_the_authors_script_takes_means_of_ratios(output: str, printed: float) -> None:
     script = _twin(SOURCE, REFERENCES, output, deletion="precision", mean_of_ratios=True)
     assert float(script) == pytest.approx(printed, abs=1e-10)

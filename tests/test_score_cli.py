@@ -197,7 +197,7 @@ def test_refuses_files_that_cannot_be_read(
     absent = str(tmp_path / "absent")
     assert _fails(capsys, 2, "chrf", absent, "--ref", absent) == (
         f"nartk: error[E201 InputFile] {absent}: cannot read: No such file or directory. "
-        "Fix: name a readable file."
+        "Fix: give a readable file."
     )
     broken = write("broken", b"fine\n\xff\n")
     assert f"{broken}:2: byte 0xff is not UTF-8" in _fails(capsys, 2, "bleu", broken, "--ref", broken)

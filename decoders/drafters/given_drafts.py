@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from nartk.decoders.drafters.aligned_text import AlignedText, Spelling, aligned_position
 from nartk.decoders.loop.drafter import Draft, PlainDrafter
 from nartk.decoders.loop.rows import Row
@@ -27,16 +25,11 @@ class GivenDrafts(PlainDrafter):
         self.spelt, self.max_draft, self.nodes = spelt, max_draft, nodes
         self.words = len(spelt.begins) - 1
 
-    def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[list[AlignedText]]:
-        return [[self._text(draft) for draft in request.drafts] for request in requests]
+    def begin(self, request: Request) -> list[AlignedText]:
+        known = ([word if 0 <= word < self.words else -1 for word in draft] for draft in request.drafts)
+        return list(map(AlignedText, known))
 
-    def _text(self, draft: Sequence[int]) -> AlignedText:
-        return AlignedText([word if 0 <= word < self.words else -1 for word in draft])
-
-    def draft(self, rows: Sequence[Row], budgets: Sequence[int]) -> list[Draft]:
-        return [self._draft(row) for row in rows]
-
-    def _draft(self, row: Row) -> Draft:
+    def propose(self, row: Row, budget: int) -> Draft:
         output = row.tokens
         ranked: list[tuple[int, AlignedText]] = []
         for text in row.state:
@@ -48,7 +41,10 @@ class GivenDrafts(PlainDrafter):
             if position < len(text.words):
                 ranked.append((worth, text))
         ranked.sort(key=lambda pair: -pair[0])  # stable
-        drafts = [Draft(self._rest(text)) for _, text in ranked]
+        drafts = [
+            Draft(text.following(text.cursor, self.max_draft if self.max_draft else len(text.words)))
+            for _, text in ranked
+        ]
         if not drafts:
             return Draft()
         if not self.nodes:
@@ -56,6 +52,3 @@ class GivenDrafts(PlainDrafter):
         if len(drafts) == 1:
             return Draft(drafts[0].tokens[: self.nodes])
         return merged(drafts, most=self.nodes)
-
-    def _rest(self, text: AlignedText) -> list[int]:
-        return text.following(text.cursor, self.max_draft if self.max_draft else len(text.words))

@@ -81,10 +81,7 @@ class NgramCache(PlainDrafter):
         self.young: dict[Gram, Occurrence] = {}
         self.old: dict[Gram, Occurrence] = {}
 
-    def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[Texts]:
-        return [self._start(request) for request in requests]
-
-    def _start(self, request: Request) -> Texts:
+    def begin(self, request: Request) -> Texts:
         texts = Texts(self.texts + 1)
         self.texts += 2
         targets, (words,) = self.targets, texts_of([request.source])
@@ -93,10 +90,7 @@ class NgramCache(PlainDrafter):
             self._record(texts, texts.rank - 1, source, position)
         return texts
 
-    def draft(self, rows: Sequence[Row], budgets: Sequence[int]) -> list[Draft]:
-        return [self._draft(row, budget) for row, budget in zip(rows, budgets, strict=True)]
-
-    def _draft(self, row: Row, budget: int) -> Draft:
+    def propose(self, row: Row, budget: int) -> Draft:
         texts, most = row.state, min(budget, self.max_draft)
         self._follow(row)
         if most <= 0:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from nartk.architectures import architectures
-from nartk.decoders.loop.drafter import DrafterOptions
+from nartk.decoders.drafters.lattice import Lattice
+from nartk.decoders.loop.drafter import Draft, DrafterOptions, PlainDrafter
 from nartk.errors import StrategyMismatchError
+from nartk.hypothesis import Request
+from nartk.passes import IntArray
 from nartk.registry import DRAFTERS, option, protocols, speaks
 
 
@@ -22,6 +25,36 @@ class ParallelDrafts(DrafterOptions):
     tree: int = option(
         0, "tokens that are drafted beside the best draft, where it may go on otherwise; 0: none", low=0
     )
+
+
+class ReadOnce(PlainDrafter):
+    """Base of drafters that read a source once: it is encoded, read and freed when its row starts.
+
+    Args:
+        longest: Most tokens of a draft.
+        nodes: Most tokens beside the best draft; 0: a chain.
+    """
+
+    def __init__(self, scorer: Any, *, longest: int, nodes: int) -> None:
+        self.scorer, self.longest, self.nodes = scorer, longest, nodes
+
+    def read(self, memory: IntArray) -> list[Any]:
+        """The states of new rows, of encoded sources [B]."""
+        raise NotImplementedError
+
+    def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[Any]:
+        own = self.scorer.encode([request.source for request in requests])
+        try:
+            return self.read(own)
+        finally:
+            self.scorer.free(own)
+
+    def along(self, lattice: Lattice, node: int, budget: int) -> Draft:
+        """The draft from a node on, and where drafts branch what else may be there."""
+        longest = min(self.longest, budget)
+        if self.nodes:
+            return lattice.tree(node, longest=longest, levels=budget, nodes=self.nodes)
+        return Draft(lattice.path(node, longest))
 
 
 def declared_for(scorer: Any) -> type[ParallelDrafts]:

@@ -68,8 +68,6 @@ class BlockDrafter(PlainDrafter):
         for count, budget in zip(counts, budgets, strict=True):
             tokens = self._up_to_eos(best[begin : begin + count])
             if self.nodes and count:
-                assert scores.top is not None
-                assert scores.top_log_probs is not None
                 part = slice(begin, begin + len(tokens))
                 draft = self._tree(tokens, scores.top[part], scores.top_log_probs[part], budget)
             else:

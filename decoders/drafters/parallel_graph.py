@@ -12,11 +12,10 @@ from typing import ClassVar
 import numpy as np
 
 from nartk.decoders.drafters.lattice import BRANCHES, Lattice, Option, likeliest_pairs
-from nartk.decoders.drafters.parallel import ParallelDrafts
+from nartk.decoders.drafters.parallel import ParallelDrafts, ReadOnce
 from nartk.decoders.graphs.graph import read_words
-from nartk.decoders.loop.drafter import Draft, Drafter, PlainDrafter
+from nartk.decoders.loop.drafter import Draft, Drafter
 from nartk.decoders.loop.rows import Row
-from nartk.hypothesis import Request
 from nartk.parallel import GraphScorer
 from nartk.passes import FloatArray, IntArray
 from nartk.registry import register_drafter
@@ -69,32 +68,18 @@ class GraphDrafts(ParallelDrafts):
         return GraphDrafter(scorer, longest=self.block_size, nodes=self.tree)
 
 
-class GraphDrafter(PlainDrafter):
+class GraphDrafter(ReadOnce):
     """Goes on along the lookahead path from the vertex at which the likeliest path ends that says the output.
 
     It is the vertex v with the largest f(t, v) = P(y_t|v) * max over u of f(t-1, u) P(v|u), which is the
     forward pass of Huang et al. 2022 (arXiv:2205.07459, section 3.4) with a maximum in the place of the sum.
     So that some path says whatever is accepted, a path may go from any vertex to any, and vertex 0 may say
     any word, at the cost of `JUMP`. A tree's other paths are the likeliest pairs of an edge and a word.
-
-    Nothing is held of the model: sources are encoded, read and freed when rows start.
-
-    Args:
-        longest: Most tokens of a draft.
-        nodes: Most tokens beside the best draft; 0: a chain.
     """
 
-    def __init__(self, scorer: GraphScorer, *, longest: int, nodes: int) -> None:
-        self.scorer, self.longest, self.nodes = scorer, longest, nodes
+    scorer: GraphScorer
 
-    def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[GraphState]:
-        own = self.scorer.encode([request.source for request in requests])
-        try:
-            return self._read(own)
-        finally:
-            self.scorer.free(own)
-
-    def _read(self, memory: IntArray) -> list[GraphState]:
+    def read(self, memory: IntArray) -> list[GraphState]:
         graphs = self.scorer.graphs(memory)
         words, log_probs = read_words(self.scorer, graphs.features, graphs.begins + graphs.sizes - 1, _WORDS)
         words[graphs.begins], log_probs[graphs.begins] = -1, -np.inf
@@ -119,16 +104,9 @@ class GraphDrafter(PlainDrafter):
         drafts = Lattice.of(drafted, following.tolist(), options)
         return GraphState(np.maximum(links, np.float32(JUMP)), words, log_probs, others, drafts, forward)
 
-    def draft(self, rows: Sequence[Row], budgets: Sequence[int]) -> list[Draft]:
-        pairs = zip(rows, budgets, strict=True)
-        return [self._draft(row.state, row.tokens, budget) for row, budget in pairs]
-
-    def _draft(self, state: GraphState, output: Sequence[int], budget: int) -> Draft:
-        state.follow(output)
-        vertex, longest = int(state.forward.argmax()), min(self.longest, budget)
-        if self.nodes:
-            draft = state.drafts.tree(vertex, longest=longest, levels=budget, nodes=self.nodes)
-        else:
-            draft = Draft(state.drafts.path(vertex, longest))
+    def propose(self, row: Row, budget: int) -> Draft:
+        state: GraphState = row.state
+        state.follow(row.tokens)
+        draft = self.along(state.drafts, int(state.forward.argmax()), budget)
         draft.passes, state.passes = state.passes, 0
         return draft

@@ -16,10 +16,9 @@ import numpy as np
 
 from nartk.decoders.drafters.aligned_text import AlignedText, aligned_position, spelling
 from nartk.decoders.drafters.lattice import BRANCHES, Lattice, Option, likeliest_pairs, options_of
-from nartk.decoders.drafters.parallel import ParallelDrafts
-from nartk.decoders.loop.drafter import Draft, Drafter, PlainDrafter
+from nartk.decoders.drafters.parallel import ParallelDrafts, ReadOnce
+from nartk.decoders.loop.drafter import Draft, Drafter
 from nartk.decoders.loop.rows import Row
-from nartk.hypothesis import Request
 from nartk.parallel import Canvas, CanvasScorer, FrameScorer, ParallelScorer, always_banned
 from nartk.passes import FloatArray, IntArray, Want
 from nartk.registry import register_drafter
@@ -44,30 +43,19 @@ class PredictedText:
     passes: int = 1
 
 
-class TextDrafter(PlainDrafter):
+class TextDrafter(ReadOnce):
     """Base of drafters that copy what a model predicted, from where the aligned rule finds the output.
 
-    Nothing is held of the model: sources are encoded, read and freed when rows start.
-
-    Args:
-        longest: Most tokens of a draft.
-        nodes: Most tokens beside the best draft; 0: a chain.
+    Attributes:
+        others: Words that may be listed beside those that are options.
     """
 
+    others: ClassVar[int] = 1
+
     def __init__(self, scorer: ParallelScorer, *, longest: int, nodes: int) -> None:
-        self.source, self.longest, self.nodes = scorer, longest, nodes
+        super().__init__(scorer, longest=longest, nodes=nodes)
         self.vocab, self.spelt = scorer.vocab, spelling(scorer.vocab)
-
-    def read(self, memory: IntArray) -> list[PredictedText]:
-        """What the model predicts for encoded sources [B]."""
-        raise NotImplementedError
-
-    def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[PredictedText]:
-        own = self.source.encode([request.source for request in requests])
-        try:
-            return self.read(own)
-        finally:
-            self.source.free(own)
+        self.top = min(BRANCHES + self.others, len(scorer.vocab)) if nodes else 0
 
     def predicted(self, words: list[int], options: Sequence[Sequence[Option]] | None) -> PredictedText:
         """Words, and what may be at each position [P] where drafts branch."""
@@ -75,21 +63,17 @@ class TextDrafter(PlainDrafter):
         lattice = None if options is None else Lattice.of(whole, range(1, len(whole) + 1), options)
         return PredictedText(whole, AlignedText(words), lattice)
 
-    def draft(self, rows: Sequence[Row], budgets: Sequence[int]) -> list[Draft]:
-        pairs = zip(rows, budgets, strict=True)
-        return [self._draft(row.state, row.tokens, budget) for row, budget in pairs]
-
-    def _draft(self, text: PredictedText, output: Sequence[int], budget: int) -> Draft:
+    def propose(self, row: Row, budget: int) -> Draft:
+        text, output = row.state, row.tokens
         aligned, position = text.aligned, 0
         if output:
             aligned.match(output)
             position, _ = aligned_position(aligned, self.spelt, output)
         aligned.move(position, output)
-        longest = min(self.longest, budget)
         if text.lattice is None:
-            draft = Draft(text.words[position : position + max(0, longest)])
+            draft = Draft(text.words[position : position + max(0, min(self.longest, budget))])
         else:
-            draft = text.lattice.tree(position, longest=longest, levels=budget, nodes=self.nodes)
+            draft = self.along(text.lattice, position, budget)
         draft.passes, text.passes = text.passes, 0
         return draft
 
@@ -107,10 +91,7 @@ class CanvasDrafts(ParallelDrafts):
 class CanvasDrafter(TextDrafter):
     """Fills the canvas of the likeliest length once."""
 
-    def __init__(self, scorer: CanvasScorer, *, longest: int, nodes: int) -> None:
-        super().__init__(scorer, longest=longest, nodes=nodes)
-        self.scorer = scorer
-        self.top = min(BRANCHES + 1, len(scorer.vocab)) if nodes else 0
+    scorer: CanvasScorer
 
     def read(self, memory: IntArray) -> list[PredictedText]:
         scorer, vocab = self.scorer, self.vocab
@@ -130,8 +111,6 @@ class CanvasDrafter(TextDrafter):
         for begin, positions in zip(begins, only, strict=False):
             part, options = slice(begin, begin + len(positions)), None
             if self.nodes:
-                assert scores.top is not None
-                assert scores.top_log_probs is not None
                 options = _options(scores.top[part], scores.top_log_probs[part], vocab.eos)
             texts.append(self.predicted(best[part], options))
         return texts
@@ -154,10 +133,8 @@ class FrameDrafter(TextDrafter):
     nothing, or go on with the word of the likeliest labels' run; then what the text has after that frame.
     """
 
-    def __init__(self, scorer: FrameScorer, *, longest: int, nodes: int) -> None:
-        super().__init__(scorer, longest=longest, nodes=nodes)
-        self.scorer = scorer
-        self.top = min(BRANCHES + 2, len(scorer.vocab)) if nodes else 0  # the blank may be among them
+    scorer: FrameScorer
+    others = 2  # the blank may be among them
 
     def read(self, memory: IntArray) -> list[PredictedText]:
         vocab, blank = self.vocab, self.scorer.blank
@@ -179,13 +156,10 @@ class FrameDrafter(TextDrafter):
             words = self._words(labels)
             options = None
             if self.nodes:
-                assert scores.top is not None
-                assert scores.top_log_probs is not None
                 top, log_probs = scores.top[part], scores.top_log_probs[part]
                 if blank is None:
                     options = _options(top[: len(words)], log_probs[: len(words)], vocab.eos)
                 else:
-                    assert scores.given_log_probs is not None
                     quiet = scores.given_log_probs[part]
                     options = frame_options(labels, top, log_probs, quiet, blank=blank, eos=vocab.eos)
             texts.append(self.predicted(words, options))

@@ -78,19 +78,15 @@ class SourceCopy(PlainDrafter):
         self.targets = source_to_target.tolist()
         self.spelt, self.max_draft = spelt, max_draft
 
-    def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[AlignedText]:
-        return [self.text(request) for request in requests]
-
-    def text(self, request: Request) -> AlignedText:
+    def begin(self, request: Request) -> AlignedText:
         """A request's source, which an output copies."""
         targets, (words,) = self.targets, texts_of([request.source])
         return AlignedText([targets[word] for word in words[:-1]])
 
-    def draft(self, rows: Sequence[Row], budgets: Sequence[int]) -> list[Draft]:
-        pairs = zip(rows, budgets, strict=True)
-        return [Draft(self.propose(row.state, row.tokens, budget)) for row, budget in pairs]
+    def propose(self, row: Row, budget: int) -> Draft:
+        return Draft(self.following(row.state, row.tokens, budget))
 
-    def propose(self, text: AlignedText, output: Sequence[int], budget: int) -> list[int]:
+    def following(self, text: AlignedText, output: Sequence[int], budget: int) -> list[int]:
         """At most so many words that may follow an output, whose position in the text it moves."""
         position: int | None = 0
         if output:

@@ -15,7 +15,6 @@ from nartk.decoders.loop.acceptance import Verdict, Verified
 from nartk.decoders.loop.drafter import Draft, Drafter, DrafterOptions, PlainDrafter
 from nartk.decoders.loop.rows import Row
 from nartk.decoders.loop.trees import parse_shape
-from nartk.hypothesis import Request
 from nartk.passes import ROOT, IntArray, PassScorer, Want
 from nartk.registry import option, register_drafter
 
@@ -98,20 +97,12 @@ class TokenRecycling(PlainDrafter):
         self.want = Want(top=min(k, words))
         self.matrix = AdjacencyMatrix(words, self.want.top)
 
-    def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[None]:
-        return [None] * len(requests)
-
-    def draft(self, rows: Sequence[Row], budgets: Sequence[int]) -> list[Draft]:
-        drafts = []
-        for row, budget in zip(rows, budgets, strict=True):
-            last = row.tokens[-1] if row.tokens else self.start_token
-            most = min(budget, self.max_draft)
-            drafts.append(self._tree(last, most) if self.shape else Draft(self._chain([last], most)))
-        return drafts
+    def propose(self, row: Row, budget: int) -> Draft:
+        last, most = row.tokens[-1] if row.tokens else self.start_token, min(budget, self.max_draft)
+        return self._tree(last, most) if self.shape else Draft(self._chain([last], most))
 
     def observe(self, rows: Sequence[Row], verdicts: Sequence[Verdict], verified: Verified) -> None:
         top = verified.scores.top
-        assert top is not None
         self.matrix.record(verified.work.tokens, top[:, : self.want.top])
 
     def _tree(self, last: int, most: int) -> Draft:

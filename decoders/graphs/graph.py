@@ -35,9 +35,6 @@ def read_words(
     given = np.full(len(features), -1, np.int32)
     given[ends] = vocab.eos
     scores = scorer.words(features, Want(banned=banned, top=min(count, len(vocab)), given=given))
-    assert scores.top is not None
-    assert scores.top_log_probs is not None
-    assert scores.given_log_probs is not None
     words, log_probs = scores.top.copy(), scores.top_log_probs.copy()
     words[ends], log_probs[ends] = -1, -np.inf
     words[ends, 0], log_probs[ends, 0] = vocab.eos, scores.given_log_probs[ends]

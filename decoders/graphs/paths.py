@@ -52,7 +52,13 @@ class OnePath(Native):
         graphs = scorer.graphs(memory)
         paths, words = (self._joint if self.joint else self._edges_first)(scorer, graphs, requests)
         parts = zip(graphs.split(graphs.features), graphs.links, paths, words, strict=True)
-        return [self._found(scorer, *part) for part in parts]
+        found = []
+        for features, links, path, chosen in parts:
+            output = spell(links, path, *chosen, merge_repeats=self.merge_repeats)
+            output = replace(output, score=output.score / self.penalty(len(path) - 1))
+            graph = partial(trace_graph, scorer, features, links, path, chosen[0].tolist())
+            found.append(Found([output], graph=graph))
+        return found
 
     def _edges_first(
         self, scorer: GraphScorer, graphs: Graphs, requests: Sequence[Request]
@@ -82,15 +88,3 @@ class OnePath(Native):
             paths.append(path)
             chosen.append((words[path[1:]], log_probs[path[1:]]))
         return paths, chosen
-
-    def _found(
-        self,
-        scorer: GraphScorer,
-        features: FloatArray,
-        links: FloatArray,
-        path: list[int],
-        words: tuple[IntArray, FloatArray],
-    ) -> Found:
-        output = spell(links, path, *words, merge_repeats=self.merge_repeats)
-        output = replace(output, score=output.score / self.penalty(len(path) - 1))
-        return Found([output], graph=partial(trace_graph, scorer, features, links, path, words[0].tolist()))

@@ -143,7 +143,6 @@ class RowConstraints:
         """The word [N] that is output after each token of a pass, and its log-probability."""
         words, log_probs = self.chosen(scores, rows)
         if self.are_forcing:
-            assert scores.given_log_probs is not None
             given = scores.given_log_probs.tolist()
             for i, word in enumerate(word for row in rows for word in forced_words(row)):
                 if word >= 0:
@@ -157,14 +156,10 @@ class RowConstraints:
         """
         found: Scores | Reading = scores
         if self.rules.are_penalizing:
-            assert scores.top is not None
             _, penalized = self.penalized(scores, rows)
             found = read(penalized, self.want(Want(top=scores.top.shape[1]), rows))
         top, log_probs = found.top, found.top_log_probs
-        assert top is not None
-        assert log_probs is not None
         if self.are_forcing:
-            assert found.given_log_probs is not None
             forced = np.array([word for row in rows for word in forced_words(row)], np.int32)
             inside = forced >= 0
             top, log_probs = top.copy(), log_probs.copy()

@@ -104,9 +104,25 @@ def of_verifier() -> list[str]:
 
 
 class PlainDrafter:
-    """Base of drafters that hold nothing which must be given back, and learn from outputs alone."""
+    """Base of drafters that hold nothing which must be given back, and learn from outputs alone.
+
+    A subclass begins and drafts row by row, in `begin` and `propose`, or for all rows at once.
+    """
 
     want = Want()
+
+    def begin(self, request: Request) -> State:
+        """The state of a new row."""
+
+    def propose(self, row: Row, budget: int) -> Draft:
+        """What may follow a row's output, of so many levels, 0 and more."""
+        raise NotImplementedError
+
+    def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[State]:
+        return [self.begin(request) for request in requests]
+
+    def draft(self, rows: Sequence[Row], budgets: Sequence[int]) -> list[Draft]:
+        return [self.propose(row, budget) for row, budget in zip(rows, budgets, strict=True)]
 
     def observe(self, rows: Sequence[Row], verdicts: Sequence[Verdict], verified: Verified) -> None:
         """Nothing: `Row.tokens` says it all."""

@@ -53,15 +53,11 @@ class RowDraws(RowConstraints):
 
     def chosen(self, scores: Scores, rows: Sequence[Drafting]) -> tuple[list[int], list[float]]:
         """The drawn words, and their log-probabilities under the model itself."""
-        assert scores.drawn is not None
-        assert scores.drawn_log_probs is not None
         if not self.rules.are_penalizing:
             return scores.drawn.tolist(), scores.drawn_log_probs.tolist()
         logits, penalized = self.penalized(scores, rows)
         drawn = read(penalized, self.want(Want(), rows)).drawn
-        assert drawn is not None
         given = read(logits, Want(given=drawn)).given_log_probs
-        assert given is not None
         return drawn.tolist(), given.tolist()
 
     def _draw(self, rows: Sequence[Drafting]) -> Draw:

@@ -19,7 +19,7 @@ from nartk.decoders.loop.length import EVERYTHING, IDLE, DraftLength, Plan
 from nartk.decoders.loop.packing import last_tokens, packed
 from nartk.decoders.loop.results import branches, outcomes_of, result_of, traced
 from nartk.decoders.loop.rows import NO_DRAFT, Batch, Row
-from nartk.decoders.strategy import Strategy
+from nartk.decoders.strategy import Batching, Strategy
 from nartk.guarantee import IDENTICAL
 from nartk.hypothesis import PhaseSeconds, Request, Result
 from nartk.passes import Pass, PassScorer, Scores, Want
@@ -53,26 +53,19 @@ class DraftAndVerify(Strategy):
         """What chooses the words that are output: the best ones that keep to the constraints."""
         return RowConstraints(self.constraints(vocab), vocab.eos, are_forcing)
 
-    def run(
-        self,
-        scorer: PassScorer,
-        requests: Sequence[Request],
-        *,
-        batch_size: int,
-        max_tokens: int | None = None,
-        trace: bool = False,
+    def results(
+        self, scorer: PassScorer, requests: Sequence[Request], batching: Batching
     ) -> Iterator[Result]:
-        self.check_auxiliary()
         loop = Loop(
             scorer,
             self.make_drafter(scorer),
             self.acceptance(),
             self.choice(scorer.vocab, are_forcing=any(request.prefix for request in requests)),
             length=self.draft_length(),
-            trace=trace,
+            trace=batching.trace,
             clock=perf_counter,
         )
-        yield from loop.run(requests, batch_size=batch_size, max_tokens=max_tokens)
+        return loop.run(requests, batch_size=batching.size, max_tokens=batching.max_tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +194,7 @@ class Loop:
 
     def _emit(self, rows: list[Row], verdicts: list[Verdict], scores: Scores) -> None:
         """Appends what each verdict outputs, and counts it."""
-        if self.trace and scores.margins is not None:
+        if self.trace:
             margins = scores.margins.tolist()
             for row, verdict in zip(rows, verdicts, strict=True):
                 row.trace += traced(row, verdict, margins)

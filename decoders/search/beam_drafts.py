@@ -63,13 +63,13 @@ class BeamDrafter:
 
     def start(self, request: Request) -> AlignedText | None:
         """The state of a sentence's first hypothesis; those that come from it get copies."""
-        return None if self.copy is None else self.copy.text(request)
+        return None if self.copy is None else self.copy.begin(request)
 
     def draft(self, beam: Beam) -> Draft:
         """What may follow a hypothesis."""
         chain: list[int] = []
         if self.copy is not None:
-            chain = self.copy.propose(beam.state, beam.tokens, self.max_draft)
+            chain = self.copy.following(beam.state, beam.tokens, self.max_draft)
         if self.adjacency is None:
             return Draft(self._without_eos(chain))
         last = self._last(beam)

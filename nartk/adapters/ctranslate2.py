@@ -10,19 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from nartk.adapters.names import position_table
-from nartk.errors import MissingDependencyError
+from nartk.errors import requiring
 from nartk.models.transformer import Embedding, Transformer
 from nartk.vocab import Vocab
 
 
 def import_ctranslate2() -> Any:
     """Imports `ctranslate2`; a MissingDependencyError if it is not installed."""
-    try:
+    with requiring("the module {name} is not installed", "peers"):
         import ctranslate2
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            f"the module {error.name!r} is not installed", fix="pip install 'nartk[peers]'"
-        ) from error
     return ctranslate2
 
 

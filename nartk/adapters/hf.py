@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from nartk.adapters.names import fairseq_names, position_table
-from nartk.errors import MissingDependencyError, UnsupportedCheckpointError
+from nartk.errors import UnsupportedCheckpointError, requiring
 from nartk.models.transformer import Transformer
 from nartk.vocab import Vocab
 
@@ -43,12 +43,9 @@ def import_transformers() -> ModuleType:
     if hidden:
         sys.modules["torchaudio"] = None  # type: ignore[assignment]
     try:
-        import transformers
-        import transformers.audio_utils
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            f"the module {error.name!r} is not installed", fix="pip install 'nartk[peers]'"
-        ) from error
+        with requiring("the module {name} is not installed", "peers"):
+            import transformers
+            import transformers.audio_utils
     finally:
         if hidden:
             del sys.modules["torchaudio"]

@@ -23,23 +23,14 @@ _MOST_POSITIONS = 100_000  # tokens
 SOURCE_WORDS = "encoder_embedding.words.weight"
 TARGET_WORDS = ("decoder_embedding.words.weight", "output.weight")
 
-_BIG = {
-    "d_model": 1024,
-    "encoder_ffn": 4096,
-    "decoder_ffn": 4096,
-    "encoder_heads": 16,
-    "decoder_heads": 16,
-    "dropout": 0.3,
-}
-TINY = {
-    "d_model": 64,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_ffn": 256,
-    "decoder_ffn": 256,
-    "encoder_heads": 4,
-    "decoder_heads": 4,
-}
+
+def both(**settings: int) -> dict[str, Any]:
+    """Settings of the encoder and the decoder: of ``layers=2``, ``encoder_layers`` and ``decoder_layers``."""
+    return {f"{side}_{name}": value for name, value in settings.items() for side in ("encoder", "decoder")}
+
+
+_BIG = {"d_model": 1024, **both(ffn=4096, heads=16), "dropout": 0.3}
+TINY = {"d_model": 64, **both(layers=2, ffn=256, heads=4)}
 
 C = TypeVar("C", bound="TransformerConfig")
 

@@ -11,20 +11,18 @@ import contextlib
 import json
 import math
 import multiprocessing
-import resource
 import statistics
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from nartk.bench.worker import MB, peak_mb, reset_peak
 from nartk.models.dag import dag_log_likelihood
 
-_MB = 1_000_000  # bytes
 _WIDE_MATCH = 3.0  # nats, the standard deviation of the random words' scores
 _ONE_PASS = 600  # seconds, after which a process counts as lost
 
@@ -73,41 +71,20 @@ def _serve(pipe: Connection, name: str, shape: tuple[int, int, int], device: str
         while pipe.recv():
             match.grad = links.grad = None
             _wait(cuda)
-            before = _start_counting(cuda)
+            reset_peak(cuda=cuda)
+            before = peak_mb(cuda=cuda)
             start = time.perf_counter()
             value = IMPLEMENTATIONS[name](match, links, *lengths)
             value.sum().backward()
             _wait(cuda)
             seconds = time.perf_counter() - start
-            pipe.send((seconds, _peak(cuda) - before, value.detach().double().sum().item()))
+            pipe.send((seconds, peak_mb(cuda=cuda) - before, value.detach().double().sum().item()))
             del value
 
 
 def _wait(cuda: bool) -> None:
     if cuda:
         torch.cuda.synchronize()
-
-
-def _start_counting(cuda: bool) -> float:
-    """Forgets the peak of memory so far; gives the MB in use."""
-    if cuda:
-        torch.cuda.reset_peak_memory_stats()
-        return torch.cuda.memory_allocated() / _MB
-    # Linux alone has this; elsewhere the peak is that since the process began.
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-    return _peak(cuda)
-
-
-def _peak(cuda: bool) -> float:
-    """The peak of resident memory, or of what torch took on the GPU, in MB."""
-    if cuda:
-        return torch.cuda.max_memory_allocated() / _MB
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024 / _MB
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / _MB
 
 
 def measure(shape: tuple[int, int, int], *, device: str, rounds: int, threads: int) -> dict[str, Any]:
@@ -147,7 +124,7 @@ def measure(shape: tuple[int, int, int], *, device: str, rounds: int, threads: i
     return {
         "shape": list(shape),
         "speedup": statistics.median(p / o for p, o in zip(seconds["plain"], seconds["nartk"], strict=True)),
-        "memory": peak_mb["plain"] / max(peak_mb["nartk"], 1 / _MB),
+        "memory": peak_mb["plain"] / max(peak_mb["nartk"], 1 / MB),
         "seconds": {name: statistics.median(found) for name, found in seconds.items()},
         "peak_mb": peak_mb,
         "difference": abs(ours - plain) / abs(plain),

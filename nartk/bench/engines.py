@@ -20,7 +20,7 @@ import torch
 from nartk.architectures import architecture
 from nartk.bench.work import Job
 from nartk.checkpoint import Checkpoint, load_checkpoint
-from nartk.errors import MissingDependencyError, NartkError, StrategyMismatchError, UsageError
+from nartk.errors import NartkError, StrategyMismatchError, UsageError, requiring_fairseq
 from nartk.hypothesis import Result
 from nartk.models.reference import DTYPES
 from nartk.passes import PassScorer
@@ -400,13 +400,8 @@ class Fairseq(Peer):
         from nartk import _fairseq_compat
 
         _fairseq_compat.install()
-        try:
+        with requiring_fairseq("the module {name} is not installed"):
             from nartk.tasks.peer import to_generator
-        except ModuleNotFoundError as error:
-            raise MissingDependencyError(
-                f"the module {error.name!r} is not installed",
-                fix="pip install 'nartk[train]' && pip install --no-deps fairseq==0.12.2",
-            ) from error
         if self.dtype != "fp32":
             raise UsageError(f"fairseq runs in fp32 here, not in {self.dtype}")
         checkpoint = self.checkpoint

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from nartk.bench.quality import Quality
 from nartk.bench.runner import Cell, Series
-from nartk.errors import MissingDependencyError, UsageError
+from nartk.errors import UsageError, requiring
 from nartk.files import writing
 from nartk.guarantee import Guarantee
 from nartk.hypothesis import DecodeStats
@@ -346,12 +346,8 @@ def require_plot(path: Path) -> None:
     """
     if path.suffix not in (".png", ".svg", ".pdf"):
         raise UsageError(f"--plot is {str(path)!r}", fix="end it with .png, .svg or .pdf")
-    try:
+    with requiring("--plot needs matplotlib, which is not installed", "plot"):
         import matplotlib  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            "--plot needs matplotlib, which is not installed", fix="pip install 'nartk[plot]'"
-        ) from error
 
 
 def plot(summaries: Sequence[dict[str, Any]], path: Path) -> None:
@@ -359,7 +355,6 @@ def plot(summaries: Sequence[dict[str, Any]], path: Path) -> None:
 
     Beside it, where there are references, the first metric against tokens a second, engines by their number.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     ran = [[each for each in summary["engines"] if each["not_run"] is None] for summary in summaries]
@@ -367,7 +362,6 @@ def plot(summaries: Sequence[dict[str, Any]], path: Path) -> None:
     columns = 1 if metric is None else 2
     most = max(1, *map(len, ran))
     figure = Figure(figsize=(7 * columns, (1 + 0.3 * most) * len(summaries)), layout="constrained")
-    FigureCanvasAgg(figure)
     panels = figure.subplots(len(summaries), columns, squeeze=False)
     for axes, summary, entries in zip(panels, summaries, ran, strict=True):
         _plot_ratios(axes[0], entries)

@@ -11,33 +11,15 @@ from typing import Any
 import torch
 
 from nartk.architectures import architecture
+from nartk.architectures.transformer import both
 from nartk.checkpoint import save_checkpoint
 from nartk.vocab import SPECIALS, Vocab
 
-_BASE = {"d_model": 512, "encoder_ffn": 2048, "decoder_ffn": 2048}
-_SMALL = {
-    "d_model": 256,
-    "encoder_layers": 3,
-    "decoder_layers": 3,
-    "encoder_ffn": 1024,
-    "decoder_ffn": 1024,
-    "encoder_heads": 4,
-    "decoder_heads": 4,
-}
-_TINY = {
-    "d_model": 32,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_ffn": 64,
-    "decoder_ffn": 64,
-    "encoder_heads": 2,
-    "decoder_heads": 2,
-}
 _LENGTHS, _SURE = "lengths.bias", 1000.0  # what predicts lengths, and nats that leave no other
 RANDOM: dict[str, tuple[int, dict[str, Any]]] = {  # words, and what differs from the default shape
-    "base": (32_000, _BASE),
-    "small": (8_000, _SMALL),
-    "tiny": (200, _TINY),
+    "base": (32_000, {"d_model": 512, **both(ffn=2048)}),
+    "small": (8_000, {"d_model": 256, **both(layers=3, ffn=1024, heads=4)}),
+    "tiny": (200, {"d_model": 32, **both(layers=1, ffn=64, heads=2)}),
 }
 
 

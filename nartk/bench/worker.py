@@ -17,7 +17,7 @@ import traceback
 from pathlib import Path
 from typing import IO, Any
 
-_MB = 1_000_000  # bytes
+MB = 1_000_000  # bytes
 
 
 def main() -> None:
@@ -67,7 +67,7 @@ class _Worker:
         chosen, clock = self.engines[engine], getattr(time, self.setup.clock)
         work, apart = Job.from_dict(job), batch_size == 1 and chosen.by_sentence
         parts = [work.part(i, i + 1) for i in range(len(work.lines))] if apart else [work]
-        self._reset_peak()
+        reset_peak(cuda=self.cuda)
         seconds, outcomes = [], []
         for part in parts:
             start = clock()
@@ -84,34 +84,34 @@ class _Worker:
             "latencies": seconds if apart else outcomes[0].latencies,
             "tokens": [row for outcome in outcomes for row in outcome.tokens],
             "texts": [text for outcome in outcomes for text in outcome.texts],
-            "peak_mb": self._peak() if not self.setup.together and chosen.in_process else None,
+            "peak_mb": peak_mb(cuda=self.cuda) if not self.setup.together and chosen.in_process else None,
             "costs": chosen.costs(work, batch_size) if costs and hasattr(chosen, "costs") else None,
             **counts,
         }
 
-    def _reset_peak(self) -> None:
-        if self.cuda:
-            import torch
 
-            torch.cuda.reset_peak_memory_stats()
-        else:
-            # Linux alone has this; elsewhere the peak is that of the whole process.
-            with contextlib.suppress(OSError):
-                Path("/proc/self/clear_refs").write_text("5")
+def reset_peak(*, cuda: bool) -> None:
+    """Forgets the peak so far. Elsewhere than on Linux, resident memory keeps its."""
+    if cuda:
+        import torch
 
-    def _peak(self) -> float:
-        """The peak of resident memory, or of what torch took on the GPU, in MB."""
-        if self.cuda:
-            import torch
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
 
-            return torch.cuda.max_memory_allocated() / _MB
-        try:
-            for line in Path("/proc/self/status").read_text().splitlines():
-                if line.startswith("VmHWM:"):
-                    return int(line.split()[1]) * 1024 / _MB
-        except OSError:
-            pass
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / _MB
+
+def peak_mb(*, cuda: bool) -> float:
+    """The peak, in MB."""
+    if cuda:
+        import torch
+
+        return torch.cuda.max_memory_allocated() / MB
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024 / MB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MB
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import signal
 import sys
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
-from nartk import __version__
+from nartk import __version__, engine
 from nartk.errors import (
     EXIT_OUTPUT,
     EXIT_SIGINT,
@@ -28,8 +29,6 @@ class _Version(argparse.Action):
     """Prints the version, and what the engine is here."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        from nartk import engine
-
         print(f"nartk {__version__} ({engine.describe()})")
         parser.exit()
 
@@ -63,26 +62,34 @@ def require_least(args: argparse.Namespace, least: int, *names: str) -> None:
             raise UsageError(f"{flag} is {value}, below {least}", fix=f"give at least {least}")
 
 
-def run(command: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> int:
-    """Runs a command and turns what it raises into one line on stderr and an exit code."""
-    args = list(sys.argv[1:] if argv is None else argv)
-    try:
-        with _sigterm_unwinds(), requiring_torch("this command"):
-            return command(args)
-    except NartkError as error:
-        if "--debug" in args:
-            traceback.print_exc()
-        print(f"nartk: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("nartk: interrupted", file=sys.stderr)
-        return EXIT_SIGINT
-    except BrokenPipeError:
-        # The reader is gone; give the interpreter a stdout it can flush at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_OUTPUT
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else EXIT_USAGE
+def command(work: Callable[[Sequence[str]], int]) -> Callable[..., int]:
+    """Makes a function of arguments, by default the command line's, a command.
+
+    What it raises becomes one line on stderr and an exit code.
+    """
+
+    @functools.wraps(work)
+    def main(argv: Sequence[str] | None = None) -> int:
+        args = list(sys.argv[1:] if argv is None else argv)
+        try:
+            with _sigterm_unwinds(), requiring_torch("this command"):
+                return work(args)
+        except NartkError as error:
+            if "--debug" in args:
+                traceback.print_exc()
+            print(f"nartk: {error}", file=sys.stderr)
+            return error.exit_code
+        except KeyboardInterrupt:
+            print("nartk: interrupted", file=sys.stderr)
+            return EXIT_SIGINT
+        except BrokenPipeError:
+            # The reader is gone; give the interpreter a stdout it can flush at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return EXIT_OUTPUT
+        except SystemExit as stop:
+            return stop.code if isinstance(stop.code, int) else EXIT_USAGE
+
+    return main
 
 
 @contextmanager

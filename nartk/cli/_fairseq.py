@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from nartk import _fairseq_compat
 from nartk.cli import _common
-from nartk.errors import InputFileError, MissingDependencyError, UsageError
+from nartk.errors import InputFileError, UsageError, requiring_fairseq
 
 # When this module is imported, so that processes which torch spawns are cured as well.
 _fairseq_compat.install()
@@ -19,13 +19,14 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefau
     """Keeps the examples as they are written, and tells the defaults of fairseq's many options."""
 
 
-def run(command: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> int:
-    """Runs a command of fairseq's; what fairseq asserts of its options is an error in one line."""
+def command(work: Callable[[Sequence[str]], int]) -> Callable[..., int]:
+    """Makes a function a command of fairseq's, for which what fairseq asserts is an error in one line."""
 
+    @_common.command
     def guarded(args: Sequence[str]) -> int:
         start()
         try:
-            return command([each for each in args if each != "--debug"])  # which fairseq does not know
+            return work([each for each in args if each != "--debug"])  # which fairseq does not know
         except FileNotFoundError as error:
             named = {} if error.filename is None else {"where": str(error.filename)}
             message = "no such file or folder" if named else _first_line(error)
@@ -35,7 +36,7 @@ def run(command: Callable[[Sequence[str]], int], argv: Sequence[str] | None = No
                 raise
             raise UsageError(_first_line(error), fix="see --help; --debug shows where") from error
 
-    return _common.run(guarded, argv)
+    return guarded
 
 
 def _first_line(error: Exception) -> str:
@@ -55,13 +56,8 @@ def start() -> None:
         level=logging.INFO,
         stream=sys.stderr,
     )
-    try:
+    with requiring_fairseq("training runs on fairseq 0.12.2, and the module {name} is not installed"):
         import fairseq  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            f"training runs on fairseq 0.12.2, and the module {error.name!r} is not installed",
-            fix="pip install 'nartk[train]' && pip install --no-deps fairseq==0.12.2",
-        ) from error
     # Not by fairseq's own --user-dir: it registers nothing once the package nartk has been imported.
     import nartk.tasks
 

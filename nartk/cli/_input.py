@@ -6,20 +6,20 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nartk import engine
 from nartk.cli._common import Parser, require_least
 from nartk.data.readers import FORMATS, Fields, Record, format_of, read_records
 from nartk.errors import InputFileError, LengthMismatchError, ModelNotFoundError, UsageError
+from nartk.files import STDIN, reading, shown
+from nartk.registry import reads_drafts, require_drafts_reader
 
 if TYPE_CHECKING:
     from nartk.pipeline import Model
-
-STDIN = "-"
 
 
 def add_input(parser: Parser) -> None:
@@ -74,6 +74,11 @@ def add_computation(parser: Parser) -> None:
     )
 
 
+def batching(args: argparse.Namespace) -> dict[str, Any]:
+    """What `add_computation`'s flags, and --truncate, say of batches, as `Model.stream` takes it."""
+    return {name: getattr(args, name) for name in ("batch_size", "max_tokens", "truncate")}
+
+
 def add_drafts(parser: Parser) -> None:
     """Adds where the drafts of a strategy that reads drafts come from."""
     parser.add_argument(
@@ -83,18 +88,19 @@ def add_drafts(parser: Parser) -> None:
     )
     parser.add_argument(
         "--draft-columns",
-        type=_columns,
+        type=numbers,
         default=(),
         metavar="LIST",
         help='TSV columns of drafts, such as 2,3; in JSONL the key "drafts", a text or a list of them',
     )
 
 
-def _columns(text: str) -> tuple[int, ...]:
-    columns = text.split(",")
-    if not all(column.isdecimal() and int(column) >= 1 for column in columns):
+def numbers(text: str) -> tuple[int, ...]:
+    """An argument's type: numbers from 1 on, with commas between."""
+    found = text.split(",")
+    if not all(number.isdecimal() and int(number) >= 1 for number in found):
         raise argparse.ArgumentTypeError(f"must be numbers from 1 on with commas between, but is {text!r}")
-    return tuple(map(int, columns))
+    return tuple(map(int, found))
 
 
 def split_inputs(inputs: Sequence[str], prog: str) -> tuple[str, list[str]]:
@@ -122,7 +128,6 @@ def split_inputs(inputs: Sequence[str], prog: str) -> tuple[str, list[str]]:
 
 def load_model(name: str, args: argparse.Namespace, dtype: str | None, *, replicas: int = 1) -> Model:
     """Loads a model as `add_model`'s flags say; raises as `nartk.load` does."""
-    from nartk import engine
     from nartk.pipeline import load
 
     require_least(args, 1, "threads")
@@ -214,8 +219,6 @@ def read_for(
     strategy: Any, args: argparse.Namespace, files: Sequence[str], tell: Callable[[str], None]
 ) -> Iterator[Record]:
     """`read_sentences` with drafts where the strategy reads them; where it does not, drafts are refused."""
-    from nartk.registry import reads_drafts, require_drafts_reader
-
     if args.drafts is not None or args.draft_columns:
         require_drafts_reader(strategy)
     return read_sentences(args, files, tell, drafts=reads_drafts(strategy))
@@ -238,14 +241,8 @@ def read_files(files: Sequence[str], form: str | None, fields: Fields) -> Iterat
         InputFileError: A file cannot be read.
     """
     for name in files or [STDIN]:
-        shown = "stdin" if name == STDIN else name
-        try:
-            with nullcontext(sys.stdin.buffer) if name == STDIN else open(name, "rb") as file:
-                yield from read_records(file, shown, format_of(name) if form is None else form, fields)
-        except OSError as error:
-            raise InputFileError(
-                f"cannot read: {error.strerror}", fix="give a readable file", where=shown
-            ) from error
+        with reading(name) as file:
+            yield from read_records(file, shown(name), format_of(name) if form is None else form, fields)
 
 
 def count_sentences(files: Sequence[str], form: str | None) -> int | None:

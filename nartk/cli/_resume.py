@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nartk.errors import InputFileError
+from nartk.files import reading
 
 
 def measure_file(name: str) -> dict[str, Any]:
@@ -16,16 +17,11 @@ def measure_file(name: str) -> dict[str, Any]:
         InputFileError: It cannot be read, or holds no line.
     """
     digest, lines, last = hashlib.sha256(), 0, b"\n"
-    try:
-        with open(name, "rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-                lines += block.count(b"\n")
-                last = block[-1:]
-    except OSError as error:
-        raise InputFileError(
-            f"cannot read: {error.strerror}", fix="give a readable file", where=name
-        ) from error
+    with reading(name) as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+            lines += block.count(b"\n")
+            last = block[-1:]
     lines += last != b"\n"
     if not lines:
         raise InputFileError("no sentence to decode", fix="give a file with at least one", where=name)

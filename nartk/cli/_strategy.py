@@ -13,6 +13,7 @@ from typing import Any
 
 from nartk.cli._common import Parser
 from nartk.errors import UsageError
+from nartk.registry import options_of, strategy_class
 
 DEFAULT = "iad"
 
@@ -61,8 +62,6 @@ def _named(argv: Sequence[str]) -> str | None:
 
 def _add_options(parser: Parser, name: str) -> dict[str, str]:
     """Adds the flags of a strategy; returns its options' names by flag."""
-    from nartk.registry import options_of, strategy_class
-
     promise = strategy_class(name).promise  # type: ignore[attr-defined]
     group = parser.add_argument_group(f"options of the strategy {name} ({promise})")
     try:
@@ -132,7 +131,5 @@ def _summaries(prog: str) -> str:
 
 def shared_options(strategy: Any, other: str) -> dict[str, Any]:
     """The values of those options of a strategy that another one has as well."""
-    from nartk.registry import options_of
-
     mine = {item.name for item in dataclasses.fields(strategy)}
     return {key: getattr(strategy, key) for key in options_of(other) if key in mine}

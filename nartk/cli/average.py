@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nartk.cli._common import Parser, run
+from nartk.cli._common import Parser, command
 from nartk.errors import UsageError
 
 EXAMPLES = """\
@@ -16,12 +16,9 @@ EXAMPLES = """\
 """
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+@command
+def main(argv: Sequence[str]) -> int:
     """Runs the command and returns its exit code."""
-    return run(_command, argv)
-
-
-def _command(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="nartk-average",
         description="Averages the weights of checkpoints in fp64. The result has no optimizer state; it "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -13,8 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nartk.architectures import architectures
+from nartk.checkpoint import load_checkpoint
 from nartk.cli import score
-from nartk.cli._common import Parser, require_least, run
+from nartk.cli._common import Parser, command, require_least
 from nartk.cli._input import (
     add_drafts,
     add_input,
@@ -23,8 +24,9 @@ from nartk.cli._input import (
 )
 from nartk.cli._output import tell
 from nartk.errors import EXIT_FAILED, EXIT_OK, InputFileError, UsageError
-from nartk.files import writing
-from nartk.registry import METRICS
+from nartk.files import write_json, writing
+from nartk.pipeline import TYPES, model_folder
+from nartk.registry import METRICS, make_strategy, options_of, reads_drafts, strategy_class
 
 if TYPE_CHECKING:
     from nartk.bench.engines import Spec
@@ -65,11 +67,6 @@ EXAMPLES = """  nartk-bench gec-en in.txt --strategies greedy,iad,iad:anchor=uni
   nartk-bench --random base --forced-edits 0,1,3 --peers hf,ctranslate2,fairseq
       random weights of Transformer-base; outputs are the sources with 0, 1 and 3 words replaced"""
 DEFAULT_METRIC = "bleu"
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit code."""
-    return run(_command, argv)
 
 
 def _parser() -> Parser:
@@ -163,7 +160,9 @@ def _parser() -> Parser:
     return parser
 
 
-def _command(argv: Sequence[str]) -> int:
+@command
+def main(argv: Sequence[str]) -> int:
+    """Runs the command and returns its exit code."""
     args = _parser().parse_intermixed_args(argv)
     _check(args)
 
@@ -212,8 +211,7 @@ def _command(argv: Sequence[str]) -> int:
             "cells": summaries,
         }
         if output is not None:
-            json.dump(found, output, indent=2)
-            output.write("\n")
+            write_json(output, found)
         if markdown is not None:
             markdown.write(f"{report.page(found)}\n")
         if args.plot is not None:
@@ -285,11 +283,8 @@ def _named(args: argparse.Namespace) -> tuple[list[Spec | str], list[Spec | str]
     Raises:
         NartkError: One of them, or an option, does not exist.
     """
-    from nartk.architectures import architectures
     from nartk.bench.choose import ALL
     from nartk.bench.engines import PEERS, parse_spec, program
-    from nartk.pipeline import TYPES
-    from nartk.registry import make_strategy
 
     dtypes = args.dtype.split(",")
     for dtype in dtypes:
@@ -320,8 +315,6 @@ def _named(args: argparse.Namespace) -> tuple[list[Spec | str], list[Spec | str]
 
 def _reads_drafts(args: argparse.Namespace, strategies: Sequence[Spec | str]) -> bool:
     """Whether a strategy may read drafts; drafts that none reads are refused."""
-    from nartk.registry import reads_drafts, strategy_class
-
     reads = any(isinstance(spec, str) or reads_drafts(strategy_class(spec.name)) for spec in strategies)
     if (args.drafts is not None or args.draft_columns) and not reads:
         raise UsageError(
@@ -349,7 +342,6 @@ def _chosen(
     from nartk.bench.choose import ALL, Given
     from nartk.bench.engines import parse_spec
     from nartk.bench.report import GREEDY
-    from nartk.registry import options_of
 
     dtypes = args.dtype.split(",")
     given = Given(model, args.drafter, drafts=drafts)
@@ -387,9 +379,6 @@ def _file_cells(
     from nartk.bench.report import GREEDY
     from nartk.bench.runner import Cell
     from nartk.bench.work import Job
-    from nartk.checkpoint import load_checkpoint
-    from nartk.pipeline import model_folder
-    from nartk.registry import make_strategy
 
     model, files = split_inputs(args.inputs, "nartk-bench")
     drafts_read = _reads_drafts(args, strategies)
@@ -466,7 +455,6 @@ def _random_cells(args: argparse.Namespace, folder: Path) -> list[Cell]:
     from nartk.bench.report import GREEDY
     from nartk.bench.runner import Cell
     from nartk.bench.work import random_job, save_random_model
-    from nartk.registry import make_strategy
 
     save_random_model(folder, args.random, seed=args.seed)
     settings: dict[str, Any] = {

@@ -15,12 +15,28 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nartk import __version__
+import numpy as np
+
+from nartk import __version__, calibration
+from nartk.calibration import (
+    GRIDS,
+    REFERENCE,
+    Measure,
+    Point,
+    Remembered,
+    Sample,
+    Scored,
+    Setting,
+    Sweep,
+    front,
+    types_of,
+)
 from nartk.cli import _strategy, score
-from nartk.cli._common import Parser, require_least, run
-from nartk.cli._input import STDIN, add_computation, load_model, read_files, split_inputs
+from nartk.cli._common import Parser, command, require_least
+from nartk.cli._input import add_computation, batching, load_model, read_files, split_inputs
 from nartk.cli._output import progress, tell
 from nartk.cli._resume import difference, measure_file
+from nartk.data.readers import Fields, Record
 from nartk.errors import (
     EXIT_FAILED,
     EXIT_OK,
@@ -30,18 +46,17 @@ from nartk.errors import (
     ResumeMismatchError,
     UsageError,
 )
-from nartk.files import Journal, writing
+from nartk.files import STDIN, Journal, write_json, writing
 from nartk.guarantee import Guarantee
-from nartk.registry import METRICS
+from nartk.metrics.bootstrap import resampled
+from nartk.pipeline import Model, model_folder, summarize
+from nartk.registry import METRICS, make_strategy, options_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from matplotlib.figure import Figure
 
-    from nartk.calibration import Measure, Point, Remembered, Sample, Scored, Setting, Sweep
-    from nartk.data.readers import Record
-    from nartk.pipeline import Model
 
 DEFAULT = "bild"
 DESCRIPTION = """Decodes DEV with every setting of a strategy's thresholds and with greedy search, in turns,
@@ -61,11 +76,6 @@ passes, steps, drafted: passes of the model, passes of the drafter and drafted t
 front: no other setting is as fast with as small a drop. The one that is chosen is bold."""
 EVERY = 30.0  # seconds between two lines of progress, where no bar is drawn
 SAMPLES = ".samples"  # ends the name of the journal beside the JSON
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit code."""
-    return run(_command, argv)
 
 
 def _parser() -> Parser:
@@ -135,7 +145,9 @@ def _parser() -> Parser:
     return parser
 
 
-def _command(argv: Sequence[str]) -> int:
+@command
+def main(argv: Sequence[str]) -> int:
+    """Runs the command and returns its exit code."""
     args, options = _strategy.parse(_parser(), argv, default=DEFAULT)
     return _Job(args, options).run()
 
@@ -144,10 +156,6 @@ class _Job:
     """A calibration: its settings and inputs checked."""
 
     def __init__(self, args: argparse.Namespace, options: dict[str, Any]) -> None:
-        from nartk import calibration
-        from nartk.pipeline import model_folder
-        from nartk.registry import make_strategy, options_of
-
         self.args = args
         require_least(args, 1, "rounds", "batch_size", "bootstrap")
         require_least(args, 0, "bootstrap_seed")
@@ -194,8 +202,6 @@ class _Job:
         self.records = self._read()
 
     def _read(self) -> list[Record]:
-        from nartk.data.readers import Fields
-
         records = [*read_files([self.dev], "txt", Fields())]
         for record in records:
             if record.error is not None:
@@ -207,8 +213,6 @@ class _Job:
 
     def run(self) -> int:
         """Measures, reports and stores; returns the exit code."""
-        from nartk import calibration
-
         args = self.args
         with ExitStack() as stack:
             # Opened before the work: a place that cannot be written to is found out first.
@@ -250,8 +254,7 @@ class _Job:
                 taken = 0 if remembered is None else remembered.taken
                 data = facts | _as_data(found, chosen, fits)
                 data |= {"taken_over": taken, "dry_run": args.dry_run}
-                json.dump(calibration.finite(data), report, indent=2, allow_nan=False)
-                report.write("\n")
+                write_json(report, calibration.finite(data), allow_nan=False)
             if picture is not None:
                 figure = _figure(found, chosen if fits else None, args.max_drop, facts["metric"])
                 figure.savefig(picture, format=Path(args.plot).suffix[1:], dpi=150)
@@ -274,8 +277,6 @@ class _Job:
     @contextmanager
     def _remembered(self, model: Model, measure: _Measure) -> Iterator[Remembered | None]:
         """Remembers beside the JSON what is decoded, and was by the same calibration, if it is a file."""
-        from nartk.calibration import Remembered
-
         args = self.args
         # A device or a pipe has no place beside it.
         if args.json is None or (Path(args.json).exists() and not Path(args.json).is_file()):
@@ -305,9 +306,7 @@ class _Job:
             "grid": self.grid,  # first: the signature has the values of the last setting
             "signature": model.signature(strategy),
             "sentences": measure_file(self.dev),
-            "batch_size": args.batch_size,
-            "max_tokens": args.max_tokens,
-            "truncate": args.truncate,
+            **batching(args),
             "device": args.device,
             "threads": model.threads,
         }
@@ -334,9 +333,6 @@ class _Job:
         }
 
     def _store(self, model: Model, strategy: Any, chosen: Point, facts: dict[str, Any]) -> None:
-        from nartk import calibration
-        from nartk.registry import make_strategy
-
         own = calibration.own_options(strategy, [*self.grid])
         entry = calibration.Calibration(
             strategy.name,
@@ -356,8 +352,6 @@ class _Job:
 
 def _grid(args: argparse.Namespace, options: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
     """The values to try of each option, by name; the strategy's own grid stands where none are given."""
-    from nartk.calibration import GRIDS, types_of
-
     types = types_of(args.strategy)
     default = GRIDS.get(args.strategy, {})
     grid = {key: (options[key],) if key in options else values for key, values in default.items()}
@@ -409,11 +403,6 @@ class _Scores:
         self.signature = ""
 
     def __call__(self, texts: Sequence[str]) -> Scored:
-        import numpy as np
-
-        from nartk.calibration import Scored
-        from nartk.metrics.bootstrap import resampled
-
         first, rest = len(texts), self.sentences - len(texts)
         lines = [text.replace("\n", " ") + "\n" for text in (*texts, *[""] * rest)]
         self.path.write_bytes("".join(lines).encode("utf-8", "backslashreplace"))
@@ -438,8 +427,6 @@ class _Measure:
     def __init__(
         self, args: argparse.Namespace, model: Model, strategy: Any, records: Sequence[Record]
     ) -> None:
-        from nartk.calibration import REFERENCE
-
         self.args, self.model, self.records = args, model, records
         self.strategy = strategy
         self.greedy = model.strategy(REFERENCE, _strategy.shared_options(strategy, REFERENCE))
@@ -453,9 +440,6 @@ class _Measure:
         self.done = 0
 
     def __call__(self, setting: Setting | None, sentences: int) -> Sample:
-        from nartk.calibration import Sample
-        from nartk.pipeline import summarize
-
         strategy = self.greedy if setting is None else replace(self.strategy, **setting)
         records, args = self.records[:sentences], self.args
         texts, results = [""] * sentences, []
@@ -463,9 +447,7 @@ class _Measure:
         for index, outcome in self.model.stream(
             [record.text for record in records],
             strategy,
-            batch_size=args.batch_size,
-            max_tokens=args.max_tokens,
-            truncate=args.truncate,
+            **batching(args),
         ):
             if isinstance(outcome, NartkError):
                 outcome.where = records[index].where
@@ -556,8 +538,6 @@ def _point(point: Point) -> dict[str, Any]:
 
 
 def _as_data(found: Sweep, chosen: Point, fits: bool) -> dict[str, Any]:
-    from nartk.calibration import front
-
     best = front([found.greedy, *found.points])
     return {
         "pruned_on": found.sentences[1],
@@ -573,8 +553,6 @@ def _as_data(found: Sweep, chosen: Point, fits: bool) -> dict[str, Any]:
 
 def _table(found: Sweep, chosen: Point | None) -> str:
     """The settings as a Markdown table, the fastest first, and below it those that were given up."""
-    from nartk.calibration import front
-
     best = front([found.greedy, *found.points])
     names = [*found.points[0].setting]
     rows: list[Sequence[str]] = [
@@ -609,13 +587,9 @@ def _table(found: Sweep, chosen: Point | None) -> str:
 
 def _figure(found: Sweep, chosen: Point | None, max_drop: float, metric: str) -> Figure:
     """The drop of each setting against its speed, with their intervals."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from nartk.calibration import front
-
     figure = Figure(figsize=(7, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     for point in found.points:
         drop = point.drop

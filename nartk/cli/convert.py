@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from nartk.cli._common import Parser, run
+from nartk import engine
+from nartk.cli._common import Parser, command
 from nartk.errors import InputFileError, UsageError
 
 EXAMPLES = """\
@@ -19,12 +20,9 @@ EXAMPLES = """\
 """
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+@command
+def main(argv: Sequence[str]) -> int:
     """Runs the command and returns its exit code."""
-    return run(_command, argv)
-
-
-def _command(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="nartk-convert",
         description="Writes a checkpoint of fairseq (nartk_transformer, or fairseq's own transformer) as a "
@@ -63,7 +61,11 @@ def _command(argv: Sequence[str]) -> int:
         return 0
     if args.dtype != "fp32":
         raise UsageError(f"--dtype {args.dtype} with --quantize {args.quantize}", fix="leave one of them out")
-    _require_engine()
+
+    if not engine.available():
+        raise UsageError(
+            f"--quantize needs the engine: {engine.describe()}", fix="install nartk with its engine"
+        )
     if args.checkpoint.is_file():
         with TemporaryDirectory() as folder:
             _convert(args, Path(folder))
@@ -79,15 +81,6 @@ def _command(argv: Sequence[str]) -> int:
 
     _quantize(model_folder(str(args.checkpoint)), args.output)
     return 0
-
-
-def _require_engine() -> None:
-    from nartk import engine
-
-    if not engine.available():
-        raise UsageError(
-            f"--quantize needs the engine: {engine.describe()}", fix="install nartk with its engine"
-        )
 
 
 def _quantize(source: Path, output: Path) -> None:

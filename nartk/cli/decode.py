@@ -15,11 +15,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from nartk.cli import _strategy
-from nartk.cli._common import Parser, run
+from nartk.cli._common import Parser, command
 from nartk.cli._input import (
     add_computation,
     add_drafts,
     add_input,
+    batching,
     count_sentences,
     load_model,
     read_for,
@@ -29,11 +30,12 @@ from nartk.cli._input import (
 from nartk.cli._output import line_writer, progress, tell
 from nartk.errors import EXIT_OK, EXIT_SOME_FAILED, NartkError, UsageError
 from nartk.guarantee import Guarantee
-from nartk.tracing import describe, finite, head, provenance
+from nartk.hypothesis import DecodeStats, Hypothesis, Result
+from nartk.registry import make_strategy, reads_drafts
+from nartk.tracing import describe, describe_error, finite, head, provenance
 
 if TYPE_CHECKING:
     from nartk.data.readers import Record
-    from nartk.hypothesis import DecodeStats, Hypothesis, Result
     from nartk.pipeline import Model
 
 DESCRIPTION = """Decodes sentences from files or stdin and prints one line for each, in their order.
@@ -47,13 +49,6 @@ EXAMPLES = """  echo 'She go to school yesterday .' | nartk-decode
       another system's outputs, put right where the model says otherwise"""
 WINDOW = 4096  # sentences read ahead and sorted by length: memory does not grow with the input
 WARM_UP = ("Warm up .", "The first sentences take longer .")
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit code."""
-    # NumPy's BLAS, which decoding never calls, would start a thread a core: 0.1 s of them at each start.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    return run(_command, argv)
 
 
 def _parser() -> Parser:
@@ -93,11 +88,13 @@ def _parser() -> Parser:
     return parser
 
 
-def _command(argv: Sequence[str]) -> int:
+@command
+def main(argv: Sequence[str]) -> int:
+    """Runs the command and returns its exit code."""
+    # NumPy's BLAS, which decoding never calls, would start a thread a core: 0.1 s of them at each start.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     args, options = _strategy.parse(_parser(), argv)
     name, files = split_inputs(args.inputs, "nartk-decode")
-
-    from nartk.registry import make_strategy
 
     checked = make_strategy(args.strategy, options)
     if args.assert_lossless:
@@ -155,8 +152,6 @@ class _Job:
         write: Callable[[str], None],
         write_trace: Callable[[str], None] | None,
     ) -> None:
-        from nartk.registry import reads_drafts
-
         self.args, self.model, self.strategy = args, model, strategy
         self.write, self.write_trace = write, write_trace
         self.nbest: int = getattr(strategy, "nbest", 1)  # strategies that can find several have this option
@@ -195,11 +190,9 @@ class _Job:
         for index, outcome in self.model.stream(
             [record.text for record in window],
             self.strategy,
-            batch_size=self.args.batch_size,
-            max_tokens=self.args.max_tokens,
             prefixes=[record.prefix for record in window],
             drafts=[record.drafts for record in window] if self.reads_drafts else None,
-            truncate=self.args.truncate,
+            **batching(self.args),
             trace=self.write_trace is not None,
             first=first,
         ):
@@ -214,7 +207,7 @@ class _Job:
             self.failed += 1
             outcome.where = record.where
             print(f"nartk: {outcome}", file=sys.stderr)
-            failure = {"error": _describe_error(outcome)}
+            failure = {"error": describe_error(outcome)}
         else:
             hypotheses = outcome.hypotheses[: self.nbest]
         if self.args.output_format == "jsonl":
@@ -223,7 +216,9 @@ class _Job:
         elif self.nbest == 1:
             self.write(hypotheses[0].text if hypotheses else "")
         else:
-            columns = [f"{self.lines}\t{_score(each.score)}\t{each.text}" for each in hypotheses]
+            scores = ["" if each.score is None else f"{each.score:.6f}" for each in hypotheses]
+            pairs = zip(scores, hypotheses, strict=True)
+            columns = [f"{self.lines}\t{score}\t{each.text}" for score, each in pairs]
             self.write("\n".join(columns) if columns else f"{self.lines}\t\t")
         if self.write_trace is not None:
             traced = failure if isinstance(outcome, NartkError) else self._describe_trace(record, outcome)
@@ -257,8 +252,6 @@ class _Job:
 
     def stats(self) -> DecodeStats:
         """What all sentences took."""
-        from nartk.hypothesis import DecodeStats
-
         return DecodeStats.total(self.windows)
 
     def report(self) -> dict[str, Any]:
@@ -297,15 +290,6 @@ class _Job:
             f"{stats.sentences} sentences, {stats.tokens} tokens in {stats.seconds:.2f} s "
             f"({stats.tokens_per_second:.0f} tokens/s), {stats.passes} passes{drafted}{failed}"
         )
-
-
-def _describe_error(error: NartkError) -> dict[str, str]:
-    names = ("code", "name", "where", "message", "fix")
-    return {name: getattr(error, name) for name in names}
-
-
-def _score(score: float | None) -> str:
-    return "" if score is None else f"{score:.6f}"
 
 
 def _to_json(values: dict[str, Any]) -> str:

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nartk.cli import _strategy
-from nartk.cli._common import Parser, run
-from nartk.cli._input import add_computation, load_model, read_files, split_inputs
+from nartk.cli._common import Parser, command
+from nartk.cli._input import add_computation, batching, load_model, read_files, split_inputs
 from nartk.cli._output import progress, tell
 from nartk.cli._resume import difference, measure_file
+from nartk.data.readers import Fields, Record
 from nartk.distillation import REASONS, Choice, Filters
 from nartk.errors import (
     EXIT_OK,
@@ -28,10 +29,10 @@ from nartk.errors import (
     ResumeMismatchError,
     UsageError,
 )
-from nartk.files import Journal, writing
+from nartk.files import Journal, write_json, writing
+from nartk.registry import make_strategy
 
 if TYPE_CHECKING:
-    from nartk.data.readers import Record
     from nartk.pipeline import Model
 
 DESCRIPTION = """Decodes a training source with a teacher and writes the corpus that a student learns from:
@@ -45,11 +46,6 @@ EXAMPLES = """  nartk-distill teacher train.en --target-lang de --strategy beam 
       where the output has little in common with the reference, the reference stays"""
 WINDOW = 1024  # sentences a record of the journal; as many are lost, at most, when a run is killed
 JOURNAL = "journal"
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit code."""
-    return run(_command, argv)
 
 
 def _parser() -> Parser:
@@ -103,7 +99,9 @@ def _parser() -> Parser:
     return parser
 
 
-def _command(argv: Sequence[str]) -> int:
+@command
+def main(argv: Sequence[str]) -> int:
+    """Runs the command and returns its exit code."""
     args, options = _strategy.parse(_parser(), argv, default="beam")
     job = _Job(args, options)
     failed = job.run()
@@ -114,8 +112,6 @@ class _Job:
     """A distillation: its settings checked, its inputs measured, its model loaded."""
 
     def __init__(self, args: argparse.Namespace, options: dict[str, Any]) -> None:
-        from nartk.registry import make_strategy
-
         self.args, self.options = args, options
         if args.output is None:
             raise UsageError("--output is missing", fix="name the folder to write")
@@ -183,7 +179,9 @@ class _Job:
             raise OutputError(
                 f"cannot make the folder: {error.strerror}", fix="choose another", where=str(self.folder)
             ) from error
-        with Journal.open(self.folder / JOURNAL, self._header(settings)) as journal:
+        # What stands there, once `_require_same` has let it pass.
+        header = json.dumps(settings, ensure_ascii=False).encode() if self._old is None else self._old
+        with Journal.open(self.folder / JOURNAL, header) as journal:
             self._decode(model, strategy, journal)
             report = self._write(model, settings, journal)
         dropped = ", ".join(f"{count} {name}" for name, count in report["dropped"].items() if count)
@@ -208,9 +206,7 @@ class _Job:
             "decoding": {
                 "signature": model.signature(strategy),
                 "device": args.device,
-                "batch_size": args.batch_size,
-                "max_tokens": args.max_tokens,
-                "truncate": args.truncate,
+                **batching(args),
                 "window": WINDOW,
                 "source": self.inputs["source"],
             },
@@ -223,10 +219,6 @@ class _Job:
                 "files": self.names,
             },
         }
-
-    def _header(self, settings: dict[str, Any]) -> bytes:
-        """What the journal begins with: as it stands there, once `_require_same` has let it pass."""
-        return _to_json(settings) if self._old is None else self._old
 
     def _require_same(self, settings: dict[str, Any]) -> None:
         """Compares with what was begun in the folder; writes nothing.
@@ -288,9 +280,7 @@ class _Job:
         for index, outcome in model.stream(
             [record.text for record in window],
             strategy,
-            batch_size=self.args.batch_size,
-            max_tokens=self.args.max_tokens,
-            truncate=self.args.truncate,
+            **batching(self.args),
             first=first,
         ):
             error = window[index].error
@@ -333,13 +323,10 @@ class _Job:
             **settings,
         }
         with writing(self.folder / "report.json") as file:
-            json.dump(report, file, indent=2, ensure_ascii=False)
-            file.write("\n")
+            write_json(file, report, ensure_ascii=False)
         return report
 
     def _records(self, name: str) -> Iterator[Record]:
-        from nartk.data.readers import Fields
-
         return read_files([name], "txt", Fields())
 
 
@@ -349,7 +336,3 @@ def _language(given: str | None, file: str | None, side: str) -> str:
     if not name or "/" in name or name.startswith("."):
         raise UsageError(f"the {side}'s language is {name!r}", fix=f"name it with --{side}-lang")
     return name
-
-
-def _to_json(values: dict[str, Any]) -> bytes:
-    return json.dumps(values, ensure_ascii=False).encode()

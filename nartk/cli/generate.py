@@ -12,12 +12,9 @@ EXAMPLES = """examples:
 """
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+@_fairseq.command
+def main(argv: Sequence[str]) -> int:
     """Runs the command and returns its exit code."""
-    return _fairseq.run(_command, argv)
-
-
-def _command(argv: Sequence[str]) -> int:
     from fairseq import options
     from fairseq_cli import generate
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, cast
 
-from nartk.cli._common import Parser, require_least, run
+from nartk.cli._common import Parser, command, require_least
 from nartk.data.m2 import M2Sentence, read_m2
 from nartk.errors import (
     EXIT_OK,
@@ -34,11 +34,6 @@ EXAMPLES = """  echo 'She goes to school every day .' | nartk-noise --seed 3
 PROGRESS_EVERY = 10000  # lines
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit code."""
-    return run(_command, argv)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="nartk-noise", description=DESCRIPTION, examples=EXAMPLES)
     parser.add_argument(
@@ -57,7 +52,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _command(argv: Sequence[str]) -> int:
+@command
+def main(argv: Sequence[str]) -> int:
+    """Runs the command and returns its exit code."""
     args = _parser().parse_args(argv)
     if args.fit is not None or args.fit_parallel is not None:
         if args.files or args.rates is not None or args.pairs or args.tokenize:

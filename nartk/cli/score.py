@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from nartk.cli._common import Parser, run
+from nartk.cli._common import Parser, command
 from nartk.cli._strategy import add_options
 from nartk.errors import EXIT_OK, UnknownStrategyError, UsageError
+from nartk.metrics.bootstrap import compare, confidence
 from nartk.metrics.metric import Files, Scorer
 from nartk.registry import METRICS
 
@@ -34,12 +35,9 @@ EXAMPLES = """  nartk-score m2 out.txt --gold gold.m2
 METAVARS = {"source": "SRC", "gold": "M2", "hyp_m2": "M2"}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+@command
+def main(argv: Sequence[str]) -> int:
     """Runs the command and returns its exit code."""
-    return run(_command, argv)
-
-
-def _command(argv: Sequence[str]) -> int:
     if argv and not argv[0].startswith("-"):
         METRICS.find(argv[0])
     args = _parser().parse_args(argv)
@@ -50,8 +48,6 @@ def _command(argv: Sequence[str]) -> int:
     system = args.hypothesis if args.hyp_m2 is None else args.hyp_m2
     if system is None:
         raise UsageError("HYP is missing", fix="put HYP before --ref, or -- between the references and HYP")
-
-    from nartk.metrics.bootstrap import compare, confidence
 
     metric = _made(args)
     score = metric.scorer(_files(args))
@@ -127,11 +123,9 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("hypothesis", nargs="?", metavar="HYP", help="output to score; - reads stdin")
         sub.add_argument("--json", action="store_true", help="print one JSON object")
         sub.add_argument(
-            "--bootstrap", type=_whole(0), default=1000, metavar="N", help="resamples for intervals; 0: none"
+            "--bootstrap", type=_whole, default=1000, metavar="N", help="resamples for intervals; 0: none"
         )
-        sub.add_argument(
-            "--seed", type=_whole(0), default=12345, help="of the bootstrap (default: %(default)s)"
-        )
+        sub.add_argument("--seed", type=_whole, default=12345, help="of the bootstrap (default: %(default)s)")
         sub.add_argument("--baseline", metavar="HYP2", help="output of another system to compare HYP with")
         sub.set_defaults(source=None, ref=[], gold=None, hyp_m2=None)
         for key, reads in metric.reads.items():
@@ -142,15 +136,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _whole(low: int) -> Callable[[str], int]:
-    """An argument type: a whole number from `low` on."""
-
-    def whole(text: str) -> int:
-        if not text.isdecimal() or int(text) < low:
-            raise argparse.ArgumentTypeError(f"must be a whole number of at least {low}, but is {text!r}")
-        return int(text)
-
-    return whole
+def _whole(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, but is {text!r}")
+    return int(text)
 
 
 def _as_json(

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from nartk.cli._common import Parser, run
+from nartk.cli._common import Parser, command
 from nartk.cli._output import tell
-from nartk.errors import EXIT_OK, EXIT_SOME_FAILED, InputFileError, NartkError, UsageError
-from nartk.files import writing
-
-if TYPE_CHECKING:
-    from nartk.tracing import Traced
+from nartk.errors import EXIT_OK, EXIT_SOME_FAILED, NartkError, UsageError
+from nartk.files import reading, shown, writing
+from nartk.tracing import Traced, page, plot, read_trace
 
 DESCRIPTION = """Draws a trace: where each output token came from, in which pass, and how close a call it was.
 The page needs no network. Without --html, --png and --svg it says the figures alone.
@@ -24,12 +20,6 @@ EXAMPLES = """  nartk-decode gec-en in.txt --trace trace.jsonl --output out.txt
   nartk-trace trace.jsonl --png tokens.png           how many tokens passes settled
   nartk-trace trace.jsonl --line 12 --svg line.svg   the passes of the 12th sentence
   head -n 50 trace.jsonl | nartk-trace - --html some.html"""
-STDIN = "-"
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit code."""
-    return run(_command, argv)
 
 
 def _parser() -> Parser:
@@ -47,13 +37,13 @@ def _parser() -> Parser:
     return parser
 
 
-def _command(argv: Sequence[str]) -> int:
+@command
+def main(argv: Sequence[str]) -> int:
+    """Runs the command and returns its exit code."""
     args = _parser().parse_args(argv)
     if args.line is not None and args.line < 1:
         raise UsageError(f"--line is {args.line}", fix="count sentences from 1")
     pictures = [(getattr(args, form), form) for form in ("png", "svg") if getattr(args, form) is not None]
-
-    from nartk.tracing import page, plot
 
     if pictures:
         plot.require_matplotlib()
@@ -61,7 +51,7 @@ def _command(argv: Sequence[str]) -> int:
     if args.line is not None:
         trace = _only(trace, args.line)
     if args.html is not None:
-        name = "stdin" if args.trace == STDIN else Path(args.trace).name
+        name = Path(shown(args.trace)).name
         with writing(Path(args.html)) as file:
             file.write(page.page(trace, name=name, damaged=damaged))
     for path, form in pictures:
@@ -79,23 +69,15 @@ def _read(name: str) -> tuple[list[Traced], int]:
     Raises:
         InputFileError: It cannot be read, is empty, no trace, or one of another version.
     """
-    from nartk.tracing import read_trace
-
-    shown = "stdin" if name == STDIN else name
     trace: list[Traced] = []
     damaged = 0
-    try:
-        with nullcontext(sys.stdin.buffer) if name == STDIN else open(name, "rb") as file:
-            for found in read_trace(file, shown):
-                if isinstance(found, NartkError):
-                    damaged += 1
-                    print(f"nartk: {found}", file=sys.stderr)
-                else:
-                    trace.append(found)
-    except OSError as error:
-        raise InputFileError(
-            f"cannot read: {error.strerror}", fix="give a readable file", where=shown
-        ) from error
+    with reading(name) as file:
+        for found in read_trace(file, shown(name)):
+            if isinstance(found, NartkError):
+                damaged += 1
+                print(f"nartk: {found}", file=sys.stderr)
+            else:
+                trace.append(found)
     return trace, damaged
 
 

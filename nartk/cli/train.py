@@ -23,12 +23,9 @@ EXAMPLES = """examples:
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+@_fairseq.command
+def main(argv: Sequence[str]) -> int:
     """Runs the command and returns its exit code."""
-    return _fairseq.run(_command, argv)
-
-
-def _command(argv: Sequence[str]) -> int:
     from fairseq import options
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from fairseq.distributed import utils as distributed

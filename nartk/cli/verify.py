@@ -12,17 +12,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nartk.cli import _strategy
-from nartk.cli._common import Parser, require_least, run
+from nartk.cli._common import Parser, command, require_least
 from nartk.cli._input import (
     add_drafts,
     add_input,
     add_model,
     load_model,
+    numbers,
     read_for,
     split_inputs,
 )
 from nartk.cli._output import progress, tell
-from nartk.errors import EXIT_FAILED, EXIT_OK, EXIT_SOME_FAILED, NartkError, UsageError
+from nartk.errors import EXIT_FAILED, EXIT_OK, EXIT_SOME_FAILED, UsageError
+from nartk.registry import make_strategy, options_of
 
 if TYPE_CHECKING:
     from nartk.data.readers import Record
@@ -53,11 +55,6 @@ class _Case(NamedTuple):
     drafts: tuple[str, ...] = ()
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit code."""
-    return run(_command, argv)
-
-
 def _parser() -> Parser:
     parser = Parser(prog="nartk-verify", description=DESCRIPTION, examples=EXAMPLES)
     parser.usage = "%(prog)s [MODEL] [FILE ...] [--strategy NAME] [options]"
@@ -71,7 +68,7 @@ def _parser() -> Parser:
         "holds if that is int8)",
     )
     parser.add_argument(
-        "--batch-size", type=_sizes, default=(32,), metavar="LIST", help="such as 1,8,32 (default: 32)"
+        "--batch-size", type=numbers, default=(32,), metavar="LIST", help="such as 1,8,32 (default: 32)"
     )
     sweep = ",".join(map(str, SWEEP))
     parser.add_argument(
@@ -89,16 +86,9 @@ def _parser() -> Parser:
     return parser
 
 
-def _sizes(text: str) -> tuple[int, ...]:
-    sizes = text.split(",")
-    if not all(size.isdecimal() and int(size) >= 1 for size in sizes):
-        raise argparse.ArgumentTypeError(f"must be numbers from 1 on with commas between, but is {text!r}")
-    return tuple(map(int, sizes))
-
-
-def _command(argv: Sequence[str]) -> int:
-    from nartk.registry import make_strategy, options_of
-
+@command
+def main(argv: Sequence[str]) -> int:
+    """Runs the command and returns its exit code."""
     args, options = _strategy.parse(_parser(), argv)
     if "adaptive" in options_of(args.strategy):
         options = {"adaptive": False, **options}  # what is never drafted is never verified
@@ -122,18 +112,14 @@ def _command(argv: Sequence[str]) -> int:
         print("\n".join(_report(model, strategy, cases, verifier, trials)), flush=True)
         passed &= all(trial.passed for trial in trials)
         if i == 0:
-            errors += _located(verifier.errors, cases)
+            for line, error in sorted(verifier.errors.items()):
+                error.where = cases[line].where
+                errors.append(error)
             for error in errors:
                 print(f"nartk: {error}", file=sys.stderr)
     if not passed:
         return EXIT_FAILED
     return EXIT_SOME_FAILED if errors else EXIT_OK
-
-
-def _located(errors: dict[int, NartkError], cases: Sequence[_Case]) -> list[NartkError]:
-    for line, error in errors.items():
-        error.where = cases[line].where
-    return [errors[line] for line in sorted(errors)]
 
 
 def _generate(model: Model, strategy: Any, args: argparse.Namespace, lines: Sequence[str]) -> list[_Case]:
@@ -152,8 +138,6 @@ def _generate(model: Model, strategy: Any, args: argparse.Namespace, lines: Sequ
 
 def _reference(strategy: Any) -> Any:
     """Greedy search with the options that it shares with the strategy."""
-    from nartk.registry import make_strategy
-
     return make_strategy(REFERENCE, _strategy.shared_options(strategy, REFERENCE))
 
 

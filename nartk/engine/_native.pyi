@@ -61,13 +61,13 @@ class Scores:
 
     best: IntArray
     log_probs: FloatArray
-    top: IntArray | None
-    top_log_probs: FloatArray | None
-    margins: FloatArray | None
-    given_log_probs: FloatArray | None
-    drawn: IntArray | None
-    drawn_log_probs: FloatArray | None
-    hidden: FloatArray | None
+    top: IntArray
+    top_log_probs: FloatArray
+    margins: FloatArray
+    given_log_probs: FloatArray
+    drawn: IntArray
+    drawn_log_probs: FloatArray
+    hidden: FloatArray
     def rows(self, index: _Ints) -> FloatArray: ...
 
 class Engine:

@@ -15,18 +15,16 @@ from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from nartk import __version__
-from nartk.errors import InputFileError, InputTooLongError, MissingDependencyError, UsageError
+from nartk.data.m2 import NOOP, M2Edit, M2Sentence, read_m2
+from nartk.errors import InputFileError, InputTooLongError, MissingDependencyError, UsageError, requiring
 from nartk.metrics.metric import Files, Metric, Reads, Scorer, read_lines
 from nartk.metrics.result import MetricResult, check_lengths, f_measure
 from nartk.registry import option, register_metric
-
-if TYPE_CHECKING:
-    from nartk.data.m2 import M2Edit, M2Sentence
 
 OFFICIAL = "en_core_web_sm"
 TRAINED = Path("~/.cache/nartk/spacy-ewt")  # where recipes/gec/train_spacy.sh puts its pipeline
@@ -77,13 +75,9 @@ class ErrantAnnotator:
     """
 
     def __init__(self, pipeline: str | None = None) -> None:
-        try:
+        with requiring("errant needs the packages errant and spacy", "score"):
             import errant
             import spacy
-        except ImportError as error:
-            raise MissingDependencyError(
-                "errant needs the packages errant and spacy", fix="pip install 'nartk[score]'"
-            ) from error
         name = find_pipeline(pipeline)
         try:
             self._nlp = spacy.load(str(Path(name).expanduser()), disable=["ner"])
@@ -115,8 +109,6 @@ class ErrantAnnotator:
         self, sources: Sequence[Sequence[str]], targets: Sequence[Sequence[Sequence[str]]]
     ) -> list[M2Sentence]:
         """As `annotate` with several corrections of each source; the number of one is its annotator's."""
-        from nartk.data.m2 import NOOP, M2Edit, M2Sentence
-
         lengths = {f"correction {number}": len(corpus) for number, corpus in enumerate(targets, start=1)}
         check_lengths(len(sources), "source", lengths)
         changed = {
@@ -302,8 +294,6 @@ class Errant(Metric):
     beta: float = option(0.5, "weight of recall", above=0.0)
 
     def scorer(self, files: Files) -> Scorer:
-        from nartk.data.m2 import read_m2
-
         if (files.gold is None) == (files.source is None and not files.ref):
             raise UsageError("errant takes --gold, or --source and --ref", fix="give one of the two")
         if files.gold is None and (files.source is None or not files.ref):

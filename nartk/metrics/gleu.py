@@ -10,14 +10,13 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
 from nartk import __version__
-from nartk.errors import InputFileError
 from nartk.metrics.metric import Files, Metric, Reads, Scorer, read_lines
-from nartk.metrics.result import MetricResult, check_lengths
+from nartk.metrics.result import MetricResult, check_corpora
 from nartk.registry import option, register_metric
 
 ORDER = 4  # longest n-gram, tokens
@@ -25,10 +24,11 @@ ITERATIONS = 500
 SEED_STEP = 101  # iteration k draws its references with the seed 101 k
 BLOCK = 5_000_000  # numbers held at once while iterations are summed
 
-Grams = list[Counter[tuple[bytes, ...]]]
+T = TypeVar("T", bytes, str)
 
 
-def _ngrams(tokens: Sequence[bytes]) -> Grams:
+def ngrams(tokens: Sequence[T]) -> list[Counter[tuple[T, ...]]]:
+    """How often each n-gram occurs, for each n up to `ORDER`."""
     return [
         Counter(tuple(tokens[i : i + n]) for i in range(len(tokens) + 1 - n)) for n in range(1, ORDER + 1)
     ]
@@ -54,13 +54,13 @@ def gleu_statistics(
     table = np.zeros((len(hypotheses), len(references), 2 + 2 * ORDER))
     for row, line in enumerate(hypotheses):
         hypothesis = _split(line)
-        hypothesis_grams, source_grams = _ngrams(hypothesis), _ngrams(_split(sources[row]))
+        hypothesis_grams, source_grams = ngrams(hypothesis), ngrams(_split(sources[row]))
         done: dict[str, np.ndarray] = {}
         for column, reference_line in enumerate(reference[row] for reference in references):
             if reference_line not in done:
                 reference = _split(reference_line)
                 numbers = [len(hypothesis), len(reference)]
-                for n, grams in enumerate(_ngrams(reference)):
+                for n, grams in enumerate(ngrams(reference)):
                     counts = hypothesis_grams[n]
                     lost = Counter({g: c for g, c in source_grams[n].items() if g not in grams})
                     numbers += [max((counts & grams).total() - (counts & lost).total(), 0), counts.total()]
@@ -110,10 +110,7 @@ def gleu_score(
         InputFileError: There is no reference, or no sentence.
         LengthMismatchError: The corpora differ in length.
     """
-    if not references:
-        raise InputFileError("GLEU needs a reference", fix="give one or more files with --ref")
-    lengths = {f"reference {number}": len(lines) for number, lines in enumerate(references, start=1)}
-    check_lengths(len(sources), "source", {**lengths, "hypothesis": len(hypotheses)})
+    check_corpora("GLEU", references, source=sources, hypothesis=hypotheses)
     statistics = gleu_statistics(sources, references, hypotheses)
     sentences, width, columns = statistics.shape
     iterations = 1 if width == 1 else iterations

@@ -12,18 +12,16 @@ import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from nartk import __version__
+from nartk.data.m2 import M2Edit, M2Sentence, read_m2
 from nartk.errors import InputTooLongError, NartkError
 from nartk.metrics.metric import Files, Metric, Reads, Scorer, read_lines
 from nartk.metrics.result import MetricResult, check_lengths, f_measure
 from nartk.registry import option, register_metric
-
-if TYPE_CHECKING:
-    from nartk.data.m2 import M2Edit, M2Sentence
 
 MAX_CELLS = 25_000_000  # of the alignment matrix: 5,000 source tokens against 5,000
 MAX_STEPS = 1_200_000  # of the lattice: 630 tokens against 630 entirely different ones
@@ -45,8 +43,7 @@ class Lattice:
     end: Node
 
 
-@dataclass(frozen=True)
-class EditCounts:
+class EditCounts(NamedTuple):
     """What MaxMatch counts in one sentence against one annotator."""
 
     correct: int
@@ -266,7 +263,7 @@ def m2_score(
     """
     check_lengths(len(references), "gold", {"hypothesis": len(hypotheses)})
     totals = np.zeros(3, dtype=np.int64)
-    rows: list[tuple[int, int, int]] = []
+    rows: list[EditCounts] = []
     chosen: list[int] = []
     for number, (reference, line) in enumerate(zip(references, hypotheses, strict=True), start=1):
         source, hypothesis = reference.source, [token for token in line.split(" ") if token]
@@ -276,7 +273,7 @@ def m2_score(
             raise InputTooLongError(error.message, fix=error.fix, where=f"sentence {number}") from None
         best: tuple[float, int, int] | None = None
         for annotator in reference.annotators:
-            counts = count_edits(
+            row = count_edits(
                 lattice,
                 source,
                 hypothesis,
@@ -284,7 +281,6 @@ def m2_score(
                 max_unchanged_words=max_unchanged_words,
                 ignore_whitespace_casing=ignore_whitespace_casing,
             )
-            row = (counts.correct, counts.proposed, counts.gold)
             correct, proposed, gold = (totals + np.array(row)).tolist()
             f = float(f_measure(correct, proposed, gold, beta)[2])
             rank = (f, correct, -proposed - gold)
@@ -334,8 +330,6 @@ class MaxMatch(Metric):
     ignore_whitespace_casing: bool = option(False, "match gold edits in any case and spacing")
 
     def scorer(self, files: Files) -> Scorer:
-        from nartk.data.m2 import read_m2
-
         assert files.gold is not None
         dropped: list[NartkError] = []
         gold = list(read_m2(read_lines(files.gold), name=files.gold, outside=dropped.append))

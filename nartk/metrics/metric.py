@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 from nartk.errors import InputFileError
+from nartk.files import reading
 from nartk.metrics.result import MetricResult
 
 Scorer = Callable[[str], list[MetricResult]]  # of a file's name; of several scores the first leads
@@ -78,12 +77,8 @@ def read_lines(name: str) -> list[str]:
     Raises:
         InputFileError: It cannot be read or is not UTF-8.
     """
-    try:
-        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-    except OSError as error:
-        raise InputFileError(
-            f"cannot read: {error.strerror}", fix="name a readable file", where=name
-        ) from error
+    with reading(name) as file:
+        data = file.read()
     try:
         text = data.decode()
     except UnicodeDecodeError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +48,20 @@ def f_measure(
     below = beta**2 * precision + recall
     above = (1 + beta**2) * precision * recall
     return precision, recall, np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+
+
+def check_corpora(metric: str, references: Sequence[Sequence[str]], **others: Sequence[str]) -> None:
+    """Refuses, as `check_lengths` does, references and `others` that do not fit the first of these.
+
+    Raises:
+        InputFileError: There is no reference, or no sentence.
+        LengthMismatchError: The corpora differ in length.
+    """
+    if not references:
+        raise InputFileError(f"{metric} needs a reference", fix="give one or more files with --ref")
+    lengths = {f"reference {number}": len(lines) for number, lines in enumerate(references, start=1)}
+    first, *_ = others
+    check_lengths(len(others[first]), first, lengths | {name: len(others[name]) for name in others})
 
 
 def check_lengths(expected: int, name: str, others: Mapping[str, int]) -> None:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from nartk import __version__
-from nartk.errors import InputFileError, MissingDependencyError
+from nartk.errors import InputFileError, requiring
 from nartk.metrics.metric import Files, Metric, Reads, Scorer, read_lines
-from nartk.metrics.result import MetricResult, check_lengths
+from nartk.metrics.result import MetricResult, check_corpora
 from nartk.registry import option, register_metric
 
 TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
@@ -42,7 +42,9 @@ def rouge_statistics(
     Raises:
         MissingDependencyError: rouge-score is not installed.
     """
-    scorer = _scorer(stem)
+    with requiring("rouge needs the package rouge-score", "score"):
+        from rouge_score.rouge_scorer import RougeScorer
+    scorer = RougeScorer(list(TYPES), use_stemmer=stem)
 
     def lines(text: str) -> str:
         return text.replace(separator, "\n") if separator else text
@@ -53,16 +55,6 @@ def rouge_statistics(
             scores = scorer.score(lines(reference), lines(hypothesis))
             table[row, column] = [[getattr(scores[name], part) for part in MEASURES] for name in TYPES]
     return table
-
-
-def _scorer(stem: bool) -> Any:
-    try:
-        from rouge_score.rouge_scorer import RougeScorer
-    except ImportError as error:
-        raise MissingDependencyError(
-            "rouge needs the package rouge-score", fix="pip install 'nartk[score]'"
-        ) from error
-    return RougeScorer(list(TYPES), use_stemmer=stem)
 
 
 def rouge_score(
@@ -87,10 +79,7 @@ def rouge_score(
         InputFileError: There is no reference, no text, or no reference holds a word.
         LengthMismatchError: The corpora differ in length.
     """
-    if not references:
-        raise InputFileError("rouge needs a reference", fix="give one or more files with --ref")
-    lengths = {f"reference {number}": len(texts) for number, texts in enumerate(references, start=1)}
-    check_lengths(len(hypotheses), "hypothesis", lengths)
+    check_corpora("rouge", references, hypothesis=hypotheses)
     if not any(char.isascii() and char.isalnum() for texts in references for text in texts for char in text):
         raise InputFileError(
             "no reference holds a letter a to z or a digit", fix="score other scripts with bleu or chrf"

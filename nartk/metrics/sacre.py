@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from nartk.errors import InputFileError, MissingDependencyError, UsageError
+from nartk.errors import MissingDependencyError, UsageError, requiring
 from nartk.metrics.metric import Files, Metric, Reads, Scorer, read_lines
-from nartk.metrics.result import MetricResult, check_lengths
+from nartk.metrics.result import MetricResult, check_corpora
 from nartk.registry import option, register_metric
 
 if TYPE_CHECKING:
@@ -87,22 +87,15 @@ def chrf_score(
 
 
 def _import_sacrebleu() -> Any:
-    try:
+    with requiring("bleu, chrf and sari need the package sacrebleu", "score"):
         import sacrebleu
-    except ImportError as error:
-        raise MissingDependencyError(
-            "bleu, chrf and sari need the package sacrebleu", fix="pip install 'nartk[score]'"
-        ) from error
     return sacrebleu
 
 
 def _score(
     name: str, metric: SacreMetric, references: Sequence[Sequence[str]], hypotheses: Sequence[str]
 ) -> MetricResult:
-    if not references:
-        raise InputFileError(f"{name} needs a reference", fix="give one or more files with --ref")
-    lengths = {f"reference {number}": len(lines) for number, lines in enumerate(references, start=1)}
-    check_lengths(len(hypotheses), "hypothesis", lengths)
+    check_corpora(name, references, hypothesis=hypotheses)
     # sacrebleu's own significance tests stand on these two methods; it has no public way to resample.
     rows = metric._extract_corpus_statistics(hypotheses, references)
     result = metric._aggregate_and_compute(rows)

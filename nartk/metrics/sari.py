@@ -24,24 +24,16 @@ from typing import ClassVar
 import numpy as np
 
 from nartk import __version__
-from nartk.errors import InputFileError, UsageError
+from nartk.errors import UsageError
+from nartk.metrics.gleu import ORDER, ngrams
 from nartk.metrics.metric import Files, Metric, Reads, Scorer, read_lines
-from nartk.metrics.result import MetricResult, check_lengths
+from nartk.metrics.result import MetricResult, check_corpora
 from nartk.metrics.sacre import tokenizer
 from nartk.registry import option, register_metric
 
-ORDER = 4  # longest n-gram, tokens
 OPERATIONS = ("add", "keep", "delete")
 LEVELS = ("corpus", "sentence")
 DELETIONS = ("f1", "precision")
-
-Grams = list[Counter[tuple[str, ...]]]
-
-
-def _ngrams(tokens: Sequence[str]) -> Grams:
-    return [
-        Counter(tuple(tokens[i : i + n]) for i in range(len(tokens) + 1 - n)) for n in range(1, ORDER + 1)
-    ]
 
 
 def sari_statistics(source: str, references: Sequence[str], hypothesis: str) -> np.ndarray:
@@ -55,9 +47,9 @@ def sari_statistics(source: str, references: Sequence[str], hypothesis: str) -> 
     """
     many = len(references)
     grams = zip(
-        _ngrams(source.split()),
-        _ngrams(hypothesis.split()),
-        zip(*(_ngrams(reference.split()) for reference in references), strict=True),
+        ngrams(source.split()),
+        ngrams(hypothesis.split()),
+        zip(*(ngrams(reference.split()) for reference in references), strict=True),
         strict=True,
     )
     table = np.zeros((ORDER, len(OPERATIONS), 3))
@@ -119,10 +111,7 @@ def sari_score(
     for name, value, known in (("level", level, LEVELS), ("deletion", deletion, DELETIONS)):
         if value not in known:
             raise UsageError(f"SARI has no {name} {value!r}", fix=f"choose one of {', '.join(known)}")
-    if not references:
-        raise InputFileError("SARI needs a reference", fix="give one or more files with --ref")
-    lengths = {f"reference {number}": len(lines) for number, lines in enumerate(references, start=1)}
-    check_lengths(len(sources), "source", {**lengths, "hypothesis": len(hypotheses)})
+    check_corpora("SARI", references, source=sources, hypothesis=hypotheses)
     split = tokenizer(tokenize, lowercase=lowercase)
     statistics = np.array(
         [

@@ -1,7 +1,7 @@
 """`--criterion nartk_cross_entropy`: the core's label-smoothed cross-entropy, of fairseq's definition."""
 
 # No `from __future__ import annotations` here: fairseq reads the options' types from the class.
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from fairseq.criterions import register_criterion
@@ -10,6 +10,7 @@ from fairseq.dataclass import FairseqDataclass
 from omegaconf import II
 from torch import Tensor
 
+from nartk.architectures.transformer import setting
 from nartk.errors import VocabMismatchError
 from nartk.models.transformer import edited, label_smoothed_cross_entropy
 
@@ -18,17 +19,13 @@ from nartk.models.transformer import edited, label_smoothed_cross_entropy
 class CrossEntropyConfig(FairseqDataclass):
     """Options of the criterion."""
 
-    label_smoothing: float = field(
-        default=0.1, metadata={"help": "probability mass spread over all words, in [0, 1)"}
+    label_smoothing: float = setting(0.1, "probability mass spread over all words, in [0, 1)")
+    edit_weight: float = setting(
+        1.0,
+        "weight of the target's tokens that do not copy the source, for tasks that mostly copy "
+        "(Junczys-Dowmunt et al. 2018, section 4.4); needs one dictionary",
     )
-    edit_weight: float = field(
-        default=1.0,
-        metadata={
-            "help": "weight of the target's tokens that do not copy the source, for tasks that mostly copy "
-            "(Junczys-Dowmunt et al. 2018, section 4.4); needs one dictionary"
-        },
-    )
-    report_accuracy: bool = field(default=False, metadata={"help": "log the share of words predicted right"})
+    report_accuracy: bool = setting(False, "log the share of words predicted right")
     sentence_avg: bool = II("optimization.sentence_avg")
 
 
@@ -52,16 +49,19 @@ class CrossEntropy(LabelSmoothedCrossEntropyCriterion):
             )
         self.edit_weight = edit_weight
 
+    def weights(self, inputs: dict[str, Tensor], target: Tensor) -> Tensor | None:
+        """What the loss of each word [B,T] counts; None: 1."""
+        if self.edit_weight == 1.0:
+            return None
+        changed = edited(inputs["src_tokens"], inputs["prev_output_tokens"], target, pad=self.padding_idx)
+        return 1.0 + (self.edit_weight - 1.0) * changed
+
     def compute_loss(
         self, model: Any, net_output: tuple[Tensor, None], sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, Tensor]:
         """Smoothed loss and plain negative log-likelihood, both summed, nats."""
         target = model.get_targets(sample, net_output)
-        weights = None
-        if self.edit_weight != 1.0:
-            inputs = sample["net_input"]
-            changed = edited(inputs["src_tokens"], inputs["prev_output_tokens"], target, pad=self.padding_idx)
-            weights = 1.0 + (self.edit_weight - 1.0) * changed
+        weights = self.weights(sample["net_input"], target)
         loss, nll, _ = label_smoothed_cross_entropy(
             net_output[0], target, epsilon=self.eps, pad=self.padding_idx, weights=weights
         )

@@ -26,7 +26,7 @@ one verifier on the same data and the same block.
 
 # No `from __future__ import annotations` here: fairseq reads the options' types from the class.
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import torch
@@ -36,11 +36,12 @@ from torch import Tensor
 
 from nartk.adapters.fairseq import architecture_name, find_dictionary
 from nartk.architectures import architecture, architectures
+from nartk.architectures.transformer import setting
 from nartk.checkpoint import Checkpoint
 from nartk.errors import CheckpointError, StrategyMismatchError, UsageError, VocabMismatchError
 from nartk.models.distil_losses import DIVERGENCES
 from nartk.models.nar import NarTraining
-from nartk.models.transformer import Transformer, edited, label_smoothed_cross_entropy
+from nartk.models.transformer import Transformer, label_smoothed_cross_entropy
 from nartk.tasks.core_model import read_model
 from nartk.tasks.cross_entropy import CrossEntropy, CrossEntropyConfig
 from nartk.vocab import Vocab
@@ -56,44 +57,35 @@ class DrafterConfig(CrossEntropyConfig):
     """Options of the criterion."""
 
     # fairseq knows no other way to write this type.
-    verifier: Optional[str] = field(  # noqa: UP045
-        default=None,
-        metadata={
-            "help": "model that the drafter is to draft for: a checkpoint (.pt) whose training data are "
-            "where they were, or a folder as nartk-convert writes it; with the dictionaries of the data"
-        },
+    verifier: Optional[str] = setting(  # noqa: UP045
+        None,
+        "model that the drafter is to draft for: a checkpoint (.pt) whose training data are "
+        "where they were, or a folder as nartk-convert writes it; with the dictionaries of the data",
     )
-    distil: str = field(
-        default="kl",
-        metadata={
-            "help": f"divergence from the verifier that is minimised: {', '.join(DIVERGENCES)} (Zhou et al. "
-            f"2023; tvd++: Goel et al. 2024), or {NONE}: the target's words alone are learnt, and the "
-            "verifier serves accept_len"
-        },
+    distil: str = setting(
+        "kl",
+        f"divergence from the verifier that is minimised: {', '.join(DIVERGENCES)} (Zhou et al. "
+        f"2023; tvd++: Goel et al. 2024), or {NONE}: the target's words alone are learnt, and the "
+        "verifier serves accept_len",
     )
-    distil_weight: float = field(
-        default=0.5,
-        metadata={"help": "what the divergence weighs, in [0, 1]; the target's words weigh the rest"},
+    distil_weight: float = setting(
+        0.5, "what the divergence weighs, in [0, 1]; the target's words weigh the rest"
     )
-    distil_temperature: float = field(
-        default=1.0,
-        metadata={"help": "divides drafter's and verifier's logits in the divergence; above 0"},
+    distil_temperature: float = setting(
+        1.0, "divides drafter's and verifier's logits in the divergence; above 0"
     )
-    accept_block: int = field(
-        default=5,
-        metadata={
-            "help": "longest draft of an autoregressive drafter (nartk-decode --block-size), for accept_len "
-            "when validating: tokens that a pass of the verifier gives, against its own words behind "
-            "the validation data's; a blockwise one fills its --block"
-        },
+    accept_block: int = setting(
+        5,
+        "longest draft of an autoregressive drafter (nartk-decode --block-size), for accept_len "
+        "when validating: tokens that a pass of the verifier gives, against its own words behind "
+        "the validation data's; a blockwise one fills its --block",
     )
-    glancing: str = field(
-        default=str(_GLANCING["glancing"].default),
-        metadata={"help": "of blockwise drafters: " + _GLANCING["glancing"].metadata["help"]},
+    glancing: str = setting(
+        str(_GLANCING["glancing"].default), "of blockwise drafters: " + _GLANCING["glancing"].metadata["help"]
     )
-    glancing_strategy: str = field(
-        default=str(_GLANCING["glancing_strategy"].default),
-        metadata={"help": "of blockwise drafters: " + _GLANCING["glancing_strategy"].metadata["help"]},
+    glancing_strategy: str = setting(
+        str(_GLANCING["glancing_strategy"].default),
+        "of blockwise drafters: " + _GLANCING["glancing_strategy"].metadata["help"],
     )
 
 
@@ -101,47 +93,43 @@ class DrafterConfig(CrossEntropyConfig):
 class Drafting(CrossEntropy):
     """The target's words and the verifier's distributions; sums over the words that the drafter says."""
 
-    def __init__(
-        self,
-        task: Any,
-        sentence_avg: bool,
-        label_smoothing: float,
-        edit_weight: float,
-        report_accuracy: bool,
-        verifier: Optional[str],  # noqa: UP045
-        distil: str,
-        distil_weight: float,
-        distil_temperature: float,
-        accept_block: int,
-        glancing: str,
-        glancing_strategy: str,
-    ) -> None:
-        super().__init__(task, sentence_avg, label_smoothing, edit_weight, report_accuracy)
-        if verifier is None:
+    def __init__(self, task: Any, config: DrafterConfig) -> None:
+        super().__init__(
+            task, config.sentence_avg, config.label_smoothing, config.edit_weight, config.report_accuracy
+        )
+        if config.verifier is None:
             raise UsageError("--criterion nartk_drafter without --verifier", fix="give the verifier's model")
-        if distil not in (*DIVERGENCES, NONE):
-            raise UsageError(f"--distil is {distil!r}", fix=f"choose from {', '.join(DIVERGENCES)}, {NONE}")
-        if not 0.0 <= distil_weight <= 1.0:
-            raise UsageError(f"--distil-weight is {distil_weight}, not in [0, 1]")
-        if not 0.0 < distil_temperature < float("inf"):
-            raise UsageError(f"--distil-temperature is {distil_temperature}, not above 0")
-        if accept_block < 1:
-            raise UsageError(f"--accept-block is {accept_block}", fix="give at least 1")
-        self.divergence = DIVERGENCES.get(distil)
-        self.weight = 0.0 if self.divergence is None else distil_weight
-        self.temperature = distil_temperature
-        self.block = accept_block
+        if config.distil not in (*DIVERGENCES, NONE):
+            raise UsageError(
+                f"--distil is {config.distil!r}", fix=f"choose from {', '.join(DIVERGENCES)}, {NONE}"
+            )
+        if not 0.0 <= config.distil_weight <= 1.0:
+            raise UsageError(f"--distil-weight is {config.distil_weight}, not in [0, 1]")
+        if not 0.0 < config.distil_temperature < float("inf"):
+            raise UsageError(f"--distil-temperature is {config.distil_temperature}, not above 0")
+        if config.accept_block < 1:
+            raise UsageError(f"--accept-block is {config.accept_block}", fix="give at least 1")
+        self.divergence = DIVERGENCES.get(config.distil)
+        self.weight = 0.0 if self.divergence is None else config.distil_weight
+        self.temperature = config.distil_temperature
+        self.block = config.accept_block
         self.nar = NarTraining(
-            label_smoothing=label_smoothing, glancing=glancing, glancing_strategy=glancing_strategy
+            label_smoothing=config.label_smoothing,
+            glancing=config.glancing,
+            glancing_strategy=config.glancing_strategy,
         )
         # In a tuple: it is no part of the criterion, whose weights fairseq trains and saves.
-        self._verifier = (load_verifier(verifier, task),)
+        self._verifier = (load_verifier(config.verifier, task),)
         distilled = getattr(getattr(task, "cfg", None), "distilled_valid", False)
         prefixes = "outputs of --distilled" if distilled else "references"
         _LOGGER.info(
-            f"accept_len: tokens a pass of the verifier {verifier}, against its own words behind the "
+            f"accept_len: tokens a pass of the verifier {config.verifier}, against its own words behind the "
             f"{prefixes} of the validation data"
         )
+
+    @classmethod
+    def build_criterion(cls, cfg: Any, task: Any) -> Any:
+        return cls(task, cfg)
 
     def forward(
         self, model: Any, sample: dict[str, Any], reduce: bool = True
@@ -151,12 +139,13 @@ class Drafting(CrossEntropy):
         real = target.ne(self.padding_idx)
         require_trained(model)
         logits, counted, parts = model.draft_training(model, inputs, target, self.nar)
+        weights = self.weights(inputs, target)
         loss, nll, _ = label_smoothed_cross_entropy(
             logits[None],
             target[counted][None],
             epsilon=self.eps,
             pad=self.padding_idx,
-            weights=self._weights(inputs, target, counted),
+            weights=None if weights is None else weights[counted][None],
         )
         words, validating = logits.shape[0], not self.training
         if self.divergence is not None or validating:
@@ -185,13 +174,6 @@ class Drafting(CrossEntropy):
         if self.report_accuracy:
             logged |= {"n_correct": (logits.max(-1).indices == target[counted]).sum(), "total": words}
         return loss, size, logged
-
-    def _weights(self, inputs: dict[str, Tensor], target: Tensor, counted: Tensor) -> Tensor | None:
-        """What the loss of each word [1,N] counts; None: 1."""
-        if self.edit_weight == 1.0:
-            return None
-        changed = edited(inputs["src_tokens"], inputs["prev_output_tokens"], target, pad=self.padding_idx)
-        return 1.0 + (self.edit_weight - 1.0) * changed[counted][None]
 
     @torch.no_grad()
     def _verify(self, model: Any, inputs: dict[str, Tensor], positions: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 # No `from __future__ import annotations` here: fairseq reads the options' types from the class.
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import numpy as np
@@ -10,6 +10,7 @@ from fairseq.data import BaseWrapperDataset, ConcatDataset, LanguagePairDataset
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask, load_langpair_dataset
 
+from nartk.architectures.transformer import setting
 from nartk.errors import UsageError, VocabMismatchError
 
 
@@ -18,27 +19,21 @@ class DistilledTranslationConfig(TranslationConfig):
     """fairseq's options of `translation`, and where the distilled corpus is."""
 
     # fairseq knows no other way to write this type.
-    distilled: Optional[str] = field(  # noqa: UP045
-        default=None,
-        metadata={
-            "help": "binarised distilled corpus (nartk-distill, then nartk-preprocess with the dictionaries "
-            "of the raw data): it is trained on in place of the raw training data; validation data stay raw "
-            "without --distilled-valid"
-        },
+    distilled: Optional[str] = setting(  # noqa: UP045
+        None,
+        "binarised distilled corpus (nartk-distill, then nartk-preprocess with the dictionaries "
+        "of the raw data): it is trained on in place of the raw training data; validation data stay raw "
+        "without --distilled-valid",
     )
-    distilled_valid: bool = field(
-        default=False,
-        metadata={
-            "help": "validate too on the splits of --distilled: on what the teacher says, not on the raw "
-            "references; what tells most of a drafter (accept_len), which meets such prefixes alone"
-        },
+    distilled_valid: bool = setting(
+        False,
+        "validate too on the splits of --distilled: on what the teacher says, not on the raw "
+        "references; what tells most of a drafter (accept_len), which meets such prefixes alone",
     )
-    raw_share: float = field(
-        default=0.0,
-        metadata={
-            "help": "share of raw pairs among those trained on with --distilled, in [0, 1): so many raw "
-            "pairs, evenly spread or several times each, are added to all of the distilled ones"
-        },
+    raw_share: float = setting(
+        0.0,
+        "share of raw pairs among those trained on with --distilled, in [0, 1): so many raw "
+        "pairs, evenly spread or several times each, are added to all of the distilled ones",
     )
 
 

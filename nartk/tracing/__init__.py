@@ -122,6 +122,11 @@ def provenance(hypothesis: Hypothesis) -> dict[str, Any]:
     }
 
 
+def describe_error(error: NartkError) -> dict[str, str]:
+    """The key `error`."""
+    return {key: getattr(error, key) for key in _ERROR_KEYS}
+
+
 def finite(number: float | None) -> float | None:
     """The number, or None where JSON has no word for it."""
     return number if number is not None and math.isfinite(number) else None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nartk.errors import MissingDependencyError
+from nartk.errors import requiring
 from nartk.files import writing
 from nartk.tracing import ORIGINS, Traced
 from nartk.tracing.page import bars, histogram, stats
@@ -26,12 +26,8 @@ _MOST_INCHES = 40.0  # of a picture
 
 def require_matplotlib() -> None:
     """Raises MissingDependencyError where matplotlib is not installed."""
-    try:
+    with requiring("--png and --svg need matplotlib, which is not installed", "plot"):
         import matplotlib  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            "--png and --svg need matplotlib, which is not installed", fix="pip install 'nartk[plot]'"
-        ) from error
 
 
 def plot_histogram(trace: Sequence[Traced], path: Path, form: str) -> None:
@@ -40,6 +36,7 @@ def plot_histogram(trace: Sequence[Traced], path: Path, form: str) -> None:
     axes = figure.subplots()
     found = bars(histogram(trace))
     total = stats(trace)
+    accepted = f"{total.accepted / total.passes:.2f}" if total.passes else "0"
     middles = [(low + high) / 2 for low, high, _ in found]
     widths = [0.9 * (high - low + 1) for low, high, _ in found]
     axes.bar(middles, [count for _, _, count in found], widths, color=_LOOKS["draft"][0])
@@ -48,7 +45,7 @@ def plot_histogram(trace: Sequence[Traced], path: Path, form: str) -> None:
     axes.set_ylabel("passes")
     axes.set_title(
         f"{total.sentences} sentences, {total.tokens} tokens, {total.passes} passes, "
-        f"{_per(total.accepted, total.passes)} drafted tokens accepted a pass",
+        f"{accepted} drafted tokens accepted a pass",
         loc="left",
         fontsize="medium",
     )
@@ -96,17 +93,10 @@ def plot_passes(traced: Traced, path: Path, form: str) -> None:
     _save(figure, path, form)
 
 
-def _per(count: int, of: int) -> str:
-    return f"{count / of:.2f}" if of else "0"
-
-
 def _figure(width: float, height: float) -> Any:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(min(width, _MOST_INCHES), min(height, _MOST_INCHES)), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    return Figure(figsize=(min(width, _MOST_INCHES), min(height, _MOST_INCHES)), layout="constrained")
 
 
 def _save(figure: Any, path: Path, form: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nartk.contexts import ContextKeeper, Handles, check_sources
+from nartk.contexts import Contexts, Handles, check_sources
 from nartk.hypothesis import Request, Result
 from nartk.passes import IntArray, Limits, Pass, Want
 from nartk.reading import PassScores, check_want, read
@@ -117,7 +117,7 @@ class Table:
         return scores
 
 
-class ScriptedPasses(ContextKeeper):
+class ScriptedPasses(Contexts):
     """Implements nartk.passes.PassScorer and CopiesSource; subclasses give the scores.
 
     Attributes:
@@ -146,9 +146,9 @@ class ScriptedPasses(ContextKeeper):
 
     def run(self, work: Pass, want: Want) -> PassScores:
         check_want(want, len(work.tokens), len(self.vocab))
-        waiting = self.contexts.begin(work, self.sources)
+        waiting = self.begin(work, self.sources)
         self.passes.append(work)
-        grown = max(0, self.contexts.size - len(self._tokens))
+        grown = max(0, self.size - len(self._tokens))
         self._tokens = np.pad(self._tokens, (0, 2 * grown), constant_values=-1)
         self._positions = np.pad(self._positions, (0, 2 * grown), constant_values=-1)
         self._tokens[waiting.cells], self._positions[waiting.cells] = work.tokens, work.positions
@@ -161,7 +161,7 @@ class ScriptedPasses(ContextKeeper):
         memory = work.memory.tolist()
         logits = self.scores([self.sources[memory[i]] for i in scored], [paths[i] for i in scored])
         logits = logits.astype(np.float32)
-        return PassScores(read(logits, want), self.contexts, waiting, lambda index: logits[list(index)])
+        return PassScores(read(logits, want), self, waiting, lambda index: logits[list(index)])
 
     def scores(self, sources: Sequence[tuple[int, ...]], paths: Sequence[npt.NDArray[np.int64]]) -> Any:
         """Scores [N,V] after paths of tokens, the start token first."""
