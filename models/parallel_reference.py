@@ -2,8 +2,8 @@
 
 The engine is tested against them, and they serve a GPU. What is wanted of a pass comes to the host once.
 
-Symbols: B sources, S source positions, R rows, T places of a row, N places of all rows, n of them scored,
-L vertices of a graph, V words, D features of the model.
+Symbols: B sources, S source positions, R rows, T positions of a row, N positions of all rows, n of them
+scored, L vertices of a graph, V words, D features of the model.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class _Reference:
         self._memories.remove(memory)
 
     def _padded(self, rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Rows as one tensor, padded on the right, and which places of it count."""
+        """Rows as one tensor, padded on the right, and which positions of it count."""
         counts = torch.tensor([len(row) for row in rows], device=self.device)
         padded = pad_sequence(list(rows), batch_first=True, padding_value=self.vocab.pad)
         return padded, torch.arange(padded.shape[1], device=self.device) < counts[:, None]

@@ -1,10 +1,10 @@
-"""What decoders ask of non-autoregressive models: one call for all places of any rows.
+"""What decoders ask of non-autoregressive models: one call for all positions of any rows.
 
 Sources are encoded once, as those of `nartk.passes`, and named by handles. What is asked of a row and what is
 known of it lie row after row, without padding; a row's results depend on itself alone.
 
-Symbols: B sources, R rows (some of each source), N places or frames of all rows, n of them scored, L vertices
-of a graph, V words, D features of the model.
+Symbols: B sources, R rows (some of each source), N positions or frames of all rows, n of them scored, L
+vertices of a graph, V words, D features of the model.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ T = TypeVar("T", bound=np.generic)
 
 @dataclass(frozen=True, slots=True)
 class Canvas:
-    """R canvases that a model fills in one pass, the places of each before those of the next.
+    """R canvases that a model fills in one pass, the positions of each before those of the next.
 
     Attributes:
         memory: [R] int32, handle of the encoded source of each; several may have one.
-        lengths: [R] int32, places of each, at least 1.
+        lengths: [R] int32, positions of each, at least 1.
         words: [N] int32, the model's `mask` where nothing is filled in.
     """
 
@@ -67,7 +67,7 @@ class ParallelScorer(Protocol):
 
     Attributes:
         vocab: Of the target.
-        limits: `Limits.target` is the most places of a row.
+        limits: `Limits.target` is the most positions of a row.
     """
 
     vocab: Vocab
@@ -98,16 +98,16 @@ class FrameScorer(ParallelScorer, Protocol):
 
 
 class Filler(ParallelScorer, Protocol):
-    """Fills places of canvases at once.
+    """Fills positions of canvases at once.
 
     Attributes:
-        mask: Id of an unfilled place.
+        mask: Id of an unfilled position.
     """
 
     mask: int
 
     def fill(self, canvas: Canvas, want: Want) -> Scores:
-        """Reads what is wanted of the N places of canvases, in one pass.
+        """Reads what is wanted of the N positions of canvases, in one pass.
 
         Raises:
             PassError: A length, a word or a handle is out of bounds.
@@ -127,11 +127,11 @@ class CanvasScorer(Filler, Protocol):
 
 @runtime_checkable
 class BlockScorer(Filler, Protocol):
-    """Fills the places behind a prefix, and knows nothing of lengths: the blockwise drafter."""
+    """Fills the positions behind a prefix, and knows nothing of lengths: the blockwise drafter."""
 
     @property
     def block(self) -> int:
-        """Places that it has learnt to fill at once."""
+        """Positions that it has learnt to fill at once."""
 
 
 @runtime_checkable

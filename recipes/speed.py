@@ -3,17 +3,23 @@
     python recipes/speed.py drafts FILE... --quality FILE --output NAME
     python recipes/speed.py costs DIR --output NAME
     python recipes/speed.py lines TEXT --length N --output FILE
+    python recipes/speed.py start --fresh VENV --rounds N --output NAME
 
-The first two write NAME.md and NAME.png.
+The first two write NAME.md and NAME.png, the last NAME.md and NAME.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +29,26 @@ from matplotlib.figure import Figure
 import nartk
 
 COUNT = 8  # lines of a text
+LINE, CORRECTED = "She go to school yesterday .\n", "She went to school yesterday .\n"
+WITHOUT_TORCH = "import sys; sys.modules['torch'] = None\n"
+DECODE = f"{WITHOUT_TORCH}from nartk.cli.decode import main; sys.exit(main(sys.argv[1:]))"
+TRANSLATE = f"""{WITHOUT_TORCH}import ctranslate2, sentencepiece
+pieces = sentencepiece.SentencePieceProcessor(model_file=sys.argv[1])
+translator = ctranslate2.Translator(sys.argv[2])
+for line in sys.stdin:
+    words = [*pieces.encode(line.strip(), out_type=str), "</s>"]
+    (found,) = translator.translate_batch([words], beam_size=1)
+    print("".join(found.hypotheses[0]).replace("▁", " ").strip())
+"""
+# What a process used. One that is started has at least its parent's peak memory, so that its parent is small.
+LAUNCH = """
+import os, sys, time
+begin = time.perf_counter()
+process = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ)
+_, status, used = os.wait4(process, 0)
+seconds = time.perf_counter() - begin
+print(seconds, used.ru_utime + used.ru_stime, used.ru_maxrss, status, file=sys.stderr)
+"""
 Found = dict[str, Any]  # what nartk-bench wrote with --output
 Row = tuple[Found, Found]  # a cell of it, and one of its engines
 
@@ -241,6 +267,72 @@ def picture(output: Path, panels: Sequence[Callable[[Any], None]]) -> None:
     figure.savefig(output.with_suffix(".png"), dpi=110)
 
 
+def used(command: Sequence[str], given: str = "") -> tuple[str, list[float]]:
+    """What a process writes; its wall time, its CPU time, both in seconds, and its peak memory, MiB."""
+    launcher = [sys.executable, "-I", "-S", "-c", LAUNCH, *command]
+    alone = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(launcher, input=given, capture_output=True, text=True, check=True, env=alone)
+    *messages, last = done.stderr.splitlines()
+    seconds, cpu, peak, status = map(float, last.split())  # the peak in KiB, as Linux counts it
+    if status:
+        raise SystemExit(f"speed.py: failed: {shlex.join(command)}\n" + "\n".join(messages))
+    return done.stdout, [seconds, cpu, peak / 1024]
+
+
+def start(fresh: Path, rounds: int, output: Path) -> None:
+    """What a process takes to decode one line: with nartk alone installed, and beside CTranslate2."""
+    from nartk.adapters.ctranslate2 import to_ctranslate2
+    from nartk.bench.runner import environment
+    from nartk.pipeline import load_network
+
+    checkpoint = nartk.load().checkpoint
+    small, here = str(fresh.absolute() / "bin" / "python"), sys.executable
+    decode, pieces = str(fresh.absolute() / "bin" / "nartk-decode"), str(checkpoint.folder / "spm.model")
+    with tempfile.TemporaryDirectory() as folder:
+        commands: dict[str, list[str]] = {}
+        for dtype, quantization in (("fp32", None), ("int8", "int8")):
+            peer = Path(folder) / dtype
+            to_ctranslate2(load_network(checkpoint), checkpoint.target_vocab, peer, quantization=quantization)
+            commands[f"nartk-decode, nothing else installed | {dtype}"] = [decode, "--dtype", dtype]
+            commands[f"nartk-decode | {dtype}"] = [here, "-c", DECODE, "--dtype", dtype]
+            commands[f"CTranslate2 | {dtype}"] = [here, "-c", TRANSLATE, pieces, str(peer)]
+        floors = ("import numpy, sentencepiece", "import numpy", "pass")
+        commands |= {f"python -c '{code}' | -": [small, "-c", code] for code in floors}
+        found: dict[str, list[list[float]]] = {name: [] for name in commands}
+        names = [*commands]
+        for i in range(-1, rounds):  # round -1 warms up
+            for name in names[i % len(names) :] + names[: i % len(names)]:
+                text, figures = used(commands[name], LINE)
+                if text != ("" if name.endswith("-") else CORRECTED):
+                    raise SystemExit(f"speed.py: {name} wrote {text!r}")
+                if i >= 0:
+                    found[name].append(figures)
+    measured = {"command": ["recipes/speed.sh", "start"], "environment": environment("cpu"), "rounds": found}
+    output.with_suffix(".json").write_text(json.dumps(measured, indent=2) + "\n")
+    note = [
+        f"Whole processes such as `printf {LINE!r} | nartk-decode`: medians of {rounds} interleaved rounds",
+        "(lowest-highest) after one to warm up; MiB: peak memory. In the first lines, and with Python alone,",
+        "nartk and what it needs are all that is installed; elsewhere torch is installed, but blocked.",
+    ]
+    columns = ["process", "type", "wall ms", "CPU ms", "MiB"]
+    shown = page("To start, decode one line and end", [measured], [table(columns, starts(found)), note])
+    output.with_suffix(".md").write_text(shown)
+
+
+def starts(found: Mapping[str, Sequence[Sequence[float]]]) -> Iterable[Sequence[str]]:
+    """A line of the table for each process, from its wall time, CPU time and memory in each round."""
+    for name, rounds in found.items():
+        wall, cpu, peak = zip(*rounds, strict=True)
+        ms = [[1000 * seconds for seconds in each] for each in (wall, cpu)]
+        yield (*name.split(" | "), *(middle(each, 0) for each in ms), middle(peak, 1))
+
+
+def middle(values: Sequence[float], digits: int) -> str:
+    """A median with its range."""
+    median, low, high = (f"{each(values):.{digits}f}" for each in (statistics.median, min, max))
+    return f"{median} ({low}-{high})"
+
+
 def lines(text: Path, length: int, output: Path) -> None:
     """Writes lines of `length` source tokens of the shipped model, eos included, made of a text's words."""
     model = nartk.load()
@@ -270,11 +362,17 @@ def main() -> None:
     three.add_argument("text", type=Path)
     three.add_argument("--length", type=int, required=True)
     three.add_argument("--output", type=Path, required=True)
+    four = figures.add_parser("start")
+    four.add_argument("--fresh", type=Path, required=True)
+    four.add_argument("--rounds", type=int, required=True)
+    four.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
     if args.figure == "drafts":
         drafts(args.files, args.quality, args.output)
     elif args.figure == "costs":
         costs(args.folder, args.output)
+    elif args.figure == "start":
+        start(args.fresh, args.rounds, args.output)
     else:
         lines(args.text, args.length, args.output)
 

@@ -11,6 +11,7 @@
 #   native   native decoders of non-autoregressive models: trained, and of base size with random weights (3)
 #   drafts   when drafts pay: verifiers of d_model 128 to 1024 with the teacher's distribution (8)
 #   costs    cost by batch and length, share of loop and drafter; by threads and replicas after `engines` (5)
+#   start    time and memory of a process that decodes one line, in an environment made for it (2)
 #   --jfleg   a folder with JFLEG's dev.src (your own download: its licence forbids shipping)
 #   --mt      the work folder of recipes/mt/run.sh (default: runs/mt-en-de)
 #   --output  a folder for tables and pictures (default: the recipes' own results)
@@ -19,10 +20,10 @@
 # JSON files remain in runs/speed. Needs the extras peers and plot (README.md, "Install").
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-figures=(engines free base teacher native drafts costs)
+figures=(engines free base teacher native drafts costs start)
 quick= jfleg= mt=runs/mt-en-de output= chosen= peers=()
 
-usage() { sed -n '2,21s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,22s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 die() {
   echo "speed.sh: $1" >&2
   exit 2
@@ -186,9 +187,17 @@ costs() {
   publish costs.png gec
 }
 
+start() {
+  python -m venv start.venv
+  start.venv/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps "$here/.."
+  start.venv/bin/python -m pip install --quiet --disable-pip-version-check "$here/.."
+  python "$here/speed.py" start --fresh start.venv --rounds "$([ -n "$quick" ] && echo 2 || echo 11)" --output start
+  publish start.md gec
+}
+
 for figure in $chosen; do
-  start=$SECONDS
+  began=$SECONDS
   $figure
-  echo "speed.sh: $figure: $((SECONDS - start)) s" >&2
+  echo "speed.sh: $figure: $((SECONDS - began)) s" >&2
 done
 [ -z "$failed" ] || { echo "speed.sh: a promise was broken in$failed" >&2; exit 1; }

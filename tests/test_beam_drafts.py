@@ -16,9 +16,10 @@ from support.realtable import random_transformer
 from support.scripted_passes import EOS, ScriptedPasses, Table, TablePasses, decode
 
 import nartk.decoders.beam as beam_module
+from nartk.decoders.drafters.token_recycling import AdjacencyMatrix
 from nartk.decoders.loop.drafter import Draft
 from nartk.decoders.loop.trees import merged
-from nartk.decoders.search.beam_drafts import AdjacencyMatrix
+from nartk.decoders.search.beam_drafts import BeamDrafter
 from nartk.decoders.search.beam_rows import Beam
 from nartk.decoders.search.beam_search import Packed
 from nartk.errors import PassError, UsageError
@@ -288,16 +289,23 @@ def test_without_drafts_every_token_takes_a_pass() -> None:
 
 def test_successors_are_the_last_ones_seen() -> None:
     rng = random.Random(0)
-    known, twin = AdjacencyMatrix(), dict[int, list[int]]()
+
+    def beam(last: int) -> Beam:
+        return Beam(Request(0, (EOS,), 9), [last], [0.0], 0.0, 0, 0)
+
+    known, twin = AdjacencyMatrix(9, 2), dict[int, list[int]]()
+    drafter = BeamDrafter(None, known, start_token=0, eos=9, max_draft=3)
+    assert drafter.draft(beam(4)).tokens == []
     for _ in range(150):
         last, best = rng.randrange(9), rng.sample(range(9), 3)
-        known.learn(last, np.array(best, np.int32))
+        drafter.observe(beam(last), np.array(best, np.int32))
         twin[last] = best[:2]
-        assert known.table == twin
+        assert all(known.after(word) == twin.get(word, [-1, -1]) for word in range(9))
     for first in range(9):
-        (second, _), chain = twin[first], known.chain(first, 3)
-        assert chain == [second, twin[second][0], twin[twin[second][0]][0]]
-    assert AdjacencyMatrix().chain(4, 3) == []
+        second, other = twin[first]
+        chain = [second, twin[second][0], twin[twin[second][0]][0]]
+        found = drafter.draft(beam(first))
+        assert (found.tokens, found.parents) == ([*chain, other], [-1, 0, 1, -1])
 
 
 def test_drafts_that_nobody_makes_are_refused() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -55,8 +58,8 @@ def run(work: Path, *args: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ([], "speed.sh: name a figure: engines free base teacher native drafts costs"),
-        (["fly"], "speed.sh: no figure 'fly': choose from engines free base teacher native drafts costs"),
+        ([], "speed.sh: name a figure: engines free base teacher native drafts costs start"),
+        (["fly"], "speed.sh: no figure 'fly': choose from engines free base teacher native drafts costs start"),
         (["base", "--mt"], "speed.sh: --mt needs a value"),
         (["base", "--turbo"], "speed.sh: unknown option --turbo"),
         (["base,engines", "--jfleg", "gone"], "speed.sh: engines: --jfleg 'gone' has no dev.src"),
@@ -182,3 +185,52 @@ def test_the_table_of_drafts_by_hand(tmp_path: Path) -> None:
         "| greedy | fp32 | 123 tokens/s | 123 tokens/s | 0 |",
         "| bild:drafter=small | fp32 | 1.50 (1.25-2.00) | not run | -0.25 |",
     ]
+
+
+@pytest.fixture(scope="module")
+def speed() -> ModuleType:
+    """The script as a module."""
+    spec = importlib.util.spec_from_file_location("speed", RECIPES / "speed.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_what_a_process_used_is_its_own(speed: ModuleType) -> None:
+    """Its time and its memory are known, and this process, which holds more, does not count."""
+    mine = bytearray(b"x") * 400_000_000
+    work = "import sys, time; each = b'x' * (100 << 20); time.sleep(0.3); print(sys.stdin.read())"
+    text, (seconds, cpu, peak) = speed.used([sys.executable, "-S", "-c", work], "given")
+    assert len(mine) == 400_000_000
+    assert text == "given\n"
+    assert seconds > 0.3
+    assert 0.0 < cpu < seconds
+    assert 100 < peak < 120  # and Python itself
+    with pytest.raises(SystemExit, match="ValueError: no"):
+        speed.used([sys.executable, "-c", "raise ValueError('no')"])
+
+
+def test_the_table_of_starts_by_hand(speed: ModuleType) -> None:
+    found = {
+        "a | fp32": [[0.25, 0.5, 70.0], [0.5, 0.125, 71.25], [0.75, 0.25, 68.0]],
+        "b | -": [[1.0, 2.0, 3.0]],
+    }
+    assert [*speed.starts(found)] == [
+        ("a", "fp32", "500 (250-750)", "250 (125-500)", "70.0 (68.0-71.2)"),
+        ("b", "-", "1000 (1000-1000)", "2000 (2000-2000)", "3.0 (3.0-3.0)"),
+    ]
+
+
+@pytest.mark.slow
+def test_starts_are_measured(work: Path) -> None:
+    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
+    done = run(work, "start", "--quick")
+    assert done.returncode == 0, done.stderr
+    page = (work / "results/gec/results/start.md").read_text()
+    assert [line.split(" | ")[:2] for line in page.splitlines() if "nartk-decode" in line][:2] == [
+        ["| nartk-decode, nothing else installed", "fp32"],
+        ["| nartk-decode", "fp32"],
+    ]
+    assert str(work) not in page

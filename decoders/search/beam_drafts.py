@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from nartk.decoders.drafters.aligned_text import AlignedText, spelling
 from nartk.decoders.drafters.source_copy import SourceCopy, require_copying
+from nartk.decoders.drafters.token_recycling import AdjacencyMatrix
 from nartk.decoders.loop.drafter import Draft
 from nartk.decoders.search.beam_rows import Beam
 from nartk.hypothesis import Request
@@ -12,26 +15,6 @@ from nartk.passes import ROOT, IntArray, PassScorer
 _REMEMBERED = 2  # successors of a word
 # By name, whether a draft copies the source, and whether it has the words that were best before.
 DRAFTS = {"none": (False, False), "source": (True, False), "recycling": (False, True), "both": (True, True)}
-
-
-class AdjacencyMatrix:
-    """The words that were best after each word when it was scored last, in any sentence (token recycling, Luo
-    et al. 2024, arXiv:2408.08696)."""
-
-    def __init__(self) -> None:
-        self.table: dict[int, list[int]] = {}  # by word, best first
-
-    def learn(self, last: int, best: IntArray) -> None:
-        """Remembers the words [C], best first, that follow a token."""
-        self.table[last] = [word for word in best[:_REMEMBERED].tolist() if word >= 0]
-
-    def chain(self, last: int, size: int) -> list[int]:
-        """The best after a token, the best after this, and so on, as far as they are known."""
-        found: list[int] = []
-        while len(found) < size and self.table.get(last):
-            last = self.table[last][0]
-            found.append(last)
-        return found
 
 
 class BeamDrafter:
@@ -74,15 +57,22 @@ class BeamDrafter:
             return Draft(self._without_eos(chain))
         last = self._last(beam)
         if not chain:
-            chain = self.adjacency.chain(last, self.max_draft)
-        others = [word for word in self.adjacency.table.get(last, []) if word not in chain[:1]]
+            chain = self._best_after(self.adjacency, last)
+        others = [word for word in self.adjacency.after(last) if word >= 0 and word not in chain[:1]]
         chain, others = self._without_eos(chain), self._without_eos(others[:1])
         return Draft([*chain, *others], [*range(ROOT, len(chain) - 1), *[ROOT] * len(others)])
 
     def observe(self, beam: Beam, best: IntArray) -> None:
         """Sees the best words [C] after a hypothesis."""
         if self.adjacency is not None:
-            self.adjacency.learn(self._last(beam), best)
+            self.adjacency.record(np.array([self._last(beam)], np.int32), best[None, :_REMEMBERED])
+
+    def _best_after(self, adjacency: AdjacencyMatrix, last: int) -> list[int]:
+        """The best word after a token, the best after this, and so on, as far as they are known."""
+        found: list[int] = []
+        while len(found) < self.max_draft and (last := adjacency.after(last)[0]) >= 0:
+            found.append(last)
+        return found
 
     def _last(self, beam: Beam) -> int:
         return beam.tokens[-1] if beam.tokens else self.start_token
@@ -100,7 +90,7 @@ def make_beam_drafter(scorer: PassScorer, draft: str, max_draft: int) -> BeamDra
     if copies:
         targets = require_copying(scorer, f"--draft {draft}").source_to_target
         copy = SourceCopy(targets, spelling(scorer.vocab), max_draft=max_draft)
-    adjacency = AdjacencyMatrix() if remembers else None
+    adjacency = AdjacencyMatrix(len(scorer.vocab), _REMEMBERED) if remembers else None
     return BeamDrafter(
         copy, adjacency, start_token=scorer.start_token, eos=scorer.vocab.eos, max_draft=max_draft
     )

@@ -1,6 +1,6 @@
 """Scores non-autoregressive models with the engine: implements the protocols of `nartk.parallel`.
 
-Symbols: B sources, R rows, N places, L vertices of a graph, C length classes, D features.
+Symbols: B sources, R rows, N positions, L vertices of a graph, C length classes, D features.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from nartk.parallel import Canvas, Graphs, spread_lengths
 from nartk.passes import FloatArray, IntArray, Limits, Scores, Want
 from nartk.vocab import SPECIALS, Vocab
 
-MASK = SPECIALS.index("<s>")  # stands at unfilled places, and is the blank of frames
-COPIED = -1  # to the engine, a place at which it copies from the source
+MASK = SPECIALS.index("<s>")  # stands at unfilled positions, and is the blank of frames
+COPIED = -1  # to the engine, a position at which it copies from the source
 
 Arrays = Mapping[str, npt.NDArray[np.float32]]
 
@@ -64,7 +64,7 @@ class _Engine(OnEngine):
         return function(*arguments, want)
 
 
-_PLAIN = {"copied": "none", "frames": 1, "temperature": 1.0}  # every place holds a word
+_PLAIN = {"copied": "none", "frames": 1, "temperature": 1.0}  # every position holds a word
 
 
 class CtcEngine(_Engine):
@@ -86,7 +86,7 @@ class CtcEngine(_Engine):
 
 
 class _Filling(_Engine):
-    """Fills canvases, at whose unfilled places `_unfilled` stands."""
+    """Fills canvases, at whose unfilled positions `_unfilled` stands."""
 
     mask = MASK
     _unfilled = MASK
