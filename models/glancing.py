@@ -84,15 +84,15 @@ def same_dropout(device: torch.device) -> AbstractContextManager[None]:
 
     So do the papers' programs. Behind it random numbers go on as if it had drawn none.
     """
-    devices, kind = [] if device.type == "cpu" else [device], torch.get_device_module(device)
-    on_host, on_device = torch.get_rng_state(), [kind.get_rng_state(each) for each in devices]
+    devices, module = [] if device.type == "cpu" else [device], torch.get_device_module(device)
+    on_host, on_device = torch.get_rng_state(), [module.get_rng_state(each) for each in devices]
 
     @contextmanager
     def again() -> Iterator[None]:
         with torch.random.fork_rng(devices, device_type=device.type):
             torch.set_rng_state(on_host)
             for each, state in zip(devices, on_device, strict=True):
-                kind.set_rng_state(state, each)
+                module.set_rng_state(state, each)
             yield
 
     return again()
