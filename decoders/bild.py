@@ -81,10 +81,15 @@ class BigLittle(DraftAndVerify):
     dropped; after a draft that is accepted comes the model's best word. Each row falls back on its own. An
     eos is a word like any other: it ends the output only once the model has accepted it.
 
-    At `rollback` 0 a word must be certain to the model (cross-entropy), or score as its best (margin), or
-    the two models must agree up to rounding (kl): the output is greedy search's, but for near ties. At
+    At `rollback` 0 a word must be the model's best, with `keep_best` off also certain to it (cross-entropy)
+    or alike in both models up to rounding (kl): the output is greedy search's, but for near ties. At
     `rollback` inf all words are accepted. At `fallback` 0 the small model never stops before `max_draft`
     words or eos, at 1 it drafts only what it is certain of.
+
+    The paper's algorithm 1 has `keep_best` off; the authors' program
+    (https://github.com/kssteven418/BigLittleDecoder) keeps such a word, always. It differs further in this:
+    what follows a word so kept is accepted unseen; an eos ends the output unseen; the first word, and the one
+    behind a rollback, are the model's own; `rollback` is 5 where none is given; a batch is one row.
     """
 
     promise = Promise(
@@ -106,6 +111,9 @@ class BigLittle(DraftAndVerify):
         "the two distributions, or how far it scores below the best word",
         choices=tuple(DISTANCES),
     )
+    keep_best: bool = option(
+        True, "accept a word that is the model's best whatever its distance, as the authors' program does"
+    )
 
     def check_auxiliary(self) -> None:
         small_model(self.auxiliary, self.name)
@@ -115,7 +123,7 @@ class BigLittle(DraftAndVerify):
         return SmallModel(small_model(self.auxiliary, self.name), self.max_draft, pick)
 
     def acceptance(self) -> Acceptance:
-        return Rollback(DISTANCES[self.distance], self.rollback)
+        return Rollback(DISTANCES[self.distance], self.rollback, self.keep_best)
 
     def choice(self, vocab: Vocab, *, are_forcing: bool) -> RowConstraints:
         return replace(super().choice(vocab, are_forcing=are_forcing), reads_drafts=True)
@@ -123,16 +131,17 @@ class BigLittle(DraftAndVerify):
 
 @dataclass(frozen=True)
 class Rollback(StepwiseAcceptance):
-    """Accepts a drafted word unless its distance is above `most`."""
+    """Accepts a drafted word unless its distance is above `most`, with `keep_best` also the best word."""
 
     distances: Callable[[Row, int, Verified], Sequence[float]]
     most: float
+    keep_best: bool
 
     def judge(self, row: Row, first: int, verified: Verified) -> Iterator[DraftOutcome]:
         scored = zip(self.distances(row, first, verified), _drafted(row, first, verified), strict=True)
         for i, (distance, log_prob) in enumerate(scored, first):
-            if distance <= self.most:
-                yield DraftOutcome(True, row.draft.tokens[i], log_prob)
+            token, best = row.draft.tokens[i], verified.words[row.begin + i]
+            if distance <= self.most or (self.keep_best and token == best):
+                yield DraftOutcome(True, token, log_prob)
             else:
-                at = row.begin + i
-                yield DraftOutcome(False, verified.words[at], verified.log_probs[at])
+                yield DraftOutcome(False, best, verified.log_probs[row.begin + i])

@@ -8,13 +8,15 @@ Symbols: B rows, T target positions, W positions of the canvas, V words.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from nartk.architectures.blockwise import BlockwiseConfig
 from nartk.models.distil_losses import tokens_a_pass
-from nartk.models.glancing import is_best, reveal
+from nartk.models.glancing import is_best, reveal, same_dropout
 from nartk.models.nar import Losses, NarTraining, NonAutoregressive, align_left
 from nartk.models.transformer import label_smoothed_cross_entropy
 from nartk.vocab import SPECIALS
@@ -46,7 +48,7 @@ class Blockwise(NonAutoregressive):
     def training_forward(
         self, src_tokens: Tensor, target: Tensor, *, training: NarTraining, update: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Fills the positions behind a prefix of random length, of which glancing shows some.
+        """Fills the positions behind a prefix of random length, of which glancing in training shows some.
 
         Returns:
             Logits [N,V] of the N positions it had to fill, the words wanted there, [B,W] with padding
@@ -58,15 +60,18 @@ class Blockwise(NonAutoregressive):
         start = (torch.rand(lengths.shape, device=target.device) * lengths).long()
         target, known, kept, slots = self.canvas(target, start)
         wanted = target.masked_fill(~slots, pad)
-        share = training.schedule.at(update)
+        share, strategy = training.schedule.at(update), training.glancing_strategy
+        glancing = self.training and (share > 0.0 or strategy == "cmlm")
+        second = same_dropout(target.device) if glancing else nullcontext()
         hidden = wanted.ne(pad)
         shown = torch.zeros_like(hidden)
-        if share > 0.0 or training.glancing_strategy == "cmlm":
+        if glancing:
             with torch.no_grad():
                 logits = self.logits(known, kept, memory, mask)
-            shown = reveal(~is_best(logits, target), hidden, share, training.glancing_strategy)
+            shown = reveal(~is_best(logits, target), hidden, share, strategy)
         wanted = wanted.masked_fill(shown, pad)
-        features = self.fill(self.embed_words(torch.where(shown, target, known)), kept, memory, mask)
+        with second:
+            features = self.fill(self.embed_words(torch.where(shown, target, known)), kept, memory, mask)
         return self.output(features[wanted.ne(pad)]), wanted, shown.sum() / hidden.sum()
 
     def canvas(self, target: Tensor, start: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

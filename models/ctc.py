@@ -9,14 +9,16 @@ Symbols: B rows, S source positions, T frames, U target words, D features, V wor
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from nartk.architectures.ctc import CtcConfig
-from nartk.models.ctc_alignment import ctc_best_alignment, fewest_frames
+from nartk.models.ctc_alignment import ctc_best_states, fewest_frames, labels_of
 from nartk.models.dag import match_scores
-from nartk.models.glancing import reveal
+from nartk.models.glancing import reveal, same_dropout
 from nartk.models.nar import Losses, NarTraining, NonAutoregressive, align_left
 from nartk.vocab import SPECIALS
 
@@ -46,9 +48,11 @@ class CtcNat(NonAutoregressive):
         """The negative log-likelihood of the targets, summed over all labellings that become them.
 
         Targets that need more frames than there are count for nothing; ``dropped`` is how many. Label
-        smoothing has no part in it. Glancing is for training mode alone: frames are shown the label that
-        they have in the likeliest labelling, the more the more of these the first pass had wrong, and learn
-        nothing from it, as the words that are shown in Qian et al. 2021, equation 8.
+        smoothing has no part in it. Glancing is for training mode alone: frames are shown words of the
+        likeliest labelling, a blank the word that comes next, the last ones the last word; the more, the more
+        labels the first pass had wrong. As in the program of Qian et al. 2021 (GLAT's `glat_ctc`) the loss is
+        that of all frames, shown ones too. There each frame is shown or not by a draw of its own; here
+        as many are shown as these draws show on average, rounded down. A target without words shows none.
         """
         pad, upsample = self.config.pad, self.config.upsample
         src_tokens = align_left(src_tokens, pad)
@@ -62,20 +66,22 @@ class CtcNat(NonAutoregressive):
         labels, label_ids = _own_labels(target)
         share, strategy = training.schedule.at(update), training.glancing_strategy
         shown = torch.zeros_like(kept)
-        if self.training and (share > 0.0 or strategy == "cmlm"):
+        glancing = self.training and (share > 0.0 or strategy == "cmlm")
+        second = same_dropout(x.device) if glancing else nullcontext()
+        if glancing:
             with torch.no_grad():
                 hidden = self.fill(self.embed_vectors(x), kept, memory, mask)
                 scores, top = self._first_pass(hidden, labels)
-                best = ctc_best_alignment(scores, label_ids, lengths, counts, blank=0)
-            known, best = best >= 0, best.clamp(min=0)
+                states = ctc_best_states(scores, label_ids, lengths, counts, blank=0)
+            known, best = states >= 0, labels_of(states, label_ids, blank=0).clamp(min=0)
             wrong = scores.gather(2, best[:, :, None]).squeeze(2) < top
-            wanted = labels.gather(1, best)
-            shown = reveal(wrong & known, known, share, strategy)
-            words = self.decoder.embedding.vectors(wanted)
-            x = torch.where(shown[:, :, None], words.to(x.dtype), x)
-        hidden = self.fill(self.embed_vectors(x), kept, memory, mask)
+            words = torch.minimum(states.clamp(min=0) // 2, counts[:, None] - 1).clamp(min=0)
+            shown = reveal(wrong & known, known & (counts > 0)[:, None], share, strategy)
+            given = self.decoder.embedding.vectors(target.gather(1, words))
+            x = torch.where(shown[:, :, None], given.to(x.dtype), x)
+        with second:
+            hidden = self.fill(self.embed_vectors(x), kept, memory, mask)
         scores = match_scores(self.output, hidden, labels, graph_lengths=lengths)  # [B,1+U,T]
-        scores = torch.where(shown[:, None], scores.detach(), scores)
         loss = _ctc_loss(scores, label_ids, lengths, counts).masked_fill(~fits, 0.0).sum()
         tokens = (counts + 1).masked_fill(~fits, 0).sum()  # with eos, as other models count them
         parts = {

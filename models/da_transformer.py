@@ -9,6 +9,7 @@ D features, V words.
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from nartk.architectures.dag import DagConfig
 from nartk.models.dag import dag_best_path, dag_log_likelihood, match_scores
-from nartk.models.glancing import is_best, reveal
+from nartk.models.glancing import is_best, reveal, same_dropout
 from nartk.models.lengths import length_loss, pool, predictor
 from nartk.models.nar import Losses, NarTraining, NonAutoregressive, align_left, uniform_copy
 from nartk.vocab import SPECIALS
@@ -190,11 +191,13 @@ class DaTransformer(NonAutoregressive):
         share, strategy = training.schedule.at(update), training.glancing_strategy
         glancing = self.training and (share > 0.0 or strategy == "cmlm")
         shown = torch.zeros_like(batch.target, dtype=torch.bool)
+        second = same_dropout(canvas.device) if glancing else nullcontext()
         if glancing:
             path, shown = self._glance(canvas, batch, share, strategy)
             rows, positions = shown.nonzero().unbind(1)
             canvas = canvas.index_put((rows, path[rows, positions]), batch.target[rows, positions])
-        _, match, links = self._graph(canvas, batch)
+        with second:
+            _, match, links = self._graph(canvas, batch)
         if glancing:
             match = force(match, path, shown)
         loss = -dag_log_likelihood(match, links, counts, sizes).sum()
@@ -257,18 +260,14 @@ class _Batch:
 
 
 def force(match: Tensor, path: Tensor, shown: Tensor) -> Tensor:
-    """Has a vertex that was shown a word say that token of the target alone, and learn nothing from it.
+    """Has each shown token emitted at its vertex alone, on every path, for nothing.
 
-    Else a path could say a shown word elsewhere, or a vertex learn to copy its input.
+    Its scores become 0 at its vertex and minus infinity at all others, so that the loss is the sum of the
+    losses of the parts between shown tokens, and a vertex learns nothing of its input.
 
     Args:
         match: [B,T,L] log-probability of each token at each vertex.
         path: [B,T] vertex of each token, of which `shown` [B,T] counts.
     """
-    rows, tokens = shown.nonzero().unbind(1)
-    shown_tokens = torch.full_like(
-        match[:, 0], -1, dtype=torch.int64
-    )  # [B,L] the token that a vertex was shown
-    shown_tokens[rows, path[rows, tokens]] = tokens
-    own = torch.arange(match.shape[1], device=match.device)[:, None] == shown_tokens[:, None]  # [B,T,L]
-    return torch.where((shown_tokens < 0)[:, None], match, match.detach().masked_fill(~own, -math.inf))
+    own = path[:, :, None] == torch.arange(match.shape[2], device=match.device)  # [B,T,L]
+    return torch.where(shown[:, :, None], torch.zeros_like(match).masked_fill(~own, -math.inf), match)

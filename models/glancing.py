@@ -7,6 +7,8 @@ equations 6 and 7. Symbols: B rows, T positions.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -75,6 +77,25 @@ def reveal(wrong: Tensor, kept: Tensor, share: float, strategy: str) -> Tensor:
     order = torch.rand(kept.shape, device=kept.device).masked_fill(~kept, 2.0)
     rank = order.argsort(1).argsort(1)
     return rank < count[:, None]
+
+
+def same_dropout(device: torch.device) -> AbstractContextManager[None]:
+    """The context of a second pass that drops the features which the pass after this call drops.
+
+    So do the papers' programs. Behind it random numbers go on as if it had drawn none.
+    """
+    devices, module = [] if device.type == "cpu" else [device], torch.get_device_module(device)
+    on_host, on_device = torch.get_rng_state(), [module.get_rng_state(each) for each in devices]
+
+    @contextmanager
+    def again() -> Iterator[None]:
+        with torch.random.fork_rng(devices, device_type=device.type):
+            torch.set_rng_state(on_host)
+            for each, state in zip(devices, on_device, strict=True):
+                module.set_rng_state(state, each)
+            yield
+
+    return again()
 
 
 def is_best(logits: Tensor, words: Tensor) -> Tensor:

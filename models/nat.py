@@ -15,12 +15,14 @@ Symbols: B rows, S source positions, T positions of the canvas, D features, V wo
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from nartk.architectures.nat import NatConfig
-from nartk.models.glancing import is_best, reveal
+from nartk.models.glancing import is_best, reveal, same_dropout
 from nartk.models.lengths import length_loss, pool, predictor
 from nartk.models.nar import Losses, NarTraining, NonAutoregressive, align_left, uniform_copy, wide
 from nartk.models.transformer import label_smoothed_cross_entropy
@@ -51,13 +53,17 @@ class Nat(NonAutoregressive):
         words = self._words_of(target)
         shown = torch.zeros_like(words)
         share = training.schedule.at(update) if self.training else 0.0
-        if training.glancing_strategy == "cmlm":
-            shown = reveal(words, words, share, training.glancing_strategy)
-        elif share > 0.0:
+        strategy = training.glancing_strategy
+        glancing = share > 0.0 and strategy != "cmlm"
+        second = same_dropout(target.device) if glancing else nullcontext()
+        if strategy == "cmlm":
+            shown = reveal(words, words, share, strategy)
+        elif glancing:
             with torch.no_grad():
                 logits = self.output(self._read_target(src_tokens, target, shown, memory, mask))
-            shown = reveal(~is_best(logits, target), words, share, training.glancing_strategy)
-        return self.losses_showing(shown, src_tokens, target, memory, mask, training=training)
+            shown = reveal(~is_best(logits, target), words, share, strategy)
+        with second:
+            return self.losses_showing(shown, src_tokens, target, memory, mask, training=training)
 
     def losses_showing(
         self,

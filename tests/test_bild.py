@@ -100,7 +100,8 @@ def twin(model: TablePasses, small: Near, request: Request, options: Any) -> Exp
         expected.drafted += len(draft)
         for word, q in draft:
             p = of_model()
-            if distance_by_hand(options.distance, word, p, q) > options.rollback:
+            kept = options.keep_best and word == p.index(max(p))
+            if not kept and distance_by_hand(options.distance, word, p, q) > options.rollback:
                 append(p.index(max(p)), p, "rollback")
                 break
             append(word, p, "draft")
@@ -131,7 +132,7 @@ def random_case(rng: random.Random) -> tuple[TablePasses, Near, list[Request], A
         "distance": rng.choice(["cross-entropy", "kl", "margin"]),
     }
     requests = random_requests(rng, 6, words, longest=8, limits=[1, 2, 5, 14])
-    return table, small, requests, bild(small, **options)
+    return table, small, requests, bild(small, keep_best=rng.random() < 0.5, **options)
 
 
 def judged_otherwise(cases: int, accept: Any = None) -> tuple[int, int, int]:
@@ -194,7 +195,7 @@ class Lenient(Rollback):
 @pytest.mark.parametrize("rule", [Late, Lenient])
 def test_a_wrong_rollback_shows(rule: Any) -> None:
     def accept(strategy: Any) -> Any:
-        return rule(DISTANCES[strategy.distance], strategy.rollback)
+        return rule(DISTANCES[strategy.distance], strategy.rollback, strategy.keep_best)
 
     try:
         wrong, _, _ = judged_otherwise(120, accept)
@@ -291,18 +292,29 @@ def test_an_eos_that_the_model_refuses_ends_nothing() -> None:
 
 def test_an_unverified_eos_shows() -> None:
     strategy = bild(scripted([5, 6, EOS]), fallback=0.0)
-    rule = Lenient(DISTANCES["cross-entropy"], 2.0)
+    rule = Lenient(DISTANCES["cross-entropy"], 2.0, True)
     object.__setattr__(strategy, "acceptance", lambda: rule)
     assert list(refusing_eos(strategy).hypotheses[0].tokens) == [5, 6, EOS]
 
 
+@pytest.mark.parametrize(("keep_best", "passes", "accepted"), [(True, 1, 7), (False, 7, 0)])
+def test_the_models_best_word_is_kept_however_unlikely(keep_best: bool, passes: int, accepted: int) -> None:
+    """As in the authors' program; its distance here is 1.6."""
+    scorer, small = (scripted(OUTPUT[(4, EOS)]) for _ in range(2))
+    strategy = bild(small, fallback=0.0, rollback=1.0, keep_best=keep_best)
+    (result,) = decode(strategy, scorer, [Request(0, (4, EOS), 20)])
+    assert outputs_of([result]) == [*OUTPUT.values()]
+    assert (result.passes, result.accepted) == (passes, accepted)
+
+
+@pytest.mark.parametrize("keep_best", [False, True])
 @pytest.mark.parametrize("distance", ["cross-entropy", "kl", "margin"])
-def test_rollback_0_is_greedy_search(distance: str) -> None:
+def test_rollback_0_is_greedy_search(distance: str, keep_best: bool) -> None:
     for seed in range(4):
         table = RealPasses(9, seed=seed)  # without ties
         small = Near(table, seed=seed + 50, noise=0.3)
         requests = random_requests(random.Random(seed), 12, 9, limits=[3, 12])
-        strategy = bild(small, rollback=0.0, fallback=0.0, distance=distance)
+        strategy = bild(small, rollback=0.0, fallback=0.0, distance=distance, keep_best=keep_best)
         assert outputs_of(decode(strategy, table, requests)) == plain_greedy(table.table, requests)
 
 

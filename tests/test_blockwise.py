@@ -12,6 +12,7 @@ from support.parallel_models import canvas_of
 from support.transformers_small import padded, vocabulary
 
 from nartk.models.blockwise import MASK, Blockwise, BlockwiseConfig
+from nartk.models.glancing import STRATEGIES
 from nartk.models.nar import NarTraining
 from nartk.models.parallel_reference import BlockwiseReference
 from nartk.passes import Want
@@ -78,6 +79,12 @@ def test_what_glancing_shows_is_left_out_of_the_loss() -> None:
     torch.manual_seed(2)
     late = model.losses(sources, targets, training=NarTraining(glancing="1.0:0@10"), update=10)
     assert torch.equal(late.total, plain.total)
+    # None of it while validating, whose loss would be that of another task.
+    model.eval()
+    for strategy in STRATEGIES:
+        torch.manual_seed(2)
+        training = NarTraining(glancing="1.0", glancing_strategy=strategy)
+        assert torch.equal(model.losses(sources, targets, training=training, update=0).total, plain.total)
 
 
 def test_gradients() -> None:

@@ -6,7 +6,7 @@ import math
 import random
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -140,7 +140,18 @@ def test_nothing_that_fits_is_no_error() -> None:
     assert (losses.total.item(), int(losses.tokens)) == (0.0, 0)
 
 
-def test_glancing_shows_the_best_labelling_and_teaches_nothing_of_it(device: torch.device) -> None:
+def aligned_words(labels: Sequence[int], words: Sequence[int]) -> list[int]:
+    """The word of each frame of a labelling, at a blank the one that comes next, else the last."""
+    found, before, begun = [], BLANK, 0
+    for label in labels:
+        begun += label not in (BLANK, before)
+        found.append(words[min(begun, len(words) - 1)] if label == BLANK else label)
+        before = label
+    return found
+
+
+def test_glancing_shows_the_words_of_the_best_labelling(device: torch.device) -> None:
+    assert aligned_words([0, 4, 4, 0, 5, 0, 5, 0], [4, 5, 5]) == [4, 4, 4, 5, 5, 5, 5, 5]
     torch.manual_seed(1)
     model = CtcNat(small()).double().to(device)
     fed: list[Tensor] = []
@@ -155,21 +166,26 @@ def test_glancing_shows_the_best_labelling_and_teaches_nothing_of_it(device: tor
     every = NarTraining(glancing="1.0", glancing_strategy="fixed")
     losses = model.losses(src, target, training=every, update=0)
     losses.total.backward()
-    assert losses.parts["shown"].item() == 1.0
-    assert not any(p.grad is not None and p.grad.any() for p in model.parameters())
-
     lengths, counts = src.ne(PAD).sum(1) * 2, target.ne(PAD).sum(1) - 1
     first = torch.stack([F.pad(torch.tensor(twin(model, row)), (0, 0, 0, 6 - 2 * len(row))) for row in ROWS])
     labels = ctc_best_alignment(first, target.cpu(), lengths.cpu(), counts.cpu(), blank=BLANK)
     assert len(fed) == 2
-    for row, count in enumerate(lengths.tolist()):
-        words = model.decoder.embedding.words.weight[labels[row, :count]] * 8**0.5
-        torch.testing.assert_close(fed[1][row, :count], words)
+    total = 0.0
+    for row, (count, wanted) in enumerate(zip(lengths.tolist(), TARGETS, strict=True)):
+        words = aligned_words(labels[row, :count].tolist(), wanted[:-1]) if len(wanted) > 1 else []
+        given = model.decoder.embedding.words.weight[words] * 8**0.5
+        torch.testing.assert_close(fed[1][row, : len(words)], given)
+        assert torch.equal(fed[1][row, len(words) :], fed[0][row, len(words) :])
+        # The loss is that of all frames.
+        total -= all_outputs(twin(model, ROWS[row], words), BLANK, [1, 2, 3])[tuple(wanted[:-1])]
+    assert losses.parts["shown"].item() == pytest.approx(12 / 16)  # all but those of a target without words
+    assert losses.total.item() == pytest.approx(total, rel=1e-6)
+    check_slope(model, lambda: model.losses(src, target, training=every, update=0).total)
 
     # As many as were wrong, anywhere; the others are fed as before.
     fed.clear()
     losses = model.losses(src, target, training=NarTraining(glancing="1.0"), update=0)
-    wrong = ((first.argmax(2) != labels) & (labels != -1)).sum(1)
+    wrong = ((first.argmax(2) != labels) & (labels != -1)).sum(1) * (counts > 0).cpu()
     assert 0 < wrong.sum() < lengths.sum()
     assert losses.parts["shown"].item() == pytest.approx(wrong.sum().item() / lengths.sum().item())
     changed = (fed[0] != fed[1]).any(2).sum(1).cpu()
@@ -178,6 +194,22 @@ def test_glancing_shows_the_best_labelling_and_teaches_nothing_of_it(device: tor
     fed.clear()
     assert model.eval().losses(src, target, training=every, update=0).parts["shown"].item() == 0.0
     assert len(fed) == 1
+
+
+def check_slope(model: CtcNat, loss: Callable[[], Tensor]) -> None:
+    """Gradients of a loss, there already, against its slope in a random direction of all weights."""
+    step, parameters = 1e-6, list(model.parameters())
+    ways = [torch.randn_like(p) for p in parameters]
+    slope = sum((p.grad * way).sum() for p, way in zip(parameters, ways, strict=True) if p.grad is not None)
+    found = []
+    with torch.no_grad():
+        for sign in (1, -2):
+            for p, way in zip(parameters, ways, strict=True):
+                p += sign * step * way
+            found.append(loss().item())
+        for p, way in zip(parameters, ways, strict=True):
+            p += step * way
+    assert (found[0] - found[1]) / (2 * step) == pytest.approx(float(slope), rel=1e-5)
 
 
 def test_gradients_are_difference_quotients() -> None:
@@ -253,8 +285,12 @@ def test_configurations_that_cannot_be() -> None:
 # Serving
 
 
-def twin(model: CtcNat, row: Sequence[int]) -> np.ndarray:
-    """Log-probabilities [T,V] of a small pre-norm model for one sentence, in NumPy, from its weights."""
+def twin(model: CtcNat, row: Sequence[int], shown: Sequence[int] = ()) -> np.ndarray:
+    """Log-probabilities [T,V] of a small pre-norm model for one sentence, in NumPy, from its weights.
+
+    Args:
+        shown: Words that the first frames are shown.
+    """
     w = {name: value.detach().double().cpu().numpy() for name, value in model.state_dict().items()}
     config = model.config
     width, heads = config.d_model, config.decoder_heads
@@ -298,6 +334,7 @@ def twin(model: CtcNat, row: Sequence[int]) -> np.ndarray:
         x = layer(x, f"encoder_layers.{i}", None)
     memory = norm(x, "encoder_norm")
     x = np.repeat(words if config.decoder_input == "source" else memory, config.upsample, 0)
+    x[: len(shown)] = w["decoder_embedding.words.weight"][list(shown)] * math.sqrt(width)
     x = x + positions(len(x))
     for i in range(config.decoder_layers):
         x = layer(x, f"decoder_layers.{i}", memory)

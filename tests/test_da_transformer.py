@@ -21,6 +21,7 @@ from torch import Tensor
 from nartk.errors import CheckpointError, UsageError
 from nartk.hypothesis import Request
 from nartk.models.da_transformer import EOS, MASK, DagConfig, DaTransformer, Links, force
+from nartk.models.dag import dag_log_likelihood, dag_posterior
 from nartk.models.nar import NarTraining
 from nartk.models.parallel_reference import DagReference
 from nartk.registry import make_strategy
@@ -75,16 +76,18 @@ def paths_through(
     """The log-probability of a target, with bos and eos, along each path.
 
     Args:
-        told: Vertices that may say the target's token at one place only, with that place.
+        told: Vertices that emit the token at one place of the target, with that place; it costs nothing.
     """
     last = len(links) - 1
     found = {}
     for inner in itertools.combinations(range(1, last), len(target) - 2):
         path = (0, *inner, last)
-        if any(told.get(v, place) != place for place, v in enumerate(path)):
+        if any(path[place] != v for v, place in told.items()):
             continue
         steps = sum(links[a, b] for a, b in itertools.pairwise(path))
-        found[path] = steps + sum(words[v, word] for v, word in zip(path, target, strict=True))
+        found[path] = steps + sum(
+            words[v, word] for v, word in zip(path, target, strict=True) if v not in told
+        )
     return found
 
 
@@ -295,7 +298,7 @@ def test_the_loss_is_fp32_under_autocast(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5])
-def test_glancing_shows_words_of_the_likeliest_path_and_has_them_said_there(
+def test_glancing_shows_words_of_the_likeliest_path_and_pins_them_to_it(
     share: float, monkeypatch: pytest.MonkeyPatch, device: torch.device
 ) -> None:
     original, canvases = DaTransformer.vertices, []
@@ -334,18 +337,24 @@ def test_glancing_shows_words_of_the_likeliest_path_and_has_them_said_there(
         assert float(losses.parts["shown"]) == pytest.approx(count / sum(len(t) - 1 for t in targets))
 
 
-def test_a_vertex_learns_nothing_from_the_word_it_was_shown() -> None:
-    match = torch.randn(2, 4, 6, requires_grad=True)
-    path = torch.tensor([[0, 2, 3, 5], [0, 1, 4, 5]])
-    shown = torch.tensor([[False, True, False, False], [False, False, True, False]])
+def test_a_shown_token_is_emitted_at_its_vertex_alone(device: torch.device) -> None:
+    torch.manual_seed(0)
+    match = torch.randn(2, 4, 6, device=device, dtype=torch.float64, requires_grad=True)
+    links = torch.randn(2, 6, 6, device=device, dtype=torch.float64)
+    lengths = torch.tensor([4, 4], device=device), torch.tensor([6, 6], device=device)
+    path = torch.tensor([[0, 2, 3, 5], [0, 1, 4, 5]], device=device)
+    shown = torch.tensor([[False, True, False, False], [False, False, True, False]], device=device)
     forced = force(match, path, shown)
-    forced[forced.isfinite()].sum().backward()
+    posterior = dag_posterior(forced, links, *lengths)
+    dag_log_likelihood(forced, links, *lengths).sum().backward()
     assert match.grad is not None
     for row, vertex, token in ((0, 2, 1), (1, 4, 2)):
-        assert forced[row, token, vertex] == match[row, token, vertex]
-        assert forced[row, :, vertex].isfinite().sum() == 1
-        assert bool((match.grad[row, :, vertex] == 0).all())
-        assert bool((match.grad[row].sum(0) == 4).sum() == 5)
+        wanted = torch.zeros(6, device=device, dtype=torch.float64)
+        wanted[vertex] = 1.0
+        torch.testing.assert_close(posterior[row, token], wanted)
+        assert bool((match.grad[row, token] == 0).all())
+        assert bool((match.grad[row, :, vertex] < 1e-200).all())  # the sums add 1e-300
+    assert torch.equal(forced[~shown], match[~shown])
 
 
 def test_glancing_is_for_training_and_follows_its_schedule(device: torch.device) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from fractions import Fraction
 from itertools import combinations
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from nartk.errors import UsageError
+from nartk.models import blockwise, ctc, da_transformer, nat
 from nartk.models.glancing import Schedule, reveal
+from nartk.models.nar import NarTraining, NonAutoregressive
 
 SHARES = ("0", "0.05", "0.1", "0.29", "0.3", "0.35", "0.5", "0.57", "0.7", "1")
 
@@ -83,3 +87,38 @@ def test_a_schedule_goes_linearly_and_stays() -> None:
 def test_what_is_no_schedule_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="schedule"):
         Schedule.parse(text)
+
+
+@pytest.mark.parametrize("network", [nat.Nat, ctc.CtcNat, da_transformer.DaTransformer, blockwise.Blockwise])
+def test_both_passes_drop_the_same_features(
+    network: type[NonAutoregressive], monkeypatch: pytest.MonkeyPatch, device: torch.device
+) -> None:
+    """As the programs of GLAT, of CTC with it and of the DA-Transformer, which seed both alike."""
+    torch.manual_seed(0)
+    sizes = dict.fromkeys(("src_vocab", "tgt_vocab", "d_model", "encoder_ffn", "decoder_ffn"), 16)
+    model = network(network.Config(**sizes, encoder_layers=1, decoder_layers=2, dropout=0.3)).to(device)
+    original, filled, states = model.fill, [], []
+
+    def fill(*given: Any) -> Tensor:
+        filled.append(original(*given))
+        return filled[-1]
+
+    def random_state() -> Tensor:
+        return torch.get_rng_state() if device.type == "cpu" else torch.cuda.get_rng_state(device)
+
+    def nothing(wrong: Tensor, *_: Any) -> Tensor:
+        torch.rand(3, device=device)
+        states.append(random_state())
+        return torch.zeros_like(wrong)
+
+    monkeypatch.setattr(model, "fill", fill)
+    monkeypatch.setattr(sys.modules[network.__module__], "reveal", nothing)
+    words = torch.tensor([[5, 6, 7, 8, 9, 2], [7, 9, 4, 6, 2, 1]], device=device)
+    model.losses(words, words, training=NarTraining(glancing="0.5"), update=0)
+    first, second = filled
+    assert torch.equal(first, second)
+    # What is drawn next is what would have been drawn without a second pass.
+    assert torch.equal(states[0], random_state())
+    model.losses(words, words, training=NarTraining(), update=0)
+    assert not torch.equal(first, filled[2])
+    assert not torch.equal(states[0], random_state())
