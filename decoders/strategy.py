@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from nartk.guarantee import Promise
 from nartk.hypothesis import Request, Result
 from nartk.registry import option
+
+if TYPE_CHECKING:
+    from nartk.processors import OutputProcessor
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,10 @@ class Strategy:
 
     def check_auxiliary(self) -> None:
         """Refuses auxiliary models that are missing or do not fit, before anything is decoded."""
+
+    def in_pieces(self, output: OutputProcessor) -> Strategy:
+        """The strategy with the text in its options as words of the model's dictionary."""
+        return self
 
     def limit(self, source_len: int) -> int:
         """Longest output of a source of that many tokens (eos included in both)."""

@@ -214,6 +214,7 @@ class Model:
             made = replace(made, **added)
         if auxiliary:
             made = replace(made, auxiliary=auxiliary)
+        made = made.in_pieces(self.checkpoint.output)
         made.check_auxiliary()
         if self.replicas > 1:
             require_replicable(made, self.scorer_for(made))

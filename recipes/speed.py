@@ -296,8 +296,8 @@ def start(fresh: Path, rounds: int, output: Path) -> None:
             commands[f"nartk-decode, nothing else installed | {dtype}"] = [decode, "--dtype", dtype]
             commands[f"nartk-decode | {dtype}"] = [here, "-c", DECODE, "--dtype", dtype]
             commands[f"CTranslate2 | {dtype}"] = [here, "-c", TRANSLATE, pieces, str(peer)]
-        floors = ("import numpy, sentencepiece", "import numpy", "pass")
-        commands |= {f"python -c '{code}' | -": [small, "-c", code] for code in floors}
+        alone = ("import numpy, sentencepiece", "import numpy", "pass")
+        commands |= {f"python -c '{code}' | -": [small, "-c", code] for code in alone}
         found: dict[str, list[list[float]]] = {name: [] for name in commands}
         names = [*commands]
         for i in range(-1, rounds):  # round -1 warms up

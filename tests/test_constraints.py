@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 import pytest
+import sentencepiece
 import torch
 from support.constraints import constrained_greedy, random_rules
 from support.realtable import EOS, PAD, random_transformer
@@ -18,6 +19,7 @@ from nartk.decoders.loop.constraints import Constraints
 from nartk.errors import UsageError
 from nartk.hypothesis import Request
 from nartk.models.reference import ReferenceScorer
+from nartk.pipeline import Model, load
 from nartk.registry import make_strategy, options_of, signature, strategy_class
 from nartk.vocab import Vocab
 
@@ -164,6 +166,48 @@ def test_what_no_output_can_keep_to_is_refused(flags: dict[str, Any], message: s
     with pytest.raises(UsageError) as refused:
         make_strategy("greedy", flags).constraints(Vocab.from_words([f"w{i}" for i in range(10)]))
     assert str(refused.value).rstrip(".") == message
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Model:
+    return load()
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("went", "▁went"),
+        ("went / to the / ▁go ing", "▁went / ▁to ▁the / ▁go ing"),
+        ("yesterdays", "▁yesterday s"),
+    ],
+)
+@pytest.mark.parametrize("name", ["iad", "beam"])
+def test_text_is_suppressed_as_it_is_in_a_sentence(name: str, text: str, pieces: str, shipped: Model) -> None:
+    """The pieces are those that sentencepiece itself makes, at the beginning of a sentence and inside."""
+    strategy = shipped.strategy(name, {"suppress": text})
+    assert strategy.suppress == pieces
+    spm = sentencepiece.SentencePieceProcessor(model_file=str(shipped.checkpoint.folder / "spm.model"))
+    for part, found in zip(text.split(" / "), pieces.split(" / "), strict=True):
+        if "▁" not in part:
+            assert spm.encode(part, out_type=str) == found.split()
+            assert spm.encode(f"We {part} .", out_type=str)[1:-1] == found.split()
+    assert shipped.strategy(name, {"suppress": pieces}).suppress == pieces
+
+
+def test_suppressed_text_is_not_output(shipped: Model) -> None:
+    lines = ["She go to school yesterday ."]
+    (plain,) = shipped.decode(lines, "iad")
+    assert plain.text == lines[0].replace("go", "went")
+    assert shipped.decode(lines, "iad", suppress="goes")[0].text == plain.text
+    for text in ("went", "to school", "school yesterday"):
+        assert f" {text} " not in shipped.decode(lines, "iad", suppress=text)[0].text
+    assert " to " in shipped.decode(lines, "iad", suppress="to school")[0].text
+    with pytest.raises(UsageError) as refused:
+        shipped.decode(lines, "iad", suppress="went / \u2603")
+    assert str(refused.value) == (
+        "error[E101 Usage] --suppress names '\u2603', of which the model's dictionary has only '▁ <unk>'. "
+        "Fix: leave out what the model cannot write."
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from nartk.decoders.loop.constraints import Constraints
 from nartk.decoders.strategy import Strategy
@@ -11,7 +12,11 @@ from nartk.errors import UsageError
 from nartk.registry import option, options_of
 from nartk.vocab import Vocab
 
+if TYPE_CHECKING:
+    from nartk.processors import OutputProcessor
+
 _BETWEEN = " / "  # sequences of --suppress
+_MARK = "▁"  # begins a piece of sentencepiece that begins a word
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,10 +36,14 @@ class Constrained(Strategy):
     no_repeat_ngram: int = option(0, "no n tokens recur in an output; 0: they may", low=0, does_nothing=True)
     suppress: str = option(
         "",
-        "words of the model's dictionary that are never output, with spaces between; 'a b' is the sequence, "
-        "'a / b' are two words",
+        "text that is never output: 'went / in fact' are a word, and two in a row, as written in a sentence. "
+        "Longer words whose first pieces are the same go with them; '▁in crease' names the pieces themselves",
         does_nothing=True,
     )
+
+    def in_pieces(self, output: OutputProcessor) -> Strategy:
+        parts = self.suppress.split(_BETWEEN) if self.suppress else []
+        return replace(self, suppress=_BETWEEN.join(_pieces(text, output) for text in parts))
 
     def constraints(self, vocab: Vocab) -> Constraints:
         """What outputs keep to besides their prefix.
@@ -63,6 +72,20 @@ class Constrained(Strategy):
                 raise UsageError(
                     f"--{name.replace('_', '-')} is {value!r}, but {why}", fix="leave one of them out"
                 )
+
+
+def _pieces(text: str, output: OutputProcessor) -> str:
+    """Text as pieces of the dictionary, if it has any; what begins with the mark of a piece is as it is."""
+    vocab = output.vocab
+    found = vocab.to_words(output.encode(text))
+    if text.startswith(_MARK) or not any(word.startswith(_MARK) for word in found):
+        return text
+    if vocab.words[vocab.unk] in found:
+        raise UsageError(
+            f"--suppress names {text!r}, of which the model's dictionary has only {' '.join(found)!r}",
+            fix="leave out what the model cannot write",
+        )
+    return " ".join(found)
 
 
 def _ids(text: str, vocab: Vocab) -> tuple[int, ...]:
