@@ -8,6 +8,7 @@ from functools import partial
 from nartk.decoders.graphs.beam import BeamSearch, WordLattice
 from nartk.decoders.graphs.graph import read_words
 from nartk.decoders.graphs.ngram_lm import load_ngram
+from nartk.decoders.graphs.pairs import BETA_HELP
 from nartk.decoders.graphs.trace import trace_graph
 from nartk.decoders.native import Found, Native
 from nartk.guarantee import Guarantee, Promise
@@ -26,7 +27,8 @@ class DagBeam(Native):
         (log P(Y|X) + gamma log P_LM(Y)) / |Y|^alpha,    P(Y|X) = the sum over all paths A of P(Y,A|X)
 
     with natural logarithms and without the second term where there is no `lm`. At each vertex only the
-    `candidates` likeliest words count, and are not made likelier for it.
+    `candidates` likeliest words count, and are not made likelier for it; their probabilities are raised to
+    the power of `decode_beta`.
 
     Prefixes grow by a word a step. Each knows the probability of having been said on the way to each vertex,
     so that whatever reaches a vertex with the same words is one, its probabilities added. The `beam_size`
@@ -36,7 +38,8 @@ class DagBeam(Native):
 
     The published search keeps 200 pairs of prefix and vertex, at most 10 of a length, and follows the 5
     likeliest pairs of edge and word from each; here a prefix is at all its vertices at once and follows all
-    edges. Its alpha, gamma and number of words are the defaults here.
+    edges. Its alpha, gamma, beta and number of words are the defaults here; its `decode_top_p` and
+    `decode_no_consecutive_repeated_ngram` have no counterpart.
 
     A token's score is the log-probability of the word after those before it, without the language model.
     Where nothing ends within the limit, the best prefix stands as it is.
@@ -50,6 +53,7 @@ class DagBeam(Native):
         1.1, "scores are divided by length ** this; more favours long outputs", low=-10, high=10
     )
     gamma: float = option(0.1, "weight of the language model's log-probabilities", low=0)
+    decode_beta: float = option(1.0, BETA_HELP, above=0)
     lm: str = option("", "n-gram language model of target tokens, a file in ARPA format")
     candidates: int = option(5, "likeliest words of a vertex that count", low=1)
     no_repeat_ngram: int = option(0, "no n tokens recur in an output; 0: they may", low=0)
@@ -65,6 +69,7 @@ class DagBeam(Native):
         each = (graphs.split(graphs.features), graphs.links, graphs.split(words), graphs.split(log_probs))
         found = []
         for request, features, links, own, scores in zip(requests, *each, strict=True):
-            outputs = beam.run(WordLattice.of(links, own, scores), request.max_len, scorer.vocab.eos)
+            lattice = WordLattice.of(links, own, self.decode_beta * scores)
+            outputs = beam.run(lattice, request.max_len, scorer.vocab.eos)
             found.append(Found(outputs, graph=partial(trace_graph, scorer, features, links)))
         return found

@@ -2,18 +2,44 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from nartk.decoders.graphs.graph import walk
+from nartk.decoders.graphs.pairs import PairOptions
 from nartk.decoders.graphs.paths import OnePath
 from nartk.guarantee import Guarantee, Promise
-from nartk.registry import register_decoder
+from nartk.passes import FloatArray, IntArray
+from nartk.registry import option, register_decoder
 
 
 @register_decoder("dag-lookahead")
-class DagLookahead(OnePath):
+class DagLookahead(PairOptions, OnePath):
     """From each vertex, takes the edge and word that are likeliest together.
 
+    Where n-grams may not be repeated, it takes the likeliest pair that repeats nothing, not even the last
+    word; and the likeliest of all where the pairs before that one exceed `decode_top_p` or are all there are.
     A score is the log-probability of the path and its words together; a token's, that of the edge to its
     vertex and of itself.
+
+    Options are named as in the authors' program (https://github.com/thu-coai/DA-Transformer), and have the
+    defaults of its flags; its README has 20 for `decode_top_cand_n` where it avoids repeats. It differs in
+    this: equal words that follow each other are always one, as with `merge_repeats`; bos, pad and eos are
+    words of any vertex; and `decode_no_repeated_ngram` 1 forbids nothing.
     """
 
     promise = Promise(Guarantee.APPROXIMATE, "the likeliest pair of edge and word")
     joint = True
+
+    decode_top_cand_n: int = option(5, "likeliest pairs, and words of a vertex, that count", low=1)
+
+    @property
+    def words_read(self) -> int:
+        return self.decode_top_cand_n if self.avoids_repeats else 1
+
+    def pair_path(
+        self, links: FloatArray, words: IntArray, log_probs: FloatArray, limit: int
+    ) -> tuple[list[int], IntArray]:
+        if self.avoids_repeats:
+            return self.walk(links, words, log_probs, self.decode_top_cand_n, self.first_new)
+        path = walk((links + self.decode_beta * log_probs[:, 0]).argmax(1).tolist())
+        return path, np.zeros(len(path) - 1, np.int32)

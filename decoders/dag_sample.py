@@ -5,28 +5,40 @@ Symbols: S samples of a sentence, N vertices of all paths, L vertices of a graph
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
 
-from nartk.decoders.graphs.graph import spell
+from nartk.decoders.graphs.graph import read_words, spell
+from nartk.decoders.graphs.pairs import PairOptions
 from nartk.decoders.graphs.trace import trace_graph
 from nartk.decoders.loop.draws import uniform
 from nartk.decoders.native import Found, Native
+from nartk.errors import UsageError
 from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request
-from nartk.parallel import GraphScorer, always_banned
+from nartk.parallel import Graphs, GraphScorer, always_banned
 from nartk.passes import Draw, FloatArray, IntArray, Want
 from nartk.reading import by_inversion
 from nartk.registry import option, register_decoder
 
+_Drawn = tuple[list[int], IntArray, FloatArray]  # a path, and the words behind vertex 0 with their scores
 _EDGE, _WORD = 0, 1  # what a random number is for
 
 
 @register_decoder("dag-sample")
-class DagSample(Native):
-    """Draws an edge from each vertex and a word at each it comes to.
+class DagSample(PairOptions, Native):
+    """Draws pairs of an edge and a word from each vertex; or edges, and then words.
+
+    Pairs are those of the authors' program (https://github.com/thu-coai/DA-Transformer), with the names and
+    defaults of its flags: of the likeliest `decode_top_cand_n` those that together exceed `decode_top_p`, by
+    their probabilities; one that repeats the last word, or an n-gram that may not be repeated, has 0.00001.
+    The program's `decode_temperature` is `link_temperature` here. There, bos, pad and eos are words of any
+    vertex, and `decode_no_repeated_ngram` 1 forbids nothing.
+
+    With `decode_top_cand_n` 0 edges are drawn from all there are, and then words by `temperature`, `top_k`
+    and `top_p`: without these, from the model's own distribution.
 
     A draw depends on the seed, the sentence, the sample and the vertex alone. A score is the log-probability
     of the path and its words together under the model itself, without temperatures and filters; a token's,
@@ -36,6 +48,9 @@ class DagSample(Native):
     needs = GraphScorer
     promise = Promise(Guarantee.APPROXIMATE, "drawn from the model's paths and words; the same in any batch")
 
+    decode_top_cand_n: int = option(
+        5, "likeliest pairs, and words of a vertex, that count; 0: draw edges, then words", low=0
+    )
     temperature: float = option(
         1.0, "divides the words' log-probabilities: below 1 sharper, above 1 flatter", low=1e-3
     )
@@ -48,8 +63,57 @@ class DagSample(Native):
     nbest: int = option(1, "outputs drawn for a sentence, given back likeliest first", low=1)
     merge_repeats: bool = option(False, "output equal words that follow each other as one")
 
+    def __post_init__(self) -> None:
+        of_words = (self.temperature, self.top_k, self.top_p) != (1.0, 0, 1.0)
+        if self.decode_top_cand_n and of_words:
+            raise UsageError(
+                "`temperature`, `top_k` and `top_p` are of words, and `decode_top_cand_n` "
+                f"{self.decode_top_cand_n} draws pairs of edge and word",
+                fix="--decode-top-cand-n 0, or --link-temperature and --decode-top-p",
+            )
+        if not self.decode_top_cand_n and (self.avoids_repeats or self.decode_beta != 1.0):
+            raise UsageError(
+                "`decode_beta` and n-grams that may not be repeated need pairs, `decode_top_cand_n` is 0",
+                fix="--decode-top-cand-n 5",
+            )
+
     def search(self, scorer: GraphScorer, memory: IntArray, requests: Sequence[Request]) -> list[Found]:
         graphs = scorer.graphs(memory)
+        draw = self._pairs if self.decode_top_cand_n else self._words
+        each = draw(scorer, graphs, requests)
+        found = []
+        for features, links in zip(graphs.split(graphs.features), graphs.links, strict=True):
+            drawn = [next(each) for _ in range(self.nbest)]
+            outputs = [spell(links, *parts, merge_repeats=self.merge_repeats) for parts in drawn]
+            order = np.argsort([-output.score for output in outputs], kind="stable").tolist()
+            path, emitted, _ = drawn[order[0]]
+            graph = partial(trace_graph, scorer, features, links, path, emitted.tolist())
+            found.append(Found([outputs[i] for i in order], graph=graph))
+        return found
+
+    def _pairs(self, scorer: GraphScorer, graphs: Graphs, requests: Sequence[Request]) -> Iterator[_Drawn]:
+        """What is drawn of pairs, S samples of each sentence."""
+        ends = graphs.begins + graphs.sizes - 1
+        words, log_probs = read_words(scorer, graphs.features, ends, self.decode_top_cand_n)
+        parts = zip(graphs.links, graphs.split(words), graphs.split(log_probs), requests, strict=True)
+        for links, own, scores, request in parts:
+            wide = links.astype(np.float64) / self.link_temperature
+            with np.errstate(invalid="ignore"):  # a vertex without edges, as the last
+                edges = (wide - np.logaddexp.reduce(wide, 1, keepdims=True)).astype(np.float32)
+            for sample in range(self.nbest):
+                choose = partial(self._drawn_pair, request.index, sample)
+                path, columns = self.walk(edges, own, scores, self.decode_top_cand_n, choose)
+                yield path, own[path[1:], columns], scores[path[1:], columns]
+
+    def _drawn_pair(
+        self, sentence: int, sample: int, vertex: int, probs: Sequence[float], repeated: Sequence[bool]
+    ) -> int:
+        parts = (np.array([part]) for part in (sentence, sample, vertex, _EDGE))
+        weights = np.array([self.weights(probs, repeated)])
+        return int(by_inversion(weights, uniform(self.seed, *parts))[0])
+
+    def _words(self, scorer: GraphScorer, graphs: Graphs, requests: Sequence[Request]) -> Iterator[_Drawn]:
+        """What is drawn of edges and then of words, S samples of each sentence."""
         sampled = [
             self._paths(links, request.index) for links, request in zip(graphs.links, requests, strict=True)
         ]
@@ -78,17 +142,7 @@ class DagSample(Native):
         assert scores.given_log_probs is not None
         words = np.where(given < 0, scores.drawn, given)
         log_probs = np.where(given < 0, scores.drawn_log_probs, scores.given_log_probs)
-        each = zip(paths, np.split(words, ends[:-1]), np.split(log_probs, ends[:-1]), strict=True)
-
-        found = []
-        for features, links in zip(graphs.split(graphs.features), graphs.links, strict=True):
-            drawn = [next(each) for _ in range(self.nbest)]
-            outputs = [spell(links, *parts, merge_repeats=self.merge_repeats) for parts in drawn]
-            order = np.argsort([-output.score for output in outputs], kind="stable").tolist()
-            path, emitted, _ = drawn[order[0]]
-            graph = partial(trace_graph, scorer, features, links, path, emitted.tolist())
-            found.append(Found([outputs[i] for i in order], graph=graph))
-        return found
+        return zip(paths, np.split(words, ends[:-1]), np.split(log_probs, ends[:-1]), strict=True)
 
     def _paths(self, links: FloatArray, sentence: int) -> list[list[int]]:
         """The vertices of S paths that are drawn from links [L,L], as far as `walk` goes."""

@@ -37,6 +37,7 @@ class Links(nn.Module):
         super().__init__()
         parts = config.link_features.split(":")
         self.heads = config.link_heads
+        self.longest_link = config.max_transition_length
         self.by_feature = "feature" in parts
         self.positions: nn.Embedding | None = None
         if "position" in parts:
@@ -66,15 +67,18 @@ class Links(nn.Module):
     def mix(self, query: Tensor, key: Tensor, gate: Tensor, lengths: Tensor) -> Tensor:
         """Links of queries and keys [B,L,D] and gates [B,L,H] -> [B,L,L] in fp32, or fp64 if these are.
 
-        Of each vertex but the last of lengths [B] the probabilities of all later ones sum to 1; everywhere
-        else is minus infinity. None is below the type's smallest normal number, 1e-38 in fp32, so that an
-        edge stays one. Huang et al. 2022, equation 4 and appendix A.
+        Of each vertex but the last of lengths [B] the probabilities of all later ones, as far as
+        `max_transition_length` goes, sum to 1; everywhere else is minus infinity. None is below the type's
+        smallest normal number, 1e-38 in fp32, so that an edge stays one. Huang et al. 2022, equation 4 and
+        appendix A.
         """
         wide = query.dtype if query.dtype == torch.float64 else torch.float32
         with torch.autocast(query.device.type, enabled=False):
             q, k = (x.to(wide).unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (query, key))
             positions = torch.arange(query.shape[1], device=query.device)
-            edge = (positions[:, None] < positions) & (positions < lengths[:, None, None])  # [B,L,L]
+            ahead = positions - positions[:, None]
+            # [L,L] & [B,1,L] -> [B,L,L]
+            edge = (ahead > 0) & (ahead <= self.longest_link) & (positions < lengths[:, None, None])
             mixed = _MixHeads.apply(q * q.shape[-1] ** -0.5, k, gate.to(wide).softmax(-1), edge)
             return mixed.clamp(min=torch.finfo(wide).tiny).log().masked_fill(~edge, -math.inf)
 
@@ -165,8 +169,16 @@ class DaTransformer(NonAutoregressive):
     def losses(self, src_tokens: Tensor, target: Tensor, *, training: NarTraining, update: int) -> Losses:
         """The negative log-likelihood of the targets, summed over all paths that say them (equation 5).
 
-        Targets with more tokens than their graph has vertices count for nothing; ``dropped`` is how many.
-        Label smoothing has no part in it. Glancing (section 3.4) is for training mode alone.
+        Each target's is divided by its length with bos and eos, as in the authors' program; the total is
+        their mean times the tokens. ``words`` is a token's. Targets that no path of their graph emits, of
+        more tokens than vertices or too few for `max_transition_length`, count for nothing; ``dropped`` is
+        how many. Label smoothing has no part in it. Glancing (section 3.4) is for training mode alone.
+
+        The program (https://github.com/thu-coai/DA-Transformer) differs in this: bos and eos count among
+        what is glanced at; a dropped target counts as one of loss 0 in the mean; and version 2 does not read
+        `--no-force-emit`, which all its scripts but that of pre-training give: it always pins what it shows,
+        as is the default here. Version 1 restricted the shown vertex to its token, not the token to its
+        vertex.
         """
         config, by_source = self.config, self.config.upsampling == "source"
         src_tokens = align_left(src_tokens, config.pad)
@@ -175,7 +187,7 @@ class DaTransformer(NonAutoregressive):
         low, high = config.scales
         scale = low + (high - low) * float(torch.rand(())) if self.training else high
         sizes = self.sizes(source_lengths if by_source else counts - 1, scale)
-        fits = counts <= sizes
+        fits = (counts <= sizes) & ((counts - 1) * config.max_transition_length >= sizes - 1)
         parts = {"dropped": (~fits).sum()}
         if not bool(fits.all()):
             src_tokens, source_lengths = src_tokens[fits], source_lengths[fits]
@@ -198,11 +210,12 @@ class DaTransformer(NonAutoregressive):
             canvas = canvas.index_put((rows, path[rows, positions]), batch.target[rows, positions])
         with second:
             _, match, links = self._graph(canvas, batch)
-        if glancing:
+        if glancing and not training.no_force_emit:
             match = force(match, path, shown)
-        loss = -dag_log_likelihood(match, links, counts, sizes).sum()
+        each = -dag_log_likelihood(match, links, counts, sizes)
         tokens = (counts - 1).sum()
-        parts["words"] = loss.detach() / tokens
+        loss = (each / counts).mean() * tokens
+        parts["words"] = each.detach().sum() / tokens
         parts["shown"] = shown.sum() / (counts - 2).sum().clamp(min=1)
         if config.upsampling == "predict":
             logits = self.lengths(pool(memory, src_tokens.ne(config.pad)))
@@ -236,7 +249,7 @@ class DaTransformer(NonAutoregressive):
         rows, tokens = words.nonzero().unbind(1)
         logits = self.output(hidden[rows, path[rows, tokens]])  # [N,V]
         wrong = torch.zeros_like(words).index_put((rows, tokens), ~is_best(logits, target[rows, tokens]))
-        return path, reveal(wrong, words, share, strategy)
+        return path, reveal(wrong, words, share, strategy, nearest=True)
 
 
 @dataclass(frozen=True)

@@ -57,23 +57,25 @@ class Schedule:
         return self.start + (self.end - self.start) * update / self.updates
 
 
-def reveal(wrong: Tensor, kept: Tensor, share: float, strategy: str) -> Tensor:
+def reveal(wrong: Tensor, kept: Tensor, share: float, strategy: str, *, nearest: bool = False) -> Tensor:
     """Draws the positions [B,T] whose target word is shown.
 
     Args:
         wrong: [B,T] bool, positions where the first pass was not right.
         kept: [B,T] bool, positions that may be shown.
         share: Of the wrong positions (number-random), or of all (fixed); cmlm draws a number of its own,
-            evenly between none and all but one.
+            evenly between none and all but one (nearest: and all, none and all half as often).
         strategy: One of `STRATEGIES`.
+        nearest: Numbers are rounded to the nearest, halves up, as the DA-Transformer's program does; else
+            down, as GLAT's.
     """
     positions = kept.sum(1)
     if strategy == "number-random":
-        count = _share_of((wrong & kept).sum(1), share)
+        count = _share_of((wrong & kept).sum(1), share, nearest)
     elif strategy == "fixed":
-        count = _share_of(positions, share)
+        count = _share_of(positions, share, nearest)
     else:
-        count = (torch.rand(positions.shape, device=kept.device) * positions).long()
+        count = _share_of(positions, torch.rand(positions.shape, device=kept.device), nearest)
     order = torch.rand(kept.shape, device=kept.device).masked_fill(~kept, 2.0)
     rank = order.argsort(1).argsort(1)
     return rank < count[:, None]
@@ -104,6 +106,6 @@ def is_best(logits: Tensor, words: Tensor) -> Tensor:
     return logits.gather(-1, words[..., None]).squeeze(-1) == logits.amax(-1)
 
 
-def _share_of(count: Tensor, share: float) -> Tensor:
-    """The share of counts, rounded down; 0.29 of 100 is 29, although the float is a little less than 0.29."""
-    return (count.double() * share + 1e-9).long()
+def _share_of(count: Tensor, share: float | Tensor, nearest: bool) -> Tensor:
+    """The share of counts, rounded; 0.29 of 100 is 29, although the float is a little less than 0.29."""
+    return (count.double() * share + 0.5 * nearest + 1e-9).long()

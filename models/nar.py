@@ -40,6 +40,9 @@ class NarTraining:
         "words; cmlm: a number drawn evenly, whatever the share",
         choices=STRATEGIES,
     )
+    no_force_emit: bool = setting(
+        False, "DA-Transformer: what is shown may be emitted anywhere, not at its vertex alone"
+    )
     schedule: Schedule = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

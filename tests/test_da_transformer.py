@@ -76,7 +76,7 @@ def paths_through(
     """The log-probability of a target, with bos and eos, along each path.
 
     Args:
-        told: Vertices that emit the token at one place of the target, with that place; it costs nothing.
+        told: Vertices that emit the token at one place of the target, with that place, for nothing.
     """
     last = len(links) - 1
     found = {}
@@ -130,6 +130,32 @@ def test_links_equal_a_loop_over_heads_and_vertices(features: str, device: torch
         hidden = model.vertices(model.canvas(sizes), tokens, *model.encode(tokens))
         found = model.links(hidden, sizes)[0].detach().cpu().numpy()
         np.testing.assert_allclose(found, graph_of(model, source, blank(size))[1], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("reach", [1, 3])
+def test_links_lead_no_farther_than_allowed(reach: int, device: torch.device) -> None:
+    """Those of a vertex are then in proportion as without a limit if one head computes them."""
+    model = network(seed=2, link_heads=1).to(device).double()
+    near = network(seed=2, link_heads=1, max_transition_length=reach).to(device).double()
+    source, size = [7, 8, 9, EOS], torch.tensor([12], device=device)
+    tokens = torch.tensor([source], device=device)
+    hidden = model.vertices(model.canvas(size), tokens, *model.encode(tokens))
+    every, found = (each.links(hidden, size)[0].exp() for each in (model, near))
+    positions = torch.arange(12, device=device)
+    steps = positions - positions[:, None]
+    every = every.masked_fill((steps < 1) | (steps > reach), 0.0)
+    torch.testing.assert_close(found[:-1], (every / every.sum(1, keepdim=True))[:-1])
+    assert bool((found[-1] == 0).all())
+
+
+def test_targets_too_short_for_their_links_are_left_out(device: torch.device) -> None:
+    model = network(upsampling="fixed", upsample_scale="9", max_transition_length=3).to(device)
+    sources, targets = [[5, EOS]] * 3, [[6, EOS], [6, 7, EOS], [EOS]]  # 8 edges need 3 steps of at most 3
+    losses, found = gradients(model, padded(sources), padded(targets))
+    alone, _ = gradients(model, padded(sources[:1]), padded(targets[1:2]))
+    assert (int(losses.parts["dropped"]), int(alone.parts["dropped"])) == (2, 0)
+    torch.testing.assert_close(losses.total, alone.total)
+    assert all(bool(gradient.isfinite().all()) for gradient in found.values())
 
 
 def test_a_vertex_without_edges_spoils_no_gradient(device: torch.device) -> None:
@@ -190,7 +216,7 @@ def test_the_loss_sums_over_all_paths(
         sources, targets = sentences(rng, 4, 5), sentences(rng, 4, 5)
         batch = padded(sources, left=left).to(device), padded(targets).to(device)
         found = model.losses(*batch, training=PLAIN, update=0)
-        total, tokens, dropped, differences = 0.0, 0, 0, []
+        total, tokens, dropped, differences, means = 0.0, 0, 0, [], []
         for source, target in zip(sources, targets, strict=True):
             length = {"source": len(source), "predict": len(target), "fixed": 1}[upsampling]
             size = max(2, int(length * float(settings["upsample_scale"])))
@@ -198,7 +224,8 @@ def test_the_loss_sums_over_all_paths(
                 dropped += 1
                 continue
             words, links = graph_of(model, source, blank(size))
-            total -= log_sum(paths_through(words, links, [MASK, *target]).values())
+            each = -log_sum(paths_through(words, links, [MASK, *target]).values())
+            total, means = total + each, [*means, each / (1 + len(target))]
             tokens += len(target)
             if upsampling == "predict":
                 memory, _ = model.encode(torch.tensor([source], device=device))
@@ -208,6 +235,7 @@ def test_the_loss_sums_over_all_paths(
             continue
         assert found.parts["words"].item() == pytest.approx(total / tokens, rel=1e-10)
         assert (int(found.tokens), int(found.parts["dropped"])) == (tokens, dropped)
+        total = sum(means) / len(means) * tokens  # the authors' program takes the mean of means
         if upsampling == "predict":
             length_loss = sum(differences) / len(differences)
             assert found.parts["length"].item() == pytest.approx(length_loss, rel=1e-10)
@@ -297,9 +325,10 @@ def test_the_loss_is_fp32_under_autocast(device: torch.device) -> None:
 # Glancing.
 
 
+@pytest.mark.parametrize("no_force_emit", [False, True])
 @pytest.mark.parametrize("share", [1.0, 0.5])
 def test_glancing_shows_words_of_the_likeliest_path_and_pins_them_to_it(
-    share: float, monkeypatch: pytest.MonkeyPatch, device: torch.device
+    share: float, no_force_emit: bool, monkeypatch: pytest.MonkeyPatch, device: torch.device
 ) -> None:
     original, canvases = DaTransformer.vertices, []
 
@@ -315,24 +344,27 @@ def test_glancing_shows_words_of_the_likeliest_path_and_pins_them_to_it(
         canvases.clear()
         with monkeypatch.context() as patch:
             patch.setattr(DaTransformer, "vertices", vertices)
-            training = NarTraining(glancing=str(share))
+            training = NarTraining(glancing=str(share), no_force_emit=no_force_emit)
             batch = padded(sources).to(device), padded(targets).to(device)
             losses = model.losses(*batch, training=training, update=0)
-        total, count = 0.0, 0
+        means, count = [], 0
         for source, target, first, second in zip(sources, targets, *canvases, strict=True):
             size, said = 2 * len(source), [MASK, *target]
             assert first[:size] == blank(size)
             words, links = graph_of(model, source, blank(size))
             paths = paths_through(words, links, said)
             path = max(paths, key=paths.__getitem__)
-            # Shown are so many words as are wrong on the likeliest path, times the share, in their places.
+            # Shown are so many words as are wrong on the likeliest path, times the share, in their places,
+            # rounded as in the authors' program.
             told = {v: path.index(v) for v in range(size) if second[v] != first[v]}
             assert all(0 < place < len(path) - 1 and second[v] == said[place] for v, place in told.items())
             wrong = sum(words[v].argmax() != word for v, word in zip(path[1:-1], said[1:-1], strict=True))
-            assert len(told) == int(wrong * share)
+            assert len(told) == int(wrong * share + 0.5)
             words, links = graph_of(model, source, second[:size])
-            total -= log_sum(paths_through(words, links, said, told).values())
+            pinned = {} if no_force_emit else told
+            means.append(-log_sum(paths_through(words, links, said, pinned).values()) / len(said))
             count += len(told)
+        total = sum(means) / len(means) * sum(map(len, targets))
         assert losses.total.item() == pytest.approx(total, rel=1e-9)
         assert float(losses.parts["shown"]) == pytest.approx(count / sum(len(t) - 1 for t in targets))
 
@@ -418,6 +450,7 @@ def test_a_range_of_scales_is_drawn_from_in_training_alone(monkeypatch: pytest.M
         ({"link_heads": 3}, "`d_model` 16 is no multiple of `link_heads` 3"),
         ({"link_heads": 0}, "`d_model` 16 is no multiple of `link_heads` 0"),
         ({"length_difference": 0}, "`length_difference` is 0, below 1"),
+        ({"max_transition_length": 0}, "`max_transition_length` is 0, below 1"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:

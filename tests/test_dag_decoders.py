@@ -28,7 +28,7 @@ from nartk.cli.decode import main
 from nartk.decoders import dag_sample
 from nartk.decoders.graphs.graph import walk
 from nartk.decoders.loop.draws import uniform
-from nartk.errors import StrategyMismatchError
+from nartk.errors import StrategyMismatchError, UsageError
 from nartk.hypothesis import Request, Result
 from nartk.models.da_transformer import DaTransformer
 from nartk.models.parallel_reference import DagReference
@@ -74,6 +74,8 @@ def walk_by_hand(graphs: ScriptedGraphs, i: int, *, lookahead: bool) -> tuple[tu
 def decode(
     name: str, scorer: Any, requests: list[Request], *, batch: int = 32, **options: Any
 ) -> list[Result]:
+    if name == "dag-sample":
+        options = {"decode_top_cand_n": 0, **options}
     results = make_strategy(name, options).run(scorer, requests, batch_size=batch)
     return sorted(results, key=lambda result: result.index)
 
@@ -140,6 +142,148 @@ def test_a_graph_without_edges_is_walked_to_its_end(name: str, garbage: float) -
     assert score == -math.inf or math.isnan(score)  # type: ignore[arg-type]
 
 
+# Pairs of an edge and a word, as in the authors' program.
+
+
+def pairs_of(
+    graphs: ScriptedGraphs, i: int, vertex: int, *, count: int, beta: float = 1.0, temperature: float = 1.0
+) -> list[tuple[float, int, int]]:
+    """Score, next vertex and word of the likeliest pairs from a vertex, each vertex with as many words."""
+    last, found = graphs.sizes[i] - 1, []
+    links = [link / temperature for link in graphs.links[i][vertex]]
+    mass = math.log(sum(map(math.exp, links)))
+    for to in range(vertex + 1, last + 1):
+        lprobs = graphs.lprobs(i, to)
+        words = [EOS] if to == last else [word for word in range(len(lprobs)) if word not in SILENT]
+        words = sorted(words, key=lambda word: -lprobs[word])[:count]
+        found += [(links[to] - mass + beta * lprobs[word], to, word) for word in words]
+    return sorted(found, reverse=True)[:count]
+
+
+def is_repetition(tokens: Sequence[int], word: int, consecutive: int, n: int) -> bool:
+    """Whether the output with a word more ends in what it should not, by the definitions."""
+    after = [*tokens, word]
+    for k in range(1, max(1, consecutive) + 1):  # one word never follows itself
+        if len(after) >= 2 * k and after[-k:] == after[-2 * k : -k]:
+            return True
+    return n > 0 and any(after[j : j + n] == after[-n:] for j in range(len(after) - n))
+
+
+@pytest.mark.parametrize("beta", [0.4, 1.0, 2.5])
+def test_decode_beta_weighs_words_in_lookahead(beta: float) -> None:
+    changed = 0
+    for seed in range(4):
+        graphs = ScriptedGraphs(seed, graphs=40, largest=24, words=8)
+        plain = decode("dag-lookahead", graphs, graphs.requests())
+        weighed = decode("dag-lookahead", graphs, graphs.requests(), decode_beta=beta)
+        for result, other in zip(weighed, plain, strict=True):
+            vertex, tokens = 0, []
+            while vertex < graphs.sizes[result.index] - 1:
+                _, vertex, word = pairs_of(graphs, result.index, vertex, count=1, beta=beta)[0]
+                tokens.append(word)
+            assert list(result.hypotheses[0].tokens) == tokens
+            changed += result.hypotheses[0].tokens != other.hypotheses[0].tokens
+    assert (changed > 0) == (beta != 1.0)
+
+
+@pytest.mark.parametrize("beta", [1.0, 0.5])
+@pytest.mark.parametrize("top_p", [0.9, 0.3])
+@pytest.mark.parametrize(("consecutive", "n"), [(1, 0), (3, 0), (0, 1), (0, 2), (2, 3)])
+def test_lookahead_repeats_no_ngram(consecutive: int, n: int, top_p: float, beta: float) -> None:
+    plainly = repeated = 0
+    options = {
+        "decode_no_consecutive_repeated_ngram": consecutive,
+        "decode_no_repeated_ngram": n,
+        "decode_top_p": top_p,
+        "decode_beta": beta,
+    }
+    for seed in range(3):
+        graphs = ScriptedGraphs(seed, graphs=40, largest=40, words=7, spread=1.0)
+        plain = decode("dag-lookahead", graphs, graphs.requests())
+        for result, other in zip(
+            decode("dag-lookahead", graphs, graphs.requests(), **options), plain, strict=True
+        ):
+            vertex, tokens = 0, []
+            while vertex < graphs.sizes[result.index] - 1:
+                pairs = pairs_of(graphs, result.index, vertex, count=5, beta=beta)
+                chosen, mass = pairs[0], 0.0
+                for pair in pairs:
+                    if not is_repetition(tokens, pair[2], consecutive, n):
+                        chosen = pair
+                        break
+                    mass += math.exp(pair[0])
+                    if mass > top_p:
+                        break
+                _, vertex, word = chosen
+                repeated += is_repetition(tokens, word, consecutive, n)
+                tokens.append(word)
+            assert list(result.hypotheses[0].tokens) == tokens
+            words = other.hypotheses[0].tokens
+            plainly += sum(is_repetition(words[:j], word, consecutive, n) for j, word in enumerate(words))
+    assert repeated < plainly
+
+
+PAIRS: list[dict[str, Any]] = [
+    {},
+    {"decode_top_cand_n": 8, "decode_top_p": 1.0},
+    {"decode_top_cand_n": 3, "decode_top_p": 0.5, "link_temperature": 2.0},
+    {"decode_beta": 0.5, "decode_no_repeated_ngram": 1},
+    {"decode_no_consecutive_repeated_ngram": 2, "decode_top_cand_n": 4},
+]
+
+
+def pair_distribution(graphs: ScriptedGraphs, i: int, options: Any) -> dict[tuple[int, ...], float]:
+    """All outputs that can be drawn of pairs, with their probabilities."""
+    found: dict[tuple[int, ...], float] = {}
+
+    def go_on(vertex: int, tokens: tuple[int, ...], prob: float) -> None:
+        if vertex == graphs.sizes[i] - 1:
+            found[tokens] = found.get(tokens, 0.0) + prob
+            return
+        weights, mass = [], 0.0
+        pairs = pairs_of(
+            graphs,
+            i,
+            vertex,
+            count=options.decode_top_cand_n,
+            beta=options.decode_beta,
+            temperature=options.link_temperature,
+        )
+        for score, _, word in pairs:
+            bounds = options.decode_no_consecutive_repeated_ngram, options.decode_no_repeated_ngram
+            weights.append(1e-5 if is_repetition(tokens, word, *bounds) else math.exp(score))
+            mass += math.exp(score)
+            if mass > options.decode_top_p:
+                break
+        for (_, to, word), weight in zip(pairs, weights, strict=False):
+            go_on(to, (*tokens, word), prob * weight / sum(weights))
+
+    go_on(0, (), 1.0)
+    return found
+
+
+@pytest.mark.parametrize("settings", PAIRS, ids=str)
+def test_samples_of_pairs_are_distributed_as_published(settings: dict[str, Any]) -> None:
+    graphs = ScriptedGraphs(4, graphs=3, largest=5, words=7, spread=1.0)
+    strategy = make_strategy("dag-sample", {"nbest": 2000, **settings})
+    for result in strategy.run(graphs, graphs.requests(), batch_size=2):
+        drawn = [hypothesis.tokens for hypothesis in result.hypotheses]
+        assert fit(drawn, pair_distribution(graphs, result.index, strategy)) > CHANCE
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"top_k": 2}, "`top_k`.*Fix: --decode-top-cand-n 0"),
+        ({"decode_top_cand_n": 0, "decode_beta": 2.0}, "`decode_beta`.*Fix: --decode-top-cand-n 5"),
+        ({"decode_top_cand_n": 0, "decode_no_repeated_ngram": 2}, "n-grams.*Fix: --decode-top-cand-n 5"),
+    ],
+)
+def test_options_of_pairs_and_of_words_exclude_each_other(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        make_strategy("dag-sample", options)
+
+
 # Sampling.
 
 SETTINGS: list[dict[str, Any]] = [
@@ -178,7 +322,7 @@ def test_samples_of_a_sentence_are_distributed_as_the_model_says(
     settings: dict[str, Any],
 ) -> None:
     graphs = ScriptedGraphs(4, graphs=3, largest=5, words=7, spread=1.0)
-    strategy = make_strategy("dag-sample", {"nbest": 8000, **settings})
+    strategy = make_strategy("dag-sample", {"nbest": 8000, "decode_top_cand_n": 0, **settings})
     for result in strategy.run(graphs, graphs.requests(), batch_size=2):
         drawn = [hypothesis.tokens for hypothesis in result.hypotheses]
         assert len(drawn) == 8000
@@ -192,7 +336,7 @@ def test_seeds_and_sentences_are_distributed_as_the_model_says() -> None:
     for seed in range(80):
         results = decode("dag-sample", graphs, requests, batch=100, seed=seed)
         drawn += [result.hypotheses[0].tokens for result in results]
-    strategy = make_strategy("dag-sample", {})
+    strategy = make_strategy("dag-sample", {"decode_top_cand_n": 0})
     assert fit(drawn, distribution(graphs, 0, strategy)) > CHANCE
 
 
@@ -209,7 +353,7 @@ def test_seeds_and_sentences_are_distributed_as_the_model_says() -> None:
 def test_a_wrong_random_number_shows(wrong: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     graphs = ScriptedGraphs(4, graphs=3, largest=5, words=7, spread=1.0)
     monkeypatch.setattr(dag_sample, "uniform", wrong)
-    strategy = make_strategy("dag-sample", {"nbest": 8000})
+    strategy = make_strategy("dag-sample", {"nbest": 8000, "decode_top_cand_n": 0})
     chances = [
         fit([each.tokens for each in result.hypotheses], distribution(graphs, result.index, strategy))
         for result in strategy.run(graphs, graphs.requests(), batch_size=2)

@@ -370,6 +370,24 @@ def has_repeat(output: Output, n: int) -> bool:
     return len(set(grams)) < len(grams)
 
 
+def test_decode_beta_weighs_words_in_the_beam() -> None:
+    graphs = lattices(8, 100)
+    for beta in (0.5, 2.0):
+
+        def oracle(graph: Lattice, alpha: float, limit: int, beta: float = beta) -> Wanted | None:
+            found: dict[Output, float] = {}
+            for pair in every_pair(graph):
+                score = pair.edges + beta * pair.said
+                found[pair.output] = float(np.logaddexp(found.get(pair.output, -INF), score))
+            scores = {y: s / len(y) ** alpha for y, s in found.items()}
+            return Wanted(*two_best(scores)) if scores else None
+
+        options = {"beam_size": ALL_PREFIXES, "candidates": ALL, "alpha": 1.0}
+        weighed = run("dag-beam", graphs, decode_beta=beta, **options)
+        assert mismatches(weighed, graphs, oracle, 1.0) == 0
+        assert mismatches(run("dag-beam", graphs, **options), graphs, oracle, 1.0) > 0
+
+
 def test_no_n_tokens_recur() -> None:
     graphs = [graph for graph in lattices(7, 100) if len(graph) > 4 and every_path(graph)]
     for n in (1, 2):

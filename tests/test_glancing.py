@@ -30,22 +30,27 @@ def batch(device: torch.device, rows: int = 64, width: int = 120) -> tuple[Tenso
     return wrong.to(device), (torch.arange(width) < lengths).to(device)
 
 
+@pytest.mark.parametrize("nearest", [False, True])
 @pytest.mark.parametrize("share", SHARES)
-def test_number_random_shows_the_share_of_the_wrong_words(share: str, device: torch.device) -> None:
+def test_number_random_shows_the_share_of_the_wrong_words(
+    share: str, nearest: bool, device: torch.device
+) -> None:
     wrong, kept = batch(device)
-    shown = reveal(wrong, kept, float(share), "number-random")
+    shown = reveal(wrong, kept, float(share), "number-random", nearest=nearest)
     assert not bool((shown & ~kept).any())
     for i in range(len(wrong)):
         count = int((wrong[i] & kept[i]).sum())
-        assert int(shown[i].sum()) == Fraction(share) * count // 1, (share, count)
+        assert int(shown[i].sum()) == (Fraction(share) * count + Fraction(nearest, 2)) // 1, (share, count)
 
 
+@pytest.mark.parametrize("nearest", [False, True])
 @pytest.mark.parametrize("share", SHARES)
-def test_fixed_shows_the_share_of_all_words(share: str, device: torch.device) -> None:
+def test_fixed_shows_the_share_of_all_words(share: str, nearest: bool, device: torch.device) -> None:
     wrong, kept = batch(device)
-    shown = reveal(wrong, kept, float(share), "fixed")
+    shown = reveal(wrong, kept, float(share), "fixed", nearest=nearest)
     assert not bool((shown & ~kept).any())
-    assert shown.sum(1).tolist() == [Fraction(share) * int(row.sum()) // 1 for row in kept]
+    wanted = [(Fraction(share) * int(row.sum()) + Fraction(nearest, 2)) // 1 for row in kept]
+    assert shown.sum(1).tolist() == wanted
 
 
 def test_cmlm_shows_any_number_but_all_evenly(device: torch.device) -> None:
@@ -55,6 +60,9 @@ def test_cmlm_shows_any_number_but_all_evenly(device: torch.device) -> None:
     assert sorted(counts) == [0, 1, 2, 3, 4]
     # 1600 are expected of each, give or take 36 (one standard deviation)
     assert all(abs(count - 1600) < 5 * 36 for count in counts.values())
+    counts = Counter(reveal(kept, kept, 0.0, "cmlm", nearest=True).sum(1).tolist())
+    # The DA-Transformer's program rounds to the nearest: 800, 1600, 1600, 1600, 1600, 800.
+    assert all(abs(counts[i] - (800 if i in (0, 5) else 1600)) < 5 * 36 for i in range(6))
     nothing = torch.zeros_like(kept)
     assert not bool(reveal(nothing, nothing, 0.0, "cmlm").any())
 
@@ -106,7 +114,7 @@ def test_both_passes_drop_the_same_features(
     def random_state() -> Tensor:
         return torch.get_rng_state() if device.type == "cpu" else torch.cuda.get_rng_state(device)
 
-    def nothing(wrong: Tensor, *_: Any) -> Tensor:
+    def nothing(wrong: Tensor, *_: Any, **__: Any) -> Tensor:
         torch.rand(3, device=device)
         states.append(random_state())
         return torch.zeros_like(wrong)

@@ -28,7 +28,7 @@ class OnePath(Native):
     """Base of the strategies that choose a path by its edges; here the likeliest edge from each vertex.
 
     A score is the log-probability of the path and its words together, divided by `penalty`; a token's, that
-    of the edge to its vertex and of itself.
+    of the edge to its vertex and of itself. The authors' program always merges repeats.
 
     Attributes:
         joint: Whether an edge is chosen by its vertex's likeliest word too. Words are then read at all
@@ -43,6 +43,18 @@ class OnePath(Native):
     def path(self, edges: FloatArray, limit: int) -> list[int]:
         """The path from vertex 0 to the last over edges [L,L]; it should have at most `limit` of them."""
         return walk(edges.argmax(1).tolist())
+
+    def pair_path(
+        self, links: FloatArray, words: IntArray, log_probs: FloatArray, limit: int
+    ) -> tuple[list[int], IntArray]:
+        """The path over links [L,L] by words [L,C] too, and the column of each word behind vertex 0."""
+        path = self.path(links + log_probs[:, 0], limit)
+        return path, np.zeros(len(path) - 1, np.int32)
+
+    @property
+    def words_read(self) -> int:
+        """C, how many words of a vertex `pair_path` reads."""
+        return 1
 
     def penalty(self, tokens: int) -> float:
         """What the score of a path of so many tokens is divided by."""
@@ -78,13 +90,13 @@ class OnePath(Native):
     def _joint(
         self, scorer: GraphScorer, graphs: Graphs, requests: Sequence[Request]
     ) -> tuple[list[list[int]], _Words]:
-        """The likeliest word of every vertex, and then paths by edges and words."""
+        """The likeliest words of every vertex, and then paths by edges and words."""
         paths: list[list[int]] = []
         chosen: _Words = []
-        every = read_words(scorer, graphs.features, graphs.begins + graphs.sizes - 1)
-        each = (graphs.split(x[:, 0]) for x in every)
+        every = read_words(scorer, graphs.features, graphs.begins + graphs.sizes - 1, self.words_read)
+        each = (graphs.split(x) for x in every)
         for links, request, words, log_probs in zip(graphs.links, requests, *each, strict=True):
-            path = self.path(links + log_probs, request.max_len)
+            path, columns = self.pair_path(links, words, log_probs, request.max_len)
             paths.append(path)
-            chosen.append((words[path[1:]], log_probs[path[1:]]))
+            chosen.append((words[path[1:], columns], log_probs[path[1:], columns]))
         return paths, chosen

@@ -18,7 +18,11 @@ from nartk.registry import option
 
 @dataclass(frozen=True, kw_only=True)
 class Viterbi(OnePath):
-    """Base of both Viterbi decoders."""
+    """Base of both Viterbi decoders.
+
+    The authors' program (https://github.com/thu-coai/DA-Transformer) calls beta `decode_viterbibeta`, and
+    looks no farther than paths of 2 L / `decode_upsample_scale` tokens.
+    """
 
     beta: float = option(
         1.0, "log-probabilities are divided by length ** this; more favours long outputs", low=0, high=10

@@ -57,11 +57,16 @@ class DagConfig(TransformerConfig):
         choices=("feature:position", "feature", "position"),
     )
     link_heads: int = setting(8, "heads of the links")
+    max_transition_length: int = setting(
+        99999, "most vertices that a link leads ahead; as many as a graph has, or more: any"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.link_heads < 1 or self.d_model % self.link_heads:
             raise UsageError(f"`d_model` {self.d_model} is no multiple of `link_heads` {self.link_heads}")
+        if self.max_transition_length < 1:
+            raise UsageError(f"`max_transition_length` is {self.max_transition_length}, below 1")
         if self.length_difference < 1:
             raise UsageError(f"`length_difference` is {self.length_difference}, below 1")
         low, high = self.scales

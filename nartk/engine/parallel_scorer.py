@@ -136,6 +136,7 @@ class DagEngine(_Engine):
         parallel = {
             "copied": "none" if config.decoder_input == "mask" else "uniform",
             "by_features": "feature" in parts,
+            "longest_link": config.max_transition_length,
             "positions": weights.array("links.positions.weight") if "position" in parts else None,
             "query": weights.linear("links.query", scale=(config.d_model // config.link_heads) ** -0.5),
             "key": weights.linear("links.key"),

@@ -59,6 +59,7 @@ def random_parallel(kind: str, seed: int) -> NonAutoregressive:
             "link_features": ("feature:position", "feature", "position")[seed // 3 % 3],
             "link_heads": shape["encoder_heads"] * rng.choice([1, 2]) if shape["d_model"] % 2 == 0 else 1,
             "length_difference": rng.choice([3, 20]),
+            "max_transition_length": rng.choice([99999, 1, 5]),
         }
         network = DaTransformer(DagConfig(**shape, **options))
     return stir(network.eval()).requires_grad_(False)

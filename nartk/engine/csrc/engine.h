@@ -59,6 +59,7 @@ struct Parallel {
     // Links of a graph's vertices, by their features, by learned positions, or by both.
     bool by_features = false;
     const float* positions = nullptr;  // [most_target,d]
+    int longest_link = 0;              // vertices that a link leads ahead, at most
     const Linear *query = nullptr, *key = nullptr, *gate = nullptr;
 };
 

@@ -234,6 +234,8 @@ struct Model {
         made.query = linear(from, "query");
         if (!made.query) return made;
         made.by_features = from["by_features"].cast<bool>();
+        made.longest_link = from["longest_link"].cast<int>();
+        require(made.longest_link > 0, "links lead ahead");
         made.positions = floats(from["positions"], (py::ssize_t)network->most_target * d);
         const int inputs = d * ((int)made.by_features + (made.positions != nullptr));
         made.query = linear(from, "query", d, inputs);

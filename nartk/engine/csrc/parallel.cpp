@@ -161,8 +161,8 @@ void Engine::links(const float* hidden, const int* lengths, int count, float* to
     }
 }
 
-// Huang et al. 2022, equation 4: attention over later vertices, its heads mixed by gates. The query's
-// weights hold the scale.
+// Huang et al. 2022, equation 4: attention over later vertices of the allowed lengths, its heads mixed by gates. The
+// query's weights hold the scale.
 void Engine::link_row(Workspace& space, const float* hidden, int count, float* to) {
     const Parallel& parallel = network->parallel;
     const int d = network->features, heads = parallel.gate->outputs, f = d / heads;
@@ -209,7 +209,8 @@ void Engine::link_row(Workspace& space, const float* hidden, int count, float* t
         linear(space, keys, query + h * f, count, wide, scores, across);
         threads.share(count, parts, [&](int, int first, int last) {
             for (int i = first; i < std::min(count - 1, last); i++)
-                kernels->add_softmax(scores + (size_t)i * across + i + 1, count - 1 - i, gate[(size_t)i * gates + h],
+                kernels->add_softmax(scores + (size_t)i * across + i + 1,
+                                     std::min(count - 1 - i, parallel.longest_link), gate[(size_t)i * gates + h],
                                      to + (size_t)i * count + i + 1);
         });
     }
@@ -217,7 +218,7 @@ void Engine::link_row(Workspace& space, const float* hidden, int count, float* t
         for (int i = first; i < last; i++)
             for (int j = 0; j < count; j++) {
                 float& edge = to[(size_t)i * count + j];
-                edge = j > i ? std::log(std::max(edge, FLT_MIN)) : -INFINITY;
+                edge = j > i && j - i <= parallel.longest_link ? std::log(std::max(edge, FLT_MIN)) : -INFINITY;
             }
     });
 }
