@@ -195,8 +195,7 @@ def draw_weights(logits: FloatArray, draw: Draw) -> _WideArray:
         ranked[:, draw.top_k :] = 0
     if draw.top_p < 1:
         sums = ranked.cumsum(1)
-        before = np.pad(sums, ((0, 0), (1, 0)))[:, :-1]
-        ranked[before >= draw.top_p * sums[:, -1:]] = 0
+        ranked[:, 1:][sums[:, :-1] >= draw.top_p * sums[:, -1:]] = 0
     np.put_along_axis(weights, order, ranked, 1)
     return weights
 

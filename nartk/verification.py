@@ -11,6 +11,7 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from nartk.pipeline import Model
 
 
+SAMPLE = 16  # outputs on which noise is measured
+
+
 @dataclass(frozen=True)
 class Difference:
     """Where an output leaves the reference.
@@ -36,7 +40,8 @@ class Difference:
         expected, found: The tokens there; None where the output had ended before.
         margin: How far the worse of the two lies below the best word's logit, in nats; None where an output
             had ended without eos, which no tie explains.
-        noise: How far the logits of the sentence up to there differ at most between ways of computing them.
+        noise: How far logits differ at most between ways of computing them, of the sentence up to there and
+            of others.
         approximate: Whether the strategy said that outputs may differ.
     """
 
@@ -180,11 +185,8 @@ class Verifier:
     def _explain(
         self, line: int, position: int, found: Hypothesis, strategy: Any, batch_size: int
     ) -> Difference:
-        request = self._requests[line]
         expected = self.hypotheses[line].tokens
-        others = (other.source for index, other in self._requests.items() if index != line)
-        peers = sorted(others, key=len)[-(batch_size - 1) :] if batch_size > 1 else []
-        logits, noise = measure(self.model.passes, request.source, expected[:position], peers=peers)
+        logits, noise = self._measure(line, position, batch_size)
         words, margin = [], None
         for tokens in (expected, found.tokens):
             words.append(tokens[position] if position < len(tokens) else None)
@@ -192,7 +194,19 @@ class Verifier:
         if len(known) == 2:
             margin = float((logits.max() - logits[known]).max())
         differs = strategy.promised.guarantee is not Guarantee.IDENTICAL
-        return Difference(line, position, words[0], words[1], margin, noise, differs)
+        return Difference(line, position, words[0], words[1], margin, max(noise, self._noise), differs)
+
+    @cached_property
+    def _noise(self) -> float:
+        """Of some outputs, up to their ends: in the few logits of one it may not show."""
+        some = [*self.hypotheses][:: -(-len(self.hypotheses) // SAMPLE)]
+        return max(self._measure(line, len(self.hypotheses[line].tokens), 8)[1] for line in some)
+
+    def _measure(self, line: int, position: int, batch_size: int) -> tuple[FloatArray, float]:
+        others = (other.source for index, other in self._requests.items() if index != line)
+        peers = sorted(others, key=len)[-(batch_size - 1) :] if batch_size > 1 else []
+        tokens = self.hypotheses[line].tokens[:position]
+        return measure(self.model.passes, self._requests[line].source, tokens, peers=peers)
 
 
 def measure(

@@ -43,7 +43,9 @@ from support.scripted_passes import (
     random_request,
     random_table,
 )
+from support.sizes import FACTOR, cases
 
+from nartk.decoders.drafters.union import Union
 from nartk.decoders.loop import constraints
 from nartk.decoders.loop.acceptance import ArgmaxAcceptance, Verdict, Verified
 from nartk.decoders.loop.constraints import Constraints
@@ -62,6 +64,7 @@ BATCHES = (1, 2, 3, 8, 32)
 
 def garbage(kind: str, rng: random.Random, words: int) -> Callable[[Row], Draft]:
     width, bushy = rng.choice([1, 2, 6, 12, 30]), rng.choice([1, 2, 40])
+    nothing = np.full((width, words), np.nan, np.float32)
 
     def tokens(row: Row) -> list[int]:
         low, high = {"few words": (4, 7), "no words": (-2, words + 3)}.get(kind, (0, words))
@@ -88,6 +91,8 @@ def garbage(kind: str, rng: random.Random, words: int) -> Callable[[Row], Draft]
             "longer than the limit": lambda: Draft([*tokens(row), *tokens(row)] * 9),
             "nothing": lambda: Draft(),
             "nan": lambda: Draft([float("nan"), *tokens(row)]),  # type: ignore[list-item]
+            "nan distributions": lambda: Draft(tokens(row), None, [math.nan] * width, nothing),
+            "too few distributions": lambda: Draft(tokens(row), any_parents, [0.0], nothing[:1]),
         }[kind]()
 
     return draft
@@ -107,6 +112,8 @@ GARBAGE = (
     "longer than the limit",
     "nothing",
     "nan",
+    "nan distributions",
+    "too few distributions",
 )
 
 
@@ -122,11 +129,11 @@ def counted(results: Sequence[Result]) -> Counter[str]:
 
 
 def mismatches(
-    make: Callable[[random.Random, int], Proposes], cases: int, *, longest: int = 30, size: int | None = None
+    make: Callable[[random.Random, int], Proposes], count: int, *, longest: int = 30, size: int | None = None
 ) -> tuple[int, Counter[str]]:
     """How many random sentences a strategy decodes otherwise than greedy search, and what happened."""
     wrong, seen = 0, Counter[str]()
-    for seed in range(-(-cases // 40)):
+    for seed in range(-(-count // 40)):
         rng = random.Random(f"{seed} {size}")
         scorer = random_table(rng)
         requests = [random_request(rng, i, scorer.table.words, longest) for i in range(40)]
@@ -150,13 +157,27 @@ def test_the_table_is_what_its_definition_says() -> None:
 
 @pytest.mark.parametrize("kind", GARBAGE)
 def test_p8_garbage_never_changes_the_output(kind: str) -> None:
-    wrong, seen = mismatches(lambda rng, words: proposing(garbage(kind, rng, words)), 200)
+    wrong, seen = mismatches(lambda rng, words: proposing(garbage(kind, rng, words)), cases(200))
     assert wrong == 0
     assert seen["left mid-batch"] > 0
-    if kind in ("chain", "tree", "wrong parents"):
+    if kind in ("chain", "tree", "wrong parents", "nan distributions", "too few distributions"):
         assert min(seen["accepted"], seen["rejected"]) > 0
     if kind == "tree":
         assert seen["branches"] > 0
+
+
+def test_p8_garbage_in_a_union_never_changes_the_output() -> None:
+    """Of two or three drafters, one of which may be right now and then."""
+
+    def make(rng: random.Random, words: int) -> Proposes:
+        kinds = rng.choices(GARBAGE, k=rng.randint(2, 3))
+        drafters = [Drafting(garbage(kind, rng, words)) for kind in kinds]
+        nodes = rng.choice([1, 8, 96])
+        return Proposes(drafter=lambda _: Union(drafters, words=words, max_draft=99, nodes=nodes))
+
+    wrong, seen = mismatches(make, cases(2_000))
+    assert wrong == 0
+    assert FACTOR < 1 or min(seen.values()) > 0, seen
 
 
 @pytest.mark.parametrize("size", BATCHES)

@@ -29,7 +29,7 @@ from support.engine import ROOT, build_engine, run_tests
 from support.random_transformers import EOS, FIRST_WORD, arrays_of, random_config, random_model, vocabulary
 
 from nartk.contexts import Contexts, Handles, Waiting
-from nartk.engine import TYPES
+from nartk.engine import TYPES, _native
 from nartk.engine.scorer import EngineScorer
 from nartk.errors import PassError, UsageError
 from nartk.models.transformer import TransformerConfig
@@ -53,8 +53,8 @@ def small(**fixed: Any) -> TransformerConfig:
 
 
 def large(**fixed: Any) -> TransformerConfig:
-    """So wide that two threads share the work."""
-    return small(**{"src_vocab": 700, "tgt_vocab": 700, "decoder_ffn": 1500, "max_target_len": 30, **fixed})
+    """So wide that two threads share the work of a token: see `test_two_threads_share_the_work`."""
+    return small(**{"d_model": 300, "decoder_ffn": 6000, "decoder_layers": 1, "max_target_len": 30, **fixed})
 
 
 def int32(values: Any) -> np.ndarray:
@@ -468,6 +468,16 @@ def test_a_number_of_threads_below_zero_is_refused() -> None:
 # --- Threads, forks, interrupts
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux")
+@pytest.mark.skipif(_native.cores() < 2, reason="needs two cores")
+@pytest.mark.parametrize("type", TYPES)
+def test_two_threads_share_the_work(type: str) -> None:
+    scorer = scorer_of(large(), type=type, threads=2)
+    before = len(os.listdir("/proc/self/task"))
+    greedy(scorer, [EOS], 1)
+    assert len(os.listdir("/proc/self/task")) == before + 1
+
+
 @pytest.mark.parametrize("type", TYPES)
 def test_callers_at_the_same_time_read_the_same_bits(type: str) -> None:
     scorer = scorer_of(large(), type=type, threads=2)
@@ -544,7 +554,7 @@ def interrupted_after(seconds: float) -> Iterator[None]:
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_an_interrupt_ends_a_pass(threads: int) -> None:
-    config = large(max_target_len=20_000, max_source_len=2000, encoder_layers=40)
+    config = small(decoder_ffn=1500, max_target_len=20_000, max_source_len=2000, encoder_layers=40)
     scorer = scorer_of(config, threads=threads)
     wanted = greedy(scorer, [5, EOS], 4)
     (memory,), (context,) = scorer.encode([[EOS]]), scorer.open(1)

@@ -1,9 +1,9 @@
-"""P1 to P4 and P7 for every drafter: greedy search's tokens under a table of exact scores, and on the engine
+"""P1 to P4, P6 and P7 for every drafter: greedy search's tokens under a table of exact scores; on the engine
 each bit of its log-probabilities, on every instruction set, in every type, batch and order, with 1 and 2
-threads.
+threads; in torch its tokens but for ties.
 
-The references are a textbook loop (P1, P7) and the engine's greedy search, a sentence at a time (P2 to P4),
-whose passes are compared with torch in test_engine_passes.py. `pytest -rP` shows what each run saw.
+The references are a textbook loop (P1, P7) and the scorer's greedy search, a sentence at a time (P2 to P4,
+P6), whose passes are compared with torch in test_engine_passes.py. `pytest -rP` shows what each run saw.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,9 +22,19 @@ import pytest
 import torch
 from support.engine import ISAS
 from support.engine_models import TYPES, Bits, alone, bits_of, on_engine
-from support.every_drafter import COUNTS, EVERY, Sentences, assert_nothing_open, decoded, happens, sentences
+from support.every_drafter import (
+    COUNTS,
+    EVERY,
+    Make,
+    Sentences,
+    assert_nothing_open,
+    decoded,
+    happens,
+    knowing,
+    sentences,
+)
 from support.parallel_drafters import small_drafter
-from support.random_transformers import random_config, random_model, random_source
+from support.random_transformers import random_config, random_model, random_source, vocabulary
 from support.real_passes import RealPasses
 from support.scripted_passes import (
     differing,
@@ -40,9 +51,11 @@ from support.small_passes import random_small
 from nartk.engine import FORCED_ISA
 from nartk.guarantee import Guarantee
 from nartk.hypothesis import Request
+from nartk.models.reference import DTYPES, ReferenceScorer
 from nartk.models.transformer import Transformer
 from nartk.passes import Pass, Want
 from nartk.registry import make_strategy, strategies, strategy_class
+from nartk.verification import measure
 
 RandomRequest = Callable[[random.Random, int, int], Request]
 BATCHES = (1, 2, 3, 8, 32)
@@ -120,7 +133,7 @@ def test_p7_edges(name: str) -> None:
 
 @dataclasses.dataclass
 class Block:
-    """A random model on the engine, with 1 and with 2 threads, and what greedy search gives alone."""
+    """A random model by numbers of threads, 1 and 2, and what greedy search gives alone."""
 
     scorers: dict[int, Any]
     sentences: Sentences
@@ -159,9 +172,18 @@ TIES: dict[str, Callable[[Transformer], None]] = {
 }
 
 
+TORCH = "torch"  # in the place of an instruction set
+
+
+def in_torch(model: Transformer, *, type: str, threads: int = 1) -> ReferenceScorer:
+    """The reference scorer, whose threads are the process's."""
+    return ReferenceScorer(model, vocabulary(model.config.tgt_vocab), dtype=DTYPES[type])
+
+
 @functools.lru_cache(maxsize=64)
 def block(isa: str, type: str, number: int, count: int, ties: str = "none") -> Block:
-    """Of the instruction set that is forced."""
+    """Of the instruction set that is forced, or in torch."""
+    serve = in_torch if isa == TORCH else on_engine
     rng = random.Random(f"{number} {ties}")
     words = rng.choice([12, 12, rng.randint(13, 90)])  # of few words some come by chance
     config = random_config(
@@ -175,28 +197,22 @@ def block(isa: str, type: str, number: int, count: int, ties: str = "none") -> B
     model = random_model(config, rng.getrandbits(30))
     with torch.no_grad():
         TIES[ties](model)
-    scorers = {threads: on_engine(model, type=type, threads=threads) for threads in (1, 2)}
-    requests = [
-        Request(
-            i,
-            tuple(random_source(rng, config)),
-            rng.choice([*LIMITS, 40 if number % 4 == 0 else 6]),
-        )
-        for i in range(count)
-    ]
+    scorers = {threads: serve(model, type=type, threads=threads) for threads in (1, 2)}
+    limits = (6, 20, 40) if isa == TORCH else (*LIMITS, 40 if number % 4 == 0 else 6)
+    requests = [Request(i, tuple(random_source(rng, config)), rng.choice(limits)) for i in range(count)]
     wanted = alone(scorers[1], requests)
     small_seed = rng.getrandbits(30)
 
     @functools.lru_cache(maxsize=8)
     def network(kind: str) -> Any:
-        return small_drafter(kind, words, small_seed, type=type)
+        return small_drafter(kind, words, small_seed, type="fp32" if isa == TORCH else type)
 
     each = sentences(
         rng,
         words,
         requests,
         [tokens for tokens, _ in wanted],
-        small=lambda rng: on_engine(shaken(model, small_seed, rng.choice([0.0, 0.02, 0.1])), type=type),
+        small=lambda rng: serve(shaken(model, small_seed, rng.choice([0.0, 0.02, 0.1])), type=type),
         network=network,
     )
     return Block(scorers, each, wanted)
@@ -337,6 +353,65 @@ def test_p4_fails_where_results_depend_on_the_batch() -> None:
     greedy = make_strategy("greedy", {})
     together = decoded(greedy, scorer, requests, batch_size=8, counts=Counter())
     assert differing(bits_of(together), alone(scorer, requests))
+
+
+# P6: in torch, where a near tie may fall either way.
+
+
+def ledger(type: str, tokens: int, makes: dict[str, Make], *, first: int = 0) -> Counter[str]:
+    """Decodes so many tokens. Where an output leaves greedy search's, the worse of the two words is at most
+    twice the noise below the best one, a tie, or farther, a bug."""
+    counts = Counter[str]()
+    for number in itertools.count(first):
+        made = block(TORCH, type, number, 20)
+        scorer, requests = made.scorers[1], made.sentences.requests
+        longest = sorted((request.source for request in requests), key=len)[-7:]
+        wanted = [output for output, _ in made.wanted]
+        pairs = list(zip(requests, wanted, strict=True))
+        noise = max(measure(scorer, each.source, output, peers=longest)[1] for each, output in pairs[::4])
+        rng = random.Random(f"ledger {number}")
+        for name in rng.sample(list(makes), min(4, len(makes))):
+            results = decoded(
+                makes[name](rng, made.sentences),
+                scorer,
+                reordered(rng, requests),
+                batch_size=rng.choice(BATCHES),
+                counts=counts,
+            )
+            found = outputs_of(results)
+            counts["tokens"] += sum(map(len, found))
+            for i in differing(found, [*map(list, wanted)]):
+                both = zip(found[i], wanted[i], strict=False)
+                at, words = next((at, [*pair]) for at, pair in enumerate(both) if pair[0] != pair[1])
+                logits, _ = measure(scorer, requests[i].source, wanted[i][:at], peers=longest)
+                counts["ties" if logits.max() - logits[words].min() <= 2 * noise else "bugs"] += 1
+        if counts["tokens"] >= tokens:
+            return counts
+    raise AssertionError
+
+
+@pytest.mark.parametrize("type", ["bf16", "fp16"])
+def test_p6_only_ties_fall_otherwise(type: str) -> None:
+    counts = ledger(type, cases(2_000), EVERY)
+    assert counts["bugs"] == 0
+    report(f"torch, {type}", counts, ["accepted", "rejected"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("type", ["bf16", "fp16"])
+def test_p6_at_full_size(type: str) -> None:
+    counts = ledger(type, cases(50_000), EVERY, first=1_000)
+    assert counts["bugs"] == 0
+    report(f"torch, {type}", counts, [*COUNTS, "ties"])
+
+
+def test_p6_fails_where_a_wrong_word_is_kept() -> None:
+    """The second best of two that are a nat apart."""
+
+    def nearly_best(rng: random.Random, each: Sentences) -> Any:
+        return dataclasses.replace(knowing("block")(rng, each), beta=2, tau=1.0, tree=0)
+
+    assert ledger("bf16", 400, {"nearly best": nearly_best})["bugs"] > 0
 
 
 # However a decoding ends, nothing stays open on the engine.

@@ -18,7 +18,7 @@ import torch
 from support import tiny
 from support.real_passes import RealPasses
 
-from nartk import engine, load, registry
+from nartk import engine, load, registry, verification
 from nartk.cli.decode import main as decode
 from nartk.cli.verify import main
 from nartk.decoders.greedy import Greedy
@@ -452,6 +452,28 @@ def test_what_moves_logits_is_noise() -> None:
         logits, noise = measure(scorer, (4, 5, 2), tokens, peers=[(6, 2)] * count)
         assert noise == pytest.approx(wanted, abs=1e-6)
         assert logits.tolist() == pytest.approx(scorer.logits((4, 5, 2), tokens))
+
+
+@pytest.mark.parametrize(("elsewhere", "category"), [(0.0, "bug"), (100.0, "tie")])
+def test_noise_may_show_in_another_sentence(
+    elsewhere: float, category: str, model: str, own_strategies: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load(model)
+    she, he = loaded.checkpoint.target_vocab.ids(["she", "he"])
+    source = loaded.request(0, LINES[0], make_strategy("greedy", {})).source
+
+    def measured(scorer: Any, of: Any, tokens: Any, *, peers: Any) -> Any:
+        return measure(scorer, of, tokens, peers=peers)[0], 0.0 if of == source else elsewhere
+
+    def swap(hypothesis: Any) -> Any:
+        tokens = tuple(he if token == she else token for token in hypothesis.tokens)
+        return dataclasses.replace(hypothesis, tokens=tokens)
+
+    wrong_strategy("swapper", swap)
+    monkeypatch.setattr(verification, "measure", measured)
+    verifier = Verifier(loaded, LINES, make_strategy("greedy", {}), batch_size=4)
+    (difference,) = verifier.compare(make_strategy("swapper", {}), batch_size=4).differences
+    assert (difference.line, difference.noise, difference.category) == (0, elsewhere, category)
 
 
 @needs_engine

@@ -188,11 +188,12 @@ def _verifiable_tree(draft: Draft, words: int, budget: int) -> Draft:
         kept.append(i)
         depths.append(depth)
         parents.append(ROOT if is_first else index[parent])
+    log_probs, logits, count = draft.log_probs, draft.logits, len(draft.tokens)
     return Draft(
         [draft.tokens[i] for i in kept],
         parents,
-        None if draft.log_probs is None else [draft.log_probs[i] for i in kept],
-        None if draft.logits is None else draft.logits[kept],
+        None if log_probs is None or len(log_probs) != count else [log_probs[i] for i in kept],
+        None if logits is None or len(logits) != count else logits[kept],
         draft.passes,
     )
 

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 DESCRIPTION = """Decodes with greedy search and with a strategy and compares the tokens; on the engine, every
 bit of their log-probabilities too. Exits with 0 if they are identical, with 1 if not. Of each sentence that
 differs it says where, and whether that is a tie (the two words' logits lie within twice the numerical noise,
-measured there) or a bug; of an approximate strategy, a deviation. Where torch computes, ties are
-listed and allowed. As much as there is is drafted, also where it does not pay, unless --adaptive is given."""
+measured there and elsewhere) or a bug; of an approximate strategy, a deviation. Where torch computes, ties
+are listed and allowed. As much as there is is drafted, also where it does not pay, without --adaptive."""
 EXAMPLES = """  nartk-verify gec-en in.txt
   nartk-verify MODEL in.m2 --strategy iad --dtype fp32,bf16,int8 --batch-size 1,8,32
   nartk-verify MODEL in.txt --batch-sweep --adversarial --fuzz 200
