@@ -224,7 +224,7 @@ class Model:
         key = (os.path.realpath(model_folder(name)), self.device, self.dtype)
         found = self._others.pop(key, None)
         if found is None:
-            checkpoint = load_checkpoint(model_folder(name))
+            checkpoint = load_checkpoint(model_folder(name), check=self.checkpoint.checked)
             dtype = self.dtype if checkpoint.quantized is None else None
             found = _serve(checkpoint, self.device, dtype, threads=self.threads)
         self._others[key] = found
@@ -445,6 +445,7 @@ def load(
     dtype: str | None = None,
     threads: int | None = None,
     replicas: int = 1,
+    check: bool = False,
 ) -> Model:
     """Loads a model.
 
@@ -457,6 +458,7 @@ def load(
             process, in torch what it is set to.
         replicas: Engines of one thread each that share the weights and decode at the same time, for
             throughput; each has batches of its own.
+        check: Whether all files are compared with their hashes, the mapped ones of int8 folders too.
 
     Raises:
         ModelNotFoundError: There is no such model.
@@ -473,7 +475,7 @@ def load(
             f"--threads {threads} with --replicas {replicas}, each of which has one thread",
             fix="leave one of them out",
         )
-    checkpoint = load_checkpoint(model_folder(name))
+    checkpoint = load_checkpoint(model_folder(name), check=check)
     return _serve(checkpoint, _device(device), dtype, threads=threads, replicas=replicas)
 
 

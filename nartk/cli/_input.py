@@ -57,6 +57,11 @@ def add_model(parser: Parser) -> None:
         "refused",
     )
     parser.add_argument(
+        "--check",
+        action="store_true",
+        help="compare all files of the models with their hashes, those that are only mapped too",
+    )
+    parser.add_argument(
         "--max-tokens", type=int, metavar="N", help="most source tokens at a time, padding included"
     )
 
@@ -128,7 +133,9 @@ def load_model(name: str, args: argparse.Namespace, dtype: str | None, *, replic
     require_least(args, 1, "threads")
     if not engine.available() and os.environ.get(engine.LEFT_OUT) != "1" and not args.quiet:
         print(f"nartk: {engine.describe()}; until then torch computes", file=sys.stderr)
-    model = load(name, device=args.device, dtype=dtype, threads=args.threads, replicas=replicas)
+    model = load(
+        name, device=args.device, dtype=dtype, threads=args.threads, replicas=replicas, check=args.check
+    )
     if args.exact:
         require_exact(model, "--exact")
     return model

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from nartk.checkpoint import MOST_CARD
 from nartk.cli._common import Parser, run
 from nartk.errors import InputFileError, UsageError
+from nartk.files import read_file
 
 EXAMPLES = """\
   nartk-convert checkpoints/checkpoint_best.pt --output model --spm spm.model
@@ -55,7 +58,7 @@ def _command(argv: Sequence[str]) -> int:
     parser.add_argument("--quantize", choices=("int8",), help="store matrices as the engine's int8 blocks")
     args = parser.parse_args(argv)
     for path in (args.spm, args.target_spm, args.card):
-        if path is not None and not path.is_file():
+        if path is not None and not os.path.isfile(path):
             raise InputFileError("no such file", where=str(path))
 
     if args.quantize is None:
@@ -64,7 +67,7 @@ def _command(argv: Sequence[str]) -> int:
     if args.dtype != "fp32":
         raise UsageError(f"--dtype {args.dtype} with --quantize {args.quantize}", fix="leave one of them out")
     _require_engine()
-    if args.checkpoint.is_file():
+    if os.path.isfile(args.checkpoint):
         with TemporaryDirectory() as folder:
             _convert(args, Path(folder))
             _quantize(Path(folder), args.output)
@@ -105,6 +108,10 @@ def _convert(args: argparse.Namespace, output: Path) -> str:
     """Writes a native folder of a fairseq checkpoint; the model in words."""
     from nartk.adapters import fairseq
 
+    try:
+        card = None if args.card is None else read_file(args.card, most=MOST_CARD).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputFileError(f"not UTF-8: {error}", fix="convert it to UTF-8", where=str(args.card)) from None
     config = fairseq.convert(
         args.checkpoint,
         output,
@@ -112,7 +119,7 @@ def _convert(args: argparse.Namespace, output: Path) -> str:
         target_dict=args.target_dict,
         tokenizer=args.spm,
         target_tokenizer=args.target_spm,
-        card=None if args.card is None else args.card.read_text(encoding="utf-8"),
+        card=card,
         dtype=args.dtype,
     )
     return f"{config.encoder_layers}+{config.decoder_layers} layers, {config.src_vocab} words"
