@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import warnings
 from argparse import Namespace
 from pathlib import Path
@@ -126,3 +127,13 @@ def build(kind: str, *flags: str, words: int = 21) -> Any:
     args = parser.parse_args(flags)
     ARCH_CONFIG_REGISTRY[arch](args)
     return ARCH_MODEL_REGISTRY[arch].build_model(args, task(words))
+
+
+class Payload:
+    """Runs a command when it is unpickled."""
+
+    def __init__(self, canary: Path) -> None:
+        self.canary = canary
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.system, (f"touch '{self.canary}'",)
