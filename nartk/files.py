@@ -153,7 +153,7 @@ class Journal:
         """
         with contextlib.ExitStack() as stack:
             try:
-                file = stack.enter_context(path.open("r+b" if path.exists() else "x+b"))
+                file = stack.enter_context(path.open("r+b" if os.path.exists(path) else "x+b"))
                 _lock(path, file)
                 count, end = -1, 0
                 for payload, after in _read_records(file):

@@ -8,7 +8,6 @@ import sys
 import zipfile
 from argparse import Namespace
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,41 +16,13 @@ import pytest
 import torch
 from support import fairseq_host
 from support.commands import ROOT
+from support.fairseq_host import WORDS, native_checkpoint
 
 import nartk
 from nartk.adapters import fairseq as adapter
 from nartk.cli import average as average_command
 from nartk.cli import convert as convert_command
 from nartk.errors import CheckpointError, MissingDependencyError, UnsupportedCheckpointError
-from nartk.models.transformer import Transformer, TransformerConfig
-
-WORDS = 24
-
-
-def small_config(**changes: Any) -> TransformerConfig:
-    values: dict[str, Any] = {
-        "src_vocab": WORDS,
-        "tgt_vocab": WORDS,
-        "d_model": 16,
-        "encoder_layers": 1,
-        "decoder_layers": 1,
-        "encoder_ffn": 24,
-        "decoder_ffn": 24,
-        "encoder_heads": 2,
-        "decoder_heads": 2,
-        "max_source_len": 32,
-        "max_target_len": 32,
-    }
-    return TransformerConfig(**{**values, **changes})
-
-
-def native_checkpoint(path: Path, seed: int = 0, **extra: Any) -> Path:
-    """A checkpoint as fairseq saves a nartk_transformer, written without fairseq."""
-    torch.manual_seed(seed)
-    config = small_config()
-    tensors = {f"core.{name}": tensor for name, tensor in Transformer(config).state_dict().items()}
-    args = Namespace(**asdict(config), arch="nartk_transformer_tiny", lr=[0.1], autocast="none")
-    return fairseq_host.save(path, args, tensors, **extra)
 
 
 @pytest.fixture

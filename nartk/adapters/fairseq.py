@@ -125,7 +125,9 @@ def read_checkpoint(path: Path) -> FairseqCheckpoint:
     with loading_safely(path):
         state = torch.load(path, map_location="cpu", weights_only=True)
     tensors = state.get("model") if isinstance(state, dict) else None
-    if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
+    if not isinstance(tensors, dict) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in tensors.items()
+    ):
         raise CheckpointError("not a checkpoint of fairseq: it holds no weights under 'model'", where=where)
     for name, tensor in tensors.items():
         # Else 1 number with strides of 0 would be a tensor of any size.
@@ -235,7 +237,10 @@ def to_network(checkpoint: FairseqCheckpoint) -> Transformer:
     where = str(checkpoint.path)
     declared = architecture(architecture_name(checkpoint))
     ours = _architecture(checkpoint).startswith("nartk_")
-    wanted, tensors = _from_core(checkpoint, declared.config) if ours else _from_fairseq(checkpoint)
+    try:
+        wanted, tensors = _from_core(checkpoint, declared.config) if ours else _from_fairseq(checkpoint)
+    except (LookupError, TypeError, ValueError, RuntimeError) as error:  # of a shape or type that is none
+        raise CheckpointError(f"damaged settings or tensors: {error}", where=where) from error
     for key, tensor in tensors.items():
         if not tensor.is_floating_point():
             raise CheckpointError(f"tensor {key!r} has type {tensor.dtype}", where=where)

@@ -98,7 +98,7 @@ def _quantize(source: Path, output: Path) -> None:
     from nartk.checkpoint import load_checkpoint
     from nartk.engine.quantize import quantize
 
-    if output.exists() and source.exists() and output.samefile(source):
+    if os.path.exists(output) and os.path.exists(source) and output.samefile(source):
         raise UsageError(f"--output is {str(output)!r}, the model itself", fix="name another folder")
     before, after = quantize(load_checkpoint(source), output)
     print(f"{output}: int8, {after / 1e6:.1f} MB of weights for {before / 1e6:.1f} MB", file=sys.stderr)

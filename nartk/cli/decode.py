@@ -309,4 +309,4 @@ def _score(score: float | None) -> str:
 
 
 def _to_json(values: dict[str, Any]) -> str:
-    return json.dumps(values, ensure_ascii=False)
+    return json.dumps(values, ensure_ascii=False, allow_nan=False)
