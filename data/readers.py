@@ -90,7 +90,7 @@ def read_records(file: IO[bytes], name: str, form: str, fields: Fields) -> Itera
             drafts: tuple[str, ...] = ()
             if form == "jsonl":
                 values = _parse_json(line, fields)
-                id = values.get("id")
+                id = _finite(values.get("id"))
                 line, prefix, drafts = _pick(values, fields)
             elif form == "tsv":
                 line, prefix, drafts = _parse_tsv(line, fields)
@@ -165,6 +165,15 @@ def _parse_json(line: str, fields: Fields) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise InputFormatError("not a JSON object", fix=_example(fields))
     return values
+
+
+def _finite(id: Any) -> Any:
+    """An id, which is written as it was read: JSON has no infinity."""
+    try:
+        json.dumps(id, allow_nan=False)
+        return id
+    except ValueError:
+        raise InputFormatError("'id' holds a number beyond 1.8e308", fix="write it as a string") from None
 
 
 def _pick(values: dict[str, Any], fields: Fields) -> tuple[str, str, tuple[str, ...]]:

@@ -15,7 +15,7 @@ from nartk.errors import UsageError
 from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request, Result
 from nartk.passes import PassScorer
-from nartk.registry import option, register_decoder
+from nartk.registry import WIDEST, option, register_decoder
 
 _MAX_DRAFT = 3
 
@@ -36,7 +36,7 @@ class BeamStrategy(Constrained):
     needs: ClassVar[type | tuple[type, ...]] = (PassScorer,)
     promise = Promise(Guarantee.APPROXIMATE, "the best of k hypotheses; the same in any batch")
 
-    beam_size: int = option(5, "hypotheses of a sentence that are kept", low=1)
+    beam_size: int = option(5, "hypotheses of a sentence that are kept", low=1, high=WIDEST)
     length_penalty: float = option(1.0, "scores are divided by length ** this; more favours long outputs")
     nbest: int = option(1, "hypotheses given back, at most the beam size", low=1)
     draft: str = option(

@@ -19,7 +19,7 @@ from nartk.errors import UsageError
 from nartk.hypothesis import Request
 from nartk.parallel import Canvas, CanvasScorer, always_banned
 from nartk.passes import FloatArray, IntArray, Want
-from nartk.registry import option
+from nartk.registry import WIDEST, option
 
 
 @dataclass
@@ -75,7 +75,7 @@ class CanvasStrategy(Native):
 
     needs = CanvasScorer
 
-    length_beam: int = option(1, "lengths that are tried, the likeliest", low=1)
+    length_beam: int = option(1, "lengths that are tried, the likeliest", low=1, high=WIDEST)
     rerank: str = option(
         "",
         "name or folder of an autoregressive model that chooses among the lengths",

@@ -15,7 +15,7 @@ from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request
 from nartk.parallel import FrameScorer, always_banned
 from nartk.passes import IntArray, Want
-from nartk.registry import option, register_decoder
+from nartk.registry import WIDEST, option, register_decoder
 
 
 @register_decoder("ctc-beam")
@@ -30,8 +30,10 @@ class CtcBeam(Native):
     needs = FrameScorer
     promise = Promise(Guarantee.APPROXIMATE, "the best of k outputs, each summed over its labellings")
 
-    beam_size: int = option(20, "outputs of a sentence that are kept", low=1)
-    candidates: int = option(20, "words of each frame that outputs are extended by, the likeliest", low=1)
+    beam_size: int = option(20, "outputs of a sentence that are kept", low=1, high=WIDEST)
+    candidates: int = option(
+        20, "words of each frame that outputs are extended by, the likeliest", low=1, high=WIDEST
+    )
     lm: str = option("", "n-gram language model of target tokens, a file in ARPA format")
     lm_weight: float = option(0.3, "weight of the language model's log-probabilities")
     word_bonus: float = option(0.0, "added to the score for each token, nats; more favours long outputs")

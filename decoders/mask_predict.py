@@ -9,7 +9,7 @@ import numpy as np
 from nartk.decoders.canvas import CanvasStrategy, Draft, refill
 from nartk.guarantee import Guarantee, Promise
 from nartk.parallel import CanvasScorer
-from nartk.registry import option, register_decoder
+from nartk.registry import WIDEST, option, register_decoder
 
 
 @register_decoder("mask-predict")
@@ -23,7 +23,7 @@ class MaskPredict(CanvasStrategy):
     promise = Promise(Guarantee.APPROXIMATE, "each word is chosen without those of its pass")
 
     iterations: int = option(10, "passes at most", low=1)
-    length_beam: int = option(5, "lengths that are tried, the likeliest", low=1)
+    length_beam: int = option(5, "lengths that are tried, the likeliest", low=1, high=WIDEST)
 
     def write(self, scorer: CanvasScorer, drafts: Sequence[Draft]) -> None:
         for t in range(self.iterations):

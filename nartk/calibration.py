@@ -18,12 +18,12 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from nartk.checkpoint import CALIBRATION as FILE
 from nartk.errors import CheckpointError, OutputError, UsageError
 from nartk.files import Journal, write_json, writing
 from nartk.guarantee import Guarantee
 from nartk.registry import make_strategy, options_of
 
-FILE = "calibration.json"
 FORMAT = 1
 REFERENCE = "greedy"  # what every setting is compared with
 # Thresholds that are swept where the user names none.

@@ -2,11 +2,15 @@
 
 Nothing in it can run code. What is read is checked against the configuration before memory is taken.
 
-``config.json`` of format 2 has ``architecture`` (its name), ``model`` (its settings), ``aliases`` (names of
-weights that are another's), ``special_ids`` (bos, pad, eos and unk), ``start_token`` (what outputs begin
-after), ``input`` and ``output`` (a processor's ``name`` and settings, see `nartk.processors`), and in int8
-folders ``quantized`` and ``layout``. Format 1 calls the architecture ``kind``, and has none of what format 2
-added: it is text with fairseq's special ids, and outputs begin after eos.
+``config.json`` of format 3 has ``files`` (the SHA-256 of every other file, by name), ``architecture`` (its
+name), ``model`` (its settings), ``aliases`` (names of weights that are another's), ``special_ids`` (bos, pad,
+eos and unk), ``start_token`` (what outputs begin after), ``input`` and ``output`` (a processor's ``name`` and
+settings, see `nartk.processors`), and in int8 folders ``quantized`` and ``layout``. Format 2 has no
+``files``. Format 1 calls the architecture ``kind``, and has none of what format 2 added: it is text with
+fairseq's special ids, and outputs begin after eos.
+
+Loading compares the hash of each file that it reads as a whole. The card, and the weights of int8 folders,
+which are mapped, are compared where that is asked for, as ``nartk-verify`` and ``--check`` do.
 
 A model may have rows for more words than its dictionary, as a matrix that was filled up to a multiple of 8
 has. They stand for no word, and are left out as weights are read: a model's distribution is over the words
@@ -19,9 +23,10 @@ import hashlib
 import json
 import math
 import mmap
+import os
 import struct
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -33,9 +38,9 @@ import numpy.typing as npt
 from nartk.architectures import architecture
 from nartk.architectures.transformer import SOURCE_WORDS, TARGET_WORDS
 from nartk.errors import CheckpointError, ModelNotFoundError, SourceMismatchError, UsageError
-from nartk.files import writing
+from nartk.files import read_file, sha256, writing, writing_folder
 from nartk.processors import SIDES, InputProcessor, OutputProcessor, load_processor
-from nartk.processors.text import TextInput, Tokenizer
+from nartk.processors.text import SentencePieceTokenizer, TextInput, Tokenizer
 from nartk.quantized import INT8, LAYOUT, stored_shapes, stored_types
 from nartk.vocab import FAIRSEQ, SpecialIds, Vocab
 
@@ -44,7 +49,7 @@ if TYPE_CHECKING:
 
     from nartk.architectures.transformer import TransformerConfig
 
-FORMAT = 2
+FORMAT = 3
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 CARD = "card.md"
@@ -52,7 +57,13 @@ DICTIONARY = "dict.txt"
 TARGET_DICTIONARY = "dict.target.txt"  # present only where source and target words differ
 TOKENIZER = "spm.model"
 TARGET_TOKENIZER = "spm.target.model"
+CALIBRATION = "calibration.json"  # which nartk-calibrate adds
+_NAMES = (WEIGHTS, CONFIG, CARD, DICTIONARY, TARGET_DICTIONARY, TOKENIZER, TARGET_TOKENIZER, CALIBRATION)
 
+MOST_CARD = 10_000_000  # bytes of card.md
+_MOST_CONFIG = 1_000_000  # bytes of config.json
+_MOST_COPIED = 1_000_000_000  # bytes of a processor's file
+_RESTORE = "convert the model again, or copy the whole folder again"
 _MAX_HEADER = 10_000_000  # bytes of a safetensors header; real ones are thousands of times smaller
 # How NumPy reads the types of safetensors.
 _TYPES = {
@@ -143,20 +154,22 @@ class StoredTensors(Mapping[str, _Array]):
         self.shapes[name], self.types[name] = self.shapes[original], self.types[original]
         self._starts[name] = self._starts[original]
 
-    def digest(self, head: bytes) -> str:
-        """sha256 of `head` and the file, which is read once and found to hold finite numbers alone.
+    def digest(self) -> str | None:
+        """SHA-256 of the file, which is read once; None where it is only mapped.
 
         Raises:
             CheckpointError: A tensor holds NaN or infinity.
         """
-        digest = hashlib.sha256(head)
-        digest.update(self._head)
+        digest = hashlib.sha256(self._head)
         for name in self._starts:
             raw = self._read(name, self.shapes[name])
-            if not _is_finite(raw, self.types[name]):
-                raise self._error(f"tensor {name[:80]!r} holds NaN or infinity")
+            self._require_finite(name, raw)
             digest.update(raw.data)
         return digest.hexdigest()
+
+    def _require_finite(self, name: str, raw: _Array) -> None:
+        if not _is_finite(raw, self.types[name]):
+            raise self._error(f"tensor {name[:80]!r} holds NaN or infinity")
 
     def __getitem__(self, name: str) -> _Array:
         start, shape = self._starts[name], self.shapes[name]
@@ -199,6 +212,12 @@ class StoredTensors(Mapping[str, _Array]):
 class QuantizedTensors(StoredTensors):
     """The tensors of an int8 folder, whose matrices lie in the file as the engine reads them."""
 
+    def digest(self) -> str | None:
+        for name, type in self.types.items():
+            if type in ("F64", *_EXPONENTS):
+                self._require_finite(name, self._read(name, self.shapes[name]))
+        return None
+
     def mapped(self, name: str) -> _Array:
         """A tensor where the file has it: read-only, and in memory as far as it is read."""
         raw = self._bytes[self._starts[name] :][: self._size(name)]
@@ -214,13 +233,10 @@ class QuantizedTensors(StoredTensors):
             raise self._error(f"cannot map: {error}") from error
 
 
-def write_tensors(path: Path, tensors: Mapping[str, _Array]) -> None:
-    """Writes whole numbers of 8 bits and fp32 as a safetensors file.
+def pack_tensors(tensors: Mapping[str, _Array]) -> list[bytes | memoryview]:
+    """The parts of a safetensors file of whole numbers of 8 bits and fp32.
 
-    The first begins at a multiple of 64 bytes, and so does each behind one whose size is such a multiple.
-
-    Raises:
-        OutputError: It cannot be written.
+    The first tensor begins at a multiple of 64 bytes, and so does each behind one of such a size.
     """
     names = {np.dtype(np.int8): "I8", np.dtype(np.float32): "F32"}
     header: dict[str, Any] = {"__metadata__": {"format": "np"}}
@@ -230,10 +246,8 @@ def write_tensors(path: Path, tensors: Mapping[str, _Array]) -> None:
         header[name] = {"dtype": names[array.dtype], "shape": array.shape, "data_offsets": [begin, end]}
     head = json.dumps(header, separators=(",", ":")).encode()
     head += b" " * (-(8 + len(head)) % 64)
-    with writing(path, binary=True) as file:
-        file.write(struct.pack("<Q", len(head)) + head)
-        for array in tensors.values():
-            file.write(np.ascontiguousarray(array).data)
+    arrays = (np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in tensors.values())
+    return [struct.pack("<Q", len(head)) + head, *arrays]
 
 
 def _are_sizes(value: object) -> TypeGuard[list[int]]:
@@ -269,8 +283,9 @@ class Checkpoint:
         tensors: Weights by name, fp32; of words only those that the dictionaries have.
         input, output: What reads lines as sources, and writes outputs as lines.
         start_token: What outputs begin after.
-        fingerprint: 12 hexadecimal digits of weights and configuration.
+        fingerprint: 12 hexadecimal digits of all files, dictionaries and tokenizers included.
         quantized: The type of its matrices, ``int8``; None: all are stored as floating point.
+        checked: Whether every hash has been compared.
     """
 
     folder: Path
@@ -282,6 +297,7 @@ class Checkpoint:
     start_token: int
     fingerprint: str
     quantized: str | None = None
+    checked: bool = False
 
     @property
     def target_vocab(self) -> Vocab:
@@ -315,22 +331,26 @@ def save_checkpoint(
     card: str,
     start_token: int | None = None,
     input: Mapping[str, Any] | None = None,
+    others: Mapping[str, Path] | None = None,
 ) -> None:
-    """Writes a model folder. Tensors that share memory are stored once, under their first name.
+    """Writes a model folder, whole or not at all, in place of an older one.
+
+    Tensors that share memory are stored once, under their first name.
 
     Args:
         source_vocab: None where the model reads no text.
         tokenizer, target_tokenizer: Models of sentencepiece; the second None: as the first.
         start_token: What outputs begin after; None: eos.
-        input: Name and settings of an input processor other than ``text``, whose files the caller writes.
+        input: Name and settings of an input processor other than ``text``.
+        others: The files of such a processor, by the names that they are to have.
 
     Raises:
-        OutputError: The folder cannot be written.
+        CheckpointError: A tokenizer is no model of sentencepiece.
+        OutputError: The folder cannot be written, or what is there is no model's.
     """
     import torch
     from safetensors.torch import save
 
-    folder.mkdir(parents=True, exist_ok=True)
     stored: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     seen: dict[tuple[int, tuple[int, ...], tuple[int, ...]], str] = {}
@@ -341,10 +361,9 @@ def save_checkpoint(
         else:
             seen[key] = name
             stored[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-    with writing(folder / WEIGHTS, binary=True) as file:
-        file.write(save(stored, metadata={"format": "pt"}))
     save_files(
         folder,
+        weights=[save(stored, metadata={"format": "pt"})],
         config={"architecture": architecture, "model": dict(settings), "aliases": aliases},
         source_vocab=source_vocab,
         target_vocab=target_vocab,
@@ -353,12 +372,14 @@ def save_checkpoint(
         card=card,
         start_token=target_vocab.eos if start_token is None else start_token,
         input=input,
+        others=others,
     )
 
 
 def save_files(
     folder: Path,
     *,
+    weights: Iterable[bytes | memoryview],
     config: Mapping[str, Any],
     source_vocab: Vocab | None,
     target_vocab: Vocab,
@@ -367,54 +388,108 @@ def save_files(
     card: str,
     start_token: int,
     input: Mapping[str, Any] | None = None,
+    others: Mapping[str, Path] | None = None,
 ) -> None:
-    """Writes all of a model folder but its weights; `config` is what of config.json it is not told otherwise.
+    """Writes a model folder of the parts of its file of weights, whole or not at all.
+
+    Args:
+        config: What of config.json the other arguments do not tell.
 
     Raises:
-        OutputError: A file cannot be written.
+        CheckpointError: A tokenizer is no model of sentencepiece.
+        OutputError: The folder cannot be written, or what is there is no model's.
     """
-    import shutil
-
     output: dict[str, Any] = {"name": "text", "words": len(target_vocab), "dictionary": DICTIONARY}
+    dictionaries = {}
+    copied = {} if others is None else dict(others)
     if source_vocab is not None:
-        source_vocab.write(folder / DICTIONARY)
+        dictionaries[DICTIONARY] = source_vocab
         input = {**output, "words": len(source_vocab)}
         if target_vocab != source_vocab:
             output["dictionary"] = TARGET_DICTIONARY
+    dictionaries[output["dictionary"]] = target_vocab
     if tokenizer is not None:
         output["sentencepiece"] = TOKENIZER
+        copied[TOKENIZER] = tokenizer
         if source_vocab is not None and input is not None:
             input = {**input, "sentencepiece": TOKENIZER}
     if target_tokenizer is not None:
         output["sentencepiece"] = TARGET_TOKENIZER
-    target_vocab.write(folder / output["dictionary"])
-    for source, name in ((tokenizer, TOKENIZER), (target_tokenizer, TARGET_TOKENIZER)):
-        if source is not None and source.resolve() != (folder / name).resolve():
-            shutil.copyfile(source, folder / name)
-    with writing(folder / CARD) as file:
-        file.write(card)
-    with writing(folder / CONFIG) as file:
-        specials = asdict(target_vocab.specials)
-        beside = {"special_ids": specials, "start_token": start_token, "input": input, "output": output}
-        json.dump({"format": FORMAT, **config, **beside}, file, indent=2)
-        file.write("\n")
+        copied[TARGET_TOKENIZER] = target_tokenizer
+    for pieces in filter(None, (tokenizer, target_tokenizer)):
+        SentencePieceTokenizer(pieces, target_vocab)  # refused now, not when it is needed
+    with writing_folder(folder, known={*_NAMES, *_files_of(folder), *copied}) as made:
+        with writing(made / WEIGHTS, binary=True) as file:
+            file.writelines(weights)
+        for name, vocab in dictionaries.items():
+            vocab.write(made / name)
+        for name, source in copied.items():
+            with writing(made / name, binary=True) as file:
+                file.write(read_file(source, most=_MOST_COPIED))
+        with writing(made / CARD) as file:
+            file.write(card)
+        hashes = {path.name: sha256(path) for path in sorted(made.iterdir())}
+        with writing(made / CONFIG) as file:
+            specials = asdict(target_vocab.specials)
+            beside = {"special_ids": specials, "start_token": start_token, "input": input, "output": output}
+            json.dump({"format": FORMAT, **config, **beside, "files": hashes}, file, indent=2)
+            file.write("\n")
 
 
-def load_checkpoint(folder: Path) -> Checkpoint:
+def _files_of(folder: Path) -> Collection[str]:
+    """The files that config.json of a folder names; none where there is no such file."""
+    try:
+        return _parse(read_file(folder / CONFIG, most=_MOST_CONFIG), folder / CONFIG).get("files", {}).keys()
+    except (CheckpointError, AttributeError):
+        return ()
+
+
+def _hashes(config: Mapping[str, Any], folder: Path) -> dict[str, str]:
+    """The hashes in a config.json; none in folders of format 1 and 2."""
+    if config["format"] != FORMAT:
+        return {}
+    found = config.get("files")
+    if not isinstance(found, dict) or WEIGHTS not in found or set("".join(found)) & set("/\\:\0"):
+        raise CheckpointError("'files' does not name the files of the folder", where=str(folder / CONFIG))
+    return found
+
+
+def _compare(folder: Path, hashes: Mapping[str, str], but: Collection[str] = ()) -> None:
+    for name, wanted in hashes.items():
+        if name in but:
+            continue
+        if not os.path.isfile(folder / name):
+            raise CheckpointError(f"the file {name!r} is missing", fix=_RESTORE, where=str(folder))
+        _require_hash(folder / name, wanted, sha256(folder / name))
+
+
+def _require_hash(path: Path, wanted: str, found: str) -> None:
+    if wanted != found:
+        raise CheckpointError(
+            f"has been changed: its sha256 is {found[:12]}..., {CONFIG} has {str(wanted)[:12]}...",
+            fix=_RESTORE,
+            where=str(path),
+        )
+
+
+def load_checkpoint(folder: Path, *, check: bool = False) -> Checkpoint:
     """Reads a model folder.
+
+    Args:
+        check: Whether the hashes of what is not read as a whole are compared too.
 
     Raises:
         ModelNotFoundError: `folder` is no folder, or holds no model.
         CheckpointError: A file is missing, corrupt or inconsistent.
     """
-    if not folder.is_dir() or not (folder / CONFIG).is_file():
+    if not os.path.isfile(folder / CONFIG):
         raise ModelNotFoundError(
             f"no model at {str(folder)!r}",
             fix=f"name a shipped model or a folder with {CONFIG}, as nartk-convert writes it",
         )
-    raw = _read(folder / CONFIG, most=1_000_000)
+    raw = read_file(folder / CONFIG, most=_MOST_CONFIG)
     config = _parse(raw, folder / CONFIG)
-    if config.get("format") not in (1, FORMAT):
+    if config.get("format") not in (1, 2, FORMAT):
         raise CheckpointError(
             f"format {config.get('format')!r}, this version reads 1 to {FORMAT}", where=str(folder / CONFIG)
         )
@@ -431,8 +506,12 @@ def load_checkpoint(folder: Path) -> Checkpoint:
             fix="convert the model that it was made of again",
             where=str(folder / CONFIG),
         )
+    hashes = _hashes(config, folder)
+    _compare(folder, hashes, but=() if check else (WEIGHTS, CARD))
     tensors = (StoredTensors if quantized is None else QuantizedTensors)(folder / WEIGHTS)
-    digest = tensors.digest(raw)
+    digest = tensors.digest()
+    if hashes and digest is not None:
+        _require_hash(folder / WEIGHTS, hashes[WEIGHTS], digest)
     for alias, original in aliases.items():
         if not isinstance(original, str) or original not in tensors:
             raise CheckpointError(
@@ -458,6 +537,12 @@ def load_checkpoint(folder: Path) -> Checkpoint:
             f"'start_token' is {start_token!r}, not between 0 and {len(target) - 1}",
             where=str(folder / CONFIG),
         )
+    fingerprint = hashlib.sha256(raw)
+    if not hashes:  # what config.json does not tell
+        for path in sorted(folder / each for each in _NAMES if each not in (CONFIG, CARD, CALIBRATION)):
+            if os.path.isfile(path):
+                found = digest if path.name == WEIGHTS and digest is not None else sha256(path)
+                fingerprint.update(f"{path.name} {found}\n".encode())
     if quantized is None:
         for words, vocab in ((SOURCE_WORDS, source), *((each, target) for each in TARGET_WORDS)):
             if vocab is not None and tensors.shapes.get(words, (0,))[0] > len(vocab):
@@ -470,8 +555,9 @@ def load_checkpoint(folder: Path) -> Checkpoint:
         input=input,
         output=output,
         start_token=start_token,
-        fingerprint=digest[:12],
+        fingerprint=fingerprint.hexdigest()[:12],
         quantized=quantized,
+        checked=check,
     )
 
 
@@ -567,17 +653,6 @@ def require_shapes(wanted: Shapes, found: Shapes, where: str) -> None:
     extra = found.keys() - wanted.keys()
     if extra:
         raise CheckpointError(f"tensor {min(extra)!r} is not in the configuration", where=where)
-
-
-def _read(path: Path, *, most: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            data = file.read(most + 1)
-    except OSError as error:
-        raise CheckpointError(f"cannot read: {error.strerror}", where=str(path)) from error
-    if len(data) > most:
-        raise CheckpointError(f"larger than {most} bytes", where=str(path))
-    return data
 
 
 def _parse(raw: bytes, path: Path) -> dict[str, Any]:

@@ -8,12 +8,12 @@ import os
 import struct
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from nartk.errors import InputFileError, OutputError, ResumeMismatchError
+from nartk.errors import CheckpointError, InputFileError, OutputError, ResumeMismatchError
 
 _RECORD = struct.Struct("<II")  # bytes of the payload, and the CRC-32 of the payload
 
@@ -48,7 +48,7 @@ def writing(path: Path, *, binary: bool = False) -> Iterator[IO]:
         OutputError: The folder is missing, not writable, or the disk is full.
     """
     mode, encoding = ("wb", None) if binary else ("w", "utf-8")
-    if path.exists() and not path.is_file():
+    if os.path.exists(path) and not os.path.isfile(path):
         try:
             with path.open(mode, encoding=encoding) as file:
                 yield file
@@ -67,9 +67,7 @@ def writing(path: Path, *, binary: bool = False) -> Iterator[IO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
+        os.chmod(name, 0o666 & ~_umask())
         os.replace(name, target)
     except BaseException as error:
         with contextlib.suppress(OSError):
@@ -83,6 +81,79 @@ def write_json(file: IO[str], values: Any, **settings: Any) -> None:
     """Writes JSON for people, which ends with a line's end; `settings` are those of `json.dump`."""
     json.dump(values, file, indent=2, **settings)
     file.write("\n")
+
+
+@contextlib.contextmanager
+def writing_folder(path: Path, *, known: Collection[str]) -> Iterator[Path]:
+    """Makes a temporary folder beside `path`; it takes the place of `path` when the block ends well.
+
+    Args:
+        known: Names of the files that go with an older folder; one that holds another is not replaced.
+
+    Raises:
+        OutputError: `path` is no folder, holds another file, or nothing can be written there.
+    """
+    import shutil
+    import tempfile
+
+    target = Path(os.path.realpath(path))
+    made = None
+    try:
+        if os.path.lexists(target):
+            for name in sorted(os.listdir(target)):
+                if name not in known or not os.path.isfile(target / name):
+                    fix = "name another folder, or remove it yourself"
+                    raise OutputError(f"holds {name!r}, which would be lost", fix=fix, where=str(path))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+        yield made
+        os.chmod(made, 0o777 & ~_umask())
+        if not target.exists():
+            os.rename(made, target)
+            return
+        older = made.with_name(f"{made.name}.old")
+        os.rename(target, older)
+        try:
+            os.rename(made, target)
+        except BaseException:
+            os.rename(older, target)
+            raise
+        shutil.rmtree(older, ignore_errors=True)
+    except OSError as error:
+        raise _output_error(path, error) from error
+    finally:
+        if made is not None:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+def read_file(path: Path, *, most: int) -> bytes:
+    """The bytes of a file of at most so many.
+
+    Raises:
+        CheckpointError: It cannot be read, or is larger.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+    except OSError as error:
+        raise CheckpointError(f"cannot read: {error.strerror}", where=str(path)) from error
+    if len(data) > most:
+        raise CheckpointError(f"larger than {most} bytes", where=str(path))
+    return data
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file in hexadecimal digits; raises CheckpointError if it cannot be read."""
+    import hashlib
+
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except OSError as error:
+        raise CheckpointError(f"cannot read: {error.strerror}", where=str(path)) from error
+    return digest.hexdigest()
 
 
 class Journal:
@@ -110,7 +181,7 @@ class Journal:
         """
         with contextlib.ExitStack() as stack:
             try:
-                file = stack.enter_context(path.open("r+b" if path.exists() else "x+b"))
+                file = stack.enter_context(path.open("r+b" if os.path.exists(path) else "x+b"))
                 _lock(path, file)
                 count, end = -1, 0
                 for payload, after in _read_records(file):
@@ -181,6 +252,12 @@ def _lock(path: Path, file: IO[bytes]) -> None:
         raise OutputError(
             "another run writes to it", fix="let that one finish, or choose another folder", where=str(path)
         ) from None
+
+
+def _umask() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask
 
 
 def _output_error(path: Path, error: OSError) -> OutputError:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 TYPES = ("fp32", "bf16", "fp16", "int8")  # fp16: on a GPU alone; int8: on the engine alone
 SHIPPED = ("gec-en",)  # models inside the package, the default first
 WITHOUT_BOTH = f"{WITHOUT_TORCH}, or install nartk with its engine, from a wheel or with a C++17 compiler"
+MOST_THREADS = 1024
 KEPT = 4  # other models that a model keeps loaded, those used last
 _UNQUANTIZED = "name the model that it was made of"
 Drafts: TypeAlias = Sequence[str | Sequence[str]]  # of each line one or several
@@ -225,7 +226,7 @@ class Model:
         key = (os.path.realpath(model_folder(name)), self.device, self.dtype)
         found = self._others.pop(key, None)
         if found is None:
-            checkpoint = load_checkpoint(model_folder(name))
+            checkpoint = load_checkpoint(model_folder(name), check=self.checkpoint.checked)
             dtype = self.dtype if checkpoint.quantized is None else None
             found = _serve(checkpoint, self.device, dtype, threads=self.threads)
         self._others[key] = found
@@ -440,6 +441,7 @@ def load(
     dtype: str | None = None,
     threads: int | None = None,
     replicas: int = 1,
+    check: bool = False,
 ) -> Model:
     """Loads a model.
 
@@ -452,6 +454,7 @@ def load(
             process, in torch what it is set to.
         replicas: Engines of one thread each that share the weights and decode at the same time, for
             throughput; each has batches of its own.
+        check: Whether all files are compared with their hashes, the mapped ones of int8 folders too.
 
     Raises:
         ModelNotFoundError: There is no such model.
@@ -461,14 +464,15 @@ def load(
     """
     if dtype is not None and dtype not in TYPES:
         raise UsageError(f"--dtype is {dtype!r}", fix=f"choose from {', '.join(TYPES)}")
-    if replicas < 1:
-        raise UsageError(f"--replicas is {replicas}, below 1", fix="give at least 1")
+    for flag, count in (("--replicas", replicas), ("--threads", threads)):
+        if count is not None and not 1 <= count <= MOST_THREADS:
+            raise UsageError(f"{flag} is {count}", fix=f"give 1 to {MOST_THREADS}")
     if replicas > 1 and threads not in (None, 1):
         raise UsageError(
             f"--threads {threads} with --replicas {replicas}, each of which has one thread",
             fix="leave one of them out",
         )
-    checkpoint = load_checkpoint(model_folder(name))
+    checkpoint = load_checkpoint(model_folder(name), check=check)
     return _serve(checkpoint, _device(device), dtype, threads=threads, replicas=replicas)
 
 
@@ -541,7 +545,7 @@ def model_folder(name: str | os.PathLike[str]) -> Path:
     if str(name) not in SHIPPED:
         return Path(name)
     folder = Path(__file__).parent / "data" / "models" / str(name)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise ModelNotFoundError(f"the shipped model {str(name)!r} is not in this installation")
     return folder
 

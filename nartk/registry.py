@@ -27,6 +27,9 @@ T = TypeVar("T", bound=type)
 T_Scorer = TypeVar("T_Scorer")
 
 
+WIDEST = 1000  # hypotheses, samples or candidates that an option may ask for: memory grows with them
+
+
 def option(
     default: Any,
     help: str,

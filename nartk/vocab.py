@@ -9,7 +9,9 @@ from functools import cached_property
 from pathlib import Path
 
 from nartk.errors import CheckpointError, VocabMismatchError
+from nartk.files import read_file, writing
 
+_MOST = 100_000_000  # bytes of a dictionary
 SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3, in fairseq's order
 
 
@@ -101,10 +103,10 @@ class Vocab:
         """
         words: list[str] = []
         try:
-            lines = path.read_text(encoding="utf-8").split("\n")
-        except (OSError, UnicodeDecodeError) as error:
+            text = read_file(path, most=_MOST).decode("utf-8")
+        except UnicodeDecodeError as error:
             raise CheckpointError(f"cannot read the dictionary: {error}", where=str(path)) from error
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), 1):
             if not line:
                 continue
             line = line.removesuffix(" #fairseq:overwrite")
@@ -122,7 +124,8 @@ class Vocab:
         """Writes ``dict.txt``; counts, which only training uses, are set to 1."""
         names = self.specials.names()
         words = (word for i, word in enumerate(self.words) if i not in names)
-        path.write_text("".join(f"{word} 1\n" for word in words), encoding="utf-8")
+        with writing(path) as file:
+            file.writelines(f"{word} 1\n" for word in words)
 
     def map_to(self, other: Vocab) -> list[int]:
         """For each id of this vocabulary the id of the same word in `other`, or -1."""

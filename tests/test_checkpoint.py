@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import random
 import resource
 import shutil
@@ -28,7 +29,8 @@ from nartk.checkpoint import (
     require_shapes,
     save_checkpoint,
 )
-from nartk.errors import CheckpointError, ModelNotFoundError, UnsupportedCheckpointError
+from nartk.errors import CheckpointError, ModelNotFoundError, OutputError, UnsupportedCheckpointError
+from nartk.pipeline import SHIPPED, model_folder
 from nartk.vocab import Vocab
 
 WORDS = ["a", "b", "c", "d"]
@@ -41,8 +43,16 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(sound: Path, tmp_path: Path) -> Path:
-    """A copy of a sound model, to be spoilt."""
-    return shutil.copytree(sound, tmp_path / "model")
+    """A copy of a sound model, to be spoilt; as folders of before, it has no hashes."""
+    shutil.copytree(sound, tmp_path / "model")
+    without_hashes(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def without_hashes(folder: Path) -> None:
+    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    del config["files"]
+    (folder / CONFIG).write_text(json.dumps({**config, "format": 2}), encoding="utf-8")
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
@@ -88,7 +98,7 @@ def test_each_type_is_read_as_the_same_number(tmp_path: Path) -> None:
     save_file(tensors, tmp_path / WEIGHTS)
     stored = StoredTensors(tmp_path / WEIGHTS)
     whole = (tmp_path / WEIGHTS).read_bytes()
-    assert stored.digest(b"head") == hashlib.sha256(b"head" + whole).hexdigest()
+    assert stored.digest() == hashlib.sha256(whole).hexdigest()
     for name, tensor in tensors.items():
         wanted = tensor.float() if tensor.is_floating_point() else tensor
         assert torch.equal(torch.from_numpy(stored[name]), wanted), name
@@ -99,7 +109,7 @@ def test_each_type_is_read_as_the_same_number(tmp_path: Path) -> None:
 def test_what_is_not_finite_is_refused_in_each_type(value: str, dtype: torch.dtype, tmp_path: Path) -> None:
     save_file({"w": torch.tensor([1.0, float(value), -2.0], dtype=dtype)}, tmp_path / WEIGHTS)
     with pytest.raises(CheckpointError, match="tensor 'w' holds NaN or infinity"):
-        StoredTensors(tmp_path / WEIGHTS).digest(b"")
+        StoredTensors(tmp_path / WEIGHTS).digest()
 
 
 def test_weights_are_of_the_file_that_was_checked(folder: Path) -> None:
@@ -114,7 +124,7 @@ def test_weights_are_of_the_file_that_was_checked(folder: Path) -> None:
     cut = StoredTensors(folder / WEIGHTS)
     (folder / WEIGHTS).write_bytes(b"")
     with pytest.raises(CheckpointError, match="is cut off"):
-        cut.digest(b"")
+        cut.digest()
 
 
 def test_tensors_that_share_memory_are_stored_once(tmp_path: Path) -> None:
@@ -138,13 +148,145 @@ def test_tensors_that_share_memory_are_stored_once(tmp_path: Path) -> None:
     assert read.target_vocab is read.source_vocab
 
 
-def test_the_fingerprint_tells_models_apart(folder: Path, sound: Path) -> None:
-    before = load_checkpoint(sound).fingerprint
-    assert load_checkpoint(folder).fingerprint == before
-    tensors = load_file(folder / WEIGHTS)
+@pytest.fixture(scope="module")
+def with_pieces_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_model(tmp_path_factory.mktemp("model") / "pieces")
+
+
+def swap_two_words(path: Path) -> None:
+    """Two words of a dictionary change places: as many words, all of them known."""
+    lines = path.read_text(encoding="utf-8").split("\n")
+    lines[0], lines[1] = lines[1], lines[0]
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+
+def another_number(path: Path) -> None:
+    tensors = load_file(path)
     next(iter(tensors.values())).view(-1)[0] += 1
-    save_file(tensors, folder / WEIGHTS)
-    assert load_checkpoint(folder).fingerprint != before
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def other_pieces(path: Path) -> None:
+    """A score of the last piece changes, in a model that still loads."""
+    from sentencepiece import sentencepiece_model_pb2 as proto
+
+    model = proto.ModelProto.FromString(path.read_bytes())
+    model.pieces[-1].score -= 1
+    path.write_bytes(model.SerializeToString())
+
+
+CHANGES = {DICTIONARY: swap_two_words, "spm.model": other_pieces, WEIGHTS: another_number}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_the_fingerprint_is_of_weights_words_and_pieces(
+    name: str, with_pieces_of_its_own: Path, tmp_path: Path
+) -> None:
+    """As the signature, the calibration, the journal of nartk-distill and a drafter's entry have it."""
+    for folder in ("one", "two"):
+        shutil.copytree(with_pieces_of_its_own, tmp_path / folder)
+        without_hashes(tmp_path / folder)
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert load_checkpoint(one).fingerprint == load_checkpoint(two).fingerprint
+    CHANGES[name](two / name)
+    assert load_checkpoint(one).fingerprint != load_checkpoint(two).fingerprint
+    config = json.loads((with_pieces_of_its_own / CONFIG).read_text(encoding="utf-8"))
+    config["files"][name] = hashlib.sha256((two / name).read_bytes()).hexdigest()
+    (two / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    again = load_checkpoint(two)  # a model made so in the first place
+    assert again.fingerprint != load_checkpoint(with_pieces_of_its_own).fingerprint
+    assert nartk.load(two).signature(nartk.load(two).strategy("greedy", {})).count(again.fingerprint) == 1
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_was_changed_after_conversion_is_refused(
+    name: str, with_pieces_of_its_own: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(with_pieces_of_its_own, tmp_path / "model")
+    nartk.load(folder)
+    CHANGES[name](folder / name)
+    with pytest.raises(CheckpointError, match=r"has been changed: its sha256 is [0-9a-f]{12}\.\.\., config"):
+        nartk.load(folder)
+    (folder / name).unlink()
+    with pytest.raises(CheckpointError, match=r"is missing|cannot read"):
+        nartk.load(folder)
+
+
+def test_hashes_are_sha256sums(with_pieces_of_its_own: Path) -> None:
+    config = json.loads((with_pieces_of_its_own / CONFIG).read_text(encoding="utf-8"))
+    names = {path.name for path in with_pieces_of_its_own.iterdir()}
+    assert config["files"].keys() == names - {CONFIG} == {"card.md", DICTIONARY, WEIGHTS, "spm.model"}
+    for name, found in config["files"].items():
+        assert found == hashlib.sha256((with_pieces_of_its_own / name).read_bytes()).hexdigest()
+    load_checkpoint(with_pieces_of_its_own, check=True)
+    for shipped in SHIPPED:
+        load_checkpoint(model_folder(shipped), check=True)
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b"])
+def test_hashes_of_files_elsewhere_are_refused(name: str, sound: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(sound, tmp_path / "model")
+    for files in ({}, [], None, {WEIGHTS: "0" * 64, name: "0" * 64}):
+        config_with(files=files)(folder)
+        with pytest.raises(CheckpointError, match="'files' does not name the files of the folder"):
+            load_checkpoint(folder)
+
+
+def test_a_card_may_be_edited_but_is_checked(sound: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(sound, tmp_path / "model")
+    (folder / "card.md").write_text("mine\n", encoding="utf-8")
+    load_checkpoint(folder)
+    with pytest.raises(CheckpointError, match="has been changed"):
+        load_checkpoint(folder, check=True)
+
+
+class BrokenOffError(Exception):
+    pass
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("call", ["os.replace", "os.rename", "os.fsync"])
+def test_a_folder_is_written_whole_or_not_at_all(
+    call: str, tmp_path: Path, sound: Path, with_pieces_of_its_own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken off at any file, it is the older model or the newer one; no file of one is in the other."""
+    a, b = contents(with_pieces_of_its_own), contents(sound)
+    real, seen = getattr(os, call.removeprefix("os.")), set()
+    for stop in range(20):
+        target = tmp_path / "model"
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(with_pieces_of_its_own, target)
+        (target / "calibration.json").write_text("{}")
+        count = 0
+
+        def broken(*args: Any, stop: int = stop) -> None:
+            nonlocal count
+            count += 1
+            if count == stop + 1:
+                raise BrokenOffError
+            real(*args)
+
+        with monkeypatch.context() as patch, contextlib.suppress(BrokenOffError):
+            patch.setattr(call, broken)
+            random_model(target, words=WORDS)
+        found = contents(target)
+        assert found in ({**a, "calibration.json": b"{}"}, b), stop
+        assert [path.name for path in tmp_path.iterdir()] == ["model"]
+        seen.add(found == b)
+        if count <= stop:
+            break
+    assert seen == {True, False}
+
+
+def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "thesis.txt").write_text("mine")
+    with pytest.raises(OutputError, match=r"holds 'thesis.txt', which would be lost"):
+        random_model(tmp_path / "model", words=WORDS)
+    assert contents(tmp_path / "model") == {"thesis.txt": b"mine"}
 
 
 def load_in_little_memory(folder: Path) -> None:
@@ -240,8 +382,8 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
     "config says NaN": (text(CONFIG, '{"format": NaN}'), "NaN is no number"),
     "config says Infinity": (text(CONFIG, '{"model": {"dropout": Infinity}}'), "Infinity is no number"),
     "config is huge": (text(CONFIG, " " * 1_100_000), "larger than 1000000 bytes"),
-    "format of tomorrow": (config_with(format=3), "format 3, this version reads 1 to 2"),
-    "format missing": (text(CONFIG, "{}"), "format None, this version reads 1 to 2"),
+    "format of tomorrow": (config_with(format=4), "format 4, this version reads 1 to 3"),
+    "format missing": (text(CONFIG, "{}"), "format None, this version reads 1 to 3"),
     "no input": (config_with(input=None), "'input' is missing"),
     "output is text": (config_with(output="text"), "'output' is missing"),
     "processor unknown": (

@@ -2,52 +2,27 @@
 
 from __future__ import annotations
 
-import os
+import copy
 import subprocess
 import sys
+import zipfile
 from argparse import Namespace
-from dataclasses import asdict
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from support import fairseq_host
+from support.commands import ROOT
+from support.fairseq_host import WORDS, native_checkpoint
 
 import nartk
 from nartk.adapters import fairseq as adapter
 from nartk.cli import average as average_command
 from nartk.cli import convert as convert_command
-from nartk.errors import CheckpointError, UnsupportedCheckpointError
-from nartk.models.transformer import Transformer, TransformerConfig
-
-WORDS = 24
-
-
-def small_config(**changes: Any) -> TransformerConfig:
-    values: dict[str, Any] = {
-        "src_vocab": WORDS,
-        "tgt_vocab": WORDS,
-        "d_model": 16,
-        "encoder_layers": 1,
-        "decoder_layers": 1,
-        "encoder_ffn": 24,
-        "decoder_ffn": 24,
-        "encoder_heads": 2,
-        "decoder_heads": 2,
-        "max_source_len": 32,
-        "max_target_len": 32,
-    }
-    return TransformerConfig(**{**values, **changes})
-
-
-def native_checkpoint(path: Path, seed: int = 0, **extra: Any) -> Path:
-    """A checkpoint as fairseq saves a nartk_transformer, written without fairseq."""
-    torch.manual_seed(seed)
-    config = small_config()
-    tensors = {f"core.{name}": tensor for name, tensor in Transformer(config).state_dict().items()}
-    args = Namespace(**asdict(config), arch="nartk_transformer_tiny", lr=[0.1], autocast="none")
-    return fairseq_host.save(path, args, tensors, **extra)
+from nartk.errors import CheckpointError, MissingDependencyError, UnsupportedCheckpointError
 
 
 @pytest.fixture
@@ -245,6 +220,18 @@ def test_dictionary_of_another_size_is_refused(
     assert error.endswith("Fix: give the dictionary it was trained with (--dict or --source-dict).\n")
 
 
+@pytest.mark.parametrize("flag", ["--spm", "--target-spm"])
+def test_the_tokenizer_is_tried_at_conversion(
+    flag: str, tmp_path: Path, dictionary: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, pieces = native_checkpoint(tmp_path / "a.pt"), tmp_path / "pieces"
+    pieces.write_bytes(b"no model")
+    args = [str(path), "--output", str(tmp_path / "m"), "--dict", str(dictionary), flag, str(pieces)]
+    assert convert_command.main(args) == 5
+    assert f"error[E402 Checkpoint] {pieces}: not a sentencepiece model" in capsys.readouterr().err
+    assert not (tmp_path / "m").exists()
+
+
 def test_missing_dictionary_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = native_checkpoint(tmp_path / "a.pt")
     assert convert_command.main([str(path), "--output", str(tmp_path / "m")]) == 5
@@ -263,23 +250,15 @@ def test_fairseq_is_not_needed(tmp_path: Path, dictionary: Path) -> None:
     subprocess.run([sys.executable, "-c", code, *args], cwd=root, check=True, capture_output=True)
 
 
-class Payload:
-    """Runs a command when it is unpickled."""
-
-    def __init__(self, canary: Path) -> None:
-        self.canary = canary
-
-    def __reduce__(self) -> tuple[Any, tuple[str]]:
-        return os.system, (f"touch '{self.canary}'",)
-
-
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 @pytest.mark.parametrize("command", ["convert", "average"])
 def test_malicious_checkpoint_runs_nothing(
     command: str, zipped: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     canary, path = tmp_path / "canary", tmp_path / "a.pt"
-    torch.save({"model": {}, "cfg": Payload(canary)}, path, _use_new_zipfile_serialization=zipped)
+    torch.save(
+        {"model": {}, "cfg": fairseq_host.Payload(canary)}, path, _use_new_zipfile_serialization=zipped
+    )
     if command == "convert":
         status = convert_command.main([str(path), "--output", str(tmp_path / "m")])
     else:
@@ -316,6 +295,101 @@ def test_broken_files_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert convert_command.main([str(path), "--output", str(tmp_path / "m")]) == 5
         assert "not a checkpoint of fairseq" in capsys.readouterr().err
     assert convert_command.main([str(tmp_path / "none.pt"), "--output", str(tmp_path / "m")]) == 2
+
+
+def rezip(path: Path, change: Callable[[zipfile.ZipFile], None], method: int) -> None:
+    """Writes the parts of a checkpoint anew, by another method."""
+    with zipfile.ZipFile(path) as old:
+        parts = {name: old.read(name) for name in old.namelist()}
+    with zipfile.ZipFile(path, "w", method) as new:
+        for name, data in parts.items():
+            new.writestr(name, data)
+        change(new)
+
+
+def compressed(path: Path) -> None:
+    """Of 400 KB, inflated to 400 MB."""
+    state = torch.load(native_checkpoint(path), weights_only=False)
+    state["model"]["core.zeros"] = torch.zeros(100_000_000)
+    torch.save(state, path)
+    rezip(path, lambda parts: None, zipfile.ZIP_DEFLATED)
+
+
+def a_part_many_times(path: Path) -> None:
+    def repeat(parts: zipfile.ZipFile) -> None:
+        largest = max(parts.filelist, key=lambda part: part.file_size)
+        for i in range(100):
+            part = copy.copy(largest)
+            part.filename = f"{largest.filename}{i}"
+            parts.filelist.append(part)
+
+    rezip(native_checkpoint(path), repeat, zipfile.ZIP_STORED)
+
+
+def of_one_number(path: Path) -> None:
+    native_checkpoint(path)
+    state = torch.load(path, weights_only=False)
+    state["model"]["core.encoder_norm.bias"] = torch.zeros(1).expand(1_000_000_000)
+    torch.save(state, path)
+
+
+class Zeros:
+    def __reduce__(self) -> tuple[Any, tuple[int]]:
+        return bytearray, (1_000_000_000,)
+
+
+def zeros(path: Path, zipped: bool = True) -> None:
+    torch.save({"model": {}, "cfg": Zeros()}, path, _use_new_zipfile_serialization=zipped)
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (compressed, "is compressed, from "),
+        (a_part_many_times, "its parts have "),
+        (of_one_number, "tensor 'core.encoder_norm.bias' is larger than what is stored of it"),
+        (zeros, "asks for 'builtins.bytearray', which a checkpoint has no need of"),
+        (partial(zeros, zipped=False), "asks for 'builtins.bytearray', which a checkpoint has no need of"),
+    ],
+)
+def test_a_small_file_takes_little_memory(
+    write: Callable[[Path], None], message: str, tmp_path: Path
+) -> None:
+    write(tmp_path / "a.pt")
+    assert (tmp_path / "a.pt").stat().st_size < 2_000_000
+    code = (
+        "import resource, sys; import nartk.adapters.fairseq; from nartk.cli.convert import main\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; code = main()\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before); sys.exit(code)"
+    )
+    args = [str(tmp_path / "a.pt"), "--output", str(tmp_path / "m")]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *args], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 5, done.stderr
+    assert message in done.stderr
+    assert int(done.stdout) < 100_000  # KiB
+
+
+def test_a_torch_that_may_run_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CVE-2025-32434: before torch 2.6, weights_only=True was no protection."""
+    monkeypatch.setattr(torch, "__version__", "2.5.1+cpu")
+    with pytest.raises(MissingDependencyError, match=r"torch 2\.5\.1\+cpu may run code"):
+        adapter.read_checkpoint(native_checkpoint(tmp_path / "a.pt"))
+
+
+def test_fairseqs_own_loading_refuses_by_name(tmp_path: Path) -> None:
+    fairseq_host.require_fairseq()
+    from fairseq import checkpoint_utils
+
+    from nartk.cli import _fairseq
+
+    _fairseq.start()
+    path, canary = tmp_path / "a.pt", tmp_path / "canary"
+    torch.save({"model": {}, "cfg": fairseq_host.Payload(canary)}, path)
+    with pytest.raises(CheckpointError, match=r"asks for '.*\.system', which a checkpoint has no need of"):
+        checkpoint_utils.load_checkpoint_to_cpu(str(path))
+    assert not canary.exists()
 
 
 def test_infinite_weights_are_refused(tmp_path: Path) -> None:

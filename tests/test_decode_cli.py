@@ -182,7 +182,9 @@ def test_model_is_the_shipped_one_by_default(
     monkeypatch.setattr(nartk.pipeline, "load", load)
     give_stdin(monkeypatch, b"he go\n")
     assert main(["--dtype", "bf16"]) == 0
-    assert asked == [("gec-en", {"device": "cpu", "dtype": "bf16", "threads": None, "replicas": 1})]
+    assert asked == [
+        ("gec-en", {"device": "cpu", "dtype": "bf16", "threads": None, "replicas": 1, "check": False})
+    ]
     assert outputs_of(capsysbinary) == ["he goes"]
 
 

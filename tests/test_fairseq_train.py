@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import random
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from support.commands import own, run
+from support import fairseq_host
+from support.commands import ROOT, own, run
 from support.tiny import SENTENCES
 
 import nartk
@@ -125,6 +127,27 @@ def test_train_resume_generate_convert(
     sources = (corpus / "dev.src").read_text().splitlines()
     decoded = nartk.load(tmp_path / "model").decode(sources, strategy="greedy", max_len=20)
     assert [h.text for h in decoded] == [said[i] for i in range(len(sources))]
+
+
+@pytest.mark.parametrize(
+    ("command", "flags"),
+    [("train", f"--restore-file PATH {SMALL} {TRAINING}"), ("generate", f"--path PATH {GENERATION}")],
+)
+def test_a_malicious_checkpoint_is_refused_by_name(
+    command: str, flags: str, data: Path, tmp_path: Path
+) -> None:
+    canary, path = tmp_path / "canary", tmp_path / "a.pt"
+    torch.save({"model": {}, "cfg": fairseq_host.Payload(canary)}, path)
+    code = f"import sys; from nartk.cli.{command} import main; sys.exit(main())"
+    args = [str(data), *flags.replace("PATH", str(path)).split()]
+    args += ["--save-dir", str(tmp_path / "saved")] if command == "train" else []
+    done = subprocess.run(
+        [sys.executable, "-c", code, *args], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 5, done.stderr
+    assert f"nartk: error[E402 Checkpoint] {path}: asks for " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not canary.exists()
 
 
 def test_fairseqs_own_transformer_generates_on_padded_batches(

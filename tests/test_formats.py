@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from support.random_transformers import random_config, random_model
-from support.tiny import SENTENCES
+from support.tiny import SENTENCES, train_pieces
 from support.tiny import random_model as tiny_model
 
 import nartk
@@ -147,7 +147,7 @@ def test_a_special_id_of_a_parallel_model_is_fairseqs(tmp_path: Path) -> None:
 def test_what_config_json_says(tmp_path: Path) -> None:
     source, target = Vocab.from_words(["x"]), Vocab.from_words(["y", "z"])
     pieces = tmp_path / "pieces"
-    pieces.write_bytes(b"")
+    train_pieces(pieces)
     arguments: dict[str, Any] = {"architecture": "k", "settings": {"d": 1}, "tensors": {}, "card": ""}
     save_checkpoint(tmp_path / "a", source_vocab=target, target_vocab=target, **arguments)
     save_checkpoint(
@@ -158,8 +158,9 @@ def test_what_config_json_says(tmp_path: Path) -> None:
         **arguments,
     )  # fmt: skip
     a, b, c = (json.loads((tmp_path / name / CONFIG).read_text()) for name in "abc")
+    assert a.pop("files").keys() == {"card.md", "dict.txt", WEIGHTS}
     assert a == {
-        "format": 2,
+        "format": 3,
         "architecture": "k",
         "model": {"d": 1},
         "aliases": {},

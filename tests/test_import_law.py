@@ -44,12 +44,12 @@ LAZY = {"nartk/pipeline.py", "nartk/__init__.py", "nartk/registry.py"}
 # Files of the core that load no torch: of what is installed, numpy alone; of the core, one another.
 WITHOUT_TORCH = {
     f"nartk/{name}.py"
-    for name in ("errors", "vocab", "hypothesis", "passes", "parallel", "contexts", "reading")
+    for name in ("errors", "files", "vocab", "hypothesis", "passes", "parallel", "contexts", "reading")
 }
 REFERENCES = ("models/parallel_reference.py",)  # these give arrays
 # What decoders see of the core.
 OF_DECODERS = {
-    *("passes", "parallel", "reading", "registry", "hypothesis", "errors", "vocab"),
+    *("passes", "parallel", "reading", "registry", "hypothesis", "errors", "files", "vocab"),
     *("guarantee", "architectures"),
     "decoders",
 }

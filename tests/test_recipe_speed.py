@@ -59,7 +59,10 @@ def run(work: Path, *args: str) -> subprocess.CompletedProcess[str]:
     ("args", "message"),
     [
         ([], "speed.sh: name a figure: engines free base teacher native drafts costs start"),
-        (["fly"], "speed.sh: no figure 'fly': choose from engines free base teacher native drafts costs start"),
+        (
+            ["fly"],
+            "speed.sh: no figure 'fly': choose from engines free base teacher native drafts costs start",
+        ),
         (["base", "--mt"], "speed.sh: --mt needs a value"),
         (["base", "--turbo"], "speed.sh: unknown option --turbo"),
         (["base,engines", "--jfleg", "gone"], "speed.sh: engines: --jfleg 'gone' has no dev.src"),

@@ -16,7 +16,7 @@ from nartk.decoders.loop.drafter import Draft, Drafter, DrafterOptions, PlainDra
 from nartk.decoders.loop.rows import Row
 from nartk.decoders.loop.trees import parse_shape
 from nartk.passes import ROOT, IntArray, PassScorer, Want
-from nartk.registry import option, register_drafter
+from nartk.registry import WIDEST, option, register_drafter
 
 _LEVELS = 6  # what was ranked after a word elsewhere hardly ever follows further on
 
@@ -48,7 +48,9 @@ class RecycledWords(DrafterOptions):
 
     needs: ClassVar[type | tuple[type, ...]] = (PassScorer,)
 
-    k: int = option(8, "candidates kept after each word; the best that the draft does not yet hold", low=1)
+    k: int = option(
+        8, "candidates kept after each word; the best that the draft does not yet hold", low=1, high=WIDEST
+    )
     max_draft: int = option(_LEVELS, "longest draft, tokens; 0: none", low=0)
     tree: str = option(
         "",

@@ -6,10 +6,14 @@ Needs no fairseq: a checkpoint is a pickled dictionary of settings and tensors. 
 
 from __future__ import annotations
 
+import mmap
+import os
 import pickle
 import re
+import zipfile
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -24,6 +28,8 @@ from nartk.checkpoint import require_shapes, save_checkpoint
 from nartk.errors import (
     CheckpointError,
     InputFileError,
+    MissingDependencyError,
+    NartkError,
     UnsupportedCheckpointError,
     UsageError,
     VocabMismatchError,
@@ -67,6 +73,8 @@ _UNSUPPORTED: dict[str, Callable[[Any], bool]] = {
 # Names that fairseq gives to what it saves.
 _SAVED = re.compile(r"checkpoint(\d+|_\d+_\d+|_last|_best|\.best_.+)\.pt")
 _ACTIVATIONS = ("relu", "gelu")
+_SAFE_TORCH = (2, 6)
+_ZIP = b"PK\x03\x04"  # what torch takes for a zip file begins so
 
 
 @dataclass(frozen=True)
@@ -87,14 +95,17 @@ class FairseqCheckpoint:
     @property
     def updates(self) -> int:
         """Training steps so far; 0 where the file does not say."""
-        history = self.state.get("optimizer_history") or [{}]
-        return int(history[-1].get("num_updates", 0))
+        history = self.state.get("optimizer_history")
+        last = history[-1] if isinstance(history, list) and history else None
+        found = last.get("num_updates") if isinstance(last, dict) else None
+        return found if isinstance(found, int) else 0
 
     @property
     def validation(self) -> float | None:
         """The validation score at which it was saved, or None if it was saved without validating."""
-        value = (self.state.get("extra_state") or {}).get("val_loss")
-        return None if value is None else float(value)
+        extra = self.state.get("extra_state")
+        value = extra.get("val_loss") if isinstance(extra, dict) else None
+        return float(value) if isinstance(value, (int, float)) else None
 
     @property
     def higher_is_better(self) -> bool:
@@ -111,29 +122,90 @@ def read_checkpoint(path: Path) -> FairseqCheckpoint:
         CheckpointError: It is truncated, corrupt, no checkpoint of fairseq, or asks for code to be run.
     """
     where = str(path)
-    if not path.is_file():
-        raise InputFileError("no such file", where=where)
-    try:
-        with torch.serialization.safe_globals(safe_globals()):
-            state = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        refused = re.search(r"GLOBAL (\S+)|class (\S+) was not an allowed", str(error))
-        if refused is None:
-            raise CheckpointError("corrupt, or not a checkpoint", where=where) from error
-        raise CheckpointError(
-            f"asks for {next(filter(None, refused.groups()))!r}, which a checkpoint has no need of",
-            fix="do not load it elsewhere either, unless you trust its origin",
-            where=where,
-        ) from error
-    except Exception as error:  # a corrupt pickle may raise anything
-        raise CheckpointError("truncated, corrupt, or not a checkpoint", where=where) from error
+    with loading_safely(path):
+        state = torch.load(path, map_location="cpu", weights_only=True)
     tensors = state.get("model") if isinstance(state, dict) else None
-    if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
+    if not isinstance(tensors, dict) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in tensors.items()
+    ):
         raise CheckpointError("not a checkpoint of fairseq: it holds no weights under 'model'", where=where)
+    for name, tensor in tensors.items():
+        # Else 1 number with strides of 0 would be a tensor of any size.
+        if tensor.layout != torch.strided or tensor.device.type != "cpu":
+            raise CheckpointError(f"tensor {name[:80]!r} is not dense", where=where)
+        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+            raise CheckpointError(f"tensor {name[:80]!r} is larger than what is stored of it", where=where)
     settings = _section(state, "model") or _options(state.get("args"))
     if not settings:
         raise CheckpointError("not a checkpoint of fairseq: it holds no settings", where=where)
     return FairseqCheckpoint(path, settings, dict(tensors), state)
+
+
+@contextmanager
+def loading_safely(path: Path) -> Iterator[None]:
+    """Checks a ``.pt`` file before torch loads it within, and names what torch refuses or cannot read.
+
+    Raises:
+        InputFileError: There is no such file.
+        CheckpointError: As `read_checkpoint`.
+        MissingDependencyError: torch is so old that it may run code of the file (CVE-2025-32434).
+    """
+    if tuple(map(int, re.findall(r"\d+", torch.__version__)[:2])) < _SAFE_TORCH:
+        raise MissingDependencyError(
+            f"torch {torch.__version__} may run code that a checkpoint holds", fix="pip install 'torch>=2.6'"
+        )
+    where = str(path)
+    if not os.path.isfile(path):
+        raise InputFileError("no such file", where=where)
+    try:
+        _refuse_bombs(path)
+        with torch.serialization.safe_globals(safe_globals()):
+            yield
+    except (NartkError, MemoryError):
+        raise
+    except OSError as error:
+        raise CheckpointError(f"cannot read: {error.strerror}", where=where) from error
+    except pickle.UnpicklingError as error:
+        refused = re.search(r"GLOBAL (\S+)|class (\S+) was not an allowed", str(error))
+        if refused is None:
+            raise CheckpointError("corrupt, or not a checkpoint", where=where) from error
+        raise _asks_for(next(filter(None, refused.groups())), where) from error
+    except Exception as error:  # a corrupt pickle may raise anything
+        raise CheckpointError("truncated, corrupt, or not a checkpoint", where=where) from error
+
+
+def _asks_for(name: str, where: str) -> CheckpointError:
+    return CheckpointError(
+        f"asks for {name!r}, which a checkpoint has no need of",
+        fix="do not load it elsewhere either, unless you trust its origin",
+        where=where,
+    )
+
+
+def _refuse_bombs(path: Path) -> None:
+    """Refuses what takes more memory than the file has bytes, before memory is taken.
+
+    torch.save does not compress, so nothing compressed is read: no part is larger than what the file holds of
+    it, and all together are no larger than the file. Nor does a checkpoint have a ``bytearray``, which a
+    pickle makes of a number.
+    """
+    with path.open("rb") as file:
+        if file.read(len(_ZIP)) == _ZIP:
+            with zipfile.ZipFile(file) as parts:
+                for part in parts.infolist():
+                    if part.compress_type != zipfile.ZIP_STORED or part.compress_size != part.file_size:
+                        raise CheckpointError(
+                            f"{part.filename[:80]!r} is compressed, from {part.file_size} bytes",
+                            fix="write it as torch.save does, without compression",
+                            where=str(path),
+                        )
+                total = sum(part.file_size for part in parts.infolist())
+            size = os.fstat(file.fileno()).st_size
+            if total > size:
+                raise CheckpointError(f"its parts have {total} bytes, it has {size}", where=str(path))
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            if re.search(rb"c(builtins|__builtin__)\nbytearray\n", data):
+                raise _asks_for("builtins.bytearray", str(path))
 
 
 def architecture_name(checkpoint: FairseqCheckpoint) -> str:
@@ -165,7 +237,10 @@ def to_network(checkpoint: FairseqCheckpoint) -> Transformer:
     where = str(checkpoint.path)
     declared = architecture(architecture_name(checkpoint))
     ours = _architecture(checkpoint).startswith("nartk_")
-    wanted, tensors = _from_core(checkpoint, declared.config) if ours else _from_fairseq(checkpoint)
+    try:
+        wanted, tensors = _from_core(checkpoint, declared.config) if ours else _from_fairseq(checkpoint)
+    except (LookupError, TypeError, ValueError, RuntimeError) as error:  # of a shape or type that is none
+        raise CheckpointError(f"damaged settings or tensors: {error}", where=where) from error
     for key, tensor in tensors.items():
         if not tensor.is_floating_point():
             raise CheckpointError(f"tensor {key!r} has type {tensor.dtype}", where=where)
@@ -284,7 +359,8 @@ def best_checkpoints(folder: Path, count: int) -> list[FairseqCheckpoint]:
     """
 
     def quality(checkpoint: FairseqCheckpoint) -> float:
-        value = float(checkpoint.state["extra_state"]["val_loss"])
+        value = checkpoint.validation
+        assert value is not None  # of those that were validated
         return value if checkpoint.higher_is_better else -value
 
     validated = [checkpoint for checkpoint in _saved(folder) if checkpoint.validation is not None]
@@ -302,7 +378,7 @@ def _saved(folder: Path) -> list[FairseqCheckpoint]:
 
     ``checkpoint_last.pt`` and ``checkpoint_best.pt`` are copies of others, and as good as they.
     """
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise InputFileError("no such folder", where=str(folder))
     found = {}
     for path in sorted(folder.iterdir()):
@@ -515,12 +591,14 @@ def find_dictionary(checkpoint: FairseqCheckpoint, given: Path | None, side: str
     task = _section(checkpoint.state, "task")
     for name in str(task.get("data", "")).split(":"):
         folder = Path(name)
+        if not os.path.isdir(folder):
+            continue
         # fairseq infers the languages it was not told from names such as train.src-trg.src.idx
         pairs = {tuple(path.name.split(".")[1].split("-")) for path in folder.glob("*.*-*.*.idx")}
         inferred = dict(zip(("source", "target"), pairs.pop(), strict=False)) if len(pairs) == 1 else {}
         language = task.get(f"{side}_lang") or inferred.get(side)
         path = folder / f"dict.{language}.txt"
-        if path.is_file():
+        if os.path.isfile(path):
             return path
     raise CheckpointError(
         f"the {side} dictionary of its training data is not found",

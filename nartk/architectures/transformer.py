@@ -129,6 +129,9 @@ class TransformerConfig:
             for name in names:
                 if getattr(self, name) > most:
                     raise UsageError(f"`{name}` is {getattr(self, name)}, more than {most}")
+        for name in ("d_model", "max_source_len", "max_target_len"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"`{name}` is {getattr(self, name)}, below 1")
         for heads in ("encoder_heads", "decoder_heads"):
             if getattr(self, heads) < 1 or self.d_model % getattr(self, heads):
                 raise UsageError(

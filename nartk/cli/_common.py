@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import io
 import os
 import signal
 import sys
@@ -11,7 +12,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from nartk import __version__, engine
 from nartk.errors import (
@@ -19,7 +20,10 @@ from nartk.errors import (
     EXIT_SIGINT,
     EXIT_SIGTERM,
     EXIT_USAGE,
+    InputFileError,
     NartkError,
+    OutOfMemoryError,
+    OutputError,
     UsageError,
     requiring_torch,
 )
@@ -71,25 +75,105 @@ def command(work: Callable[[Sequence[str]], int]) -> Callable[..., int]:
     @functools.wraps(work)
     def main(argv: Sequence[str] | None = None) -> int:
         args = list(sys.argv[1:] if argv is None else argv)
+        _open_streams()
+        if argv is None:
+            _wrap_streams()
         try:
-            with _sigterm_unwinds(), requiring_torch("this command"):
-                return work(args)
-        except NartkError as error:
-            if "--debug" in args:
-                traceback.print_exc()
-            print(f"nartk: {error}", file=sys.stderr)
-            return error.exit_code
+            try:
+                with _sigterm_unwinds(), requiring_torch("this command"):
+                    code = work(args)
+            except SystemExit as stop:
+                code = stop.code if isinstance(stop.code, int) else EXIT_USAGE
+            sys.stdout.flush()
+            return code
         except KeyboardInterrupt:
             print("nartk: interrupted", file=sys.stderr)
             return EXIT_SIGINT
         except BrokenPipeError:
-            # The reader is gone; give the interpreter a stdout it can flush at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            discard(sys.stdout)
             return EXIT_OUTPUT
-        except SystemExit as stop:
-            return stop.code if isinstance(stop.code, int) else EXIT_USAGE
+        except (NartkError, OSError, MemoryError) as error:
+            if "--debug" in args:
+                traceback.print_exc()
+            named = error if isinstance(error, NartkError) else _named(error)
+            print(f"nartk: {named}", file=sys.stderr)
+            return named.exit_code
 
     return main
+
+
+def discard(stream: TextIO) -> None:
+    """Loses what a stream cannot write, which would fail again when the interpreter ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _named(error: OSError | MemoryError) -> NartkError:
+    """The error of a command that the system has refused something."""
+    if isinstance(error, MemoryError):
+        return OutOfMemoryError("memory ran out", fix="give less at a time, or use a smaller model")
+    where = "" if error.filename is None else str(error.filename)
+    return InputFileError(
+        f"cannot be used: {error.strerror}", fix="check the name; --debug shows what for", where=where
+    )
+
+
+def _open_streams() -> None:
+    """Opens the standard streams that are closed, so that no file takes their numbers.
+
+    What is written to stderr is lost. Reading stdin and writing to stdout fail, as they should.
+    """
+    for name, mode, flags in (
+        ("stdin", "rb", os.O_WRONLY),
+        ("stdout", "wb", os.O_RDONLY),
+        ("stderr", "wb", os.O_WRONLY),
+    ):
+        if getattr(sys, name) is None:
+            stream = os.fdopen(os.open(os.devnull, flags), mode)
+            setattr(sys, name, io.TextIOWrapper(stream, encoding="utf-8"))
+
+
+class _Output(io.TextIOWrapper):
+    """stdout: what it refuses is an OutputError, or a BrokenPipeError."""
+
+    def write(self, text: str) -> int:
+        with self._named_errors():
+            return super().write(text)
+
+    def flush(self) -> None:
+        with self._named_errors():
+            super().flush()
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            discard(self)
+            raise OutputError(f"cannot write: {error.strerror}", fix="make space", where="stdout") from error
+
+
+class _Log(io.TextIOWrapper):
+    """stderr: what it refuses is lost, since a full disk under a log ends no run."""
+
+    def write(self, text: str) -> int:
+        try:
+            return super().write(text)
+        except OSError:
+            discard(self)
+            return len(text)
+
+
+def _wrap_streams() -> None:
+    streams: tuple[tuple[str, type[io.TextIOWrapper], bool], ...] = (
+        ("stdout", _Output, bool(sys.stdout.line_buffering)),
+        ("stderr", _Log, True),
+    )
+    for name, made, by_line in streams:
+        encoding, errors = (getattr(getattr(sys, name), key) for key in ("encoding", "errors"))
+        # Detached: what is replaced would close the file when nothing names it any more.
+        setattr(sys, name, made(getattr(sys, name).detach(), encoding, errors, line_buffering=by_line))
 
 
 @contextmanager

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 from nartk import _fairseq_compat
 from nartk.cli import _common
@@ -58,7 +61,27 @@ def start() -> None:
     )
     with requiring_fairseq("training runs on fairseq 0.12.2, and the module {name} is not installed"):
         import fairseq  # noqa: F401
+    _load_safely()
     # Not by fairseq's own --user-dir: it registers nothing once the package nartk has been imported.
     import nartk.tasks
 
     nartk.tasks.register()
+
+
+def _load_safely() -> None:
+    """Has fairseq refuse by name the checkpoints that `nartk.adapters.fairseq` refuses."""
+    from fairseq import checkpoint_utils
+
+    from nartk.adapters.fairseq import loading_safely
+
+    load = checkpoint_utils.load_checkpoint_to_cpu
+    if hasattr(load, "_nartk"):
+        return
+
+    @functools.wraps(load)
+    def checked(path: str, *args: Any, **options: Any) -> Any:
+        with loading_safely(Path(path)):
+            return load(path, *args, **options)
+
+    checked._nartk = True  # type: ignore[attr-defined]
+    checkpoint_utils.load_checkpoint_to_cpu = checked

@@ -8,11 +8,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import zip_longest
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nartk import engine
-from nartk.cli._common import Parser, require_least
+from nartk.cli._common import Parser
 from nartk.data.readers import FORMATS, Fields, Record, format_of, read_records
 from nartk.errors import InputFileError, LengthMismatchError, ModelNotFoundError, UsageError
 from nartk.files import STDIN, reading, shown
@@ -55,6 +54,11 @@ def add_model(parser: Parser) -> None:
         action="store_true",
         help="require that neither batch nor drafts change a bit: so it is on the engine, always; torch is "
         "refused",
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="compare all files of the models with their hashes, those that are only mapped too",
     )
     parser.add_argument(
         "--max-tokens", type=int, metavar="N", help="most source tokens at a time, padding included"
@@ -115,7 +119,7 @@ def split_inputs(inputs: Sequence[str], prog: str) -> tuple[str, list[str]]:
     if not inputs:
         return SHIPPED[0], []
     model, *files = inputs
-    if model not in SHIPPED and not Path(model).is_dir():
+    if model not in SHIPPED and not os.path.isdir(model):
         raise ModelNotFoundError(
             f"{model!r} is neither a shipped model ({', '.join(SHIPPED)}) nor a folder",
             fix=f"name the model before the files, as in {prog} {SHIPPED[0]} FILE",
@@ -130,10 +134,11 @@ def load_model(name: str, args: argparse.Namespace, dtype: str | None, *, replic
     """Loads a model as `add_model`'s flags say; raises as `nartk.load` does."""
     from nartk.pipeline import load
 
-    require_least(args, 1, "threads")
     if not engine.available() and os.environ.get(engine.LEFT_OUT) != "1" and not args.quiet:
         print(f"nartk: {engine.describe()}; until then torch computes", file=sys.stderr)
-    model = load(name, device=args.device, dtype=dtype, threads=args.threads, replicas=replicas)
+    model = load(
+        name, device=args.device, dtype=dtype, threads=args.threads, replicas=replicas, check=args.check
+    )
     if args.exact:
         require_exact(model, "--exact")
     return model
@@ -247,7 +252,7 @@ def read_files(files: Sequence[str], form: str | None, fields: Fields) -> Iterat
 
 def count_sentences(files: Sequence[str], form: str | None) -> int | None:
     """How many records `read_files` will give; None where that shows only by reading."""
-    if not files or not all(Path(name).is_file() for name in files):
+    if not files or not all(os.path.isfile(name) for name in files):
         return None
     count = 0
     for name in files:
@@ -258,10 +263,9 @@ def count_sentences(files: Sequence[str], form: str | None) -> int | None:
 
 
 def _require_readable(name: str) -> None:
-    path = Path(name)
-    if not path.exists():
+    if not os.path.exists(name):
         raise InputFileError("no such file", fix="check the name", where=name)
-    if path.is_dir():
+    if os.path.isdir(name):
         raise InputFileError("a folder, not a file", fix="give a file", where=name)
-    if not os.access(path, os.R_OK):
+    if not os.access(name, os.R_OK):
         raise InputFileError("cannot read: permission denied", fix="give a readable file", where=name)

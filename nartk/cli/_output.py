@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from nartk.cli._common import discard
 from nartk.errors import EXIT_OUTPUT, OutputError
 from nartk.files import writing
 
@@ -49,8 +49,7 @@ def _write_to_stdout(line: str) -> None:
         sys.stdout.buffer.write(_encode(line))
         sys.stdout.buffer.flush()
     except OSError as error:
-        # What could not be written would fail again when the interpreter ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)
         if isinstance(error, BrokenPipeError):
             raise SystemExit(EXIT_OUTPUT) from None  # as with `| head`: no news to the user
         raise OutputError(f"cannot write: {error.strerror}", fix="make space", where="stdout") from error

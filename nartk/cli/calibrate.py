@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import sys
 import tempfile
@@ -279,12 +280,12 @@ class _Job:
         """Remembers beside the JSON what is decoded, and was by the same calibration, if it is a file."""
         args = self.args
         # A device or a pipe has no place beside it.
-        if args.json is None or (Path(args.json).exists() and not Path(args.json).is_file()):
+        if args.json is None or (os.path.exists(args.json) and not os.path.isfile(args.json)):
             yield None
             return
         path = Path(args.json + SAMPLES)
         header = json.dumps({"calibrated": self._inputs(model, measure.strategy)}).encode()
-        if path.exists() and (old := Journal.header(path)) not in (None, header):
+        if os.path.exists(path) and (old := Journal.header(path)) not in (None, header):
             try:
                 changed = difference(json.loads(old)["calibrated"], json.loads(header)["calibrated"])
             except (ValueError, LookupError, TypeError, AttributeError):

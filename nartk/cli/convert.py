@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from nartk import engine
+from nartk.checkpoint import MOST_CARD
 from nartk.cli._common import Parser, command
 from nartk.errors import InputFileError, UsageError
+from nartk.files import read_file
 
 EXAMPLES = """\
   nartk-convert checkpoints/checkpoint_best.pt --output model --spm spm.model
@@ -53,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--quantize", choices=("int8",), help="store matrices as the engine's int8 blocks")
     args = parser.parse_args(argv)
     for path in (args.spm, args.target_spm, args.card):
-        if path is not None and not path.is_file():
+        if path is not None and not os.path.isfile(path):
             raise InputFileError("no such file", where=str(path))
 
     if args.quantize is None:
@@ -66,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(
             f"--quantize needs the engine: {engine.describe()}", fix="install nartk with its engine"
         )
-    if args.checkpoint.is_file():
+    if os.path.isfile(args.checkpoint):
         with TemporaryDirectory() as folder:
             _convert(args, Path(folder))
             _quantize(Path(folder), args.output)
@@ -88,7 +91,7 @@ def _quantize(source: Path, output: Path) -> None:
     from nartk.checkpoint import load_checkpoint
     from nartk.engine.quantize import quantize
 
-    if output.exists() and source.exists() and output.samefile(source):
+    if os.path.exists(output) and os.path.exists(source) and output.samefile(source):
         raise UsageError(f"--output is {str(output)!r}, the model itself", fix="name another folder")
     before, after = quantize(load_checkpoint(source), output)
     print(f"{output}: int8, {after / 1e6:.1f} MB of weights for {before / 1e6:.1f} MB", file=sys.stderr)
@@ -98,6 +101,10 @@ def _convert(args: argparse.Namespace, output: Path) -> str:
     """Writes a native folder of a fairseq checkpoint; the model in words."""
     from nartk.adapters import fairseq
 
+    try:
+        card = None if args.card is None else read_file(args.card, most=MOST_CARD).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputFileError(f"not UTF-8: {error}", fix="convert it to UTF-8", where=str(args.card)) from None
     config = fairseq.convert(
         args.checkpoint,
         output,
@@ -105,7 +112,7 @@ def _convert(args: argparse.Namespace, output: Path) -> str:
         target_dict=args.target_dict,
         tokenizer=args.spm,
         target_tokenizer=args.target_spm,
-        card=None if args.card is None else args.card.read_text(encoding="utf-8"),
+        card=card,
         dtype=args.dtype,
     )
     return f"{config.encoder_layers}+{config.decoder_layers} layers, {config.src_vocab} words"

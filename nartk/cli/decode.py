@@ -293,4 +293,4 @@ class _Job:
 
 
 def _to_json(values: dict[str, Any]) -> str:
-    return json.dumps(values, ensure_ascii=False)
+    return json.dumps(values, ensure_ascii=False, allow_nan=False)

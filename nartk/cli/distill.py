@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import sys
 import time
 from collections import Counter
@@ -228,7 +229,7 @@ class _Job:
         """
         self._old: bytes | None = None
         path = self.folder / JOURNAL
-        if not path.exists():
+        if not os.path.exists(path):
             return
         self._old = Journal.header(path)
         if self._old is None:

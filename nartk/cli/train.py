@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nartk.cli import _fairseq
+from nartk.errors import UsageError
 
 EXAMPLES = """examples:
   nartk-train data-bin --arch nartk_transformer_tiny --criterion nartk_cross_entropy --label-smoothing 0.1 \\
@@ -45,7 +46,14 @@ def _help_last(parser: argparse.ArgumentParser) -> None:
 
     def first(args: Any = None, namespace: Any = None) -> Any:
         parser.parse_known_args = parse  # type: ignore[method-assign]
-        return parse([each for each in args if each not in ("-h", "--help")], namespace)
+        asked = {"-h", "--help"} & set(args)
+        found, unknown = parse([each for each in args if each not in asked], namespace)
+        if found.arch is not None:
+            return found, unknown
+        if asked:
+            parser.print_help()
+            parser.exit()
+        raise UsageError("--arch is missing", fix="name the model's architecture; --help lists them")
 
     parser.parse_known_args = first  # type: ignore[method-assign]
 

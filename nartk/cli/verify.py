@@ -61,6 +61,7 @@ def _parser() -> Parser:
     add_input(parser)
     add_drafts(parser)
     add_model(parser)
+    parser.set_defaults(check=True)
     parser.add_argument(
         "--dtype",
         metavar="LIST",

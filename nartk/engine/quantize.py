@@ -11,14 +11,16 @@ import numpy.typing as npt
 
 from nartk.checkpoint import (
     CARD,
+    MOST_CARD,
     WEIGHTS,
     Checkpoint,
+    pack_tensors,
     read_config,
     save_files,
-    write_tensors,
 )
 from nartk.engine.weights import Weights
 from nartk.errors import UsageError
+from nartk.files import read_file
 from nartk.processors import OutputProcessor
 from nartk.processors.text import SentencePieceTokenizer
 from nartk.quantized import INT8, LAYOUT, block_shape, stored_shapes
@@ -60,18 +62,19 @@ def quantize(checkpoint: Checkpoint, folder: Path) -> tuple[int, int]:
     for name in stored_shapes(config).keys() - found.keys():
         others[name] = checkpoint.tensors[name].astype(np.float32, copy=False)
     # Blocks, all multiples of 128 bytes, come first: so each lies at a multiple of 64.
-    folder.mkdir(parents=True, exist_ok=True)
-    write_tensors(folder / WEIGHTS, blocks | dict(sorted(others.items())))
-    before, after = (path.stat().st_size for path in (checkpoint.folder / WEIGHTS, folder / WEIGHTS))
+    stored = pack_tensors(blocks | dict(sorted(others.items())))
+    before, after = (checkpoint.folder / WEIGHTS).stat().st_size, sum(map(len, stored))
     full = 4 * sum(
         int(np.prod(shape))
         for name, shape in config.weight_shapes().items()
         if name not in config.shared_weights()
     )
     card = checkpoint.folder / CARD
+    text = read_file(card, most=MOST_CARD).decode("utf-8", "replace") if card.is_file() else ""
     source, target = map(_pieces, (checkpoint.text.tokenizer, checkpoint.output))
     save_files(
         folder,
+        weights=stored,
         config={
             "architecture": checkpoint.architecture,
             "quantized": INT8,
@@ -84,8 +87,7 @@ def quantize(checkpoint: Checkpoint, folder: Path) -> tuple[int, int]:
         tokenizer=source,
         target_tokenizer=None if target == source else target,
         start_token=checkpoint.start_token,
-        card=(card.read_text(encoding="utf-8") if card.is_file() else "")
-        + _CARD.format(after=after, before=before, full=full, fingerprint=checkpoint.fingerprint),
+        card=text + _CARD.format(after=after, before=before, full=full, fingerprint=checkpoint.fingerprint),
     )
     return before, after
 

@@ -6,6 +6,7 @@ named as it is; another package's are registered when they are imported.
 
 from __future__ import annotations
 
+import os
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -96,6 +97,6 @@ def named_file(folder: Path, settings: Mapping[str, Any], key: str) -> Path:
     name = settings.get(key)
     if not isinstance(name, str) or name in ("", ".", "..") or set(name) & set("/\\:\0"):
         raise CheckpointError(f"{key!r} is {name!r}, not the name of a file", where=str(folder))
-    if not (folder / name).is_file():
+    if not os.path.isfile(folder / name):
         raise CheckpointError(f"the file {name!r} is missing", where=str(folder))
     return folder / name

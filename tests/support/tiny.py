@@ -52,7 +52,7 @@ def random_model(
     tokenizer = None
     if words is None:
         tokenizer = folder / "spm.model"
-        vocab = _train_pieces(tokenizer)
+        vocab = train_pieces(tokenizer)
     else:
         vocab = Vocab.from_words(words)
     model = _transformer(len(vocab), seed=seed, max_len=max_len, layers=layers)
@@ -113,7 +113,7 @@ def _transformer(words: int, *, seed: int, max_len: int, layers: int = 1) -> Tra
         return Transformer(config)
 
 
-def _train_pieces(path: Path) -> Vocab:
+def train_pieces(path: Path) -> Vocab:
     """Writes a sentencepiece model of `SENTENCES` to `path` and returns its words."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
