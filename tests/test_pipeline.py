@@ -37,9 +37,9 @@ def loads(model: Model, drafters: Sequence[Path], monkeypatch: pytest.MonkeyPatc
     loaded: list[str] = []
     read = pipeline.load_checkpoint
 
-    def counting(folder: Path) -> Checkpoint:
+    def counting(folder: Path, **options: bool) -> Checkpoint:
         loaded.append(folder.name)
-        return read(folder)
+        return read(folder, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(pipeline, "load_checkpoint", counting)
