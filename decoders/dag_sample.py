@@ -21,7 +21,7 @@ from nartk.hypothesis import Request
 from nartk.parallel import Graphs, GraphScorer, always_banned
 from nartk.passes import Draw, FloatArray, IntArray, Want
 from nartk.reading import by_inversion
-from nartk.registry import WIDEST, option, register_decoder
+from nartk.registry import MOST_SAMPLES, option, register_decoder
 
 _Drawn = tuple[list[int], IntArray, FloatArray]  # a path, and the words behind vertex 0 with their scores
 _EDGE, _WORD = 0, 1  # what a random number is for
@@ -60,7 +60,9 @@ class DagSample(PairOptions, Native):
         1.0, "draw from the likeliest words that together have this probability", low=0, high=1
     )
     seed: int = option(1, "another seed draws other edges and words", low=0)
-    nbest: int = option(1, "outputs drawn for a sentence, given back likeliest first", low=1, high=WIDEST)
+    nbest: int = option(
+        1, "outputs drawn for a sentence, given back likeliest first", low=1, high=MOST_SAMPLES
+    )
     merge_repeats: bool = option(False, "output equal words that follow each other as one")
 
     def __post_init__(self) -> None:

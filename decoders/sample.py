@@ -21,7 +21,7 @@ from nartk.errors import StrategyMismatchError, UsageError
 from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import PhaseSeconds, Request, Result, added
 from nartk.passes import PassScorer
-from nartk.registry import DRAFTERS, WIDEST, named_protocols, option, register_decoder, speaks
+from nartk.registry import DRAFTERS, MOST_SAMPLES, named_protocols, option, register_decoder, speaks
 from nartk.vocab import Vocab
 
 _MAX_DRAFT = 10
@@ -50,7 +50,9 @@ class Sampling(Constrained, DraftAndVerify):
         high=1,
     )
     seed: int = option(1, "another seed draws other words", low=0)
-    nbest: int = option(1, "outputs drawn for a sentence, given back likeliest first", low=1, high=WIDEST)
+    nbest: int = option(
+        1, "outputs drawn for a sentence, given back likeliest first", low=1, high=MOST_SAMPLES
+    )
 
     def choice(self, vocab: Vocab, *, are_forcing: bool) -> RowConstraints:
         return self.draws(self.constraints(vocab), vocab.eos, are_forcing=are_forcing)

@@ -27,7 +27,8 @@ T = TypeVar("T", bound=type)
 T_Scorer = TypeVar("T_Scorer")
 
 
-WIDEST = 1000  # hypotheses, samples or candidates that an option may ask for: memory grows with them
+# What options may ask for at most, as memory grows with it: hypotheses or candidates, and samples.
+WIDEST, MOST_SAMPLES = 1000, 10_000
 
 
 def option(
