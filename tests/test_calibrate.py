@@ -549,7 +549,7 @@ def test_what_is_chosen_is_the_default_of_nartk_decode(
 
     (stored,) = calibration.read_calibrations(model)
     assert stored.thresholds == {"fallback": 0.2, "rollback": 0.5, "max_draft": 10}
-    assert stored.options == {"distance": "cross-entropy"}
+    assert stored.options == {"distance": "cross-entropy", "keep_best": True}
     assert stored.model == before == nartk.load(model).checkpoint.fingerprint
     assert stored.evidence["speed"] == by_rollback[0.5]["speed"]
 
@@ -691,7 +691,7 @@ def test_an_earlier_calibration_is_not_used(folders: Path, model: Path, tmp_path
     )
     assert calibrate(folders, model, "--max-drop", "0.1", *GRID, "--quiet") == 0
     (stored,) = calibration.read_calibrations(model)
-    assert stored.options == {"distance": "cross-entropy"}
+    assert stored.options == {"distance": "cross-entropy", "keep_best": True}
 
 
 def test_the_command_goes_on_with_what_was_decoded(

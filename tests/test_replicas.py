@@ -245,7 +245,7 @@ def test_memory_that_lacks_for_one_sentence_is_an_error(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"replicas": 0}, "--replicas is 0, below 1. Fix: give at least 1"),
+        ({"replicas": 0}, "--replicas is 0. Fix: give 1 to 1024"),
         ({"replicas": 2, "threads": 2}, "--threads 2 with --replicas 2, each of which has one thread"),
     ],
 )
