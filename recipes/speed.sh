@@ -138,11 +138,12 @@ students() {
 drafts() {
   local d count list=greedy all= name small=mt/small.distilled/model
   for name in ctc-glat dag blockwise; do
-    [ ! -e "mt/$name.distilled/model/config.json" ] || list+=",gad:drafter=mt/$name.distilled/model"
+    [ ! -e "mt/$name.distilled/model/config.json" ] ||
+      for d in gad gad:adaptive=0:block_size=5; do list+=",$d:drafter=mt/$name.distilled/model"; done
   done
-  [[ $list != */dag.* ]] || list+=",gad:tree=8:drafter=mt/dag.distilled/model"
+  [[ $list != */dag.* ]] || list+=",gad:adaptive=0:tree=8:drafter=mt/dag.distilled/model"
   [ ! -e $small/config.json ] || all=,bild:drafter=$small,bild:fallback=0.1:rollback=8:max_draft=30:drafter=$small
-  list+="${all:+,speculative:drafter=$small}$all,recycling,ngram"
+  list+="${all:+,speculative:drafter=$small,speculative:adaptive=0:drafter=$small}$all,recycling,ngram"
   for d in 128:3:150 256:6:60 512:6:24 1024:6:10; do
     IFS=: read -r d layers count <<<"$d"
     [ -z "$quick" ] || d=$((d / 4)) layers=2
