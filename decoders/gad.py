@@ -72,9 +72,9 @@ class GeneralizedAggressive(ParallelDrafts, AdaptiveDrafts):
         small = self.auxiliary["drafter"]
         return declared_for(small)(block_size=self.block_size, tree=self.tree).make_drafter(small)
 
-    def draft_length(self) -> DraftLength | None:
+    def draft_length(self, passes: float = 0.0) -> DraftLength | None:
         # What is nearly the best is accepted only where it is drafted.
-        return AdaptiveDrafts.draft_length(self) if self.beta == 1 else None
+        return AdaptiveDrafts.draft_length(self, passes) if self.beta == 1 else None
 
     def acceptance(self) -> Acceptance:
         return ArgmaxAcceptance() if self.beta == 1 else NearlyBest(self.beta, self.tau)

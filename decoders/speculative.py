@@ -79,9 +79,9 @@ class Speculative(SmallModelDrafts, AdaptiveDrafts, Sampling):
             return SmallModel(small, self.block_size, PickBest())
         return SmallModel(small, self.block_size, PickDrawn(self._draws(_DRAFTS)))
 
-    def draft_length(self) -> DraftLength | None:
+    def draft_length(self, passes: float = 0.0) -> DraftLength | None:
         # What is drawn depends on how long a draft was.
-        return AdaptiveDrafts.draft_length(self) if self.temperature == 0 else None
+        return AdaptiveDrafts.draft_length(self, passes) if self.temperature == 0 else None
 
     def acceptance(self) -> Acceptance:
         if self.temperature == 0:

@@ -20,8 +20,9 @@ Floats = npt.NDArray[np.float64]
 LONGEST = 64  # tokens of a draft
 _LENGTHS = np.array([1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, LONGEST])  # that are compared
 _PAYS = 1.03  # times greedy search's speed that drafts must promise
-_SHARE = 0.01  # of greedy search's time that drafts may lose
-_GRANT = 1.0  # greedy passes that the first drafts may lose
+_SHARE = 0.009  # of greedy search's time that drafts may lose
+_GRANT = 1.0  # greedy passes that the first drafts may lose at least
+_AHEAD = 0.004  # of the greedy passes that a run will take: what the first drafts may lose of a long one
 _SAVED = 16.0  # greedy passes that may be lost at most, however much was gained before
 _BASE = 3  # passes without drafts before the first one with: they are timed
 _REMEASURED = 64  # passes with drafts after which one without is timed again, at most
@@ -121,18 +122,22 @@ def expected(reached: npt.NDArray[Any], asked: npt.NDArray[Any], *, weight: floa
 class DraftLength:
     """Decides before each pass of a run what is drafted, and learns from the pass.
 
-    Whatever drafts do, a run loses a share `_SHARE` of greedy search's time, and once `_GRANT` of its passes:
-    a budget of seconds is paid this share and what drafts gain, and charged what they lose; nothing is
-    drafted that may lose more than is left of it. Where nothing pays, nothing is drafted for a while, the
-    longer the more often that was so.
+    Whatever drafts do, a run loses a share `_SHARE` of greedy search's time, and once `_AHEAD` of its passes
+    or `_GRANT` passes: a budget of seconds is paid these and what drafts gain, and charged what they lose;
+    nothing is drafted that may lose more than is left of it. Where nothing pays, nothing is drafted for a
+    while, the longer the more often that was so.
+
+    Args:
+        passes: About how many passes greedy search would take for the run.
 
     Attributes:
         budget: Seconds that may be lost.
         idle: Passes that come without drafts, before `next` is to be asked again.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, passes: float = 0.0) -> None:
         self.budget, self.idle = 0.0, 0
+        self._granted = min(max(_AHEAD * passes, _GRANT), _SAVED)  # greedy passes
         self._greedy, self._drafting = Costs(), Costs()  # of passes: by rows, and by tokens
         # Of a row: source tokens, and seconds of the drafter's start.
         self._source, self._start_row = 1.0, 0.0
@@ -218,7 +223,7 @@ class DraftLength:
             rate = _FASTER if took < self._start_row else _SLOWER
             self._start_row += rate * (took - self._start_row)
         else:  # it is slow, as code and memory are cold
-            self._start_row = took = min(took, _GRANT * self._greedy.one(rows) / rows)
+            self._start_row = took = min(took, self._granted * self._greedy.one(rows) / rows)
         self.budget -= took * rows
 
     def record(self, rows: int, outcomes: Sequence[Outcome], seconds: float) -> None:
@@ -227,7 +232,7 @@ class DraftLength:
         if not outcomes:
             self.budget += _SHARE * self._greedy.add(rows, seconds)
             if self._passes == _BASE:
-                self.budget += _GRANT * self._greedy.one(rows)
+                self.budget += self._granted * self._greedy.one(rows)
             return
         self._drafts += 1
         self._few -= len(outcomes)

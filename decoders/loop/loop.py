@@ -41,8 +41,11 @@ class DraftAndVerify(Strategy):
         """What judges them."""
         return ArgmaxAcceptance()
 
-    def draft_length(self) -> DraftLength | None:
-        """What decides in a run how long drafts are; None: the drafter alone, as the output depends on it."""
+    def draft_length(self, passes: float = 0.0) -> DraftLength | None:
+        """What decides in a run of about so many passes how long drafts are.
+
+        None: the drafter alone, as the output depends on it.
+        """
         return None
 
     def constraints(self, vocab: Vocab) -> Constraints:
@@ -56,12 +59,13 @@ class DraftAndVerify(Strategy):
     def results(
         self, scorer: PassScorer, requests: Sequence[Request], batching: Batching
     ) -> Iterator[Result]:
+        tokens = sum(len(request.source) for request in requests)  # an output is as long as its source
         loop = Loop(
             scorer,
             self.make_drafter(scorer),
             self.acceptance(),
             self.choice(scorer.vocab, are_forcing=any(request.prefix for request in requests)),
-            length=self.draft_length(),
+            length=self.draft_length(tokens / batching.size),
             trace=batching.trace,
             clock=perf_counter,
         )
@@ -80,8 +84,8 @@ class AdaptiveDrafts(Constrained, DraftAndVerify):
         "same, what is drafted and the number of passes may differ from run to run",
     )
 
-    def draft_length(self) -> DraftLength | None:
-        return DraftLength() if self.adaptive else None
+    def draft_length(self, passes: float = 0.0) -> DraftLength | None:
+        return DraftLength(passes) if self.adaptive else None
 
 
 class Loop:
