@@ -95,10 +95,14 @@ def test_drafts_are_measured_at_each_size(work: Path) -> None:
     assert [row.split(" | ")[0][2:] for row in rows] == 2 * [
         "greedy",
         "gad:drafter=ctc-glat",
+        "gad:adaptive=0:block_size=5:drafter=ctc-glat",
         "gad:drafter=dag",
+        "gad:adaptive=0:block_size=5:drafter=dag",
         "gad:drafter=blockwise",
-        "gad:tree=8:drafter=dag",
+        "gad:adaptive=0:block_size=5:drafter=blockwise",
+        "gad:adaptive=0:tree=8:drafter=dag",
         f"speculative:{small}",
+        f"speculative:adaptive=0:{small}",
         f"bild:{small}",
         f"bild:fallback=0.1:rollback=8:max_draft=30:{small}",
         "recycling",
@@ -107,7 +111,7 @@ def test_drafts_are_measured_at_each_size(work: Path) -> None:
     assert (work / "results/mt/results/drafts.png").read_bytes()[:4] == b"\x89PNG"
     # Verifiers of every size output what the teacher does.
     said = {
-        tuple(engine["tokens"] for engine in cells(work, f"drafts.{size}")[0]["engines"][:6])
+        tuple(engine["tokens"] for engine in cells(work, f"drafts.{size}")[0]["engines"][:9])
         for size in (32, 64, 128, 256)
     }
     assert len(said) == 1
