@@ -42,7 +42,7 @@ class BeamStrategy(Constrained):
     draft: str = option(
         "none",
         "what a hypothesis may go on with: the source, the words that were best after the same word before, "
-        "or both: fewer passes, each of which verifies more, which costs a CPU as much as it saves",
+        "or both: fewer passes, each of which verifies more, which costs a CPU more than it saves",
         choices=tuple(DRAFTS),
     )
     max_draft: int = option(_MAX_DRAFT, "longest draft of a hypothesis, tokens", low=1)

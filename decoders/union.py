@@ -23,7 +23,12 @@ class UnionOfDrafts(AdaptiveDrafts):
         f"whose drafts are verified, the best first: some of {', '.join(of_verifier())}",
     )
     max_draft: int = option(50, "longest draft of each, tokens; 0: none", low=0)
-    nodes: int = option(96, "most tokens verified at once of all drafts, the first drafter's first", low=1)
+    nodes: int = option(
+        96,
+        "most tokens verified at once of all drafts, the first drafter's first; so many cost a CPU more than "
+        "they save",
+        low=1,
+    )
 
     def __post_init__(self) -> None:
         names, known = self.drafters.split(","), of_verifier()

@@ -128,14 +128,16 @@ def drafts(paths: Sequence[Path], quality: Path, output: Path) -> None:
     )
 
     def draw(axes: Any, dtype: str) -> None:
-        for (engine, own), series in lines.items():
+        own = [(engine, series) for (engine, type), series in lines.items() if type == dtype]
+        for number, (engine, series) in enumerate(own):
             points = [
                 (size, each["over_greedy"]["median"])
                 for size, each in zip(sizes, series, strict=True)
                 if each is not None and each["over_greedy"] is not None
             ]
-            if own == dtype and points:
-                axes.plot(*zip(*points, strict=True), marker="o", label=engine)
+            if points:  # ten colours, then again with other lines
+                style = {"marker": "ox"[number // 10 % 2], "linestyle": ("-", "--")[number // 10 % 2]}
+                axes.plot(*zip(*points, strict=True), label=engine, **style)
         axes.axhline(1.0, color="#222222", linewidth=0.8)
         axes.set_xscale("log", base=2)
         axes.set_xticks(sizes, [str(size) for size in sizes])
