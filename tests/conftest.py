@@ -51,7 +51,7 @@ def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
 def whole_drafts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drafts are as long as drafters make them, whatever the clock says; `adaptive` tests are left alone."""
     if "adaptive" not in request.keywords:
-        monkeypatch.setattr(AdaptiveDrafts, "draft_length", lambda strategy: None)
+        monkeypatch.setattr(AdaptiveDrafts, "draft_length", lambda strategy, passes=0.0: None)
 
 
 @pytest.fixture(scope="session")

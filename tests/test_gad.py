@@ -163,7 +163,7 @@ def test_p1_passes_may_go_by_without_the_drafter(kind: str) -> None:
         answers = {r.source: spoilt(rng, r.source, words) for r in requests}
         strategy = with_drafter(SCRIPTED[kind](words, answers), tree=rng.choice([0, 9]))
         length = AnyLength(rng)
-        object.__setattr__(strategy, "draft_length", lambda length=length: length)
+        object.__setattr__(strategy, "draft_length", lambda passes, length=length: length)
         found = run(strategy, scorer, requests, rng.choice(BATCHES))
         assert outputs_of(found) == plain_greedy(scorer.table, requests)
         assert sum(result.accepted for result in found) > 0
