@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nartk.architectures import architectures
 from nartk.registry import options_of, strategies
@@ -90,6 +90,16 @@ STUDENTS = (
         ),
     ),
 )
+# Settings to compare with those above: trained where --only names them.
+VARIANTS = tuple(
+    replace(base, name=f"{base.name}-{name}", title=f"{base.title}, {title}", flags=f"{base.flags} {flags}")
+    for base, name, title, flags in (
+        (STUDENTS[2], "masked", "masked input", "--decoder-input mask"),
+        (STUDENTS[5], "8", "8 vertices", "--upsample-scale 8"),
+        (STUDENTS[5], "masked", "masked input", "--decoder-input mask"),
+        (STUDENTS[5], "masked-8", "masked input, 8 vertices", "--decoder-input mask --upsample-scale 8"),
+    )
+)
 # What drafts for the teacher, and is of no use but for it: it learns from what the teacher says.
 DRAFTERS = (
     System(
@@ -124,11 +134,11 @@ def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
 
 
 def describe(
-    updates: int, *, only: set[str], systems: Iterable[System] = (TEACHER, *STUDENTS, *DRAFTERS)
+    updates: int, *, only: set[str], systems: Iterable[System] = (TEACHER, *STUDENTS, *VARIANTS, *DRAFTERS)
 ) -> Iterator[tuple[str, str, str, str]]:
     """What `systems.py` prints."""
     for system in systems:
-        if only and system is not TEACHER and system.name not in only:
+        if system is not TEACHER and (system.name not in only if only else system in VARIANTS):
             continue
         reason = why_missing(system)
         if reason is not None:
@@ -151,7 +161,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="these students alone, with commas")
     args = parser.parse_args()
     only = {name for name in args.only.split(",") if name}
-    names = [system.name for system in (*STUDENTS, *DRAFTERS)]
+    names = [system.name for system in (*STUDENTS, *VARIANTS, *DRAFTERS)]
     unknown = only - set(names)
     if unknown:
         parser.error(f"no system {', '.join(sorted(unknown))}: choose from {', '.join(names)}")

@@ -16,9 +16,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from systems import DRAFTERS, STUDENTS, TEACHER
+from systems import DRAFTERS, STUDENTS, TEACHER, VARIANTS
 
-TITLES = {system.name: system.title for system in (TEACHER, *STUDENTS, *DRAFTERS)}
+TITLES = {system.name: system.title for system in (TEACHER, *STUDENTS, *VARIANTS, *DRAFTERS)}
 DATA_OF = {"teacher": ("raw",), **dict.fromkeys((system.name for system in DRAFTERS), ("distilled",))}
 COLUMNS = (
     "system",
