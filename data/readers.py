@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from nartk.errors import InputEncodingError, InputFormatError, InputTooLongError, NartkError
+from nartk.errors import (
+    InputEncodingError,
+    InputFormatError,
+    InputTooLongError,
+    NartkError,
+    named,
+    require_text,
+)
 
 SUFFIXES = {".txt": "txt", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".m2": "m2"}
 FORMATS = ("txt", "tsv", "jsonl", "m2")
@@ -122,20 +129,15 @@ def _decode(raw: bytes) -> str:
             f"byte {error.start + 1} of the line, {raw[error.start]:#x}, is not UTF-8",
             fix="convert the input to UTF-8",
         ) from None
-    _refuse_nul(text)
+    require_text(text)
     return text
-
-
-def _refuse_nul(text: str) -> None:
-    if "\0" in text:
-        raise InputEncodingError("the line holds a NUL character", fix="take it out")
 
 
 def _parse_m2(line: str) -> str:
     if line != "S" and not line.startswith("S "):
         raise InputFormatError(
             f"a line starts with 'S ' or 'A ' or is empty, but this one is {line[:40]!r}",
-            fix="give a file in M2 format, or name another --format",
+            fix=f"give a file in M2 format, or name another {named('format')}",
         )
     return line[2:]
 
@@ -182,7 +184,8 @@ def _pick(values: dict[str, Any], fields: Fields) -> tuple[str, str, tuple[str, 
     key = next((key for key in keys if key in values), None)
     if key is None:
         raise InputFormatError(
-            f"no key {' or '.join(map(repr, keys))}", fix="add it, or name the key that holds it with --key"
+            f"no key {' or '.join(map(repr, keys))}",
+            fix=f"add it, or name the key that holds it with {named('key')}",
         )
     drafts = [] if fields.draft_key is None else values.get(fields.draft_key, [])
     if not isinstance(drafts, list):
@@ -191,11 +194,5 @@ def _pick(values: dict[str, Any], fields: Fields) -> tuple[str, str, tuple[str, 
     for name, text in [*texts, *((fields.draft_key, draft) for draft in drafts)]:
         if not isinstance(text, str):
             raise InputFormatError(f"{name!r} is {str(text)[:40]!r}, not a string", fix=_example(fields))
-        _refuse_nul(text)
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError:
-            raise InputEncodingError(
-                f"{name!r} holds half of a surrogate pair", fix="write both halves"
-            ) from None
+        require_text(text, repr(name))
     return values[key], values.get("prefix", ""), tuple(drafts)

@@ -11,7 +11,7 @@ from nartk.decoders.loop.constraints import RowConstraints
 from nartk.decoders.search.beam_drafts import DRAFTS, make_beam_drafter
 from nartk.decoders.search.beam_search import BeamSearch
 from nartk.decoders.strategy import Batching
-from nartk.errors import UsageError
+from nartk.errors import UsageError, named
 from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request, Result
 from nartk.passes import PassScorer
@@ -50,12 +50,13 @@ class BeamStrategy(Constrained):
     def __post_init__(self) -> None:
         if self.nbest > self.beam_size:
             raise UsageError(
-                f"--nbest is {self.nbest}, above --beam-size {self.beam_size}", fix="raise --beam-size"
+                f"{named('nbest')} is {self.nbest}, above {named('beam_size', self.beam_size)}",
+                fix=f"raise {named('beam_size')}",
             )
         if self.draft == "none" and self.max_draft != _MAX_DRAFT:
             raise UsageError(
-                f"--max-draft is {self.max_draft}, but nothing is drafted",
-                fix="choose what with --draft: source, recycling or both",
+                f"{named('max_draft')} is {self.max_draft}, but nothing is drafted",
+                fix=f"choose what with {named('draft')}: source, recycling or both",
             )
 
     def results(

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from nartk.decoders.native import Found, Native, Output
 from nartk.decoders.rerank import require_reranker, teacher_forced
-from nartk.errors import UsageError
+from nartk.errors import UsageError, named
 from nartk.hypothesis import Request
 from nartk.parallel import Canvas, CanvasScorer, always_banned
 from nartk.passes import FloatArray, IntArray, Want
@@ -87,12 +87,13 @@ class CanvasStrategy(Native):
     def __post_init__(self) -> None:
         if self.nbest > self.length_beam:
             raise UsageError(
-                f"--nbest is {self.nbest}, above --length-beam {self.length_beam}", fix="raise --length-beam"
+                f"{named('nbest')} is {self.nbest}, above {named('length_beam', self.length_beam)}",
+                fix=f"raise {named('length_beam')}",
             )
 
     def check_auxiliary(self) -> None:
         if "rerank" in self.auxiliary:
-            require_reranker(self.auxiliary["rerank"], "--rerank")
+            require_reranker(self.auxiliary["rerank"], "rerank")
 
     def write(self, scorer: CanvasScorer, drafts: Sequence[Draft]) -> None:
         """Fills the canvases."""

@@ -10,7 +10,7 @@ from nartk.decoders.ctc_greedy import require_blank, silent_words
 from nartk.decoders.graphs.ctc_prefixes import Frames, PrefixSearch
 from nartk.decoders.graphs.ngram_lm import load_ngram
 from nartk.decoders.native import Found, Native, Output
-from nartk.errors import UsageError
+from nartk.errors import UsageError, named
 from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request
 from nartk.parallel import FrameScorer, always_banned
@@ -42,7 +42,8 @@ class CtcBeam(Native):
     def __post_init__(self) -> None:
         if self.nbest > self.beam_size:
             raise UsageError(
-                f"--nbest is {self.nbest}, above --beam-size {self.beam_size}", fix="raise --beam-size"
+                f"{named('nbest')} is {self.nbest}, above {named('beam_size', self.beam_size)}",
+                fix=f"raise {named('beam_size')}",
             )
 
     def search(self, scorer: FrameScorer, memory: IntArray, requests: Sequence[Request]) -> list[Found]:

@@ -15,7 +15,7 @@ from nartk.decoders.graphs.pairs import PairOptions
 from nartk.decoders.graphs.trace import trace_graph
 from nartk.decoders.loop.draws import uniform
 from nartk.decoders.native import Found, Native
-from nartk.errors import UsageError
+from nartk.errors import UsageError, named
 from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request
 from nartk.parallel import Graphs, GraphScorer, always_banned
@@ -69,14 +69,16 @@ class DagSample(PairOptions, Native):
         of_words = (self.temperature, self.top_k, self.top_p) != (1.0, 0, 1.0)
         if self.decode_top_cand_n and of_words:
             raise UsageError(
-                "`temperature`, `top_k` and `top_p` are of words, and `decode_top_cand_n` "
-                f"{self.decode_top_cand_n} draws pairs of edge and word",
-                fix="--decode-top-cand-n 0, or --link-temperature and --decode-top-p",
+                f"{named('temperature')}, {named('top_k')} and {named('top_p')} are of words, and "
+                f"{named('decode_top_cand_n', self.decode_top_cand_n)} draws pairs of edge and word",
+                fix=f"use {named('decode_top_cand_n', 0)}, or {named('link_temperature')} and "
+                f"{named('decode_top_p')}",
             )
         if not self.decode_top_cand_n and (self.avoids_repeats or self.decode_beta != 1.0):
             raise UsageError(
-                "`decode_beta` and n-grams that may not be repeated need pairs, `decode_top_cand_n` is 0",
-                fix="--decode-top-cand-n 5",
+                f"{named('decode_beta')} and n-grams that may not be repeated need pairs, "
+                f"{named('decode_top_cand_n')} is 0",
+                fix=f"use {named('decode_top_cand_n', 5)}",
             )
 
     def search(self, scorer: GraphScorer, memory: IntArray, requests: Sequence[Request]) -> list[Found]:

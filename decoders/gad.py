@@ -12,7 +12,7 @@ from nartk.decoders.loop.drafter import Drafter
 from nartk.decoders.loop.length import DraftLength
 from nartk.decoders.loop.loop import AdaptiveDrafts
 from nartk.decoders.loop.rows import Row
-from nartk.errors import StrategyMismatchError, UsageError
+from nartk.errors import StrategyMismatchError, UsageError, named
 from nartk.guarantee import Guarantee, Promise
 from nartk.passes import PassScorer, Want
 from nartk.registry import option, register_decoder
@@ -40,15 +40,17 @@ class GeneralizedAggressive(ParallelDrafts, AdaptiveDrafts):
     def __post_init__(self) -> None:
         if self.beta == 1 and self.tau != _TAU:
             raise UsageError(
-                f"--tau is {self.tau}, but with --beta 1 only the best word is accepted", fix="raise --beta"
+                f"{named('tau')} is {self.tau}, but with {named('beta', 1)} only the best word is accepted",
+                fix=f"raise {named('beta')}",
             )
         if self.beta > 1 and self.tree:
             raise UsageError(
-                f"--tree is {self.tree}, but with --beta {self.beta} only the best draft may be accepted",
+                f"{named('tree')} is {self.tree}, but with {named('beta', self.beta)} only the best draft "
+                "may be accepted",
                 fix="leave one of them out",
             )
         if self.beta > 1:
-            self.refuse_constraints(f"with --beta {self.beta} other words than the best are accepted")
+            self.refuse_constraints(f"with {named('beta', self.beta)} other words than the best are accepted")
 
     @property
     def promised(self) -> Promise:
@@ -58,13 +60,13 @@ class GeneralizedAggressive(ParallelDrafts, AdaptiveDrafts):
         if "drafter" not in self.auxiliary:
             raise UsageError(
                 f"strategy {self.name!r} has no model to draft with",
-                fix=f"name one with --drafter, of one of these architectures: {drafting()}",
+                fix=f"name one with {named('drafter')}, of one of these architectures: {drafting()}",
             )
         scorer = self.auxiliary["drafter"]
         if isinstance(scorer, PassScorer):
             raise StrategyMismatchError(
-                "--drafter names an autoregressive model, which drafts one token at a time",
-                fix="use --strategy speculative, or name a non-autoregressive model",
+                f"{named('drafter')} names an autoregressive model, which drafts one token at a time",
+                fix=f"use {named('strategy', 'speculative')}, or name a non-autoregressive model",
             )
         declared_for(scorer)
 

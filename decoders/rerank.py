@@ -10,17 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from nartk.errors import PassError, StrategyMismatchError
+from nartk.errors import PassError, StrategyMismatchError, named
 from nartk.passes import ROOT, FloatArray, Pass, PassScorer, Source, Want
 
 _MOST = 1024  # tokens of a pass, unless one output has more
 
 
-def require_reranker(scorer: Any, flag: str) -> None:
+def require_reranker(scorer: Any, option: str) -> None:
     """Refuses a model that cannot score a given output, before anything is decoded."""
     if not isinstance(scorer, PassScorer):
         raise StrategyMismatchError(
-            f"{flag} needs a PassScorer, the model it names is none", fix="name an autoregressive model"
+            f"{named(option)} needs a PassScorer, the model it names is none",
+            fix="name an autoregressive model",
         )
 
 

@@ -17,7 +17,7 @@ from nartk.decoders.loop.drafter import Drafter, of_verifier
 from nartk.decoders.loop.draws import RowDraws
 from nartk.decoders.loop.loop import DraftAndVerify
 from nartk.decoders.strategy import Batching
-from nartk.errors import StrategyMismatchError, UsageError
+from nartk.errors import StrategyMismatchError, UsageError, named
 from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import PhaseSeconds, Request, Result, added
 from nartk.passes import PassScorer
@@ -99,12 +99,12 @@ class Sample(Sampling):
     def __post_init__(self) -> None:
         if self.draft == NONE and self.max_draft != _MAX_DRAFT:
             raise UsageError(
-                f"--max-draft is {self.max_draft}, but nothing is drafted",
-                fix="choose what with --draft: source or ngram",
+                f"{named('max_draft')} is {self.max_draft}, but nothing is drafted",
+                fix=f"choose what with {named('draft')}: source or ngram",
             )
         if self.draft != NONE and self.draft not in of_verifier():
             raise UsageError(
-                f"--draft is {self.draft!r}", fix=f"choose from {', '.join([NONE, *of_verifier()])}"
+                f"{named('draft')} is {self.draft!r}", fix=f"choose from {', '.join([NONE, *of_verifier()])}"
             )
 
     def make_drafter(self, scorer: PassScorer) -> Drafter | None:
@@ -113,7 +113,7 @@ class Sample(Sampling):
         declared: Any = DRAFTERS.find(self.draft)
         if not speaks(declared, scorer):
             raise StrategyMismatchError(
-                f"--draft {self.draft} needs a {named_protocols(declared)}, this model is none",
+                f"{named('draft', self.draft)} needs a {named_protocols(declared)}, this model is none",
                 fix="leave it out",
             )
         own = {"max_draft": self.max_draft} if "max_draft" in DRAFTERS.options(self.draft) else {}

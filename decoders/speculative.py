@@ -26,7 +26,7 @@ from nartk.decoders.loop.length import DraftLength
 from nartk.decoders.loop.loop import AdaptiveDrafts, DraftAndVerify
 from nartk.decoders.loop.rows import Row
 from nartk.decoders.sample import Sampling
-from nartk.errors import UsageError
+from nartk.errors import UsageError, named
 from nartk.guarantee import Promise
 from nartk.passes import FloatArray, PassScorer, Scores, Want
 from nartk.reading import by_inversion
@@ -52,7 +52,7 @@ class Speculative(SmallModelDrafts, AdaptiveDrafts, Sampling):
     def __post_init__(self) -> None:
         if 0 < self.temperature < _LEAST:
             raise UsageError(
-                f"--temperature of {self.name!r} is {self.temperature}",
+                f"{named('temperature')} of {self.name!r} is {self.temperature}",
                 fix=f"give 0 for greedy search, or at least {_LEAST}",
             )
         if self.temperature == 0:
@@ -60,11 +60,13 @@ class Speculative(SmallModelDrafts, AdaptiveDrafts, Sampling):
                 value = getattr(self, key)
                 if value != nothing:
                     raise UsageError(
-                        f"--{key.replace('_', '-')} is {value}, but at --temperature 0 nothing is drawn",
-                        fix="give a --temperature above 0, or leave it out",
+                        f"{named(key)} is {value}, but at {named('temperature', 0)} nothing is drawn",
+                        fix=f"give a {named('temperature')} above 0, or leave it out",
                     )
         else:
-            self.refuse_constraints(f"at --temperature {self.temperature} drafts are accepted by chance")
+            self.refuse_constraints(
+                f"at {named('temperature', self.temperature)} drafts are accepted by chance"
+            )
 
     @property
     def promised(self) -> Promise:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from nartk.decoders.drafters.union import Union
 from nartk.decoders.loop.drafter import of_verifier
 from nartk.decoders.loop.loop import AdaptiveDrafts
-from nartk.errors import UsageError
+from nartk.errors import UsageError, named
 from nartk.passes import CopiesSource, PassScorer
 from nartk.registry import DRAFTERS, option, register_decoder
 
@@ -34,7 +34,7 @@ class UnionOfDrafts(AdaptiveDrafts):
         names, known = self.drafters.split(","), of_verifier()
         if len({*names} & {*known}) < len(names):
             raise UsageError(
-                f"--drafters is {self.drafters!r}", fix=f"name some of {','.join(known)}, each once"
+                f"{named('drafters')} is {self.drafters!r}", fix=f"name some of {','.join(known)}, each once"
             )
 
     def make_drafter(self, scorer: Any) -> Union:

@@ -350,7 +350,7 @@ def require_storable(folder: Path) -> None:
     except OSError as error:
         raise OutputError(
             f"cannot write: {error.strerror}",
-            fix="make the model's folder writable, or add --dry-run and keep the choice with --json",
+            fix="make the model's folder writable, or keep it by nartk-calibrate --dry-run --json FILE",
             where=str(folder / FILE),
         ) from error
 

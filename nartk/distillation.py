@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from nartk.errors import UsageError
+from nartk.errors import UsageError, named
 
 _LONGEST_NGRAM = 4  # tokens of a repeated piece of text that `longest_run` looks for
 
@@ -48,9 +48,8 @@ class Filters:
         for item in fields(self):
             value, high = getattr(self, item.name), item.metadata["high"]
             if not value >= 0 or (high is not None and value > high):
-                flag = "--" + item.name.replace("_", "-")
                 bounds = "0 or more" if high is None else f"a value between 0 and {high}"
-                raise UsageError(f"{flag} is {value}", fix=f"give {bounds}")
+                raise UsageError(f"{named(item.name)} is {value}", fix=f"give {bounds}")
 
     def reason(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 WITHOUT_TORCH = "pip install 'nartk[torch]'"
 
@@ -21,6 +22,30 @@ EXIT_OUTPUT = 6  # output cannot be written
 EXIT_MEMORY = 7  # out of memory even at batch 1
 EXIT_SIGINT = 130
 EXIT_SIGTERM = 143
+
+_AS_FLAGS = ContextVar("_AS_FLAGS", default=False)
+
+
+@contextmanager
+def naming_flags() -> Iterator[None]:
+    """Makes messages name options as flags, as a command's user writes them."""
+    token = _AS_FLAGS.set(True)
+    try:
+        yield
+    finally:
+        _AS_FLAGS.reset(token)
+
+
+def named(option: str, *value: object) -> str:
+    """An option, perhaps with a value, as the user writes it, for messages.
+
+    In Python ``batch_size``, ``dtype='int8'`` and ``truncate=True``; within `naming_flags` ``--batch-size``,
+    ``--dtype int8`` and ``--truncate``.
+    """
+    if not _AS_FLAGS.get():
+        return "=".join([option, *map(repr, value)])
+    flag = "--" + option.replace("_", "-")
+    return " ".join([flag, *(str(each) for each in value if each is not True)])
 
 
 class NartkError(Exception):
@@ -53,7 +78,7 @@ class NartkError(Exception):
 
 
 class UsageError(NartkError):
-    """A flag is missing, unknown, or holds a value out of its bounds."""
+    """An option is missing, unknown, or holds a value out of its bounds."""
 
     code, exit_code = "E101", EXIT_USAGE
 
@@ -135,8 +160,18 @@ class InputEncodingError(NartkError):
     code, exit_code = "E202", EXIT_SOME_FAILED
 
 
+def require_text(text: str, what: str = "the line") -> None:
+    """Raises InputEncodingError where text holds what UTF-8 or a file of lines cannot."""
+    if "\0" in text:
+        raise InputEncodingError(f"{what} holds a NUL character", fix="take it out")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InputEncodingError(f"{what} holds half of a surrogate pair", fix="write both halves") from None
+
+
 class InputTooLongError(NartkError):
-    """A line has more tokens than the model or ``--max-source-len`` allows."""
+    """A line has more tokens than the model reads."""
 
     code, exit_code = "E203", EXIT_SOME_FAILED
 

@@ -8,7 +8,10 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nartk.errors import NartkError
     from nartk.passes import Source
+
+WINDOW = 4096  # sentences read ahead and sorted by length: memory does not grow with the input
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,10 @@ class Hypothesis:
         positional_scores: The model's log-probability of each token, natural logarithm; None where the
             strategy has none.
         trace: A TokenTrace for each token, where a trace was asked for.
-        text: The tokens as a line of text; the pipeline fills it in.
+        text: The tokens as a line of text; the pipeline fills it in, as what follows.
+        pieces: The dictionary's word or piece of a word for each token.
+        alternatives: The hypotheses ranked after it, best first, where `Model.decode` gives the best alone.
+        error: Why the line could not be decoded; then there are no tokens.
     """
 
     tokens: tuple[int, ...]
@@ -67,6 +73,9 @@ class Hypothesis:
     positional_scores: tuple[float, ...] | None = None
     trace: tuple[TokenTrace, ...] | None = None
     text: str = ""
+    pieces: tuple[str, ...] = ()
+    alternatives: tuple[Hypothesis, ...] = ()
+    error: NartkError | None = None
 
 
 @dataclass(frozen=True)

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import math
 import os
+import reprlib
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from nartk import __version__
 from nartk.architectures import architecture
 from nartk.checkpoint import Checkpoint, load_checkpoint, read_config
 from nartk.errors import (
     WITHOUT_TORCH,
+    InputEncodingError,
     InputFileError,
     InputFormatError,
     InputTooLongError,
@@ -28,9 +31,11 @@ from nartk.errors import (
     StrategyMismatchError,
     SwappedModelsError,
     UsageError,
+    named,
+    require_text,
     requiring_torch,
 )
-from nartk.hypothesis import DecodeStats, Hypothesis, Request, Result, added
+from nartk.hypothesis import WINDOW, DecodeStats, Hypothesis, Request, Result, added
 from nartk.passes import Source
 from nartk.registry import (
     make_strategy,
@@ -51,7 +56,8 @@ WITHOUT_BOTH = f"{WITHOUT_TORCH}, or install nartk with its engine, from a wheel
 MOST_THREADS = 1024
 KEPT = 4  # other models that a model keeps loaded, those used last
 _UNQUANTIZED = "name the model that it was made of"
-Drafts: TypeAlias = Sequence[str | Sequence[str]]  # of each line one or several
+Drafts: TypeAlias = Iterable[str | Iterable[str]]  # of each line one or several
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,11 @@ class Run:
     errors: dict[int, NartkError]
     stats: DecodeStats
     signature: str
+
+    @property
+    def best(self) -> list[Hypothesis]:
+        """Per line what `Model.decode` gives: the best hypothesis, with its `alternatives` or its `error`."""
+        return [_best(self.errors.get(index, found)) for index, found in enumerate(self.hypotheses)]
 
 
 class Model:
@@ -268,79 +279,150 @@ class Model:
 
     def decode(
         self,
-        lines: Sequence[str],
+        lines: Iterable[str],
         strategy: str = "greedy",
         *,
         batch_size: int = 32,
+        max_tokens: int | None = None,
+        prefixes: Iterable[str] | None = None,
         drafts: Drafts | None = None,
+        truncate: bool = False,
         trace: bool = False,
         **options: Any,
     ) -> list[Hypothesis]:
-        """The best hypothesis of each line.
+        """The best hypothesis of each line, with the further ones, if any, as its `alternatives`.
+
+        A line that cannot be decoded gives an empty hypothesis with its `error`, and a warning.
 
         Args:
             lines: Any text, one sentence each; an empty line gives an empty hypothesis.
             strategy: A name of `nartk.strategies()`.
             batch_size: Most sentences at a time.
+            max_tokens: Most source tokens at a time, padding included.
+            prefixes: What each line's output must begin with.
             drafts: What each line's output may be, for the strategies that read drafts.
+            truncate: Whether lines too long for the model are cut, instead of refused.
             trace: Whether hypotheses say where each token came from.
-            options: Of the strategy, such as ``max_len=100``.
+            options: Of the strategy, such as ``max_len=100``, or for 5 hypotheses a line of beam search
+                ``beam_size=5, nbest=5``.
 
         Raises:
-            NartkError: An option is unknown or out of bounds, or a line cannot be decoded.
+            UsageError: An option is unknown or out of bounds, or `lines` are no strings.
+            NartkError: As `strategy` and `stream` raise.
         """
-        run = self.run(lines, strategy, options, batch_size=batch_size, drafts=drafts, trace=trace)
-        for index in sorted(run.errors):
-            error = run.errors[index]
-            error.where = f"line {index + 1}"
-            raise error
-        return [hypotheses[0] for hypotheses in run.hypotheses]
-
-    def run(
-        self,
-        lines: Sequence[str],
-        strategy: str = "greedy",
-        options: Mapping[str, Any] | None = None,
-        *,
-        batch_size: int = 32,
-        max_tokens: int | None = None,
-        prefixes: Sequence[str] | None = None,
-        drafts: Drafts | None = None,
-        truncate: bool = False,
-        trace: bool = False,
-    ) -> Run:
-        """As `decode`, with n-best lists, statistics and per-line errors instead of raising them."""
-        made = self.strategy(strategy, {} if options is None else options)
-        found: list[tuple[Hypothesis, ...]] = [()] * len(lines)
-        errors: dict[int, NartkError] = {}
-        finished: list[Result] = []
-        start = time.perf_counter()
-        for index, outcome in self.stream(
+        run = self.run(
             lines,
-            made,
+            strategy,
+            options,
             batch_size=batch_size,
             max_tokens=max_tokens,
             prefixes=prefixes,
             drafts=drafts,
             truncate=truncate,
             trace=trace,
-        ):
-            if isinstance(outcome, NartkError):
-                errors[index] = outcome
-            else:
-                found[index] = outcome.hypotheses
-                finished.append(outcome)
-        stats = summarize(finished, time.perf_counter() - start)
-        return Run(found, errors, stats, self.signature(made))
+        )
+        for index in sorted(run.errors):
+            warnings.warn(str(run.errors[index]), stacklevel=2)
+        return run.best
+
+    def iterate(
+        self,
+        lines: Iterable[str],
+        strategy: str = "greedy",
+        *,
+        batch_size: int = 32,
+        max_tokens: int | None = None,
+        truncate: bool = False,
+        trace: bool = False,
+        window: int = WINDOW,
+        **options: Any,
+    ) -> Iterator[Hypothesis]:
+        """Yields what `decode` gives, in the order of the lines, as they are decoded.
+
+        Args:
+            lines: Any number of them: a list, an open file, a generator. Memory does not grow with it.
+            window: Lines read ahead and sorted by length; 1: each is decoded before the next is read.
+
+        Raises:
+            NartkError: As `decode`.
+        """
+        if window < 1:
+            raise UsageError(f"{named('window')} is {window}", fix="give at least 1")
+        made = self.strategy(strategy, options)
+
+        rest = _several("lines", lines)
+
+        def decoded() -> Iterator[Hypothesis]:
+            index = 0
+            while ahead := [*islice(rest, window)]:
+                for outcome in in_order(
+                    self.stream(
+                        ahead,
+                        made,
+                        batch_size=batch_size,
+                        max_tokens=max_tokens,
+                        truncate=truncate,
+                        trace=trace,
+                        first=index,
+                    )
+                ):
+                    index += 1
+                    if isinstance(outcome, NartkError):
+                        outcome.where = f"line {index}"
+                        warnings.warn(str(outcome), stacklevel=2)
+                    yield _best(outcome if isinstance(outcome, NartkError) else outcome.hypotheses)
+
+        return decoded()
+
+    def run(
+        self,
+        lines: Iterable[str],
+        strategy: str = "greedy",
+        options: Mapping[str, Any] | None = None,
+        *,
+        batch_size: int = 32,
+        max_tokens: int | None = None,
+        prefixes: Iterable[str] | None = None,
+        drafts: Drafts | None = None,
+        truncate: bool = False,
+        trace: bool = False,
+    ) -> Run:
+        """As `decode`, with statistics and the signature, and without warnings."""
+        made = self.strategy(strategy, {} if options is None else options)
+        start = time.perf_counter()
+        outcomes = [
+            *in_order(
+                self.stream(
+                    lines,
+                    made,
+                    batch_size=batch_size,
+                    max_tokens=max_tokens,
+                    prefixes=prefixes,
+                    drafts=drafts,
+                    truncate=truncate,
+                    trace=trace,
+                )
+            )
+        ]
+        seconds = time.perf_counter() - start
+        errors = {i: each for i, each in enumerate(outcomes) if isinstance(each, NartkError)}
+        for index, error in errors.items():
+            error.where = f"line {index + 1}"
+        return Run(
+            [() if isinstance(each, NartkError) else each.hypotheses for each in outcomes],
+            errors,
+            summarize([each for each in outcomes if isinstance(each, Result)], seconds),
+            self.signature(made),
+        )
 
     def stream(
         self,
-        lines: Sequence[str],
+        lines: Iterable[str],
         strategy: Any,
         *,
         batch_size: int = 32,
         max_tokens: int | None = None,
-        prefixes: Sequence[str] | None = None,
+        prefixes: Iterable[str] | None = None,
         drafts: Drafts | None = None,
         truncate: bool = False,
         trace: bool = False,
@@ -348,51 +430,76 @@ class Model:
     ) -> Iterator[tuple[int, Result | NartkError]]:
         """Yields (line index, result or error) as sentences finish, hypotheses with their text.
 
-        Where memory runs out, the batch is halved and the unfinished sentences start again.
+        `in_order` puts them in the order of the lines. Where memory runs out, the batch is halved and the
+        unfinished sentences start again.
 
         Args:
+            strategy: As the method `strategy` makes it.
             prefixes: What each line's output must begin with.
             drafts: What each line's output may be.
             first: How many lines came before these: sampling draws a line's numbers by its place among all.
 
         Raises:
-            UsageError: Drafts are given to a strategy that reads none.
-            LengthMismatchError: There are drafts for more or fewer lines.
+            UsageError: Drafts are given to a strategy that reads none, or what should be strings is not.
+            LengthMismatchError: There are drafts or prefixes for more or fewer lines.
             OutOfMemoryError: Memory runs out with a single sentence.
         """
-        if batch_size < 1:
-            raise UsageError(f"--batch-size is {batch_size}", fix="give at least 1")
-        if max_tokens is not None and max_tokens < 1:
-            raise UsageError(f"--max-tokens is {max_tokens}", fix="give at least 1")
+        for name, most in (("batch_size", batch_size), ("max_tokens", max_tokens)):
+            if most is not None and most < 1:
+                raise UsageError(f"{named(name)} is {most}", fix="give at least 1")
+        texts = _strings("lines", lines, first)
+        forced = [""] * len(texts) if prefixes is None else _strings("prefixes", prefixes)
+        given: list[list[str]] = [[] for _ in texts]
         if drafts is not None:
             require_drafts_reader(strategy)
-            if len(drafts) != len(lines):
+            given = [
+                _strings(f"drafts[{index}]", [each] if isinstance(each, str) else each)
+                for index, each in enumerate(_several("drafts", drafts))
+            ]
+        for name, found in (("drafts", given), ("prefixes", forced)):
+            if len(found) != len(texts):
                 raise LengthMismatchError(
-                    f"drafts for {len(drafts)} lines, but there are {len(lines)}",
-                    fix="give an empty draft where a line has none",
+                    f"{name} for {len(found)} lines, but there are {len(texts)}",
+                    fix="give an empty one where a line has none",
                 )
+        return self._stream(
+            [*zip(texts, forced, given, strict=True)],
+            strategy,
+            truncate=truncate,
+            first=first,
+            batch_size=batch_size,
+            max_tokens=max_tokens,
+            trace=trace,
+        )
+
+    def _stream(
+        self,
+        lines: Sequence[tuple[str, str, Sequence[str]]],
+        strategy: Any,
+        *,
+        truncate: bool,
+        first: int,
+        batch_size: int,
+        **settings: Any,
+    ) -> Iterator[tuple[int, Result | NartkError]]:
+        """What `stream` yields of lines, each with its prefix and drafts."""
         requests: dict[int, Request] = {}
-        for index, line in enumerate(lines):
+        for index, (line, prefix, drafts) in enumerate(lines):
             if not line.strip():
                 yield index, Result(index, (Hypothesis(tokens=(), score=None),))
                 continue
-            prefix = "" if prefixes is None else prefixes[index]
-            given = () if drafts is None else drafts[index]
-            given = (given,) if isinstance(given, str) else given
             try:
+                for text in (line, prefix, *drafts):
+                    require_text(text)
                 requests[index] = self.request(
-                    first + index, line, strategy, prefix=prefix, drafts=given, truncate=truncate
+                    first + index, line, strategy, prefix=prefix, drafts=drafts, truncate=truncate
                 )
-            except (InputTooLongError, InputFileError, InputFormatError) as error:
+            except (InputTooLongError, InputFileError, InputFormatError, InputEncodingError) as error:
                 yield index, error
         while requests:
             try:
                 for result in self._results(
-                    strategy,
-                    list(requests.values()),
-                    batch_size=batch_size,
-                    max_tokens=max_tokens,
-                    trace=trace,
+                    strategy, list(requests.values()), batch_size=batch_size, **settings
                 ):
                     index = result.index - first
                     del requests[index]
@@ -402,7 +509,7 @@ class Model:
                     raise
                 if batch_size == 1:
                     raise OutOfMemoryError(
-                        "memory ran out with one sentence in the batch", fix="lower --max-len"
+                        "memory ran out with one sentence in the batch", fix=f"lower {named('max_len')}"
                     ) from error
                 batch_size = max(1, batch_size // 2)
 
@@ -415,8 +522,54 @@ class Model:
 
     def _with_text(self, result: Result) -> Result:
         output = self.checkpoint.output
-        texts = (replace(each, text=output.decode(each.tokens)) for each in result.hypotheses)
-        return replace(result, hypotheses=tuple(texts))
+        words = self.checkpoint.target_vocab.to_words
+        found = (
+            replace(each, text=output.decode(each.tokens), pieces=tuple(words(each.tokens)))
+            for each in result.hypotheses
+        )
+        return replace(result, hypotheses=tuple(found))
+
+
+def in_order(outcomes: Iterable[tuple[int, T]]) -> Iterator[T]:
+    """Yields what comes with indices from 0 on in their order, each as soon as those before it are there."""
+    early: dict[int, T] = {}
+    index = 0
+    for found, outcome in outcomes:
+        early[found] = outcome
+        while index in early:
+            yield early.pop(index)
+            index += 1
+
+
+def _best(outcome: Sequence[Hypothesis] | NartkError) -> Hypothesis:
+    """The best hypothesis with the others as its alternatives; of an error, an empty one that has it."""
+    if isinstance(outcome, NartkError):
+        return Hypothesis(tokens=(), error=outcome)
+    best, *others = outcome
+    return replace(best, alternatives=tuple(others)) if others else best
+
+
+def _several(name: str, items: Iterable[T]) -> Iterator[T]:
+    """What iterates over items; one string, whose letters these would be, is a UsageError."""
+    if isinstance(items, (str, bytes)) or not isinstance(items, Iterable):
+        raise UsageError(f"{name} is {reprlib.repr(items)}, not a list of strings", fix="pass a list")
+    return iter(items)
+
+
+def _strings(name: str, items: Iterable[str], first: int = 0) -> list[str]:
+    """The items, `first` the index of the first of them, without the ends of lines that files have.
+
+    Raises:
+        UsageError: They are one string, or one of them is none.
+    """
+    found = []
+    for index, item in enumerate(_several(name, items), start=first):
+        if not isinstance(item, str):
+            raise UsageError(
+                f"{name}[{index}] is {reprlib.repr(item)}, not a string", fix="pass strings alone"
+            )
+        found.append(item.rstrip("\r\n"))
+    return found
 
 
 def summarize(results: Sequence[Result], seconds: float) -> DecodeStats:
@@ -463,13 +616,13 @@ def load(
         MissingDependencyError: What it takes is not installed.
     """
     if dtype is not None and dtype not in TYPES:
-        raise UsageError(f"--dtype is {dtype!r}", fix=f"choose from {', '.join(TYPES)}")
-    for flag, count in (("--replicas", replicas), ("--threads", threads)):
+        raise UsageError(f"{named('dtype')} is {dtype!r}", fix=f"choose from {', '.join(TYPES)}")
+    for option, count in (("replicas", replicas), ("threads", threads)):
         if count is not None and not 1 <= count <= MOST_THREADS:
-            raise UsageError(f"{flag} is {count}", fix=f"give 1 to {MOST_THREADS}")
+            raise UsageError(f"{named(option)} is {count}", fix=f"give 1 to {MOST_THREADS}")
     if replicas > 1 and threads not in (None, 1):
         raise UsageError(
-            f"--threads {threads} with --replicas {replicas}, each of which has one thread",
+            f"{named('threads', threads)} with {named('replicas', replicas)}, each of which has one thread",
             fix="leave one of them out",
         )
     checkpoint = load_checkpoint(model_folder(name), check=check)
@@ -487,14 +640,16 @@ def _serve(
         dtype = "fp32" if stored is None else stored
     if stored not in (None, dtype):
         raise UsageError(
-            f"--dtype is {dtype!r}, but {str(checkpoint.folder)!r} holds {stored} weights",
-            fix=f"use --dtype {stored}, or {_UNQUANTIZED}",
+            f"{named('dtype')} is {dtype!r}, but {str(checkpoint.folder)!r} holds {stored} weights",
+            fix=f"use {named('dtype', stored)}, or {_UNQUANTIZED}",
         )
     found, config = architecture(checkpoint.architecture), read_config(checkpoint)
     by_torch = tuple(type for type in TYPES if type != "int8" and (type != "fp16" or device != "cpu"))
     if dtype == "fp16" and device == "cpu":
         types = engine.TYPES if found.engine_at is not None and engine.available() else by_torch
-        raise UsageError(f"--dtype {dtype} needs a GPU", fix=f"on a CPU choose from {', '.join(types)}")
+        raise UsageError(
+            f"{named('dtype', dtype)} needs a GPU", fix=f"on a CPU choose from {', '.join(types)}"
+        )
     on_engine = found.engine_at is not None and device == "cpu" and dtype in engine.TYPES
     if on_engine and engine.available():
         scorer = found.engine(
@@ -508,14 +663,18 @@ def _serve(
         return Model(checkpoint, config, device=device, dtype=dtype, engine=scorer, replicas=replicas)
     if replicas > 1:
         raise UsageError(
-            f"--replicas {replicas} needs the engine, which does not serve {dtype} on {device} here",
-            fix="leave --replicas out",
+            f"{named('replicas', replicas)} needs the engine, which does not serve {dtype} on {device} here",
+            fix=f"leave {named('replicas')} out",
         )
     if dtype == "int8":
-        others = f"choose from {', '.join(by_torch)}"
+        if stored is None:
+            fix = f"choose from {', '.join(by_torch)}"
+        else:
+            fix = f"use nartk's engine with {named('device', 'cpu')}, or {_UNQUANTIZED}"
         raise UsageError(
-            f"--dtype {dtype} needs the engine, which does not serve a {checkpoint.architecture} on {device}",
-            fix=others if stored is None else f"use nartk's engine on --device cpu, or {_UNQUANTIZED}",
+            f"{named('dtype', dtype)} needs the engine, which does not serve a {checkpoint.architecture} on "
+            f"{device}",
+            fix=fix,
         )
     what = f"a {found.name} model in {dtype}" + (" without the engine" if on_engine else "")
     with requiring_torch(what, fix=WITHOUT_BOTH if on_engine else WITHOUT_TORCH):
@@ -574,14 +733,16 @@ def load_network(checkpoint: Checkpoint) -> Transformer:
 def _device(name: str) -> str:
     if name == "cpu":
         return name
-    with requiring_torch(f"--device {name}"):
+    with requiring_torch(named("device", name)):
         import torch
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise UsageError(f"--device is {name!r}", fix="choose cpu, cuda or cuda:N") from error
+        raise UsageError(f"{named('device')} is {name!r}", fix="choose cpu, cuda or cuda:N") from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError("--device is 'cuda', but torch sees no GPU here", fix="use --device cpu")
+        raise UsageError(
+            f"{named('device')} is {name!r}, but torch sees no GPU here", fix=f"use {named('device', 'cpu')}"
+        )
     return device.type if device.type == "cpu" else str(device)
 
 

@@ -19,6 +19,7 @@ from nartk.errors import (
     UnknownStrategyError,
     UsageError,
     is_torch,
+    named,
     requiring_torch,
 )
 from nartk.guarantee import Promise
@@ -140,10 +141,10 @@ class Registry:
         for key, value in options.items():
             if key not in known:
                 near = difflib.get_close_matches(key, known, n=1)
-                hint = f"did you mean {_flag(near[0])}? " if near else ""
+                hint = f"did you mean {named(near[0])}? " if near else ""
                 raise UsageError(
-                    f"{self.noun} {name!r} has no option {_flag(key)}",
-                    fix=f"{hint}it knows {', '.join(map(_flag, known)) or 'no options'}",
+                    f"{self.noun} {name!r} has no option {named(key)}",
+                    fix=f"{hint}it knows {', '.join(map(named, known)) or 'no options'}",
                 )
             _check(name, key, value, types[key], known[key].metadata)
         return cls(**options)
@@ -259,21 +260,17 @@ def signature(strategy: Any, *, exact: bool, dtype: str, model: str, version: st
     return "|".join([*parts, f"exact:{int(exact)}", f"dtype:{dtype}", f"nartk:{version}", f"model:{model}"])
 
 
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
 def _check(owner: str, name: str, value: Any, wanted: type, rules: Mapping[str, Any]) -> None:
-    flag = f"{_flag(name)} of {owner!r}"
+    shown = f"{named(name)} of {owner!r}"
     if wanted is float and type(value) is int:
         value = float(value)
     if type(value) is not wanted:
-        raise UsageError(f"{flag} is {value!r}, not of type {wanted.__name__}")
+        raise UsageError(f"{shown} is {value!r}, not of type {wanted.__name__}")
     if rules["choices"] is not None and value not in rules["choices"]:
-        raise UsageError(f"{flag} is {value!r}", fix=f"choose from {', '.join(map(str, rules['choices']))}")
+        raise UsageError(f"{shown} is {value!r}", fix=f"choose from {', '.join(map(str, rules['choices']))}")
     if rules["above"] is not None and not value > rules["above"]:
-        raise UsageError(f"{flag} is {value}", fix=f"give a value above {rules['above']}")
+        raise UsageError(f"{shown} is {value}", fix=f"give a value above {rules['above']}")
     low, high = rules["low"], rules["high"]
     if (low is not None and not value >= low) or (high is not None and not value <= high):
         bounds = f"at least {low}" if high is None else f"between {low} and {high}"
-        raise UsageError(f"{flag} is {value}", fix=f"give a value {bounds}")
+        raise UsageError(f"{shown} is {value}", fix=f"give a value {bounds}")

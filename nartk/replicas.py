@@ -6,12 +6,13 @@ The engine computes without Python's lock, so that threads that each decode a pa
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextvars import copy_context
 from dataclasses import replace
 from queue import SimpleQueue
 from threading import Event, Thread
 from typing import Any, TypeAlias
 
-from nartk.errors import StrategyMismatchError
+from nartk.errors import StrategyMismatchError, named
 from nartk.hypothesis import Request, Result
 from nartk.passes import Replicable
 
@@ -22,8 +23,8 @@ def require_replicable(strategy: Any, scorer: Any) -> None:
     """Raises StrategyMismatchError where a strategy, or another model of it, decodes in torch."""
     if not all(isinstance(each, Replicable) for each in (scorer, *strategy.auxiliary.values())):
         raise StrategyMismatchError(
-            f"--replicas with strategy {strategy.name!r}, of which torch serves a model here",
-            fix="leave --replicas out, or choose greedy or iad",
+            f"{named('replicas')} with strategy {strategy.name!r}, of which torch serves a model here",
+            fix=f"leave {named('replicas')} out, or choose greedy or iad",
         )
 
 
@@ -47,7 +48,9 @@ def run_replicas(
         except BaseException as error:  # whatever ends a part is raised where the results are read
             finished.put(error)
 
-    threads = [Thread(target=decode, args=(part,), daemon=True) for part in deal(requests, count)]
+    threads = [
+        Thread(target=copy_context().run, args=(decode, part), daemon=True) for part in deal(requests, count)
+    ]
     try:
         for thread in threads:
             thread.start()

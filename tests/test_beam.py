@@ -283,8 +283,8 @@ def test_no_ngram_recurs() -> None:
 def test_more_best_than_hypotheses_are_refused() -> None:
     with pytest.raises(UsageError) as caught:
         beam(nbest=6)
-    assert caught.value.message == "--nbest is 6, above --beam-size 5"
-    assert caught.value.fix == "raise --beam-size"
+    assert caught.value.message == "nbest is 6, above beam_size=5"
+    assert caught.value.fix == "raise beam_size"
 
 
 # With a network.

@@ -311,8 +311,8 @@ def test_successors_are_the_last_ones_seen() -> None:
 def test_drafts_that_nobody_makes_are_refused() -> None:
     with pytest.raises(UsageError) as caught:
         make_strategy("beam", {"max_draft": 7})
-    assert caught.value.message == "--max-draft is 7, but nothing is drafted"
-    assert caught.value.fix == "choose what with --draft: source, recycling or both"
+    assert caught.value.message == "max_draft is 7, but nothing is drafted"
+    assert caught.value.fix == "choose what with draft: source, recycling or both"
 
 
 # With a network.

@@ -143,22 +143,22 @@ def test_signatures_hold_those_that_are_given() -> None:
     [
         (
             {"suppress": "w3 / w99"},
-            "error[E101 Usage] --suppress names 'w99', which is not in the model's dictionary. "
+            "error[E101 Usage] suppress names 'w99', which is not in the model's dictionary. "
             "Fix: did you mean w9? a piece that begins a word is written with ▁ in a "
             "sentencepiece model",
         ),
         (
             {"suppress": "w3 /  / w4"},
-            "error[E101 Usage] --suppress has nothing between two /. "
+            "error[E101 Usage] suppress has nothing between two /. "
             "Fix: give words with spaces between, as in 'a b / c'",
         ),
         (
             {"suppress": "</s>"},
-            "error[E101 Usage] --suppress names eos, without which no output ends. Fix: use --min-len",
+            "error[E101 Usage] suppress names eos, without which no output ends. Fix: use min_len",
         ),
         (
             {"min_len": 9, "max_len": 8},
-            "error[E101 Usage] --min-len is 9, above --max-len 8. Fix: raise --max-len",
+            "error[E101 Usage] min_len is 9, above max_len=8. Fix: raise max_len",
         ),
     ],
 )
@@ -205,7 +205,7 @@ def test_suppressed_text_is_not_output(shipped: Model) -> None:
     with pytest.raises(UsageError) as refused:
         shipped.decode(lines, "iad", suppress="went / \u2603")
     assert str(refused.value) == (
-        "error[E101 Usage] --suppress names '\u2603', of which the model's dictionary has only '▁ <unk>'. "
+        "error[E101 Usage] suppress names '\u2603', of which the model's dictionary has only '▁ <unk>'. "
         "Fix: leave out what the model cannot write."
     )
 
@@ -213,11 +213,11 @@ def test_suppressed_text_is_not_output(shipped: Model) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("gad", {"beta": 2, "min_len": 4}, "--min-len is 4, but with --beta 2 other words than the best are"),
+        ("gad", {"beta": 2, "min_len": 4}, "min_len is 4, but with beta=2 other words than the best are"),
         (
             "speculative",
             {"temperature": 0.5, "suppress": "a"},
-            "--suppress is 'a', but at --temperature 0.5 drafts are",
+            "suppress is 'a', but at temperature=0.5 drafts are",
         ),
     ],
 )

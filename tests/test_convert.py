@@ -217,7 +217,7 @@ def test_dictionary_of_another_size_is_refused(
     assert convert_command.main(args) == 4
     error = capsys.readouterr().err
     assert f"error[E302 VocabMismatch] {path}: the model has 24 source words, its dictionary 5" in error
-    assert error.endswith("Fix: give the dictionary it was trained with (--dict or --source-dict).\n")
+    assert error.endswith("Fix: give the dictionary it was trained with as --source-dict.\n")
 
 
 @pytest.mark.parametrize("flag", ["--spm", "--target-spm"])

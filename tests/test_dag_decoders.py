@@ -274,9 +274,9 @@ def test_samples_of_pairs_are_distributed_as_published(settings: dict[str, Any])
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"top_k": 2}, "`top_k`.*Fix: --decode-top-cand-n 0"),
-        ({"decode_top_cand_n": 0, "decode_beta": 2.0}, "`decode_beta`.*Fix: --decode-top-cand-n 5"),
-        ({"decode_top_cand_n": 0, "decode_no_repeated_ngram": 2}, "n-grams.*Fix: --decode-top-cand-n 5"),
+        ({"top_k": 2}, "top_k.*Fix: use decode_top_cand_n=0"),
+        ({"decode_top_cand_n": 0, "decode_beta": 2.0}, "decode_beta.*Fix: use decode_top_cand_n=5"),
+        ({"decode_top_cand_n": 0, "decode_no_repeated_ngram": 2}, "n-grams.*Fix: use decode_top_cand_n=5"),
     ],
 )
 def test_options_of_pairs_and_of_words_exclude_each_other(options: dict[str, Any], message: str) -> None:

@@ -214,7 +214,7 @@ def test_filters(limits: dict[str, Any], source: str, output: str, reason: str |
     ("name", "value"), [("drop_longer", -1), ("drop_copies", 1.5), ("drop_ratio", float("nan"))]
 )
 def test_limits_out_of_bounds(name: str, value: float) -> None:
-    with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} is {value}"):
+    with pytest.raises(UsageError, match=f"{name} is {value}"):
         Filters(**{name: value})
 
 

@@ -398,6 +398,6 @@ def test_a_tree_and_beta_are_refused_together() -> None:
     with pytest.raises(UsageError) as caught:
         make_strategy("gad", {"beta": 2, "tree": 8})
     assert str(caught.value) == (
-        "error[E101 Usage] --tree is 8, but with --beta 2 only the best draft may be accepted. "
+        "error[E101 Usage] tree is 8, but with beta=2 only the best draft may be accepted. "
         "Fix: leave one of them out."
     )

@@ -680,14 +680,14 @@ def refusal(strategy: Any) -> str:
 def test_what_cannot_draft_is_refused() -> None:
     assert refusal(make_strategy("gad", {})) == (
         "error[E101 Usage] strategy 'gad' has no model to draft with. "
-        "Fix: name one with --drafter, of one of these architectures: blockwise, ctc, dag, nat."
+        "Fix: name one with drafter, of one of these architectures: blockwise, ctc, dag, nat."
     )
     assert refusal(with_drafter(scorer_of_nine())) == (
-        "error[E103 StrategyMismatch] --drafter names an autoregressive model, which drafts one token at a "
-        "time. Fix: use --strategy speculative, or name a non-autoregressive model."
+        "error[E103 StrategyMismatch] drafter names an autoregressive model, which drafts one token at a "
+        "time. Fix: use strategy='speculative', or name a non-autoregressive model."
     )
     assert refusal(with_drafter(object())) == (
-        "error[E103 StrategyMismatch] --drafter names a model that cannot draft. "
+        "error[E103 StrategyMismatch] drafter names a model that cannot draft. "
         "Fix: name a model of one of these: blockwise, ctc, dag, nat."
     )
 
@@ -696,7 +696,7 @@ def test_tau_without_beta_is_refused() -> None:
     with pytest.raises(UsageError) as caught:
         make_strategy("gad", {"tau": 1.0})
     assert str(caught.value) == (
-        "error[E101 Usage] --tau is 1.0, but with --beta 1 only the best word is accepted. Fix: raise --beta."
+        "error[E101 Usage] tau is 1.0, but with beta=1 only the best word is accepted. Fix: raise beta."
     )
     assert make_strategy("gad", {"tau": 1.0, "beta": 2}).tau == 1.0
 
@@ -767,7 +767,7 @@ def test_the_commands_refuse_before_they_decode(
     assert main(command) == 2
     assert "strategy 'gad' has no model to draft with" in capsys.readouterr().err
     assert main([*command, "--drafter", folders["transformer"]]) == 2
-    assert "use --strategy speculative" in capsys.readouterr().err
+    assert "use strategy='speculative'" in capsys.readouterr().err
     assert main([folders["nat"], folders["lines"], "--strategy", "gad", "--drafter", folders["nat"]]) == 2
     assert "strategy 'gad' needs a PassScorer" in capsys.readouterr().err
 

@@ -634,7 +634,7 @@ def test_reranking_picks_what_the_other_model_likes_best(merge: bool, device: to
 def test_a_model_that_cannot_rerank_is_refused() -> None:
     scorer = scorer_of(random_nat(0))
     strategy = dataclasses.replace(make_strategy("glat", {"rerank": "x"}), auxiliary={"rerank": scorer})
-    with pytest.raises(StrategyMismatchError, match="--rerank needs a PassScorer"):
+    with pytest.raises(StrategyMismatchError, match="rerank needs a PassScorer"):
         decode(strategy, scorer, [Request(0, (5, EOS), 9)])
 
 
@@ -668,7 +668,7 @@ def test_repeats_are_merged_only_where_asked_for() -> None:
 
 
 def test_more_outputs_than_lengths_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"--nbest is 3, above --length-beam 2"):
+    with pytest.raises(UsageError, match=r"nbest is 3, above length_beam=2"):
         make_strategy("glat", {"nbest": 3, "length_beam": 2})
 
 
@@ -836,7 +836,7 @@ def test_another_model_reranks_if_its_words_are_the_same(
     assert main([*command, "--rerank", str(other)]) == 4
     assert "the model and rerank" in capsys.readouterr().err
     assert main([*command, "--rerank", str(folder / "model")]) == 2
-    assert "--rerank needs a PassScorer" in capsys.readouterr().err
+    assert "rerank needs a PassScorer" in capsys.readouterr().err
     small = tiny.random_model(folder / "small", words=LETTERS, max_len=8)
     assert main([*command, "--rerank", str(small)]) == 2
     assert "has a `max_source_len` of 8 tokens, the model one of 24" in capsys.readouterr().err

@@ -273,8 +273,8 @@ def test_another_type_is_refused(folders: tuple[Path, Path], dtype: str) -> None
     with pytest.raises(UsageError) as caught:
         nartk.load(folders[1], dtype=dtype)
     assert str(caught.value) == (
-        f"error[E101 Usage] --dtype is {dtype!r}, but {str(folders[1])!r} holds int8 weights. "
-        "Fix: use --dtype int8, or name the model that it was made of."
+        f"error[E101 Usage] dtype is {dtype!r}, but {str(folders[1])!r} holds int8 weights. "
+        "Fix: use dtype='int8', or name the model that it was made of."
     )
 
 
@@ -282,9 +282,9 @@ def test_without_the_engine_it_is_refused(
     folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NARTK_NO_ENGINE", "1")
-    with pytest.raises(UsageError, match="--dtype int8 needs the engine") as caught:
+    with pytest.raises(UsageError, match="dtype='int8' needs the engine") as caught:
         nartk.load(folders[1])
-    assert caught.value.fix == "use nartk's engine on --device cpu, or name the model that it was made of"
+    assert caught.value.fix == "use nartk's engine with device='cpu', or name the model that it was made of"
 
 
 def test_a_network_of_it_is_refused(folders: tuple[Path, Path]) -> None:

@@ -91,7 +91,7 @@ def test_jsonl_takes_source_or_text_or_the_named_key_and_keeps_ids() -> None:
         ('{"text": 3}', "E204 in:1 'text' is '3', not a string"),
         ('{"text": "a", "prefix": null}', "E204 in:1 'prefix' is 'None', not a string"),
         ('{"text": "a", "id": NaN}', "E204 in:1 cannot be parsed: NaN is not JSON"),
-        ('{"text": "a\\u0000b"}', "E202 in:1 the line holds a NUL character"),
+        ('{"text": "a\\u0000b"}', "E202 in:1 'text' holds a NUL character"),
         ('{"text": "a\\ud800b"}', "E202 in:1 'text' holds half of a surrogate pair"),
     ],
 )

@@ -93,24 +93,24 @@ def test_the_signature_names_every_option(dog: type) -> None:
 REFUSED = [
     (
         {"loudnes": 1},
-        "error[E101 Usage] strategy 'dog' has no option --loudnes. "
-        "Fix: did you mean --loudness? it knows --loudness, --pitch, --tail, --breed.",
+        "error[E101 Usage] strategy 'dog' has no option loudnes. "
+        "Fix: did you mean loudness? it knows loudness, pitch, tail, breed.",
     ),
     (
         {"max_draft": 1},
-        "error[E101 Usage] strategy 'dog' has no option --max-draft. "
-        "Fix: it knows --loudness, --pitch, --tail, --breed.",
+        "error[E101 Usage] strategy 'dog' has no option max_draft. "
+        "Fix: it knows loudness, pitch, tail, breed.",
     ),
     (
         {"loudness": 11},
-        "error[E101 Usage] --loudness of 'dog' is 11. Fix: give a value between 0 and 10.",
+        "error[E101 Usage] loudness of 'dog' is 11. Fix: give a value between 0 and 10.",
     ),
-    ({"pitch": 0.25}, "error[E101 Usage] --pitch of 'dog' is 0.25. Fix: give a value at least 0.5."),
-    ({"pitch": float("nan")}, "error[E101 Usage] --pitch of 'dog' is nan. Fix: give a value at least 0.5."),
-    ({"breed": "cat"}, "error[E101 Usage] --breed of 'dog' is 'cat'. Fix: choose from pug, boxer."),
-    ({"loudness": "3"}, "error[E101 Usage] --loudness of 'dog' is '3', not of type int"),
-    ({"loudness": True}, "error[E101 Usage] --loudness of 'dog' is True, not of type int"),
-    ({"tail": 1}, "error[E101 Usage] --tail of 'dog' is 1, not of type bool"),
+    ({"pitch": 0.25}, "error[E101 Usage] pitch of 'dog' is 0.25. Fix: give a value at least 0.5."),
+    ({"pitch": float("nan")}, "error[E101 Usage] pitch of 'dog' is nan. Fix: give a value at least 0.5."),
+    ({"breed": "cat"}, "error[E101 Usage] breed of 'dog' is 'cat'. Fix: choose from pug, boxer."),
+    ({"loudness": "3"}, "error[E101 Usage] loudness of 'dog' is '3', not of type int"),
+    ({"loudness": True}, "error[E101 Usage] loudness of 'dog' is True, not of type int"),
+    ({"tail": 1}, "error[E101 Usage] tail of 'dog' is 1, not of type bool"),
 ]
 
 

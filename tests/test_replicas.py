@@ -245,8 +245,8 @@ def test_memory_that_lacks_for_one_sentence_is_an_error(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"replicas": 0}, "--replicas is 0. Fix: give 1 to 1024"),
-        ({"replicas": 2, "threads": 2}, "--threads 2 with --replicas 2, each of which has one thread"),
+        ({"replicas": 0}, "replicas is 0. Fix: give 1 to 1024"),
+        ({"replicas": 2, "threads": 2}, "threads=2 with replicas=2, each of which has one thread"),
     ],
 )
 def test_what_cannot_be_replicated_is_refused(folder: Path, options: dict[str, Any], message: str) -> None:
@@ -257,7 +257,7 @@ def test_what_cannot_be_replicated_is_refused(folder: Path, options: dict[str, A
 
 def test_without_the_engine_there_are_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NARTK_NO_ENGINE", "1")
-    with pytest.raises(UsageError, match="--replicas 2 needs the engine"):
+    with pytest.raises(UsageError, match="replicas=2 needs the engine"):
         nartk.load(folder, replicas=2)
 
 
@@ -266,4 +266,4 @@ def test_a_model_in_torch_is_refused(folder: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(type(model), "scorer_for", lambda self, strategy: object())
     with pytest.raises(StrategyMismatchError) as caught:
         model.strategy("greedy", {})
-    assert "--replicas with strategy 'greedy', of which torch serves a model here" in str(caught.value)
+    assert "replicas with strategy 'greedy', of which torch serves a model here" in str(caught.value)

@@ -54,6 +54,6 @@ def test_no_outputs_take_no_pass() -> None:
 
 def test_a_model_that_scores_no_output_is_refused() -> None:
     with pytest.raises(StrategyMismatchError) as caught:
-        require_reranker(object(), "--rerank")
-    assert caught.value.message == "--rerank needs a PassScorer, the model it names is none"
-    require_reranker(TablePasses(Table(12)), "--rerank")
+        require_reranker(object(), "rerank")
+    assert caught.value.message == "rerank needs a PassScorer, the model it names is none"
+    require_reranker(TablePasses(Table(12)), "rerank")

@@ -327,7 +327,7 @@ def test_drafts_from_a_source_in_other_words_are_refused() -> None:
     with pytest.raises(StrategyMismatchError) as caught:
         decode(sampler(draft="ngram"), scorer, [Request(0, (4, EOS), 3)])
     assert str(caught.value) == (
-        "error[E103 StrategyMismatch] --draft ngram needs a CopiesSource, this model is none. "
+        "error[E103 StrategyMismatch] draft='ngram' needs a CopiesSource, this model is none. "
         "Fix: leave it out."
     )
 
@@ -438,8 +438,8 @@ def test_a_length_without_drafts_is_refused() -> None:
     with pytest.raises(UsageError) as caught:
         sampler(max_draft=3)
     assert str(caught.value) == (
-        "error[E101 Usage] --max-draft is 3, but nothing is drafted. "
-        "Fix: choose what with --draft: source or ngram."
+        "error[E101 Usage] max_draft is 3, but nothing is drafted. "
+        "Fix: choose what with draft: source or ngram."
     )
 
 
@@ -487,12 +487,12 @@ def test_random_numbers_are_uniform_and_independent() -> None:
 def test_no_temperature_is_refused() -> None:
     with pytest.raises(UsageError) as caught:
         sampler(temperature=0.0)
-    assert caught.value.message == "--temperature of 'sample' is 0.0"
+    assert caught.value.message == "temperature of 'sample' is 0.0"
 
 
 def test_a_drafter_that_is_none_is_refused() -> None:
     with pytest.raises(UsageError) as caught:
         sampler(draft="graph")  # which needs a model of its own
     assert str(caught.value) == (
-        "error[E101 Usage] --draft is 'graph'. Fix: choose from none, ngram, recycling, source."
+        "error[E101 Usage] draft is 'graph'. Fix: choose from none, ngram, recycling, source."
     )

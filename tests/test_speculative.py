@@ -562,12 +562,12 @@ def _series(options: dict[str, Any]) -> Any:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"temperature": 1e-4}, "--temperature of 'speculative' is 0.0001"),
-        ({"temperature": -1.0}, "--temperature of 'speculative' is -1.0"),
-        ({"top_k": 3}, "--top-k is 3, but at --temperature 0 nothing is drawn"),
-        ({"top_p": 0.5}, "--top-p is 0.5, but at --temperature 0 nothing is drawn"),
-        ({"nbest": 2}, "--nbest is 2, but at --temperature 0 nothing is drawn"),
-        ({"block_size": 0}, "--block-size of 'speculative' is 0"),
+        ({"temperature": 1e-4}, "temperature of 'speculative' is 0.0001"),
+        ({"temperature": -1.0}, "temperature of 'speculative' is -1.0"),
+        ({"top_k": 3}, "top_k is 3, but at temperature=0 nothing is drawn"),
+        ({"top_p": 0.5}, "top_p is 0.5, but at temperature=0 nothing is drawn"),
+        ({"nbest": 2}, "nbest is 2, but at temperature=0 nothing is drawn"),
+        ({"block_size": 0}, "block_size of 'speculative' is 0"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:
@@ -579,9 +579,9 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message
 @pytest.mark.parametrize("name", ["speculative", "bild"])
 def test_no_drafter_and_one_that_outputs_all_at_once_are_refused(name: str) -> None:
     table, request = TablePasses(Table(9)), Request(0, (4, EOS), 5)
-    with pytest.raises(UsageError, match=r"--drafter names none\. Fix: name a small autoregressive model"):
+    with pytest.raises(UsageError, match=r"drafter names none\. Fix: name a small autoregressive model"):
         decode(make_strategy(name, {}), table, [request])
-    with pytest.raises(StrategyMismatchError, match=r"needs a PassScorer.* --strategy gad"):
+    with pytest.raises(StrategyMismatchError, match=r"needs a PassScorer.* strategy='gad'"):
         decode(drafting(name, object()), table, [request])
 
 

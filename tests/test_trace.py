@@ -594,6 +594,6 @@ def test_pictures_without_matplotlib_are_refused(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main([str(tmp_path / "t.jsonl"), "--png", "x.png"]) == 2
     assert capsys.readouterr().err == (
-        "nartk: error[E104 MissingDependency] --png and --svg need matplotlib, which is not installed. "
+        "nartk: error[E104 MissingDependency] drawing a picture needs matplotlib, which is not installed. "
         "Fix: pip install 'nartk[plot]'.\n"
     )

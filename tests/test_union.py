@@ -213,5 +213,5 @@ def test_drafters_that_are_none_are_refused(names: str) -> None:
     with pytest.raises(UsageError) as caught:
         make_strategy("union", {"drafters": names})
     assert str(caught.value) == (
-        f"error[E101 Usage] --drafters is {names!r}. Fix: name some of ngram,recycling,source, each once."
+        f"error[E101 Usage] drafters is {names!r}. Fix: name some of ngram,recycling,source, each once."
     )

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from nartk.architectures import architectures
 from nartk.decoders.drafters.lattice import Lattice
 from nartk.decoders.loop.drafter import Draft, DrafterOptions, PlainDrafter
-from nartk.errors import StrategyMismatchError
+from nartk.errors import StrategyMismatchError, named
 from nartk.hypothesis import Request
 from nartk.passes import IntArray
 from nartk.registry import DRAFTERS, option, protocols, speaks
@@ -67,7 +67,8 @@ def declared_for(scorer: Any) -> type[ParallelDrafts]:
         if speaks(declared, scorer):
             return declared
     raise StrategyMismatchError(
-        "--drafter names a model that cannot draft", fix=f"name a model of one of these: {drafting()}"
+        f"{named('drafter')} names a model that cannot draft",
+        fix=f"name a model of one of these: {drafting()}",
     )
 
 

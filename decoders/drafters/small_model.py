@@ -15,7 +15,7 @@ import numpy as np
 
 from nartk.decoders.loop.drafter import Draft, Drafter, DrafterOptions, PlainDrafter
 from nartk.decoders.loop.rows import Row
-from nartk.errors import StrategyMismatchError, UsageError
+from nartk.errors import StrategyMismatchError, UsageError, named
 from nartk.hypothesis import Request
 from nartk.passes import ROOT, FloatArray, IntArray, Pass, PassScorer, Scores, Want
 from nartk.registry import option, register_drafter
@@ -46,14 +46,14 @@ def small_model(auxiliary: Mapping[str, Any], strategy: str) -> PassScorer:
     """
     if "drafter" not in auxiliary:
         raise UsageError(
-            f"strategy {strategy!r} drafts with a second model, and --drafter names none",
-            fix="name a small autoregressive model with --drafter",
+            f"strategy {strategy!r} drafts with a second model, and {named('drafter')} names none",
+            fix=f"name a small autoregressive model with {named('drafter')}",
         )
     scorer = auxiliary["drafter"]
     if not isinstance(scorer, PassScorer):
         raise StrategyMismatchError(
-            "--drafter needs a PassScorer, the model it names is none",
-            fix="name an autoregressive model, or draft with this one by --strategy gad",
+            f"{named('drafter')} needs a PassScorer, the model it names is none",
+            fix=f"name an autoregressive model, or draft with this one by {named('strategy', 'gad')}",
         )
     return scorer
 

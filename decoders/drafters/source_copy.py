@@ -24,10 +24,10 @@ from nartk.passes import CopiesSource, IntArray, texts_of
 from nartk.registry import option, register_drafter
 
 
-def require_copying(scorer: Any, flag: str) -> CopiesSource:
+def require_copying(scorer: Any, option: str) -> CopiesSource:
     """A model whose source words can be words of its output, as an option needs it; else it is refused."""
     if not isinstance(scorer, CopiesSource):
-        raise StrategyMismatchError(f"{flag} needs a CopiesSource, this model is none", fix="leave it out")
+        raise StrategyMismatchError(f"{option} needs a CopiesSource, this model is none", fix="leave it out")
     return scorer
 
 

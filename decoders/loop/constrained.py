@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nartk.decoders.loop.constraints import Constraints
 from nartk.decoders.strategy import Strategy
-from nartk.errors import UsageError
+from nartk.errors import UsageError, named
 from nartk.registry import option, options_of
 from nartk.vocab import Vocab
 
@@ -53,7 +53,8 @@ class Constrained(Strategy):
         """
         if self.min_len > self.max_len:
             raise UsageError(
-                f"--min-len is {self.min_len}, above --max-len {self.max_len}", fix="raise --max-len"
+                f"{named('min_len')} is {self.min_len}, above {named('max_len', self.max_len)}",
+                fix=f"raise {named('max_len')}",
             )
         sequences = [_ids(words, vocab) for words in self.suppress.split(_BETWEEN)] if self.suppress else []
         return Constraints(
@@ -69,9 +70,7 @@ class Constrained(Strategy):
         for name, item in options_of(self.name).items():
             value = getattr(self, name)
             if item.metadata["does_nothing"] and value != item.default:
-                raise UsageError(
-                    f"--{name.replace('_', '-')} is {value!r}, but {why}", fix="leave one of them out"
-                )
+                raise UsageError(f"{named(name)} is {value!r}, but {why}", fix="leave one of them out")
 
 
 def _pieces(text: str, output: OutputProcessor) -> str:
@@ -82,7 +81,8 @@ def _pieces(text: str, output: OutputProcessor) -> str:
         return text
     if vocab.words[vocab.unk] in found:
         raise UsageError(
-            f"--suppress names {text!r}, of which the model's dictionary has only {' '.join(found)!r}",
+            f"{named('suppress')} names {text!r}, of which the model's dictionary has only "
+            f"{' '.join(found)!r}",
             fix="leave out what the model cannot write",
         )
     return " ".join(found)
@@ -96,14 +96,17 @@ def _ids(text: str, vocab: Vocab) -> tuple[int, ...]:
             near = difflib.get_close_matches(word, vocab.words, n=3)
             hint = f"did you mean {', '.join(near)}? " if near else ""
             raise UsageError(
-                f"--suppress names {word!r}, which is not in the model's dictionary",
+                f"{named('suppress')} names {word!r}, which is not in the model's dictionary",
                 fix=f"{hint}a piece that begins a word is written with ▁ in a sentencepiece model",
             )
     found = tuple(vocab.ids(words))
     if not found:
         raise UsageError(
-            "--suppress has nothing between two /", fix="give words with spaces between, as in 'a b / c'"
+            f"{named('suppress')} has nothing between two /",
+            fix="give words with spaces between, as in 'a b / c'",
         )
     if found == (vocab.eos,):
-        raise UsageError("--suppress names eos, without which no output ends", fix="use --min-len")
+        raise UsageError(
+            f"{named('suppress')} names eos, without which no output ends", fix=f"use {named('min_len')}"
+        )
     return found

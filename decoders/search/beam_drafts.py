@@ -9,6 +9,7 @@ from nartk.decoders.drafters.source_copy import SourceCopy, require_copying
 from nartk.decoders.drafters.token_recycling import AdjacencyMatrix
 from nartk.decoders.loop.drafter import Draft
 from nartk.decoders.search.beam_rows import Beam
+from nartk.errors import named
 from nartk.hypothesis import Request
 from nartk.passes import ROOT, IntArray, PassScorer
 
@@ -88,7 +89,7 @@ def make_beam_drafter(scorer: PassScorer, draft: str, max_draft: int) -> BeamDra
         return None
     copy = None
     if copies:
-        targets = require_copying(scorer, f"--draft {draft}").source_to_target
+        targets = require_copying(scorer, named("draft", draft)).source_to_target
         copy = SourceCopy(targets, spelling(scorer.vocab), max_draft=max_draft)
     adjacency = AdjacencyMatrix(len(scorer.vocab), _REMEMBERED) if remembers else None
     return BeamDrafter(

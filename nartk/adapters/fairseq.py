@@ -33,6 +33,7 @@ from nartk.errors import (
     UnsupportedCheckpointError,
     UsageError,
     VocabMismatchError,
+    named,
 )
 from nartk.files import writing
 from nartk.models.reference import DTYPES
@@ -299,7 +300,7 @@ def convert(
         if size != len(vocab):
             raise VocabMismatchError(
                 f"the model has {size} {side} words, its dictionary {len(vocab)}",
-                fix=f"give the dictionary it was trained with (--dict or --{side}-dict)",
+                fix=f"give the dictionary it was trained with as {named(f'{side}_dict')}",
                 where=str(path),
             )
     save_checkpoint(
@@ -602,7 +603,7 @@ def find_dictionary(checkpoint: FairseqCheckpoint, given: Path | None, side: str
             return path
     raise CheckpointError(
         f"the {side} dictionary of its training data is not found",
-        fix=f"give it with --dict or --{side}-dict",
+        fix=f"give it with {named(f'{side}_dict')}",
         where=str(checkpoint.path),
     )
 

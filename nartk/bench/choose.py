@@ -8,7 +8,7 @@ from typing import Any
 
 from nartk.architectures import architecture
 from nartk.bench.engines import Spec
-from nartk.errors import NartkError, StrategyMismatchError, UsageError
+from nartk.errors import NartkError, StrategyMismatchError, UsageError, named
 from nartk.pipeline import Model, load
 from nartk.registry import named_protocols, options_of, reads_drafts, strategies, strategy_class
 
@@ -66,7 +66,8 @@ class Given:
         """
         if reads_drafts(strategy_class(spec.name)) and not self.drafts:
             raise UsageError(
-                f"strategy {spec.name!r} reads drafts, and none are given", fix="give them with --drafts"
+                f"strategy {spec.name!r} reads drafts, and none are given",
+                fix=f"give them with {named('drafts')}",
             )
         if not self.drafters or DRAFTER in spec.options or DRAFTER not in options_of(spec.name):
             return [spec]
@@ -74,7 +75,7 @@ class Given:
         if not found:
             why = self.left_out[f"{spec.label}:{DRAFTER}={self.drafters[-1]}"]
             raise UsageError(
-                f"{spec.label!r} takes no --drafter that is given: {why}",
+                f"{spec.label!r} takes no {named('drafter')} that is given: {why}",
                 fix="give one that it takes, or leave the strategy out",
             )
         return found
@@ -102,7 +103,8 @@ class Given:
             if drafter not in self._used:
                 reasons = [text for label, text in self.left_out.items() if label.endswith(f"={drafter}")]
                 raise UsageError(
-                    f"--drafter {drafter!r} is taken by no engine{''.join(f': {x}' for x in reasons[-1:])}",
+                    f"{named('drafter')} {drafter!r} is taken by no engine"
+                    f"{''.join(f': {x}' for x in reasons[-1:])}",
                     fix="add a strategy that drafts with it, or leave it out",
                 )
 

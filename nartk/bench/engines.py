@@ -20,11 +20,11 @@ import torch
 from nartk.architectures import architecture
 from nartk.bench.work import Job
 from nartk.checkpoint import Checkpoint, load_checkpoint
-from nartk.errors import NartkError, StrategyMismatchError, UsageError, requiring_fairseq
+from nartk.errors import NartkError, StrategyMismatchError, UsageError, named, requiring_fairseq
 from nartk.hypothesis import Result
 from nartk.models.reference import DTYPES
 from nartk.passes import PassScorer
-from nartk.pipeline import load, load_network, model_folder, summarize
+from nartk.pipeline import in_order, load, load_network, model_folder, summarize
 from nartk.registry import option, options_of, protocols, reads_drafts
 
 
@@ -103,7 +103,9 @@ class Outcome:
 def require_threads(replicas: int, threads: int) -> None:
     """Refuses more replicas than threads: figures are of as many threads as they say."""
     if replicas > threads:
-        raise UsageError(f"{replicas} replicas have {replicas} threads, more than --threads {threads}")
+        raise UsageError(
+            f"{replicas} replicas have {replicas} threads, more than {named('threads', threads)}"
+        )
 
 
 _load = functools.cache(load)  # engines that share a process have the same weights at the same place
@@ -183,19 +185,20 @@ class NartkEngine:
 
     def _results(self, job: Job, batch_size: int) -> list[Result]:
         prefixes, drafts = self._given(job)
-        found: dict[int, Result] = {}
-        for index, outcome in self.model.stream(
+        outcomes = self.model.stream(
             job.lines,
             self.strategy,
             batch_size=batch_size,
             prefixes=prefixes,
             drafts=drafts,
             truncate=job.truncate,
-        ):
+        )
+        found = []
+        for outcome in in_order(outcomes):
             if isinstance(outcome, NartkError):
                 raise outcome
-            found[index] = outcome
-        return [found[index] for index in range(len(job.lines))]
+            found.append(outcome)
+        return found
 
 
 @dataclass(frozen=True)
@@ -529,7 +532,7 @@ def program(text: str, dtype: str) -> Spec:
     """
     label, _, command = text.partition("=")
     if not label or not command.strip():
-        raise UsageError(f"--peer is {text!r}", fix="write NAME=COMMAND")
+        raise UsageError(f"{named('peer')} is {text!r}", fix="write NAME=COMMAND")
     return Spec(label, label, {}, dtype, command=command)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from nartk.bench.quality import Quality
 from nartk.bench.runner import Cell, Series
-from nartk.errors import UsageError, requiring
+from nartk.errors import UsageError, named, requiring
 from nartk.files import writing
 from nartk.guarantee import Guarantee
 from nartk.hypothesis import DecodeStats
@@ -345,8 +345,8 @@ def require_plot(path: Path) -> None:
         MissingDependencyError: matplotlib is not installed.
     """
     if path.suffix not in (".png", ".svg", ".pdf"):
-        raise UsageError(f"--plot is {str(path)!r}", fix="end it with .png, .svg or .pdf")
-    with requiring("--plot needs matplotlib, which is not installed", "plot"):
+        raise UsageError(f"{named('plot')} is {str(path)!r}", fix="end it with .png, .svg or .pdf")
+    with requiring(f"{named('plot')} needs matplotlib, which is not installed", "plot"):
         import matplotlib  # noqa: F401
 
 

@@ -17,6 +17,8 @@ import traceback
 from pathlib import Path
 from typing import IO, Any
 
+from nartk.errors import naming_flags
+
 MB = 1_000_000  # bytes
 
 
@@ -26,8 +28,9 @@ def main() -> None:
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     worker = _Worker()
-    for line in sys.stdin:
-        _answer(worker, json.loads(line), replies)
+    with naming_flags():
+        for line in sys.stdin:
+            _answer(worker, json.loads(line), replies)
 
 
 def _answer(worker: _Worker, request: dict[str, Any], replies: IO[str]) -> None:

@@ -25,6 +25,7 @@ from nartk.errors import (
     OutOfMemoryError,
     OutputError,
     UsageError,
+    naming_flags,
     requiring_torch,
 )
 
@@ -69,7 +70,7 @@ def require_least(args: argparse.Namespace, least: int, *names: str) -> None:
 def command(work: Callable[[Sequence[str]], int]) -> Callable[..., int]:
     """Makes a function of arguments, by default the command line's, a command.
 
-    What it raises becomes one line on stderr and an exit code.
+    What it raises becomes one line on stderr, which names options as flags, and an exit code.
     """
 
     @functools.wraps(work)
@@ -80,7 +81,7 @@ def command(work: Callable[[Sequence[str]], int]) -> Callable[..., int]:
             _wrap_streams()
         try:
             try:
-                with _sigterm_unwinds(), requiring_torch("this command"):
+                with naming_flags(), _sigterm_unwinds(), requiring_torch("this command"):
                     code = work(args)
             except SystemExit as stop:
                 code = stop.code if isinstance(stop.code, int) else EXIT_USAGE

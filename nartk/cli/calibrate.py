@@ -50,7 +50,7 @@ from nartk.errors import (
 from nartk.files import STDIN, Journal, write_json, writing
 from nartk.guarantee import Guarantee
 from nartk.metrics.bootstrap import resampled
-from nartk.pipeline import Model, model_folder, summarize
+from nartk.pipeline import Model, in_order, model_folder, summarize
 from nartk.registry import METRICS, make_strategy, options_of
 
 if TYPE_CHECKING:
@@ -443,17 +443,14 @@ class _Measure:
     def __call__(self, setting: Setting | None, sentences: int) -> Sample:
         strategy = self.greedy if setting is None else replace(self.strategy, **setting)
         records, args = self.records[:sentences], self.args
-        texts, results = [""] * sentences, []
+        texts, results = [], []
         start = time.perf_counter()
-        for index, outcome in self.model.stream(
-            [record.text for record in records],
-            strategy,
-            **batching(args),
-        ):
+        outcomes = self.model.stream([record.text for record in records], strategy, **batching(args))
+        for record, outcome in zip(records, in_order(outcomes), strict=True):
             if isinstance(outcome, NartkError):
-                outcome.where = records[index].where
+                outcome.where = record.where
                 raise outcome
-            texts[index] = outcome.hypotheses[0].text
+            texts.append(outcome.hypotheses[0].text)
             results.append(outcome)
         stats = summarize(results, time.perf_counter() - start)
         self.setting = setting

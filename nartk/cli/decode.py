@@ -30,7 +30,7 @@ from nartk.cli._input import (
 from nartk.cli._output import line_writer, progress, tell
 from nartk.errors import EXIT_OK, EXIT_SOME_FAILED, NartkError, UsageError
 from nartk.guarantee import Guarantee
-from nartk.hypothesis import DecodeStats, Hypothesis, Result
+from nartk.hypothesis import WINDOW, DecodeStats, Hypothesis, Result
 from nartk.registry import make_strategy, reads_drafts
 from nartk.tracing import describe, describe_error, finite, head, provenance
 
@@ -47,7 +47,6 @@ EXAMPLES = """  echo 'She go to school yesterday .' | nartk-decode
   nartk-decode MODEL in.txt --trace trace.jsonl         where every token came from
   nartk-decode MODEL in.txt --strategy verify --drafts drafts.txt
       another system's outputs, put right where the model says otherwise"""
-WINDOW = 4096  # sentences read ahead and sorted by length: memory does not grow with the input
 WARM_UP = ("Warm up .", "The first sentences take longer .")
 
 
@@ -167,37 +166,28 @@ class _Job:
             self._decode_window(window, done)
 
     def _decode_window(self, window: Sequence[Record], done: Callable[[int], None]) -> None:
-        from nartk.pipeline import summarize
+        from nartk.pipeline import in_order, summarize
 
         start = time.perf_counter()
         finished: list[Result] = []
-        early: dict[int, Result | NartkError] = {}  # finished before a sentence that stands before it
-        written = 0
-        for index, outcome in self._outcomes(window, self.lines):
-            early[index] = outcome
-            if not isinstance(outcome, NartkError):
-                finished.append(outcome)
-            while written in early:
-                self._write(window[written], early.pop(written))
-                written += 1
-                done(self.lines)
-        self.windows.append(summarize(finished, time.perf_counter() - start))
-
-    def _outcomes(self, window: Sequence[Record], first: int) -> Iterator[tuple[int, Result | NartkError]]:
-        """The place in the window and the outcome of each record, in any order; `first` came before."""
         # A record with an error has no text and takes a place: what a line gives, sampled or not, does not
         # depend on whether those before it can be read.
-        for index, outcome in self.model.stream(
+        outcomes = self.model.stream(
             [record.text for record in window],
             self.strategy,
             prefixes=[record.prefix for record in window],
             drafts=[record.drafts for record in window] if self.reads_drafts else None,
             **batching(self.args),
             trace=self.write_trace is not None,
-            first=first,
-        ):
-            error = window[index].error
-            yield index, outcome if error is None else error
+            first=self.lines,
+        )
+        for record, found in zip(window, in_order(outcomes), strict=True):
+            outcome = found if record.error is None else record.error
+            if not isinstance(outcome, NartkError):
+                finished.append(outcome)
+            self._write(record, outcome)
+            done(self.lines)
+        self.windows.append(summarize(finished, time.perf_counter() - start))
 
     def _write(self, record: Record, outcome: Result | NartkError) -> None:
         self.lines += 1
@@ -228,7 +218,7 @@ class _Job:
         scores = hypothesis.positional_scores
         described = {
             "text": hypothesis.text,
-            "tokens": self.model.checkpoint.target_vocab.to_words(hypothesis.tokens),
+            "tokens": hypothesis.pieces,
             "score": finite(hypothesis.score),
             "positional_scores": None if scores is None else [*map(finite, scores)],
         }

@@ -51,9 +51,7 @@ class PairedDifference:
 def _weights(sentences: int, samples: int, seed: int) -> Iterator[np.ndarray]:
     """Yields how often each resample holds each sentence, blocks of [k, N] float64."""
     if samples < 1:
-        raise UsageError(
-            f"a bootstrap needs at least 1 sample, not {samples}", fix="give a larger --bootstrap"
-        )
+        raise UsageError(f"a bootstrap needs at least 1 sample, not {samples}", fix="ask for more")
     generator = np.random.default_rng(seed)
     block = max(1, BLOCK // sentences)
     for start in range(0, samples, block):

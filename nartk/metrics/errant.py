@@ -21,7 +21,14 @@ import numpy as np
 
 from nartk import __version__
 from nartk.data.m2 import NOOP, M2Edit, M2Sentence, read_m2
-from nartk.errors import InputFileError, InputTooLongError, MissingDependencyError, UsageError, requiring
+from nartk.errors import (
+    InputFileError,
+    InputTooLongError,
+    MissingDependencyError,
+    UsageError,
+    named,
+    requiring,
+)
 from nartk.metrics.metric import Files, Metric, Reads, Scorer, read_lines
 from nartk.metrics.result import MetricResult, check_lengths, f_measure
 from nartk.registry import option, register_metric
@@ -57,7 +64,8 @@ def find_pipeline(name: str | None = None) -> str:
         return str(trained)
     raise MissingDependencyError(
         f"ERRANT needs a spaCy pipeline; neither {OFFICIAL} nor {TRAINED} is there",
-        fix=f"run recipes/gec/train_spacy.sh or `python -m spacy download {OFFICIAL}`, or give --spacy",
+        fix=f"run recipes/gec/train_spacy.sh or `python -m spacy download {OFFICIAL}`, or give "
+        f"{named('spacy')}",
     )
 
 
@@ -295,9 +303,14 @@ class Errant(Metric):
 
     def scorer(self, files: Files) -> Scorer:
         if (files.gold is None) == (files.source is None and not files.ref):
-            raise UsageError("errant takes --gold, or --source and --ref", fix="give one of the two")
+            raise UsageError(
+                f"errant takes {named('gold')}, or {named('source')} and {named('ref')}",
+                fix="give one of the two",
+            )
         if files.gold is None and (files.source is None or not files.ref):
-            raise UsageError("--source and --ref belong together", fix="give both, or --gold")
+            raise UsageError(
+                f"{named('source')} and {named('ref')} belong together", fix=f"give both, or {named('gold')}"
+            )
 
         annotator = cache(lambda: ErrantAnnotator(self.spacy if self.spacy else None))
         has_edits = files.gold is not None and files.hyp_m2 is not None

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nartk.errors import InputFileError, LengthMismatchError
+from nartk.errors import InputFileError, LengthMismatchError, named
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def check_corpora(metric: str, references: Sequence[Sequence[str]], **others: Se
         LengthMismatchError: The corpora differ in length.
     """
     if not references:
-        raise InputFileError(f"{metric} needs a reference", fix="give one or more files with --ref")
+        raise InputFileError(f"{metric} needs a reference", fix=f"give one or more files with {named('ref')}")
     lengths = {f"reference {number}": len(lines) for number, lines in enumerate(references, start=1)}
     first, *_ = others
     check_lengths(len(others[first]), first, lengths | {name: len(others[name]) for name in others})

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from nartk.errors import CheckpointError, InputTooLongError, VocabMismatchError
+from nartk.errors import CheckpointError, InputTooLongError, VocabMismatchError, named
 from nartk.passes import TextSource
 from nartk.processors import InputProcessor, named_file, register_processor
 from nartk.vocab import SpecialIds, Vocab
@@ -68,7 +68,7 @@ class TextInput:
         ids = self.tokenizer.encode(line)
         if len(ids) >= longest and not truncate:
             raise InputTooLongError(
-                f"{len(ids)} tokens > {longest - 1}", fix="split the line, or use --truncate"
+                f"{len(ids)} tokens > {longest - 1}", fix=f"split the line, or use {named('truncate', True)}"
             )
         return TextSource((*ids[: longest - 1], self.vocab.eos))
 

@@ -26,7 +26,7 @@ _MOST_INCHES = 40.0  # of a picture
 
 def require_matplotlib() -> None:
     """Raises MissingDependencyError where matplotlib is not installed."""
-    with requiring("--png and --svg need matplotlib, which is not installed", "plot"):
+    with requiring("drawing a picture needs matplotlib, which is not installed", "plot"):
         import matplotlib  # noqa: F401
 
 
