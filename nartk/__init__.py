@@ -3,20 +3,96 @@
 For example:
 
     model = nartk.load("gec-en")
-    model.decode(["She go home ."], strategy="iad")[0].text
+    best = model.decode(["She go home ."], strategy="iad")[0]
+    best.text, best.score, best.pieces
+
+`iterate` takes lines from anything that gives them, such as an open file, and yields hypotheses in their
+order as they are decoded:
+
+    for hypothesis in model.iterate(open("in.txt"), strategy="iad"):
+        print(hypothesis.text)
+
+N-best lists are `alternatives` of the best hypothesis:
+
+    best = model.decode(["She go home ."], "beam", beam_size=5, nbest=3)[0]
+    [best.text, *(each.text for each in best.alternatives)]
+
+A line that cannot be decoded gives an empty hypothesis with its `error`, a `NartkError`. `Model.run` adds
+statistics and the signature. `nartk.strategies()` lists what `strategy` may be, and
+``help(nartk.strategy_class("beam"))`` shows the options of one.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nartk.pipeline import Model, load
-    from nartk.registry import strategies
+    from nartk.errors import (
+        CheckpointError,
+        InputEncodingError,
+        InputFileError,
+        InputFormatError,
+        InputTooLongError,
+        LengthMismatchError,
+        MissingDependencyError,
+        ModelNotFoundError,
+        NartkError,
+        OutOfMemoryError,
+        OutputError,
+        PassError,
+        ResumeMismatchError,
+        SourceMismatchError,
+        StrategyMismatchError,
+        SwappedModelsError,
+        UnknownStrategyError,
+        UnsupportedCheckpointError,
+        UsageError,
+        VocabMismatchError,
+    )
+    from nartk.guarantee import Guarantee, Promise
+    from nartk.hypothesis import DecodeStats, GraphTrace, Hypothesis, Result, TokenTrace
+    from nartk.pipeline import Drafts, Model, Run, load
+    from nartk.registry import strategies, strategy_class
 
 __version__ = "0.1.0"
-__all__ = ["Model", "__version__", "load", "strategies"]
+__all__ = [
+    "CheckpointError",
+    "DecodeStats",
+    "Drafts",
+    "GraphTrace",
+    "Guarantee",
+    "Hypothesis",
+    "InputEncodingError",
+    "InputFileError",
+    "InputFormatError",
+    "InputTooLongError",
+    "LengthMismatchError",
+    "MissingDependencyError",
+    "Model",
+    "ModelNotFoundError",
+    "NartkError",
+    "OutOfMemoryError",
+    "OutputError",
+    "PassError",
+    "Promise",
+    "Result",
+    "ResumeMismatchError",
+    "Run",
+    "SourceMismatchError",
+    "StrategyMismatchError",
+    "SwappedModelsError",
+    "TokenTrace",
+    "UnknownStrategyError",
+    "UnsupportedCheckpointError",
+    "UsageError",
+    "VocabMismatchError",
+    "__version__",
+    "load",
+    "strategies",
+    "strategy_class",
+]
 
 for _linked in ("models", "decoders", "data"):
     if not Path(__file__).with_name(_linked).is_dir():
@@ -27,13 +103,14 @@ for _linked in ("models", "decoders", "data"):
 
 
 def __getattr__(name: str) -> object:
-    # The public names import torch, so they load on first use: `import nartk` stays cheap.
-    if name in ("load", "Model"):
-        from nartk import pipeline
-
-        return getattr(pipeline, name)
-    if name == "strategies":
-        from nartk.registry import strategies
-
-        return strategies
+    # What is public loads on first use, from the lightest module that has it: `import nartk` stays cheap.
+    if name in __all__:
+        for module in ("errors", "guarantee", "hypothesis", "registry", "pipeline"):
+            found = getattr(import_module(f"nartk.{module}"), name, None)
+            if found is not None:
+                return found
     raise AttributeError(f"module 'nartk' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

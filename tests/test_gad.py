@@ -767,7 +767,7 @@ def test_the_commands_refuse_before_they_decode(
     assert main(command) == 2
     assert "strategy 'gad' has no model to draft with" in capsys.readouterr().err
     assert main([*command, "--drafter", folders["transformer"]]) == 2
-    assert "use strategy='speculative'" in capsys.readouterr().err
+    assert "use --strategy speculative" in capsys.readouterr().err
     assert main([folders["nat"], folders["lines"], "--strategy", "gad", "--drafter", folders["nat"]]) == 2
     assert "strategy 'gad' needs a PassScorer" in capsys.readouterr().err
 
