@@ -289,8 +289,8 @@ def test_a_named_strategy_is_put_to_its_drafters(folders: dict[str, str]) -> Non
         "bf16",
     )
     assert given.reasons() == [
-        f"left out: speculative:block_size=3:drafter={ctc}: drafter needs a PassScorer, the model it names is "
-        "none"
+        f"left out: speculative:block_size=3:drafter={ctc}: drafter needs a PassScorer, the model it names "
+        "is none"
     ]
     own = parse_spec("gad:drafter=x", "fp32")
     assert given.named(own) == [own]
