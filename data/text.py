@@ -1,4 +1,4 @@
-"""English text: a reversible tokeniser in the manner of the Penn Treebank, and the corpora that ship.
+"""English text: a reversible tokeniser in the manner of the Penn Treebank, and the corpora of the repository.
 
 The grammar-correction data sets (JFLEG, CWEB) separate punctuation and clitics by spaces: ``do n't``,
 ``it 's``, ``can not``. `tokenize` gives that form from plain text and `detokenize` takes it back.
@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from nartk.errors import InputFileError
+from nartk.errors import InputFileError, MissingDependencyError
 
 CORPORA = Path(__file__).resolve().parent / "corpora"
 
@@ -127,18 +127,33 @@ def detokenize(tokens: Sequence[str]) -> str:
     return text
 
 
+def corpora() -> Path:
+    """The folder of the corpora.
+
+    Raises:
+        MissingDependencyError: nartk is installed from a wheel, which leaves them out.
+    """
+    if not CORPORA.is_dir():
+        raise MissingDependencyError(
+            "the corpora of nartk's repository are needed, and no wheel holds them",
+            fix="pip install -e FOLDER, with FOLDER a clone of the repository",
+        )
+    return CORPORA
+
+
 def corpus_names() -> list[str]:
-    """Names of the English corpora that ship, in the order of the alphabet."""
-    return sorted(path.name.removesuffix(".txt.xz") for path in CORPORA.glob("*.txt.xz"))
+    """Names of the English corpora, in the order of the alphabet."""
+    return sorted(path.name.removesuffix(".txt.xz") for path in corpora().glob("*.txt.xz"))
 
 
 def read_shipped(file: str) -> Iterator[str]:
-    """Yields the lines of a compressed file of the shipped corpora, without line ends.
+    """Yields the lines of a compressed file of the corpora, without line ends.
 
     Raises:
-        InputFileError: No such file ships.
+        InputFileError: No such file is among them.
+        MissingDependencyError: They are not installed.
     """
-    path = CORPORA / file
+    path = corpora() / file
     if not path.is_file():
         raise InputFileError(
             f"no shipped text is called {file!r}", fix=f"take one of {', '.join(corpus_names())}"

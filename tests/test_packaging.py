@@ -17,6 +17,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LINKED = ("models", "decoders", "data")
+BUILD_FILES = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
+MODEL = "nartk/data/models/gec-en/"
+NOTICES = ("nartk/engine/LICENSE.pybind11", "nartk/data/corpora/LICENSES.md", f"{MODEL}card.md")
 ENGINE_VARIABLES = ("NARTK_ENGINE_FLAGS", "NARTK_NO_ENGINE", "NARTK_REQUIRE_ENGINE")
 TINY_ENGINE = """
 #include <pybind11/pybind11.h>
@@ -81,7 +84,7 @@ def test_ruff_checks_no_file_twice() -> None:
 def project(folder: Path) -> Path:
     """A checkout in small: the real build files, empty packages, and an engine that knows one number."""
     (folder / "nartk" / "engine" / "csrc").mkdir(parents=True)
-    for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
+    for name in BUILD_FILES:
         shutil.copy(ROOT / name, folder)
     for name in ("__init__.py", "_fairseq_compat.py", "py.typed"):
         shutil.copy(ROOT / "nartk" / name, folder / "nartk")
@@ -89,6 +92,9 @@ def project(folder: Path) -> Path:
         (folder / name).mkdir()
         shutil.copy(ROOT / name / "__init__.py", folder / name)
         (folder / "nartk" / name).symlink_to(Path("..", name))
+    for name in NOTICES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
     (folder / "nartk" / "engine" / "__init__.py").touch()
     (folder / "nartk" / "engine" / "csrc" / "native.cpp").write_text(TINY_ENGINE, encoding="utf-8")
     (folder / "nartk" / "engine" / "csrc" / "answer.h").write_text("#define ANSWER 42\n", encoding="utf-8")
@@ -111,8 +117,8 @@ def test_a_link_that_git_wrote_as_text_is_one_error(name: str, tmp_path: Path) -
 
 def require_builders() -> None:
     version = importlib.metadata.version("setuptools")
-    if tuple(map(int, version.split(".")[:2])) < (70, 1):
-        pytest.skip(f"setuptools {version} < 70.1")
+    if int(version.split(".")[0]) < 77:
+        pytest.skip(f"setuptools {version} < 77")
     pytest.importorskip("pybind11")
 
 
@@ -149,6 +155,28 @@ def environment_with(folder: Path, *install: str) -> Path:
     done = subprocess.run([*pip, *options, *install], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return inside
+
+
+def test_the_wheel_holds_the_model_and_all_licences_but_no_corpora(tmp_path: Path) -> None:
+    require_builders()
+    folder = project(tmp_path / "checkout")
+    for name in ("corpora/text.txt.xz", "corpora/rates.json", "models/gec-en/model.safetensors"):
+        (folder / "data" / name).touch()
+    sdist = unpacked(build("sdist", folder), tmp_path / "sdist")
+    assert sorted(path.name for path in (sdist / "nartk/data/corpora").iterdir()) == [
+        "LICENSES.md", "rates.json", "text.txt.xz"
+    ]  # fmt: skip
+    wheel = build("wheel", sdist, NARTK_NO_ENGINE="1")
+    assert [name for name in modules(wheel) if "/data/" in name] == [
+        "nartk/data/__init__.py", f"{MODEL}card.md", f"{MODEL}model.safetensors"
+    ]  # fmt: skip
+    with zipfile.ZipFile(wheel) as archive:
+        (information,) = {name.split("/")[0] for name in archive.namelist() if ".dist-info/" in name}
+        metadata = archive.read(f"{information}/METADATA").decode().splitlines()
+        for name in ("LICENSE", *NOTICES):
+            assert archive.read(f"{information}/licenses/{name}") == (ROOT / name).read_bytes()
+            assert f"License-File: {name}" in metadata
+    assert "License-Expression: Apache-2.0 AND BSD-3-Clause AND CC-BY-SA-4.0" in metadata
 
 
 @pytest.mark.slow
@@ -224,7 +252,7 @@ def checkout(folder: Path) -> Path:
     unwanted = shutil.ignore_patterns("__pycache__", "*.so", "*.pyd")
     for name in ("nartk", *LINKED):
         shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=unwanted)
-    for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
+    for name in BUILD_FILES:
         shutil.copy(ROOT / name, folder)
     return folder
 
@@ -245,6 +273,11 @@ def test_an_installed_wheel_decodes(tmp_path: Path) -> None:
         check=False,
     )
     assert done.stdout == "She went to school yesterday .\n", done.stderr
+    noise = subprocess.run(
+        [inside.with_name("nartk-noise")], input="She goes .\n", capture_output=True, text=True, check=False
+    )
+    assert (noise.returncode, noise.stdout) == (2, "")
+    assert noise.stderr.startswith("nartk: error[E104 MissingDependency] the corpora of nartk's repository ")
 
 
 @pytest.mark.slow

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import lzma
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nartk.data import text
+from nartk.data.gec import rates
 from nartk.data.text import CORPORA, corpus_names, detokenize, read_corpus, read_shipped, tokenize
-from nartk.errors import InputFileError
+from nartk.errors import InputFileError, MissingDependencyError
 
 # Plain text and its tokens, by hand after the rules of the Penn Treebank.
 CASES = [
@@ -108,4 +111,17 @@ def test_unknown_corpus_is_named() -> None:
     assert str(caught.value) == (
         "error[E201 InputFile] no shipped text is called 'nope.txt.xz'. "
         "Fix: take one of scitldr, tanaka, ud_ewt, wikisplit."
+    )
+
+
+@pytest.mark.parametrize("read", [corpus_names, read_corpus, rates._shipped.__wrapped__])
+def test_without_the_corpora_the_remedy_is_named(
+    read: Callable[[], Iterable[object]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(text, "CORPORA", tmp_path / "corpora")
+    with pytest.raises(MissingDependencyError) as caught:
+        list(read())
+    assert str(caught.value) == (
+        "error[E104 MissingDependency] the corpora of nartk's repository are needed, and no wheel holds them"
+        ". Fix: pip install -e FOLDER, with FOLDER a clone of the repository."
     )

@@ -16,7 +16,7 @@ from typing import Any
 from nartk.data.gec.confusions import AGREEMENT, ARTICLES, DROPPED, EXTRAS, PREPOSITIONS, PRONOUNS, confusions
 from nartk.data.gec.lexicon import NOUNS, VERBS, lexicon
 from nartk.data.m2 import NOOP, M2Edit, M2Sentence
-from nartk.data.text import CORPORA, read_corpus
+from nartk.data.text import corpora, read_corpus
 from nartk.errors import InputFileError, InputFormatError, UsageError
 
 ERROR_TYPES = (
@@ -115,7 +115,7 @@ def _is_number(value: object) -> bool:
 
 @lru_cache(maxsize=1)
 def _shipped() -> dict[str, Any]:
-    return json.loads((CORPORA / "rates.json").read_text(encoding="utf-8"))
+    return json.loads((corpora() / "rates.json").read_text(encoding="utf-8"))
 
 
 def rates_names() -> list[str]:
