@@ -12,7 +12,7 @@ from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
-HOOK = "_nartk_fairseq"
+HOOK = {"_nartk_fairseq": "_fairseq_hook", "_nartk_fairseq_cure": "_fairseq_compat"}
 LINKED = ("models", "decoders", "data")
 CSRC = Path("nartk/engine/csrc")
 # Neither fast-math nor contraction: two instantiations of one kernel would round differently. No -march: the
@@ -22,7 +22,7 @@ COMPILE_MSVC = ["/O2", "/fp:precise"]
 
 
 class BuildWithHook(build_py):
-    """Puts the fairseq cure, and the `.pth` file that starts it, at the top level of site-packages.
+    """Puts the fairseq cure, its hook and the `.pth` file that starts it at the top level of site-packages.
 
     Works for wheels and for editable installs, whose build folder is not what gets installed.
     """
@@ -32,8 +32,10 @@ class BuildWithHook(build_py):
         install = self.get_finalized_command("install")
         top = Path(install.install_lib if self.editable_mode else self.build_lib)
         top.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile("nartk/_fairseq_compat.py", top / f"{HOOK}.py")
-        (top / f"{HOOK}.pth").write_text(f"import {HOOK}; {HOOK}.install()\n", encoding="utf-8")
+        for name, source in HOOK.items():
+            shutil.copyfile(f"nartk/{source}.py", top / f"{name}.py")
+        start = next(iter(HOOK))
+        (top / f"{start}.pth").write_text(f"import {start}; {start}.install()\n", encoding="utf-8")
 
 
 class BuildEngine(build_ext):

@@ -1,50 +1,22 @@
 """Makes fairseq 0.12.2 run on Python >= 3.11, torch >= 2.6 and numpy >= 1.24.
 
-An installed nartk carries a copy of this file at the top level of site-packages, as `_nartk_fairseq`,
-and a `.pth` file that calls :func:`install` when Python starts; so `fairseq-train`, `torchrun` and
-spawned workers run unchanged. The copy must not import the package `nartk`: fairseq's `--user-dir nartk`
-registers nothing once `nartk` is in `sys.modules`. And it imports nothing before fairseq is.
+`_fairseq_hook` calls :func:`cure`, and tells why this file does not import the package.
 """
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
+from typing import Any
 
-TYPE_CHECKING = False  # not from typing: every start of Python would pay for its import
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from importlib.machinery import ModuleSpec
-    from typing import Any
-
-_HOSTS = ("fairseq", "fairseq_cli")
-_FAMILY = (*_HOSTS, "hydra", "omegaconf")
+_FAMILY = ("fairseq", "fairseq_cli", "hydra", "omegaconf")
 
 # torch._transformer_encoder_layer_fwd as fairseq calls it: 19 positional arguments, the last one the mask.
 _FAIRSEQ_FAST_PATH_ARGS = 19
 _KEY_PADDING_MASK = 1
 
 
-class _Hook:
-    """Cures the interpreter when fairseq is first imported; costs nothing until then."""
-
-    cured = False
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        if name in _HOSTS and not self.cured:
-            self.cured = True
-            cure()
-        return None
-
-
-def install() -> None:
-    """Arranges for :func:`cure` to run before fairseq is imported. Calling it twice does no harm."""
-    # Compared by name: the copy in site-packages and the module of the package are different classes.
-    if not any(type(finder).__qualname__ == _Hook.__qualname__ for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Hook())
-
-
 def cure() -> None:
-    """Applies every cure to the running interpreter."""
+    """Applies every cure to the running interpreter. Calling it twice does no harm."""
     import dataclasses
 
     if not hasattr(dataclasses.dataclass, "_nartk"):

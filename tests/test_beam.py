@@ -346,9 +346,9 @@ def test_cells_change_nothing(name: str, device: torch.device) -> None:
 @pytest.mark.filterwarnings("ignore")  # fairseq's own
 @pytest.mark.parametrize(("penalty", "n"), [(1.0, 0), (0.0, 0), (0.6, 0), (2.0, 0), (1.0, 2), (1.0, 3)])
 def test_it_outputs_what_fairseq_does(penalty: float, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nartk import _fairseq_compat
+    from nartk import _fairseq_hook
 
-    _fairseq_compat.install()
+    _fairseq_hook.install()
     pytest.importorskip("fairseq", reason="fairseq is not installed")
     from fairseq.data import Dictionary
     from fairseq.sequence_generator import SequenceGenerator

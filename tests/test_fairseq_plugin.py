@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 import warnings
@@ -239,30 +240,40 @@ def test_without_the_cure_fairseq_fails(monkeypatch: pytest.MonkeyPatch) -> None
         fairseq_host.logits(model, *batch)
 
 
+def installed_hook(folder: Path) -> None:
+    """What an installed nartk has at the top level of site-packages beside its `.pth` file."""
+    for name, copy in (("_fairseq_hook", "_nartk_fairseq"), ("_fairseq_compat", "_nartk_fairseq_cure")):
+        shutil.copy(Path(nartk.__file__).with_name(f"{name}.py"), folder / f"{copy}.py")
+
+
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 accepts fairseq's dataclasses")
-@pytest.mark.parametrize("cured", [True, False])
-def test_fairseq_imports_only_with_the_hook(cured: bool) -> None:
-    # An installed nartk brings the hook by itself: the uncured case takes it out again.
+@pytest.mark.parametrize("hook", ["nartk._fairseq_hook", "_nartk_fairseq", None])
+def test_fairseq_imports_only_with_the_hook(hook: str | None, tmp_path: Path) -> None:
+    installed_hook(tmp_path)
+    # An installed nartk brings a hook by itself: it is taken out first.
     kept = "[finder for finder in sys.meta_path if type(finder).__name__ != '_Hook']"
-    unhook = f"import sys; sys.meta_path[:] = {kept}"
-    hook = "from nartk._fairseq_compat import install; install(); install()"
-    code = f"{hook if cured else unhook}; import fairseq"
+    code = f"import sys; sys.meta_path[:] = {kept}; sys.path[:0] = {[str(tmp_path)]!r}; "
+    if hook is not None:
+        code += f"from {hook} import install; install(); install(); "
+    code += "import fairseq; print('nartk' in sys.modules)"
     root = Path(nartk.__file__).parents[1]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
-    assert (done.returncode == 0) == cured
-    assert ("ValueError: mutable default" in done.stderr) != cured
+    if hook is None:
+        assert "ValueError: mutable default" in done.stderr
+    else:
+        assert done.stdout == f"{hook.startswith('nartk')}\n", done.stderr
 
 
-def test_hook_imports_nothing_before_fairseq() -> None:
+def test_a_start_of_python_pays_for_one_module(tmp_path: Path) -> None:
+    installed_hook(tmp_path)
     code = (
-        "import sys; before = set(sys.modules); import _fairseq_compat; _fairseq_compat.install();"
-        "print(sorted(set(sys.modules) - before - {'__future__'}))"
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); before = set(sys.modules)\n"
+        "import _nartk_fairseq; _nartk_fairseq.install(); print(*set(sys.modules) - before)\n"
+        "import json; print('_nartk_fairseq_cure' in sys.modules)"
     )
-    folder = Path(nartk.__file__).parent
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "['_fairseq_compat']\n"
+    # Without site, which would load modules of its own, and this environment's hook.
+    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "_nartk_fairseq\nFalse\n"
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ FOREIGN_MODELS = {"transformers", "ctranslate2"}
 DYNAMIC = ("importlib.import_module", "import_module", "__import__")  # calls that import
 # The commands that start fairseq's own, with the cure that makes it run, and the one that measures it.
 FAIRSEQ_DOORS = {
+    "nartk/_fairseq_hook.py",
     "nartk/_fairseq_compat.py",
     "nartk/cli/_fairseq.py",
     "nartk/cli/train.py",

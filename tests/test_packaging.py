@@ -86,7 +86,7 @@ def project(folder: Path) -> Path:
     (folder / "nartk" / "engine" / "csrc").mkdir(parents=True)
     for name in BUILD_FILES:
         shutil.copy(ROOT / name, folder)
-    for name in ("__init__.py", "_fairseq_compat.py", "py.typed"):
+    for name in ("__init__.py", "_fairseq_hook.py", "_fairseq_compat.py", "py.typed"):
         shutil.copy(ROOT / "nartk" / name, folder / "nartk")
     for name in LINKED:
         (folder / name).mkdir()
@@ -157,7 +157,7 @@ def environment_with(folder: Path, *install: str) -> Path:
     return inside
 
 
-def test_the_wheel_holds_the_model_and_all_licences_but_no_corpora(tmp_path: Path) -> None:
+def test_the_wheel_holds_the_model_all_licences_and_the_hook_but_no_corpora(tmp_path: Path) -> None:
     require_builders()
     folder = project(tmp_path / "checkout")
     for name in ("corpora/text.txt.xz", "corpora/rates.json", "models/gec-en/model.safetensors"):
@@ -170,7 +170,11 @@ def test_the_wheel_holds_the_model_and_all_licences_but_no_corpora(tmp_path: Pat
     assert [name for name in modules(wheel) if "/data/" in name] == [
         "nartk/data/__init__.py", f"{MODEL}card.md", f"{MODEL}model.safetensors"
     ]  # fmt: skip
+    assert [name for name in modules(wheel) if "/" not in name] == [
+        "_nartk_fairseq.pth", "_nartk_fairseq.py", "_nartk_fairseq_cure.py"
+    ]  # fmt: skip
     with zipfile.ZipFile(wheel) as archive:
+        assert archive.read("_nartk_fairseq.pth") == b"import _nartk_fairseq; _nartk_fairseq.install()\n"
         (information,) = {name.split("/")[0] for name in archive.namelist() if ".dist-info/" in name}
         metadata = archive.read(f"{information}/METADATA").decode().splitlines()
         for name in ("LICENSE", *NOTICES):

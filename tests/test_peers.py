@@ -14,7 +14,7 @@ from support.realtable import EOS, PAD, random_transformer
 from support.scripted_passes import decode, outputs_of
 from torch import Tensor
 
-from nartk import _fairseq_compat
+from nartk import _fairseq_hook
 from nartk.adapters.ctranslate2 import to_ctranslate2
 from nartk.adapters.hf import import_transformers, to_hugging_face
 from nartk.errors import MissingDependencyError, UnsupportedCheckpointError
@@ -223,7 +223,7 @@ def test_ctranslate2_says_the_same(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore")  # fairseq's own
 @pytest.mark.parametrize("shape", [SHAPES[i] for i in (0, 9, 13, 17, 26, 27, 31, 35)], ids=shape_name)
 def test_fairseqs_own_transformer_gives_the_same_logits(shape: dict[str, Any]) -> None:
-    _fairseq_compat.install()
+    _fairseq_hook.install()
     pytest.importorskip("fairseq", reason="fairseq is not installed")
     from nartk.tasks.peer import to_fairseq
 

@@ -400,9 +400,9 @@ class Fairseq(Peer):
     package: ClassVar[str] = "fairseq"
 
     def build(self) -> None:
-        from nartk import _fairseq_compat
+        from nartk import _fairseq_hook
 
-        _fairseq_compat.install()
+        _fairseq_hook.install()
         with requiring_fairseq("the module {name} is not installed"):
             from nartk.tasks.peer import to_generator
         if self.dtype != "fp32":

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from nartk import _fairseq_compat
+from nartk import _fairseq_hook
 from nartk.cli import _common
 from nartk.errors import InputFileError, UsageError, requiring_fairseq
 
 # When this module is imported, so that processes which torch spawns are cured as well.
-_fairseq_compat.install()
+_fairseq_hook.install()
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):

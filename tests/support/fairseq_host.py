@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nartk import _fairseq_compat
+from nartk import _fairseq_hook
 from nartk.models.transformer import Transformer, TransformerConfig
 
 PAD, EOS = 1, 2
@@ -23,7 +23,7 @@ WORDS = 24  # of `native_checkpoint`
 
 def require_fairseq() -> None:
     """Imports fairseq and registers nartk with it, or skips the test."""
-    _fairseq_compat.install()
+    _fairseq_hook.install()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         pytest.importorskip("fairseq", reason="fairseq is not installed: pip install 'nartk[train]'")
