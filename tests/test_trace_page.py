@@ -16,10 +16,13 @@ import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.traced_graph import GRAPH
 
 from nartk.tracing import ORIGINS, Traced, page
@@ -150,6 +153,46 @@ def test_figures_by_hand() -> None:
     assert first["margin"] == [5.0, 4.0, 3.0, 0.5, 0.25, 2.0, None]
 
 
+def test_a_diff_is_of_words() -> None:
+    found = page.diff("She go to  school becuase it is .", "Today she went to school because it is fun .")
+    assert found == [
+        ("del", "She go"), ("ins", "Today she went"), ("", "to  school"), ("del", "becuase"),
+        ("ins", "because"), ("", "it is"), ("ins", "fun"), ("", "."),
+    ]  # fmt: skip
+
+
+@given(st.text(alphabet="ab .", max_size=30), st.text(alphabet="ab .", max_size=30))
+def test_a_diff_holds_both_sides(source: str, output: str) -> None:
+    """Whoever leaves out what was put in reads the source, and the other way round."""
+    found = page.diff(source, output)
+    for mark, side in (("ins", source), ("del", output)):
+        assert [word for kind, text in found if kind != mark for word in text.split()] == side.split()
+    marks = [mark for mark, _ in found]
+    assert all(left != right for left, right in pairwise(marks))
+    assert all(text == text.strip() != "" for _, text in found)
+
+
+def test_outputs_that_copy_their_source_are_shown_as_changes() -> None:
+    def translation(line: int, source: str, output: str) -> Traced:
+        return sentence(line, source, output_text=output, signature="translation")
+
+    trace = [
+        sentence(1, "she go home .", output_text="she goes home ."),
+        sentence(2, "she goes home ."),
+        sentence(3, "no word", output_text="all new"),
+        translation(4, "Berlin , 1989 .", "Berlin , 1989 !"),
+        translation(5, "das ist ein sehr langer Satz .", "this is a very long sentence indeed"),
+    ]
+    lines = data_of(page.page(trace, name="t"))["lines"]
+    assert [line.get("diff") for line in lines] == [
+        [["", "she"], ["del", "go"], ["ins", "goes"], ["", "home ."]],
+        None,
+        [["del", "no word"], ["ins", "all new"]],
+        None,
+        None,
+    ]
+
+
 def test_the_page_asks_for_nothing_and_runs_its_own_script_alone() -> None:
     written = page.page([sentence(1)], name="t")
     found = Elements(written)
@@ -197,9 +240,13 @@ def test_colours_can_be_read_in_the_light_and_in_the_dark() -> None:
             assert contrast(scheme["soft"], ground) > 4.5
         assert contrast(scheme["verifier"], scheme["paper"]) > 4.5  # of errors
         assert all(contrast(scheme[origin], scheme["paper"]) > 3 for origin in ORIGINS)
+        assert all(contrast(scheme[each], scheme["paper"]) > 4.5 for each in ("removed", "added"))
     # Whoever sees no colours has the underlines.
     lines = [re.search(rf"^\.{name} \{{(?:.*text-decoration-style: (\w+))?", style, re.M) for name in ORIGINS]
     assert [each and each[1] for each in lines] == [None, "double", "wavy", "dotted", "dashed"]
+    assert re.findall(r"^(del|ins) .*text-decoration: ([a-z-]+)", style, re.M) == [
+        ("del", "line-through"), ("ins", "underline")
+    ]  # fmt: skip
 
 
 def test_the_script_is_sound() -> None:
@@ -387,6 +434,29 @@ def test_a_sentence_is_drawn(browser: Browser, tmp_path: Path) -> None:
         "1 tokens: 1 passes; 2 tokens: 1 passes; 3 tokens: 0 passes; 4 tokens: 1 passes"
     )
     assert browser.troubles() == []
+
+
+def test_a_source_is_drawn_with_what_became_of_it(browser: Browser, tmp_path: Path) -> None:
+    nasty = [
+        sentence(2 + i, f"what they all kept {text}", output_text="what they all kept")
+        for i, text in enumerate(NASTY[:3])
+    ]
+    trace = [sentence(1, "she go home .", output_text="now she goes home ."), *nasty]
+    for view in ("tokens", "passes"):
+        browser.open(save(tmp_path / "t.html", trace), f"#view={view}")
+        sources = "[...document.querySelectorAll('.source')]"
+        assert browser.get(f"{sources}[0].innerHTML") == (
+            "<ins>now</ins> she <del>go</del> <ins>goes</ins> home ."
+        )
+        assert browser.get(f"{sources}.slice(1).map(e => e.textContent)") == [
+            f"what they all kept {text}" for text in NASTY[:3]
+        ]
+        assert foreign(browser) == 0
+        assert browser.get("document.getElementById('changes').hidden") is False
+        assert browser.troubles() == []
+    browser.open(save(tmp_path / "t.html", [sentence(1)]))
+    assert browser.get("document.getElementById('changes').hidden") is True
+    assert browser.get("document.querySelectorAll('article del, article ins').length") == 0
 
 
 def test_each_pass_is_a_row_of_what_it_settled(browser: Browser, tmp_path: Path) -> None:

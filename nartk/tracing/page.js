@@ -76,6 +76,7 @@ function drawTop() {
       make("span", "count", `${count(number)} (${percent(number, total)})`));
     byId("legend").append(item);
   }
+  byId("changes").hidden = !data.lines.some((line) => line.diff);
   drawHistogram();
   for (const signature of data.signatures) byId("signatures").lastElementChild.append(make("li", "", signature));
 }
@@ -131,6 +132,16 @@ function describeToken(line, at) {
     `margin ${nats(line.margin[at])}`,
     `log-probability ${nats(lprob)}${chance}`,
   ].join("\n");
+}
+
+function drawSource(line) {
+  const source = make("p", "source");
+  source.dir = "auto";
+  for (const [mark, text] of line.diff ?? [["", line.source]]) {
+    if (source.firstChild) source.append(" ");
+    source.append(mark ? make(mark, "", text) : text);
+  }
+  return source;
 }
 
 function drawOutput(line) {
@@ -207,10 +218,8 @@ function drawSentence(place, view) {
   if (line.score !== null) told.push(`score ${line.score}`);
   if (data.signatures.length > 1) told.push(data.signatures[line.of].split("|")[0]);
   facts.append(told.join(" · "));
-  const source = make("p", "source", line.source);
-  source.dir = "auto";
   const output = view === "passes" && line.output.length ? drawPasses(line) : drawOutput(line);
-  article.append(source, output);
+  article.append(drawSource(line), output);
   const first = output.querySelector(".token");
   if (first) first.tabIndex = 0;
   if (line.nbest.length) {

@@ -7,6 +7,7 @@ its policy runs no other script.
 from __future__ import annotations
 
 import base64
+import difflib
 import hashlib
 import json
 import re
@@ -20,6 +21,8 @@ from nartk.tracing import ORIGINS, Traced
 
 _BARS = 40  # of the histogram
 _MARKS = ("▁", "Ġ")  # of the space before a piece: sentencepiece's, and byte-level BPE's
+_WORD = re.compile(r"\s*\S+\s*")
+_ALIKE = 0.5  # share of the words of sources and outputs that both have, from which on they are compared
 
 
 def settled(traced: Traced) -> list[int]:
@@ -46,6 +49,21 @@ def bars(counts: Counter[int], most: int = _BARS) -> list[tuple[int, int, int]]:
         (low + i * width, min(low + (i + 1) * width - 1, high), summed[i])
         for i in range((high - low) // width + 1)
     ]
+
+
+def diff(source: str, output: str) -> list[tuple[str, str]]:
+    """The output's words against the source's, in order, as pairs of a mark and a text.
+
+    The mark is `del` for what the source alone has, `ins` for what the output alone has, and empty for both.
+    """
+    before, after = _WORD.findall(source), _WORD.findall(output)
+    found: list[tuple[str, str]] = []
+    matcher = difflib.SequenceMatcher(None, source.split(), output.split())
+    for tag, start, end, new_start, new_end in matcher.get_opcodes():
+        old, new = "".join(before[start:end]).strip(), "".join(after[new_start:new_end]).strip()
+        pairs = [("", old)] if tag == "equal" else [("del", old), ("ins", new)]
+        found += [pair for pair in pairs if pair[1]]
+    return found
 
 
 def stats(trace: Sequence[Traced]) -> DecodeStats:
@@ -129,11 +147,31 @@ def _data(trace: Sequence[Traced], name: str, damaged: int) -> dict[str, Any]:
         "accepted": total.accepted,
         "tokensPerSecond": _round(total.tokens_per_second),
         "latency": {key: _round(value) for key, value in total.latency_ms.items()},
-        "lines": [_line(traced, numbers[traced.signature]) for traced in trace],
+        "lines": [
+            _line(traced, numbers[traced.signature], changes)
+            for traced, changes in zip(trace, _changes(trace), strict=True)
+        ],
     }
 
 
-def _line(traced: Traced, signature: int) -> dict[str, Any]:
+def _changes(trace: Sequence[Traced]) -> list[list[tuple[str, str]]]:
+    """The `diff` of each line that has changed; empty for models whose outputs are unlike their sources."""
+    found = [diff(traced.source_text, traced.output_text) for traced in trace]
+    kept: Counter[str] = Counter()
+    words: Counter[str] = Counter()
+    for traced, pairs in zip(trace, found, strict=True):
+        for mark, text in pairs:
+            sides = 1 if mark else 2
+            words[traced.signature] += sides * len(text.split())
+            kept[traced.signature] += 0 if mark else sides * len(text.split())
+    alike = {signature for signature in words if kept[signature] >= _ALIKE * words[signature]}
+    return [
+        pairs if traced.signature in alike and any(mark for mark, _ in pairs) else []
+        for traced, pairs in zip(trace, found, strict=True)
+    ]
+
+
+def _line(traced: Traced, signature: int, changes: list[tuple[str, str]]) -> dict[str, Any]:
     found: dict[str, Any] = {"line": traced.line, "of": signature}
     if traced.id != traced.line:
         found["id"] = traced.id if isinstance(traced.id, str) else json.dumps(traced.id, ensure_ascii=False)
@@ -154,6 +192,8 @@ def _line(traced: Traced, signature: int) -> dict[str, Any]:
         "accepted": traced.accepted,
         "ms": _round(1000 * traced.seconds),
     }
+    if changes:
+        found["diff"] = changes
     if traced.graph is not None:
         graph = traced.graph
         found["graph"] = {
