@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+import nartk
 
 ROOT = Path(__file__).resolve().parents[1]
 LINKED = ("models", "decoders", "data")
@@ -113,6 +116,14 @@ def test_a_link_that_git_wrote_as_text_is_one_error(name: str, tmp_path: Path) -
     assert last_line(python("import nartk", folder)) == f"ImportError: {wanted}"
     building = python("import runpy; runpy.run_path('setup.py', run_name='__main__')", folder)
     assert last_line(building) == f"nartk: {wanted}"
+
+
+def test_the_citation_is_of_this_version_and_of_the_papers_in_the_readme() -> None:
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {nartk.__version__}\n" in citation
+    links = re.compile(r"https://arxiv\.org/abs/[\d.]+")
+    cited = set(links.findall((ROOT / "README.md").read_text(encoding="utf-8")))
+    assert cited - set(links.findall(citation)) == set()
 
 
 def require_builders() -> None:
