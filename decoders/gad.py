@@ -6,8 +6,16 @@ drafted tokens.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from nartk.decoders.drafters.parallel import ParallelDrafts, declared_for, drafting
-from nartk.decoders.loop.acceptance import Acceptance, ArgmaxAcceptance, Verdict, Verified
+from nartk.decoders.loop.acceptance import (
+    Acceptance,
+    ArgmaxAcceptance,
+    DraftOutcome,
+    StepwiseAcceptance,
+    Verified,
+)
 from nartk.decoders.loop.drafter import Drafter
 from nartk.decoders.loop.length import DraftLength
 from nartk.decoders.loop.loop import AdaptiveDrafts
@@ -82,7 +90,7 @@ class GeneralizedAggressive(ParallelDrafts, AdaptiveDrafts):
         return ArgmaxAcceptance() if self.beta == 1 else NearlyBest(self.beta, self.tau)
 
 
-class NearlyBest:
+class NearlyBest(StepwiseAcceptance):
     """Accepts a drafted token among the `beta` best words that lies at most `tau` nats below the best.
 
     Of equal words the lowest ids are the better ones.
@@ -91,25 +99,14 @@ class NearlyBest:
     def __init__(self, beta: int, tau: float) -> None:
         self.beta, self.tau, self.want = beta, tau, Want(top=beta)
 
-    def __call__(self, row: Row, verified: Verified) -> Verdict:
-        tokens: list[int] = []
-        log_probs: list[float] = []
-        forced = len(row.request.prefix) - len(row.tokens)
-        for at, token in enumerate(row.draft.tokens, row.begin):
-            if token == verified.words[at]:
-                log_prob: float | None = verified.log_probs[at]
+    def judge(self, row: Row, first: int, verified: Verified) -> Iterator[DraftOutcome]:
+        for at, token in enumerate(row.draft.tokens[first:], row.begin + first):
+            best = verified.words[at]
+            nearly = None if token == best else self._log_prob(token, at, verified)
+            if nearly is None:
+                yield DraftOutcome(token == best, best, verified.log_probs[at])
             else:
-                log_prob = None if at - row.begin < forced else self._log_prob(token, at, verified)
-            if log_prob is None:
-                break
-            tokens.append(token)
-            log_probs.append(log_prob)
-            if token == verified.eos:
-                return Verdict(range(len(tokens)), tokens, log_probs)
-        end = row.begin + len(tokens)
-        return Verdict(
-            range(len(tokens)), [*tokens, verified.words[end]], [*log_probs, verified.log_probs[end]]
-        )
+                yield DraftOutcome(True, token, nearly)
 
     def _log_prob(self, token: int, at: int, verified: Verified) -> float | None:
         """The log-probability of a drafted token if it is nearly the best word after a verified one."""
