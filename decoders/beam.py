@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from time import perf_counter
-from typing import ClassVar
 
 from nartk.decoders.loop.constrained import Constrained
 from nartk.decoders.loop.constraints import RowConstraints
@@ -33,12 +32,12 @@ class BeamStrategy(Constrained):
     this, the next words are chosen without a pass, by the same rules: the hypotheses are the same.
     """
 
-    needs: ClassVar[type | tuple[type, ...]] = (PassScorer,)
+    needs = (PassScorer,)
     promise = Promise(Guarantee.APPROXIMATE, "the best of k hypotheses; the same in any batch")
 
     beam_size: int = option(5, "hypotheses of a sentence that are kept", low=1, high=WIDEST)
     length_penalty: float = option(1.0, "scores are divided by length ** this; more favours long outputs")
-    nbest: int = option(1, "hypotheses given back, at most the beam size", low=1)
+    nbest: int = option(1, "hypotheses given back, at most the beam size", low=1, most="beam_size")
     draft: str = option(
         "none",
         "what a hypothesis may go on with: the source, the words that were best after the same word before, "
@@ -48,11 +47,6 @@ class BeamStrategy(Constrained):
     max_draft: int = option(_MAX_DRAFT, "longest draft of a hypothesis, tokens", low=1)
 
     def __post_init__(self) -> None:
-        if self.nbest > self.beam_size:
-            raise UsageError(
-                f"{named('nbest')} is {self.nbest}, above {named('beam_size', self.beam_size)}",
-                fix=f"raise {named('beam_size')}",
-            )
         if self.draft == "none" and self.max_draft != _MAX_DRAFT:
             raise UsageError(
                 f"{named('max_draft')} is {self.max_draft}, but nothing is drafted",
@@ -64,7 +58,9 @@ class BeamStrategy(Constrained):
     ) -> Iterator[Result]:
         """What `run` yields. Its `batch_size` counts sentences, each of which has `beam_size` hypotheses."""
         are_forcing = any(request.prefix for request in requests)
-        constraints = RowConstraints(self.constraints(scorer.vocab), scorer.vocab.eos, are_forcing)
+        constraints = RowConstraints(
+            self.constraints(scorer.vocab), scorer.vocab.eos, are_forcing=are_forcing
+        )
         drafter = make_beam_drafter(scorer, self.draft, self.max_draft)
         search = BeamSearch(scorer, constraints, drafter, k=self.beam_size)
         for row, phases, early in search.run(

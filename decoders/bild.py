@@ -125,8 +125,8 @@ class BigLittle(DraftAndVerify):
     def acceptance(self) -> Acceptance:
         return Rollback(DISTANCES[self.distance], self.rollback, self.keep_best)
 
-    def choice(self, vocab: Vocab, *, are_forcing: bool) -> RowConstraints:
-        return replace(super().choice(vocab, are_forcing=are_forcing), reads_drafts=True)
+    def choice(self, vocab: Vocab) -> RowConstraints:
+        return replace(super().choice(vocab), reads_drafts=True)
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from nartk.decoders.native import Found, Native, Output
 from nartk.decoders.rerank import require_reranker, teacher_forced
-from nartk.errors import UsageError, named
 from nartk.hypothesis import Request
 from nartk.parallel import Canvas, CanvasScorer, always_banned
 from nartk.passes import FloatArray, IntArray, Want
@@ -37,19 +36,16 @@ class Draft:
     memory: int
     tokens: IntArray
     log_probs: FloatArray
-    margins: FloatArray = field(init=False)
-    passes_at: IntArray = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.margins = np.full(len(self.tokens), np.inf, np.float32)
-        self.passes_at = np.zeros(len(self.tokens), np.int32)
+    margins: FloatArray
+    passes_at: IntArray
 
     @classmethod
     def blank(cls, memory: int, length: int, log_prob: float, *, mask: int, eos: int) -> Draft:
         """A canvas of a length of that log-probability, without a word."""
         tokens, log_probs = np.full(length, mask, np.int32), np.zeros(length, np.float32)
         tokens[-1], log_probs[-1] = eos, log_prob
-        return cls(memory, tokens, log_probs)
+        margins, passes_at = np.full(length, np.inf, np.float32), np.zeros(length, np.int32)
+        return cls(memory, tokens, log_probs, margins, passes_at)
 
     @property
     def words(self) -> int:
@@ -59,9 +55,9 @@ class Draft:
     def without_repeats(self) -> Draft:
         """The same with the first of equal words in a row alone."""
         kept = np.append(True, self.tokens[1:] != self.tokens[:-1])
-        merged = Draft(self.memory, self.tokens[kept], self.log_probs[kept])
-        merged.margins, merged.passes_at = self.margins[kept], self.passes_at[kept]
-        return merged
+        return Draft(
+            self.memory, self.tokens[kept], self.log_probs[kept], self.margins[kept], self.passes_at[kept]
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,14 +78,7 @@ class CanvasStrategy(Native):
         model=True,
     )
     merge_repeats: bool = option(False, "output a word once where it stands several times in a row")
-    nbest: int = option(1, "outputs given back, at most as many as lengths", low=1)
-
-    def __post_init__(self) -> None:
-        if self.nbest > self.length_beam:
-            raise UsageError(
-                f"{named('nbest')} is {self.nbest}, above {named('length_beam', self.length_beam)}",
-                fix=f"raise {named('length_beam')}",
-            )
+    nbest: int = option(1, "outputs given back, at most as many as lengths", low=1, most="length_beam")
 
     def check_auxiliary(self) -> None:
         if "rerank" in self.auxiliary:

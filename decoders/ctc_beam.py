@@ -10,7 +10,6 @@ from nartk.decoders.ctc_greedy import require_blank, silent_words
 from nartk.decoders.graphs.ctc_prefixes import Frames, PrefixSearch
 from nartk.decoders.graphs.ngram_lm import load_ngram
 from nartk.decoders.native import Found, Native, Output
-from nartk.errors import UsageError, named
 from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request
 from nartk.parallel import FrameScorer, always_banned
@@ -37,14 +36,7 @@ class CtcBeam(Native):
     lm: str = option("", "n-gram language model of target tokens, a file in ARPA format")
     lm_weight: float = option(0.3, "weight of the language model's log-probabilities")
     word_bonus: float = option(0.0, "added to the score for each token, nats; more favours long outputs")
-    nbest: int = option(1, "outputs given back, at most the beam size", low=1)
-
-    def __post_init__(self) -> None:
-        if self.nbest > self.beam_size:
-            raise UsageError(
-                f"{named('nbest')} is {self.nbest}, above {named('beam_size', self.beam_size)}",
-                fix=f"raise {named('beam_size')}",
-            )
+    nbest: int = option(1, "outputs given back, at most the beam size", low=1, most="beam_size")
 
     def search(self, scorer: FrameScorer, memory: IntArray, requests: Sequence[Request]) -> list[Found]:
         blank, vocab = require_blank(self.name, scorer), scorer.vocab

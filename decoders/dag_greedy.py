@@ -1,7 +1,5 @@
 """Greedy decoding of a DA-Transformer's graph (Huang et al. 2022, arXiv:2205.07459, section 3.5)."""
 
-from __future__ import annotations
-
 from nartk.decoders.graphs.paths import OnePath
 from nartk.guarantee import Guarantee, Promise
 from nartk.registry import register_decoder

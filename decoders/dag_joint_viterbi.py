@@ -1,7 +1,5 @@
 """Joint Viterbi decoding of a DA-Transformer's graph (Shao et al. 2022, arXiv:2210.05193)."""
 
-from __future__ import annotations
-
 from nartk.decoders.graphs.viterbi import Viterbi
 from nartk.guarantee import Guarantee, Promise
 from nartk.registry import register_decoder

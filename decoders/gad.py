@@ -17,7 +17,6 @@ from nartk.decoders.loop.acceptance import (
     Verified,
 )
 from nartk.decoders.loop.drafter import Drafter
-from nartk.decoders.loop.length import DraftLength
 from nartk.decoders.loop.loop import AdaptiveDrafts
 from nartk.decoders.loop.rows import Row
 from nartk.errors import StrategyMismatchError, UsageError, named
@@ -81,10 +80,6 @@ class GeneralizedAggressive(ParallelDrafts, AdaptiveDrafts):
     def make_drafter(self, scorer: PassScorer) -> Drafter:
         small = self.auxiliary["drafter"]
         return declared_for(small)(block_size=self.block_size, tree=self.tree).make_drafter(small)
-
-    def draft_length(self, passes: float = 0.0) -> DraftLength | None:
-        # What is nearly the best is accepted only where it is drafted.
-        return AdaptiveDrafts.draft_length(self, passes) if self.beta == 1 else None
 
     def acceptance(self) -> Acceptance:
         return ArgmaxAcceptance() if self.beta == 1 else NearlyBest(self.beta, self.tau)

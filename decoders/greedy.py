@@ -1,7 +1,5 @@
 """Greedy search: the reference that lossless strategies equal."""
 
-from __future__ import annotations
-
 from nartk.decoders.loop.constrained import Constrained
 from nartk.decoders.loop.loop import DraftAndVerify
 from nartk.guarantee import Guarantee, Promise

@@ -1,11 +1,4 @@
-"""Input-guided aggressive decoding (Sun et al. 2021, arXiv:2106.04970; Ge et al. 2022, arXiv:2205.10350).
-
-Where the output resembles the input, the rest of the input is the draft.
-"""
-
-from __future__ import annotations
-
-from typing import ClassVar
+"""Input-guided aggressive decoding (Sun et al. 2021, arXiv:2106.04970; Ge et al. 2022, arXiv:2205.10350)."""
 
 from nartk.decoders.drafters.source_copy import SourceDrafts
 from nartk.decoders.loop.loop import AdaptiveDrafts
@@ -17,4 +10,4 @@ from nartk.registry import register_decoder
 class InputGuidedAggressive(SourceDrafts, AdaptiveDrafts):
     """Drafts with the source itself; equal to greedy search token for token."""
 
-    needs: ClassVar[type | tuple[type, ...]] = (PassScorer, CopiesSource)
+    needs = (PassScorer, CopiesSource)

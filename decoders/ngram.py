@@ -1,9 +1,5 @@
 """Drafts with what followed the same words before, in this sentence or in others of the run."""
 
-from __future__ import annotations
-
-from typing import ClassVar
-
 from nartk.decoders.drafters.ngram_cache import NgramDrafts
 from nartk.decoders.loop.loop import AdaptiveDrafts
 from nartk.passes import CopiesSource, PassScorer
@@ -14,4 +10,4 @@ from nartk.registry import register_decoder
 class NgramStrategy(NgramDrafts, AdaptiveDrafts):
     """Drafts with what followed the same words before, in this sentence or others; equal to greedy search."""
 
-    needs: ClassVar[type | tuple[type, ...]] = (PassScorer, CopiesSource)
+    needs = (PassScorer, CopiesSource)

@@ -1,7 +1,5 @@
 """Token recycling (Luo et al. 2024, arXiv:2408.08696): the verifier's own candidates are the next drafts."""
 
-from __future__ import annotations
-
 from nartk.decoders.drafters.token_recycling import RecycledWords
 from nartk.decoders.loop.loop import AdaptiveDrafts
 from nartk.registry import register_decoder

@@ -54,14 +54,14 @@ class Sampling(Constrained, DraftAndVerify):
         1, "outputs drawn for a sentence, given back likeliest first", low=1, high=MOST_SAMPLES
     )
 
-    def choice(self, vocab: Vocab, *, are_forcing: bool) -> RowConstraints:
-        return self.draws(self.constraints(vocab), vocab.eos, are_forcing=are_forcing)
+    def choice(self, vocab: Vocab) -> RowConstraints:
+        return self.draws(self.constraints(vocab), vocab.eos)
 
-    def draws(self, rules: Constraints, eos: int, *, are_forcing: bool) -> RowDraws:
+    def draws(self, rules: Constraints, eos: int) -> RowDraws:
         """What draws the words, where `choice` does not choose otherwise."""
         # A pass takes no sum of 0, which the likeliest word alone would reach.
         top_k, top_p = (self.top_k, self.top_p) if self.top_p > 0 else (1, 1.0)
-        return RowDraws(rules, eos, are_forcing, self.temperature, top_k, top_p, self.seed, self.nbest)
+        return RowDraws(rules, eos, self.temperature, top_k, top_p, self.seed, self.nbest)
 
     def results(
         self, scorer: PassScorer, requests: Sequence[Request], batching: Batching
@@ -116,8 +116,7 @@ class Sample(Sampling):
                 f"{named('draft', self.draft)} needs a {named_protocols(declared)}, this model is none",
                 fix="leave it out",
             )
-        own = {"max_draft": self.max_draft} if "max_draft" in DRAFTERS.options(self.draft) else {}
-        made: Drafter = DRAFTERS.make(self.draft, own).make_drafter(scorer)
+        made: Drafter = declared.of_length(self.max_draft).make_drafter(scorer)
         return made
 
 

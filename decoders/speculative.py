@@ -22,7 +22,6 @@ from nartk.decoders.loop.acceptance import (
 )
 from nartk.decoders.loop.constraints import Constraints, RowConstraints, log_prob
 from nartk.decoders.loop.draws import RowDraws
-from nartk.decoders.loop.length import DraftLength
 from nartk.decoders.loop.loop import AdaptiveDrafts, DraftAndVerify
 from nartk.decoders.loop.rows import Row
 from nartk.decoders.sample import Sampling
@@ -81,23 +80,19 @@ class Speculative(SmallModelDrafts, AdaptiveDrafts, Sampling):
             return SmallModel(small, self.block_size, PickBest())
         return SmallModel(small, self.block_size, PickDrawn(self._draws(_DRAFTS)))
 
-    def draft_length(self, passes: float = 0.0) -> DraftLength | None:
-        # What is drawn depends on how long a draft was.
-        return AdaptiveDrafts.draft_length(self, passes) if self.temperature == 0 else None
-
     def acceptance(self) -> Acceptance:
         if self.temperature == 0:
             return ArgmaxAcceptance()
         return RejectionSampling(self._draws(_ACCEPTS), self._draws(_REPLACES))
 
-    def choice(self, vocab: Vocab, *, are_forcing: bool) -> RowConstraints:
+    def choice(self, vocab: Vocab) -> RowConstraints:
         if self.temperature == 0:
-            return DraftAndVerify.choice(self, vocab, are_forcing=are_forcing)
-        draws = self.draws(Constraints(), vocab.eos, are_forcing=are_forcing)
+            return DraftAndVerify.choice(self, vocab)
+        draws = self.draws(Constraints(), vocab.eos)
         return replace(draws, stream=(_REPLACES,), reads_drafts=True)
 
     def _draws(self, stream: int) -> RowDraws:
-        return replace(self.draws(Constraints(), 0, are_forcing=False), stream=(stream,))
+        return replace(self.draws(Constraints(), 0), stream=(stream,))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from nartk.decoders.drafters.union import Union
 from nartk.decoders.loop.drafter import of_verifier
@@ -16,7 +16,7 @@ from nartk.registry import DRAFTERS, option, register_decoder
 class UnionOfDrafts(AdaptiveDrafts):
     """Drafts with the source, an n-gram cache and token recycling at once; equal to greedy search."""
 
-    needs: ClassVar[type | tuple[type, ...]] = (PassScorer, CopiesSource)
+    needs = (PassScorer, CopiesSource)
 
     drafters: str = option(
         "source,ngram,recycling",

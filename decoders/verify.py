@@ -1,12 +1,6 @@
-"""Verification of drafts that the user gives: what another system, a person or an earlier run has output.
-
-A draft need not be the output: after a mismatch the drafter looks, as `iad` does in the source, for the
-position in each draft that the output has reached.
-"""
+"""Verification of drafts that the user gives: what another system, a person or an earlier run has output."""
 
 from __future__ import annotations
-
-from typing import ClassVar
 
 from nartk.decoders.drafters.aligned_text import spelling
 from nartk.decoders.drafters.given_drafts import GivenDrafts
@@ -19,7 +13,7 @@ from nartk.registry import option, register_decoder
 class VerifyDrafts(AdaptiveDrafts):
     """Verifies drafts that are given with the sentences; equal to greedy search token for token."""
 
-    reads_drafts: ClassVar[bool] = True
+    reads_drafts = True
 
     max_draft: int = option(0, "longest draft verified at once, tokens; 0: no bound", low=0)
     nodes: int = option(

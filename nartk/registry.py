@@ -40,6 +40,7 @@ def option(
     low: float | None = None,
     high: float | None = None,
     above: float | None = None,
+    most: str | None = None,
     model: bool = False,
     smaller: bool = False,
     does_nothing: bool = False,
@@ -52,12 +53,13 @@ def option(
         choices: The values it may take.
         low, high: Its bounds, included.
         above: A bound that is not included.
+        most: The option of the same class that it may not exceed.
         model: It names another model, which is loaded beside the first; the strategy finds its scorer in
             ``auxiliary`` and the model's fingerprint as the option's value.
         smaller: That model has at most as many parameters as the first, or they are probably swapped.
         does_nothing: Its default does: signatures leave it out there.
     """
-    rules = {"help": help, "choices": choices, "low": low, "high": high, "above": above}
+    rules = {"help": help, "choices": choices, "low": low, "high": high, "above": above, "most": most}
     models = {"model": model, "smaller": smaller}
     return dataclasses.field(default=default, metadata={**rules, **models, "does_nothing": does_nothing})
 
@@ -147,7 +149,15 @@ class Registry:
                     fix=f"{hint}it knows {', '.join(map(named, known)) or 'no options'}",
                 )
             _check(name, key, value, types[key], known[key].metadata)
-        return cls(**options)
+        made = cls(**options)
+        for key, item in known.items():
+            most = item.metadata["most"]
+            if most is not None and getattr(made, key) > getattr(made, most):
+                raise UsageError(
+                    f"{named(key)} is {getattr(made, key)}, above {named(most, getattr(made, most))}",
+                    fix=f"raise {named(most)}",
+                )
+        return made
 
     def _load_own(self) -> None:
         """Imports the package's modules."""

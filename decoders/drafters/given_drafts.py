@@ -12,9 +12,9 @@ from nartk.hypothesis import Request
 class GivenDrafts(PlainDrafter):
     """Proposes the rest of each draft, from the position on that the output has reached in it.
 
-    The position is found by the aligned rule of `SourceCopy`. Several drafts make a tree: no fewer tokens
-    are accepted than of any of them. First comes the one whose suffix and alignment speak most, of equal
-    ones the first.
+    A draft need not be the output: after a mismatch the aligned rule of `SourceCopy` finds the position.
+    Several drafts make a tree: no fewer tokens are accepted than of any of them. First comes the one whose
+    suffix and alignment speak most, of equal ones the first.
 
     Args:
         max_draft: Longest draft, tokens; 0: no bound.

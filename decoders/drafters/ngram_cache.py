@@ -49,11 +49,6 @@ class NgramDrafts(DrafterOptions):
     max_ngram: int = option(4, "longest suffix of the output that is looked up, tokens", low=1)
     max_draft: int = option(10, "longest draft, tokens; 0: none", low=0)
 
-    @classmethod
-    def beside_others(cls: Any, longest: int) -> DrafterOptions:
-        made: DrafterOptions = cls(max_draft=longest)
-        return made
-
     def make_drafter(self, scorer: Any) -> Drafter:
         return NgramCache(scorer.source_to_target, max_ngram=self.max_ngram, max_draft=self.max_draft)
 

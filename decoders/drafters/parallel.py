@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from nartk.architectures import architectures
 from nartk.decoders.drafters.lattice import Lattice
@@ -19,7 +19,7 @@ from nartk.registry import DRAFTERS, option, protocols, speaks
 class ParallelDrafts(DrafterOptions):
     """Base of what declares a drafter that a non-autoregressive model serves."""
 
-    of_model: ClassVar[bool] = True
+    of_model = True
 
     block_size: int = option(25, "longest draft, tokens; no more than a blockwise model has learnt", low=1)
     tree: int = option(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import ClassVar
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from nartk.registry import register_drafter
 class BlockDrafts(ParallelDrafts):
     """The positions behind the output, filled at once."""
 
-    needs: ClassVar[type | tuple[type, ...]] = (BlockScorer,)
+    needs = (BlockScorer,)
 
     def make_drafter(self, scorer: BlockScorer) -> Drafter:
         return BlockDrafter(scorer, longest=self.block_size, nodes=self.tree)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -62,7 +61,7 @@ class GraphState:
 class GraphDrafts(ParallelDrafts):
     """The lookahead path from the vertex at which the output ends."""
 
-    needs: ClassVar[type | tuple[type, ...]] = (GraphScorer,)
+    needs = (GraphScorer,)
 
     def make_drafter(self, scorer: GraphScorer) -> Drafter:
         return GraphDrafter(scorer, longest=self.block_size, nodes=self.tree)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
-from typing import ClassVar
 
 import numpy as np
 
@@ -50,7 +49,7 @@ class TextDrafter(ReadOnce):
         others: Words that may be listed beside those that are options.
     """
 
-    others: ClassVar[int] = 1
+    others = 1
 
     def __init__(self, scorer: ParallelScorer, *, longest: int, nodes: int) -> None:
         super().__init__(scorer, longest=longest, nodes=nodes)
@@ -82,7 +81,7 @@ class TextDrafter(ReadOnce):
 class CanvasDrafts(ParallelDrafts):
     """A canvas of the likeliest length, filled once."""
 
-    needs: ClassVar[type | tuple[type, ...]] = (CanvasScorer,)
+    needs = (CanvasScorer,)
 
     def make_drafter(self, scorer: CanvasScorer) -> Drafter:
         return CanvasDrafter(scorer, longest=self.block_size, nodes=self.tree)
@@ -120,7 +119,7 @@ class CanvasDrafter(TextDrafter):
 class FrameDrafts(ParallelDrafts):
     """The likeliest labels of all frames, read once."""
 
-    needs: ClassVar[type | tuple[type, ...]] = (FrameScorer,)
+    needs = (FrameScorer,)
 
     def make_drafter(self, scorer: FrameScorer) -> Drafter:
         return FrameDrafter(scorer, longest=self.block_size, nodes=self.tree)

@@ -28,7 +28,7 @@ class SmallModelDrafts(DrafterOptions):
     """What a small autoregressive model goes on with, its best words."""
 
     needs: ClassVar[type | tuple[type, ...]] = (PassScorer,)
-    of_model: ClassVar[bool] = True
+    of_model = True
 
     drafter: str = option("", DRAFTER_HELP, model=True, smaller=True)
     block_size: int = option(5, "longest draft, tokens", low=1)

@@ -18,17 +18,9 @@ from nartk.decoders.drafters.aligned_text import (
 )
 from nartk.decoders.loop.drafter import Draft, Drafter, DrafterOptions, PlainDrafter
 from nartk.decoders.loop.rows import Row
-from nartk.errors import StrategyMismatchError
 from nartk.hypothesis import Request
 from nartk.passes import CopiesSource, IntArray, texts_of
 from nartk.registry import option, register_drafter
-
-
-def require_copying(scorer: Any, option: str) -> CopiesSource:
-    """A model whose source words can be words of its output, as an option needs it; else it is refused."""
-    if not isinstance(scorer, CopiesSource):
-        raise StrategyMismatchError(f"{option} needs a CopiesSource, this model is none", fix="leave it out")
-    return scorer
 
 
 @register_drafter("source")
@@ -44,11 +36,6 @@ class SourceDrafts(DrafterOptions):
         choices=("aligned", "unique"),
     )
     max_draft: int = option(0, "longest draft, tokens; 0: no bound", low=0)
-
-    @classmethod
-    def beside_others(cls: Any, longest: int) -> DrafterOptions:
-        made: DrafterOptions = cls(max_draft=longest)
-        return made
 
     def make_drafter(self, scorer: Any) -> Drafter:
         spelt = spelling(scorer.vocab) if self.anchor == "aligned" else None

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
 
 import numpy as np
 
@@ -36,7 +35,7 @@ class OnePath(Native):
     """
 
     needs = GraphScorer
-    joint: ClassVar[bool] = False
+    joint = False
 
     merge_repeats: bool = option(False, "output equal words that follow each other as one")
 

@@ -26,7 +26,7 @@ class Constrained(Strategy):
     Log-probabilities and scores are the model's own, but those of beam search under a repetition penalty.
     """
 
-    min_len: int = option(0, "shortest output, tokens without eos", low=0, does_nothing=True)
+    min_len: int = option(0, "shortest output, tokens without eos", low=0, most="max_len", does_nothing=True)
     repetition_penalty: float = option(
         1.0,
         "logits of words that the output holds are divided by it if above 0, else multiplied",
@@ -51,11 +51,6 @@ class Constrained(Strategy):
         Raises:
             UsageError: A suppressed word is not in the vocabulary, or without it no output ends.
         """
-        if self.min_len > self.max_len:
-            raise UsageError(
-                f"{named('min_len')} is {self.min_len}, above {named('max_len', self.max_len)}",
-                fix=f"raise {named('max_len')}",
-            )
         sequences = [_ids(words, vocab) for words in self.suppress.split(_BETWEEN)] if self.suppress else []
         return Constraints(
             min_len=self.min_len,

@@ -118,7 +118,7 @@ class RowConstraints:
 
     rules: Constraints
     eos: int
-    are_forcing: bool
+    are_forcing: bool = field(default=False, kw_only=True)
     reads_drafts: bool = field(default=False, kw_only=True)
 
     @property

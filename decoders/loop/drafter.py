@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from operator import lt
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
@@ -89,9 +89,15 @@ class DrafterOptions:
     of_model: ClassVar[bool] = False
 
     @classmethod
+    def of_length(cls, longest: int) -> DrafterOptions:
+        """With drafts of at most so many tokens, where it has an option for that."""
+        has_length = any(item.name == "max_draft" for item in fields(cls))
+        return cls(**({"max_draft": longest} if has_length else {}))
+
+    @classmethod
     def beside_others(cls, longest: int) -> DrafterOptions:
         """As its drafts are made where others' are verified with them, in one tree of so many levels."""
-        return cls()
+        return cls.of_length(longest)
 
     def make_drafter(self, scorer: Any) -> Drafter:
         """What drafts in a run, made of a scorer that speaks `needs`."""

@@ -7,7 +7,7 @@ Symbols: B rows, K drafted tokens of a row, N tokens of a pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import ClassVar
 
@@ -52,9 +52,9 @@ class DraftAndVerify(Strategy):
         """What outputs must keep to besides their prefix."""
         return Constraints()
 
-    def choice(self, vocab: Vocab, *, are_forcing: bool) -> RowConstraints:
+    def choice(self, vocab: Vocab) -> RowConstraints:
         """What chooses the words that are output: the best ones that keep to the constraints."""
-        return RowConstraints(self.constraints(vocab), vocab.eos, are_forcing)
+        return RowConstraints(self.constraints(vocab), vocab.eos)
 
     def results(
         self, scorer: PassScorer, requests: Sequence[Request], batching: Batching
@@ -64,7 +64,7 @@ class DraftAndVerify(Strategy):
             scorer,
             self.make_drafter(scorer),
             self.acceptance(),
-            self.choice(scorer.vocab, are_forcing=any(request.prefix for request in requests)),
+            replace(self.choice(scorer.vocab), are_forcing=any(request.prefix for request in requests)),
             length=self.draft_length(tokens / batching.size),
             trace=batching.trace,
             clock=perf_counter,
@@ -85,7 +85,8 @@ class AdaptiveDrafts(Constrained, DraftAndVerify):
     )
 
     def draft_length(self, passes: float = 0.0) -> DraftLength | None:
-        return DraftLength(passes) if self.adaptive else None
+        # With options that promise less, what is output depends on what is drafted.
+        return DraftLength(passes) if self.adaptive and self.promised == self.promise else None
 
 
 class Loop:

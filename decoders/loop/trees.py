@@ -38,13 +38,13 @@ def merged(drafts: Sequence[Draft], *, most: int) -> Draft:
     return Draft(tokens, parents, passes=passes)
 
 
-def parse_shape(shape: Sequence[int] | str) -> tuple[int, ...]:
+def parse_shape(shape: str) -> tuple[int, ...]:
     """(4, 3, 2) of "4x3x2".
 
     Raises:
         UsageError: It is no shape.
     """
-    sizes = shape.split("x") if isinstance(shape, str) else shape
-    if not all(str(size).isdecimal() and int(size) > 0 for size in sizes) or not sizes:
+    sizes = shape.split("x")
+    if not all(size.isdecimal() and int(size) > 0 for size in sizes):
         raise UsageError(f"tree {shape!r} is no shape", fix="write the branches of each level, such as 4x3x2")
     return tuple(int(size) for size in sizes)

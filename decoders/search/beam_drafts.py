@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from nartk.decoders.drafters.aligned_text import AlignedText, spelling
-from nartk.decoders.drafters.source_copy import SourceCopy, require_copying
+from nartk.decoders.drafters.source_copy import SourceCopy
 from nartk.decoders.drafters.token_recycling import AdjacencyMatrix
 from nartk.decoders.loop.drafter import Draft
 from nartk.decoders.search.beam_rows import Beam
-from nartk.errors import named
+from nartk.errors import StrategyMismatchError, named
 from nartk.hypothesis import Request
-from nartk.passes import ROOT, IntArray, PassScorer
+from nartk.passes import ROOT, CopiesSource, IntArray, PassScorer
 
 _REMEMBERED = 2  # successors of a word
 # By name, whether a draft copies the source, and whether it has the words that were best before.
@@ -89,8 +89,11 @@ def make_beam_drafter(scorer: PassScorer, draft: str, max_draft: int) -> BeamDra
         return None
     copy = None
     if copies:
-        targets = require_copying(scorer, named("draft", draft)).source_to_target
-        copy = SourceCopy(targets, spelling(scorer.vocab), max_draft=max_draft)
+        if not isinstance(scorer, CopiesSource):
+            raise StrategyMismatchError(
+                f"{named('draft', draft)} needs a CopiesSource, this model is none", fix="leave it out"
+            )
+        copy = SourceCopy(scorer.source_to_target, spelling(scorer.vocab), max_draft=max_draft)
     adjacency = AdjacencyMatrix(len(scorer.vocab), _REMEMBERED) if remembers else None
     return BeamDrafter(
         copy, adjacency, start_token=scorer.start_token, eos=scorer.vocab.eos, max_draft=max_draft
