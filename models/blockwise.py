@@ -8,8 +8,6 @@ Symbols: B rows, T target positions, W positions of the canvas, V words.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -19,17 +17,15 @@ from nartk.models.distil_losses import tokens_a_pass
 from nartk.models.glancing import is_best, reveal, same_dropout
 from nartk.models.nar import Losses, NarTraining, NonAutoregressive, align_left
 from nartk.models.transformer import label_smoothed_cross_entropy
-from nartk.vocab import SPECIALS
+from nartk.vocab import MASK
 
 STARTS = 4  # positions of each target where it is validated
-MASK = SPECIALS.index("<s>")  # a word that no target has
 
 
 class Blockwise(NonAutoregressive):
     """Fills the masked positions behind a prefix."""
 
     config: BlockwiseConfig
-    Config = BlockwiseConfig
 
     def logits(self, canvas: Tensor, kept: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
         """Logits [B,W,V] of a canvas [B,W] of which `kept` [B,W] counts, over an encoded source."""
@@ -62,7 +58,7 @@ class Blockwise(NonAutoregressive):
         wanted = target.masked_fill(~slots, pad)
         share, strategy = training.schedule.at(update), training.glancing_strategy
         glancing = self.training and (share > 0.0 or strategy == "cmlm")
-        second = same_dropout(target.device) if glancing else nullcontext()
+        second = same_dropout(target.device, when=glancing)
         hidden = wanted.ne(pad)
         shown = torch.zeros_like(hidden)
         if glancing:

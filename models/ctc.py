@@ -9,8 +9,6 @@ Symbols: B rows, S source positions, T frames, U target words, D features, V wor
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -20,9 +18,8 @@ from nartk.models.ctc_alignment import ctc_best_states, fewest_frames, labels_of
 from nartk.models.dag import match_scores
 from nartk.models.glancing import reveal, same_dropout
 from nartk.models.nar import Losses, NarTraining, NonAutoregressive, align_left
-from nartk.vocab import SPECIALS
+from nartk.vocab import MASK as BLANK
 
-BLANK = SPECIALS.index("<s>")  # a word that no target has
 _CHUNK = 256  # frames at a time whose words are all there
 _NEG_INF = -1e9  # log-probability of a label that is another's twin: its probability is exactly 0
 
@@ -31,7 +28,6 @@ class CtcNat(NonAutoregressive):
     """Reads a source and predicts all frames."""
 
     config: CtcConfig
-    Config = CtcConfig
 
     def frames(self, src_tokens: Tensor, memory: Tensor) -> Tensor:
         """The decoder's input without positions: src_tokens [B,S] or memory [B,S,D] -> [B,T,D].
@@ -67,7 +63,7 @@ class CtcNat(NonAutoregressive):
         share, strategy = training.schedule.at(update), training.glancing_strategy
         shown = torch.zeros_like(kept)
         glancing = self.training and (share > 0.0 or strategy == "cmlm")
-        second = same_dropout(x.device) if glancing else nullcontext()
+        second = same_dropout(x.device, when=glancing)
         if glancing:
             with torch.no_grad():
                 hidden = self.fill(self.embed_vectors(x), kept, memory, mask)

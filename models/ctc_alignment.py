@@ -78,17 +78,6 @@ def ctc_best_states(
     return states
 
 
-def ctc_best_alignment(
-    log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, *, blank: int
-) -> Tensor:
-    """The labels of the likeliest alignment -> [B,T] int64: blank or a word; `NO_STATE` as there.
-
-    Arguments, ties and errors as for `ctc_best_states`.
-    """
-    states = ctc_best_states(log_probs, targets, input_lengths, target_lengths, blank=blank)
-    return labels_of(states, targets, blank=blank)
-
-
 def labels_of(states: Tensor, targets: Tensor, *, blank: int) -> Tensor:
     """What states [B,T] of an alignment to targets [B,U] emit -> [B,T]: blank, a word, or `NO_STATE`."""
     tokens = tokens_of(states)

@@ -1,7 +1,7 @@
 """The DA-Transformer: a graph of vertices with a word each, whose paths are the outputs (Huang et al. 2022).
 
 "Directed Acyclic Transformer for Non-Autoregressive Machine Translation", https://arxiv.org/abs/2205.07459.
-A target is bos, words and eos; vertex 0 says bos and the last vertex eos.
+A target is bos, words and eos; vertex 0 says bos, which is the mask too, and the last vertex eos.
 Symbols: B rows, S source positions, T target tokens with bos and eos, L vertices, H heads of the links,
 D features, V words.
 """
@@ -9,7 +9,6 @@ D features, V words.
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,9 +21,8 @@ from nartk.models.dag import dag_best_path, dag_log_likelihood, match_scores
 from nartk.models.glancing import is_best, reveal, same_dropout
 from nartk.models.lengths import length_loss, pool, predictor
 from nartk.models.nar import Losses, NarTraining, NonAutoregressive, align_left, uniform_copy
-from nartk.vocab import SPECIALS
+from nartk.vocab import MASK, SPECIALS
 
-MASK = SPECIALS.index("<s>")  # also the bos that vertex 0 says
 EOS = SPECIALS.index("</s>")
 
 _NO_EDGE = -1e9  # score of an edge that is none: softmax gives it exactly 0, and no NaN where all are none
@@ -124,7 +122,6 @@ class DaTransformer(NonAutoregressive):
     """Reads a source and says a graph: features of its vertices, which words come from, and links."""
 
     config: DagConfig
-    Config = DagConfig
 
     def __init__(self, config: DagConfig) -> None:
         super().__init__(config)
@@ -203,7 +200,7 @@ class DaTransformer(NonAutoregressive):
         share, strategy = training.schedule.at(update), training.glancing_strategy
         glancing = self.training and (share > 0.0 or strategy == "cmlm")
         shown = torch.zeros_like(batch.target, dtype=torch.bool)
-        second = same_dropout(canvas.device) if glancing else nullcontext()
+        second = same_dropout(canvas.device, when=glancing)
         if glancing:
             path, shown = self._glance(canvas, batch, share, strategy)
             rows, positions = shown.nonzero().unbind(1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -81,11 +81,16 @@ def reveal(wrong: Tensor, kept: Tensor, share: float, strategy: str, *, nearest:
     return rank < count[:, None]
 
 
-def same_dropout(device: torch.device) -> AbstractContextManager[None]:
+def same_dropout(device: torch.device, *, when: bool) -> AbstractContextManager[None]:
     """The context of a second pass that drops the features which the pass after this call drops.
 
     So do the papers' programs. Behind it random numbers go on as if it had drawn none.
+
+    Args:
+        when: Whether there is a pass before it; else the context does nothing.
     """
+    if not when:
+        return nullcontext()
     devices, module = [] if device.type == "cpu" else [device], torch.get_device_module(device)
     on_host, on_device = torch.get_rng_state(), [module.get_rng_state(each) for each in devices]
 

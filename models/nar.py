@@ -14,7 +14,7 @@ from torch import Tensor
 from nartk.architectures.transformer import setting
 from nartk.errors import UsageError
 from nartk.models.glancing import STRATEGIES, Schedule
-from nartk.models.transformer import Transformer, TransformerConfig, count_positions
+from nartk.models.transformer import Transformer, count_positions
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,8 @@ class Losses:
 class NonAutoregressive(Transformer):
     """A Transformer whose decoder attends in both directions. Subclasses build its input.
 
-    A subclass names its configuration in `Config`, and its loss in `losses`.
+    A subclass names its loss in `losses`.
     """
-
-    Config: type[TransformerConfig] = TransformerConfig
 
     def losses(self, src_tokens: Tensor, target: Tensor, *, training: NarTraining, update: int) -> Losses:
         """The training loss of sources [B,S], padded on either side, and targets [B,T] with eos.

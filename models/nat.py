@@ -15,8 +15,6 @@ Symbols: B rows, S source positions, T positions of the canvas, D features, V wo
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -26,9 +24,8 @@ from nartk.models.glancing import is_best, reveal, same_dropout
 from nartk.models.lengths import length_loss, pool, predictor
 from nartk.models.nar import Losses, NarTraining, NonAutoregressive, align_left, uniform_copy, wide
 from nartk.models.transformer import label_smoothed_cross_entropy
-from nartk.vocab import SPECIALS
+from nartk.vocab import MASK
 
-MASK = SPECIALS.index("<s>")  # stands at unfilled positions; a word that no target has
 _QUERIES = 32  # positions of a soft copy come in multiples of this
 _FEATURES = 16  # and features of this
 
@@ -37,7 +34,6 @@ class Nat(NonAutoregressive):
     """Fills a canvas of positions at once, and predicts how many there are."""
 
     config: NatConfig
-    Config = NatConfig
 
     def __init__(self, config: NatConfig) -> None:
         super().__init__(config)
@@ -55,7 +51,7 @@ class Nat(NonAutoregressive):
         share = training.schedule.at(update) if self.training else 0.0
         strategy = training.glancing_strategy
         glancing = share > 0.0 and strategy != "cmlm"
-        second = same_dropout(target.device) if glancing else nullcontext()
+        second = same_dropout(target.device, when=glancing)
         if strategy == "cmlm":
             shown = reveal(words, words, share, strategy)
         elif glancing:

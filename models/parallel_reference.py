@@ -20,16 +20,16 @@ from torch.nn.utils.rnn import pad_sequence
 
 from nartk.contexts import Handles
 from nartk.models.blockwise import Blockwise
-from nartk.models.ctc import BLANK, CtcNat
+from nartk.models.ctc import CtcNat
 from nartk.models.da_transformer import DaTransformer
 from nartk.models.lengths import pool
 from nartk.models.nar import NonAutoregressive
-from nartk.models.nat import MASK, Nat
+from nartk.models.nat import Nat
 from nartk.models.reference import read_tensors
 from nartk.parallel import Canvas, Graphs, spread_lengths
 from nartk.passes import FloatArray, IntArray, Limits, Scores, Source, Want, texts_of
 from nartk.reading import Reading, check_want
-from nartk.vocab import Vocab
+from nartk.vocab import MASK, Vocab
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class CtcReference(_Reference):
     """Implements `nartk.parallel.FrameScorer` for a `CtcNat`."""
 
     model: CtcNat
-    blank: int | None = BLANK
+    blank: int | None = MASK
 
     def frames(self, memory: Sequence[int] | IntArray) -> IntArray:
         return self._counts(memory) * np.int32(self.model.config.upsample)

@@ -13,6 +13,8 @@ from nartk.files import read_file, writing
 
 _MOST = 100_000_000  # bytes of a dictionary
 SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3, in fairseq's order
+# To non-autoregressive models an unfilled position, and the blank of frames: a word that no target has.
+MASK = SPECIALS.index("<s>")
 
 
 @dataclass(frozen=True)
@@ -66,10 +68,6 @@ class Vocab:
     @property
     def specials(self) -> SpecialIds:
         return SpecialIds(self.bos, self.pad, self.eos, self.unk)
-
-    @property
-    def size(self) -> int:
-        return len(self.words)
 
     @cached_property
     def fingerprint(self) -> str:

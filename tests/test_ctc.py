@@ -24,9 +24,9 @@ from nartk.errors import UsageError
 from nartk.hypothesis import Hypothesis, Request
 from nartk.models.ctc_alignment import (
     NO_STATE,
-    ctc_best_alignment,
     ctc_best_states,
     fewest_frames,
+    labels_of,
     tokens_of,
 )
 from nartk.registry import make_strategy
@@ -84,7 +84,7 @@ def check_alignments(seeds: range, device: torch.device) -> None:
         )
         log_probs, targets, lengths, counts = (x.to(device) for x in batch)
         found = ctc_best_states(log_probs, targets, lengths, counts, blank=blank).cpu()
-        labels = ctc_best_alignment(log_probs, targets, lengths, counts, blank=blank).cpu()
+        labels = labels_of(found, batch[1], blank=blank)
         for row in range(12):
             frames, words = int(lengths[row]), batch[1][row, : counts[row]].tolist()
             states, score = best_by_hand(batch[0][row, :frames].numpy(), words, blank)
@@ -144,9 +144,10 @@ def test_alignment_and_torchs_loss_agree(device: torch.device) -> None:
         log_probs = log_probs.nan_to_num(nan=-1.0, neginf=-30.0)
         targets, lengths = targets.where(targets < 77, 1), lengths.clamp(min=1)
         loss = F.ctc_loss(log_probs.transpose(0, 1), targets, lengths, counts, reduction="none")
-        labels = ctc_best_alignment(
+        states = ctc_best_states(
             *(x.to(device) for x in (log_probs, targets, lengths, counts)), blank=0
         ).cpu()
+        labels = labels_of(states, targets, blank=0)
         said = log_probs.gather(2, labels.clamp(min=0)[:, :, None]).squeeze(2).masked_fill(labels < 0, 0.0)
         need = fewest_frames(targets, counts)
         possible = need <= lengths

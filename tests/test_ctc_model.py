@@ -31,7 +31,7 @@ from nartk.decoders.ctc_greedy import CtcGreedy
 from nartk.errors import StrategyMismatchError, UsageError
 from nartk.hypothesis import Request
 from nartk.models.ctc import BLANK, CtcConfig, CtcNat
-from nartk.models.ctc_alignment import ctc_best_alignment
+from nartk.models.ctc_alignment import ctc_best_states, labels_of
 from nartk.models.nar import NarTraining
 from nartk.models.parallel_reference import CtcReference
 from nartk.parallel import FrameScorer
@@ -168,7 +168,8 @@ def test_glancing_shows_the_words_of_the_best_labelling(device: torch.device) ->
     losses.total.backward()
     lengths, counts = src.ne(PAD).sum(1) * 2, target.ne(PAD).sum(1) - 1
     first = torch.stack([F.pad(torch.tensor(twin(model, row)), (0, 0, 0, 6 - 2 * len(row))) for row in ROWS])
-    labels = ctc_best_alignment(first, target.cpu(), lengths.cpu(), counts.cpu(), blank=BLANK)
+    states = ctc_best_states(first, target.cpu(), lengths.cpu(), counts.cpu(), blank=BLANK)
+    labels = labels_of(states, target.cpu(), blank=BLANK)
     assert len(fed) == 2
     total = 0.0
     for row, (count, wanted) in enumerate(zip(lengths.tolist(), TARGETS, strict=True)):

@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from nartk.architectures import architecture
 from nartk.errors import UsageError
-from nartk.models import blockwise, ctc, da_transformer, nat
 from nartk.models.glancing import Schedule, reveal
-from nartk.models.nar import NarTraining, NonAutoregressive
+from nartk.models.nar import NarTraining
 
 SHARES = ("0", "0.05", "0.1", "0.29", "0.3", "0.35", "0.5", "0.57", "0.7", "1")
 
@@ -97,14 +97,16 @@ def test_what_is_no_schedule_is_refused(text: str) -> None:
         Schedule.parse(text)
 
 
-@pytest.mark.parametrize("network", [nat.Nat, ctc.CtcNat, da_transformer.DaTransformer, blockwise.Blockwise])
+@pytest.mark.parametrize("name", ["nat", "ctc", "dag", "blockwise"])
 def test_both_passes_drop_the_same_features(
-    network: type[NonAutoregressive], monkeypatch: pytest.MonkeyPatch, device: torch.device
+    name: str, monkeypatch: pytest.MonkeyPatch, device: torch.device
 ) -> None:
     """As the programs of GLAT, of CTC with it and of the DA-Transformer, which seed both alike."""
     torch.manual_seed(0)
     sizes = dict.fromkeys(("src_vocab", "tgt_vocab", "d_model", "encoder_ffn", "decoder_ffn"), 16)
-    model = network(network.Config(**sizes, encoder_layers=1, decoder_layers=2, dropout=0.3)).to(device)
+    declared = architecture(name)
+    config = declared.config(**sizes, encoder_layers=1, decoder_layers=2, dropout=0.3)
+    model = declared.network(config).to(device)
     original, filled, states = model.fill, [], []
 
     def fill(*given: Any) -> Tensor:
@@ -120,7 +122,7 @@ def test_both_passes_drop_the_same_features(
         return torch.zeros_like(wrong)
 
     monkeypatch.setattr(model, "fill", fill)
-    monkeypatch.setattr(sys.modules[network.__module__], "reveal", nothing)
+    monkeypatch.setattr(sys.modules[type(model).__module__], "reveal", nothing)
     words = torch.tensor([[5, 6, 7, 8, 9, 2], [7, 9, 4, 6, 2, 1]], device=device)
     model.losses(words, words, training=NarTraining(glancing="0.5"), update=0)
     first, second = filled

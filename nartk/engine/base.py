@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, TypeVar
 
+from nartk.architectures.transformer import TransformerConfig
 from nartk.engine import FORCED_ISA, TYPES, _native
+from nartk.engine.weights import Arrays, weights_of
 from nartk.errors import PassError, UsageError
 from nartk.passes import IntArray, Limits, Source, texts_of
 from nartk.vocab import Vocab
@@ -17,32 +19,42 @@ E = TypeVar("E", bound="OnEngine")
 
 
 class OnEngine:
-    """Base of the scorers on the engine; a subclass builds its model and gives it to `_serve`.
+    """Base of the scorers on the engine; a subclass adds the protocol of its decoders.
 
     Args:
+        arrays: The model's weights, fp32, by name; or the tensors of an int8 folder for `type` int8.
+        source_vocab: Where it differs from the target's `vocab`.
         type: Of weights and products: fp32, bf16 or int8.
         threads: Most threads of a pass; 0: as many as there are cores for this process.
     """
 
-    _model: Any
-    _engine: Any
-
-    def __init__(self, vocab: Vocab, limits: Limits, *, type: str, threads: int) -> None:
+    def __init__(
+        self,
+        config: TransformerConfig,
+        arrays: Arrays,
+        vocab: Vocab,
+        *,
+        source_vocab: Vocab | None = None,
+        type: str = "fp32",
+        threads: int = 0,
+    ) -> None:
         if type not in TYPES:
             raise UsageError(f"the engine has no type {type!r}", fix=f"choose from {', '.join(TYPES)}")
         if threads < 0:
             raise UsageError(f"`threads` is {threads}, below 0", fix="0 takes as many as there are cores")
         self.vocab = vocab
-        self.limits = limits
+        self.limits = Limits(config.max_source_len, config.target_positions, len(vocab))
         self.type = type
         self.threads = threads if threads else _native.cores()
         self.isa = _native.isa(os.environ.get(FORCED_ISA, ""))
         self.numerics = f"engine:{self.isa}"  # what a signature says of how it computes
         self._stopped: Callable[[], bool] | None = None
+        self._model = weights_of(arrays, type, config).model(config, parallel=self._beside(config, arrays))
+        self._engine = _native.Engine(self._model, self.isa, self.threads)
 
-    def _serve(self, model: Any) -> None:
-        self._model = model
-        self._engine = _native.Engine(model, self.isa, self.threads)
+    def _beside(self, config: Any, arrays: Arrays) -> dict[str, Any] | None:
+        """What a non-autoregressive model has beside the layers of a Transformer, as the engine reads it."""
+        return None
 
     def replica(self: E, stopped: Callable[[], bool]) -> E:
         """Implements `nartk.passes.Replicable`."""

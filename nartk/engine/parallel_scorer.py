@@ -5,52 +5,29 @@ Symbols: B sources, R rows, N positions, L vertices of a graph, C length classes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from nartk.engine.base import OnEngine
-from nartk.engine.weights import Weights, weights_of
+from nartk.engine.weights import Arrays, Weights
 from nartk.errors import PassError
 from nartk.parallel import Canvas, Graphs, spread_lengths
-from nartk.passes import FloatArray, IntArray, Limits, Scores, Want
-from nartk.vocab import SPECIALS, Vocab
+from nartk.passes import FloatArray, IntArray, Scores, Want
+from nartk.vocab import MASK
 
-MASK = SPECIALS.index("<s>")  # stands at unfilled positions, and is the blank of frames
 COPIED = -1  # to the engine, a position at which it copies from the source
-
-Arrays = Mapping[str, npt.NDArray[np.float32]]
 
 
 class _Engine(OnEngine):
-    """A non-autoregressive Transformer on the engine; subclasses add the protocol of their decoders.
+    """A non-autoregressive Transformer on the engine; its length predictor and links are always fp32."""
 
-    Args:
-        arrays: Its weights, fp32, by name; or the tensors of an int8 folder for `type` int8.
-        source_vocab: Where it differs from the target's `vocab`.
-        type: Of weights and products: fp32, bf16 or int8; the length predictor and links are always fp32.
-        threads: Most threads of a pass; 0: as many as there are cores for this process.
-    """
-
-    def __init__(
-        self,
-        config: Any,
-        arrays: Arrays,
-        vocab: Vocab,
-        *,
-        source_vocab: Vocab | None = None,
-        type: str = "fp32",
-        threads: int = 0,
-    ) -> None:
-        limits = Limits(config.max_source_len, config.target_positions, len(vocab))
-        super().__init__(vocab, limits, type=type, threads=threads)
-        parallel = _PLAIN | self._parallel(config, Weights(arrays, "fp32"))
-        self._serve(weights_of(arrays, type, config).model(config, parallel=parallel))
+    def _beside(self, config: Any, arrays: Arrays) -> dict[str, Any]:
+        return _PLAIN | self._parallel(config, Weights(arrays, "fp32"))
 
     def _parallel(self, config: Any, weights: Weights) -> dict[str, Any]:
-        """What the model has beside the layers of a Transformer, as the engine reads it."""
+        """What of it differs from `_PLAIN`."""
         return {}
 
     @property

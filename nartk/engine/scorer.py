@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from nartk.architectures.transformer import TransformerConfig
 from nartk.engine.base import OnEngine
-from nartk.engine.weights import weights_of
-from nartk.passes import IntArray, Limits, Pass, Scores, Want
+from nartk.engine.weights import Arrays
+from nartk.passes import IntArray, Pass, Scores, Want
 from nartk.vocab import Vocab
 
 
@@ -18,17 +17,13 @@ class EngineScorer(OnEngine):
     """A Transformer on the engine.
 
     Args:
-        arrays: Its weights, fp32, by name; or the tensors of an int8 folder for `type` int8.
-        source_vocab: Where it differs from the target's `vocab`.
-        start_token: What outputs begin after; None: eos, as in fairseq's models.
-        type: Of weights and products: fp32, bf16 or int8.
-        threads: Most threads of a pass; 0: as many as there are cores for this process.
+        start_token: What outputs begin after; None: eos, as in fairseq's models. The others are `OnEngine`'s.
     """
 
     def __init__(
         self,
         config: TransformerConfig,
-        arrays: Mapping[str, npt.NDArray[np.float32]],
+        arrays: Arrays,
         vocab: Vocab,
         *,
         source_vocab: Vocab | None = None,
@@ -36,12 +31,10 @@ class EngineScorer(OnEngine):
         type: str = "fp32",
         threads: int = 0,
     ) -> None:
-        limits = Limits(config.max_source_len, config.max_target_len, len(vocab))
-        super().__init__(vocab, limits, type=type, threads=threads)
+        super().__init__(config, arrays, vocab, source_vocab=source_vocab, type=type, threads=threads)
         self.start_token = vocab.eos if start_token is None else start_token
         mapped = range(len(vocab)) if source_vocab in (None, vocab) else source_vocab.map_to(vocab)
         self.source_to_target = np.array(mapped, np.int32)
-        self._serve(weights_of(arrays, type, config).model(config))
 
     def open(self, count: int) -> IntArray:
         return self._engine.open(count)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,8 @@ from nartk.passes import FloatArray
 from nartk.quantized import INT8, LANES, packed_sizes
 
 EPS = 1e-5  # of torch's layer norm
+
+Arrays: TypeAlias = Mapping[str, npt.NDArray[np.float32]]
 
 
 class Weights:
@@ -37,14 +39,12 @@ class Weights:
 
     def __init__(
         self,
-        arrays: Mapping[str, npt.NDArray[np.float32]],
+        arrays: Arrays,
         type: str,
         *,
         shared: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self._arrays = arrays
-        self._type = type
-        self._shared = shared
+        self._arrays, self._type, self._shared = arrays, type, shared
         self.packed: dict[str, tuple[Any, FloatArray | None]] = {}
 
     def words(self, name: str) -> Any:
@@ -208,9 +208,7 @@ class StoredWeights(Weights):
         return made
 
 
-def weights_of(
-    arrays: Mapping[str, npt.NDArray[np.float32]], type: str, config: TransformerConfig
-) -> Weights:
+def weights_of(arrays: Arrays, type: str, config: TransformerConfig) -> Weights:
     """The weights of a model in a type: packed here, or as an int8 folder has them."""
     if isinstance(arrays, QuantizedTensors):
         return StoredWeights(arrays, config)
