@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -57,19 +57,16 @@ class Sample:
     drafted: int
 
 
+# Decodes so many first sentences with a setting, or with greedy search where it is None.
+Measure: TypeAlias = Callable[[Setting | None, int], Sample]
+
+
 @dataclass(frozen=True)
 class Scored:
     """The score of some texts, and those of resamples [samples], the same resamples for all texts."""
 
     score: float
     resampled: np.ndarray
-
-
-class Measure(Protocol):
-    """Decodes with a setting, or with greedy search where it is None."""
-
-    def __call__(self, setting: Setting | None, sentences: int) -> Sample:
-        """Decodes the first sentences."""
 
 
 @dataclass(frozen=True)

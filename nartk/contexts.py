@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields
 from typing import Generic, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from nartk.errors import PassError
 from nartk.passes import ROOT, IntArray, Limits, Pass, Scores
@@ -137,7 +138,8 @@ class _Open:
 class Contexts:
     """Lists of cells by handle, and the passes that wait. All rules are checked before anything changes.
 
-    Base of scorers whose contexts live on the host: all of PassScorer but `encode`, `free` and `run`.
+    Base of scorers whose contexts live on the host: all of `nartk.passes.PassScorer` but `encode`, `free` and
+    `run`, as it says.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -157,7 +159,6 @@ class Contexts:
 
     @property
     def cells_in_use(self) -> int:
-        """Cells that a context holds or a pass waits with."""
         self._end_dropped()
         return self._pool.in_use
 
@@ -166,17 +167,11 @@ class Contexts:
         return [*self._lists[context]]
 
     def open(self, count: int) -> IntArray:
-        """New empty contexts: handles [count] int32."""
         if count < 0:
             raise PassError(f"cannot open {count} contexts")
         return self._lists.add([] for _ in range(count))
 
     def fork(self, contexts: Sequence[int] | IntArray) -> IntArray:
-        """New contexts with the same cells as these, which may repeat: handles [n] int32.
-
-        Raises:
-            PassError: A context is not open, or waits for `commit`.
-        """
         self._end_dropped()
         lists = [self._idle(context) for context in _ints(contexts)]
         for cells in lists:
@@ -184,11 +179,6 @@ class Contexts:
         return self._lists.add([*cells] for cells in lists)
 
     def truncate(self, contexts: Sequence[int] | IntArray, lengths: Sequence[int] | IntArray) -> None:
-        """Keeps the first lengths [n] cells of each context.
-
-        Raises:
-            PassError: A context is not open, named twice, waits for `commit`, or has fewer cells.
-        """
         self._end_dropped()
         handles, kept = self._lists.distinct(contexts), _ints(lengths)
         if len(handles) != len(kept):
@@ -203,13 +193,6 @@ class Contexts:
             del cells[length:]
 
     def close(self, contexts: Sequence[int] | IntArray) -> None:
-        """Gives contexts back, with the cells that no other context holds.
-
-        A context may wait for `commit`: none of its tokens can then be kept.
-
-        Raises:
-            PassError: A context is not open or named twice.
-        """
         self._end_dropped()
         handles = self._lists.distinct(contexts)
         for handle, cells in zip(handles, self._lists.remove(handles), strict=True):
@@ -258,15 +241,7 @@ class Contexts:
         return waiting.key in self._open
 
     def commit(self, scores: Waiting | Scores, kept: Sequence[int] | IntArray) -> None:
-        """Ends a pass: appends its kept tokens to their contexts, and gives the other cells back.
-
-        Args:
-            scores: What `begin` gave, or what `run` gave.
-
-        Raises:
-            PassError: The pass has ended, a context of a kept token is closed, or the indices form no path.
-                Nothing has then changed.
-        """
+        """As `PassScorer.commit`; also of what `begin` gave."""
         self._end_dropped()
         waiting = scores if isinstance(scores, Waiting) else getattr(scores, "waiting", None)
         if not isinstance(waiting, Waiting):
@@ -328,11 +303,16 @@ def _check_arrays(work: Pass) -> int:
     count = len(work.tokens)
     if count == 0:
         raise PassError("the pass has no tokens", fix="run no pass")
-    for name in (field.name for field in fields(Pass)):
-        array = getattr(work, name)
-        if array.dtype != np.int32 or array.shape != (count,):
-            raise PassError(f"`{name}` is {array.dtype} {list(array.shape)}, not int32 [{count}]")
+    for field in fields(Pass):
+        check_array(field.name, getattr(work, field.name), np.int32, count)
     return count
+
+
+def check_array(name: str, array: npt.NDArray[np.generic], dtype: type[np.generic], count: int) -> None:
+    """Refuses an array that is not [count] of a type."""
+    if array.dtype != dtype or array.shape != (count,):
+        wanted = f"{np.dtype(dtype)} [{count}]"
+        raise PassError(f"`{name}` is {array.dtype} {list(array.shape)}, not {wanted}")
 
 
 def _check_range(values: IntArray, name: str, bound: int) -> None:

@@ -16,8 +16,8 @@ from nartk.errors import UsageError, named
 _LONGEST_NGRAM = 4  # tokens of a repeated piece of text that `longest_run` looks for
 
 
-def _limit(default: float, help: str, *, low: float = 0, high: float | None = None) -> Any:
-    return field(default=default, metadata={"help": help, "low": low, "high": high})
+def _limit(default: float, help: str, *, high: float | None = None) -> Any:
+    return field(default=default, metadata={"help": help, "high": high})
 
 
 @dataclass(frozen=True, kw_only=True)

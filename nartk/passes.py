@@ -250,15 +250,26 @@ class PassScorer(Protocol):
         """New empty contexts: handles [count] int32."""
 
     def fork(self, contexts: Sequence[int] | IntArray) -> IntArray:
-        """New contexts with the same cells as these, which may repeat: handles [n] int32."""
+        """New contexts with the same cells as these, which may repeat: handles [n] int32.
+
+        Raises:
+            PassError: A context is not open, or waits for `commit`.
+        """
 
     def truncate(self, contexts: Sequence[int] | IntArray, lengths: Sequence[int] | IntArray) -> None:
-        """Keeps the first lengths [n] cells of each context."""
+        """Keeps the first lengths [n] cells of each context.
+
+        Raises:
+            PassError: A context is not open, named twice, waits for `commit`, or has fewer cells.
+        """
 
     def close(self, contexts: Sequence[int] | IntArray) -> None:
         """Gives contexts back, with the cells that no other context holds.
 
         A context that waits for `commit` may be closed; of its pass nothing can then be kept for it.
+
+        Raises:
+            PassError: A context is not open or named twice.
         """
 
     def run(self, work: Pass, want: Want) -> Scores:
@@ -281,7 +292,8 @@ class PassScorer(Protocol):
                 before, the first follows the context's last cell.
 
         Raises:
-            PassError: The pass has ended, or the indices form no path. Nothing has then changed.
+            PassError: The pass has ended, a context of a kept token is closed, or the indices form no path.
+                Nothing has then changed.
         """
 
     @property

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nartk.contexts import Contexts, Waiting
+from nartk.contexts import Contexts, Waiting, check_array
 from nartk.errors import PassError
 from nartk.passes import Draw, FloatArray, IntArray, Ragged, Want
 
@@ -83,7 +83,7 @@ def check_want(want: Want, tokens: int, words: int) -> int:
     count = tokens
     if want.only is not None:
         count = len(want.only)
-        _check_array("only", want.only, np.int32, count)
+        check_array("only", want.only, np.int32, count)
         _check_range("only", want.only, 0, tokens)
         if (np.diff(want.only) <= 0).any():
             raise PassError("`only` is not ascending", fix="name each token once, in order")
@@ -92,11 +92,11 @@ def check_want(want: Want, tokens: int, words: int) -> int:
     if want.top < 0:
         raise PassError(f"`top` is {want.top}, below 0")
     if want.given is not None:
-        _check_array("given", want.given, np.int32, count)
+        check_array("given", want.given, np.int32, count)
         _check_range("given", want.given, -1, words)
     if want.draw is not None:
         draw = want.draw
-        _check_array("uniforms", draw.uniforms, np.float64, count)
+        check_array("uniforms", draw.uniforms, np.float64, count)
         for value in draw.uniforms.tolist():
             if not 0 <= value < 1:
                 raise PassError(f"`uniforms` holds {value}, not in [0, 1)")
@@ -236,20 +236,14 @@ def _margins(best: FloatArray, counts: npt.NDArray[np.integer]) -> FloatArray:
 
 
 def _check_banned(banned: Ragged, count: int, words: int) -> None:
-    _check_array("banned.offsets", banned.offsets, np.int32, count + 1)
+    check_array("banned.offsets", banned.offsets, np.int32, count + 1)
     if banned.offsets[0] != 0 or (np.diff(banned.offsets) < 0).any():
         raise PassError("`banned.offsets` are not ascending from 0", fix="make it with Ragged.of")
-    _check_array("banned.values", banned.values, np.int32, int(banned.offsets[-1]))
+    check_array("banned.values", banned.values, np.int32, int(banned.offsets[-1]))
     _check_range("banned.values", banned.values, 0, words)
     for i in np.flatnonzero(np.diff(banned.offsets) >= words):
         if len(np.unique(banned.values[banned.offsets[i] : banned.offsets[i + 1]])) == words:
             raise PassError(f"all {words} words are forbidden after scored token {i}", fix="leave one")
-
-
-def _check_array(name: str, array: npt.NDArray[np.generic], dtype: type[np.generic], count: int) -> None:
-    if array.dtype != dtype or array.shape != (count,):
-        wanted = f"{np.dtype(dtype)} [{count}]"
-        raise PassError(f"`{name}` is {array.dtype} {list(array.shape)}, not {wanted}")
 
 
 def _check_range(name: str, values: IntArray, low: int, high: int) -> None:

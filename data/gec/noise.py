@@ -95,7 +95,7 @@ class Annotated:
     Attributes:
         tokens: The clean tokens.
         tags: Their guessed Penn tags.
-        places: For each kind, the indices where it may be tried.
+        spots: For each kind, the indices where it may be tried.
     """
 
     tokens: list[str]
