@@ -61,19 +61,12 @@ def to_ctranslate2(
 def _spec(model: Transformer, specs: Any) -> Any:
     config = model.config
     activation = {"relu": specs.Activation.RELU, "gelu": specs.Activation.GELU}[config.activation]
+    both = {"activation": activation, "layernorm_embedding": config.norm_embedding}
     encoder = specs.TransformerEncoderSpec(
-        config.encoder_layers,
-        config.encoder_heads,
-        pre_norm=config.encoder_norm_first,
-        activation=activation,
-        layernorm_embedding=config.norm_embedding,
+        config.encoder_layers, config.encoder_heads, pre_norm=config.encoder_norm_first, **both
     )
     decoder = specs.TransformerDecoderSpec(
-        config.decoder_layers,
-        config.decoder_heads,
-        pre_norm=config.decoder_norm_first,
-        activation=activation,
-        layernorm_embedding=config.norm_embedding,
+        config.decoder_layers, config.decoder_heads, pre_norm=config.decoder_norm_first, **both
     )
     stacks: tuple[tuple[Any, Any, Sequence[Any], Any], ...] = (
         (encoder, model.encoder.embedding, model.encoder.layers, model.encoder.norm),
