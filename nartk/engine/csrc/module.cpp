@@ -124,10 +124,7 @@ std::shared_ptr<Layered> pack(Floats weights, std::optional<Floats> bias, const 
 
 std::shared_ptr<Layered> packed(py::buffer weights, std::optional<Floats> bias, std::optional<Floats> scales,
                                 int outputs, int inputs, const std::string& type) {
-    Linear shape;
-    shape.outputs = outputs;
-    shape.inputs = inputs;
-    shape.type = named(TYPES, type);
+    const Linear shape{outputs, inputs, named(TYPES, type)};
     check_shape(outputs, inputs, shape.type);
     auto info = std::make_shared<py::buffer_info>(weights.request());
     require((size_t)(info->size * info->itemsize) == shape.bytes(), "packed weights of another size");
@@ -284,6 +281,15 @@ struct Runner {
         if (PyErr_CheckSignals() != 0) throw py::error_already_set();
     }
 };
+
+// A method of an engine that takes handles.
+template <class Body>
+auto of_handles(Body body) {
+    return [body](Runner& runner, const py::object& from) {
+        const Ints handles = ints(from);
+        return body(runner.engine, handles.data(), (int)handles.size());
+    };
+}
 
 // What a pass gave; dropped without `commit`, nothing of it is kept.
 struct Scores {
@@ -609,28 +615,17 @@ PYBIND11_MODULE(_native, m) {
         .def(py::init<std::shared_ptr<Model>, const std::string&, int>(), py::arg("model"), py::arg("isa"),
              py::arg("threads"))
         .def("encode", &encode)
-        .def("free",
-             [](Runner& r, const py::object& which) {
-                 const Ints memories = ints(which);
-                 r.engine.free(memories.data(), (int)memories.size());
-             })
+        .def("free", of_handles([](Engine& e, const int* memories, int count) { e.free(memories, count); }))
         .def("open", [](Runner& r, int count) { return array(r.engine.cells.open(count)); })
         .def("fork",
-             [](Runner& r, const py::object& which) {
-                 const Ints contexts = ints(which);
-                 return array(r.engine.cells.fork(contexts.data(), (int)contexts.size()));
-             })
+             of_handles([](Engine& e, const int* contexts, int count) { return array(e.cells.fork(contexts, count)); }))
         .def("truncate",
              [](Runner& r, const py::object& which, const py::object& kept) {
                  const Ints contexts = ints(which), lengths = ints(kept);
                  if (lengths.size() != contexts.size()) throw PassFault("a length for each context");
                  r.engine.cells.truncate(contexts.data(), lengths.data(), (int)contexts.size());
              })
-        .def("close",
-             [](Runner& r, const py::object& which) {
-                 const Ints contexts = ints(which);
-                 r.engine.cells.close(contexts.data(), (int)contexts.size());
-             })
+        .def("close", of_handles([](Engine& e, const int* contexts, int count) { e.cells.close(contexts, count); }))
         .def("commit",
              [](Runner& r, const py::object& of, const py::object& which) {
                  if (!py::isinstance<Scores>(of)) throw PassFault("what is committed is not what `run` gave");
@@ -646,14 +641,11 @@ PYBIND11_MODULE(_native, m) {
              })
         .def_property_readonly("cells_in_use", [](Runner& r) { return r.engine.cells.in_use(); })
         .def_property_readonly("memories_in_use", [](Runner& r) { return r.engine.memories_in_use(); })
-        .def("source_lengths",
-             [](Runner& r, const py::object& which) {
-                 const Ints memories = ints(which);
-                 Ints made(memories.size());
-                 for (py::ssize_t i = 0; i < memories.size(); i++)
-                     made.mutable_data()[i] = r.engine.memory(memories.data()[i])->length;
+        .def("source_lengths", of_handles([](Engine& e, const int* memories, int count) {
+                 Ints made(count);
+                 for (int i = 0; i < count; i++) made.mutable_data()[i] = e.memory(memories[i])->length;
                  return made;
-             })
+             }))
         .def("length_logits", &length_logits)
         .def("graph", &graph)
         .def("fill", &fill, py::arg("memories"), py::arg("lengths"), py::arg("words"), py::arg("want"))
