@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import itertools
 import math
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from support.engine import ISAS, ROOT, build_engine, run_tests, same_bits
+from support.engine import ISAS, ROOT, build_engine, run_tests, same_bits, wide_linear
 
 from nartk.engine import TYPES, _native
 
@@ -32,6 +33,13 @@ def isa(request: pytest.FixtureRequest) -> str:
 
 def normal(seed: int, *shape: int) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def halves(seed: int, *shape: int) -> Array:
+    """Finite fp16 numbers of all sizes, denormal ones among them."""
+    rng = np.random.default_rng(seed)
+    bits = rng.integers(0, 0x7C00, shape) | rng.integers(0, 2, shape) << 15
+    return bits.astype(np.uint16).view(np.float16).astype(np.float32)
 
 
 def linear(weights: Array, type: str = "fp32", bias: Array | None = None) -> _native.Linear:
@@ -65,6 +73,46 @@ def test_fp32_sums_lie_near_the_true_ones(isa: str, k: int, m: int) -> None:
         assert (np.abs(found - (wide + bias)) <= bound(x, weights) + 2 * EPS * np.abs(wide + bias)).all()
 
 
+@pytest.mark.parametrize("low", range(0, 1 << 16, 1 << 12))
+def test_every_fp16_number_is_widened_exactly(isa: str, low: int) -> None:
+    values = np.arange(low, low + (1 << 12), dtype=np.uint16).view(np.float16)
+    weights = values[np.isfinite(values)].astype(np.float32)[:, None]
+    if len(weights) == 0:
+        return
+    layer = linear(weights)
+    assert layer.weights.nbytes == 2 * -(-len(weights) // 32) * 32
+    found = _native.apply(layer, np.array([[1], [-2]], np.float32), isa=isa)
+    np.testing.assert_array_equal(found, np.array([[1], [-2]]) * weights.T)
+
+
+@pytest.mark.parametrize(("k", "m"), [*SIZES, (1024, 40)])
+def test_fp16_numbers_have_the_sums_of_fp32(isa: str, k: int, m: int) -> None:
+    bias = normal(2, m)
+    for weights in (halves(1, m, k), normal(1, m, k).astype(np.float16).astype(np.float32)):
+        weights.flat[: m * k : 2] *= -1  # -0.0 too
+        weights.flat[-1] = -65504
+        layer, wide = linear(weights, bias=bias), wide_linear(weights, bias)
+        assert 2 * layer.weights.nbytes == wide.weights.nbytes
+        for n in (1, 2, 3, 7, 12, 13, 40):
+            x = normal(n, n, k)
+            for activation in (None, "gelu"):
+                found, wanted = (
+                    _native.apply(each, x, isa=isa, activation=activation) for each in (layer, wide)
+                )
+                same_bits(found, wanted)
+
+
+@pytest.mark.parametrize(
+    "value", [0.1, 2049, 1 + 2**-11, 65505, 65536, 1e9, 2**-25, -(2**-14) - 2**-25, 1e-40, np.inf, np.nan]
+)
+def test_a_number_that_fp16_cannot_hold_keeps_fp32(isa: str, value: float) -> None:
+    weights, x = halves(1, 37, 19), normal(3, 5, 19)
+    weights[36, 18] = value
+    layer, wide = linear(weights), wide_linear(weights, None)
+    same_bits(layer.weights.view(np.float32), wide.weights.view(np.float32))
+    same_bits(_native.apply(layer, x, isa=isa), _native.apply(wide, x, isa=isa))
+
+
 def quantised(rows: Array) -> tuple[npt.NDArray[np.int64], Array]:
     """Rows as whole numbers of at most 127, of halves the even one, and a scale each."""
     most = np.abs(rows).max(1, initial=0)
@@ -85,7 +133,8 @@ def test_int8_equals_its_twin_bit_for_bit(isa: str, k: int, m: int) -> None:
     weights, bias = normal(1, m, k), normal(2, m)
     for n in (1, 2, 3, 7, 13):
         x = normal(n, n, k)
-        same_bits(_native.apply(linear(weights, "int8", bias), x, isa=isa), int8_twin(x, weights, bias))
+        for each in (weights, weights.astype(np.float16).astype(np.float32)):
+            same_bits(_native.apply(linear(each, "int8", bias), x, isa=isa), int8_twin(x, each, bias))
 
 
 def test_int8_rounds_halves_to_even(isa: str) -> None:
@@ -172,8 +221,8 @@ def test_what_is_no_number_is_never_hidden(isa: str, type: str, bad: float) -> N
 
 def check_batch_invariance(isa: str, type: str) -> None:
     """Every row is bit for bit what it is alone, in each number of rows from 1 to 40."""
-    for k, m in ((1, 1), (37, 35), (64, 65), (131, 290)):
-        layer, x = linear(normal(1, m, k), type, normal(2, m)), normal(3, 40, k)
+    for (k, m), make in itertools.product(((1, 1), (37, 35), (64, 65), (131, 290)), (normal, halves)):
+        layer, x = linear(make(1, m, k), type, normal(2, m)), normal(3, 40, k)
         alone = np.concatenate([_native.apply(layer, row[None], isa=isa, activation="gelu") for row in x])
         for n in range(1, 41):
             same_bits(_native.apply(layer, x[40 - n :], isa=isa, activation="gelu"), alone[40 - n :])
@@ -325,19 +374,25 @@ BAD = {1: "split-k", 2: "M-dependent"}
 def depends_on_rows(library: Path) -> bool:
     """Whether a row of fp32 sums, by plain kernels that were built alone, depends on how many there are."""
     k, m, most = 131, 33, 12
-    weights, x = normal(1, m, k), normal(2, most, k)
+    x = normal(2, most, k)
     run = ctypes.CDLL(str(library)).plain_linear
     pointer = np.ctypeslib.ndpointer(np.float32, flags="C")
     run.argtypes = [pointer, ctypes.c_int, ctypes.c_int, pointer, ctypes.c_int, pointer]
 
-    def apply(rows: Array) -> Array:
+    def apply(weights: Array, rows: Array) -> Array:
         y = np.zeros((len(rows), 64), np.float32)
         run(weights, m, k, np.ascontiguousarray(rows), len(rows), y)
         return y[:, :m]
 
-    alone = np.concatenate([apply(row[None]) for row in x])
-    np.testing.assert_allclose(alone, x @ weights.T, atol=1e-3)
-    return any((apply(x[:n]) != alone[:n]).any() for n in range(1, most + 1))
+    def depends(weights: Array) -> bool:
+        alone = np.concatenate([apply(weights, row[None]) for row in x])
+        np.testing.assert_allclose(alone, x @ weights.T, atol=1e-3)
+        return any((apply(weights, x[:n]) != alone[:n]).any() for n in range(1, most + 1))
+
+    wide = normal(1, m, k)
+    found = {depends(weights) for weights in (wide, wide.astype(np.float16).astype(np.float32))}
+    assert len(found) == 1  # as fp32 and as fp16
+    return found.pop()
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 import torch
-from support.engine import ISAS, same_bits
+from support.engine import ISAS, same_bits, wide_linear
 from support.random_transformers import (
     EOS,
     FIRST_WORD,
@@ -27,8 +27,9 @@ from support.random_transformers import (
 from torch import nn
 from torch.nn import functional
 
-from nartk.engine import FORCED_ISA, TYPES
+from nartk.engine import FORCED_ISA, TYPES, _native
 from nartk.engine.scorer import EngineScorer
+from nartk.engine.weights import Weights
 from nartk.errors import PassError
 from nartk.models.reference import ReferenceScorer
 from nartk.models.transformer import Transformer, TransformerConfig
@@ -347,6 +348,8 @@ def check_exactness(cases: range, type: str) -> Counter[str]:
         rng = random.Random(seed)
         config = random_config(rng)
         model = random_model(config, seed)
+        if seed % 2:
+            model = model.half().float()  # its weights lie as fp16
         # Alone with one thread, together with one or two.
         scorer, threads = engine_of(model, type), engine_of(model, type, threads=rng.choice([1, 2]))
         sources = [random_source(rng, config) for _ in range(BATCHES[seed % len(BATCHES)])]
@@ -375,6 +378,29 @@ def test_drafts_and_batches_equal_greedy_search(forced: str | None, type: str) -
 @pytest.mark.parametrize("type", TYPES)
 def test_many_drafts_and_batches_equal_greedy_search(forced: str | None, type: str) -> None:
     check_exactness(range(QUICK, QUICK + SLOW), type)
+
+
+def pack_wide(self: Weights, layer: str, weight: np.ndarray, bias: np.ndarray | None) -> _native.Linear:
+    halved = _native.Linear.pack(weight, bias, "fp32")
+    made = wide_linear(weight, bias)
+    assert 2 * halved.weights.nbytes == made.weights.nbytes
+    self.packed[layer] = made, bias
+    return made
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_weights_that_lie_as_fp16_change_no_bit(
+    forced: str | None, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(seed)
+    config = random_config(rng)
+    model = random_model(config, seed).half().float()
+    sources = [random_source(rng, config) for _ in range(3)]
+    halves = engine_of(model)
+    monkeypatch.setattr(Weights, "_pack", pack_wide)
+    wide = engine_of(model)
+    for source in sources:
+        assert greedy_alone(halves, source, 12) == greedy_alone(wide, source, 12)
 
 
 @pytest.mark.parametrize("isa", ISAS)

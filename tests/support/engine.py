@@ -72,6 +72,14 @@ def run_tests(native: Path, *arguments: str, **environment: str) -> subprocess.C
     )
 
 
+def wide_linear(weights: np.ndarray, bias: np.ndarray | None) -> _native.Linear:
+    """A layer of weights [m,k] that lie as fp32 whatever their values, [m/32][k][32]."""
+    outputs, inputs = weights.shape
+    filled = np.pad(weights, ((0, -outputs % 32), (0, 0)))
+    panels = np.ascontiguousarray(filled.reshape(-1, 32, inputs).swapaxes(1, 2))
+    return _native.Linear.packed(panels.reshape(-1), bias, None, outputs, inputs, "fp32")
+
+
 def same_bits(found: np.ndarray, wanted: np.ndarray) -> None:
     """Asserts that two fp32 arrays are equal, NaN and signs of zeros included."""
     assert found.dtype == wanted.dtype == np.float32

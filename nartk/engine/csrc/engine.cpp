@@ -189,7 +189,7 @@ void Engine::sublayer(Workspace& space, const Norm& norm, bool first, float* x, 
 
 void Engine::feed_forward(Workspace& space, const Layer& layer, float* x, int n) {
     sublayer(space, layer.ffn_norm, layer.norm_first, x, n, [&](const float* y) {
-        const int step = stride(), wide = layer.up->width();
+        const int step = stride(), wide = layer.up->width() + LANES;  // else rows share few sets of the cache
         float* inner = space.inner.get((size_t)n * wide);
         if (layer.gate) {
             float* gated = space.gated.get((size_t)n * wide);

@@ -4,6 +4,10 @@
 #include "kernels.h"
 #include "portable.h"
 
+#if defined(NARTK_X86) && defined(__GNUC__)
+#include <cpuid.h>
+#endif
+
 namespace nartk {
 
 namespace {
@@ -11,7 +15,9 @@ namespace {
 bool runs(const char* name) {
 #if defined(NARTK_X86) && defined(__GNUC__)
     __builtin_cpu_init();
-    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    unsigned a, b, c = 0, d;  // asked here for F16C, which not every compiler knows by name
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                      __get_cpuid(1, &a, &b, &c, &d) && c & bit_F16C;
     const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                         __builtin_cpu_supports("avx512vnni");

@@ -5,6 +5,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace nartk {
 
@@ -17,10 +18,12 @@ constexpr float LEAST_INT8 = 0x1p-100f;  // a row whose numbers all lie below is
 constexpr int MOST_INT8 = 65536;         // inputs of an int8 layer: their sums fit 32 bits, also of 255 times 127
 
 // Weights [m,k] in panels of 32 outputs, m filled up with zeros; the same layout on every instruction set:
-// fp32 [m/32][k][32], bf16 [m/32][k/2][32][2], int8 [m/32][k/4][32][4], k filled up with zeros.
+// fp32 [m/32][k][32], bf16 [m/32][k/2][32][2], int8 [m/32][k/4][32][4], k filled up with zeros. fp32 weights that
+// are all fp16 numbers lie as such, and are widened where they are read: half the memory, and no other sum.
 struct Linear {
     int outputs = 0, inputs = 0;
     Type type = Type::fp32;
+    bool halves = false;  // fp32 that lies as fp16
     const void* weights = nullptr;
     const float* bias = nullptr;    // [panels*32]
     const float* scales = nullptr;  // [panels*32], int8: a weight is its integer times its output's scale
@@ -29,10 +32,29 @@ struct Linear {
     int width() const { return panels() * PANEL; }
     int group() const { return type == Type::fp32 ? 1 : type == Type::bf16 ? 2 : 4; }  // inputs beside each other
     int groups() const { return (inputs + group() - 1) / group(); }
-    size_t bytes() const {
-        return (size_t)panels() * PANEL * groups() * (type == Type::int8 ? 1 : type == Type::bf16 ? 2 : 4) * group();
-    }
+    size_t bytes() const { return (size_t)width() * groups() * (halves ? 2 : 4); }
 };
+
+inline float as_float(uint32_t bits) {
+    float x;
+    std::memcpy(&x, &bits, 4);
+    return x;
+}
+inline uint32_t bits_of(float x) {
+    uint32_t bits;
+    std::memcpy(&bits, &x, 4);
+    return bits;
+}
+// To the nearest, of two the even one.
+inline uint16_t bf16_of(float x) {
+    const uint32_t bits = bits_of(x);
+    return (uint16_t)(x != x ? bits >> 16 | 64 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+inline float from_bf16(uint16_t bits) { return as_float((uint32_t)bits << 16); }
+// Of a finite number: its exponent, counted from 112 on, is one of fp32, also where it is denormal.
+inline float from_fp16(uint16_t bits) {
+    return as_float((uint32_t)(bits & 0x8000) << 16 | (uint32_t)(bits & 0x7fff) << 13) * 0x1p112f;
+}
 
 // Where the keys and values of one query's context lie: those of item j at rows[j] + key and rows[j] + value.
 struct Attended {

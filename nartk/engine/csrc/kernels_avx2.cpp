@@ -2,7 +2,7 @@
 #include "portable.h"
 
 #ifdef NARTK_X86
-ENABLE_ISA("avx2,fma")
+ENABLE_ISA("avx2,fma,f16c")
 namespace nartk {
 namespace {
 #define ISA_NAME "avx2"
@@ -48,6 +48,7 @@ struct Int8 {
 #define FP32_VECTORS 1
 #define FP32_ONE 4
 #define FP32_TWO 2
+#define READ_ANEW(x)
 #include "kernels.inc"
 }  // namespace
 const Kernels* kernels_avx2() { return &table; }

@@ -3,26 +3,20 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <vector>
-
-#include "cells.h"
 
 namespace nartk {
 
 namespace {
 
-template <class T>
-T* zeros(size_t count) {
-    T* made = static_cast<T*>(aligned(count * sizeof(T)));
-    std::memset(made, 0, count * sizeof(T));
-    return made;
-}
+// Without the bits that fp16 has no place for.
+uint16_t fp16_of(float x) { return (uint16_t)(bits_of(x) >> 16 & 0x8000 | bits_of(std::fabs(x) * 0x1p-112f) >> 13); }
 
-uint16_t bf16(float x) {
-    uint32_t bits;
-    std::memcpy(&bits, &x, 4);
-    if (std::isnan(x)) return (uint16_t)(bits >> 16 | 64);
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+// Whether all are finite fp16 numbers.
+bool are_fp16(const float* x, size_t count) {
+    bool all = true;
+    for (size_t i = 0; i < count; i++)
+        all &= std::fabs(x[i]) <= 65504.0f && bits_of(from_fp16(fp16_of(x[i]))) == bits_of(x[i]);
+    return all;
 }
 
 // The nearest whole number, of two the even one: as std::nearbyint, for |x| below 2^22, and without a call.
@@ -45,20 +39,24 @@ void interleave(const Linear& linear, const float* weights, T* to, Convert conve
 
 }  // namespace
 
-Packed::Packed(const float* weights, const float* bias, int outputs, int inputs, Type type) {
-    linear.outputs = outputs;
-    linear.inputs = inputs;
-    linear.type = type;
-    own_weights = aligned(linear.bytes());
+Packed::Packed(const float* weights, const float* bias, int outputs, int inputs, Type type)
+    : linear{outputs, inputs, type} {
+    linear.halves = type == Type::fp32;
+    for (int n = 0; linear.halves && n < outputs; n++) linear.halves = are_fp16(weights + (size_t)n * inputs, inputs);
+    own_weights.reset(aligned(linear.bytes()));
     const size_t filled = inputs % linear.group() ? 0 : linear.bytes() / linear.panels() * (outputs / PANEL);
-    std::memset(static_cast<char*>(own_weights) + filled, 0, linear.bytes() - filled);
-    linear.weights = own_weights;
-    if (type == Type::fp32)
-        interleave<1>(linear, weights, static_cast<float*>(own_weights), [](float x, int) { return x; });
+    std::memset(static_cast<char*>(own_weights.get()) + filled, 0, linear.bytes() - filled);
+    linear.weights = own_weights.get();
+    if (linear.halves)
+        interleave<1>(linear, weights, static_cast<uint16_t*>(own_weights.get()),
+                      [](float x, int) { return fp16_of(x); });
+    else if (type == Type::fp32)
+        interleave<1>(linear, weights, static_cast<float*>(own_weights.get()), [](float x, int) { return x; });
     if (type == Type::bf16)
-        interleave<2>(linear, weights, static_cast<uint16_t*>(own_weights), [](float x, int) { return bf16(x); });
+        interleave<2>(linear, weights, static_cast<uint16_t*>(own_weights.get()),
+                      [](float x, int) { return bf16_of(x); });
     if (type == Type::int8) {
-        linear.scales = own_scales = zeros<float>(linear.width());
+        own_scales.resize(linear.width());
         std::vector<float> by(outputs);
         for (int n = 0; n < outputs; n++) {
             float most = 0.0f, check = 0.0f;
@@ -70,46 +68,33 @@ Packed::Packed(const float* weights, const float* bias, int outputs, int inputs,
             by[n] = most >= LEAST_INT8 && !std::isnan(check) ? 127.0f / most : 0.0f;
             own_scales[n] = std::isnan(check) ? check : by[n] > 0.0f ? most / 127.0f : 0.0f;
         }
-        interleave<4>(linear, weights, static_cast<int8_t*>(own_weights),
+        interleave<4>(linear, weights, static_cast<int8_t*>(own_weights.get()),
                       [&](float x, int n) { return by[n] > 0.0f ? (int8_t)nearest(x * by[n]) : (int8_t)0; });
     }
-    take_bias(bias);
-    if (type == Type::int8) count_sums();
+    finish(bias);
 }
 
-Packed::Packed(const void* weights, const float* bias, const float* scales, int outputs, int inputs, Type type) {
-    linear.outputs = outputs;
-    linear.inputs = inputs;
-    linear.type = type;
+Packed::Packed(const void* weights, const float* bias, const float* scales, int outputs, int inputs, Type type)
+    : linear{outputs, inputs, type} {
     linear.weights = weights;
-    if (type == Type::int8) {
-        own_scales = zeros<float>(linear.width());
-        std::memcpy(own_scales, scales, outputs * sizeof(float));
-        linear.scales = own_scales;
-    }
-    take_bias(bias);
-    if (type == Type::int8) count_sums();
+    if (type == Type::int8) own_scales.assign(scales, scales + outputs);
+    finish(bias);
 }
 
-void Packed::take_bias(const float* bias) {
-    own_bias = zeros<float>(linear.width());
-    if (bias) std::memcpy(own_bias, bias, linear.outputs * sizeof(float));
-    linear.bias = own_bias;
-}
-
-void Packed::count_sums() {
-    own_sums = zeros<int32_t>(linear.width());
+void Packed::finish(const float* bias) {
+    if (bias) own_bias.assign(bias, bias + linear.outputs);
+    own_bias.resize(linear.width());
+    linear.bias = own_bias.data();
+    if (linear.type != Type::int8) return;
+    own_scales.resize(linear.width());
+    linear.scales = own_scales.data();
+    own_sums.resize(linear.width());
     const int8_t* weights = static_cast<const int8_t*>(linear.weights);
     for (int p = 0; p < linear.panels(); p++)
         for (int g = 0; g < linear.groups(); g++)
             for (int n = 0; n < PANEL; n++)
                 for (int k = 0; k < 4; k++) own_sums[p * PANEL + n] += 128 * *weights++;
-    linear.sums = own_sums;
-}
-
-Packed::~Packed() {
-    for (void* part : {own_weights, (void*)own_bias, (void*)own_scales, (void*)own_sums})
-        if (part) release(part);
+    linear.sums = own_sums.data();
 }
 
 }  // namespace nartk

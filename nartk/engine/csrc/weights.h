@@ -1,5 +1,9 @@
 // Packed weights of a linear layer: made from fp32, or read where they lie.
 #pragma once
+#include <memory>
+#include <vector>
+
+#include "cells.h"
 #include "kernels.h"
 
 namespace nartk {
@@ -10,17 +14,13 @@ class Packed {
     Packed(const float* weights, const float* bias, int outputs, int inputs, Type type);
     // Parts as `linear` holds them, which stay the caller's; sums are made anew.
     Packed(const void* weights, const float* bias, const float* scales, int outputs, int inputs, Type type);
-    ~Packed();
-    Packed(const Packed&) = delete;
-    Packed& operator=(const Packed&) = delete;
     Linear linear;
 
   private:
-    void take_bias(const float* bias);
-    void count_sums();
-    void* own_weights = nullptr;
-    float *own_bias = nullptr, *own_scales = nullptr;
-    int32_t* own_sums = nullptr;
+    void finish(const float* bias);
+    std::unique_ptr<void, void (*)(void*)> own_weights{nullptr, release};
+    std::vector<float> own_bias, own_scales;
+    std::vector<int32_t> own_sums;
 };
 
 }  // namespace nartk
