@@ -43,7 +43,7 @@ class Linear:
     scales: FloatArray | None
     @staticmethod
     def pack(weights: FloatArray, bias: FloatArray | None, type: str) -> Linear:
-        """Packs weights [outputs,inputs] as fp32, bf16 or int8."""
+        """Packs weights [outputs,inputs] as fp32, bf16 or int8; fp32 that fp16 holds lies as fp16."""
 
     @staticmethod
     def packed(
