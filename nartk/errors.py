@@ -20,6 +20,7 @@ EXIT_MISFIT = 4  # model and data do not fit
 EXIT_CHECKPOINT = 5  # unsafe or corrupt checkpoint
 EXIT_OUTPUT = 6  # output cannot be written
 EXIT_MEMORY = 7  # out of memory even at batch 1
+EXIT_INTERNAL = 70  # a fault of nartk's own, as sysexits.h has it
 EXIT_SIGINT = 130
 EXIT_SIGTERM = 143
 
@@ -240,3 +241,9 @@ class OutOfMemoryError(NartkError):
     """Memory ran out even with a single sentence in the batch."""
 
     code, exit_code = "E601", EXIT_MEMORY
+
+
+class InternalError(NartkError):
+    """What nobody foresaw: a fault of nartk's, or of a library's."""
+
+    code, exit_code = "E901", EXIT_INTERNAL

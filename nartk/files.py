@@ -126,6 +126,17 @@ def writing_folder(path: Path, *, known: Collection[str]) -> Iterator[Path]:
             shutil.rmtree(made, ignore_errors=True)
 
 
+def make_folder(path: Path) -> None:
+    """Makes a folder that files can be written to; raises OutputError."""
+    import tempfile
+
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path).close()
+    except OSError as error:
+        raise _output_error(path, error) from error
+
+
 def read_file(path: Path, *, most: int) -> bytes:
     """The bytes of a file of at most so many.
 

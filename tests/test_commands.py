@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from importlib import import_module
-from pathlib import Path
 
 import pytest
-
-PROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
-SCRIPTS = re.findall(r'^(nartk-\w+) = "([\w.]+):main"$', PROJECT.read_text(encoding="utf-8"), re.MULTILINE)
+from support.commands import ROOT, SCRIPTS
 
 
 def test_the_commands_are_found() -> None:
-    assert len(SCRIPTS) == len(list((PROJECT.parent / "nartk" / "cli").glob("[a-z]*.py")))
+    assert len(SCRIPTS) == len(list((ROOT / "nartk" / "cli").glob("[a-z]*.py")))
 
 
 @pytest.mark.filterwarnings("ignore")  # fairseq's own

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from support import fairseq_host
-from support.commands import ROOT
+from support.commands import ROOT, SCRIPTS
 from support.tiny import random_model
 
 from nartk.checkpoint import CONFIG
@@ -194,6 +194,38 @@ def test_training_without_an_architecture(args: list[str], code: int, output: st
     assert done.stdout.startswith(output)
     assert error in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.filterwarnings("ignore")  # fairseq's own
+@pytest.mark.parametrize("folder", ["in.txt", "in.txt/new", "/dev/null", "/proc/new", LONG, "loop"])
+def test_training_into_what_is_no_folder(
+    folder: str, place: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    fairseq_host.require_fairseq()
+    monkeypatch.chdir(place)
+    flags = ["none", "--arch", "nartk_transformer_tiny", "--max-tokens", "9", "--cpu", "--save-dir", folder]
+    assert import_module("nartk.cli.train").main(flags) == 6
+    last = capfd.readouterr().err.splitlines()[-1]
+    assert last.startswith(f"nartk: error[E501 Output] {folder}: cannot write: ")
+
+
+@pytest.mark.parametrize("name", [name for name, _ in SCRIPTS])
+def test_what_nobody_foresaw_is_no_failed_comparison(
+    name: str, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("of nothing")
+
+    main: Callable[[list[str]], int] = import_module(dict(SCRIPTS)[name]).main
+    monkeypatch.setattr("nartk.cli._common._sigterm_unwinds", fail)
+    assert main(["--help"]) == 70
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[-2:] == [
+        "ZeroDivisionError: of nothing",
+        "nartk: error[E901 Internal] ZeroDivisionError: of nothing. Fix: report it with the traceback above: "
+        "it is a fault of nartk's.",
+    ]
 
 
 def test_memory_that_runs_out_has_an_exit_code(

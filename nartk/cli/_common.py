@@ -21,6 +21,7 @@ from nartk.errors import (
     EXIT_SIGTERM,
     EXIT_USAGE,
     InputFileError,
+    InternalError,
     NartkError,
     OutOfMemoryError,
     OutputError,
@@ -99,6 +100,14 @@ def command(work: Callable[[Sequence[str]], int]) -> Callable[..., int]:
             named = error if isinstance(error, NartkError) else _named(error)
             print(f"nartk: {named}", file=sys.stderr)
             return named.exit_code
+        except Exception as error:  # Python's own exit code, 1, would mean that a comparison failed
+            traceback.print_exc()
+            found = InternalError(
+                f"{type(error).__name__}: {error}".partition("\n")[0].rstrip("."),
+                fix="report it with the traceback above: it is a fault of nartk's",
+            )
+            print(f"nartk: {found}", file=sys.stderr)
+            return found.exit_code
 
     return main
 

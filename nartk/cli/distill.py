@@ -26,11 +26,10 @@ from nartk.errors import (
     EXIT_SOME_FAILED,
     LengthMismatchError,
     NartkError,
-    OutputError,
     ResumeMismatchError,
     UsageError,
 )
-from nartk.files import Journal, write_json, writing
+from nartk.files import Journal, make_folder, write_json, writing
 from nartk.registry import make_strategy
 
 if TYPE_CHECKING:
@@ -174,12 +173,7 @@ class _Job:
         strategy = model.strategy(self.args.strategy, self.options)
         settings = self._settings(model, strategy)
         self._require_same(settings)
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OutputError(
-                f"cannot make the folder: {error.strerror}", fix="choose another", where=str(self.folder)
-            ) from error
+        make_folder(self.folder)
         # What stands there, once `_require_same` has let it pass.
         header = json.dumps(settings, ensure_ascii=False).encode() if self._old is None else self._old
         with Journal.open(self.folder / JOURNAL, header) as journal:

@@ -6,10 +6,12 @@ import argparse
 import ctypes
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from nartk.cli import _fairseq
 from nartk.errors import UsageError
+from nartk.files import make_folder
 
 EXAMPLES = """examples:
   nartk-train data-bin --arch nartk_transformer_tiny --criterion nartk_cross_entropy --label-smoothing 0.1 \\
@@ -36,6 +38,7 @@ def main(argv: Sequence[str]) -> int:
     parser.formatter_class = _fairseq.HelpFormatter
     _help_last(parser)
     args = options.parse_args_and_arch(parser, list(argv))
+    make_folder(Path(args.save_dir))
     distributed.call_main(convert_namespace_to_omegaconf(args), _train)
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,12 @@ from pathlib import Path
 import nartk
 
 ROOT = Path(nartk.__file__).parents[1]
+# The name and the module of each command that is installed.
+SCRIPTS = re.findall(
+    r'^(nartk(?:-\w+)?) = "([\w.]+):main"$',
+    (ROOT / "pyproject.toml").read_text(encoding="utf-8"),
+    re.MULTILINE,
+)
 
 
 def run(command: list[str], folder: Path = ROOT, **environment: str) -> str:
