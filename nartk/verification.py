@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ import numpy as np
 
 from nartk.errors import NartkError
 from nartk.guarantee import Guarantee
-from nartk.hypothesis import DecodeStats, Hypothesis, Result
+from nartk.hypothesis import DecodeStats, Hypothesis, Request, Result
 from nartk.passes import ROOT, FloatArray, Pass, PassScorer, Source, Want
 from nartk.pipeline import summarize
 from nartk.registry import reads_drafts
@@ -88,6 +88,45 @@ class Trial:
         return all(each.category == "tie" and not self.exact for each in self.differences)
 
 
+class Divergences:
+    """Explains where outputs leave a reference's: how near to a tie that is, and how much noise there is.
+
+    Args:
+        requests: What the reference was asked, by line index.
+        outputs: The reference's tokens, by line index.
+    """
+
+    def __init__(
+        self, scorer: PassScorer, requests: Mapping[int, Request], outputs: Mapping[int, Sequence[int]]
+    ) -> None:
+        self.scorer, self.requests, self.outputs = scorer, requests, outputs
+
+    def explain(
+        self, line: int, position: int, found: Sequence[int], *, batch_size: int, approximate: bool = False
+    ) -> Difference:
+        """What the difference is of an output that leaves the reference's at `position`."""
+        logits, noise = self._measure(line, position, batch_size)
+        words, margin = [], None
+        for tokens in (self.outputs[line], found):
+            words.append(tokens[position] if position < len(tokens) else None)
+        known = [word for word in words if word is not None]
+        if len(known) == 2:
+            margin = float((logits.max() - logits[known]).max())
+        return Difference(line, position, words[0], words[1], margin, max(noise, self._noise), approximate)
+
+    @cached_property
+    def _noise(self) -> float:
+        """Of some outputs, up to their ends: in the few logits of one it may not show."""
+        some = [*self.outputs][:: -(-len(self.outputs) // SAMPLE)]
+        return max(self._measure(line, len(self.outputs[line]), 8)[1] for line in some)
+
+    def _measure(self, line: int, position: int, batch_size: int) -> tuple[FloatArray, float]:
+        others = (other.source for index, other in self.requests.items() if index != line)
+        peers = sorted(others, key=len)[-(batch_size - 1) :] if batch_size > 1 else []
+        tokens = self.outputs[line][:position]
+        return measure(self.scorer, self.requests[line].source, tokens, peers=peers)
+
+
 class Verifier:
     """Decodes lines greedily once, and then compares other ways of decoding them.
 
@@ -120,9 +159,11 @@ class Verifier:
         self.max_tokens, self.truncate, self.tick = max_tokens, truncate, tick
         self.errors: dict[int, NartkError] = {}
         self.hypotheses, self.stats = self._decode(reference, batch_size, range(len(lines)), trace=trace)
-        self._requests = {
+        requests = {
             line: model.request(line, lines[line], reference, truncate=truncate) for line in self.hypotheses
         }
+        outputs = {line: hypothesis.tokens for line, hypothesis in self.hypotheses.items()}
+        self._divergences = Divergences(model.passes, requests, outputs)
 
     def compare(self, strategy: Any, *, batch_size: int, order: Sequence[int] | None = None) -> Trial:
         """Decodes with a strategy and compares tokens and, of an exact model, the bits of log-probabilities.
@@ -132,11 +173,19 @@ class Verifier:
         """
         chosen = range(len(self.lines)) if order is None else order
         found, stats = self._decode(strategy, batch_size, chosen)
+        approximate = strategy.promised.guarantee is not Guarantee.IDENTICAL
         differences = []
         for line in sorted(found):
-            position = _first_difference(self.hypotheses[line], found[line], scores=self.model.is_exact)
+            expected, output = self.hypotheses[line], found[line]
+            position = first_difference(expected.tokens, output.tokens)
+            if position is None and self.model.is_exact:
+                position = _first_score(expected, output)
             if position is not None:
-                differences.append(self._explain(line, position, found[line], strategy, batch_size))
+                differences.append(
+                    self._divergences.explain(
+                        line, position, output.tokens, batch_size=batch_size, approximate=approximate
+                    )
+                )
         return Trial(
             strategy=strategy.name,
             exact=self.model.is_exact,
@@ -182,32 +231,6 @@ class Verifier:
                 finished.append(outcome)
         return found, summarize(finished, time.perf_counter() - start)
 
-    def _explain(
-        self, line: int, position: int, found: Hypothesis, strategy: Any, batch_size: int
-    ) -> Difference:
-        expected = self.hypotheses[line].tokens
-        logits, noise = self._measure(line, position, batch_size)
-        words, margin = [], None
-        for tokens in (expected, found.tokens):
-            words.append(tokens[position] if position < len(tokens) else None)
-        known = [word for word in words if word is not None]
-        if len(known) == 2:
-            margin = float((logits.max() - logits[known]).max())
-        differs = strategy.promised.guarantee is not Guarantee.IDENTICAL
-        return Difference(line, position, words[0], words[1], margin, max(noise, self._noise), differs)
-
-    @cached_property
-    def _noise(self) -> float:
-        """Of some outputs, up to their ends: in the few logits of one it may not show."""
-        some = [*self.hypotheses][:: -(-len(self.hypotheses) // SAMPLE)]
-        return max(self._measure(line, len(self.hypotheses[line].tokens), 8)[1] for line in some)
-
-    def _measure(self, line: int, position: int, batch_size: int) -> tuple[FloatArray, float]:
-        others = (other.source for index, other in self._requests.items() if index != line)
-        peers = sorted(others, key=len)[-(batch_size - 1) :] if batch_size > 1 else []
-        tokens = self.hypotheses[line].tokens[:position]
-        return measure(self.model.passes, self._requests[line].source, tokens, peers=peers)
-
 
 def measure(
     scorer: PassScorer, source: Source, tokens: Sequence[int], *, peers: Sequence[Source]
@@ -250,14 +273,17 @@ def _logits(
     return np.concatenate(found)
 
 
-def _first_difference(expected: Hypothesis, found: Hypothesis, *, scores: bool) -> int | None:
-    """The first position where tokens differ, else where `scores` do in any bit."""
-    for i, (a, b) in enumerate(zip(expected.tokens, found.tokens, strict=False)):
+def first_difference(expected: Sequence[int], found: Sequence[int]) -> int | None:
+    """The first position where tokens differ."""
+    for i, (a, b) in enumerate(zip(expected, found, strict=False)):
         if a != b:
             return i
-    if len(expected.tokens) != len(found.tokens):
-        return min(len(expected.tokens), len(found.tokens))
-    if scores and expected.positional_scores is not None and found.positional_scores is not None:
+    return None if len(expected) == len(found) else min(len(expected), len(found))
+
+
+def _first_score(expected: Hypothesis, found: Hypothesis) -> int | None:
+    """The first position where log-probabilities of the same tokens differ in any bit."""
+    if expected.positional_scores is not None and found.positional_scores is not None:
         for i, pair in enumerate(zip(expected.positional_scores, found.positional_scores, strict=True)):
             bits = [struct.pack("<d", score) for score in pair]
             if bits[0] != bits[1]:

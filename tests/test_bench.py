@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import json
@@ -17,6 +18,8 @@ import pytest
 import torch
 from support.parallel_drafters import small_network
 from support.tiny import SENTENCES, random_model
+from support.wrong_strategies import own_strategies as own_strategies
+from support.wrong_strategies import swapping, wrong_strategy
 
 from nartk import pipeline
 from nartk.bench import report, runner
@@ -30,6 +33,7 @@ from nartk.bench.worker import _Worker
 from nartk.checkpoint import save_checkpoint
 from nartk.cli.bench import main
 from nartk.cli.score import scorer_of
+from nartk.engine import LEFT_OUT, available
 from nartk.errors import LengthMismatchError, NartkError, UnknownStrategyError, UsageError
 from nartk.metrics.bootstrap import compare
 from nartk.metrics.sacre import chrf_score
@@ -842,6 +846,56 @@ def test_a_program_that_fails_says_why(kind: str, message: str, model: Path, tmp
 def test_a_program_has_a_name_and_a_command(text: str) -> None:
     with pytest.raises(UsageError, match="peer is"):
         program(text, "fp32")
+
+
+@pytest.mark.parametrize(
+    ("swapped", "by", "broken"),
+    [("tock", "torch", False), ("tock", "engine", True), ("a", "torch", True), ("a", "engine", True)],
+)
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_a_tie_breaks_no_promise_in_torch(
+    swapped: str,
+    by: str,
+    broken: bool,
+    dtype: str,
+    tmp_path: Path,
+    own_strategies: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if by == "torch":
+        monkeypatch.setenv(LEFT_OUT, "1")
+    elif not available():
+        pytest.skip("there is no engine here")
+    words = ["tick", "tock", "a", "b", "c", "d"]
+    folder = random_model(tmp_path / "twins", words=words, seed=3, twins=("tick", "tock"))
+    (tmp_path / "in.txt").write_text("a b\nc d a\ntick a\nb tock d\nd d\n")
+    # `tick` and `tock` always have the same logit, of which greedy search takes the first word.
+    tick, other = load(folder).checkpoint.target_vocab.ids(["tick", swapped])
+    wrong_strategy("swapper", swapping(tick, other))
+
+    class Here:
+        """A worker in the test's process, which knows its strategy."""
+
+        def __init__(self, threads: int) -> None:
+            self.worker = _Worker()
+
+        def request(self, name: str, **arguments: Any) -> dict[str, Any]:
+            sent = json.loads(json.dumps(arguments))
+            return json.loads(json.dumps(getattr(self.worker, name)(**sent)))
+
+    monkeypatch.setattr(runner, "worker", lambda threads: contextlib.nullcontext(Here(threads)))
+    argv = [str(folder), str(tmp_path / "in.txt"), "--strategies", "greedy,swapper", "--batch-size", "2"]
+    argv += ["--rounds", "2", "--threads", "1", "--dtype", dtype, "--quiet"]
+    assert main([*argv, "--output", str(tmp_path / "out.json")]) == int(broken)
+    printed = capsys.readouterr()
+    greedy, swapper = json.loads((tmp_path / "out.json").read_text())["cells"][0]["engines"]
+    assert greedy["differ"] == 0
+    assert swapper["differ"] > 0
+    assert swapper["broken"] == (swapper["differ"] if broken else 0)
+    assert (" (ties) |" in printed.out) is not broken
+    wanted = f"nartk: swapper {dtype}, batch 2: {swapper['broken']} of 5 sentences are not greedy search's\n"
+    assert printed.err == (wanted if broken else "")
 
 
 def test_threads_are_compared_side_by_side(

@@ -51,7 +51,6 @@ from support.scripted_passes import (
 from support.transformers_small import random_requests
 
 from nartk.bench.engines import Spec
-from nartk.bench.report import guarantee
 from nartk.bench.runner import Series
 from nartk.checkpoint import save_checkpoint
 from nartk.cli.decode import main
@@ -776,5 +775,5 @@ def test_the_bench_expects_no_more_than_is_promised() -> None:
     def series(**options: Any) -> Series:
         return Series(Spec("gad", "gad", {"drafter": "a", **options}, "fp32"))
 
-    assert guarantee(series()) is Guarantee.IDENTICAL
-    assert guarantee(series(beta=2)) is Guarantee.APPROXIMATE
+    assert series().guarantee is Guarantee.IDENTICAL
+    assert series(beta=2).guarantee is Guarantee.APPROXIMATE

@@ -40,7 +40,6 @@ from support.small_drafters import shaken
 from support.small_passes import GARBAGE, UNREADABLE, Garbage, Near, drafting, random_small
 from support.transformers_small import random_requests, vocabulary
 
-from nartk.bench.report import guarantee
 from nartk.cli.decode import main
 from nartk.decoders import speculative as module
 from nartk.decoders.drafters.small_model import PickBest, Reader, SmallModel
@@ -551,8 +550,8 @@ def test_what_is_promised_depends_on_the_temperature() -> None:
     greedy, drawing = (make_strategy("speculative", {"temperature": t}) for t in (0.0, 1.0))
     assert greedy.promised.guarantee is Guarantee.IDENTICAL
     assert drawing.promised.guarantee is Guarantee.SAME_DISTRIBUTION
-    assert guarantee(_series({})) is Guarantee.IDENTICAL
-    assert guarantee(_series({"temperature": 1.0})) is Guarantee.SAME_DISTRIBUTION
+    assert _series({}).guarantee is Guarantee.IDENTICAL
+    assert _series({"temperature": 1.0}).guarantee is Guarantee.SAME_DISTRIBUTION
 
 
 def _series(options: dict[str, Any]) -> Any:

@@ -17,6 +17,8 @@ import pytest
 import torch
 from support import tiny
 from support.real_passes import RealPasses
+from support.wrong_strategies import own_strategies as own_strategies
+from support.wrong_strategies import swapping, wrong_strategy
 
 from nartk import engine, load, registry, verification
 from nartk.cli.decode import main as decode
@@ -59,27 +61,6 @@ def source(tmp_path: Path) -> str:
 def in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch computes, the engine is left out."""
     monkeypatch.setenv(engine.LEFT_OUT, "1")
-
-
-@pytest.fixture
-def own_strategies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Strategies that a test registers are gone after it."""
-    registry.strategies()
-    monkeypatch.setattr(registry.DECODERS, "classes", dict(registry.DECODERS.classes))
-
-
-def wrong_strategy(name: str, change: Any) -> None:
-    """Registers greedy search whose results are changed, by `change(hypothesis)`."""
-
-    class Wrong(Greedy):
-        promise = Promise(Guarantee.IDENTICAL, "it says")
-
-        def run(self, scorer: PassScorer, requests: Sequence[Request], **options: Any) -> Iterator[Result]:
-            for result in super().run(scorer, requests, **options):
-                (hypothesis,) = result.hypotheses
-                yield dataclasses.replace(result, hypotheses=(change(hypothesis),))
-
-    register_decoder(name)(Wrong)
 
 
 def verdict_of(capture: pytest.CaptureFixture[str]) -> tuple[str, list[str]]:
@@ -232,12 +213,7 @@ def test_a_tie_is_told_from_a_bug_and_allowed_in_torch(
     assert ticking, "no output has the word; another seed must do"
     assert not any(tock in hypotheses[0].tokens for hypotheses in found)  # greedy takes the first of equals
 
-    def swap(hypothesis: Any) -> Any:
-        return dataclasses.replace(
-            hypothesis, tokens=tuple(tock if t == tick else t for t in hypothesis.tokens)
-        )
-
-    wrong_strategy("tocker", swap)
+    wrong_strategy("tocker", swapping(tick, tock))
     args = [twins, str(path), "--strategy", "tocker", "--quiet"]
     allowed = by == "torch"
     assert main(args) == (0 if allowed else 1)

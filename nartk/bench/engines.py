@@ -21,11 +21,12 @@ from nartk.architectures import architecture
 from nartk.bench.work import Job
 from nartk.checkpoint import Checkpoint, load_checkpoint
 from nartk.errors import NartkError, StrategyMismatchError, UsageError, named, requiring_fairseq
-from nartk.hypothesis import Result
+from nartk.hypothesis import Request, Result
 from nartk.models.reference import DTYPES
 from nartk.passes import PassScorer
 from nartk.pipeline import in_order, load, load_network, model_folder, summarize
 from nartk.registry import option, options_of, protocols, reads_drafts
+from nartk.verification import Divergences, first_difference
 
 
 @dataclass(frozen=True)
@@ -147,22 +148,9 @@ class NartkEngine:
 
         None where the strategy does not tell.
         """
-        model, strategy = self.model, self.strategy
-        prefixes, drafts = self._given(job)
-        requests = [
-            model.request(
-                index,
-                line,
-                strategy,
-                prefix="" if prefixes is None else prefixes[index],
-                drafts=() if drafts is None else drafts[index],
-                truncate=job.truncate,
-            )
-            for index, line in enumerate(job.lines)
-        ]
-        scorer = model.scorer_for(strategy)
+        scorer, requests = self.model.scorer_for(self.strategy), self._requests(job)
         start = time.perf_counter()
-        stats = summarize([*strategy.run(scorer, requests, batch_size=batch_size)], 0.0)
+        stats = summarize([*self.strategy.run(scorer, requests, batch_size=batch_size)], 0.0)
         whole = time.perf_counter() - start
         if not stats.verify_seconds:
             return None
@@ -172,6 +160,40 @@ class NartkEngine:
             "verify": stats.verify_seconds,
         }
         return {**spent, "loop": whole - sum(spent.values())}
+
+    def ties(
+        self, job: Job, batch_size: int, expected: Sequence[Sequence[int]], found: Sequence[Sequence[Any]]
+    ) -> list[bool]:
+        """Whether outputs leave greedy search's at a tie, as nartk-verify allows it where torch computes.
+
+        Args:
+            expected: The tokens of greedy search, of each sentence.
+            found: Pairs of a sentence's number and other tokens for it.
+        """
+        if self.model.is_exact:
+            return [False] * len(found)
+        requests = dict(enumerate(self._requests(job)))
+        divergences = Divergences(self.model.passes, requests, dict(enumerate(expected)))
+        ties = []
+        for row, tokens in found:
+            position = first_difference(expected[row], tokens)
+            assert position is not None
+            ties.append(divergences.explain(row, position, tokens, batch_size=batch_size).category == "tie")
+        return ties
+
+    def _requests(self, job: Job) -> list[Request]:
+        prefixes, drafts = self._given(job)
+        return [
+            self.model.request(
+                index,
+                line,
+                self.strategy,
+                prefix="" if prefixes is None else prefixes[index],
+                drafts=() if drafts is None else drafts[index],
+                truncate=job.truncate,
+            )
+            for index, line in enumerate(job.lines)
+        ]
 
     def _given(self, job: Job) -> tuple[Sequence[str] | None, Sequence[Sequence[str]] | None]:
         """What outputs must begin with, and drafts, as far as the strategy takes them.

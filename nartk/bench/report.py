@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import shlex
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nartk.bench.quality import Quality
-from nartk.bench.runner import Cell, Series
+from nartk.bench.runner import GREEDY, Cell, Series
 from nartk.errors import UsageError, named, requiring
 from nartk.files import writing
 from nartk.guarantee import Guarantee
 from nartk.hypothesis import DecodeStats
-from nartk.registry import make_strategy, strategies
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-GREEDY = "greedy"
 _COLUMNS = (
     "engine",
     "promise",
@@ -48,7 +46,8 @@ LEGEND = """x: how many times as fast on the same sentences, median of the round
   greedy and ctranslate2 in the same type, hf in fp32. passes: verifier passes a sentence. accepted:
   drafted tokens a pass.
 p50 p90 p99: latency of a sentence from its entry into a batch to its end, of a peer at batch 1 from text to
-  text. MB: peak memory. differ: sentences whose output is not greedy search's in the same type.
+  text. MB: peak memory. differ: sentences whose output is not greedy search's in the same type; (ties): where
+  torch computes, all of them at words whose logits differ by no more than twice the noise, see nartk-verify.
 less greedy: the metric's difference to greedy search in the same type, with its 95 % interval by paired
   bootstrap."""
 PARTS = ("encode", "draft", "verify", "loop")
@@ -70,10 +69,10 @@ def summarize(cell: Cell, qualities: Sequence[Quality] = (), *, threads: int | N
     Args:
         threads: Of an engine, where cells differ in it.
     """
-    hf = _find(cell, "hf", "fp32")
+    hf = cell.find("hf", "fp32")
     entries = []
     for series in cell.series:
-        greedy = _find(cell, GREEDY, series.spec.dtype)
+        greedy = cell.find(GREEDY, series.spec.dtype)
         entry: dict[str, Any] = {
             "engine": series.spec.label,
             "dtype": series.spec.dtype,
@@ -84,14 +83,18 @@ def summarize(cell: Cell, qualities: Sequence[Quality] = (), *, threads: int | N
             entry |= _figures(series)
             entry["over_greedy"] = _ratio(series, greedy)
             entry["over_hf"] = _ratio(series, hf)
-            entry["over_ctranslate2"] = _ratio(series, _find(cell, "ctranslate2", series.spec.dtype))
-            promised = guarantee(series)
+            entry["over_ctranslate2"] = _ratio(series, cell.find("ctranslate2", series.spec.dtype))
+            promised = series.guarantee
             entry["guarantee"] = None if promised is None else promised.value
             entry["lossless"] = promised is Guarantee.IDENTICAL
             entry["costs"] = _costs(series)
             # A peer whose output is forced is forced in its length alone.
             comparable = greedy is not None and not (series.spec.peer and cell.job.forced is not None)
-            entry["differ"] = _differing(series, greedy) if comparable and greedy is not None else None
+            entry["differ"] = entry["broken"] = None
+            if comparable and greedy is not None:
+                entry["differ"] = _differing(series, greedy)
+                if entry["lossless"]:
+                    entry["broken"] = _differing(series, greedy, allowed=series.ties)
             entry["quality"] = {each.name: _quality(each, series, greedy) for each in qualities}
         entries.append(entry)
     return {
@@ -103,31 +106,15 @@ def summarize(cell: Cell, qualities: Sequence[Quality] = (), *, threads: int | N
     }
 
 
-def guarantee(series: Series) -> Guarantee | None:
-    """What it guarantees of the model's output; None where another library or another model has made it."""
-    name, options = series.spec.name, series.spec.options
-    if name not in strategies() or series.spec.model:
-        return None
-    found: Guarantee = make_strategy(name, options).promised.guarantee
-    return found
-
-
 def broken(summaries: Sequence[dict[str, Any]]) -> list[str]:
     """The engines that broke their promise, each with how often."""
     return [
         f"{entry['engine']} {entry['dtype']}, batch {summary['batch_size']}: "
-        f"{entry['differ']} of {summary['sentences']} sentences are not greedy search's"
+        f"{entry['broken']} of {summary['sentences']} sentences are not greedy search's"
         for summary in summaries
         for entry in summary["engines"]
-        if entry.get("lossless") and entry["differ"]
+        if entry.get("broken")
     ]
-
-
-def _find(cell: Cell, label: str, dtype: str) -> Series | None:
-    for series in cell.series:
-        if (series.spec.label, series.spec.dtype) == (label, dtype) and series.samples:
-            return series
-    return None
 
 
 def _figures(series: Series) -> dict[str, Any]:
@@ -171,11 +158,15 @@ def _ratio(series: Series, base: Series | None) -> dict[str, float] | None:
     return {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
 
 
-def _differing(series: Series, greedy: Series) -> int:
+def _differing(series: Series, greedy: Series, allowed: Collection[tuple[int, tuple[int, ...]]] = ()) -> int:
+    """How many outputs of a round, at most, are neither greedy search's nor `allowed`."""
     compared = "texts" if series.spec.model else "tokens"  # another model may have other words
     wanted = getattr(greedy.samples[0], compared)
     return max(
-        sum(a != b for a, b in zip(getattr(sample, compared), wanted, strict=True))
+        sum(
+            found != wanted[row] and (row, tuple(found)) not in allowed
+            for row, found in enumerate(getattr(sample, compared))
+        )
         for sample in series.samples
     )
 
@@ -309,7 +300,7 @@ def _row(summary: dict[str, Any], entry: dict[str, Any]) -> tuple[str, ...]:
         _number(entry["accepted_per_pass"], 2),
         *(_number(latency.get(p), 1) for p in ("p50", "p90", "p99")),
         _number(entry["peak_mb"], 0),
-        _number(entry["differ"], 0),
+        _number(entry["differ"], 0) + (" (ties)" if entry["differ"] and entry["broken"] == 0 else ""),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import platform
@@ -20,7 +21,10 @@ from typing import IO, Any
 import nartk
 from nartk.bench.engines import Setup, Spec
 from nartk.bench.work import Job
+from nartk.guarantee import Guarantee
+from nartk.registry import make_strategy, strategies
 
+GREEDY = "greedy"
 _SETTLE = 0.25  # seconds between two engines: thread pools wait that long for more work before they sleep
 
 
@@ -57,12 +61,25 @@ class Sample:
 
 @dataclass
 class Series:
-    """What one engine did in one cell: a sample a round, or why there are none."""
+    """What one engine did in one cell: a sample a round, or why there are none.
+
+    Attributes:
+        ties: Outputs that leave greedy search's at a numerical tie, each with its sentence's number.
+    """
 
     spec: Spec
     signature: str = ""
     samples: list[Sample] = field(default_factory=list)
     not_run: str = ""
+    ties: frozenset[tuple[int, tuple[int, ...]]] = frozenset()
+
+    @property
+    def guarantee(self) -> Guarantee | None:
+        """What it guarantees of the model's output; None where another library or model has made it."""
+        if self.spec.name not in strategies() or self.spec.model:
+            return None
+        found: Guarantee = make_strategy(self.spec.name, self.spec.options).promised.guarantee
+        return found
 
 
 @dataclass
@@ -77,6 +94,13 @@ class Cell:
     batch_size: int
     edits: int | None
     series: list[Series] = field(default_factory=list)
+
+    def find(self, label: str, dtype: str) -> Series | None:
+        """The engine of that label and type, if it ran."""
+        for series in self.series:
+            if (series.spec.label, series.spec.dtype) == (label, dtype) and series.samples:
+                return series
+        return None
 
 
 class Worker:
@@ -213,6 +237,33 @@ def _measure_cell(
                 series.samples.append(sample)
                 speed = sum(map(len, sample.tokens)) / sample.seconds
                 tell(f"{where}, round {turn + 1} of {rounds}: {_name(series)}: {speed:.0f} tokens/s")
+    for i, series in enumerate(cell.series):
+        if series.samples and series.guarantee is Guarantee.IDENTICAL:
+            try:
+                _find_ties(cell, series, *engines[i])
+            except EngineError as error:
+                tell(f"{where}: {_name(series)}: whether it differs by ties alone is not known: {error}")
+
+
+def _find_ties(cell: Cell, series: Series, process: Worker, number: int) -> None:
+    """Fills in the ties of an engine that promises greedy search's output."""
+    greedy = cell.find(GREEDY, series.spec.dtype)
+    if greedy is None:
+        return
+    expected = greedy.samples[0].tokens
+    found = sorted(
+        {
+            (row, tuple(tokens))
+            for sample in series.samples
+            for row, tokens in enumerate(sample.tokens)
+            if tokens != expected[row]
+        }
+    )
+    if found:
+        outputs = {"batch_size": cell.batch_size, "expected": expected, "found": found}
+        job = dataclasses.asdict(cell.job)
+        allowed = process.request("ties", engine=number, job=job, **outputs)["ties"]
+        series.ties = frozenset(itertools.compress(found, allowed))
 
 
 def _name(series: Series) -> str:

@@ -92,6 +92,12 @@ class _Worker:
             **counts,
         }
 
+    def ties(self, engine: int, job: dict[str, Any], **outputs: Any) -> dict[str, Any]:
+        """Which of some outputs that are not greedy search's leave it at a tie."""
+        from nartk.bench.work import Job
+
+        return {"ties": self.engines[engine].ties(Job.from_dict(job), **outputs)}
+
 
 def reset_peak(*, cuda: bool) -> None:
     """Forgets the peak so far. Elsewhere than on Linux, resident memory keeps its."""
