@@ -24,6 +24,7 @@ import nartk.pipeline
 from nartk import engine
 from nartk.cli import decode
 from nartk.cli.decode import main
+from nartk.cli.verify import main as verify
 from nartk.guarantee import IDENTICAL, Guarantee, Promise
 from nartk.hypothesis import Hypothesis, Result
 from nartk.registry import strategies
@@ -170,7 +171,7 @@ def test_results_are_written_as_soon_as_their_turn_comes(
 
 
 def test_model_is_the_shipped_one_by_default(
-    model: str, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+    model: str, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
 
@@ -186,6 +187,14 @@ def test_model_is_the_shipped_one_by_default(
         ("gec-en", {"device": "cpu", "dtype": "bf16", "threads": None, "replicas": 1, "check": False})
     ]
     assert outputs_of(capsysbinary) == ["he goes"]
+    # As is where the first argument is a file, or stdin.
+    (tmp_path / "in.txt").write_text("she go\n")
+    give_stdin(monkeypatch, b"he go\n")
+    assert main([str(tmp_path / "in.txt"), "-"]) == 0
+    assert outputs_of(capsysbinary) == ["she goes", "he goes"]
+    assert verify([str(tmp_path / "in.txt"), "--quiet"]) == 0
+    assert outputs_of(capsysbinary)[0].startswith("identical to greedy: 1 sentences, 3 tokens, fp32, ")
+    assert [name for name, _ in asked] == ["gec-en"] * 3
 
 
 def test_formats(model: str, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -392,9 +401,9 @@ FULL = Path("/dev/full")
         (["MODEL", "nowhere.txt"], 2, r"E201 InputFile\] nowhere.txt: no such file"),
         (["MODEL", "MODEL"], 2, r"E201 InputFile\] .*: a folder, not a file"),
         (
-            ["SOURCE"],
+            ["nowhere.txt"],
             2,
-            r"E401 ModelNotFound\] '.*in.txt' is neither a shipped model \(gec-en\) nor a folder",
+            r"E401 ModelNotFound\] 'nowhere.txt' is no shipped model \(gec-en\), no model's folder, nor a",
         ),
         (["EMPTY", "SOURCE"], 2, r"E401 ModelNotFound\] no model at '"),
         (

@@ -46,6 +46,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.save(state, folder / "task.pt")
     (folder / "dict.txt").write_text("".join(f"w{i} 1\n" for i in range(20)))
     (folder / "in.txt").write_text("a b\n")
+    (folder / "gec-en").write_text("a file by the name of a shipped model\n")
     (folder / "latin1.md").write_bytes(b"na\xefve")
     (folder / "id.jsonl").write_text('{"id": 1e400, "source": "a"}\n{"id": [1, -1e400], "source": "b"}\n')
     (folder / "loop").symlink_to(folder / "loop")
@@ -84,6 +85,19 @@ EDGES = [
     (f"decode model {LONG}", 2, "error[E201 InputFile]"),
     ("decode model loop", 2, "error[E201 InputFile] loop: no such file"),
     ("decode model /proc/self/mem", 2, "error[E201 InputFile] /proc/self/mem: cannot read: "),
+    ("decode gec-en in.txt", 2, "error[E101 Usage] 'gec-en' is a shipped model, and a file here. Fix: name"),
+    ("verify gec-en", 2, "error[E101 Usage] 'gec-en' is a shipped model, and a file here. Fix: name"),
+    ("decode a.pt in.txt", 2, "error[E401 ModelNotFound] 'a.pt' is a checkpoint, not a model's folder. Fix"),
+    (
+        "decode in.txt model",
+        2,
+        "error[E201 InputFile] model: a folder, not a file. Fix: give a file; a model",
+    ),
+    (
+        "distill in.txt in.txt --output new",
+        2,
+        "error[E401 ModelNotFound] 'in.txt' is no shipped model (gec-en)",
+    ),
     ("convert model --output new --dict dict.txt", 2, "error[E201 InputFile] model: no such file"),
     (f"convert {LONG} --output new", 2, "error[E201 InputFile]"),
     ("convert /proc/self/mem --output new", 5, "error[E402 Checkpoint] /proc/self/mem: cannot read: "),

@@ -27,7 +27,7 @@ def add_input(parser: Parser) -> None:
         "inputs",
         nargs="*",
         metavar="MODEL FILE",
-        help="a shipped model or a folder (default: gec-en), then files, - for stdin (default: stdin)",
+        help="a shipped model, or one's folder (default: gec-en), then files, - for stdin (default: stdin)",
     )
     parser.add_argument("--format", choices=FORMATS, help="of the files (default: by suffix, else txt)")
     parser.add_argument(
@@ -107,21 +107,37 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, found))
 
 
-def split_inputs(inputs: Sequence[str], prog: str) -> tuple[str, list[str]]:
+def split_inputs(inputs: Sequence[str], prog: str, *, optional: bool = False) -> tuple[str, list[str]]:
     """The model and the files, which must be readable.
 
+    Args:
+        optional: Whether the model may be left out, before files or stdin: the first shipped one is meant.
+
     Raises:
-        ModelNotFoundError: The first argument is neither a shipped model nor a folder.
+        ModelNotFoundError: The first argument is no model.
+        UsageError: It may be a shipped model or a file.
         InputFileError: A file cannot be read.
     """
     from nartk.pipeline import SHIPPED
 
-    if not inputs:
-        return SHIPPED[0], []
-    model, *files = inputs
-    if model not in SHIPPED and not os.path.isdir(model):
+    model, *files = inputs or [STDIN]
+    is_file = model == STDIN or (os.path.exists(model) and not os.path.isdir(model))
+    shipped = ", ".join(SHIPPED)
+    if model.endswith(".pt"):
         raise ModelNotFoundError(
-            f"{model!r} is neither a shipped model ({', '.join(SHIPPED)}) nor a folder",
+            f"{model!r} is a checkpoint, not a model's folder", fix=f"nartk-convert {model} --output DIR"
+        )
+    if optional and model in SHIPPED and is_file:
+        raise UsageError(
+            f"{model!r} is a shipped model, and a file here",
+            fix=f"name the file ./{model}, or the model by its folder, which `nartk models` shows",
+        )
+    if optional and is_file:
+        model, files = SHIPPED[0], list(inputs)
+    elif model not in SHIPPED and not os.path.isdir(model):
+        what = "no model's folder, nor a file" if optional else "no folder"
+        raise ModelNotFoundError(
+            f"{model!r} is no shipped model ({shipped}), {what}",
             fix=f"name the model before the files, as in {prog} {SHIPPED[0]} FILE",
         )
     for file in files:
@@ -266,6 +282,7 @@ def _require_readable(name: str) -> None:
     if not os.path.exists(name):
         raise InputFileError("no such file", fix="check the name", where=name)
     if os.path.isdir(name):
-        raise InputFileError("a folder, not a file", fix="give a file", where=name)
+        fix = "give a file; a model is named before the files"
+        raise InputFileError("a folder, not a file", fix=fix, where=name)
     if not os.access(name, os.R_OK):
         raise InputFileError("cannot read: permission denied", fix="give a readable file", where=name)

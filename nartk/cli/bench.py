@@ -71,7 +71,7 @@ DEFAULT_METRIC = "bleu"
 
 def _parser() -> Parser:
     parser = Parser(prog="nartk-bench", description=DESCRIPTION, examples=EXAMPLES)
-    parser.usage = "%(prog)s MODEL FILE [FILE ...] [options], or --random SIZE [options]"
+    parser.usage = "%(prog)s [MODEL] FILE [FILE ...] [options], or --random SIZE [options]"
     add_input(parser)
     parser.add_argument(
         "--strategies", metavar="LIST", default="greedy,iad", help="with commas; all (default: %(default)s)"
@@ -380,7 +380,7 @@ def _file_cells(
     from nartk.bench.runner import Cell
     from nartk.bench.work import Job
 
-    model, files = split_inputs(args.inputs, "nartk-bench")
+    model, files = split_inputs(args.inputs, "nartk-bench", optional=True)
     drafts_read = _reads_drafts(args, strategies)
     records = [*read_sentences(args, files, partial(tell, args), drafts=drafts_read)]
     checkpoint = load_checkpoint(model_folder(model))

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 DESCRIPTION = """Decodes sentences from files or stdin and prints one line for each, in their order.
 A line that cannot be decoded gives an empty line, an error on stderr, and exit code 3 at the end."""
 EXAMPLES = """  echo 'She go to school yesterday .' | nartk-decode
-  nartk-decode gec-en in.txt --output out.txt --stats stats.json
+  nartk-decode in.txt --output out.txt --stats stats.json
   nartk-decode MODEL in.tsv --column 2 --strategy greedy --max-len 100
   nartk-decode MODEL in.jsonl --output-format jsonl     with scores and tokens
   nartk-decode MODEL in.txt --trace trace.jsonl         where every token came from
@@ -93,7 +93,7 @@ def main(argv: Sequence[str]) -> int:
     # NumPy's BLAS, which decoding never calls, would start a thread a core: 0.1 s of them at each start.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     args, options = _strategy.parse(_parser(), argv)
-    name, files = split_inputs(args.inputs, "nartk-decode")
+    name, files = split_inputs(args.inputs, "nartk-decode", optional=True)
 
     checked = make_strategy(args.strategy, options)
     if args.assert_lossless:

@@ -36,7 +36,7 @@ bit of their log-probabilities too. Exits with 0 if they are identical, with 1 i
 differs it says where, and whether that is a tie (the two words' logits lie within twice the numerical noise,
 measured there and elsewhere) or a bug; of an approximate strategy, a deviation. Where torch computes, ties
 are listed and allowed. As much as there is is drafted, also where it does not pay, without --adaptive."""
-EXAMPLES = """  nartk-verify gec-en in.txt
+EXAMPLES = """  nartk-verify in.txt                                     the shipped model
   nartk-verify MODEL in.m2 --strategy iad --dtype fp32,bf16,int8 --batch-size 1,8,32
   nartk-verify MODEL in.txt --batch-sweep --adversarial --fuzz 200
   nartk-verify MODEL in.txt --strategy verify --drafts drafts.txt
@@ -94,7 +94,7 @@ def main(argv: Sequence[str]) -> int:
     if "adaptive" in options_of(args.strategy):
         options = {"adaptive": False, **options}  # what is never drafted is never verified
     require_least(args, 0, "fuzz", "fuzz_seed")
-    name, files = split_inputs(args.inputs, "nartk-verify")
+    name, files = split_inputs(args.inputs, "nartk-verify", optional=True)
     generates = args.fuzz > 0 or args.adversarial
     if args.drafts is not None and generates and not files:
         raise UsageError("--drafts, but the sentences are generated", fix="name the file of their sentences")
