@@ -49,7 +49,7 @@ _, status, used = os.wait4(process, 0)
 seconds = time.perf_counter() - begin
 print(seconds, used.ru_utime + used.ru_stime, used.ru_maxrss, status, file=sys.stderr)
 """
-Found = dict[str, Any]  # what nartk-bench wrote with --output
+Found = dict[str, Any]  # what nartk-bench wrote with --json
 Row = tuple[Found, Found]  # a cell of it, and one of its engines
 
 

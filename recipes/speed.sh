@@ -74,7 +74,7 @@ size=$([ -n "$quick" ] && echo tiny || echo base)
 measure() {
   local name=$1 status=0
   shift
-  nartk-bench "$@" --markdown "$name.md" --output "$name.json" --quiet >"$name.log" || status=$?
+  nartk-bench "$@" --markdown "$name.md" --json "$name.json" --quiet >"$name.log" || status=$?
   [ $status -le 1 ] || exit $status
   [ $status = 0 ] || failed+=" $name"
 }

@@ -596,7 +596,7 @@ def test_engines_are_measured_and_agree(
         "20",
         "--threads",
         "1",
-        "--output",
+        "--json",
         str(tmp_path / "out.json"),
     ]
     assert main(argv) == 0
@@ -644,7 +644,7 @@ def test_prefixes_and_long_sentences_are_decoded_as_nartk_decode_does(
     argv += ["1", "--batch-size", "2", "--max-len", "12", "--ref", str(tmp_path / "ref"), "--metric", "chrf"]
     message = failing(capsys, *argv, "--peers", "hf")
     assert "the sentences have prefixes, which --peers cannot be given" in message
-    assert main([*argv, "--output", str(tmp_path / "out.json")]) == 0
+    assert main([*argv, "--json", str(tmp_path / "out.json")]) == 0
     assert "left out" not in capsys.readouterr().err
     (cell,) = json.loads((tmp_path / "out.json").read_text())["cells"]
     assert cell["sentences"] == 3
@@ -672,7 +672,7 @@ def test_quality_is_measured_with_speed(
     argv = [folders["large"], folders["in.txt"], "--strategies", "verify:adaptive=0", "--rounds", "1"]
     argv += ["--batch-size", "4", "--max-len", "12", "--threads", "1", "--drafts", str(drafts), "--quiet"]
     argv += ["--ref", str(references), "--metric", "chrf", "--metric", "bleu --tokenize none"]
-    argv += ["--output", str(tmp_path / "out.json"), "--markdown", str(tmp_path / "out.md")]
+    argv += ["--json", str(tmp_path / "out.json"), "--markdown", str(tmp_path / "out.md")]
     assert main(argv) == 0
     out, err = capsys.readouterr()
     assert (out.count("less greedy"), err) == (2, "")
@@ -742,7 +742,7 @@ def test_strategies_may_share_a_process(
     argv = [folders["large"], folders["in.txt"], "--strategies", f"iad,bild:drafter={folders['transformer']}"]
     argv += ["--together", "--rounds", "2", "--batch-size", "1", "--max-len", "12", "--threads", "1"]
     page, output = tmp_path / "out.md", tmp_path / "out.json"
-    argv += ["--markdown", str(page), "--output", str(output)]
+    argv += ["--markdown", str(page), "--json", str(output)]
     measured = {}
     for clock, name in (("process_time", "of the CPU, all engines in one process"), ("perf_counter", "wall")):
         assert main(argv) == 0
@@ -764,7 +764,7 @@ def test_strategies_may_share_a_process(
 def test_forced_outputs_cost_known_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["--random", "tiny", "--forced-edits", "0,3", "--limit", "2", "--batch-size", "2", "--rounds", "1"]
     argv += ["--strategies", "greedy,iad:adaptive=0"]
-    assert main([*argv, "--threads", "1", "--output", str(tmp_path / "out.json"), "--quiet"]) == 0
+    assert main([*argv, "--threads", "1", "--json", str(tmp_path / "out.json"), "--quiet"]) == 0
     assert capsys.readouterr().err == ""
     copied, edited = json.loads((tmp_path / "out.json").read_text())["cells"]
     assert [entry["passes_per_sentence"] for entry in copied["engines"]] == [31, 1]
@@ -887,7 +887,7 @@ def test_a_tie_breaks_no_promise_in_torch(
     monkeypatch.setattr(runner, "worker", lambda threads: contextlib.nullcontext(Here(threads)))
     argv = [str(folder), str(tmp_path / "in.txt"), "--strategies", "greedy,swapper", "--batch-size", "2"]
     argv += ["--rounds", "2", "--threads", "1", "--dtype", dtype, "--quiet"]
-    assert main([*argv, "--output", str(tmp_path / "out.json")]) == int(broken)
+    assert main([*argv, "--json", str(tmp_path / "out.json")]) == int(broken)
     printed = capsys.readouterr()
     greedy, swapper = json.loads((tmp_path / "out.json").read_text())["cells"][0]["engines"]
     assert greedy["differ"] == 0
@@ -904,7 +904,7 @@ def test_threads_are_compared_side_by_side(
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in SENTENCES[:2]))
     argv = [str(model), str(tmp_path / "in.txt"), "--rounds", "1", "--batch-size", "1", "--max-len", "9"]
     argv += ["--strategies", "greedy:replicas=2", "--threads", "1,2", "--quiet"]
-    argv += ["--peer", f"mine={command(tmp_path, 'able')}", "--output", str(tmp_path / "out.json")]
+    argv += ["--peer", f"mine={command(tmp_path, 'able')}", "--json", str(tmp_path / "out.json")]
     assert main(argv) == 0
     *rows, _, absent = capsys.readouterr().out.splitlines()
     assert [[cells[0], *cells[2:5]] for cells in (row.split(" | ") for row in rows)] == [
@@ -930,7 +930,7 @@ def test_random_models_of_other_architectures_run_beside_forced_outputs(
 ) -> None:
     argv = ["--random", "tiny", "--forced-edits", "0", "--limit", "2", "--batch-size", "2", "--rounds", "1"]
     argv += ["--strategies", f"greedy,{strategy}:model={kind}", "--threads", "1", "--source-len", "7"]
-    assert main([*argv, "--output", str(tmp_path / "out.json"), "--quiet"]) == 0
+    assert main([*argv, "--json", str(tmp_path / "out.json"), "--quiet"]) == 0
     assert capsys.readouterr().err == ""
     ((greedy, native),) = [
         cell["engines"] for cell in json.loads((tmp_path / "out.json").read_text())["cells"]

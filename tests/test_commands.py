@@ -1,20 +1,166 @@
-"""Every command that is installed says how it is used."""
+"""Every command that is installed says how it is used, and means by a flag what the others do."""
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from importlib import import_module
+from pathlib import Path
 
 import pytest
-from support.commands import ROOT, SCRIPTS
+from support.commands import ROOT, SCRIPTS, run
+
+import nartk
+from nartk.pipeline import SHIPPED, model_folder
+
+# nartk-train's parser fails beside other tests: it runs in test_fairseq_train.py and in processes of its own.
+HERE = [name for name, _ in SCRIPTS if name != "nartk-train"]
+FAIRSEQS = ("nartk-preprocess", "nartk-generate", "nartk-train")
+MAINS = {name: import_module(module).main for name, module in SCRIPTS}
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What a command prints that ends well."""
+
+    def call(name: str, *arguments: str) -> str:
+        assert MAINS[name]([*arguments]) == 0
+        return capsys.readouterr().out
+
+    return call
 
 
 def test_the_commands_are_found() -> None:
-    assert len(SCRIPTS) == len(list((ROOT / "nartk" / "cli").glob("[a-z]*.py")))
+    files = {path.stem for path in (ROOT / "nartk" / "cli").glob("[a-z]*.py")}
+    assert {name.removeprefix("nartk-") for name, _ in SCRIPTS} == files
+    assert {module for _, module in SCRIPTS} == {f"nartk.cli.{name}" for name in files}
 
 
 @pytest.mark.filterwarnings("ignore")  # fairseq's own
-@pytest.mark.parametrize(("name", "module"), [each for each in SCRIPTS if each[0] != "nartk-train"])
-def test_help_begins_with_the_usage(name: str, module: str, capsys: pytest.CaptureFixture[str]) -> None:
-    # nartk-train is left out: fairseq's parser fails on it beside other tests. See test_fairseq_train.py.
-    assert import_module(module).main(["--help"]) == 0
-    assert capsys.readouterr().out.startswith(f"usage: {name} ")
+@pytest.mark.parametrize("name", HERE)
+def test_help_begins_with_the_usage(name: str, printed: Callable[..., str]) -> None:
+    assert printed(name, "--help").startswith(f"usage: {name} ")
+
+
+@pytest.mark.filterwarnings("ignore")  # fairseq's own
+@pytest.mark.parametrize("name", [name for name, _ in SCRIPTS])
+def test_every_command_has_a_version(name: str, printed: Callable[..., str]) -> None:
+    assert printed(name, "--version").startswith(f"nartk {nartk.__version__} (")
+
+
+def flags_in(page: str) -> Iterator[tuple[str, str]]:
+    """Each flag of a help page, and what is said of it."""
+    for found in re.finditer(r"^  (?:-\w, )?(--[\w-]+)((?: .*)?\n(?: {3,}.*\n)*)", page, re.MULTILINE):
+        yield found[1], " ".join(found[2].split())
+
+
+def test_a_flag_means_one_thing(printed: Callable[..., str]) -> None:
+    meanings: dict[str, dict[str, str]] = {}
+    for name in HERE:
+        if name not in FAIRSEQS:
+            page = printed(name, *(["bleu"] if name == "nartk-score" else []), "--help")
+            for flag, meaning in flags_in(page):
+                meanings.setdefault(flag, {})[name] = meaning
+    for flag in ("--help", "--version", "--debug", "--quiet", "--print-completion"):
+        assert len(meanings[flag]) == len(HERE) - len([*filter(HERE.__contains__, FAIRSEQS)]), flag
+    for flag in ("--json", "--quiet", "--version", "--format", "--device", "--exact", "--check"):
+        assert len(meanings[flag]) > 1, flag
+        assert len({*meanings[flag].values()}) == 1, (flag, meanings[flag])
+    assert {*meanings["--json"]} == {"nartk-bench", "nartk-calibrate", "nartk-score"}
+    # What is written there is the command's result, be it lines, a checkpoint or a folder.
+    assert {*meanings["--output"]} == {
+        f"nartk-{name}" for name in ("average", "convert", "decode", "distill", "noise")
+    }
+    assert meanings["--output"]["nartk-decode"] == meanings["--output"]["nartk-noise"]
+
+
+def test_one_name_for_all(printed: Callable[..., str], tmp_path: Path) -> None:
+    page = printed("nartk", "--help")
+    for name, _ in SCRIPTS[1:]:
+        assert re.search(rf"^  {name.removeprefix('nartk-')} +\w", page, re.MULTILINE), name
+    assert printed("nartk", "decode", "--help") == printed("nartk-decode", "--help")
+    (tmp_path / "in.txt").write_text("the cat sat down .\n")
+    found = printed("nartk", "score", "bleu", str(tmp_path / "in.txt"), "--ref", str(tmp_path / "in.txt"))
+    assert found.startswith("bleu 100.00")
+    assert run([sys.executable, "-m", "nartk", "models"], tmp_path, PYTHONPATH=str(ROOT)) == printed(
+        "nartk", "models"
+    )
+    for strategy in nartk.strategies():
+        assert f"\n  {strategy} " in printed("nartk", "strategies")
+
+
+def test_what_ships_is_listed(printed: Callable[..., str]) -> None:
+    (name,) = SHIPPED
+    folder = model_folder(name)
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    title, *facts = printed("nartk", "models").splitlines()
+    assert title == "gec-en: English grammatical error correction"
+    assert facts[0].startswith("  licence: CC BY-SA 4.0")
+    assert facts[1:] == [f"  size: {size / 1e6:.1f} MB", f"  folder: {folder}"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the following arguments are required: COMMAND"),
+        (["decod"], "argument COMMAND: invalid choice: 'decod'"),
+        (["models", "gec-en"], "unrecognized arguments: gec-en"),
+    ],
+)
+def test_what_is_no_command(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert MAINS["nartk"](arguments) == 2
+    assert capsys.readouterr().err.startswith(f"nartk: error[E101 Usage] {message}")
+
+
+@pytest.mark.filterwarnings("ignore")  # fairseq's own
+@pytest.mark.parametrize("name", [name for name, _ in SCRIPTS])
+def test_completion_without_its_package(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert MAINS[name](["--print-completion", "bash"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "nartk: error[E104 MissingDependency] --print-completion needs the package 'shtab', which is not "
+        "installed. Fix: pip install 'nartk[completion]'."
+    )
+
+
+# A line up to the word that the shell is to complete, and words that it offers among others.
+COMPLETED = [
+    ("nartk de", {"decode"}),
+    ("nartk-average --ou", {"--output"}),
+    ("nartk-decode --str", {"--strategy", "--stream"}),
+    ("nartk-decode --strategy dag-v", {"dag-viterbi"}),
+    ("nartk-decode --temper", {"--temperature"}),  # of a strategy that is not the default
+    ("nartk-decode in.", {"in.txt"}),
+    ("nartk-decode gec-en in.", {"in.txt"}),
+    ("nartk-bench gec-en in.txt --json in.", {"in.txt"}),
+    ("nartk-score bl", {"bleu"}),
+    ("nartk-score bleu in.", {"in.txt"}),
+    ("nartk-score bleu --ref in.", {"in.txt"}),
+    ("nartk-convert --dtype bf", {"bf16"}),
+]
+
+
+@pytest.mark.parametrize(("line", "wanted"), COMPLETED)
+def test_bash_completes(line: str, wanted: set[str], tmp_path: Path, printed: Callable[..., str]) -> None:
+    pytest.importorskip("shtab", reason="shtab is not installed: pip install 'nartk[completion]'")
+    name, *words = line.split()
+    (tmp_path / "in.txt").touch()
+    (tmp_path / "script").write_text(printed(name, "--print-completion", "bash"))
+    quoted = " ".join(f"'{word}'" for word in [name, *words])
+    code = f"source ./script; COMP_WORDS=({quoted}) COMP_CWORD={len(words)}\n"
+    code += "$(complete -p " + name + " | sed 's/.* -F \\([^ ]*\\) .*/\\1/') "
+    code += f"{name} '{words[-1]}' '{[name, *words][-2]}'; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    done = subprocess.run(["bash", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert wanted <= {*done.stdout.split()}, done
+
+
+@pytest.mark.filterwarnings("ignore")  # fairseq's own
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+@pytest.mark.parametrize("name", [name for name, _ in SCRIPTS])
+def test_every_command_completes_in_every_shell(name: str, shell: str, printed: Callable[..., str]) -> None:
+    pytest.importorskip("shtab", reason="shtab is not installed: pip install 'nartk[completion]'")
+    assert name in printed(name, "--print-completion", shell)

@@ -124,7 +124,7 @@ def complaint(path: str, found: Import) -> str | None:
     target = part_of(found.name)
     room, *rest = path.split("/")
     if room == "nartk":
-        room = rest[0] if rest[0] in PARTS else "core"
+        room = rest[0] if rest[0] in PARTS else "cli" if rest == ["__main__.py"] else "core"
     if target.startswith("bare "):
         return f"rooms import as nartk.{top}"
     if top == "recipes":

@@ -204,7 +204,7 @@ def test_it_decodes_as_int8_does(folders: tuple[Path, Path], tmp_path: Path) -> 
 
 def test_the_shipped_model_takes_a_quarter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert convert(["gec-en", "--quantize", "int8", "--output", str(tmp_path)]) == 0
-    assert capsys.readouterr().err == f"{tmp_path}: int8, 8.1 MB of weights for 15.8 MB\n"
+    assert capsys.readouterr().err == f"nartk: {tmp_path}: int8, 8.1 MB of weights for 15.8 MB\n"
     source = load_checkpoint(Path(nartk.load().checkpoint.folder))
     config = read_config(source)
     full = sum(4 * np.prod(shape) for shape in config.weight_shapes().values())

@@ -215,7 +215,7 @@ def test_refuses_files_that_cannot_be_read(
         ([], "the following arguments are required: METRIC"),
         (
             ["gleu", "--source", "s", "--ref", "r", "h"],
-            "E101 Usage] HYP is missing. Fix: put HYP before --ref",
+            "E101 Usage] HYP is missing. Fix: put HYP before --ref and --json,",
         ),
         (["m2", "h", "--gold", "g", "--tokenize", "13a"], "unrecognized arguments: --tokenize 13a"),
         (["m2", "h", "--gold", "g", "--beta", "0"], "--beta of 'm2' is 0.0. Fix: give a value above 0.0"),

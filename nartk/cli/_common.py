@@ -12,7 +12,8 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NoReturn, TextIO
+from pathlib import Path
+from typing import Any, NoReturn, TextIO
 
 from nartk import __version__, engine
 from nartk.errors import (
@@ -27,8 +28,12 @@ from nartk.errors import (
     OutputError,
     UsageError,
     naming_flags,
+    requiring,
     requiring_torch,
 )
+
+COMPLETION = "--print-completion"
+SHELLS = ("bash", "zsh", "tcsh")
 
 
 class _Version(argparse.Action):
@@ -37,6 +42,44 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
         print(f"nartk {__version__} ({engine.describe()})")
         parser.exit()
+
+
+class _Completion(argparse.Action):
+    """Prints the script with which a shell completes the command's options, and files behind them."""
+
+    def __call__(self, parser: argparse.ArgumentParser, _: object, values: object, *__: object) -> NoReturn:
+        with requiring(f"{COMPLETION} needs the package {{name}}, which is not installed", "completion"):
+            import shtab
+        commands = [parser]
+        for each in commands:
+            for action in each._actions:
+                if isinstance(action, argparse._SubParsersAction):
+                    commands += action.choices.values()
+                elif action.nargs != 0 and action.choices is None and action.type in (None, Path):
+                    action.complete = shtab.FILE  # type: ignore[attr-defined]
+        print(shtab.complete(parser, shell=values))
+        parser.exit()
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of every command, fairseq's too."""
+    parser.add_argument(
+        "--version",
+        action=_Version,
+        nargs=0,
+        default=argparse.SUPPRESS,
+        help="show the version and the engine, and exit",
+    )
+    parser.add_argument(
+        "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
+    )
+    parser.add_argument(
+        COMPLETION,
+        action=_Completion,
+        choices=SHELLS,
+        default=argparse.SUPPRESS,
+        help="print the script by which a shell completes this command, and exit",
+    )
 
 
 class Parser(argparse.ArgumentParser):
@@ -50,13 +93,21 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        self.add_argument(
-            "--version", action=_Version, nargs=0, help="show the version and the engine, and exit"
-        )
-        self.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        add_common(self)
+        self.add_argument("--quiet", action="store_true", help="errors alone on stderr")
+
+    def parse_known_intermixed_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if completes(args):  # which needs the positional arguments, put away meanwhile
+            return self.parse_known_args(args, namespace)
+        return super().parse_known_intermixed_args(args, namespace)
 
     def error(self, message: str) -> None:  # type: ignore[override]
         raise UsageError(message, fix=f"see {self.prog} --help")
+
+
+def completes(argv: Sequence[str]) -> bool:
+    """Whether a command line asks for completion."""
+    return any(argument.startswith(COMPLETION) for argument in argv)
 
 
 def require_least(args: argparse.Namespace, least: int, *names: str) -> None:

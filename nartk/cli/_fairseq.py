@@ -22,6 +22,13 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefau
     """Keeps the examples as they are written, and tells the defaults of fairseq's many options."""
 
 
+def parser_of(made: argparse.ArgumentParser, prog: str, examples: str) -> argparse.ArgumentParser:
+    """A parser of fairseq's as nartk's command, with the flags that all commands have."""
+    made.prog, made.epilog, made.formatter_class = prog, examples, HelpFormatter
+    _common.add_common(made)
+    return made
+
+
 def command(work: Callable[[Sequence[str]], int]) -> Callable[..., int]:
     """Makes a function a command of fairseq's, for which what fairseq asserts is an error in one line."""
 

@@ -4,17 +4,66 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from nartk.cli._common import discard
 from nartk.errors import EXIT_OUTPUT, OutputError
-from nartk.files import writing
+from nartk.files import STDIN, write_json, writing
 
 _INTERVAL = 0.1  # seconds between two drawings of a progress line, at least
 _CLEAR = "\x1b[K"  # a terminal's command: clears the rest of the line
+
+
+def add_output(
+    parser: argparse.ArgumentParser,
+    metavar: str = "FILE",
+    text: str = "where to, in place of stdout; written whole or not at all",
+    **settings: Any,
+) -> None:
+    """Adds where the command's result goes."""
+    parser.add_argument("--output", metavar=metavar, help=text, **settings)
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Adds where the command's figures go."""
+    parser.add_argument(
+        "--json",
+        nargs="?",
+        const=STDIN,
+        metavar="FILE",
+        help="write all figures as JSON; without FILE, or to -, on stdout in place of the text",
+    )
+
+
+@contextlib.contextmanager
+def json_writer(path: str | None) -> Iterator[Callable[..., None]]:
+    """Gives a function that writes JSON where `add_json`'s flag says, and nothing without the flag.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    if path is None:
+        yield lambda values, **settings: None
+    elif path == STDIN:
+        yield functools.partial(write_json, sys.stdout)
+    else:
+        with writing(Path(path)) as file:
+            yield functools.partial(write_json, file)
+
+
+@contextlib.contextmanager
+def printing(path: str | None) -> Iterator[None]:
+    """Has what is printed written to a file, if one is named; raises OutputError."""
+    if path is None:
+        yield
+    else:
+        with writing(Path(path)) as file, contextlib.redirect_stdout(file):
+            yield
 
 
 @contextlib.contextmanager

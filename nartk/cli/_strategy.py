@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
@@ -11,9 +12,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from nartk.cli._common import Parser
+from nartk.cli._common import Parser, completes
 from nartk.errors import UsageError
-from nartk.registry import options_of, strategy_class
+from nartk.registry import options_of, strategies, strategy_class
 
 DEFAULT = "iad"
 
@@ -36,10 +37,12 @@ def parse(
     name = _named(argv)
     if name is None and ("-h" in argv or "--help" in argv):
         # Importing all strategies may take a second, for torch: options are shown only where one is named.
-        parser.epilog = f"{_summaries(parser.prog)}\n\n{parser.epilog}"
+        parser.epilog = f"{summaries(parser.prog)}\n\n{parser.epilog}"
         parser.parse_args(["--help"])
     name = default if name is None else name
     options = _add_options(parser, name)
+    if completes(argv):
+        _add_all(parser)
     args, unknown = parser.parse_known_intermixed_args(argv)
     for flag in unknown:
         if flag.startswith("-"):
@@ -71,6 +74,16 @@ def _add_options(parser: Parser, name: str) -> dict[str, str]:
             f"{error.argument_name} is an option of strategy {name!r} and of {parser.prog} itself",
             fix="rename it in the strategy",
         ) from None
+
+
+def _add_all(parser: Parser) -> None:
+    """Adds the flags of all strategies, each once: what is completed may name any of them."""
+    (chosen,) = (action for action in parser._actions if action.dest == "strategy")
+    chosen.choices = [*strategies()]
+    for name in strategies():
+        for key, item in options_of(name).items():
+            with contextlib.suppress(argparse.ArgumentError):  # of another strategy too
+                add_options(parser, {key: item})
 
 
 def add_options(
@@ -110,7 +123,7 @@ def _unknown_flag(parser: Parser, name: str, flag: str, options: dict[str, str])
     )
 
 
-def _summaries(prog: str) -> str:
+def summaries(prog: str) -> str:
     """All strategies with the first line of their documentation, read from the source."""
     from importlib.metadata import entry_points
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from nartk.cli._common import Parser, command
+from nartk.cli._output import add_output, tell
 from nartk.errors import UsageError
 
 EXAMPLES = """\
@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
     chosen.add_argument("--inputs", nargs="+", type=Path, metavar="CHECKPOINT.pt")
     chosen.add_argument("--last", nargs=2, metavar=("K", "DIR"), help="the K with the most updates")
     chosen.add_argument("--best", nargs=2, metavar=("K", "DIR"), help="the K with the best validation score")
-    parser.add_argument("--output", type=Path, required=True, metavar="OUT.pt")
+    add_output(parser, "OUT.pt", "the checkpoint to write", type=Path, required=True)
     args = parser.parse_args(argv)
 
     from nartk.adapters import fairseq
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
         checkpoints = fairseq.best_checkpoints(Path(args.best[1]), _count("--best", args.best[0]))
     fairseq.write_checkpoint(args.output, fairseq.average(checkpoints))
     names = ", ".join(checkpoint.path.name for checkpoint in checkpoints)
-    print(f"{args.output}: mean of {names}", file=sys.stderr)
+    tell(args, f"{args.output}: mean of {names}")
     return 0
 
 

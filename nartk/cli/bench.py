@@ -22,9 +22,9 @@ from nartk.cli._input import (
     read_sentences,
     split_inputs,
 )
-from nartk.cli._output import tell
+from nartk.cli._output import add_json, json_writer, tell
 from nartk.errors import EXIT_FAILED, EXIT_OK, InputFileError, UsageError
-from nartk.files import write_json, writing
+from nartk.files import STDIN, writing
 from nartk.pipeline import TYPES, model_folder
 from nartk.registry import METRICS, make_strategy, options_of, reads_drafts, strategy_class
 
@@ -53,10 +53,10 @@ in. It reads a JSON line for each job, {"lines": [...], "limits": [...], "batch_
 most tokens of each one's output. It answers with one, {"seconds": S, "tokens": [[ID, ...], ...], "texts":
 [...]}: the time from text to text, and ids with eos as greedy search writes them; or {"error": "why"}."""
 EXAMPLES = """  nartk-bench gec-en in.txt --strategies greedy,iad,iad:anchor=unique --limit 200
-  nartk-bench MODEL in.txt --dtype fp32,int8 --peers hf,ctranslate2 --output bench.json
+  nartk-bench MODEL in.txt --dtype fp32,int8 --peers hf,ctranslate2 --json bench.json
   nartk-bench MODEL in.en --strategies all --drafter SMALL --drafter NAR --drafts old.de --peers all \\
       --batch-size 1,4,8,32 --ref in.de --metric bleu --metric chrf \\
-      --markdown bench.md --output bench.json --plot bench.png
+      --markdown bench.md --json bench.json --plot bench.png
       all there is to compare, its speed and its quality
   nartk-bench gec-en in.txt --strategies all --metric 'm2 --gold gold.m2'
   nartk-bench gec-en in.txt --strategies greedy,iad --together --rounds 15 --limit 50
@@ -149,14 +149,13 @@ def _parser() -> Parser:
         "--source-len", type=int, default=30, metavar="N", help="words of a source (default: %(default)s)"
     )
     random.add_argument("--seed", type=int, default=1, metavar="N", help="of words and weights (default: 1)")
-    parser.add_argument("--output", metavar="FILE", help="write all figures and the environment as JSON")
+    add_json(parser)
     parser.add_argument(
         "--markdown", metavar="FILE", help="write the table with command, environment and signatures"
     )
     parser.add_argument(
         "--plot", metavar="FILE", help="draw the ratios, and quality against speed (.png, .svg or .pdf)"
     )
-    parser.add_argument("--quiet", action="store_true", help="errors alone on stderr")
     return parser
 
 
@@ -174,10 +173,8 @@ def main(argv: Sequence[str]) -> int:
         report.require_plot(Path(args.plot))
     with ExitStack() as stack:
         # Opened before the work: a place that cannot be written to is found out first.
-        output, markdown = (
-            None if path is None else stack.enter_context(writing(Path(path)))
-            for path in (args.output, args.markdown)
-        )
+        write = stack.enter_context(json_writer(args.json))
+        markdown = None if args.markdown is None else stack.enter_context(writing(Path(args.markdown)))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         qualities: list[Quality] = []
         if args.random is not None:
@@ -210,13 +207,13 @@ def main(argv: Sequence[str]) -> int:
             "environment": environment,
             "cells": summaries,
         }
-        if output is not None:
-            write_json(output, found)
+        write(found)
         if markdown is not None:
             markdown.write(f"{report.page(found)}\n")
         if args.plot is not None:
             report.plot(summaries, Path(args.plot))
-    print(report.tables(summaries))
+    if args.json != STDIN:
+        print(report.tables(summaries))
     if not args.quiet:
         print(report.legend(summaries), file=sys.stderr)
     broken = report.broken(summaries)

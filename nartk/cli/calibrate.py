@@ -35,7 +35,7 @@ from nartk.calibration import (
 from nartk.cli import _strategy, score
 from nartk.cli._common import Parser, command, require_least
 from nartk.cli._input import add_computation, batching, load_model, read_files, split_inputs
-from nartk.cli._output import progress, tell
+from nartk.cli._output import add_json, json_writer, progress, tell
 from nartk.cli._resume import difference, measure_file
 from nartk.data.readers import Fields, Record
 from nartk.errors import (
@@ -47,7 +47,7 @@ from nartk.errors import (
     ResumeMismatchError,
     UsageError,
 )
-from nartk.files import STDIN, Journal, write_json, writing
+from nartk.files import STDIN, Journal, writing
 from nartk.guarantee import Guarantee
 from nartk.metrics.bootstrap import resampled
 from nartk.pipeline import Model, in_order, model_folder, summarize
@@ -63,7 +63,10 @@ DEFAULT = "bild"
 DESCRIPTION = """Decodes DEV with every setting of a strategy's thresholds and with greedy search, in turns,
 and reports which settings are the fastest for what they lose (the Pareto front). The fastest one that loses
 no more than --max-drop, with 95 % confidence, is stored in MODEL's folder, where nartk-decode finds it as the
-default for the same drafter. Exits with 1, and stores nothing, if no setting loses so little."""
+default for the same drafter. Exits with 1, and stores nothing, if no setting loses so little.
+
+With --json FILE each decoding is kept at once in FILE.samples, from which the same command goes on if it is
+stopped, or with another --metric, --max-drop or number of --rounds."""
 EXAMPLES = """  nartk-calibrate MODEL dev.en --drafter SMALL --ref dev.de --metric bleu --max-drop 0.3
   nartk-decode MODEL in.txt --strategy bild --drafter SMALL      with the thresholds that were stored
   nartk-calibrate MODEL dev.en --drafter SMALL --ref dev.de --metric chrf --max-drop 0.2 \\
@@ -134,15 +137,9 @@ def _parser() -> Parser:
     )
     add_computation(parser)
     parser.add_argument("--truncate", action="store_true", help="cut sentences too long for the model")
-    parser.add_argument(
-        "--json",
-        metavar="FILE",
-        help="write all figures as JSON; each decoding is kept at once in FILE.samples, from which the same "
-        "command goes on if it is stopped, or with another --metric, --max-drop or number of --rounds",
-    )
+    add_json(parser)
     parser.add_argument("--plot", metavar="FILE", help="draw the settings (.png, .svg or .pdf)")
     parser.add_argument("--dry-run", action="store_true", help="store nothing")
-    parser.add_argument("--quiet", action="store_true", help="errors alone on stderr")
     return parser
 
 
@@ -217,7 +214,7 @@ class _Job:
         args = self.args
         with ExitStack() as stack:
             # Opened before the work: a place that cannot be written to is found out first.
-            report = None if args.json is None else stack.enter_context(writing(Path(args.json)))
+            write = stack.enter_context(json_writer(args.json))
             picture = (
                 None if args.plot is None else stack.enter_context(writing(Path(args.plot), binary=True))
             )
@@ -251,15 +248,15 @@ class _Job:
             chosen, fits = calibration.choose(found.points, args.max_drop, trust=args.trust)
             strategy = replace(measure.strategy, **chosen.setting)
             facts = self._facts(model, strategy, scores.signature)
-            if report is not None:
-                taken = 0 if remembered is None else remembered.taken
-                data = facts | _as_data(found, chosen, fits)
-                data |= {"taken_over": taken, "dry_run": args.dry_run}
-                write_json(report, calibration.finite(data), allow_nan=False)
+            data = facts | _as_data(found, chosen, fits)
+            data["taken_over"] = 0 if remembered is None else remembered.taken
+            data["dry_run"] = args.dry_run
+            write(calibration.finite(data), allow_nan=False)
             if picture is not None:
                 figure = _figure(found, chosen if fits else None, args.max_drop, facts["metric"])
                 figure.savefig(picture, format=Path(args.plot).suffix[1:], dpi=150)
-        print(_table(found, chosen if fits else None), flush=True)
+        if args.json != STDIN:
+            print(_table(found, chosen if fits else None), flush=True)
         tell(self.args, LEGEND)
         if not fits:
             print(
@@ -280,7 +277,7 @@ class _Job:
         """Remembers beside the JSON what is decoded, and was by the same calibration, if it is a file."""
         args = self.args
         # A device or a pipe has no place beside it.
-        if args.json is None or (os.path.exists(args.json) and not os.path.isfile(args.json)):
+        if args.json in (None, STDIN) or (os.path.exists(args.json) and not os.path.isfile(args.json)):
             yield None
             return
         path = Path(args.json + SAMPLES)

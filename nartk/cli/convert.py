@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,6 +11,7 @@ from tempfile import TemporaryDirectory
 from nartk import engine
 from nartk.checkpoint import MOST_CARD
 from nartk.cli._common import Parser, command
+from nartk.cli._output import add_output, tell
 from nartk.errors import InputFileError, UsageError
 from nartk.files import read_file
 
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
         metavar="CHECKPOINT.pt",
         help="with --quantize also a model folder, or a shipped model's name",
     )
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="the model folder to write")
+    add_output(parser, "DIR", "the model folder to write", type=Path, required=True)
     parser.add_argument("--spm", type=Path, help="sentencepiece model; without it words stand between spaces")
     parser.add_argument("--target-spm", type=Path, help="the target's sentencepiece model, if another")
     parser.add_argument(
@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
             raise InputFileError("no such file", where=str(path))
 
     if args.quantize is None:
-        print(f"{args.output}: {_convert(args, args.output)}, {args.dtype}", file=sys.stderr)
+        tell(args, f"{args.output}: {_convert(args, args.output)}, {args.dtype}")
         return 0
     if args.dtype != "fp32":
         raise UsageError(f"--dtype {args.dtype} with --quantize {args.quantize}", fix="leave one of them out")
@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
     if os.path.isfile(args.checkpoint):
         with TemporaryDirectory() as folder:
             _convert(args, Path(folder))
-            _quantize(Path(folder), args.output)
+            _quantize(Path(folder), args)
         return 0
     for flag in ("spm", "target_spm", "dict", "target_dict", "card"):
         if getattr(args, flag) is not None:
@@ -82,19 +82,20 @@ def main(argv: Sequence[str]) -> int:
             )
     from nartk.pipeline import model_folder
 
-    _quantize(model_folder(str(args.checkpoint)), args.output)
+    _quantize(model_folder(str(args.checkpoint)), args)
     return 0
 
 
-def _quantize(source: Path, output: Path) -> None:
+def _quantize(source: Path, args: argparse.Namespace) -> None:
     """Writes an int8 folder of a native model."""
+    output = args.output
     from nartk.checkpoint import load_checkpoint
     from nartk.engine.quantize import quantize
 
     if os.path.exists(output) and os.path.exists(source) and output.samefile(source):
         raise UsageError(f"--output is {str(output)!r}, the model itself", fix="name another folder")
     before, after = quantize(load_checkpoint(source), output)
-    print(f"{output}: int8, {after / 1e6:.1f} MB of weights for {before / 1e6:.1f} MB", file=sys.stderr)
+    tell(args, f"{output}: int8, {after / 1e6:.1f} MB of weights for {before / 1e6:.1f} MB")
 
 
 def _convert(args: argparse.Namespace, output: Path) -> str:

@@ -27,7 +27,7 @@ from nartk.cli._input import (
     require_exact,
     split_inputs,
 )
-from nartk.cli._output import line_writer, progress, tell
+from nartk.cli._output import add_output, line_writer, progress, tell
 from nartk.errors import EXIT_OK, EXIT_SOME_FAILED, NartkError, UsageError
 from nartk.guarantee import Guarantee
 from nartk.hypothesis import WINDOW, DecodeStats, Hypothesis, Result
@@ -64,7 +64,7 @@ def _parser() -> Parser:
         help="engines of one thread that share the weights and decode at the same time, each with batches of "
         "its own: more sentences a second, the same output (CPU, default: %(default)s)",
     )
-    parser.add_argument("--output", metavar="FILE", help="where to, written whole or not at all")
+    add_output(parser)
     parser.add_argument(
         "--output-format",
         choices=("text", "jsonl"),
@@ -83,7 +83,6 @@ def _parser() -> Parser:
         help="refuse what is not identical to greedy search: strategies, options of theirs, and torch where "
         "the engine might be",
     )
-    parser.add_argument("--quiet", action="store_true", help="errors alone on stderr")
     return parser
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from nartk.cli import _strategy
 from nartk.cli._common import Parser, command
 from nartk.cli._input import add_computation, batching, load_model, read_files, split_inputs
-from nartk.cli._output import progress, tell
+from nartk.cli._output import add_output, progress, tell
 from nartk.cli._resume import difference, measure_file
 from nartk.data.readers import Fields, Record
 from nartk.distillation import REASONS, Choice, Filters
@@ -58,7 +58,7 @@ def _parser() -> Parser:
         help="a model folder, and a text file of one sentence a line",
     )
     parser.add_argument("--target", metavar="REFERENCE", help="the translations of SOURCE, line by line")
-    parser.add_argument("--output", metavar="DIR", help="folder of the distilled corpus and of the journal")
+    add_output(parser, "DIR", "folder of the distilled corpus and of the journal")
     parser.add_argument("--source-lang", metavar="SRC", help="suffix of train.SRC (default: SOURCE's own)")
     parser.add_argument("--target-lang", metavar="TGT", help="suffix of train.TGT (default: REFERENCE's own)")
     add_computation(parser)
@@ -95,7 +95,6 @@ def _parser() -> Parser:
         action="store_true",
         help="choose and filter anew, with other settings, what has been decoded",
     )
-    parser.add_argument("--quiet", action="store_true", help="errors alone on stderr")
     return parser
 
 

@@ -18,8 +18,6 @@ def main(argv: Sequence[str]) -> int:
     from fairseq import options
     from fairseq_cli import generate
 
-    parser = options.get_generation_parser()
-    parser.prog, parser.epilog = "nartk-generate", EXAMPLES
-    parser.formatter_class = _fairseq.HelpFormatter
+    parser = _fairseq.parser_of(options.get_generation_parser(), "nartk-generate", EXAMPLES)
     generate.main(options.parse_args_and_arch(parser, list(argv)))
     return 0

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from nartk.cli._common import Parser, command, require_least
+from nartk.cli._output import add_output, printing
 from nartk.data.m2 import M2Sentence, read_m2
 from nartk.errors import (
     EXIT_OK,
@@ -44,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--copies", type=int, default=1, help="noised lines for each clean one (default: 1)")
     parser.add_argument("--pairs", action="store_true", help="print noised TAB clean")
     parser.add_argument("--tokenize", action="store_true", help="the input is plain text, not tokens")
+    add_output(parser)
     measure = parser.add_mutually_exclusive_group()
     measure.add_argument("--fit", metavar="M2FILE", help="measure the edits of an M2 file; print JSON")
     measure.add_argument(
@@ -59,10 +61,12 @@ def main(argv: Sequence[str]) -> int:
     if args.fit is not None or args.fit_parallel is not None:
         if args.files or args.rates is not None or args.pairs or args.tokenize:
             raise UsageError("measuring takes no text and no option of noising", fix="leave the rest out")
-        return _fit(args)
+        with printing(args.output):
+            return _fit(args)
     require_least(args, 1, "copies")
     require_least(args, 0, "seed")
-    return _noise(args)
+    with printing(args.output):
+        return _noise(args)
 
 
 def _fit(args: argparse.Namespace) -> int:
@@ -99,6 +103,7 @@ def _noise(args: argparse.Namespace) -> int:
     noiser = Noiser(rates, seed=args.seed)
     status = EXIT_OK
     number = 0
+    drawn = not args.quiet and sys.stderr.isatty()
     for name, row, line in _rows(args.files):
         number += 1
         try:
@@ -116,9 +121,9 @@ def _noise(args: argparse.Namespace) -> int:
         for copy in range(args.copies):
             noised = " ".join(noiser.noise_line(sentence, number - 1, copy))
             print(f"{noised}\t{clean}" if args.pairs else noised)
-        if sys.stderr.isatty() and number % PROGRESS_EVERY == 0:
+        if drawn and number % PROGRESS_EVERY == 0:
             print(f"\r{number} lines", end="", file=sys.stderr, flush=True)
-    if sys.stderr.isatty() and number >= PROGRESS_EVERY:
+    if drawn and number >= PROGRESS_EVERY:
         print(f"\r{number} lines, done", file=sys.stderr)
     return status
 

@@ -18,8 +18,6 @@ def main(argv: Sequence[str]) -> int:
     from fairseq import options
     from fairseq_cli import preprocess
 
-    parser = options.get_preprocessing_parser()
-    parser.prog, parser.epilog = "nartk-preprocess", EXAMPLES
-    parser.formatter_class = _fairseq.HelpFormatter
+    parser = _fairseq.parser_of(options.get_preprocessing_parser(), "nartk-preprocess", EXAMPLES)
     preprocess.main(parser.parse_args(list(argv)))
     return 0

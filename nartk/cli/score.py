@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from nartk.cli._common import Parser, command
+from nartk.cli._output import add_json, json_writer
 from nartk.cli._strategy import add_options
 from nartk.errors import EXIT_OK, UnknownStrategyError, UsageError
+from nartk.files import STDIN
 from nartk.metrics.bootstrap import compare, confidence
 from nartk.metrics.metric import Files, Scorer
 from nartk.registry import METRICS
@@ -47,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("HYP and --hyp-m2 both name the output", fix="give one of them")
     system = args.hypothesis if args.hyp_m2 is None else args.hyp_m2
     if system is None:
-        raise UsageError("HYP is missing", fix="put HYP before --ref, or -- between the references and HYP")
+        raise UsageError("HYP is missing", fix="put HYP before --ref and --json, or -- between them and HYP")
 
     metric = _made(args)
     score = metric.scorer(_files(args))
@@ -63,12 +64,12 @@ def main(argv: Sequence[str]) -> int:
         if baseline is not None:
             difference = compare(result, baseline, samples=args.bootstrap, seed=args.seed)
         reports.append((result, interval, difference))
-    if args.json:
+    with json_writer(args.json) as write:
         first, *others = (_as_json(*report) for report in reports)
         if others:
             first["others"] = others
-        print(json.dumps(first, ensure_ascii=False))
-    else:
+        write(first, ensure_ascii=False)
+    if args.json != STDIN:
         print("\n".join(line for report in reports for line in _as_text(*report, metric.digits)))
         print(f"sentences {results[0].sentences}\nsignature {results[0].signature}")
     return EXIT_OK
@@ -121,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
         example = f"  nartk-score {metric.example}"
         sub = metrics.add_parser(name, help=summary, description=summary, examples=example)
         sub.add_argument("hypothesis", nargs="?", metavar="HYP", help="output to score; - reads stdin")
-        sub.add_argument("--json", action="store_true", help="print one JSON object")
+        add_json(sub)
         sub.add_argument(
             "--bootstrap", type=_whole, default=1000, metavar="N", help="resamples for intervals; 0: none"
         )

@@ -33,7 +33,6 @@ def _parser() -> Parser:
     parser.add_argument(
         "--line", type=int, metavar="N", help="draw sentence N of the input alone; as a picture, its passes"
     )
-    parser.add_argument("--quiet", action="store_true", help="errors alone on stderr")
     return parser
 
 

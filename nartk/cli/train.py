@@ -33,9 +33,7 @@ def main(argv: Sequence[str]) -> int:
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from fairseq.distributed import utils as distributed
 
-    parser = options.get_training_parser()
-    parser.prog, parser.epilog = "nartk-train", EXAMPLES
-    parser.formatter_class = _fairseq.HelpFormatter
+    parser = _fairseq.parser_of(options.get_training_parser(), "nartk-train", EXAMPLES)
     _help_last(parser)
     args = options.parse_args_and_arch(parser, list(argv))
     make_folder(Path(args.save_dir))

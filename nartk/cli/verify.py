@@ -83,7 +83,6 @@ def _parser() -> Parser:
         help="add sentences that are empty, repetitive, unknown, as long as can be, or outputs themselves; "
         "decode the nearest ties in many batches",
     )
-    parser.add_argument("--quiet", action="store_true", help="errors alone on stderr")
     return parser
 
 
