@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
 _FAMILY = ("fairseq", "fairseq_cli", "hydra", "omegaconf")
@@ -23,6 +25,48 @@ def cure() -> None:
         dataclasses.dataclass = _lenient(dataclasses.dataclass)
     _cure_torch()
     _cure_numpy()
+    if not any(type(finder).__qualname__ == _UserDir.__qualname__ for finder in sys.meta_path):
+        sys.meta_path.insert(0, _UserDir())
+
+
+class _UserDir:
+    """Has ``--user-dir nartk`` mean this package from any folder.
+
+    fairseq looks in the folder where one stands and beside itself, where an editable install is not.
+    """
+
+    def find_spec(self, name: str, path: Any = None, target: object = None) -> ModuleSpec | None:
+        if name != "fairseq.utils":
+            return None
+        spec = PathFinder.find_spec(name, path)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            execute(module)
+            module.import_user_module = _anywhere(module.import_user_module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _anywhere(import_user_module: Callable[[Any], None]) -> Callable[[Any], None]:
+    import functools
+    import os
+    from argparse import Namespace
+    from importlib.util import find_spec
+
+    @functools.wraps(import_user_module)
+    def wrapped(args: Any) -> None:
+        # A folder of that name may be a checkout, which holds the package and is none.
+        if getattr(args, "user_dir", None) == "nartk" and not os.path.isfile("nartk/__init__.py"):
+            found = find_spec("nartk")  # which imports nothing
+            if found is not None and found.origin is not None:
+                args = Namespace(user_dir=os.path.dirname(found.origin))
+        import_user_module(args)
+
+    return wrapped
 
 
 def _lenient(dataclass: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -262,6 +263,37 @@ def test_fairseq_imports_only_with_the_hook(hook: str | None, tmp_path: Path) ->
         assert "ValueError: mutable default" in done.stderr
     else:
         assert done.stdout == f"{hook.startswith('nartk')}\n", done.stderr
+
+
+@pytest.mark.parametrize("checkout", [False, True], ids=["nothing", "a checkout"])
+def test_user_dir_is_found_from_any_folder(checkout: bool, tmp_path: Path) -> None:
+    root = Path(nartk.__file__).parents[1]
+    site, folder = tmp_path / "site", tmp_path / "folder"
+    for each in (site, folder):
+        each.mkdir()
+    installed_hook(site)
+    if checkout:  # under its own name: a folder that is no package
+        (folder / "nartk").mkdir()
+        (folder / "nartk" / "nartk").symlink_to(root / "nartk")
+    # Found by a path, as an editable install is, with the hook in place of one that is installed.
+    code = (
+        f"import sys; sys.path.insert(1, {str(site)!r}); sys.modules.pop('_nartk_fairseq', None)\n"
+        "sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != '_Hook']\n"
+        "import _nartk_fairseq; _nartk_fairseq.install()\n"
+        "from fairseq import options\n"
+        "args = options.parse_args_and_arch(options.get_training_parser())\n"
+        "print(args.arch, args.user_dir, sys.modules['nartk'].__file__)"
+    )
+    flags = ["none", "--user-dir", "nartk", "--arch", "nartk_transformer_tiny", "--criterion", "nartk_nar"]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, *flags],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == f"nartk_transformer_tiny nartk {nartk.__file__}\n", done.stderr
 
 
 def test_a_start_of_python_pays_for_one_module(tmp_path: Path) -> None:
