@@ -168,7 +168,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         "rougeLsum 0.75000\nprecision 0.75000\nrecall 0.75000\nreferences 1\n"
         f"sentences 1\nsignature {signature}\n"
     )
-    assert main(["rouge", "--json", str(system), "--ref", str(reference), "--baseline", str(other)]) == 0
+    assert main(["rouge", str(system), "--ref", str(reference), "--baseline", str(other), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     others = {part["metric"]: part for part in report["others"]}
     assert report["metric"] == "rouge1"

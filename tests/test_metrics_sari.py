@@ -228,7 +228,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert lines[-1] == (
         f"signature metric:sari|level:corpus|del:precision|refs:3|case:lc|tok:13a|order:4|nartk:{__version__}"
     )
-    assert main(["sari", "--json", *arguments, "--keep-case", "--baseline", source]) == 0
+    assert main(["sari", *arguments, "--keep-case", "--baseline", source, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert set(report) >= {"score", "add", "keep", "delete", "confidence", "comparison"}
     assert "case:mixed" in report["signature"]

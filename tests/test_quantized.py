@@ -247,7 +247,7 @@ def test_a_checkpoint_of_fairseq_is_quantized(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "dict.txt").write_text("".join(f"w{i} {100 - i}\n" for i in range(20)))
     given = [str(path), "--dict", str(tmp_path / "dict.txt"), "--output"]
     assert convert([*given, str(tmp_path / "int8"), "--quantize", "int8"]) == 0
-    assert capsys.readouterr().err.startswith(f"{tmp_path / 'int8'}: int8, ")
+    assert capsys.readouterr().err.startswith(f"nartk: {tmp_path / 'int8'}: int8, ")
     assert convert([*given, str(tmp_path / "fp32")]) == 0
     line = "w3 w1 w4"
     one = nartk.load(tmp_path / "int8").decode([line])[0]

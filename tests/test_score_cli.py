@@ -52,7 +52,7 @@ def score(capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
 
     def score(*arguments: str) -> dict[str, Any]:
         metric, *rest = arguments
-        assert main([metric, "--json", *rest]) == 0
+        assert main([metric, *rest, "--json"]) == 0
         captured = capsys.readouterr()
         assert captured.err == ""
         report: dict[str, Any] = json.loads(captured.out)
@@ -241,3 +241,19 @@ def test_help_names_every_metric(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"\n    {name} " in shown for name in ("errant", "m2", "gleu", "bleu", "chrf"))
     assert main(["m2", "--help"]) == 0
     assert "nartk-score m2 HYP --gold GOLD.m2" in capsys.readouterr().out
+
+
+def test_figures_go_where_they_are_wanted(write: Write, tmp_path: Path, capsys: Any) -> None:
+    text, path = write("text", "the cat sat down .\n"), tmp_path / "score.json"
+    command = ["bleu", text, "--ref", text]
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    assert main([*command, "--json", str(path)]) == 0
+    assert capsys.readouterr().out == printed
+    for flags in (["--json"], ["--json", "-"]):
+        assert main([*command, *flags]) == 0
+        assert capsys.readouterr().out == path.read_text()
+    assert json.loads(path.read_text())["score"] == pytest.approx(100)
+    # What would be taken for the file is none: the output to score is missing.
+    assert main(["bleu", "--json", text, "--ref", text]) == 2
+    assert Path(text).read_text() == "the cat sat down .\n"
