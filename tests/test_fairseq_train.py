@@ -100,7 +100,7 @@ def test_train_resume_generate_convert(
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
     # Sixty updates in one go, and thirty that are resumed: the same weights, bit for bit, by either command.
     flags = [str(data), *SMALL.split(), *TRAINING.split()]
-    user_dir = ["--user-dir", "nartk"]  # from a folder where there is none, nor beside fairseq
+    user_dir = ["--user-dir", str(installed.site / "nartk")]
     installed("train", *flags, *user_dir, "--save-dir", str(theirs), "--max-update", "60")
     own("train", *flags, "--save-dir", str(ours), "--max-update", "30")
     assert updates(ours / "checkpoint_last.pt") == 30
