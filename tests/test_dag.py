@@ -1,4 +1,4 @@
-"""The DA-Transformer's dynamic programs against all paths, logarithms and the stored oracle."""
+"""The DA-Transformer's dynamic programs against all paths, logarithms and the authors' program."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from support.oracles import ORACLES
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -277,8 +278,8 @@ def test_gradcheck(device: torch.device) -> None:
     assert checked > 50
 
 
-def test_the_stored_oracle(device: torch.device, shared_data: Path) -> None:
-    stored = np.load(shared_data / "oracles" / "dag_datransformer" / "dag_cases.npz")
+def test_the_authors_program(device: torch.device) -> None:
+    stored = np.load(ORACLES / "dag.npz")
     for case in ("full", "window4", "tight"):
         names = ("match_all", "links", "target_length", "output_length")
         batch = on(device, tuple(torch.from_numpy(stored[f"{case}.{name}"]) for name in names))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support import oracles
 
 from nartk.errors import InputFileError, LengthMismatchError
 from nartk.metrics import gleu
@@ -16,52 +16,35 @@ from nartk.metrics.bootstrap import confidence
 from nartk.metrics.gleu import gleu_of, gleu_score, gleu_statistics
 
 
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").split("\n")[:-1]
+def _printed(hypothesis: str, references: str) -> str:
+    texts = oracles.corrected()
+    score = gleu_score(texts["source"], oracles.references(references), texts[hypothesis]).score
+    return f"{score:.6f}"
 
 
-@pytest.fixture(scope="module")
-def jfleg(shared_data: Path) -> dict[str, list[str]]:
-    files = [
-        *(shared_data / "gec" / "jfleg").glob("dev.*"),
-        shared_data / "oracles" / "gleu_jfleg" / "dev.mix",
-    ]
-    return {file.name: _lines(file) for file in files if file.suffix != ".xz"}
+@pytest.mark.parametrize(("case", "printed"), oracles.expected("gleu").items())
+def test_official_score(case: str, printed: str) -> None:
+    assert _printed(*case.split()) == printed
 
 
-@pytest.fixture(scope="module")
-def official(shared_data: Path) -> dict[str, str]:
-    """The original's printed score by the line's own label."""
-    lines = _lines(shared_data / "oracles" / "gleu_jfleg" / "gleu_official_dev.txt")
-    return dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+@pytest.mark.shared
+def test_published_scores_of_jfleg(shared_data: Path) -> None:
+    """Four references, and each of them against the other three."""
 
+    def lines(name: str) -> list[str]:
+        folder = "oracles/gleu_jfleg" if name == "dev.mix" else "gec/jfleg"
+        return (shared_data / folder / name).read_text(encoding="utf-8").split("\n")[:-1]
 
-def _printed(jfleg: dict[str, list[str]], name: str, numbers: list[int]) -> str:
-    references = [jfleg[f"dev.ref{number}"] for number in numbers]
-    return f"{gleu_score(jfleg['dev.src'], references, jfleg[name]).score:.6f}"
-
-
-@pytest.mark.parametrize("name", ["dev.src", "dev.spellchecked.src", "dev.mix", "dev.ref0"])
-def test_official_with_four_references(
-    jfleg: dict[str, list[str]], official: dict[str, str], name: str
-) -> None:
-    assert _printed(jfleg, name, [0, 1, 2, 3]) == official[name]
-
-
-@pytest.mark.parametrize("left_out", range(4))
-def test_official_with_one_reference_left_out(
-    jfleg: dict[str, list[str]], official: dict[str, str], left_out: int
-) -> None:
-    others = [number for number in range(4) if number != left_out]
-    expected = official[f"leave-one-out: dev.ref{left_out}"]
-    assert _printed(jfleg, f"dev.ref{left_out}", others) == expected
-
-
-@pytest.mark.parametrize("name", ["dev.spellchecked.src", "dev.mix"])
-def test_official_with_one_reference(
-    jfleg: dict[str, list[str]], official: dict[str, str], name: str
-) -> None:
-    assert _printed(jfleg, name, [0]) == official[f"single reference ref0: {name}"]
+    source, references = lines("dev.src"), [lines(f"dev.ref{number}") for number in range(4)]
+    for row in (shared_data / "oracles/gleu_jfleg/gleu_official_dev.txt").read_text().splitlines():
+        if row.startswith("#"):
+            continue
+        case, _, printed = row.rpartition(" ")
+        kind, _, name = case.rpartition(": ")
+        used = references[:1] if kind.startswith("single") else references
+        if kind == "leave-one-out":
+            used = [each for number, each in enumerate(references) if name != f"dev.ref{number}"]
+        assert f"{gleu_score(source, used, lines(name)).score:.6f}" == printed, row
 
 
 def _python3_draw(sentences: int, references: int, iterations: int) -> np.ndarray:
@@ -73,16 +56,14 @@ def _python3_draw(sentences: int, references: int, iterations: int) -> np.ndarra
     return np.array(rows)
 
 
-def test_another_draw_of_references_shows(
-    jfleg: dict[str, list[str]], official: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_draw_of_references_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gleu, "draw_references", _python3_draw)
-    assert _printed(jfleg, "dev.src", [0, 1, 2, 3]) != official["dev.src"]
+    assert _printed("source", "0123") != oracles.expected("gleu")["source 0123"]
 
 
-def test_the_port_to_python_3(shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_port_to_python_3(monkeypatch: pytest.MonkeyPatch) -> None:
     # gec-metrics published these values; its draw is that of Python 3.
-    case = json.loads((shared_data / "oracles" / "gec_metrics" / "cases.json").read_text())["gleu"]
+    case = oracles.expected("gec_metrics")["gleu"]
     monkeypatch.setattr(gleu, "draw_references", _python3_draw)
     score = gleu_score(case["src"], case["refs"], case["hyp"]).score
     assert f"{score:.6f}" == str(case["expected_official"]["corpus"])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import lzma
 import math
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from support import oracles
 
 from nartk import __version__
 from nartk.cli.score import main
@@ -22,9 +21,6 @@ pytest.importorskip("rouge_score", reason="rouge-score is not installed")
 
 # ROUGE-1.5.5 reads one sentence a line, and its ROUGE-L is over all of them: the package's ROUGE-Lsum.
 ORACLES = {"ROUGE-1": ("rouge1", 0, 1), "ROUGE-2": ("rouge2", 1, 2), "ROUGE-L": ("rougeLsum", 3, 1)}
-SETS = ["wikisplit_first300_source_as_hyp__fA", "scitldr_dev_first200_lead1_as_hyp__fA"]
-SETS += ["scitldr_dev_first200_lead1_as_hyp__fB", "asset_valid_first200_source_as_hyp_10refs__fB"]
-SETS += ["asset_valid_first200_source_as_hyp_10refs__fA"]
 
 
 def _words(text: str, n: int) -> int:
@@ -46,41 +42,32 @@ def _printed(precision: float, recall: float) -> list[float]:
     return [r, p, float(f"{2 * p * r / (p + r) if p + r else 0:.5f}")]
 
 
-@pytest.mark.parametrize("name", SETS)
-def test_equals_rouge_155_in_every_digit_it_prints(shared_data: Path, name: str) -> None:
-    folder = shared_data / "oracles" / "rouge155"
-    expected: dict[str, Any] = json.loads((folder / "expected.json").read_text(encoding="utf-8"))[name]
-    corpus, mode = name.split("__f")
-    with lzma.open(folder / f"{corpus}.jsonl.xz", "rt", encoding="utf-8") as lines:
-        items = [json.loads(line) for line in lines]
-    tables = [rouge_statistics([[text] for text in item["refs"]], [item["hyp"]])[0] for item in items]
+@pytest.mark.parametrize(("corpus", "mode"), [("wikisplit", "A"), ("scitldr", "A"), ("scitldr", "B")])
+def test_equals_rouge_155_in_every_digit_it_prints(corpus: str, mode: str) -> None:
+    items = oracles.summaries(corpus)
+    tables = [rouge_statistics([[text] for text in references], [hyp])[0] for hyp, references in items]
     for oracle, (_, column, n) in ORACLES.items():
-        mine = []
-        for item, table in zip(items, tables, strict=True):
+        expected, mine = oracles.expected("rouge155")[f"{corpus} {mode} {oracle}"], []
+        for (hypothesis, references), table in zip(items, tables, strict=True):
             scores = table[:, column]
             if mode == "A":
-                mine.append(_printed(*_pooled(scores, item["hyp"], item["refs"], n)))
+                mine.append(_printed(*_pooled(scores, hypothesis, references, n)))
             else:  # -f B: the reference with the highest recall
                 mine.append(_printed(*scores[scores[:, 1].argmax(), :2]))
-        assert mine == expected["per_item_RPF"][oracle]
+        assert mine == expected["items"]
         # Its averages are those of 1,000 resamples, drawn without a seed: their error is that of a mean of N
         # of which 1,000 were drawn, here at most five times its deviation.
         noise = 5 * np.std(mine, axis=0) / math.sqrt(1000 * len(mine)) + 5e-6
-        average = [expected["average"][oracle][part] for part in "RPF"]
-        assert (np.abs(np.mean(mine, axis=0) - average) <= noise).all()
+        assert (np.abs(np.mean(mine, axis=0) - expected["average"]) <= noise).all()
 
 
-def test_of_one_reference_the_score_is_rouge_155s(shared_data: Path) -> None:
-    folder = shared_data / "oracles" / "rouge155"
-    with lzma.open(folder / "wikisplit_first300_source_as_hyp.jsonl.xz", "rt", encoding="utf-8") as lines:
-        items = [json.loads(line) for line in lines]
-    expected = json.loads((folder / "expected.json").read_text(encoding="utf-8"))[SETS[0]]
-    results = rouge_score([[item["refs"][0] for item in items]], [item["hyp"] for item in items])
-    for result in results:
-        oracle = next((key for key, (name, *_) in ORACLES.items() if name == result.metric), None)
-        if oracle is not None:
-            mean = np.mean([f for _, _, f in expected["per_item_RPF"][oracle]])
-            assert result.score == pytest.approx(mean, abs=1e-5)  # it rounds each item
+def test_of_one_reference_the_score_is_rouge_155s() -> None:
+    items = oracles.summaries("wikisplit")
+    results = rouge_score([[references[0] for _, references in items]], [text for text, _ in items])
+    by_name = {result.metric: result.score for result in results}
+    for oracle, (name, *_) in ORACLES.items():
+        printed = oracles.expected("rouge155")[f"wikisplit A {oracle}"]["items"]
+        assert by_name[name] == pytest.approx(np.mean([f for _, _, f in printed]), abs=1e-5)  # it rounds each
 
 
 def test_examples_of_the_paper() -> None:
