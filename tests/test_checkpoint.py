@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import random
-import resource
 import shutil
 import struct
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support import memory
 from support.tiny import random_model
 
 import nartk
@@ -291,11 +291,15 @@ def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path) -> None:
 
 def load_in_little_memory(folder: Path) -> None:
     """Loads the model; whatever is wrong, in under 200 MB more than before."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    try:
+    with memory.rising_at_most(200_000):
         nartk.load(folder)
-    finally:
-        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB
+
+
+def test_the_memory_that_loading_takes_is_seen() -> None:
+    """Also after more was held, and given back."""
+    bytearray(400_000_000)
+    with pytest.raises(AssertionError), memory.rising_at_most(200_000):
+        bytearray(250_000_000)
 
 
 def config_with(**values: Any) -> Callable[[Path], object]:

@@ -160,12 +160,13 @@ def test_names_a_pipeline_that_does_not_load(tmp_path: Path) -> None:
 
 
 # Of the published examples' words: word, Penn tag, universal part of speech, lemma.
-TAGGED = """This DT DET this, These DT DET this, a DT DET a, the DT DET the, another DT DET another, no DT DET no,
-are VBP AUX be, is VBZ AUX be, was VBD AUX be, contain VBP VERB contain, contains VBZ VERB contain,
-corrected VBN VERB correct, sentence NN NOUN sentence, sentences NNS NOUN sentence, error NN NOUN error,
-errors NNS NOUN error, one NN NOUN one, change NN NOUN change, gramamtical JJ ADJ gramamtical,
-grammatical JJ ADJ grammatical, dummy JJ ADJ dummy, different JJ ADJ different,
-completely RB ADV completely, into IN ADP into, . . PUNCT ."""
+TAGGED = """This DT DET this, These DT DET this, a DT DET a, the DT DET the, another DT DET another,
+no DT DET no, are VBP AUX be, is VBZ AUX be, was VBD AUX be, contain VBP VERB contain,
+contains VBZ VERB contain, corrected VBN VERB correct, sentence NN NOUN sentence,
+sentences NNS NOUN sentence, error NN NOUN error, errors NNS NOUN error, one NN NOUN one,
+change NN NOUN change, gramamtical JJ ADJ gramamtical, grammatical JJ ADJ grammatical,
+dummy JJ ADJ dummy, different JJ ADJ different, completely RB ADV completely, into IN ADP into,
+. . PUNCT ."""
 
 
 @pytest.fixture(scope="module")

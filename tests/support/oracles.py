@@ -1,6 +1,7 @@
 """The texts that the original metrics were run on, with what they printed in tests/oracles.
 
-All texts ship with nartk. ``python -m support.oracles FOLDER`` in tests/ writes them as those programs read them.
+All texts ship with nartk. ``python -m support.oracles FOLDER``, in tests/, writes them as the programs read
+them.
 """
 
 from __future__ import annotations
