@@ -8,15 +8,10 @@ from typing import Any
 import torch
 
 from nartk.models.da_transformer import EOS, DagConfig, DaTransformer
+from support import transformers_small
 
 SMALL = {
-    "d_model": 16,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_ffn": 24,
-    "decoder_ffn": 24,
-    "encoder_heads": 2,
-    "decoder_heads": 2,
+    **transformers_small.SMALL,
     "link_heads": 2,
     "max_source_len": 64,
     "max_target_len": 128,

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from nartk import _fairseq_hook
 from nartk.models.transformer import Transformer, TransformerConfig
+from support.transformers_small import SMALL
 
 PAD, EOS = 1, 2
 WORDS = 24  # of `native_checkpoint`
@@ -143,20 +144,8 @@ class Payload:
 
 
 def small_config(**changes: Any) -> TransformerConfig:
-    values: dict[str, Any] = {
-        "src_vocab": WORDS,
-        "tgt_vocab": WORDS,
-        "d_model": 16,
-        "encoder_layers": 1,
-        "decoder_layers": 1,
-        "encoder_ffn": 24,
-        "decoder_ffn": 24,
-        "encoder_heads": 2,
-        "decoder_heads": 2,
-        "max_source_len": 32,
-        "max_target_len": 32,
-    }
-    return TransformerConfig(**{**values, **changes})
+    lengths = {"max_source_len": 32, "max_target_len": 32}
+    return TransformerConfig(**{"src_vocab": WORDS, "tgt_vocab": WORDS, **SMALL, **lengths, **changes})
 
 
 def native_checkpoint(path: Path, seed: int = 0, **extra: Any) -> Path:

@@ -18,6 +18,16 @@ PAD, EOS = 1, 2
 
 M = TypeVar("M", bound=torch.nn.Module)
 
+SMALL = {
+    "d_model": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_ffn": 24,
+    "decoder_ffn": 24,
+    "encoder_heads": 2,
+    "decoder_heads": 2,
+}
+
 
 def vocabulary(size: int) -> Vocab:
     return Vocab.from_words([f"w{i}" for i in range(size - 4)])
