@@ -491,6 +491,30 @@ def test_callers_at_the_same_time_read_the_same_bits(type: str) -> None:
             assert each.cells_in_use == 0
 
 
+def test_passes_that_begin_at_the_same_time_share_no_cell() -> None:
+    """Long ones, whose cells take a while to give."""
+    callers, count, rounds = 4, 8000, 10
+    scorer = scorer_of(small(src_vocab=20, tgt_vocab=20))
+    (memory,), contexts = scorer.encode([[5, 6, EOS]]), scorer.open(callers)
+    together = threading.Barrier(callers, timeout=60)
+
+    def read(caller: int) -> bytes:
+        """Of tokens that each follow the context alone."""
+        own = [np.full(count, value, np.int32) for value in (5 + caller, 0, memory, contexts[caller], -1)]
+        scores = scorer.run(Pass(*own), Want(only=np.arange(0, count, 100, dtype=np.int32)))
+        read = scores.log_probs.tobytes()
+        scorer.commit(scores, [])
+        return read
+
+    def again(caller: int) -> list[bytes]:
+        return [read(caller) for _ in range(rounds) if together.wait() >= 0]
+
+    wanted = [read(caller) for caller in range(callers)]
+    with ThreadPoolExecutor(callers) as pool:
+        assert list(pool.map(again, range(callers))) == [[each] * rounds for each in wanted]
+    assert scorer.cells_in_use == 0
+
+
 def in_child(body: Callable[[], bool], seconds: float) -> bool:
     """Whether the body gave true in a forked child, within its time."""
     child = os.fork()
@@ -586,7 +610,22 @@ def test_the_callers_rounding_is_left_alone() -> None:
         torch.set_flush_denormal(False)
 
 
-# --- Sanitizers
+# --- Test builds
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt" or shutil.which("g++") is None, reason="needs g++ and POSIX threads")
+def test_the_tests_of_threads_and_forks_fail_without_locks(tmp_path: Path) -> None:
+    native = build_engine(tmp_path, f"-O1 -include {ROOT / 'tests' / 'support' / 'no_locks.h'}")
+    file = "tests/test_engine_safety.py"
+    for locks, name, code in (
+        ("none", "begin_at_the_same_time", -signal.SIGABRT),
+        ("no fork", "forked_child", pytest.ExitCode.TESTS_FAILED),
+    ):
+        done = run_tests(native, file, "-k", name, "--tb=no", NARTK_TEST_LOCKS=locks)
+        assert done.returncode == code, done.stdout + done.stderr
+        done = run_tests(native, file, "-k", name, "--tb=short")
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def library(name: str) -> str:
