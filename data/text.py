@@ -24,7 +24,7 @@ _ABBREVIATIONS = """
 # Abbreviations at the end of a text hold its full stop only where they cannot be read as a plain word.
 _DOTTED = re.compile(r"(?:[A-Za-z]\.){2,}$")
 _INITIAL = re.compile(r"[A-Z]\.$")
-_IS_ABBREVIATION = frozenset(_ABBREVIATIONS.split()).__contains__
+ABBREVIATIONS = frozenset(_ABBREVIATIONS.split())
 _WHOLE = re.compile(r"(?:https?://|www\.)\S+[\w/]$|[\w.+-]+@[\w-]+(?:\.[\w-]+)+$")
 _LEADING = re.compile(r"\.{2,}|--+|``|[(\[{<\"“‘«¿¡$£€#'`—–]")
 _TRAILING = re.compile(r"(?:\.{2,}|--+|''|[)\]}>\"”’»,;:!?%'—–])$")
@@ -33,6 +33,7 @@ _INNER = re.compile(
 )
 _NOT = re.compile(r"(?<=\w)(n['’]t)$", re.IGNORECASE)
 _CLITIC = re.compile(r"(?<=[\w.])(['’](?:s|m|d|re|ve|ll))$", re.IGNORECASE)
+_LONGEST = 1000  # characters of a stretch without white space beyond which it is one token
 _KEPT_APOSTROPHE = re.compile(r"'(?:\d\ds?|em|til|tis|twas|cause|s|m|d|re|ve|ll)$", re.IGNORECASE)
 
 
@@ -49,7 +50,7 @@ def _split_core(core: str) -> list[str]:
 
 def _split_chunk(chunk: str, *, is_last: bool) -> list[str]:
     """Splits one stretch of text without white space."""
-    if _WHOLE.match(chunk):
+    if len(chunk) > _LONGEST or _WHOLE.match(chunk):
         return [chunk]
     before: list[str] = []
     after: list[str] = []
@@ -68,7 +69,7 @@ def _split_chunk(chunk: str, *, is_last: bool) -> list[str]:
             chunk = chunk[: found.start()]
             continue
         is_abbreviation = (
-            _IS_ABBREVIATION(chunk.lower())
+            chunk.lower() in ABBREVIATIONS
             or _DOTTED.search(chunk) is not None
             or (_INITIAL.match(chunk) is not None and not is_last)
         )
@@ -103,8 +104,15 @@ def detokenize(tokens: Sequence[str]) -> str:
 
     A straight quotation mark opens and closes by turns, so a sentence with an odd number of them may differ.
     """
-    text = ""
-    glue = True  # whether the next token joins the text without a space
+    return "".join(
+        token if follows else f" {token}" for token, follows in zip(tokens, glued(tokens), strict=True)
+    )
+
+
+def glued(tokens: Sequence[str]) -> list[bool]:
+    """Of each token whether plain text has no space before it; of the first one that is so."""
+    found: list[bool] = []
+    glue = True  # whether the next token follows without a space
     is_open = {'"': False, "'": False}
     previous = ""
     for token in tokens:
@@ -122,9 +130,9 @@ def detokenize(tokens: Sequence[str]) -> str:
         elif token in is_open:
             attach, next_glue = is_open[token], not is_open[token]
             is_open[token] = not is_open[token]
-        text += token if glue or attach else " " + token
+        found.append(glue or attach)
         glue, previous = next_glue, token
-    return text
+    return found
 
 
 def corpora() -> Path:

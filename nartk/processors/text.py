@@ -6,16 +6,23 @@ how many the dictionary has, specials included.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from nartk.errors import CheckpointError, InputTooLongError, VocabMismatchError, named
+from nartk.errors import (
+    CheckpointError,
+    InputTooLongError,
+    UnsupportedCheckpointError,
+    VocabMismatchError,
+    named,
+)
 from nartk.passes import TextSource
-from nartk.processors import InputProcessor, named_file, register_processor
-from nartk.vocab import SpecialIds, Vocab
+from nartk.processors import InputProcessor, OutputProcessor, named_file, register_processor
+from nartk.vocab import UNKNOWN, SpecialIds, Vocab
 
-UNKNOWN = "⁇"  # what stands in the output for a word that the vocabulary cannot spell
+if TYPE_CHECKING:
+    from nartk.data.paragraphs import Paragraph
 
 
 class WhitespaceTokenizer:
@@ -78,6 +85,72 @@ class TextInput:
                 f"{mine} reads text, {theirs} does not", fix="use models that read the same sources"
             )
         self.vocab.require_equal(other.vocab, mine, theirs)
+
+
+class AsGiven:
+    """Lines that are one sentence each, as the model reads and writes it."""
+
+    name = ""
+
+    def tokens(self, text: str) -> str:
+        """A prefix or a draft as the model writes it."""
+        return text
+
+    def paragraph(self, line: str, *, prefix: str = "", drafts: Sequence[str] = ()) -> Paragraph:
+        """The sentences of a line.
+
+        Args:
+            prefix: What its output must begin with.
+            drafts: What its output may be. A line that has any, or a prefix, is one sentence.
+        """
+        from nartk.data.paragraphs import Paragraph, Tokenized
+
+        return Paragraph((Tokenized(line),), ("", ""))
+
+
+class PennTokenization(AsGiven):
+    """Lines of ordinary English text, for a model of sentences whose tokens are the Penn Treebank's.
+
+    Args:
+        output: Spells what the model writes.
+    """
+
+    name = "penn"
+
+    def __init__(self, output: OutputProcessor) -> None:
+        self.output = output
+
+    def tokens(self, text: str) -> str:
+        from nartk.data.paragraphs import plain_tokens
+
+        return plain_tokens(text)
+
+    def paragraph(self, line: str, *, prefix: str = "", drafts: Sequence[str] = ()) -> Paragraph:
+        from nartk.data.paragraphs import read_paragraph
+
+        whole = any(text.strip() for text in (prefix, *drafts))
+        return read_paragraph(line, self._spell, whole=whole, prefix=len(self.tokens(prefix).split()))
+
+    def _spell(self, text: str) -> str:
+        return self.output.decode(self.output.encode(text))
+
+
+TOKENIZATIONS: dict[str, Callable[[OutputProcessor], AsGiven]] = {PennTokenization.name: PennTokenization}
+
+
+def load_tokenization(name: object, output: OutputProcessor, where: str) -> AsGiven:
+    """What makes sentences of lines, as config.json names it; None: they are sentences.
+
+    Raises:
+        UnsupportedCheckpointError: This version has none of that name.
+    """
+    if name is None:
+        return AsGiven()
+    if not isinstance(name, str) or name not in TOKENIZATIONS:
+        raise UnsupportedCheckpointError(
+            f"a tokenization {name!r}", fix=f"this version knows {', '.join(TOKENIZATIONS)}", where=where
+        )
+    return TOKENIZATIONS[name](output)
 
 
 @register_processor("input", "text")
