@@ -5,9 +5,10 @@ Nothing in it can run code. What is read is checked against the configuration be
 ``config.json`` of format 3 has ``files`` (the SHA-256 of every other file, by name), ``architecture`` (its
 name), ``model`` (its settings), ``aliases`` (names of weights that are another's), ``special_ids`` (bos, pad,
 eos and unk), ``start_token`` (what outputs begin after), ``input`` and ``output`` (a processor's ``name`` and
-settings, see `nartk.processors`), and in int8 folders ``quantized`` and ``layout``. Format 2 has no
-``files``. Format 1 calls the architecture ``kind``, and has none of what format 2 added: it is text with
-fairseq's special ids, and outputs begin after eos.
+settings, see `nartk.processors`), in int8 folders ``quantized`` and ``layout``, and where the model was
+trained on tokens that ordinary text is to be split into, ``tokenization`` (``penn``: English sentences in
+the tokens of the Penn Treebank). Format 2 has no ``files``. Format 1 calls the architecture ``kind``, and has
+none of what format 2 added: it is text with fairseq's special ids, and outputs begin after eos.
 
 Loading compares the hash of each file that it reads as a whole. The card, and the weights of int8 folders,
 which are mapped, are compared where that is asked for, as ``nartk-verify`` and ``--check`` do.
@@ -27,7 +28,7 @@ import os
 import struct
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
@@ -40,7 +41,7 @@ from nartk.architectures.transformer import SOURCE_WORDS, TARGET_WORDS
 from nartk.errors import CheckpointError, ModelNotFoundError, SourceMismatchError, UsageError
 from nartk.files import read_file, sha256, writing, writing_folder
 from nartk.processors import SIDES, InputProcessor, OutputProcessor, load_processor
-from nartk.processors.text import SentencePieceTokenizer, TextInput, Tokenizer
+from nartk.processors.text import AsGiven, SentencePieceTokenizer, TextInput, Tokenizer, load_tokenization
 from nartk.quantized import INT8, LAYOUT, stored_shapes, stored_types
 from nartk.vocab import FAIRSEQ, SpecialIds, Vocab
 
@@ -281,7 +282,8 @@ class Checkpoint:
         architecture: Its name, such as ``transformer``.
         settings: The architecture's configuration.
         tensors: Weights by name, fp32; of words only those that the dictionaries have.
-        input, output: What reads lines as sources, and writes outputs as lines.
+        input, output: What reads sentences as sources, and writes outputs as sentences.
+        tokenization: What makes sentences of lines.
         start_token: What outputs begin after.
         fingerprint: 12 hexadecimal digits of all files, dictionaries and tokenizers included.
         quantized: The type of its matrices, ``int8``; None: all are stored as floating point.
@@ -298,6 +300,7 @@ class Checkpoint:
     fingerprint: str
     quantized: str | None = None
     checked: bool = False
+    tokenization: AsGiven = field(default_factory=AsGiven)
 
     @property
     def target_vocab(self) -> Vocab:
@@ -329,6 +332,7 @@ def save_checkpoint(
     tokenizer: Path | None = None,
     target_tokenizer: Path | None = None,
     card: str,
+    tokenization: str | None = None,
     start_token: int | None = None,
     input: Mapping[str, Any] | None = None,
     others: Mapping[str, Path] | None = None,
@@ -340,6 +344,7 @@ def save_checkpoint(
     Args:
         source_vocab: None where the model reads no text.
         tokenizer, target_tokenizer: Models of sentencepiece; the second None: as the first.
+        tokenization: Of sentences, ``penn``; None: lines are sentences as the model reads them.
         start_token: What outputs begin after; None: eos.
         input: Name and settings of an input processor other than ``text``.
         others: The files of such a processor, by the names that they are to have.
@@ -361,10 +366,13 @@ def save_checkpoint(
         else:
             seen[key] = name
             stored[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+    config = {"architecture": architecture, "model": dict(settings), "aliases": aliases}
+    if tokenization is not None:
+        config["tokenization"] = tokenization
     save_files(
         folder,
         weights=[save(stored, metadata={"format": "pt"})],
-        config={"architecture": architecture, "model": dict(settings), "aliases": aliases},
+        config=config,
         source_vocab=source_vocab,
         target_vocab=target_vocab,
         tokenizer=tokenizer,
@@ -530,6 +538,9 @@ def load_checkpoint(folder: Path, *, check: bool = False) -> Checkpoint:
         input = TextInput(output)
     else:
         input = load_processor("input", folder, config["input"], specials)
+    tokenization = load_tokenization(config.get("tokenization"), output, str(folder / CONFIG))
+    if tokenization.name and input.vocab is None:
+        raise CheckpointError("a 'tokenization' of what is no text", where=str(folder / CONFIG))
     source, target = input.vocab, output.vocab
     start_token = config.get("start_token")
     if type(start_token) is not int or not 0 <= start_token < len(target):
@@ -558,6 +569,7 @@ def load_checkpoint(folder: Path, *, check: bool = False) -> Checkpoint:
         fingerprint=fingerprint.hexdigest()[:12],
         quantized=quantized,
         checked=check,
+        tokenization=tokenization,
     )
 
 

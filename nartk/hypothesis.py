@@ -129,6 +129,7 @@ class Result:
         branches: Accepted tokens that were not the first of those drafted at their position.
         left_mid_batch: Whether other rows of the batch went on after it.
         phases: What the run has taken since the result before this one: they add up to the run's time.
+        sentences: How many were decoded: of ordinary text a line's own.
     """
 
     index: int
@@ -142,6 +143,7 @@ class Result:
     branches: int = 0
     left_mid_batch: bool = field(default=False, compare=False)
     phases: PhaseSeconds = field(default=PhaseSeconds(), compare=False)
+    sentences: int = 1
 
 
 COUNTS = ("passes", "drafted", "accepted", "drafter_passes", "branches")  # of a Result, which add up
@@ -162,7 +164,7 @@ class DecodeStats:
         seconds: Wall time, model loading excluded.
         tokens: Output tokens with eos, of the best hypotheses.
         passes: Verifier passes, summed over sentences.
-        latencies: Seconds of each sentence, from its entry into the batch to its end.
+        latencies: Seconds of each line, from its first sentence's entry into the batch to its last one's end.
         drafter_passes: Passes of drafting models, summed over sentences.
         branches: Accepted tokens that were not the first of those drafted at their position.
         left_mid_batch: Sentences that ended while others of their batch went on.

@@ -36,7 +36,9 @@ from nartk.errors import (
     requiring_torch,
 )
 from nartk.hypothesis import WINDOW, DecodeStats, Hypothesis, Request, Result, added
+from nartk.lines import APART, Line
 from nartk.passes import Source
+from nartk.processors.text import AsGiven
 from nartk.registry import (
     make_strategy,
     options_of,
@@ -93,6 +95,8 @@ class Model:
         device: ``cpu``, ``cuda`` or ``cuda:1``.
         dtype: Of its computation: fp32, bf16, fp16 or int8.
         replicas: Engines that decode at the same time.
+        pretokenized: Whether lines are sentences as the model reads them, tokenised where it was trained on
+            tokens, and outputs are left as it writes them; may be set.
     """
 
     def __init__(
@@ -110,6 +114,7 @@ class Model:
         self.device = device
         self.dtype = dtype
         self.replicas = replicas
+        self.pretokenized = False
         self._engine = engine
         self._others: dict[tuple[str, str, str], Model] = {}  # the one used last is the last
 
@@ -158,6 +163,11 @@ class Model:
         import torch
 
         return torch.get_num_threads()
+
+    @property
+    def tokenization(self) -> AsGiven:
+        """What makes sentences as the model reads them of lines, and of its outputs lines."""
+        return AsGiven() if self.pretokenized else self.checkpoint.tokenization
 
     @property
     def max_source_len(self) -> int:
@@ -248,13 +258,15 @@ class Model:
     def signature(self, strategy: Any) -> str:
         """What reproduces a result of this model with a strategy."""
         model = f"{self.checkpoint.fingerprint}|{self.scorer_for(strategy).numerics}"
+        if self.tokenization.name:
+            model += f"|text:{self.tokenization.name}"
         return signature(strategy, exact=self.is_exact, dtype=self.dtype, model=model, version=__version__)
 
     def encode(self, line: str, *, truncate: bool = False) -> Source:
-        """The source of a line; `truncate` cuts what is too long instead of refusing it.
+        """The source of a sentence as the model reads it; `truncate` cuts one that is too long.
 
         Raises:
-            InputTooLongError: The line has more tokens than the model has positions.
+            InputTooLongError: The sentence has more tokens than the model has positions.
         """
         return self.checkpoint.input.read(line, longest=self.config.max_source_len, truncate=truncate)
 
@@ -268,7 +280,7 @@ class Model:
         drafts: Sequence[str] = (),
         truncate: bool = False,
     ) -> Request:
-        """What a decoder is asked for a line; raises as `encode` does."""
+        """What a decoder is asked for a sentence as the model reads it; raises as `encode` does."""
         source = self.encode(line, truncate=truncate)
         longest = min(strategy.limit(len(source)), self.config.max_target_len)
         write = self.checkpoint.output.encode
@@ -295,7 +307,8 @@ class Model:
         A line that cannot be decoded gives an empty hypothesis with its `error`, and a warning.
 
         Args:
-            lines: Any text, one sentence each; an empty line gives an empty hypothesis.
+            lines: Ordinary text for models that know how to tokenise it; else, and with `pretokenized`, one
+                sentence each. An empty line gives an empty hypothesis.
             strategy: A name of `nartk.strategies()`.
             batch_size: Most sentences at a time.
             max_tokens: Most source tokens at a time, padding included.
@@ -428,7 +441,10 @@ class Model:
         trace: bool = False,
         first: int = 0,
     ) -> Iterator[tuple[int, Result | NartkError]]:
-        """Yields (line index, result or error) as sentences finish, hypotheses with their text.
+        """Yields (line index, result or error) as lines finish, hypotheses with their text.
+
+        Ordinary text is decoded sentence by sentence (`nartk.lines.Line` joins them), a line with a prefix or
+        drafts as one sentence. Where one sentence of a line fails, the line does.
 
         `in_order` puts them in the order of the lines. Where memory runs out, the batch is halved and the
         unfinished sentences start again.
@@ -483,27 +499,44 @@ class Model:
         **settings: Any,
     ) -> Iterator[tuple[int, Result | NartkError]]:
         """What `stream` yields of lines, each with its prefix and drafts."""
+        text = self.tokenization
+        waiting: dict[int, Line] = {}
         requests: dict[int, Request] = {}
         for index, (line, prefix, drafts) in enumerate(lines):
             if not line.strip():
                 yield index, Result(index, (Hypothesis(tokens=(), score=None),))
                 continue
+            made: list[Request] = []
+            count = 0
             try:
-                for text in (line, prefix, *drafts):
-                    require_text(text)
-                requests[index] = self.request(
-                    first + index, line, strategy, prefix=prefix, drafts=drafts, truncate=truncate
-                )
+                for given in (line, prefix, *drafts):
+                    require_text(given)
+                paragraph = text.paragraph(line, prefix=prefix, drafts=drafts)
+                count = len(paragraph.sentences)
+                asked: dict[str, Any] = {"prefix": text.tokens(prefix), "drafts": [*map(text.tokens, drafts)]}
+                for part, sentence in enumerate(paragraph.sentences):
+                    own = first + index + part * APART
+                    made.append(self.request(own, sentence.text, strategy, truncate=truncate, **asked))
             except (InputTooLongError, InputFileError, InputFormatError, InputEncodingError) as error:
+                if count > 1:
+                    error.message = f"sentence {len(made) + 1} of the line: {error.message}"
                 yield index, error
+                continue
+            if not made:
+                yield index, Result(index, (Hypothesis(tokens=(), score=None, text=line),))
+                continue
+            waiting[index] = Line(index, paragraph, self.checkpoint.output)
+            requests |= {request.index: request for request in made}
         while requests:
             try:
                 for result in self._results(
                     strategy, list(requests.values()), batch_size=batch_size, **settings
                 ):
-                    index = result.index - first
-                    del requests[index]
-                    yield index, self._with_text(replace(result, index=index))
+                    del requests[result.index]
+                    part, index = divmod(result.index, APART)
+                    joined = waiting[index - first].add(part, result)
+                    if joined is not None:
+                        yield joined.index, joined
             except (MemoryError, RuntimeError) as error:
                 if not _out_of_memory(error):
                     raise
@@ -519,15 +552,6 @@ class Model:
         if self.replicas == 1:
             return strategy.run(scorer, requests, **settings)
         return run_replicas(strategy, scorer, requests, count=self.replicas, **settings)
-
-    def _with_text(self, result: Result) -> Result:
-        output = self.checkpoint.output
-        words = self.checkpoint.target_vocab.to_words
-        found = (
-            replace(each, text=output.decode(each.tokens), pieces=tuple(words(each.tokens)))
-            for each in result.hypotheses
-        )
-        return replace(result, hypotheses=tuple(found))
 
 
 def in_order(outcomes: Iterable[tuple[int, T]]) -> Iterator[T]:
@@ -578,7 +602,7 @@ def summarize(results: Sequence[Result], seconds: float) -> DecodeStats:
     counts, phases = added(decoded)
     return DecodeStats(
         seconds=seconds,
-        sentences=len(decoded),
+        sentences=sum(result.sentences for result in decoded),
         tokens=sum(len(result.hypotheses[0].tokens) for result in decoded),
         left_mid_batch=sum(result.left_mid_batch for result in decoded),
         latencies=tuple(result.seconds for result in decoded),
@@ -595,6 +619,7 @@ def load(
     threads: int | None = None,
     replicas: int = 1,
     check: bool = False,
+    pretokenized: bool = False,
 ) -> Model:
     """Loads a model.
 
@@ -608,6 +633,7 @@ def load(
         replicas: Engines of one thread each that share the weights and decode at the same time, for
             throughput; each has batches of its own.
         check: Whether all files are compared with their hashes, the mapped ones of int8 folders too.
+        pretokenized: Whether text is tokenised already, a sentence a line, and is to stay so.
 
     Raises:
         ModelNotFoundError: There is no such model.
@@ -626,7 +652,9 @@ def load(
             fix="leave one of them out",
         )
     checkpoint = load_checkpoint(model_folder(name), check=check)
-    return _serve(checkpoint, _device(device), dtype, threads=threads, replicas=replicas)
+    model = _serve(checkpoint, _device(device), dtype, threads=threads, replicas=replicas)
+    model.pretokenized = pretokenized
+    return model
 
 
 def _serve(

@@ -295,8 +295,9 @@ def start(fresh: Path, rounds: int, output: Path) -> None:
         for dtype, quantization in (("fp32", None), ("int8", "int8")):
             peer = Path(folder) / dtype
             to_ctranslate2(load_network(checkpoint), checkpoint.target_vocab, peer, quantization=quantization)
-            commands[f"nartk-decode, nothing else installed | {dtype}"] = [decode, "--dtype", dtype]
-            commands[f"nartk-decode | {dtype}"] = [here, "-c", DECODE, "--dtype", dtype]
+            flags = ["--pretokenized", "--dtype", dtype]
+            commands[f"nartk-decode, nothing else installed | {dtype}"] = [decode, *flags]
+            commands[f"nartk-decode | {dtype}"] = [here, "-c", DECODE, *flags]
             commands[f"CTranslate2 | {dtype}"] = [here, "-c", TRANSLATE, pieces, str(peer)]
         alone = ("import numpy, sentencepiece", "import numpy", "pass")
         commands |= {f"python -c '{code}' | -": [small, "-c", code] for code in alone}
@@ -312,9 +313,10 @@ def start(fresh: Path, rounds: int, output: Path) -> None:
     measured = {"command": ["recipes/speed.sh", "start"], "environment": environment("cpu"), "rounds": found}
     output.with_suffix(".json").write_text(json.dumps(measured, indent=2) + "\n")
     note = [
-        f"Whole processes such as `printf {LINE!r} | nartk-decode`: medians of {rounds} interleaved rounds",
-        "(lowest-highest) after one to warm up; MiB: peak memory. In the first lines, and with Python alone,",
-        "nartk and what it needs are all that is installed; elsewhere torch is installed, but blocked.",
+        f"Whole processes such as `printf {LINE!r} | nartk-decode --pretokenized`: medians of {rounds}",
+        "interleaved rounds (lowest-highest) after one to warm up; MiB: peak memory. In the first lines, and",
+        "with Python alone, nartk and what it needs are all that is installed; elsewhere torch is installed,",
+        "but blocked.",
     ]
     columns = ["process", "type", "wall ms", "CPU ms", "MiB"]
     shown = page("To start, decode one line and end", [measured], [table(columns, starts(found)), note])

@@ -82,8 +82,8 @@ publish() { cp "$1" "$results/$2/results/"; }
 
 engines() {
   # shellcheck disable=SC2046
-  measure bench.engine gec-en jfleg/dev.src $(limit 100) --threads 1,2 --batch-size 1,8,32 --dtype fp32,int8 \
-    --strategies greedy,iad,greedy:replicas=2,iad:replicas=2 "${rounds[@]}" \
+  measure bench.engine gec-en jfleg/dev.src --pretokenized $(limit 100) --threads 1,2 --batch-size 1,8,32 \
+    --dtype fp32,int8 --strategies greedy,iad,greedy:replicas=2,iad:replicas=2 "${rounds[@]}" \
     --peers hf,ctranslate2,ctranslate2:replicas=2,fairseq "${peers[@]}"
   publish bench.engine.md gec
 }
@@ -93,8 +93,8 @@ free() {
   for name in iad ngram recycling union; do each+=,$name,$name:adaptive=0; done
   for name in 2 4 8 16; do each+=,iad:adaptive=0:max_draft=$name; done
   # shellcheck disable=SC2046
-  measure bench.free gec-en jfleg/dev.src $(limit 60) --threads 1 --batch-size 1,8,32 --dtype fp32,int8 --together \
-    --strategies "greedy$each" "${rounds[@]}"
+  measure bench.free gec-en jfleg/dev.src --pretokenized $(limit 60) --threads 1 --batch-size 1,8,32 \
+    --dtype fp32,int8 --together --strategies "greedy$each" "${rounds[@]}"
   publish bench.free.md gec
 }
 
@@ -169,14 +169,15 @@ costs() {
   local each=(--threads 1 --dtype fp32,int8 --strategies greedy,iad --together)
   [ -z "$quick" ] || lengths=(10 20) long=(10 20) sizes=1,2
   # shellcheck disable=SC2046
-  measure costs.batch gec-en jfleg/dev.src $(limit 256) "${each[@]}" --batch-size $sizes --rounds 3
+  measure costs.batch gec-en jfleg/dev.src --pretokenized $(limit 256) "${each[@]}" --batch-size $sizes --rounds 3
   # shellcheck disable=SC2046
-  measure costs.share gec-en jfleg/dev.src $(limit 256) "${each[@]}" --batch-size 1,32,256 --dtype int8 --costs \
-    "${rounds[@]}"
+  measure costs.share gec-en jfleg/dev.src --pretokenized $(limit 256) "${each[@]}" --batch-size 1,32,256 \
+    --dtype int8 --costs "${rounds[@]}"
   for length in "${lengths[@]}"; do
     python "$here/speed.py" lines jfleg/dev.src --length "$length" --output "text.$length"
     # shellcheck disable=SC2046
-    measure "costs.text.$length" gec-en "text.$length" $(limit 8) "${each[@]}" --batch-size 1 "${rounds[@]}"
+    measure "costs.text.$length" gec-en "text.$length" --pretokenized $(limit 8) "${each[@]}" --batch-size 1 \
+      "${rounds[@]}"
   done
   for length in "${long[@]}"; do
     # shellcheck disable=SC2046

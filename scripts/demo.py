@@ -27,7 +27,7 @@ def main() -> int:
     sample = Path(__file__).resolve().parent.parent / "recipes" / "gec" / "sample.txt"
     lines = sample.read_text(encoding="utf-8").splitlines()
     print("loading the shipped model gec-en", file=sys.stderr)
-    model = nartk.load("gec-en")
+    model = nartk.load("gec-en", pretokenized=True)
     for strategy in ("greedy", "iad"):
         model.decode(lines[:4], strategy=strategy)  # warm-up
 

@@ -170,7 +170,7 @@ def test_what_no_output_can_keep_to_is_refused(flags: dict[str, Any], message: s
 
 @pytest.fixture(scope="module")
 def shipped() -> Model:
-    return load()
+    return load(pretokenized=True)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_the_drafter_drafts_and_the_output_is_greedy_searchs(
     options: dict[str, int], batch_size: int
 ) -> None:
     import_module("same_position")
-    model = nartk.load("gec-en")
+    model = nartk.load("gec-en", pretokenized=True)
     assert strategies()["same-position"].guarantee is Guarantee.IDENTICAL
     wanted = model.run(SENTENCES, "greedy", batch_size=batch_size)
     found = model.run(SENTENCES, "same-position", options, batch_size=batch_size)
@@ -75,7 +75,7 @@ def test_the_drafter_drafts_and_the_output_is_greedy_searchs(
 
 def test_the_drafter_is_one_of_those_that_union_takes() -> None:
     import_module("same_position")
-    model = nartk.load("gec-en")
+    model = nartk.load("gec-en", pretokenized=True)
     options = {"drafters": "same-position,ngram", "adaptive": False}
     union = model.run(SENTENCES, "union", options)
     assert [each[0].tokens for each in union.hypotheses] == [

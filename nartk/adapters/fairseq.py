@@ -271,6 +271,7 @@ def convert(
     target_dict: Path | None = None,
     tokenizer: Path | None = None,
     target_tokenizer: Path | None = None,
+    tokenization: str | None = None,
     card: str | None = None,
     dtype: str = "fp32",
 ) -> TransformerConfig:
@@ -281,6 +282,7 @@ def convert(
         target_dict: The same for the target; by default `source_dict` where that is given.
         tokenizer: sentencepiece model; without it words are what stands between spaces.
         target_tokenizer: The target's, where it differs.
+        tokenization: Of the sentences that it was trained on, ``penn``; None: decoding is not to know it.
         card: Text of ``card.md``; by default what the checkpoint says about itself.
         dtype: Type of the stored weights: fp32, bf16 or fp16.
 
@@ -312,6 +314,7 @@ def convert(
         target_vocab=target,
         tokenizer=tokenizer,
         target_tokenizer=target_tokenizer,
+        tokenization=tokenization,
         card=_card(checkpoint, config, dtype) if card is None else card,
     )
     return config

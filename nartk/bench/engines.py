@@ -127,6 +127,7 @@ class NartkEngine:
             threads=setup.threads if spec.replicas == 1 else None,
             replicas=spec.replicas,
         )
+        self.model.pretokenized = True  # a job's lines are sentences as the model reads them
         self.strategy = self.model.strategy(spec.name, spec.options)
         self.signature = self.model.signature(self.strategy)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -23,6 +23,7 @@ class Quality:
         rows: The references of the sentences that are decoded, by their places among all, from 0.
         total: How many references there are.
         path: A file to write outputs to.
+        join: Makes the lines that have references of what is decoded.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Quality:
     rows: Sequence[int]
     total: int
     path: Path
+    join: Callable[[Sequence[str]], Sequence[str]] = list
     # Most engines say the same: what they say is scored once.
     _results: dict[tuple[str, ...], MetricResult] = field(default_factory=dict, repr=False)
     _differences: dict[tuple[tuple[str, ...], ...], PairedDifference] = field(
@@ -46,7 +48,7 @@ class Quality:
         if key not in self._results:
             # A line each, also for what is not decoded, which then has no weight.
             lines = [""] * self.total
-            for row, text in zip(self.rows, texts, strict=True):
+            for row, text in zip(self.rows, self.join(texts), strict=True):
                 lines[row] = text.replace("\n", " ")
             self.path.write_bytes("".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))
             self._results[key] = _of_rows(self.score(str(self.path))[0], self.rows)

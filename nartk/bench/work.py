@@ -28,6 +28,7 @@ class Job:
     """Sentences to decode.
 
     Attributes:
+        lines: The sentences as the model reads them.
         limits: Longest output of each, tokens with eos.
         forced: The output that each gets whatever the model says, eos included; None: the model decides.
         drafts: What each one's output may be, for strategies that read drafts; None: nothing is given.

@@ -18,6 +18,7 @@ from nartk.files import STDIN, reading, shown
 from nartk.registry import reads_drafts, require_drafts_reader
 
 if TYPE_CHECKING:
+    from nartk.checkpoint import Checkpoint
     from nartk.pipeline import Model
 
 
@@ -45,8 +46,19 @@ def add_input(parser: Parser) -> None:
     parser.add_argument("--truncate", action="store_true", help="cut sentences too long for the model")
 
 
+def add_pretokenized(parser: Parser) -> None:
+    """Adds the flag of text that is tokenised already."""
+    parser.add_argument(
+        "--pretokenized",
+        action="store_true",
+        help="a line is one sentence as the model reads it, with spaces between its tokens, and outputs are "
+        "left so, as with models that know no tokenization; M2 is always read so",
+    )
+
+
 def add_model(parser: Parser) -> None:
-    """Adds the flags of how a model computes, but for its type."""
+    """Adds the flags of how a model reads and computes, but for its type."""
+    add_pretokenized(parser)
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: %(default)s)")
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's choice)")
     parser.add_argument(
@@ -146,8 +158,15 @@ def split_inputs(inputs: Sequence[str], prog: str, *, optional: bool = False) ->
     return model, files
 
 
-def load_model(name: str, args: argparse.Namespace, dtype: str | None, *, replicas: int = 1) -> Model:
-    """Loads a model as `add_model`'s flags say; raises as `nartk.load` does."""
+def load_model(
+    name: str, args: argparse.Namespace, dtype: str | None, *, files: Sequence[str] = (), replicas: int = 1
+) -> Model:
+    """Loads a model as `add_model`'s flags say, for these files.
+
+    Raises:
+        UsageError: Some of the files are tokenised and others not.
+        NartkError: As `nartk.load`.
+    """
     from nartk.pipeline import load
 
     if not engine.available() and os.environ.get(engine.LEFT_OUT) != "1" and not args.quiet:
@@ -155,9 +174,22 @@ def load_model(name: str, args: argparse.Namespace, dtype: str | None, *, replic
     model = load(
         name, device=args.device, dtype=dtype, threads=args.threads, replicas=replicas, check=args.check
     )
+    model.pretokenized = are_tokenized(model.checkpoint, args, files)
     if args.exact:
         require_exact(model, "--exact")
     return model
+
+
+def are_tokenized(checkpoint: Checkpoint, args: argparse.Namespace, files: Sequence[str]) -> bool:
+    """Whether all sentences of the files are tokenised; raises UsageError where only some are."""
+    form = getattr(args, "format", None)
+    forms = {format_of(name) if form is None else form for name in files or [STDIN]}
+    if checkpoint.tokenization.name and not args.pretokenized and "m2" in forms and len(forms) > 1:
+        raise UsageError(
+            "files in M2, which are tokenised, beside others",
+            fix="give them apart, or --pretokenized if all are",
+        )
+    return args.pretokenized or forms == {"m2"}
 
 
 def require_exact(model: Model, flag: str) -> None:

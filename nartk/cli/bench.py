@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -19,6 +19,8 @@ from nartk.cli._common import Parser, command, require_least
 from nartk.cli._input import (
     add_drafts,
     add_input,
+    add_pretokenized,
+    are_tokenized,
     read_sentences,
     split_inputs,
 )
@@ -26,18 +28,22 @@ from nartk.cli._output import add_json, json_writer, tell
 from nartk.errors import EXIT_FAILED, EXIT_OK, InputFileError, UsageError
 from nartk.files import STDIN, writing
 from nartk.pipeline import TYPES, model_folder
+from nartk.processors.text import AsGiven
 from nartk.registry import METRICS, make_strategy, options_of, reads_drafts, strategy_class
 
 if TYPE_CHECKING:
     from nartk.bench.engines import Spec
     from nartk.bench.quality import Quality
     from nartk.bench.runner import Cell
+    from nartk.bench.work import Job
+    from nartk.data.paragraphs import Paragraph
     from nartk.data.readers import Record
 
 DESCRIPTION = """Decodes the same sentences with several engines, compares their speed and their outputs, and
 prints a table in Markdown. Each engine has a process of its own (with --together all strategies have one),
 one is active at a time, and rounds are interleaved, so that ratios hold on a busy machine. Greedy search
-always runs; it is what the others are compared with.
+always runs; it is what the others are compared with. Of ordinary text all decode the same sentences, as the
+model reads them; quality is that of whole lines.
 
 An engine is NAME or NAME:OPTION=VALUE:... The options of a strategy are those of nartk-decode, model=NAME to
 decode with another model (with --random, of an architecture: model=ctc), and replicas=N for so many engines
@@ -84,6 +90,7 @@ def _parser() -> Parser:
         help="another model, for the strategies that draft with one of its architecture; may be given again",
     )
     add_drafts(parser)
+    add_pretokenized(parser)
     parser.add_argument("--peers", metavar="LIST", default="", help="other libraries, with commas; all")
     parser.add_argument(
         "--peer",
@@ -383,43 +390,60 @@ def _file_cells(
     checkpoint = load_checkpoint(model_folder(model))
     longest = checkpoint.settings["max_source_len"]
     limit = make_strategy(GREEDY, {"max_len": args.max_len}).limit
+    text = AsGiven() if are_tokenized(checkpoint, args, files) else checkpoint.tokenization
     rows: list[int] = []
+    paragraphs: list[Paragraph] = []
     limits: list[int] = []
+    drafts: list[tuple[str, ...]] = []
+    prefixes: list[str] = []
     left_out = 0
     for row, record in enumerate(records):
         if len(rows) == args.limit:
             break
-        length = len(checkpoint.text.tokenizer.encode(record.text)) + 1 if record.error is None else 0
+        paragraph = text.paragraph(record.text, prefix=record.prefix, drafts=record.drafts)
+        encoded = (checkpoint.text.tokenizer.encode(sentence.text) for sentence in paragraph.sentences)
+        lengths = [len(each) + 1 for each in encoded] if record.error is None else []
         if args.truncate:
-            length = min(length, longest)
-        if not 1 < length <= longest:
+            lengths = [min(length, longest) for length in lengths]
+        if not lengths or not all(1 < length <= longest for length in lengths):
             left_out += 1
             continue
         rows.append(row)
-        limits.append(min(limit(length), checkpoint.settings["max_target_len"]))
+        paragraphs.append(paragraph)
+        limits += [min(limit(length), checkpoint.settings["max_target_len"]) for length in lengths]
+        drafts += [tuple(map(text.tokens, filter(None, record.drafts)))] * len(lengths)
+        prefixes += [text.tokens(record.prefix)] * len(lengths)
     if left_out:
         reasons = "blank or unreadable" if args.truncate else "blank, unreadable or too long"
         tell(args, f"{left_out} lines left out: {reasons}")
     if not rows:
         raise InputFileError("no sentence to decode", fix="give a file with at least one")
-    drafts = tuple(tuple(filter(None, records[row].drafts)) for row in rows)
-    prefixes = tuple(records[row].prefix for row in rows)
     job = Job(
-        lines=tuple(records[row].text for row in rows),
+        lines=tuple(sentence.text for paragraph in paragraphs for sentence in paragraph.sentences),
         limits=tuple(limits),
-        drafts=drafts if any(drafts) else None,
-        prefixes=prefixes if any(prefixes) else None,
+        drafts=tuple(drafts) if any(drafts) else None,
+        prefixes=tuple(prefixes) if any(prefixes) else None,
         truncate=args.truncate,
     )
+
+    def join(outputs: Sequence[str]) -> list[str]:
+        rest = iter(outputs)
+        return [paragraph.join([next(rest) for _ in paragraph.sentences]) for paragraph in paragraphs]
+
     return (
         model,
         [Cell(job, size, None) for size in args.batch_sizes],
-        _qualities(args, records, rows, folder),
+        _qualities(args, records, rows, job, join, folder),
     )
 
 
 def _qualities(
-    args: argparse.Namespace, records: Sequence[Record], rows: Sequence[int], folder: Path
+    args: argparse.Namespace,
+    records: Sequence[Record],
+    rows: Sequence[int],
+    job: Job,
+    join: Callable[[Sequence[str]], Sequence[str]],
+    folder: Path,
 ) -> list[Quality]:
     """What scores the outputs of the records `rows`; references that do not fit are refused."""
     if not args.metric:
@@ -432,8 +456,8 @@ def _qualities(
     found = []
     for metric in dict.fromkeys(args.metric):
         scorer = score.scorer_of(metric, references=args.ref, source=str(source))
-        quality = Quality(metric, scorer, rows, len(records), folder / "output")
-        quality.of([texts[row] for row in rows])
+        quality = Quality(metric, scorer, rows, len(records), folder / "output", join)
+        quality.of(job.lines)
         found.append(quality)
     return found
 

@@ -14,11 +14,13 @@ from nartk.cli._common import Parser, command
 from nartk.cli._output import add_output, tell
 from nartk.errors import InputFileError, UsageError
 from nartk.files import read_file
+from nartk.processors.text import TOKENIZATIONS
 
 EXAMPLES = """\
   nartk-convert checkpoints/checkpoint_best.pt --output model --spm spm.model
   nartk-convert wmt.pt --output model --source-dict dict.en.txt --target-dict dict.de.txt
   nartk-convert averaged.pt --output model --dict dict.txt --spm spm.model --dtype fp16 --card card.md
+  nartk-convert averaged.pt --output model --spm spm.model --tokenization penn      ordinary text in and out
   nartk-convert gec-en --quantize int8 --output gec-en-int8     for the engine, a quarter of fp32's size
 """
 
@@ -42,6 +44,12 @@ def main(argv: Sequence[str]) -> int:
     add_output(parser, "DIR", "the model folder to write", type=Path, required=True)
     parser.add_argument("--spm", type=Path, help="sentencepiece model; without it words stand between spaces")
     parser.add_argument("--target-spm", type=Path, help="the target's sentencepiece model, if another")
+    parser.add_argument(
+        "--tokenization",
+        choices=(*TOKENIZATIONS,),
+        help="of the English sentences that the model was trained on, penn as in the Penn Treebank: "
+        "nartk-decode then splits ordinary text into sentences and tokens, and writes ordinary text",
+    )
     parser.add_argument(
         "--dict",
         "--source-dict",
@@ -74,7 +82,7 @@ def main(argv: Sequence[str]) -> int:
             _convert(args, Path(folder))
             _quantize(Path(folder), args)
         return 0
-    for flag in ("spm", "target_spm", "dict", "target_dict", "card"):
+    for flag in ("spm", "target_spm", "tokenization", "dict", "target_dict", "card"):
         if getattr(args, flag) is not None:
             raise UsageError(
                 f"--{flag.replace('_', '-')} for {str(args.checkpoint)!r}, which is no checkpoint of fairseq",
@@ -113,6 +121,7 @@ def _convert(args: argparse.Namespace, output: Path) -> str:
         target_dict=args.target_dict,
         tokenizer=args.spm,
         target_tokenizer=args.target_spm,
+        tokenization=args.tokenization,
         card=card,
         dtype=args.dtype,
     )

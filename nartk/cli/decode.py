@@ -38,15 +38,27 @@ if TYPE_CHECKING:
     from nartk.data.readers import Record
     from nartk.pipeline import Model
 
-DESCRIPTION = """Decodes sentences from files or stdin and prints one line for each, in their order.
-A line that cannot be decoded gives an empty line, an error on stderr, and exit code 3 at the end."""
-EXAMPLES = """  echo 'She go to school yesterday .' | nartk-decode
+DESCRIPTION = """Decodes lines from files or stdin and prints one line for each, in their order.
+A line that cannot be decoded gives an empty line, an error on stderr, and exit code 3 at the end.
+
+Of models that know how their text was tokenised, such as gec-en, lines are ordinary text, of any number of
+sentences, which are decoded on their own. What the model leaves alone is written as it was read: quotation
+marks, white space, numbers, URLs, words that it cannot read, sentences that are not English. With
+--pretokenized a line is one sentence of tokens with spaces between.
+
+Of a line of several sentences, tokens, log-probabilities and traces follow each other, scores and counts are
+sums, and the i-th output has each sentence's i-th. A sentence that is too long is cut by --truncate; without
+it the whole line fails. A line with a prefix or with drafts counts as one sentence. What is drawn for a line
+does not depend on others."""
+EXAMPLES = """  echo 'She go to school yesterday.' | nartk-decode
   nartk-decode in.txt --output out.txt --stats stats.json
   nartk-decode MODEL in.tsv --column 2 --strategy greedy --max-len 100
   nartk-decode MODEL in.jsonl --output-format jsonl     with scores and tokens
+  nartk-decode gec-en dev.src --pretokenized            JFLEG's text: She go to school yesterday .
   nartk-decode MODEL in.txt --trace trace.jsonl         where every token came from
   nartk-decode MODEL in.txt --strategy verify --drafts drafts.txt
       another system's outputs, put right where the model says otherwise"""
+_IN_COLUMNS = str.maketrans("\n\t", "  ")
 WARM_UP = ("Warm up .", "The first sentences take longer .")
 
 
@@ -105,7 +117,7 @@ def main(argv: Sequence[str]) -> int:
             None if path is None else outputs.enter_context(line_writer(path))
             for path in (args.trace, args.stats)
         )
-        model = load_model(name, args, args.dtype, replicas=args.replicas)
+        model = load_model(name, args, args.dtype, files=files, replicas=args.replicas)
         if args.assert_lossless:
             require_exact(model, "--assert-lossless")
         strategy = model.strategy(args.strategy, options, tell=partial(tell, args))
@@ -203,11 +215,13 @@ class _Job:
             found = {"source": record.text, "hypotheses": [self._describe(each) for each in hypotheses]}
             self.write(_to_json(name | (found if hypotheses else failure)))
         elif self.nbest == 1:
-            self.write(hypotheses[0].text if hypotheses else "")
+            self.write(
+                hypotheses[0].text.replace("\n", " ") if hypotheses else ""
+            )  # of JSON it may have some
         else:
             scores = ["" if each.score is None else f"{each.score:.6f}" for each in hypotheses]
             pairs = zip(scores, hypotheses, strict=True)
-            columns = [f"{self.lines}\t{score}\t{each.text}" for score, each in pairs]
+            columns = [f"{self.lines}\t{score}\t{each.text.translate(_IN_COLUMNS)}" for score, each in pairs]
             self.write("\n".join(columns) if columns else f"{self.lines}\t\t")
         if self.write_trace is not None:
             traced = failure if isinstance(outcome, NartkError) else self._describe_trace(record, outcome)
@@ -229,8 +243,12 @@ class _Job:
         checkpoint = self.model.checkpoint
         source: list[str] = []  # of what is no text
         if checkpoint.input.vocab is not None:
-            ids = texts_of([self.model.encode(record.text, truncate=self.args.truncate)])[0]
-            source = checkpoint.input.vocab.to_words(ids)
+            paragraph = self.model.tokenization.paragraph(
+                record.text, prefix=record.prefix, drafts=record.drafts
+            )
+            for sentence in paragraph.sentences:
+                ids = texts_of([self.model.encode(sentence.text, truncate=self.args.truncate)])[0]
+                source += checkpoint.input.vocab.to_words(ids)
         return describe(
             result,
             nbest=self.nbest,

@@ -291,6 +291,7 @@ class _Job:
         """Chooses, filters and writes the corpus and its report."""
         origins: Counter[str] = Counter()
         dropped = dict.fromkeys(REASONS, 0)
+        tokens = model.tokenization.tokens
         encode, write = model.checkpoint.text.tokenizer.encode, model.checkpoint.output.encode
         outputs = (found for payload in journal.records() for found in json.loads(payload))
         references: Iterator[Record | None] = iter([None] * self.lines)
@@ -302,7 +303,7 @@ class _Job:
                     dropped["failed"] += 1
                     continue
                 text, origin = self.choice(found, None if reference is None else reference.text)
-                reason = self.filters.reason(record.text, text, encode, write)
+                reason = self.filters.reason(tokens(record.text), tokens(text), encode, write)
                 if reason is not None:
                     dropped[reason] += 1
                     continue

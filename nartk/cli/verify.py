@@ -7,7 +7,7 @@ import itertools
 import random
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,7 +35,8 @@ DESCRIPTION = """Decodes with greedy search and with a strategy and compares the
 bit of their log-probabilities too. Exits with 0 if they are identical, with 1 if not. Of each sentence that
 differs it says where, and whether that is a tie (the two words' logits lie within twice the numerical noise,
 measured there and elsewhere) or a bug; of an approximate strategy, a deviation. Where torch computes, ties
-are listed and allowed. As much as there is is drafted, also where it does not pay, without --adaptive."""
+are listed and allowed. As much as there is is drafted, also where it does not pay, without --adaptive.
+Of ordinary text each sentence is compared, as the model reads and writes it."""
 EXAMPLES = """  nartk-verify in.txt                                     the shipped model
   nartk-verify MODEL in.m2 --strategy iad --dtype fp32,bf16,int8 --batch-size 1,8,32
   nartk-verify MODEL in.txt --batch-sweep --adversarial --fuzz 200
@@ -104,7 +105,10 @@ def main(argv: Sequence[str]) -> int:
     errors = [record.error for record in records if record.error is not None]
     passed = True
     for i, dtype in enumerate([None] if args.dtype is None else args.dtype.split(",")):
-        model = load_model(name, args, dtype)
+        model = load_model(name, args, dtype, files=files)
+        if i == 0:
+            cases = [*_sentences(model, cases)]
+        model.pretokenized = True
         strategy = model.strategy(args.strategy, options)
         if i == 0:
             cases += _generate(model, strategy, args, [case.text for case in cases])
@@ -120,6 +124,16 @@ def main(argv: Sequence[str]) -> int:
     if not passed:
         return EXIT_FAILED
     return EXIT_SOME_FAILED if errors else EXIT_OK
+
+
+def _sentences(model: Model, lines: Iterable[_Case]) -> Iterator[_Case]:
+    """The sentences of lines as the model reads them; a line with drafts is one."""
+    text = model.tokenization
+    for line in lines:
+        found = text.paragraph(line.text, drafts=line.drafts).sentences
+        for number, sentence in enumerate(found, start=1):
+            where = f"{line.where}, sentence {number}" if len(found) > 1 else line.where
+            yield _Case(where, sentence.text, tuple(map(text.tokens, line.drafts)))
 
 
 def _generate(model: Model, strategy: Any, args: argparse.Namespace, lines: Sequence[str]) -> list[_Case]:

@@ -71,6 +71,7 @@ def quantize(checkpoint: Checkpoint, folder: Path) -> tuple[int, int]:
     )
     card = checkpoint.folder / CARD
     text = read_file(card, most=MOST_CARD).decode("utf-8", "replace") if card.is_file() else ""
+    tokenization = {"tokenization": checkpoint.tokenization.name} if checkpoint.tokenization.name else {}
     source, target = map(_pieces, (checkpoint.text.tokenizer, checkpoint.output))
     save_files(
         folder,
@@ -81,6 +82,7 @@ def quantize(checkpoint: Checkpoint, folder: Path) -> tuple[int, int]:
             "layout": LAYOUT,
             "model": asdict(config),
             "aliases": {},
+            **tokenization,
         },
         source_vocab=checkpoint.source_vocab,
         target_vocab=checkpoint.target_vocab,

@@ -75,8 +75,8 @@ PYTHON
 distil() {
   local part
   for part in train valid; do
-    nartk-distill "$model" "$work/text/$part.src" --target-lang trg --strategy iad --adaptive --truncate \
-      --device "$device" --output "$work/distilled/$part"
+    nartk-distill "$model" "$work/text/$part.src" --target-lang trg --pretokenized --strategy iad --adaptive \
+      --truncate --device "$device" --output "$work/distilled/$part"
   done
 }
 
@@ -109,12 +109,13 @@ verify() {
   local way
   for way in "gad --drafter $work/drafter/model" "speculative --drafter $work/small/model" iad; do
     # shellcheck disable=SC2086
-    nartk-verify "$model" "$source" --strategy $way --dtype fp32,bf16 --batch-size 1,8,32 --device "$device" --quiet
+    nartk-verify "$model" "$source" --pretokenized --strategy $way --dtype fp32,bf16 --batch-size 1,8,32 \
+      --device "$device" --quiet
   done
 }
 
 bench() {
-  nartk-bench "$model" "$source" --device "$device" --batch-size 1,32 --rounds 3 --limit 100 --threads 1 --costs \
+  nartk-bench "$model" "$source" --pretokenized --device "$device" --batch-size 1,32 --rounds 3 --limit 100 --threads 1 --costs \
     --strategies "greedy,iad,gad:drafter=$work/drafter/model,speculative:drafter=$work/small/model" \
     --markdown "$work/bench.md" --quiet
 }

@@ -86,19 +86,19 @@ finish() {
 
 convert() {
   nartk-convert "$work/checkpoints/checkpoint_last.pt" --output "$work/model" --dict "$work/dict.txt" --spm "$work/spm.model" --dtype fp16 \
-    --card "$here/card.md"
+    --tokenization penn --card "$here/card.md"
 }
 
 decode() {
   local source=$work/valid.src
   [ -z "$jfleg" ] || source=$jfleg/dev.src
-  nartk-decode "$work/model" "$source" --strategy iad --device "$device" --stats "$work/stats.json" \
+  nartk-decode "$work/model" "$source" --pretokenized --strategy iad --device "$device" --stats "$work/stats.json" \
     --output "$work/out.txt"
   if [ -n "$quick" ]; then
     head -n 50 "$source" >"$work/some.src"
     source=$work/some.src
   fi
-  nartk-verify "$work/model" "$source" --strategy iad --device "$device"
+  nartk-verify "$work/model" "$source" --pretokenized --strategy iad --device "$device"
 }
 
 score() {
