@@ -57,7 +57,7 @@ class _Completion(argparse.Action):
                     commands += action.choices.values()
                 elif action.nargs != 0 and action.choices is None and action.type in (None, Path):
                     action.complete = shtab.FILE  # type: ignore[attr-defined]
-        print(shtab.complete(parser, shell=values))
+        print(shtab.complete(parser, shell=str(values)))
         parser.exit()
 
 
