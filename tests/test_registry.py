@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import types
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -154,12 +153,7 @@ def test_a_model_of_another_kind_is_refused_before_decoding(dog: type) -> None:
 
 def test_other_packages_register_through_their_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry.DECODERS, "classes", dict(registry.DECODERS.classes))
-    monkeypatch.setattr(registry.DECODERS, "is_own_loaded", False)
     monkeypatch.setattr(registry.DECODERS, "is_loaded", False)
-    for module in [name for name in sys.modules if name.startswith("nartk.decoders.")]:
-        monkeypatch.delitem(sys.modules, module)  # they register again
-    registry.DECODERS.classes.clear()
-    monkeypatch.setattr(registry.DRAFTERS, "classes", {})
 
     class Point:
         @staticmethod
