@@ -295,7 +295,7 @@ def start(fresh: Path, rounds: int, output: Path) -> None:
         for dtype, quantization in (("fp32", None), ("int8", "int8")):
             peer = Path(folder) / dtype
             to_ctranslate2(load_network(checkpoint), checkpoint.target_vocab, peer, quantization=quantization)
-            flags = ["--pretokenized", "--dtype", dtype]
+            flags = ["--dtype", dtype]
             commands[f"nartk-decode, nothing else installed | {dtype}"] = [decode, *flags]
             commands[f"nartk-decode | {dtype}"] = [here, "-c", DECODE, *flags]
             commands[f"CTranslate2 | {dtype}"] = [here, "-c", TRANSLATE, pieces, str(peer)]
@@ -313,7 +313,7 @@ def start(fresh: Path, rounds: int, output: Path) -> None:
     measured = {"command": ["recipes/speed.sh", "start"], "environment": environment("cpu"), "rounds": found}
     output.with_suffix(".json").write_text(json.dumps(measured, indent=2) + "\n")
     note = [
-        f"Whole processes such as `printf {LINE!r} | nartk-decode --pretokenized`: medians of {rounds}",
+        f"Whole processes such as `printf {LINE!r} | nartk-decode`: medians of {rounds}",
         "interleaved rounds (lowest-highest) after one to warm up; MiB: peak memory. In the first lines, and",
         "with Python alone, nartk and what it needs are all that is installed; elsewhere torch is installed,",
         "but blocked.",
