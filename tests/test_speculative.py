@@ -12,7 +12,6 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -40,6 +39,8 @@ from support.small_drafters import shaken
 from support.small_passes import GARBAGE, UNREADABLE, Garbage, Near, drafting, random_small
 from support.transformers_small import random_requests, vocabulary
 
+from nartk.bench.engines import Spec
+from nartk.bench.runner import Series
 from nartk.cli.decode import main
 from nartk.decoders import speculative as module
 from nartk.decoders.drafters.small_model import PickBest, Reader, SmallModel
@@ -550,12 +551,8 @@ def test_what_is_promised_depends_on_the_temperature() -> None:
     greedy, drawing = (make_strategy("speculative", {"temperature": t}) for t in (0.0, 1.0))
     assert greedy.promised.guarantee is Guarantee.IDENTICAL
     assert drawing.promised.guarantee is Guarantee.SAME_DISTRIBUTION
-    assert _series({}).guarantee is Guarantee.IDENTICAL
-    assert _series({"temperature": 1.0}).guarantee is Guarantee.SAME_DISTRIBUTION
-
-
-def _series(options: dict[str, Any]) -> Any:
-    return SimpleNamespace(spec=SimpleNamespace(name="speculative", options=options, model=""))
+    measured = [Series(Spec("", "speculative", options, "fp32")) for options in ({}, {"temperature": 1.0})]
+    assert [each.guarantee for each in measured] == [Guarantee.IDENTICAL, Guarantee.SAME_DISTRIBUTION]
 
 
 @pytest.mark.parametrize(
