@@ -215,9 +215,8 @@ class _Job:
             found = {"source": record.text, "hypotheses": [self._describe(each) for each in hypotheses]}
             self.write(_to_json(name | (found if hypotheses else failure)))
         elif self.nbest == 1:
-            self.write(
-                hypotheses[0].text.replace("\n", " ") if hypotheses else ""
-            )  # of JSON it may have some
+            # The text of a JSONL record may have line breaks.
+            self.write(hypotheses[0].text.replace("\n", " ") if hypotheses else "")
         else:
             scores = ["" if each.score is None else f"{each.score:.6f}" for each in hypotheses]
             pairs = zip(scores, hypotheses, strict=True)
