@@ -26,14 +26,16 @@ EXAMPLES = """  echo 'She go to school yesterday .' | nartk decode
 @command
 def main(argv: Sequence[str]) -> int:
     """Runs the command and returns its exit code."""
-    commands = _commands()
+    own = Path(__file__)
+    commands = {file.stem: file for file in sorted(own.parent.glob("[a-z]*.py")) if file != own}
     if argv and argv[0] in commands:
         found: int = import_module(f"nartk.cli.{argv[0]}").main(argv[1:])
         return found
     lists = {"models": _models, "strategies": _strategies}
     parser = Parser(prog="nartk", description=DESCRIPTION, examples=EXAMPLES)
     parser.usage = "%(prog)s COMMAND [ARGUMENT ...]"
-    rows = commands | {name: str(work.__doc__) for name, work in lists.items()}
+    rows = {name: _summary(file) for name, file in commands.items()}
+    rows |= {name: str(work.__doc__) for name, work in lists.items()}
     width = max(map(len, rows)) + 2
     listed = "\n".join(f"  {name:<{width}}{text}" for name, text in rows.items())
     parser.epilog = f"commands:\n{listed}\n\n{parser.epilog}"
@@ -42,14 +44,10 @@ def main(argv: Sequence[str]) -> int:
     return EXIT_OK
 
 
-def _commands() -> dict[str, str]:
-    """What each command does, by its name without ``nartk-``, read from the source."""
-    found = {}
-    for file in sorted(Path(__file__).parent.glob("[a-z]*.py")):
-        text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
-        found[file.stem] = text.partition(": ")[2].partition("\n")[0]
-    del found[Path(__file__).stem]
-    return found
+def _summary(file: Path) -> str:
+    """What a command does, read from its source."""
+    text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    return text.partition(": ")[2].partition("\n")[0]
 
 
 def _models() -> list[str]:
