@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from nartk.data.text import ABBREVIATIONS, glued, tokenize
+from nartk.lines import Paragraph, Tokenized
 from nartk.vocab import UNKNOWN
 
 # Typographic characters, and what models that were trained on plain ones read instead.
@@ -86,17 +87,6 @@ _FOREIGN = _words(
 
 
 @dataclass(frozen=True)
-class Tokenized:
-    """A sentence of tokens with spaces between, which a model reads and writes as it is."""
-
-    text: str
-
-    def restore(self, output: str) -> str:
-        """What stands in the line for what a model made of the sentence."""
-        return output
-
-
-@dataclass(frozen=True)
 class Sentence(Tokenized):
     """A sentence of ordinary text.
 
@@ -153,23 +143,6 @@ class Sentence(Tokenized):
         if i is not None and i + 1 < len(self.gaps) and _IS_SYMBOLS(left):
             return self.gaps[i + 1]
         return None
-
-
-@dataclass(frozen=True)
-class Paragraph:
-    """A line: its sentences, and what is before, between and behind them.
-
-    Attributes:
-        between: One text more than there are sentences; what is in them is not decoded.
-    """
-
-    sentences: tuple[Tokenized, ...]
-    between: tuple[str, ...]
-
-    def join(self, outputs: Sequence[str]) -> str:
-        """The line, of what a model made of each sentence."""
-        parts = zip(self.sentences, outputs, self.between[1:], strict=True)
-        return self.between[0] + "".join(each.restore(output) + rest for each, output, rest in parts)
 
 
 def plain_tokens(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Lines of several sentences: these are decoded on their own, and their results joined to the line's."""
+"""Lines and their sentences, which are decoded on their own, and whose results are joined to the line's."""
 
 from __future__ import annotations
 
@@ -10,12 +10,39 @@ from typing import TYPE_CHECKING
 from nartk.hypothesis import Hypothesis, PhaseSeconds, Result, TokenTrace, added
 
 if TYPE_CHECKING:
-    from nartk.data.paragraphs import Paragraph
     from nartk.processors import OutputProcessor
 
 # A line's first sentence is the request of the line's own index. Each further one is so much above it, beyond
 # all lines, so that what is drawn for it does not depend on how many sentences other lines have.
 APART = 1 << 32
+
+
+@dataclass(frozen=True)
+class Tokenized:
+    """A sentence of tokens with spaces between, which a model reads and writes as it is."""
+
+    text: str
+
+    def restore(self, output: str) -> str:
+        """What stands in the line for what a model made of the sentence."""
+        return output
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A line: its sentences, and what is before, between and behind them.
+
+    Attributes:
+        between: One text more than there are sentences; what is in them is not decoded.
+    """
+
+    sentences: tuple[Tokenized, ...]
+    between: tuple[str, ...]
+
+    def join(self, outputs: Sequence[str]) -> str:
+        """The line, of what a model made of each sentence."""
+        parts = zip(self.sentences, outputs, self.between[1:], strict=True)
+        return self.between[0] + "".join(each.restore(output) + rest for each, output, rest in parts)
 
 
 @dataclass

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from nartk.bench.quality import Quality
     from nartk.bench.runner import Cell
     from nartk.bench.work import Job
-    from nartk.data.paragraphs import Paragraph
     from nartk.data.readers import Record
+    from nartk.lines import Paragraph
 
 DESCRIPTION = """Decodes the same sentences with several engines, compares their speed and their outputs, and
 prints a table in Markdown. Each engine has a process of its own (with --together all strategies have one),

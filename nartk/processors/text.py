@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from nartk.errors import (
     CheckpointError,
@@ -17,12 +17,10 @@ from nartk.errors import (
     VocabMismatchError,
     named,
 )
+from nartk.lines import Paragraph, Tokenized
 from nartk.passes import TextSource
 from nartk.processors import InputProcessor, OutputProcessor, named_file, register_processor
 from nartk.vocab import UNKNOWN, SpecialIds, Vocab
-
-if TYPE_CHECKING:
-    from nartk.data.paragraphs import Paragraph
 
 
 class WhitespaceTokenizer:
@@ -103,8 +101,6 @@ class AsGiven:
             prefix: What its output must begin with.
             drafts: What its output may be. A line that has any, or a prefix, is one sentence.
         """
-        from nartk.data.paragraphs import Paragraph, Tokenized
-
         return Paragraph((Tokenized(line),), ("", ""))
 
 
