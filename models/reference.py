@@ -58,7 +58,8 @@ class ReferencePasses(Contexts):
         self._source_pool = CellPool()
 
         def stores() -> list[_Store]:
-            empty = torch.zeros(0, 2 * config.d_model, dtype=dtype, device=self.device)
+            width = config.decoder_heads * config.attention_features("decoder")
+            empty = torch.zeros(0, 2 * width, dtype=dtype, device=self.device)
             return [_Store(empty) for _ in self._model.decoder.layers]
 
         self._source_stores, self._target_stores = stores(), stores()
@@ -68,7 +69,7 @@ class ReferencePasses(Contexts):
         if len(sources) == 0:
             return self._memories.add([])
         memory, kept = self._model.encoder.read(sources)
-        encoded = memory[kept]  # [B,S,H*D] -> [N,H*D]
+        encoded = memory[kept]  # [B,S,d_model] -> [N,d_model]
         cells = [self._source_pool.take(length) for length in kept.sum(1).tolist()]
         flat = self._tensor([cell for each in cells for cell in each])
         for layer, store in zip(self._model.decoder.layers, self._source_stores, strict=True):
@@ -100,10 +101,13 @@ class ReferencePasses(Contexts):
         return PassScores(reading, self, waiting, fetch)
 
     def _features(self, work: Pass, waiting: Waiting) -> Tensor:
-        """What the output layer reads after each token of a pass, [N,H*D]."""
+        """What the output layer reads after each token of a pass, [N,d_model]."""
         model = self._model
         cells = self._tensor(waiting.cells)
-        seen = pad_lists(waiting.visible, self.device)
+        seen, counted = pad_lists(waiting.visible, self.device)
+        mask = counted[:, None, None]
+        if model.decoder.relative is not None:  # by places in the lists, of which a token's own is the last
+            mask = model.decoder.relative.mask(counted.sum(1, keepdim=True) - 1, counted[:, None])
         source, kept = pad_lists([self._memories[memory] for memory in work.memory.tolist()], self.device)
         x = model.decoder.embedding(self._tensor(work.tokens), self._tensor(work.positions))[:, None]
         for layer, target, memory in zip(
@@ -111,7 +115,7 @@ class ReferencePasses(Contexts):
         ):
             target.grow(self.size)
             source_kv = memory.gather(source, layer.cross_attention.heads)
-            x = layer(x, source_kv, kept[:, None, None], cache=_Cache(target, cells, *seen))
+            x = layer(x, source_kv, kept[:, None, None], cache=_Cache(target, cells, seen, mask))
         return model.decoder.finish(x)[:, 0]
 
     def _tensor(self, values: Sequence[int] | IntArray) -> Tensor:
@@ -165,14 +169,14 @@ class _Cache:
     store: _Store
     cells: Tensor  # [N]
     seen: Tensor  # [N,T]
-    kept: Tensor  # [N,T] bool
+    mask: Tensor  # [N,1,1,T] bool, or of biases [N,H,1,T]
 
     def attend(self, attention: Attention, qkv: Tensor) -> Tensor:
         features = qkv.shape[2] // 3
         self.store.kv[self.cells] = qkv[:, 0, features:]
         (q,) = attention.split(qkv[:, :, :features], 1)
         k, v = self.store.gather(self.seen, attention.heads)
-        return attention.attend(q, k, v, self.kept[:, None, None])
+        return attention.attend(q, k, v, self.mask)
 
 
 def read_tensors(logits: Tensor, want: Want, hidden: Tensor) -> Reading:
@@ -180,7 +184,7 @@ def read_tensors(logits: Tensor, want: Want, hidden: Tensor) -> Reading:
 
     Args:
         logits: [n,V] fp32.
-        hidden: [n,H*D], any float type.
+        hidden: [n,d_model], any float type.
 
     Raises:
         PassError: As `nartk.reading.read`.

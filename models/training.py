@@ -14,20 +14,20 @@ from torch import Tensor, nn
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, dropout: float, causal: bool
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, dropout: float, causal: bool, scale: float
 ) -> Tensor:
-    """`scaled_dot_product_attention`, q [B,H,K,D], k and v [B,H,T,D], mask [B,1,K or 1,T] -> [B,H,K,D].
+    """`scaled_dot_product_attention`, q [B,H,K,D], k and v [B,H,T,D] -> [B,H,K,D].
 
-    In bf16 on a CPU it is two matrix products and a softmax in fp32: torch's own backward pass there is
-    four to ten times slower.
+    A mask [B,1 or H,K or 1,T] tells which keys are seen, or is added to the scores. In bf16 on a CPU it is
+    two matrix products and a softmax in fp32: torch's own backward pass there is four to ten times slower.
     """
     if q.device.type != "cpu" or q.dtype != torch.bfloat16:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
-    scores = (q @ k.transpose(-1, -2)).float() * q.shape[-1] ** -0.5  # [B,H,K,T]
+        return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale)
+    scores = (q @ k.transpose(-1, -2)).float() * scale  # [B,H,K,T]
     if causal:
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
     if mask is not None:
-        scores = scores.masked_fill(~mask, -math.inf)
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
     return F.dropout(scores.softmax(-1), dropout).to(v.dtype) @ v
 
 

@@ -7,18 +7,33 @@ a head, V words.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nartk.architectures.transformer import TransformerConfig, sinusoids
+from nartk.architectures.transformer import (
+    JOINT,
+    TARGET_WORDS,
+    TransformerConfig,
+    relative_buckets,
+    sinusoids,
+)
 from nartk.contexts import check_sources
 from nartk.models import training
 from nartk.models.training import Dropout
 from nartk.passes import Source, texts_of
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+}
 
 
 class Cache(Protocol):
@@ -57,7 +72,7 @@ class Embedding(nn.Module):
             table = torch.from_numpy(sinusoids(max_len, config.d_model).copy())
             self.register_buffer("table", table, persistent=False)
         self.position_type = positions
-        self.norm = nn.LayerNorm(config.d_model) if config.norm_embedding else None
+        self.norm = make_norm(config) if config.norm_embedding else None
         self.dropout = Dropout(config.dropout)
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
@@ -79,20 +94,62 @@ class Embedding(nn.Module):
         return self.dropout(x)
 
 
+def make_norm(config: TransformerConfig) -> Any:
+    """A layer norm, or an RMSNorm, over features [...,d_model]."""
+    norm = nn.LayerNorm if config.norm == "layer" else nn.RMSNorm
+    return norm(config.d_model, config.norm_eps)
+
+
+class RelativePositions(nn.Embedding):
+    """Biases of attention scores by how far a key is from its query, for each head (Raffel et al. 2020)."""
+
+    table: Tensor  # buckets of the distances from -farthest to farthest
+
+    def __init__(self, config: TransformerConfig, side: str) -> None:
+        super().__init__(config.relative_buckets, getattr(config, f"{side}_heads"))
+        nn.init.normal_(self.weight, std=config.d_model**-0.5)
+        self.farthest = config.relative_distance
+        distances = np.arange(-self.farthest, self.farthest + 1)
+        found = relative_buckets(distances, config.relative_buckets, self.farthest, causal=side == "decoder")
+        self.register_buffer("table", torch.from_numpy(found), persistent=False)
+
+    def mask(self, queries: Tensor, kept: Tensor) -> Tensor:
+        """What is added to scores: minus infinity at the keys that are not seen.
+
+        Args:
+            queries: [...,K], positions of queries; those of keys are 0 to T - 1.
+            kept: [...,K or 1,T] bool, which keys a query sees.
+
+        Returns:
+            [...,H,K,T].
+        """
+        distances = torch.arange(kept.shape[-1], device=kept.device) - queries[..., None]
+        at = distances.clamp(-self.farthest, self.farthest) + self.farthest
+        biases = self(self.table[at]).movedim(-1, -3)  # [...,K,T,H] -> [...,H,K,T]
+        return biases.masked_fill(~kept.unsqueeze(-3), -math.inf)
+
+
+def relative_positions(config: TransformerConfig, side: str) -> RelativePositions | None:
+    """The biases by distance of the side, ``encoder`` or ``decoder``, if it has any."""
+    return RelativePositions(config, side) if getattr(config, f"{side}_positions") == "relative" else None
+
+
 class Attention(nn.Module):
     """Multi-head attention whose projections are fused: one matrix for q, k, v, or q apart from k, v."""
 
-    def __init__(self, d_model: int, heads: int, dropout: float, *, over_source: bool) -> None:
+    def __init__(self, config: TransformerConfig, side: str, *, over_source: bool = False) -> None:
         super().__init__()
-        self.heads = heads
-        self.scale = (d_model // heads) ** -0.5
-        self.dropout = dropout
+        self.heads: int = getattr(config, f"{side}_heads")
+        features = config.attention_features(side)
+        self.scale = features**-0.5 if config.scale_attention else 1.0
+        self.dropout = config.attention_dropout
+        d_model, width = config.d_model, self.heads * features
         if over_source:
-            self.q = nn.Linear(d_model, d_model)
-            self.kv = nn.Linear(d_model, 2 * d_model)
+            self.q = nn.Linear(d_model, width, config.bias)
+            self.kv = nn.Linear(d_model, 2 * width, config.bias)
         else:
-            self.qkv = nn.Linear(d_model, 3 * d_model)
-        self.out = nn.Linear(d_model, d_model)
+            self.qkv = nn.Linear(d_model, 3 * width, config.bias)
+        self.out = nn.Linear(width, d_model, config.bias)
 
     def split(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
         """[B,K,parts*H*D] -> `parts` times [B,H,K,D]."""
@@ -101,9 +158,12 @@ class Attention(nn.Module):
         return x.permute(2, 0, 3, 1, 4).unbind(0)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool = False) -> Tensor:
-        """Attends and projects: q [B,H,K,D], k and v [B,H,T,D], a mask [B,1,K or 1,T] -> [B,K,d_model]."""
+        """Attends and projects: q [B,H,K,D], k and v [B,H,T,D] -> [B,K,d_model].
+
+        A mask [B,1 or H,K or 1,T] tells which keys are seen, or is added to the scores.
+        """
         if self.training:
-            y = training.attention(q, k, v, mask, dropout=self.dropout, causal=causal)
+            y = training.attention(q, k, v, mask, dropout=self.dropout, causal=causal, scale=self.scale)
         else:
             y = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=self.scale)
         return self.out(y.transpose(1, 2).flatten(2))  # [B,H,K,D] -> [B,K,H*D]
@@ -112,24 +172,28 @@ class Attention(nn.Module):
 class FeedForward(nn.Module):
     def __init__(self, config: TransformerConfig, inner: int) -> None:
         super().__init__()
-        self.up = nn.Linear(config.d_model, inner)
-        self.down = nn.Linear(inner, config.d_model)
-        self.activation = F.relu if config.activation == "relu" else F.gelu
+        self.gate = nn.Linear(config.d_model, inner, config.bias) if config.gated_ffn else None
+        self.up = nn.Linear(config.d_model, inner, config.bias)
+        self.down = nn.Linear(inner, config.d_model, config.bias)
+        self.activation = ACTIVATIONS[config.activation]
         self.dropout = Dropout(config.activation_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(self.dropout(self.activation(self.up(x))))
+        if self.gate is None:
+            y = self.activation(self.up(x))
+        else:
+            y = self.activation(self.gate(x)) * self.up(x)
+        return self.down(self.dropout(y))
 
 
 class EncoderLayer(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        d = config.d_model
         self.norm_first = config.encoder_norm_first
-        self.self_attention = Attention(d, config.encoder_heads, config.attention_dropout, over_source=False)
-        self.self_norm = nn.LayerNorm(d)
+        self.self_attention = Attention(config, "encoder")
+        self.self_norm = make_norm(config)
         self.ffn = FeedForward(config, config.encoder_ffn)
-        self.ffn_norm = nn.LayerNorm(d)
+        self.ffn_norm = make_norm(config)
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
@@ -146,14 +210,13 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        d, heads, dropout = config.d_model, config.decoder_heads, config.attention_dropout
         self.norm_first = config.decoder_norm_first
-        self.self_attention = Attention(d, heads, dropout, over_source=False)
-        self.self_norm = nn.LayerNorm(d)
-        self.cross_attention = Attention(d, heads, dropout, over_source=True)
-        self.cross_norm = nn.LayerNorm(d)
+        self.self_attention = Attention(config, "decoder")
+        self.self_norm = make_norm(config)
+        self.cross_attention = Attention(config, "decoder", over_source=True)
+        self.cross_norm = make_norm(config)
         self.ffn = FeedForward(config, config.decoder_ffn)
-        self.ffn_norm = nn.LayerNorm(d)
+        self.ffn_norm = make_norm(config)
         self.dropout = Dropout(config.dropout)
 
     def source_kv(self, memory: Tensor) -> tuple[Tensor, Tensor]:
@@ -173,8 +236,8 @@ class DecoderLayer(nn.Module):
     ) -> Tensor:
         """x [B,K,d_model] -> the same shape.
 
-        Without a cache, x is a whole target: attention is causal and knows no mask, or goes both ways and
-        sees what the mask [B,1,1 or K,K] lets it.
+        Without a cache, x is a whole target: attention is causal and knows no mask, or sees what the mask
+        [B,1 or H,1 or K,K] lets it.
         """
 
         def attend(y: Tensor) -> Tensor:
@@ -193,7 +256,7 @@ class DecoderLayer(nn.Module):
         return _sublayer(x, self.ffn, self.ffn_norm, self.dropout, self.norm_first)
 
 
-def _sublayer(x: Tensor, f: Any, norm: nn.LayerNorm, dropout: Dropout, norm_first: bool) -> Tensor:
+def _sublayer(x: Tensor, f: Any, norm: nn.Module, dropout: Dropout, norm_first: bool) -> Tensor:
     if norm_first:
         return x + dropout(f(norm(x)))
     return norm(x + dropout(f(x)))
@@ -225,7 +288,8 @@ class Encoder(SourceEncoder):
         self.layers: Sequence[EncoderLayer] = nn.ModuleList(  # type: ignore[assignment]
             EncoderLayer(config) for _ in range(config.encoder_layers)
         )
-        self.norm = nn.LayerNorm(config.d_model) if config.encoder_norm_first else None
+        self.relative = relative_positions(config, "encoder")
+        self.norm = make_norm(config) if config.encoder_norm_first else None
 
     def forward(self, src_tokens: Tensor) -> tuple[Tensor, Tensor | None]:
         """Encodes src_tokens [B,S]: memory [B,S,d_model] and its mask [B,1,1,S], None if none is padded."""
@@ -244,6 +308,10 @@ class Encoder(SourceEncoder):
     def encode_masked(self, src_tokens: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
         """Encodes src_tokens [B,S] at the given positions and mask [B,1,1,S] -> memory [B,S,d_model]."""
         x = self.embedding(src_tokens, positions)
+        if self.relative is not None:
+            columns = torch.arange(src_tokens.shape[1], device=src_tokens.device)
+            kept = torch.ones_like(src_tokens[:1, None], dtype=torch.bool) if mask is None else mask[:, 0]
+            mask = self.relative.mask(columns, kept)
         for layer in self.layers:
             x = layer(x, mask)
         return x if self.norm is None else self.norm(x)
@@ -259,18 +327,25 @@ class Decoder(nn.Module):
         self.layers: Sequence[DecoderLayer] = nn.ModuleList(  # type: ignore[assignment]
             DecoderLayer(config) for _ in range(config.decoder_layers)
         )
-        self.norm = nn.LayerNorm(config.d_model) if config.decoder_norm_first else None
+        self.relative = relative_positions(config, "decoder")
+        self.norm = make_norm(config) if config.decoder_norm_first else None
+        self.scale = config.d_model**-0.5 if config.scale_output else 1.0
 
     def forward(self, prev_output_tokens: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
         """A whole target [B,T] padded right, memory [B,S,d_model] and its mask -> [B,T,d_model]."""
         x = self.embedding(prev_output_tokens, count_positions(prev_output_tokens, self.pad))
+        before = None
+        if self.relative is not None:
+            columns = torch.arange(x.shape[1], device=x.device)
+            before = self.relative.mask(columns, columns <= columns[:, None])[None]
         for layer in self.layers:
-            x = layer(x, layer.source_kv(memory), mask)
+            x = layer(x, layer.source_kv(memory), mask, before, causal=before is None)
         return self.finish(x)
 
     def finish(self, x: Tensor) -> Tensor:
-        """What the output layer reads: the features [...,d_model] of the last layer, normed if need be."""
-        return x if self.norm is None else self.norm(x)
+        """What the output layer reads: the features [...,d_model] of the last layer, normed and scaled."""
+        x = x if self.norm is None else self.norm(x)
+        return x if self.scale == 1.0 else x * self.scale
 
 
 def pad_lists(lists: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
@@ -300,13 +375,15 @@ class EncoderDecoder(nn.Module):
         self.config = config
         self.encoder = encoder
         self.decoder = decoder
-        self.output = nn.Linear(config.d_model, config.tgt_vocab, bias=False)
+        self.output = nn.Linear(config.d_model, config.tgt_vocab, config.output_bias)
         nn.init.normal_(self.output.weight, std=config.d_model**-0.5)
         for name, module in self.named_modules():
-            if isinstance(module, nn.Linear) and name != "output":
-                nn.init.xavier_uniform_(module.weight)
-                nn.init.zeros_(module.bias)
-        if config.share_embeddings != "none":
+            if isinstance(module, nn.Linear):
+                if name != "output":
+                    nn.init.xavier_uniform_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        if TARGET_WORDS[1] in config.shared_weights():
             self.output.weight = decoder.embedding.words.weight
         self.register_state_dict_post_hook(_name_as_stored)
         self.register_load_state_dict_pre_hook(_name_as_held)
@@ -335,7 +412,7 @@ class Transformer(EncoderDecoder):
 
     def __init__(self, config: TransformerConfig) -> None:
         source_words = target_words = word_embedding(config.src_vocab, config)
-        if config.share_embeddings != "all":
+        if config.share_embeddings not in JOINT:
             target_words = word_embedding(config.tgt_vocab, config)
         source = Embedding(config, source_words, config.encoder_positions, config.max_source_len)
         target = Embedding(config, target_words, config.decoder_positions, config.target_positions)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from nartk.architectures import architecture, architectures
+from nartk.architectures.transformer import JOINT
 from nartk.engine import available
 from nartk.errors import UsageError
 from nartk.parallel import BlockScorer, CanvasScorer, FrameScorer, GraphScorer
@@ -33,10 +34,12 @@ def random_settings(config: Any, rng: random.Random) -> dict[str, Any]:
     words = rng.randint(5, 9)
     values |= {
         "src_vocab": words,
-        "tgt_vocab": words if values["share_embeddings"] == "all" else rng.randint(5, 9),
+        "tgt_vocab": words if values["share_embeddings"] in JOINT else rng.randint(5, 9),
         "d_model": 2 * rng.choice((3, 5, 7)),
         "max_source_len": rng.randint(4, 12),
         "max_target_len": rng.randint(4, 12),
+        "head_features": rng.choice((0, 3, 4)),
+        "relative_buckets": rng.randint(4, 9),
     }
     for side in ("encoder", "decoder"):
         values[f"{side}_layers"] = rng.randint(0, 3)

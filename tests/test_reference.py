@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.random_transformers import magnify, random_options
 from torch import nn
 
+from nartk.architectures.transformer import JOINT, POSITIONS
 from nartk.errors import PassError
 from nartk.models.reference import ReferenceScorer
 from nartk.models.transformer import Transformer, TransformerConfig
@@ -32,33 +34,33 @@ def vocabulary(size: int) -> Vocab:
 def random_config(rng: random.Random) -> TransformerConfig:
     """Any shape, odd sizes among them, with every option of the configuration."""
     heads = rng.choice([(1, 1), (2, 3), (3, 1), (4, 2), (2, 2), (5, 3)])
-    share = rng.choice(["all", "decoder", "none"])
+    share = rng.choice(["all", "decoder", "inputs", "none"])
     words = rng.randint(12, 90)
-    return TransformerConfig(
-        src_vocab=words if share == "all" else rng.randint(12, 90),
-        tgt_vocab=words,
-        pad=rng.choice([0, 1]),
-        d_model=int(np.lcm(*heads)) * rng.choice([1, 3, 7, 8]),
-        encoder_layers=rng.choice([0, 1, 2]),
-        decoder_layers=rng.choice([1, 2, 3]),
-        encoder_ffn=rng.choice([1, 17, 64]),
-        decoder_ffn=rng.choice([1, 50, 33]),
-        encoder_heads=heads[0],
-        decoder_heads=heads[1],
-        encoder_norm_first=rng.random() < 0.5,
-        decoder_norm_first=rng.random() < 0.5,
-        activation=rng.choice(["relu", "gelu"]),
-        encoder_positions=rng.choice(["sinusoidal", "learned", "none"]),
-        decoder_positions=rng.choice(["sinusoidal", "learned", "none"]),
-        max_source_len=rng.randint(9, 40),
-        max_target_len=rng.randint(20, 40),
-        share_embeddings=share,
-        scale_embedding=rng.random() < 0.5,
-        norm_embedding=rng.random() < 0.5,
-        dropout=0.3,
-        attention_dropout=0.3,
-        activation_dropout=0.3,
-    )
+    settings = {
+        "src_vocab": words if share in JOINT else rng.randint(12, 90),
+        "tgt_vocab": words,
+        "pad": rng.choice([0, 1]),
+        "d_model": int(np.lcm(*heads)) * rng.choice([1, 3, 7, 8]),
+        "encoder_layers": rng.choice([0, 1, 2]),
+        "decoder_layers": rng.choice([1, 2, 3]),
+        "encoder_ffn": rng.choice([1, 17, 64]),
+        "decoder_ffn": rng.choice([1, 50, 33]),
+        "encoder_heads": heads[0],
+        "decoder_heads": heads[1],
+        "encoder_norm_first": rng.random() < 0.5,
+        "decoder_norm_first": rng.random() < 0.5,
+        "encoder_positions": rng.choice(POSITIONS),
+        "decoder_positions": rng.choice([*POSITIONS, "relative"]),
+        "max_source_len": rng.randint(9, 40),
+        "max_target_len": rng.randint(20, 40),
+        "share_embeddings": share,
+        "scale_embedding": rng.random() < 0.5,
+        "norm_embedding": rng.random() < 0.5,
+        "dropout": 0.3,
+        "attention_dropout": 0.3,
+        "activation_dropout": 0.3,
+    }
+    return TransformerConfig(**settings | random_options(rng))
 
 
 def random_model(config: TransformerConfig, seed: int) -> Transformer:
@@ -68,9 +70,8 @@ def random_model(config: TransformerConfig, seed: int) -> Transformer:
         model = Transformer(config)
         with torch.no_grad():
             for name, weight in model.named_parameters():
-                if "layers" in name and weight.dim() == 2:
-                    weight.mul_(2.0)
-                elif weight.dim() == 1:
+                magnify(name, weight, config, by=2.0)
+                if weight.dim() == 1:
                     weight.add_(torch.randn_like(weight) * 0.2)  # biases, and scales of norms
     return model
 

@@ -9,12 +9,17 @@ import torch.nn.functional as F
 from nartk.models.training import Dropout, attention
 
 
-@pytest.mark.parametrize(("causal", "masked"), [(False, False), (False, True), (True, False)])
-def test_bf16_attention_is_torchs(causal: bool, masked: bool, device: torch.device) -> None:
+@pytest.mark.parametrize(
+    ("causal", "masked", "scale"),
+    [(False, "", 0.25), (False, "keys", 1.0), (True, "", 1.0), (False, "biases", 0.25)],
+)
+def test_bf16_attention_is_torchs(causal: bool, masked: str, scale: float, device: torch.device) -> None:
     torch.manual_seed(0)
     q, k, v = (torch.randn(3, 2, 7, 16, device=device).bfloat16() for _ in range(3))
     mask = None
-    if masked:
+    if masked == "biases":
+        mask = torch.randn(3, 2, 7, 7, device=device).bfloat16()
+    if masked == "keys":
         mask = torch.arange(7, device=device) < torch.tensor([7, 4, 1], device=device)[:, None]
         mask = mask[:, None, None]  # [B,S] -> [B,1,1,S]
     gradient = torch.randn(3, 2, 7, 16, device=device)
@@ -24,10 +29,11 @@ def test_bf16_attention_is_torchs(causal: bool, masked: bool, device: torch.devi
         ([x.double().requires_grad_() for x in (q, k, v)], None),
     ):
         if attend is not None:
-            y = attend(*inputs, mask, dropout=0.0, causal=causal)
+            y = attend(*inputs, mask, dropout=0.0, causal=causal, scale=scale)
             assert y.dtype == torch.bfloat16
         else:
-            y = F.scaled_dot_product_attention(*inputs, attn_mask=mask, is_causal=causal)
+            added = mask.double() if masked == "biases" else mask
+            y = F.scaled_dot_product_attention(*inputs, attn_mask=added, is_causal=causal, scale=scale)
         y.backward(gradient.to(y.dtype))
         results.append([y, *(x.grad for x in inputs)])
     for found, wanted in zip(*results, strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nartk.architectures import register_architecture
-from nartk.architectures.transformer import TINY, TransformerConfig, setting
+from nartk.architectures.transformer import POSITIONS, TINY, TransformerConfig, setting
 from nartk.parallel import BlockScorer
 
 
@@ -22,5 +22,5 @@ from nartk.parallel import BlockScorer
 class BlockwiseConfig(TransformerConfig):
     """The shape of a blockwise drafter."""
 
-    decoder_positions: str = setting("learned", "target positions", choices=("sinusoidal", "learned", "none"))
+    decoder_positions: str = setting("learned", "target positions", choices=POSITIONS)
     block: int = setting(25, "places that are filled at once")

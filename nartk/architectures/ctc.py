@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nartk.architectures import register_architecture
-from nartk.architectures.transformer import TINY, TransformerConfig, setting
+from nartk.architectures.transformer import POSITIONS, TINY, TransformerConfig, setting
 from nartk.errors import UsageError
 from nartk.parallel import FrameScorer
 
@@ -29,6 +29,7 @@ class CtcConfig(TransformerConfig):
         UsageError: As TransformerConfig does; and where a source token has no frames, or too many.
     """
 
+    decoder_positions: str = setting("sinusoidal", "target positions", choices=POSITIONS)
     upsample: int = setting(2, "frames per source token")
     decoder_input: str = setting(
         "source",

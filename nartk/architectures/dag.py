@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from nartk.architectures import register_architecture
-from nartk.architectures.transformer import TINY, TransformerConfig, linear, setting
+from nartk.architectures.transformer import POSITIONS, TINY, TransformerConfig, linear, setting
 from nartk.errors import UsageError
 from nartk.parallel import GraphScorer
 
@@ -30,9 +30,7 @@ class DagConfig(TransformerConfig):
         UsageError: A value is out of its bounds, or the scale is none.
     """
 
-    decoder_positions: str = setting(
-        "learned", "positions of the vertices", choices=("sinusoidal", "learned", "none")
-    )
+    decoder_positions: str = setting("learned", "positions of the vertices", choices=POSITIONS)
     decoder_input: str = setting(
         "mask",
         "what vertices begin with: the mask symbol (mask, as published), or the source word at the same "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nartk.architectures import register_architecture
-from nartk.architectures.transformer import TINY, TransformerConfig, linear, setting
+from nartk.architectures.transformer import POSITIONS, TINY, TransformerConfig, linear, setting
 from nartk.errors import UsageError
 from nartk.parallel import CanvasScorer
 
@@ -28,6 +28,7 @@ class NatConfig(TransformerConfig):
             length to choose from.
     """
 
+    decoder_positions: str = setting("sinusoidal", "target positions", choices=POSITIONS)
     decoder_input: str = setting(
         "soft-copy",
         "at unfilled places: the mask symbol (mask), the source word at the same share of the length "

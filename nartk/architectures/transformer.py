@@ -1,4 +1,7 @@
-"""The encoder-decoder Transformer's configuration and weights (Vaswani et al. 2017)."""
+"""The encoder-decoder Transformer's configuration and weights (Vaswani et al. 2017).
+
+Its options cover Marian, BART, mBART, Pegasus, M2M-100 and T5.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,8 @@ _MOST_POSITIONS = 100_000  # tokens
 # The weights with a row for each word.
 SOURCE_WORDS = "encoder_embedding.words.weight"
 TARGET_WORDS = ("decoder_embedding.words.weight", "output.weight")
+JOINT = ("all", "inputs")  # of `share_embeddings`: source and target have one matrix
+POSITIONS = ("sinusoidal", "learned", "none")
 
 
 def both(**settings: int) -> dict[str, Any]:
@@ -49,6 +54,24 @@ def sinusoids(length: int, features: int) -> npt.NDArray[np.float32]:
     table = np.zeros((length, features), np.float32)
     table[:, :half], table[:, half : 2 * half] = np.sin(angles), np.cos(angles)
     return table
+
+
+def relative_buckets(
+    distances: npt.NDArray[np.int64], buckets: int, most: int, *, causal: bool
+) -> npt.NDArray[np.int64]:
+    """The bucket of each distance, of a key's position less its query's (Raffel et al. 2020, section 2.1).
+
+    Half of the buckets are for one distance each, the others for ranges that grow by a factor, up to `most`
+    tokens; what is farther falls into the last. Without `causal`, each direction has half of all.
+    The arithmetic is fp32, as T5's: where it is rounded decides at the borders.
+    """
+    own = buckets if causal else buckets // 2
+    exact = own // 2
+    away = np.maximum(-distances, 0) if causal else np.abs(distances)
+    share = np.log(np.maximum(away, 1) / exact).astype(np.float32) / np.float32(math.log(most / exact))
+    ranges = exact + (share * np.float32(own - exact)).astype(np.int64)
+    found = np.where(away < exact, away, np.minimum(ranges, own - 1))
+    return found if causal else found + own * (distances > 0)
 
 
 def setting(default: Any, help: str, *, choices: Sequence[str] | None = None) -> Any:
@@ -92,20 +115,33 @@ class TransformerConfig:
     decoder_heads: int = setting(8, "attention heads of the decoder")
     encoder_norm_first: bool = setting(True, "pre-norm encoder, with a norm after its last layer")
     decoder_norm_first: bool = setting(True, "pre-norm decoder, with a norm after its last layer")
-    activation: str = setting("relu", "of the feed-forward networks", choices=("relu", "gelu"))
+    activation: str = setting(
+        "relu", "of the feed-forward networks", choices=("relu", "gelu", "gelu_tanh", "silu")
+    )
+    gated_ffn: bool = setting(False, "multiply what the activation gives by a second projection of its input")
+    norm: str = setting("layer", "layer norm, or RMSNorm, which has no bias", choices=("layer", "rms"))
+    norm_eps: float = setting(1e-5, "what norms add to the variance")
+    bias: bool = setting(True, "biases in the linear layers")
+    head_features: int = setting(0, "features of an attention head; 0: d_model divided by the heads")
+    scale_attention: bool = setting(True, "divide attention scores by the square root of a head's features")
     encoder_positions: str = setting(
-        "sinusoidal", "source positions", choices=("sinusoidal", "learned", "none")
+        "sinusoidal", "source positions; relative: of T5", choices=(*POSITIONS, "relative")
     )
     decoder_positions: str = setting(
-        "sinusoidal", "target positions", choices=("sinusoidal", "learned", "none")
+        "sinusoidal", "target positions; relative: of T5", choices=(*POSITIONS, "relative")
     )
+    relative_buckets: int = setting(32, "ranges of distances that relative positions tell apart")
+    relative_distance: int = setting(128, "tokens from which on distances are in the last bucket")
     max_source_len: int = setting(1024, "longest source, tokens")
     max_target_len: int = setting(1024, "longest target, tokens")
     share_embeddings: str = setting(
         "all",
-        "one matrix for source, target and output words (all), for target and output (decoder), or none",
-        choices=("all", "decoder", "none"),
+        "one matrix for source, target and output words (all), for target and output (decoder), for source "
+        "and target (inputs), or none",
+        choices=("all", "decoder", "inputs", "none"),
     )
+    output_bias: bool = setting(False, "a bias of the output words")
+    scale_output: bool = setting(False, "divide what the output layer reads by the square root of d_model")
     scale_embedding: bool = setting(True, "multiply embeddings by the square root of d_model")
     norm_embedding: bool = setting(False, "layer norm after the embeddings")
     dropout: float = setting(0.1, "on embeddings and on each sublayer's output")
@@ -124,7 +160,7 @@ class TransformerConfig:
                 raise UsageError(f"`{item.name}` is {value}, not between 0 and {_LARGEST}")
         for names, most in (
             (("encoder_layers", "decoder_layers"), _MOST_LAYERS),
-            (("max_source_len", "max_target_len"), _MOST_POSITIONS),
+            (("max_source_len", "max_target_len", "relative_distance"), _MOST_POSITIONS),
         ):
             for name in names:
                 if getattr(self, name) > most:
@@ -133,11 +169,21 @@ class TransformerConfig:
             if getattr(self, name) < 1:
                 raise UsageError(f"`{name}` is {getattr(self, name)}, below 1")
         for heads in ("encoder_heads", "decoder_heads"):
-            if getattr(self, heads) < 1 or self.d_model % getattr(self, heads):
+            if getattr(self, heads) < 1:
+                raise UsageError(f"`{heads}` is {getattr(self, heads)}, below 1")
+            if not self.head_features and self.d_model % getattr(self, heads):
                 raise UsageError(
-                    f"`d_model` {self.d_model} is no multiple of `{heads}` {getattr(self, heads)}"
+                    f"`d_model` {self.d_model} is no multiple of `{heads}` {getattr(self, heads)}",
+                    fix="set `head_features`",
                 )
-        if self.share_embeddings == "all" and self.src_vocab != self.tgt_vocab:
+        if self.relative_buckets < 4:
+            raise UsageError(f"`relative_buckets` is {self.relative_buckets}, below 4")
+        if self.relative_distance <= self.relative_buckets // 2:
+            raise UsageError(
+                f"`relative_distance` {self.relative_distance} is not above half of `relative_buckets` "
+                f"{self.relative_buckets}"
+            )
+        if self.share_embeddings in JOINT and self.src_vocab != self.tgt_vocab:
             raise UsageError(
                 f"source and target share embeddings, but have {self.src_vocab} and {self.tgt_vocab} words",
                 fix="use one joint dictionary, or share_embeddings='decoder'",
@@ -160,9 +206,14 @@ class TransformerConfig:
         """Positions of the decoder."""
         return self.max_target_len
 
+    def attention_features(self, side: str) -> int:
+        """Features of an attention head of the side, ``encoder`` or ``decoder``."""
+        heads: int = getattr(self, f"{side}_heads")
+        return self.head_features if self.head_features else self.d_model // heads
+
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of each weight, by name; those that share memory are all named."""
-        d = self.d_model
+        d, rms = self.d_model, self.norm == "rms"
         shapes: dict[str, tuple[int, ...]] = {}
         for side, words, positions in (
             ("encoder", self.src_vocab, self.max_source_len),
@@ -171,46 +222,50 @@ class TransformerConfig:
             shapes[f"{side}_embedding.words.weight"] = (words, d)
             if getattr(self, f"{side}_positions") == "learned":
                 shapes[f"{side}_embedding.positions.weight"] = (positions, d)
+            if getattr(self, f"{side}_positions") == "relative":
+                shapes[f"{side}_relative.weight"] = (self.relative_buckets, getattr(self, f"{side}_heads"))
             if self.norm_embedding:
-                shapes |= norm(f"{side}_embedding.norm", d)
-        for i in range(self.encoder_layers):
-            shapes |= _layer(f"encoder_layers.{i}", d, self.encoder_ffn, over_source=False)
-        for i in range(self.decoder_layers):
-            shapes |= _layer(f"decoder_layers.{i}", d, self.decoder_ffn, over_source=True)
-        if self.encoder_norm_first:
-            shapes |= norm("encoder_norm", d)
-        if self.decoder_norm_first:
-            shapes |= norm("decoder_norm", d)
-        return shapes | {"output.weight": (self.tgt_vocab, d)}
+                shapes |= norm(f"{side}_embedding.norm", d, bias=not rms)
+            for i in range(getattr(self, f"{side}_layers")):
+                shapes |= self._layer(side, i)
+            if getattr(self, f"{side}_norm_first"):
+                shapes |= norm(f"{side}_norm", d, bias=not rms)
+        return shapes | linear("output", self.tgt_vocab, d, bias=self.output_bias)
+
+    def _layer(self, side: str, index: int) -> dict[str, tuple[int, ...]]:
+        d, inner = self.d_model, getattr(self, f"{side}_ffn")
+        width = getattr(self, f"{side}_heads") * self.attention_features(side)
+        layers = {"self_attention.qkv": (3 * width, d), "self_attention.out": (d, width)}
+        norms = ["self_norm", "ffn_norm"]
+        if side == "decoder":
+            layers["cross_attention.q"] = width, d
+            layers["cross_attention.kv"] = 2 * width, d
+            layers["cross_attention.out"] = d, width
+            norms.append("cross_norm")
+        if self.gated_ffn:
+            layers["ffn.gate"] = inner, d
+        layers |= {"ffn.up": (inner, d), "ffn.down": (d, inner)}
+        shapes: dict[str, tuple[int, ...]] = {}
+        for name, (outputs, inputs) in layers.items():
+            shapes |= linear(f"{side}_layers.{index}.{name}", outputs, inputs, bias=self.bias)
+        for name in norms:
+            shapes |= norm(f"{side}_layers.{index}.{name}", d, bias=self.norm == "layer")
+        return shapes
 
     def shared_weights(self) -> dict[str, str]:
         """The names of weights that are those of another name, with this name."""
-        words = [
-            f"{part}.weight" for part in ("encoder_embedding.words", "decoder_embedding.words", "output")
-        ]
-        if self.share_embeddings == "none":
-            return {}
-        first, *others = words if self.share_embeddings == "all" else words[1:]
+        words = [SOURCE_WORDS, *TARGET_WORDS]
+        shared = {"all": words, "decoder": words[1:], "inputs": words[:2], "none": words[:1]}
+        first, *others = shared[self.share_embeddings]
         return dict.fromkeys(others, first)
 
 
-def linear(name: str, outputs: int, inputs: int) -> dict[str, tuple[int, ...]]:
-    """The weights of a linear layer with bias."""
-    return {f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)}
+def linear(name: str, outputs: int, inputs: int, *, bias: bool = True) -> dict[str, tuple[int, ...]]:
+    """The weights of a linear layer."""
+    weight: dict[str, tuple[int, ...]] = {f"{name}.weight": (outputs, inputs)}
+    return weight | {f"{name}.bias": (outputs,)} if bias else weight
 
 
-def norm(name: str, features: int) -> dict[str, tuple[int, ...]]:
-    """The weights of a layer norm."""
-    return {f"{name}.weight": (features,), f"{name}.bias": (features,)}
-
-
-def _layer(name: str, d: int, inner: int, *, over_source: bool) -> dict[str, tuple[int, ...]]:
-    shapes = linear(f"{name}.self_attention.qkv", 3 * d, d) | linear(f"{name}.self_attention.out", d, d)
-    shapes |= norm(f"{name}.self_norm", d)
-    if over_source:
-        shapes |= linear(f"{name}.cross_attention.q", d, d)
-        shapes |= linear(f"{name}.cross_attention.kv", 2 * d, d)
-        shapes |= linear(f"{name}.cross_attention.out", d, d)
-        shapes |= norm(f"{name}.cross_norm", d)
-    shapes |= linear(f"{name}.ffn.up", inner, d) | linear(f"{name}.ffn.down", d, inner)
-    return shapes | norm(f"{name}.ffn_norm", d)
+def norm(name: str, features: int, *, bias: bool) -> dict[str, tuple[int, ...]]:
+    """The weights of a norm."""
+    return dict.fromkeys([f"{name}.weight", *([f"{name}.bias"] if bias else [])], (features,))

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from nartk.adapters.fairseq import FairseqCheckpoint, read_checkpoint, shapes, to_network
 from nartk.architectures import Architecture
+from nartk.architectures.transformer import JOINT
 from nartk.checkpoint import Checkpoint, load_checkpoint, require_shapes
 from nartk.errors import VocabMismatchError
 from nartk.models.nar import NarTraining
@@ -117,7 +118,7 @@ class CoreModel(BaseFairseqModel):
             CheckpointError: That encoder has another shape.
         """
         source, target = task.source_dictionary, task.target_dictionary
-        if args.share_embeddings == "all" and source != target:
+        if args.share_embeddings in JOINT and source != target:
             raise VocabMismatchError(
                 "source and target share embeddings, but their dictionaries differ",
                 fix="preprocess with --joined-dictionary, or train with --share-embeddings decoder",

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from nartk.architectures.transformer import JOINT, POSITIONS
 from nartk.models.transformer import Transformer, TransformerConfig
 from nartk.vocab import Vocab
 
@@ -24,13 +25,31 @@ def vocabulary(size: int) -> Vocab:
     return Vocab.from_words([f"w{i}" for i in range(size - FIRST_WORD)])
 
 
+def random_options(rng: random.Random) -> dict[str, Any]:
+    """What Marian, BART and T5 have beside the published Transformer; about half of it as published."""
+    options: dict[str, Any] = {
+        "activation": rng.choice(["relu", "gelu", "gelu_tanh", "silu"]),
+        "gated_ffn": True,
+        "norm": "rms",
+        "norm_eps": rng.choice([1e-4, 1e-3]),
+        "bias": False,
+        "head_features": rng.choice([1, 8, 16, 19, 32]),
+        "scale_attention": False,
+        "encoder_positions": "relative",
+        "output_bias": True,
+        "scale_output": True,
+    }
+    ranges = {"relative_buckets": rng.choice([4, 8, 9]), "relative_distance": rng.choice([5, 13, 40])}
+    return ranges | {name: value for name, value in options.items() if rng.random() < 0.5}
+
+
 def random_config(rng: random.Random, **fixed: Any) -> TransformerConfig:
     """Any shape; `fixed` settings are as given."""
     heads = rng.choice([(1, 1), (2, 3), (3, 1), (4, 2), (2, 2), (5, 3)])
     share = rng.choice(["all", "decoder", "none"])
     words = rng.choice([5, rng.randint(6, 40), rng.randint(40, 150), 700])
     settings: dict[str, Any] = {
-        "src_vocab": words if share == "all" else rng.randint(6, 90),
+        "src_vocab": words if share in JOINT else rng.randint(6, 90),
         "tgt_vocab": words,
         "pad": rng.choice([0, 1]),
         "d_model": math.lcm(*heads) * rng.choice([1, 3, 5, 7, 8, 17]),
@@ -43,15 +62,15 @@ def random_config(rng: random.Random, **fixed: Any) -> TransformerConfig:
         "encoder_norm_first": rng.random() < 0.5,
         "decoder_norm_first": rng.random() < 0.5,
         "activation": rng.choice(["relu", "gelu"]),
-        "encoder_positions": rng.choice(["sinusoidal", "learned", "none"]),
-        "decoder_positions": rng.choice(["sinusoidal", "learned", "none"]),
+        "encoder_positions": rng.choice(POSITIONS),
+        "decoder_positions": rng.choice(POSITIONS),
         "max_source_len": rng.randint(9, 40),
         "max_target_len": rng.randint(20, 40),
         "share_embeddings": share,
         "scale_embedding": rng.random() < 0.5,
         "norm_embedding": rng.random() < 0.5,
     }
-    return TransformerConfig(**{**settings, **fixed})
+    return TransformerConfig(**settings | fixed)
 
 
 def random_model(config: TransformerConfig, seed: int) -> Transformer:
@@ -60,11 +79,24 @@ def random_model(config: TransformerConfig, seed: int) -> Transformer:
         torch.manual_seed(seed)
         model = Transformer(config).eval().requires_grad_(False)
         for name, weight in in_order(model):
-            if "layers" in name and weight.dim() == 2:
-                weight.mul_(2.0)
-            elif weight.dim() == 1:
+            magnify(name, weight, config, by=2.0)
+            if weight.dim() == 1:
                 weight.add_(torch.randn_like(weight) * 0.2)  # biases, and scales of norms
     return model
+
+
+def magnify(name: str, weight: Tensor, config: TransformerConfig, *, by: float) -> None:
+    """Multiplies a weight of a layer or of distances, in place, but no rounding of fp32.
+
+    Products of two projections stay as they are; as in T5, queries that are not scaled begin smaller.
+    """
+    if weight.dim() != 2 or not ("layers" in name or "relative" in name):
+        return
+    if config.gated_ffn and ".ffn." in name:
+        return
+    if ".q" in name and not config.scale_attention:
+        by *= config.attention_features(name[: len("encoder")]) ** -0.5
+    weight.mul_(by)
 
 
 def in_order(model: Transformer) -> Iterator[tuple[str, Tensor]]:
