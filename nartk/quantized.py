@@ -30,12 +30,12 @@ def packed_sizes(config: TransformerConfig) -> dict[str, tuple[int, int]]:
     for name, shape in config.weight_shapes().items():
         layer = name.removesuffix(".weight")
         side = layer.partition("_")[0]
-        is_position = layer.endswith("_embedding.positions")
-        if len(shape) != 2 or name in shared or is_position or side not in ("encoder", "decoder", "output"):
+        by_position = layer.endswith(("_embedding.positions", "_relative"))
+        if len(shape) != 2 or name in shared or by_position or side not in ("encoder", "decoder", "output"):
             continue
         outputs, inputs = shape
         if "_attention." in layer:
-            features = config.d_model // getattr(config, f"{side}_heads")
+            features = config.attention_features(side)
             filled = features + -features % LANES
             if layer.endswith(".out"):
                 inputs = inputs // features * filled

@@ -474,6 +474,8 @@ def test_other_weights_than_the_arrays_are_not_read() -> None:
 def tied(config: TransformerConfig, seed: int, kind: str) -> Transformer:
     model = random_model(config, seed)
     weight = model.output.weight
+    if model.output.bias is not None:
+        model.output.bias.zero_()
     if kind == "zero":
         weight.zero_()
     elif kind == "twins":  # each word of the upper half is one of the lower half
@@ -667,7 +669,7 @@ def test_nothing_is_drawn_where_nothing_has_a_probability(logits: list[float], w
 @pytest.mark.parametrize("type", TYPES)
 @pytest.mark.parametrize("name", ["decoder_layers.0.ffn.up.weight", "decoder_layers.0.ffn.down.bias"])
 def test_weights_that_are_no_numbers_are_an_error_by_name(type: str, name: str) -> None:
-    config = random_config(random.Random(5), decoder_norm_first=True, activation="relu")
+    config = random_config(random.Random(5), decoder_norm_first=True, activation="relu", bias=True)
     model = random_model(config, 5)
     model.state_dict()[name].flatten()[-1] = float("nan")
     scorer = engine_of(model, type)

@@ -22,6 +22,7 @@ from support.tiny import random_model as tiny_model
 
 import nartk
 from nartk.architectures import architecture
+from nartk.architectures.transformer import POSITIONS
 from nartk.checkpoint import CONFIG, WEIGHTS, load_checkpoint, read_config, save_checkpoint
 from nartk.cli.convert import main as convert
 from nartk.errors import CheckpointError
@@ -48,6 +49,7 @@ def saved(
     config = random_config(
         random.Random(seed), src_vocab=WORDS + beyond, tgt_vocab=WORDS + beyond, pad=specials.pad,
         max_source_len=30, max_target_len=30, share_embeddings=share,
+        decoder_positions=POSITIONS[seed % len(POSITIONS)],
     )  # fmt: skip
     network = random_model(config, seed)
     network.output.weight[WORDS:] *= 4
@@ -129,7 +131,8 @@ def test_int8_folders_hold_the_words_alone(tmp_path: Path) -> None:
 
 
 def test_a_special_id_of_a_parallel_model_is_fairseqs(tmp_path: Path) -> None:
-    shape = random_config(random.Random(1), src_vocab=WORDS, tgt_vocab=WORDS, pad=TAIL.pad)
+    sizes = {"src_vocab": WORDS, "tgt_vocab": WORDS, "pad": TAIL.pad}
+    shape = random_config(random.Random(1), **sizes, decoder_positions="none")
     config = architecture("ctc").config(**asdict(shape))
     save_checkpoint(
         tmp_path,

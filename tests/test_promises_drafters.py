@@ -193,6 +193,7 @@ def block(isa: str, type: str, number: int, count: int, ties: str = "none") -> B
         share_embeddings="none" if ties != "none" else rng.choice(["all", "decoder", "none"]),
         max_source_len=30,
         max_target_len=48,
+        output_bias=ties == "none" and rng.random() < 0.5,
     )
     model = random_model(config, rng.getrandbits(30))
     with torch.no_grad():

@@ -23,6 +23,7 @@ from support.tiny import WORDS, corrector, random_model
 
 import nartk
 from nartk.architectures import architecture
+from nartk.architectures.transformer import POSITIONS
 from nartk.checkpoint import CARD, CONFIG, WEIGHTS, Checkpoint, load_checkpoint, read_config, save_checkpoint
 from nartk.cli.convert import main as convert
 from nartk.cli.decode import main as decode
@@ -70,6 +71,8 @@ def quantized(folder: Path, kind: str, seed: int) -> tuple[Checkpoint, Checkpoin
     """A random model of any shape, and as an int8 folder has it."""
     rng = random.Random(seed)
     settings = asdict(random_config(rng, pad=1, max_source_len=20, max_target_len=30))
+    if kind != "transformer":
+        settings["decoder_positions"] = rng.choice(POSITIONS)
     if kind == "dag":
         settings["link_heads"] = settings["encoder_heads"]
     found = architecture(kind)
@@ -130,7 +133,7 @@ def test_the_numbers_are_those_of_a_twin(kind: str, seed: int, tmp_path: Path) -
             continue
         side, layer = name.partition("_")[0], name.rpartition(".")[0]
         if "_attention." in name:
-            features = config.d_model // getattr(config, f"{side}_heads")
+            features = config.attention_features(side)
             axis = int(".out." in name)
             if axis < array.ndim:
                 array = with_filled_heads(array, features, axis)
@@ -141,7 +144,7 @@ def test_the_numbers_are_those_of_a_twin(kind: str, seed: int, tmp_path: Path) -
         numbers, scales = twin(array)
         np.testing.assert_array_equal(tensors[name], laid_out(numbers), strict=True)
         np.testing.assert_array_equal(tensors[f"{layer}.scales"], scales, strict=True)
-    layers = 4 * config.encoder_layers + 7 * config.decoder_layers
+    layers = (4 + config.gated_ffn) * config.encoder_layers + (7 + config.gated_ffn) * config.decoder_layers
     assert blocks == layers + 3 - len(config.shared_weights())
     assert stored.quantized == "int8"
 

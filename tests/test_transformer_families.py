@@ -12,13 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.engine_models import on_engine
+from support.random_transformers import vocabulary
 from torch import Tensor
 
+from nartk import _fairseq_hook
 from nartk.architectures import architecture, architectures
 from nartk.architectures.transformer import TransformerConfig, relative_buckets
-from nartk.errors import UsageError
+from nartk.errors import UnsupportedCheckpointError, UsageError
 from nartk.models.training import Dropout
 from nartk.models.transformer import Transformer
+from nartk.passes import Pass, Want
 
 pytest.importorskip("transformers")
 from transformers import (
@@ -225,6 +229,33 @@ def test_logits_are_those_of_the_transformers_library(name: str) -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("type", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_engine_has_the_logits_of_the_transformers_library(name: str, type: str) -> None:
+    """In one pass and token by token; smaller types are near."""
+    theirs, _, ours = stirred(name)
+    scorer = on_engine(ours, type=type)
+    source, target = ([random.Random(seed).randrange(4, WORDS) for _ in range(60)] for seed in (1, 2))
+    with torch.inference_mode():
+        wanted = theirs(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([target])).logits[0]
+    (memory,) = scorer.encode([source])
+    for step in (60, 1):
+        (context,) = scorer.open(1)
+        found = []
+        for first in range(0, 60, step):
+            tokens, positions, parents = (
+                target[first : first + step],
+                range(first, first + step),
+                range(-1, step - 1),
+            )
+            columns = tokens, positions, [memory] * step, [context] * step, parents
+            scores = scorer.run(Pass(*(np.array(each, np.int32) for each in columns)), Want())
+            found.append(scores.rows(range(step)))
+            scorer.commit(scores, range(step))
+        away = np.abs(np.concatenate(found) - wanted.numpy())
+        assert away.max() < 1e-4 if type == "fp32" else np.median(away) < 0.1
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_buckets_are_t5s(causal: bool) -> None:
     rng = random.Random(causal)
@@ -285,3 +316,16 @@ def test_what_makes_no_model_is_refused(settings: dict[str, Any], message: str) 
 def test_parallel_decoders_have_no_relative_positions(name: str) -> None:
     with pytest.raises(UsageError, match="`decoder_positions` is 'relative'"):
         architecture(name).config(decoder_positions="relative")
+
+
+@pytest.mark.filterwarnings("ignore")  # fairseq's own
+@pytest.mark.parametrize("name", MODELS)
+def test_fairseq_is_no_peer_of_what_it_has_not(name: str) -> None:
+    _fairseq_hook.install()
+    pytest.importorskip("fairseq", reason="fairseq is not installed")
+    from nartk.tasks.peer import to_fairseq
+
+    words = vocabulary(WORDS)
+    first = {"t5": "encoder_positions", "t5-1.1": "activation", "bart": "output_bias", "marian": "activation"}
+    with pytest.raises(UnsupportedCheckpointError, match=f"`{first[name]}` .*, which fairseq has not"):
+        to_fairseq(stirred(name)[2], words, words)

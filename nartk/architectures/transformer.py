@@ -24,7 +24,7 @@ _MOST_POSITIONS = 100_000  # tokens
 
 # The weights with a row for each word.
 SOURCE_WORDS = "encoder_embedding.words.weight"
-TARGET_WORDS = ("decoder_embedding.words.weight", "output.weight")
+TARGET_WORDS = ("decoder_embedding.words.weight", "output.weight", "output.bias")
 JOINT = ("all", "inputs")  # of `share_embeddings`: source and target have one matrix
 POSITIONS = ("sinusoidal", "learned", "none")
 
@@ -254,7 +254,7 @@ class TransformerConfig:
 
     def shared_weights(self) -> dict[str, str]:
         """The names of weights that are those of another name, with this name."""
-        words = [SOURCE_WORDS, *TARGET_WORDS]
+        words = [SOURCE_WORDS, *TARGET_WORDS[:2]]
         shared = {"all": words, "decoder": words[1:], "inputs": words[:2], "none": words[:1]}
         first, *others = shared[self.share_embeddings]
         return dict.fromkeys(others, first)

@@ -13,14 +13,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from nartk.architectures.transformer import TransformerConfig, sinusoids
+from nartk.architectures.transformer import TransformerConfig, relative_buckets, sinusoids
 from nartk.checkpoint import QuantizedTensors
 from nartk.engine import _native
 from nartk.errors import CheckpointError
 from nartk.passes import FloatArray
-from nartk.quantized import INT8, LANES, packed_sizes
-
-EPS = 1e-5  # of torch's layer norm
+from nartk.quantized import INT8, LANES, PANEL, packed_sizes
 
 Arrays: TypeAlias = Mapping[str, npt.NDArray[np.float32]]
 
@@ -73,18 +71,19 @@ class Weights:
 
     def heads_out(self, name: str, parts: int, heads: int) -> Any:
         """A layer whose outputs are `parts` times H heads of f features, filled up to F: [parts*H*F, D]."""
-        weight, bias = self._arrays[f"{name}.weight"], self._arrays[f"{name}.bias"]
-        features = len(bias) // parts // heads
+        weight, bias = self._arrays[f"{name}.weight"], self._arrays.get(f"{name}.bias")
+        features = len(weight) // parts // heads
         missing = -features % LANES
         if missing:
             rows = np.pad(weight.reshape(parts * heads, features, -1), ((0, 0), (0, missing), (0, 0)))
             weight = rows.reshape(-1, weight.shape[1])
-            bias = np.pad(bias.reshape(parts * heads, features), ((0, 0), (0, missing))).ravel()
+            if bias is not None:
+                bias = np.pad(bias.reshape(parts * heads, features), ((0, 0), (0, missing))).ravel()
         return self._pack(name, weight, bias)
 
     def heads_in(self, name: str, heads: int) -> Any:
         """A layer whose inputs are H heads of f features, filled up to F: [D, H*F]."""
-        weight, bias = self._arrays[f"{name}.weight"], self._arrays[f"{name}.bias"]
+        weight, bias = self._arrays[f"{name}.weight"], self._arrays.get(f"{name}.bias")
         outputs, inputs = weight.shape
         features = inputs // heads
         missing = -features % LANES
@@ -93,40 +92,47 @@ class Weights:
             weight = columns.reshape(outputs, -1)
         return self._pack(name, weight, bias)
 
-    def norm(self, name: str) -> tuple[FloatArray, FloatArray, float] | None:
-        """Gain, bias and epsilon of a layer norm; None where the model has none of that name."""
-        if f"{name}.weight" not in self._arrays:
-            return None
-        return self._arrays[f"{name}.weight"], self._arrays[f"{name}.bias"], EPS
+    def norm(self, name: str, config: TransformerConfig) -> tuple[Any, Any, float] | None:
+        """Gain, bias if it has one, and epsilon of a norm; None where the model has none of that name."""
+        gain = self._arrays.get(f"{name}.weight")
+        return None if gain is None else (gain, self._arrays.get(f"{name}.bias"), config.norm_eps)
 
-    def layer(
-        self, name: str, *, heads: int, features: int, norm_first: bool, activation: str, cross: bool
-    ) -> dict[str, Any]:
-        """A layer of the encoder, or with `cross` of the decoder, with H heads of f features."""
+    def layer(self, side: str, index: int, config: TransformerConfig) -> dict[str, Any]:
+        """A layer of the encoder or the decoder."""
+        name, features = f"{side}_layers.{index}", config.attention_features(side)
+        heads: int = getattr(config, f"{side}_heads")
         made = {
-            "norm_first": norm_first,
+            "norm_first": getattr(config, f"{side}_norm_first"),
             "heads": heads,
             "features": features + -features % LANES,
-            "scale": features**-0.5,
-            "activation": activation,
+            "scale": features**-0.5 if config.scale_attention else 1.0,
+            "activation": config.activation,
             "qkv": self.heads_out(f"{name}.self_attention.qkv", 3, heads),
             "out": self.heads_in(f"{name}.self_attention.out", heads),
+            "gate": self.linear(f"{name}.ffn.gate") if config.gated_ffn else None,
             "up": self.linear(f"{name}.ffn.up"),
             "down": self.linear(f"{name}.ffn.down"),
-            "self_norm": self.norm(f"{name}.self_norm"),
-            "ffn_norm": self.norm(f"{name}.ffn_norm"),
+            "self_norm": self.norm(f"{name}.self_norm", config),
+            "ffn_norm": self.norm(f"{name}.ffn_norm", config),
         }
-        if cross:
+        if side == "decoder":
             made["cross_q"] = self.heads_out(f"{name}.cross_attention.q", 1, heads)
             made["cross_kv"] = self.heads_out(f"{name}.cross_attention.kv", 2, heads)
             made["cross_out"] = self.heads_in(f"{name}.cross_attention.out", heads)
-            made["cross_norm"] = self.norm(f"{name}.cross_norm")
+            made["cross_norm"] = self.norm(f"{name}.cross_norm", config)
         return made
 
     def stack(self, side: str, config: TransformerConfig, count: int) -> dict[str, Any]:
         """The encoder or the decoder, with so many positions."""
         positions: str = getattr(config, f"{side}_positions")
+        farthest = config.relative_distance
         table: FloatArray | None = None
+        biases: FloatArray | None = None
+        if positions == "relative":
+            distances = np.arange(-farthest, farthest + 1)
+            causal = side == "decoder"
+            buckets = relative_buckets(distances, config.relative_buckets, farthest, causal=causal)
+            biases = self._arrays[f"{side}_relative.weight"][buckets].T  # [buckets,H] -> [H,distances]
         if positions == "learned":
             table = self._arrays[f"{side}_embedding.positions.weight"]
         elif positions == "sinusoidal":
@@ -137,21 +143,12 @@ class Weights:
                 "scale": math.sqrt(config.d_model) if config.scale_embedding else 1.0,
                 "positions": table,
                 "count": count,
-                "offset": 0,
-                "norm": self.norm(f"{side}_embedding.norm"),
+                "norm": self.norm(f"{side}_embedding.norm", config),
             },
-            "layers": [
-                self.layer(
-                    f"{side}_layers.{i}",
-                    heads=getattr(config, f"{side}_heads"),
-                    features=config.d_model // getattr(config, f"{side}_heads"),
-                    norm_first=getattr(config, f"{side}_norm_first"),
-                    activation=config.activation,
-                    cross=side == "decoder",
-                )
-                for i in range(getattr(config, f"{side}_layers"))
-            ],
-            "norm": self.norm(f"{side}_norm"),
+            "layers": [self.layer(side, i, config) for i in range(getattr(config, f"{side}_layers"))],
+            "norm": self.norm(f"{side}_norm", config),
+            "relative": biases,
+            "farthest": farthest,
         }
 
     def model(self, config: TransformerConfig, *, parallel: Mapping[str, Any] | None = None) -> Any:
@@ -160,12 +157,14 @@ class Weights:
         Args:
             parallel: What a non-autoregressive model has beside it, as `nartk.engine.parallel_scorer` says.
         """
+        output, bias = self.words("output.weight"), self._arrays.get("output.bias")
         parts = {
             "features": config.d_model,
             "encoder": self.stack("encoder", config, config.max_source_len),
             "decoder": self.stack("decoder", config, config.target_positions),
-            "output": self.words("output.weight"),
-            "output_scale": 1.0,
+            "output": output,
+            "output_bias": None if bias is None else np.pad(bias, (0, -len(bias) % PANEL)),
+            "output_scale": config.d_model**-0.5 if config.scale_output else 1.0,
         }
         return _native.Model(parts if parallel is None else {**parts, "parallel": parallel})
 

@@ -14,9 +14,21 @@ from fairseq.models.transformer import TransformerModel, base_architecture
 from fairseq.sequence_generator import SequenceGenerator
 
 from nartk.adapters.names import fairseq_names, position_table
+from nartk.architectures.transformer import POSITIONS, TransformerConfig
 from nartk.errors import UnsupportedCheckpointError
 from nartk.models.transformer import Transformer
 from nartk.vocab import SPECIALS, Vocab
+
+# What fairseq's `transformer` has of our choices, and settings of ours that it has not.
+_KNOWN = {
+    "activation": ("relu", "gelu"),
+    "encoder_positions": POSITIONS,
+    "decoder_positions": POSITIONS,
+    "share_embeddings": ("all", "decoder", "none"),
+}
+_UNKNOWN = (
+    "gated_ffn", "norm", "norm_eps", "bias", "head_features", "scale_attention", "output_bias", "scale_output"
+)  # fmt: skip
 
 
 def to_dictionary(vocab: Vocab) -> Dictionary:
@@ -40,6 +52,10 @@ def to_fairseq(model: Transformer, source: Vocab, target: Vocab) -> Any:
         UnsupportedCheckpointError: fairseq's has no such settings.
     """
     config = model.config
+    known = _KNOWN | {name: (getattr(TransformerConfig, name),) for name in _UNKNOWN}
+    for name, values in known.items():
+        if getattr(config, name) not in values:
+            raise UnsupportedCheckpointError(f"`{name}` {getattr(config, name)!r}, which fairseq has not")
     position_types = (config.encoder_positions, config.decoder_positions)
     if position_types.count("none") == 1:
         raise UnsupportedCheckpointError("positions on one side alone, which fairseq has not")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from nartk.architectures.transformer import JOINT
 from nartk.models.blockwise import Blockwise, BlockwiseConfig
 from nartk.models.ctc import CtcConfig, CtcNat
 from nartk.models.da_transformer import DagConfig, DaTransformer
@@ -34,7 +35,7 @@ def random_parallel(kind: str, seed: int) -> NonAutoregressive:
     }
     # A norm of small embeddings would magnify what fp32 itself rounds away.
     shape["scale_embedding"] = shape["norm_embedding"] or rng.random() < 0.7
-    if shape["share_embeddings"] != "all":
+    if shape["share_embeddings"] not in JOINT:
         shape["src_vocab"] += rng.randint(0, 9)
     if kind == "ctc":
         options = {"upsample": rng.randint(1, 4), "decoder_input": rng.choice(["source", "memory"])}
@@ -57,7 +58,7 @@ def random_parallel(kind: str, seed: int) -> NonAutoregressive:
             if upsampling == "fixed"
             else rng.choice(["2.5", "1~3"]),
             "link_features": ("feature:position", "feature", "position")[seed // 3 % 3],
-            "link_heads": shape["encoder_heads"] * rng.choice([1, 2]) if shape["d_model"] % 2 == 0 else 1,
+            "link_heads": rng.choice([each for each in (1, 2, 3, 4) if shape["d_model"] % each == 0]),
             "length_difference": rng.choice([3, 20]),
             "max_transition_length": rng.choice([99999, 1, 5]),
         }

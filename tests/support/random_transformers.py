@@ -46,7 +46,7 @@ def random_options(rng: random.Random) -> dict[str, Any]:
 def random_config(rng: random.Random, **fixed: Any) -> TransformerConfig:
     """Any shape; `fixed` settings are as given."""
     heads = rng.choice([(1, 1), (2, 3), (3, 1), (4, 2), (2, 2), (5, 3)])
-    share = rng.choice(["all", "decoder", "none"])
+    share = rng.choice(["all", "decoder", "inputs", "none"])
     words = rng.choice([5, rng.randint(6, 40), rng.randint(40, 150), 700])
     settings: dict[str, Any] = {
         "src_vocab": words if share in JOINT else rng.randint(6, 90),
@@ -61,16 +61,15 @@ def random_config(rng: random.Random, **fixed: Any) -> TransformerConfig:
         "decoder_heads": heads[1],
         "encoder_norm_first": rng.random() < 0.5,
         "decoder_norm_first": rng.random() < 0.5,
-        "activation": rng.choice(["relu", "gelu"]),
         "encoder_positions": rng.choice(POSITIONS),
-        "decoder_positions": rng.choice(POSITIONS),
+        "decoder_positions": rng.choice([*POSITIONS, "relative"]),
         "max_source_len": rng.randint(9, 40),
         "max_target_len": rng.randint(20, 40),
         "share_embeddings": share,
         "scale_embedding": rng.random() < 0.5,
         "norm_embedding": rng.random() < 0.5,
     }
-    return TransformerConfig(**settings | fixed)
+    return TransformerConfig(**settings | random_options(rng) | fixed)
 
 
 def random_model(config: TransformerConfig, seed: int) -> Transformer:

@@ -12,7 +12,7 @@ from torch import Tensor
 from nartk.hypothesis import Request
 from nartk.models.transformer import Transformer, TransformerConfig
 from nartk.vocab import Vocab
-from support.random_transformers import in_order
+from support.random_transformers import in_order, magnify, random_options
 
 PAD, EOS = 1, 2
 
@@ -37,27 +37,27 @@ def random_config(rng: random.Random) -> TransformerConfig:
     """A small model of any shape, odd sizes among them."""
     heads = rng.choice([1, 2, 4])
     words = rng.randint(12, 90)
-    share = rng.choice(["all", "decoder", "none"])
-    return TransformerConfig(
-        src_vocab=words,
-        tgt_vocab=words,
-        d_model=heads * rng.choice([8, 9, 16, 20, 32]),
-        encoder_layers=rng.choice([1, 1, 2]),
-        decoder_layers=rng.choice([1, 1, 2]),
-        encoder_ffn=rng.choice([16, 50, 64]),
-        decoder_ffn=rng.choice([16, 50, 96]),
-        encoder_heads=heads,
-        decoder_heads=heads,
-        encoder_norm_first=rng.random() < 0.5,
-        decoder_norm_first=rng.random() < 0.5,
-        activation=rng.choice(["relu", "gelu"]),
-        encoder_positions=rng.choice(["sinusoidal", "learned", "none"]),
-        decoder_positions=rng.choice(["sinusoidal", "learned"]),
-        max_source_len=128,
-        max_target_len=128,
-        share_embeddings=share,
-        norm_embedding=rng.random() < 0.3,
-    )
+    share = rng.choice(["all", "decoder", "inputs", "none"])
+    settings = {
+        "src_vocab": words,
+        "tgt_vocab": words,
+        "d_model": heads * rng.choice([8, 9, 16, 20, 32]),
+        "encoder_layers": rng.choice([1, 1, 2]),
+        "decoder_layers": rng.choice([1, 1, 2]),
+        "encoder_ffn": rng.choice([16, 50, 64]),
+        "decoder_ffn": rng.choice([16, 50, 96]),
+        "encoder_heads": heads,
+        "decoder_heads": heads,
+        "encoder_norm_first": rng.random() < 0.5,
+        "decoder_norm_first": rng.random() < 0.5,
+        "encoder_positions": rng.choice(["sinusoidal", "learned", "none"]),
+        "decoder_positions": rng.choice(["sinusoidal", "learned"]),
+        "max_source_len": 128,
+        "max_target_len": 128,
+        "share_embeddings": share,
+        "norm_embedding": rng.random() < 0.3,
+    }
+    return TransformerConfig(**settings | random_options(rng))
 
 
 def random_model(config: TransformerConfig, seed: int) -> Transformer:
@@ -70,9 +70,8 @@ def stir(model: M) -> M:
     """Makes a model's weights, in place, such that what it says depends on everything it reads."""
     with torch.no_grad():
         for name, weight in in_order(model):
-            if "layers" in name and weight.dim() == 2:
-                weight.mul_(3.0)
-            elif name.endswith("bias"):
+            magnify(name, weight, model.config, by=3.0)
+            if name.endswith("bias"):
                 weight.normal_(std=0.1)
     return model
 

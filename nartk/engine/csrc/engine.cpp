@@ -150,28 +150,24 @@ void Engine::embed(const Embedding& embedding, const int* words, const int* posi
 void Engine::place(const Embedding& embedding, const int* positions, int n, float* x) {
     const int d = network->features, step = stride();
     for (int i = 0; embedding.positions && i < n; i++)
-        kernels->add(x + (size_t)i * step, embedding.positions + (size_t)(positions[i] + embedding.offset) * d, d);
+        kernels->add(x + (size_t)i * step, embedding.positions + (size_t)positions[i] * d, d);
     if (embedding.norm.gain) normed(embedding.norm, x, n, x);
 }
 
-// Calls over(token) for what each token attends to: the list and where in its rows keys and values begin.
-template <class Body>
-void Engine::attend(Workspace& space, const Layer& layer, const float* q, int ldq, int n, int longest, float* y,
-                    Body over) {
-    const int heads = layer.heads, f = layer.features, width = layer.width();
-    const int room = rounded(longest, LANES);
-    const double work = 2.0 * n * longest * width;
-    const int parts = threads.parts(n * heads, work / PART);
-    float* weights = space.weights.get((size_t)parts * room);
-    threads.share(n * heads, parts, [&](int part, int first, int last) {
-        for (int at = first; at < last; at++) {
-            const int token = at / heads, head = at % heads;
-            const auto where = over(token);
-            kernels->attend(q + (size_t)token * ldq + head * f, where.list, where.key + head * f,
-                            where.value + head * f, f, layer.scale, nullptr, weights + (size_t)part * room,
-                            y + (size_t)token * width + head * f);
-        }
-    });
+void Engine::finish(float* row, float* to) {
+    normed(network->decoder.norm, row, 1, row);
+    for (int k = 0; k < network->features; k++) to[k] = row[k] * network->output_scale;
+}
+
+// By distance from 1 - longest to longest - 1, of each head; null: the stack has none.
+const float* Engine::biases(Workspace& space, const Stack& stack, int longest) {
+    if (!stack.relative) return nullptr;
+    const int heads = stack.layers[0].heads, most = stack.farthest, span = 2 * longest - 1;
+    float* to = space.biases.get((size_t)heads * span);
+    for (int h = 0; h < heads; h++)
+        for (int i = 0; i < span; i++)
+            to[h * span + i] = stack.relative[h * (2 * most + 1) + most + std::clamp(i - longest + 1, -most, most)];
+    return to;
 }
 
 // x = x + inner(norm(x)) or norm(x + inner(x)): `inner` adds what it gives to x.
@@ -205,43 +201,64 @@ void Engine::feed_forward(Workspace& space, const Layer& layer, float* x, int n)
 
 namespace {
 
+// What a token attends to: the list, its own place in it, and where in its rows keys and values begin.
 struct Where {
     Attended list;
-    int key, value;
+    int at, key, value;
 };
 
 }  // namespace
 
-void Engine::attend_rows(Workspace& space, const Layer& layer, float* x, int n, const Rows& rows) {
-    const int width = layer.width(), wide = layer.qkv->width(), step = stride();
-    sublayer(space, layer.self_norm, layer.norm_first, x, n, [&](const float* y) {
-        float* qkv = space.projected.get((size_t)n * wide);
-        linear(space, *layer.qkv, y, n, step, qkv, wide);
-        std::vector<const float*> list(n);
-        for (int i = 0; i < n; i++) list[i] = qkv + (size_t)i * wide;
+// Hands the rows that `in` projects to kept(rows, floats of each); then each token attends to over(token).
+template <class Kept, class Over>
+void Engine::attention(Workspace& space, const Layer& layer, const Norm& norm, const Linear& in, const Linear& out,
+                       float* x, int n, int longest, const float* biases, Kept kept, Over over) {
+    const int heads = layer.heads, f = layer.features, width = layer.width(), wide = in.width(), step = stride();
+    sublayer(space, norm, layer.norm_first, x, n, [&](const float* y) {
+        float* q = space.projected.get((size_t)n * wide);
+        linear(space, in, y, n, step, q, wide);
+        kept(q, wide);
         float* attended = space.attended.get((size_t)n * width);
-        attend(space, layer, qkv, wide, n, rows.longest, attended,
-               [&](int token) { return Where{{list.data() + rows.begin[token], rows.size[token]}, width, 2 * width}; });
-        linear(space, *layer.out, attended, n, width, x, step, {Activation::none, true});
+        const int room = rounded(longest, LANES), span = 2 * longest - 1;
+        const int parts = threads.parts(n * heads, 2.0 * n * longest * width / PART);
+        float* weights = space.weights.get((size_t)parts * room);
+        threads.share(n * heads, parts, [&](int part, int first, int last) {
+            for (int i = first; i < last; i++) {
+                const int token = i / heads, head = i % heads;
+                const Where where = over(token);
+                const float* bias = biases ? biases + (size_t)head * span + longest - 1 - where.at : nullptr;
+                kernels->attend(q + (size_t)token * wide + head * f, where.list, where.key + head * f,
+                                where.value + head * f, f, layer.scale, bias, weights + (size_t)part * room,
+                                attended + (size_t)token * width + head * f);
+            }
+        });
+        linear(space, out, attended, n, width, x, step, {Activation::none, true});
+    });
+}
+
+void Engine::attend_rows(Workspace& space, const Layer& layer, float* x, int n, const Rows& rows, const float* biases) {
+    const int width = layer.width();
+    std::vector<const float*> list(n);
+    const auto kept = [&](const float* qkv, int wide) {
+        for (int i = 0; i < n; i++) list[i] = qkv + (size_t)i * wide;
+    };
+    attention(space, layer, layer.self_norm, *layer.qkv, *layer.out, x, n, rows.longest, biases, kept, [&](int token) {
+        const int begin = rows.begin[token];
+        return Where{{list.data() + begin, rows.size[token]}, token - begin, width, 2 * width};
     });
 }
 
 // offset: of the layer's keys in a source's row.
 void Engine::attend_sources(Workspace& space, const Layer& layer, float* x, int n, int offset,
                             const std::shared_ptr<const Memory>* sources) {
-    const int width = layer.width(), wide = layer.cross_q->width(), step = stride();
     int longest = 0;
     for (int i = 0; i < n; i++) longest = std::max(longest, sources[i]->length);
-    sublayer(space, layer.cross_norm, layer.norm_first, x, n, [&](const float* y) {
-        float* q = space.projected.get((size_t)n * wide);
-        linear(space, *layer.cross_q, y, n, step, q, wide);
-        float* attended = space.attended.get((size_t)n * width);
-        attend(space, layer, q, wide, n, longest, attended, [&](int token) {
-            const Memory& source = *sources[token];
-            return Where{{source.rows.data(), source.length}, offset, offset + width};
-        });
-        linear(space, *layer.cross_out, attended, n, width, x, step, {Activation::none, true});
-    });
+    const auto none = [](const float*, int) {};
+    attention(space, layer, layer.cross_norm, *layer.cross_q, *layer.cross_out, x, n, longest, nullptr, none,
+              [&](int token) {
+                  const Memory& source = *sources[token];
+                  return Where{{source.rows.data(), source.length}, 0, offset, offset + layer.width()};
+              });
 }
 
 std::vector<int> Engine::encode(const int* tokens, const int* lengths, int count) {
@@ -269,8 +286,9 @@ std::vector<int> Engine::encode(const int* tokens, const int* lengths, int count
         for (int i = 0; i < n; i++) positions[i] = i - rows.begin[i];
         float* x = space.x.get((size_t)n * step);
         embed(stack.embedding, tokens + at, positions.data(), n, x);
+        const float* relative = biases(space, stack, rows.longest);
         for (const Layer& layer : stack.layers) {
-            attend_rows(space, layer, x, n, rows);
+            attend_rows(space, layer, x, n, rows, relative);
             feed_forward(space, layer, x, n);
             if (interrupted) interrupted();
         }
@@ -289,12 +307,7 @@ std::vector<int> Engine::encode(const int* tokens, const int* lengths, int count
         }
         int offset = 0;
         for (const Layer& layer : network->decoder.layers) {
-            const int kept = 2 * layer.width();
-            if (!layer.cross_kv) {
-                offset += kept;
-                continue;
-            }
-            const int wide = layer.cross_kv->width();
+            const int kept = 2 * layer.width(), wide = layer.cross_kv->width();
             float* kv = space.projected.get((size_t)n * wide);
             linear(space, *layer.cross_kv, x, n, step, kv, wide);
             for (int b = begin, i = 0; b < end; b++)
@@ -422,33 +435,27 @@ std::shared_ptr<Pending> Engine::run(const Tokens& tokens, const Want& want, Rea
             for (int i = begin; i < begin + m; i++) longest = std::max(longest, lists->of(i).count);
             float* x = space.x.get((size_t)m * step);
             embed(stack.embedding, tokens.words + begin, tokens.positions + begin, m, x);
+            const float* relative = biases(space, stack, longest);
             int offset = 0;  // of the layer's keys in a cell and in a source's row
             for (const Layer& layer : stack.layers) {
                 const int width = layer.width();
-                sublayer(space, layer.self_norm, layer.norm_first, x, m, [&](const float* y) {
-                    const int wide = layer.qkv->width();
-                    float* qkv = space.projected.get((size_t)m * wide);
-                    linear(space, *layer.qkv, y, m, step, qkv, wide);
+                const auto kept = [&](const float* qkv, int wide) {
                     for (int i = 0; i < m; i++)
                         std::memcpy(pending->cells[begin + i]->data() + offset, qkv + (size_t)i * wide + width,
                                     2 * width * sizeof(float));
-                    float* attended = space.attended.get((size_t)m * width);
-                    attend(space, layer, qkv, wide, m, longest, attended, [&](int token) {
-                        const int key = Cell::HEAD + offset;
-                        return Where{lists->of(begin + token), key, key + width};
-                    });
-                    linear(space, *layer.out, attended, m, width, x, step, {Activation::none, true});
-                });
-                if (layer.cross_q) attend_sources(space, layer, x, m, offset, sources.data() + begin);
+                };
+                const auto over = [&](int token) {
+                    const Attended& list = lists->of(begin + token);
+                    return Where{list, list.count - 1, Cell::HEAD + offset, Cell::HEAD + offset + width};
+                };
+                attention(space, layer, layer.self_norm, *layer.qkv, *layer.out, x, m, longest, relative, kept, over);
+                attend_sources(space, layer, x, m, offset, sources.data() + begin);
                 feed_forward(space, layer, x, m);
                 offset += 2 * width;
                 if (interrupted) interrupted();
             }
-            for (; read_so_far < want.only.size() && want.only[read_so_far] < begin + m; read_so_far++) {
-                float* row = x + (size_t)(want.only[read_so_far] - begin) * step;
-                normed(stack.norm, row, 1, row);
-                std::memcpy(found.hidden.data() + read_so_far * d, row, d * sizeof(float));
-            }
+            for (; read_so_far < want.only.size() && want.only[read_so_far] < begin + m; read_so_far++)
+                finish(x + (size_t)(want.only[read_so_far] - begin) * step, found.hidden.data() + read_so_far * d);
         }
         read(space, want, found);
     } catch (...) {
@@ -468,8 +475,7 @@ void Engine::logits(const float* hidden, int count, float* to) {
         float* rows = lease.space->logits.get((size_t)n * wide);
         linear(*lease.space, *network->output, hidden + (size_t)begin * d, n, d, rows, wide);
         for (int i = 0; i < n; i++)
-            for (int v = 0; v < network->words; v++)
-                to[(size_t)(begin + i) * network->words + v] = rows[(size_t)i * wide + v] * network->output_scale;
+            std::copy_n(rows + (size_t)i * wide, network->words, to + (size_t)(begin + i) * network->words);
     }
 }
 
@@ -492,8 +498,6 @@ void Engine::read(Workspace& space, const Want& want, Read& found) {
         const int m = std::min(READ, n - begin);
         float* rows = space.logits.get((size_t)m * wide);
         linear(space, *network->output, found.hidden.data() + (size_t)begin * d, m, d, rows, wide);
-        if (network->output_scale != 1.0f)
-            for (size_t i = 0; i < (size_t)m * wide; i++) rows[i] *= network->output_scale;
         threads.share(m, threads.parts(m, (double)m * words * 8 / PART), [&](int, int first, int last) {
             std::vector<float> copy;
             for (int i = first; i < last; i++) read_row(rows + (size_t)i * wide, begin + i, want, found, copy);

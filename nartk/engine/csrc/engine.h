@@ -27,7 +27,6 @@ struct Embedding {
     float scale = 1.0f;
     const float* positions = nullptr;  // [count,d]; null: none
     int count = 0;
-    int offset = 0;  // of the first position in the table
     Norm norm;
 };
 
@@ -47,6 +46,10 @@ struct Stack {
     Embedding embedding;
     std::vector<Layer> layers;
     Norm norm;
+    // What is added to a head's scores by the key's position less the query's, which stops at `farthest` either way:
+    // [H,2*farthest+1]; null: nothing.
+    const float* relative = nullptr;
+    int farthest = 0;
 };
 
 // What a non-autoregressive network has beside its layers.
@@ -67,7 +70,8 @@ struct Network {
     int features = 0;  // d
     Stack encoder, decoder;
     const Linear* output = nullptr;
-    float output_scale = 1.0f;
+    Linear biased;              // the output where its words are another's, but its bias is its own
+    float output_scale = 1.0f;  // of what the output layer reads
     int source_words = 0, words = 0;
     int most_source = 0, most_target = 0;  // positions
     Parallel parallel;
@@ -87,7 +91,7 @@ class Buffer {
 };
 
 struct Workspace {
-    Buffer x, normed, projected, attended, inner, gated, logits, weights, quantised, scales, memory;
+    Buffer x, normed, projected, attended, inner, gated, logits, weights, quantised, scales, biases;
 };
 
 struct Memory {
@@ -184,11 +188,15 @@ class Engine {
     void place(const Embedding& embedding, const int* positions, int n, float* x);  // adds positions to vectors
     void copy_source(Workspace& space, const Memory& source, const int* words, int places, float* x);
     void normed(const Norm& norm, const float* x, int n, float* y);
-    template <class Body>
-    void attend(Workspace& space, const Layer& layer, const float* q, int ldq, int n, int longest, float* y, Body over);
+    void finish(float* row, float* to);  // what the output layer reads, [d]
+    const float* biases(Workspace& space, const Stack& stack, int longest);
     template <class Inner>
     void sublayer(Workspace& space, const Norm& norm, bool first, float* x, int n, Inner inner);
-    void attend_rows(Workspace& space, const Layer& layer, float* x, int n, const Rows& rows);
+    template <class Kept, class Over>
+    void attention(Workspace& space, const Layer& layer, const Norm& norm, const Linear& in, const Linear& out,
+                   float* x, int n, int longest, const float* biases, Kept kept, Over over);
+    void attend_rows(Workspace& space, const Layer& layer, float* x, int n, const Rows& rows,
+                     const float* biases = nullptr);
     void attend_sources(Workspace& space, const Layer& layer, float* x, int n, int offset,
                         const std::shared_ptr<const Memory>* sources);
     void feed_forward(Workspace& space, const Layer& layer, float* x, int n);

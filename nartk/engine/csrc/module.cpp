@@ -174,7 +174,7 @@ struct Model {
         return made;
     }
 
-    Layer layer(const py::dict& from) {
+    Layer layer(const py::dict& from, bool decodes) {
         Layer made;
         const int d = network->features;
         made.norm_first = from["norm_first"].cast<bool>();
@@ -190,9 +190,9 @@ struct Model {
         made.cross_q = linear(from, "cross_q", width, d);
         made.cross_kv = linear(from, "cross_kv", 2 * width, d);
         made.cross_out = linear(from, "cross_out", d, width);
-        require(!made.cross_q == !made.cross_kv && !made.cross_q == !made.cross_out, "half an attention to the source");
         made.up = linear(from, "up");
         require(made.qkv && made.out && made.up && made.up->inputs == d, "a layer lacks a part");
+        require(!decodes || (made.cross_q && made.cross_kv && made.cross_out), "a layer does not see the source");
         made.gate = linear(from, "gate", made.up->outputs, d);
         made.down = linear(from, "down", d, made.up->outputs);
         require(made.down, "a layer lacks a part");
@@ -202,20 +202,26 @@ struct Model {
         return made;
     }
 
-    Stack stack(const py::dict& from) {
+    Stack stack(const py::dict& from, bool decodes) {
         Stack made;
         const auto embedding = from["embedding"].cast<py::dict>();
         made.embedding.words = linear(embedding, "words");
         require(made.embedding.words && made.embedding.words->inputs == network->features, "words of another size");
         made.embedding.scale = embedding["scale"].cast<float>();
         made.embedding.count = embedding["count"].cast<int>();
-        made.embedding.offset = embedding["offset"].cast<int>();
-        require(made.embedding.count > 0 && made.embedding.offset >= 0, "positions that are none");
-        made.embedding.positions = floats(
-            embedding["positions"], ((py::ssize_t)made.embedding.count + made.embedding.offset) * network->features);
+        require(made.embedding.count > 0, "positions that are none");
+        made.embedding.positions =
+            floats(embedding["positions"], (py::ssize_t)made.embedding.count * network->features);
         made.embedding.norm = norm(embedding, "norm");
-        for (const auto& each : from["layers"].cast<py::list>()) made.layers.push_back(layer(each.cast<py::dict>()));
+        for (const auto& each : from["layers"].cast<py::list>())
+            made.layers.push_back(layer(each.cast<py::dict>(), decodes));
         made.norm = norm(from, "norm");
+        if (made.layers.empty() || from["relative"].is_none()) return made;
+        made.farthest = from["farthest"].cast<int>();
+        require(made.farthest >= 0, "distances that are none");
+        made.relative = floats(from["relative"], made.layers[0].heads * (2 * (py::ssize_t)made.farthest + 1));
+        for (const Layer& each : made.layers)
+            require(each.heads == made.layers[0].heads, "biases by distance of other heads than a layer's");
         return made;
     }
 
@@ -247,10 +253,15 @@ struct Model {
     explicit Model(const py::dict& from) {
         network->features = from["features"].cast<int>();
         require(network->features > 0, "a model has features");
-        network->encoder = stack(from["encoder"].cast<py::dict>());
-        network->decoder = stack(from["decoder"].cast<py::dict>());
+        network->encoder = stack(from["encoder"].cast<py::dict>(), false);
+        network->decoder = stack(from["decoder"].cast<py::dict>(), true);
         network->output = linear(from, "output");
         require(network->output && network->output->inputs == network->features, "an output layer of another size");
+        network->biased = *network->output;
+        if (const float* bias = floats(from["output_bias"], network->output->width())) {
+            network->biased.bias = bias;
+            network->output = &network->biased;
+        }
         network->output_scale = from["output_scale"].cast<float>();
         network->source_words = network->encoder.embedding.words->outputs;
         network->words = network->output->outputs;

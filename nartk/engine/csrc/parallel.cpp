@@ -107,11 +107,8 @@ void Engine::fill(const Canvas& canvas, const std::vector<int>& only, std::vecto
             offset += 2 * layer.width();
             if (interrupted) interrupted();
         }
-        for (; read_so_far < only.size() && only[read_so_far] < at + n; read_so_far++) {
-            float* row = x + (size_t)(only[read_so_far] - at) * step;
-            normed(stack.norm, row, 1, row);
-            std::memcpy(hidden.data() + read_so_far * d, row, d * sizeof(float));
-        }
+        for (; read_so_far < only.size() && only[read_so_far] < at + n; read_so_far++)
+            finish(x + (size_t)(only[read_so_far] - at) * step, hidden.data() + read_so_far * d);
         at += n;
         begin = end;
     }
