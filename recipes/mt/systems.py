@@ -25,7 +25,7 @@ class System:
 
     Attributes:
         architecture: Its name, after ``nartk_``.
-        flags: Of training, beside those that all share; {updates} stands for its length.
+        flags: Of training, beside those that all share; {updates} stands for its length, {longer} for twice that.
         decoders: Strategies with options.
     """
 
@@ -98,6 +98,12 @@ VARIANTS = tuple(
         (STUDENTS[5], "8", "8 vertices", "--upsample-scale 8"),
         (STUDENTS[5], "masked", "masked input", "--decoder-input mask"),
         (STUDENTS[5], "masked-8", "masked input, 8 vertices", "--decoder-input mask --upsample-scale 8"),
+        (
+            STUDENTS[5],
+            "longer",
+            "twice as long",
+            "--glancing 0.3:0.1@{longer} --total-num-update {longer} --max-update {longer}",
+        ),
     )
 )
 # What drafts for the teacher, and is of no use but for it: it learns from what the teacher says.
@@ -145,7 +151,7 @@ def describe(
             yield "missing", system.name, "-", reason
             continue
         what = "drafter" if system in DRAFTERS else "model"
-        yield what, system.name, system.architecture, system.flags.format(updates=updates)
+        yield what, system.name, system.architecture, system.flags.format(updates=updates, longer=2 * updates)
         for spec in system.decoders:
             name, options = parse_spec(spec)
             if name not in strategies() or not options.keys() <= options_of(name).keys():
