@@ -67,13 +67,7 @@ class Native(Strategy):
                 f"strategy {self.name!r} cannot be made to begin with given words",
                 fix="leave the prefix out, or use a strategy that decodes from left to right",
             )
-        waiting = sorted(requests, key=lambda request: (len(request.source), -request.index))
-        while waiting:
-            count = batching.size
-            if batching.max_tokens is not None:
-                count = max(1, min(count, batching.max_tokens // len(waiting[-1].source)))
-            batch = waiting[: -count - 1 : -1]
-            del waiting[-count:]
+        for batch in in_batches(requests, batching.size, batching.max_tokens):
             yield from self._batch(scorer, batch, trace=batching.trace)
 
     def _batch(self, scorer: Any, requests: list[Request], *, trace: bool) -> Iterator[Result]:
@@ -88,6 +82,23 @@ class Native(Strategy):
             hypotheses = (_hypothesis(output, request.max_len, each.passes, trace) for output in each.outputs)
             graph = None if each.graph is None or not trace else each.graph()
             yield Result(request.index, tuple(hypotheses), seconds, passes=each.passes, graph=graph)
+
+
+def in_batches(requests: Sequence[Request], size: int, max_tokens: int | None) -> Iterator[list[Request]]:
+    """All requests in batches of like sources, the longest first.
+
+    Args:
+        size: Most requests of a batch.
+        max_tokens: Most source tokens of one, padding included; one request is always allowed.
+    """
+    waiting = sorted(requests, key=lambda request: (len(request.source), -request.index))
+    while waiting:
+        count = size
+        if max_tokens is not None:
+            count = max(1, min(count, max_tokens // len(waiting[-1].source)))
+        batch = waiting[: -count - 1 : -1]
+        del waiting[-count:]
+        yield batch
 
 
 def _hypothesis(output: Output, longest: int, passes: int, trace: bool) -> Hypothesis:

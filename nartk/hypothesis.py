@@ -24,6 +24,7 @@ class Request:
         max_len: Longest output, tokens with eos.
         prefix: Target ids that the output must begin with.
         drafts: Target ids, without eos, of what the output may be, for strategies that read drafts.
+        targets: Target ids, with eos, of outputs that are to be scored, for `nartk.decoders.scoring`.
     """
 
     index: int
@@ -31,6 +32,7 @@ class Request:
     max_len: int
     prefix: tuple[int, ...] = ()
     drafts: tuple[tuple[int, ...], ...] = ()
+    targets: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -278,16 +278,29 @@ class Model:
         *,
         prefix: str = "",
         drafts: Sequence[str] = (),
+        targets: Sequence[str] = (),
         truncate: bool = False,
     ) -> Request:
-        """What a decoder is asked for a sentence as the model reads it; raises as `encode` does."""
+        """What a decoder is asked for a sentence as the model reads it.
+
+        Raises:
+            InputTooLongError: The sentence, or a target, has more tokens than the model has positions.
+        """
         source = self.encode(line, truncate=truncate)
         longest = min(strategy.limit(len(source)), self.config.max_target_len)
         write = self.checkpoint.output.encode
         forced = write(prefix)[:longest] if prefix else ()
         # What lies beyond the output's longest end is hardly ever reached. The order is kept.
         drafted = dict.fromkeys(tuple(write(draft)[:longest]) for draft in drafts)
-        return Request(index, source, longest, tuple(forced), tuple(filter(None, drafted)))
+        scored = tuple((*write(target), self.checkpoint.target_vocab.eos) for target in targets)
+        for number, target in enumerate(scored, start=1):
+            if len(target) > longest:
+                which = f"output {number} has " if len(scored) > 1 else "the output has "
+                raise InputTooLongError(
+                    f"{which}{len(target) - 1} tokens > {longest - 1}",
+                    fix="split the line and its output, or leave both out",
+                )
+        return Request(index, source, longest, tuple(forced), tuple(filter(None, drafted)), scored)
 
     def decode(
         self,
@@ -362,30 +375,77 @@ class Model:
         if window < 1:
             raise UsageError(f"{named('window')} is {window}", fix="give at least 1")
         made = self.strategy(strategy, options)
-
         rest = _several("lines", lines)
 
         def decoded() -> Iterator[Hypothesis]:
             index = 0
             while ahead := [*islice(rest, window)]:
-                for outcome in in_order(
-                    self.stream(
-                        ahead,
-                        made,
-                        batch_size=batch_size,
-                        max_tokens=max_tokens,
-                        truncate=truncate,
-                        trace=trace,
-                        first=index,
-                    )
-                ):
-                    index += 1
-                    if isinstance(outcome, NartkError):
-                        outcome.where = f"line {index}"
-                        warnings.warn(str(outcome), stacklevel=2)
-                    yield _best(outcome if isinstance(outcome, NartkError) else outcome.hypotheses)
+                outcomes = self.stream(
+                    ahead,
+                    made,
+                    batch_size=batch_size,
+                    max_tokens=max_tokens,
+                    truncate=truncate,
+                    trace=trace,
+                    first=index,
+                )
+                yield from _warned(outcomes, index)
+                index += len(ahead)
 
         return decoded()
+
+    def score(
+        self,
+        lines: Iterable[str],
+        targets: Drafts,
+        *,
+        batch_size: int = 32,
+        max_tokens: int | None = None,
+        truncate: bool = False,
+    ) -> list[Hypothesis]:
+        """The given output of each line, with the log-probability that the model gives it as its `score`.
+
+        Of several outputs of a line the first, with the others as its `alternatives`, in their order. Eos
+        counts; on the engine greedy search's outputs have greedy search's scores, bit for bit, where text
+        is read as the tokens that it was written from. An output that is cut has no score: `truncate` is for
+        sources alone. A line that fails gives an empty hypothesis with its `error`, and a warning.
+
+        Args:
+            lines: As `decode` takes them; each is one sentence, an empty one too.
+            targets: Of each line an output, as the model writes lines of this kind, or several.
+            batch_size, max_tokens, truncate: As in `decode`.
+
+        Raises:
+            StrategyMismatchError: The model is not autoregressive.
+            LengthMismatchError: There are outputs for more or fewer lines, or none for one.
+        """
+        outcomes = self.stream(
+            lines,
+            self.scoring(),
+            batch_size=batch_size,
+            max_tokens=max_tokens,
+            targets=targets,
+            truncate=truncate,
+        )
+        return list(_warned(outcomes, 0))
+
+    def scoring(self) -> Any:
+        """What `stream` scores given outputs with, in a strategy's place.
+
+        Raises:
+            StrategyMismatchError: The model is not autoregressive, or torch would serve its replicas.
+        """
+        from nartk.decoders.scoring import Scoring
+
+        made = Scoring()
+        if not architecture(self.checkpoint.architecture).autoregressive:
+            raise StrategyMismatchError(
+                f"{named('score')} with a {self.checkpoint.architecture!r}, which is not autoregressive",
+                fix="name an autoregressive model, which gives an output a probability in one pass",
+            )
+        if self.replicas > 1:
+            require_replicable(made, self.scorer_for(made))
+        return made
 
     def run(
         self,
@@ -437,6 +497,7 @@ class Model:
         max_tokens: int | None = None,
         prefixes: Iterable[str] | None = None,
         drafts: Drafts | None = None,
+        targets: Drafts | None = None,
         truncate: bool = False,
         trace: bool = False,
         first: int = 0,
@@ -450,14 +511,15 @@ class Model:
         unfinished sentences start again.
 
         Args:
-            strategy: As the method `strategy` makes it.
+            strategy: As the method `strategy` makes it, or `scoring`.
             prefixes: What each line's output must begin with.
             drafts: What each line's output may be.
+            targets: With `scoring`, what is to be scored for each line, which is then one sentence.
             first: How many lines came before these: sampling draws a line's numbers by its place among all.
 
         Raises:
             UsageError: Drafts are given to a strategy that reads none, or what should be strings is not.
-            LengthMismatchError: There are drafts or prefixes for more or fewer lines.
+            LengthMismatchError: There are drafts, prefixes or targets for more or fewer lines.
             OutOfMemoryError: Memory runs out with a single sentence.
         """
         for name, most in (("batch_size", batch_size), ("max_tokens", max_tokens)):
@@ -465,21 +527,24 @@ class Model:
                 raise UsageError(f"{named(name)} is {most}", fix="give at least 1")
         texts = _strings("lines", lines, first)
         forced = [""] * len(texts) if prefixes is None else _strings("prefixes", prefixes)
-        given: list[list[str]] = [[] for _ in texts]
+        none: list[list[str]] = [[] for _ in texts]
         if drafts is not None:
             require_drafts_reader(strategy)
-            given = [
-                _strings(f"drafts[{index}]", [each] if isinstance(each, str) else each)
-                for index, each in enumerate(_several("drafts", drafts))
-            ]
-        for name, found in (("drafts", given), ("prefixes", forced)):
+        given = none if drafts is None else _lists("drafts", drafts)
+        scored = none if targets is None else _lists("targets", targets)
+        for name, found in (("drafts", given), ("prefixes", forced), ("targets", scored)):
             if len(found) != len(texts):
                 raise LengthMismatchError(
                     f"{name} for {len(found)} lines, but there are {len(texts)}",
                     fix="give an empty one where a line has none",
                 )
+        if targets is not None and not all(scored):
+            raise LengthMismatchError(
+                f"targets[{scored.index([])}] holds no output",
+                fix="give each line at least one, or leave it out",
+            )
         return self._stream(
-            [*zip(texts, forced, given, strict=True)],
+            [*zip(texts, forced, given, scored, strict=True)],
             strategy,
             truncate=truncate,
             first=first,
@@ -490,7 +555,7 @@ class Model:
 
     def _stream(
         self,
-        lines: Sequence[tuple[str, str, Sequence[str]]],
+        lines: Sequence[tuple[str, str, Sequence[str], Sequence[str]]],
         strategy: Any,
         *,
         truncate: bool,
@@ -498,22 +563,27 @@ class Model:
         batch_size: int,
         **settings: Any,
     ) -> Iterator[tuple[int, Result | NartkError]]:
-        """What `stream` yields of lines, each with its prefix and drafts."""
+        """What `stream` yields of lines, each with its prefix, drafts and targets."""
         text = self.tokenization
         waiting: dict[int, Line] = {}
         requests: dict[int, Request] = {}
-        for index, (line, prefix, drafts) in enumerate(lines):
-            if not line.strip():
+        for index, (line, prefix, drafts, targets) in enumerate(lines):
+            if not line.strip() and not targets:
                 yield index, Result(index, (Hypothesis(tokens=(), score=None),))
                 continue
             made: list[Request] = []
             count = 0
             try:
-                for given in (line, prefix, *drafts):
+                for given in (line, prefix, *drafts, *targets):
                     require_text(given)
-                paragraph = text.paragraph(line, prefix=prefix, drafts=drafts)
+                if targets:
+                    paragraph = AsGiven().paragraph(text.tokens(line))
+                else:
+                    paragraph = text.paragraph(line, prefix=prefix, drafts=drafts)
                 count = len(paragraph.sentences)
-                asked: dict[str, Any] = {"prefix": text.tokens(prefix), "drafts": [*map(text.tokens, drafts)]}
+                asked: dict[str, Any] = {"prefix": text.tokens(prefix)}
+                for name, each in (("drafts", drafts), ("targets", targets)):
+                    asked[name] = [*map(text.tokens, each)]
                 for part, sentence in enumerate(paragraph.sentences):
                     own = first + index + part * APART
                     made.append(self.request(own, sentence.text, strategy, truncate=truncate, **asked))
@@ -565,6 +635,19 @@ def in_order(outcomes: Iterable[tuple[int, T]]) -> Iterator[T]:
             index += 1
 
 
+def _warned(outcomes: Iterable[tuple[int, Result | NartkError]], first: int) -> Iterator[Hypothesis]:
+    """The best hypothesis of each line in their order; those that fail warn the caller's caller.
+
+    Args:
+        first: How many lines came before these.
+    """
+    for number, outcome in enumerate(in_order(outcomes), start=first + 1):
+        if isinstance(outcome, NartkError):
+            outcome.where = f"line {number}"
+            warnings.warn(str(outcome), stacklevel=3)
+        yield _best(outcome if isinstance(outcome, NartkError) else outcome.hypotheses)
+
+
 def _best(outcome: Sequence[Hypothesis] | NartkError) -> Hypothesis:
     """The best hypothesis with the others as its alternatives; of an error, an empty one that has it."""
     if isinstance(outcome, NartkError):
@@ -578,6 +661,14 @@ def _several(name: str, items: Iterable[T]) -> Iterator[T]:
     if isinstance(items, (str, bytes)) or not isinstance(items, Iterable):
         raise UsageError(f"{name} is {reprlib.repr(items)}, not a list of strings", fix="pass a list")
     return iter(items)
+
+
+def _lists(name: str, items: Drafts) -> list[list[str]]:
+    """The strings of each line, of which one may stand by itself."""
+    return [
+        _strings(f"{name}[{index}]", [each] if isinstance(each, str) else each)
+        for index, each in enumerate(_several(name, items))
+    ]
 
 
 def _strings(name: str, items: Iterable[str], first: int = 0) -> list[str]:

@@ -262,11 +262,11 @@ def require_drafts_reader(strategy: Any) -> None:
 def signature(strategy: Any, *, exact: bool, dtype: str, model: str, version: str) -> str:
     """What reproduces a result: ``strategy:iad|match_len:1|exact:1|dtype:fp32|nartk:0.1.0|model:ab12cd``."""
     parts = [f"strategy:{strategy.name}"]
-    for name, item in options_of(strategy.name).items():
-        value = getattr(strategy, name)
-        if item.metadata["does_nothing"] and value == item.default:
+    for item in dataclasses.fields(strategy):
+        value = getattr(strategy, item.name)
+        if "help" not in item.metadata or (item.metadata["does_nothing"] and value == item.default):
             continue
-        parts.append(f"{name}:{int(value) if isinstance(value, bool) else value}")
+        parts.append(f"{item.name}:{int(value) if isinstance(value, bool) else value}")
     return "|".join([*parts, f"exact:{int(exact)}", f"dtype:{dtype}", f"nartk:{version}", f"model:{model}"])
 
 

@@ -210,35 +210,42 @@ def fields_of(args: argparse.Namespace) -> Fields:
     return Fields(args.column, args.prefix_column, args.key)
 
 
-def _require_drafts(drafts: str, files: Sequence[str], form: str | None) -> None:
-    """Refuses a file of drafts that cannot be read, or that is seen beforehand not to fit the sentences.
+def _require_parallel(flag: str, name: str, files: Sequence[str], form: str | None) -> None:
+    """Refuses a file of lines beside the sentences that cannot be read, or that shows beforehand not to fit.
 
     Raises:
         LengthMismatchError: It has another number of lines than the files have sentences.
     """
-    if drafts != STDIN:
-        _require_readable(drafts)
+    if name != STDIN:
+        _require_readable(name)
     elif not files or STDIN in files:
-        raise UsageError("--drafts is -, but the sentences come from stdin", fix="give one of them as a file")
-    sentences, lines = count_sentences(files, form), count_sentences([drafts], "txt")
+        raise UsageError(f"{flag} is -, but the sentences come from stdin", fix="give one of them as a file")
+    sentences, lines = count_sentences(files, form), count_sentences([name], "txt")
     if sentences is not None and lines is not None and sentences != lines:
-        raise _too_few_or_many(drafts, f"{lines} lines", f"{sentences} sentences")
+        raise _too_few_or_many(name, f"{lines} lines", f"{sentences} sentences")
+
+
+def _beside(records: Iterator[Record], name: str) -> Iterator[tuple[Record, Record]]:
+    """The records, each with the line of a file that belongs to it.
+
+    Raises:
+        LengthMismatchError: One of the two ends before the other.
+    """
+    lines = read_files([name], "txt", Fields())
+    for number, (record, line) in enumerate(zip_longest(records, lines), start=1):
+        if record is None or line is None:
+            counts = [f"{number - 1} {what}" for what in ("lines", "sentences")]
+            counts[line is None] = f"more than {counts[line is None]}"
+            raise _too_few_or_many(name, *counts)
+        yield record, line
 
 
 def _with_drafts(records: Iterator[Record], drafts: str, tell: Callable[[str], None]) -> Iterator[Record]:
     """The records, with the drafts in the lines of a file behind those that they have.
 
     An unreadable line holds no draft: `tell` is called with what is wrong.
-
-    Raises:
-        LengthMismatchError: One of the two ends before the other.
     """
-    lines = read_files([drafts], "txt", Fields())
-    for number, (record, line) in enumerate(zip_longest(records, lines), start=1):
-        if record is None or line is None:
-            counts = [f"{number - 1} {name}" for name in ("lines", "sentences")]
-            counts[line is None] = f"more than {counts[line is None]}"
-            raise _too_few_or_many(drafts, *counts)
+    for record, line in _beside(records, drafts):
         if line.error is not None:
             tell(f"{line.where}: {line.error.message}; its sentence is decoded without")
         yield replace(record, drafts=(*record.drafts, *line.text.split("\t")))
@@ -264,8 +271,26 @@ def read_sentences(
     fields = replace(fields, draft_columns=args.draft_columns, draft_key="drafts")
     if args.drafts is None:
         return read_files(files, args.format, fields)
-    _require_drafts(args.drafts, files, args.format)
+    _require_parallel("--drafts", args.drafts, files, args.format)
     return _with_drafts(read_files(files, args.format, fields), args.drafts, tell)
+
+
+def read_scored(args: argparse.Namespace, files: Sequence[str]) -> Iterator[Record]:
+    """The record of each sentence, its drafts the outputs in its line of --score.
+
+    A line of these that cannot be read is the record's error. Raises as `read_sentences`.
+    """
+    fields = fields_of(args)
+    _require_parallel("--score", args.score, files, args.format)
+    return _with_outputs(read_files(files, args.format, fields), args.score)
+
+
+def _with_outputs(records: Iterator[Record], outputs: str) -> Iterator[Record]:
+    for record, line in _beside(records, outputs):
+        record = replace(record, drafts=tuple(line.text.split("\t")))
+        if record.error is None and line.error is not None:
+            record = replace(record, error=line.error, where=line.where)
+        yield record
 
 
 def read_for(
@@ -277,10 +302,10 @@ def read_for(
     return read_sentences(args, files, tell, drafts=reads_drafts(strategy))
 
 
-def _too_few_or_many(drafts: str, lines: str, sentences: str) -> LengthMismatchError:
+def _too_few_or_many(name: str, lines: str, sentences: str) -> LengthMismatchError:
     return LengthMismatchError(
-        f"{drafts} has {lines}, but there are {sentences}",
-        fix="give a line for each sentence, an empty one where there is no draft",
+        f"{name} has {lines}, but there are {sentences}",
+        fix="give a line for each sentence, an empty one where it has none",
     )
 
 

@@ -24,6 +24,7 @@ from nartk.cli._input import (
     count_sentences,
     load_model,
     read_for,
+    read_scored,
     require_exact,
     split_inputs,
 )
@@ -49,7 +50,11 @@ marks, white space, numbers, URLs, words that it cannot read, sentences that are
 Of a line of several sentences, tokens, log-probabilities and traces follow each other, scores and counts are
 sums, and the i-th output has each sentence's i-th. A sentence that is too long is cut by --truncate; without
 it the whole line fails. A line with a prefix or with drafts counts as one sentence. What is drawn for a line
-does not depend on others."""
+does not depend on others.
+
+With --score nothing is decoded: a line is the natural log-probability of each given output of its line, eos
+included, with tabs between; in JSONL also each token's. It takes one pass and no strategy. A line is one
+sentence then, and outputs are written as the model writes them."""
 EXAMPLES = """  echo 'She go to school yesterday.' | nartk-decode
   nartk-decode in.txt --output out.txt --stats stats.json
   nartk-decode MODEL in.tsv --column 2 --strategy greedy --max-len 100
@@ -57,7 +62,8 @@ EXAMPLES = """  echo 'She go to school yesterday.' | nartk-decode
   nartk-decode gec-en dev.src --pretokenized            JFLEG's text: She go to school yesterday .
   nartk-decode MODEL in.txt --trace trace.jsonl         where every token came from
   nartk-decode MODEL in.txt --strategy verify --drafts drafts.txt
-      another system's outputs, put right where the model says otherwise"""
+      another system's outputs, put right where the model says otherwise
+  nartk-decode MODEL in.txt --score out.txt             how likely the model finds out.txt"""
 _IN_COLUMNS = str.maketrans("\n\t", "  ")
 WARM_UP = ("Warm up .", "The first sentences take longer .")
 
@@ -84,6 +90,12 @@ def _parser() -> Parser:
         help="text: the best output, or with n-best lists lines of number, score and text in columns; "
         "jsonl: all there is (default: %(default)s)",
     )
+    parser.add_argument(
+        "--score",
+        metavar="FILE",
+        help="print the log-probability of given outputs: a line for each sentence; several of it with tabs "
+        "between",
+    )
     parser.add_argument("--stats", metavar="FILE", help="write counts, speed and latency as JSON")
     parser.add_argument(
         "--trace", metavar="FILE", help="write where each token came from as JSONL: nartk-trace draws it"
@@ -106,10 +118,14 @@ def main(argv: Sequence[str]) -> int:
     args, options = _strategy.parse(_parser(), argv)
     name, files = split_inputs(args.inputs, "nartk-decode", optional=True)
 
-    checked = make_strategy(args.strategy, options)
-    if args.assert_lossless:
-        _require_lossless(checked)
-    records = read_for(checked, args, files, partial(tell, args))
+    if args.score is not None:
+        _require_scoring(args, options)
+        records = read_scored(args, files)
+    else:
+        checked = make_strategy(args.strategy, options)
+        if args.assert_lossless:
+            _require_lossless(checked)
+        records = read_for(checked, args, files, partial(tell, args))
     with ExitStack() as outputs:
         # Opened before the model is: a place that cannot be written to is found out before the work.
         write = outputs.enter_context(line_writer(args.output))
@@ -120,15 +136,21 @@ def main(argv: Sequence[str]) -> int:
         model = load_model(name, args, args.dtype, files=files, replicas=args.replicas)
         if args.assert_lossless:
             require_exact(model, "--assert-lossless")
-        strategy = model.strategy(args.strategy, options, tell=partial(tell, args))
+        if args.score is not None:
+            strategy = model.scoring()
+        else:
+            strategy = model.strategy(args.strategy, options, tell=partial(tell, args))
         job = _Job(args, model, strategy, write, write_trace)
         if write_stats is not None:
-            deque(model.stream(WARM_UP, strategy, truncate=True), maxlen=0)
+            targets = WARM_UP if job.scores else None
+            deque(model.stream(WARM_UP, strategy, targets=targets, truncate=True), maxlen=0)
         drawn = (
             not args.quiet and sys.stderr.isatty() and (args.output is not None or not sys.stdout.isatty())
         )
         with progress(
-            "decoding", count_sentences(files, args.format) if drawn else None, drawn=drawn
+            "scoring" if job.scores else "decoding",
+            count_sentences(files, args.format) if drawn else None,
+            drawn=drawn,
         ) as done:
             job.decode(records, done)
         if write_stats is not None:
@@ -145,8 +167,23 @@ def _require_lossless(strategy: Any) -> None:
         )
 
 
+def _require_scoring(args: argparse.Namespace, options: dict[str, Any]) -> None:
+    """Refuses what does nothing where nothing is decoded."""
+    given = {
+        f"--strategy {args.strategy}": args.strategy != _strategy.DEFAULT,
+        "--drafts": args.drafts is not None,
+        "--draft-columns": bool(args.draft_columns),
+        "--prefix-column": args.prefix_column is not None,
+        "--trace": args.trace is not None,
+        **{f"--{name.replace('_', '-')}": True for name in options},
+    }
+    for flag, is_given in given.items():
+        if is_given:
+            raise UsageError(f"--score with {flag}: nothing is decoded", fix="leave one of them out")
+
+
 class _Job:
-    """Decodes records and writes what comes out in their order.
+    """Decodes records, or scores their outputs, and writes what comes out in their order.
 
     Attributes:
         lines: Sentences written, blank and failed ones included.
@@ -165,6 +202,7 @@ class _Job:
         self.args, self.model, self.strategy = args, model, strategy
         self.write, self.write_trace = write, write_trace
         self.nbest: int = getattr(strategy, "nbest", 1)  # strategies that can find several have this option
+        self.scores = args.score is not None
         self.reads_drafts = reads_drafts(strategy)
         self.lines = self.failed = 0
         self.signature = model.signature(strategy)
@@ -181,13 +219,15 @@ class _Job:
 
         start = time.perf_counter()
         finished: list[Result] = []
+        given = [record.drafts for record in window]
         # A record with an error has no text and takes a place: what a line gives, sampled or not, does not
         # depend on whether those before it can be read.
         outcomes = self.model.stream(
             [record.text for record in window],
             self.strategy,
-            prefixes=[record.prefix for record in window],
-            drafts=[record.drafts for record in window] if self.reads_drafts else None,
+            prefixes=None if self.scores else [record.prefix for record in window],
+            drafts=given if self.reads_drafts else None,
+            targets=given if self.scores else None,
             **batching(self.args),
             trace=self.write_trace is not None,
             first=self.lines,
@@ -210,10 +250,12 @@ class _Job:
             print(f"nartk: {outcome}", file=sys.stderr)
             failure = {"error": describe_error(outcome)}
         else:
-            hypotheses = outcome.hypotheses[: self.nbest]
+            hypotheses = outcome.hypotheses if self.scores else outcome.hypotheses[: self.nbest]
         if self.args.output_format == "jsonl":
             found = {"source": record.text, "hypotheses": [self._describe(each) for each in hypotheses]}
             self.write(_to_json(name | (found if hypotheses else failure)))
+        elif self.scores:
+            self.write("\t".join(f"{each.score:.6f}" for each in hypotheses))
         elif self.nbest == 1:
             # The text of a JSONL record may have line breaks.
             self.write(hypotheses[0].text.replace("\n", " ") if hypotheses else "")
@@ -275,7 +317,7 @@ class _Job:
             "accepted_per_pass": stats.accepted / stats.passes if stats.passes else 0.0,
             "tokens_per_second": stats.tokens_per_second,
             "latency_ms": stats.latency_ms,
-            "strategy": args.strategy,
+            "strategy": self.strategy.name,
             "guarantee": self.strategy.promised.guarantee.value,
             "batch_size": args.batch_size,
             "max_tokens": args.max_tokens,
