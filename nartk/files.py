@@ -108,6 +108,8 @@ def writing_folder(path: Path, *, known: Collection[str]) -> Iterator[Path]:
         made = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
         yield made
         os.chmod(made, 0o777 & ~_umask())
+        for file in made.iterdir():  # some libraries write files that nobody else can read
+            os.chmod(file, 0o666 & ~_umask())
         if not target.exists():
             os.rename(made, target)
             return

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from nartk.adapters.names import position_table
+from nartk.checkpoint import Checkpoint
 from nartk.errors import requiring
 from nartk.models.transformer import Embedding, Transformer
+from nartk.pipeline import load_network
+from nartk.processors.text import SentencePieceTokenizer
 from nartk.vocab import Vocab
+
+# CTranslate2's names of types.
+TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
 
 
 def import_ctranslate2() -> Any:
@@ -56,6 +63,40 @@ def to_ctranslate2(
             return spec
 
     Converter().convert(str(folder), quantization=quantization)
+
+
+def write_folder(checkpoint: Checkpoint, folder: Path, dtype: str) -> Iterator[str]:
+    """Writes a folder that `ctranslate2.Translator` loads, with the sentencepiece models of its words.
+
+    Yields, in lines, what a reader of the folder must know.
+
+    Args:
+        folder: Is there, and is empty.
+        dtype: Of `TYPES`.
+
+    Raises:
+        MissingDependencyError: ctranslate2 is not installed.
+    """
+    folder.rmdir()  # which its own converter makes
+    to_ctranslate2(
+        load_network(checkpoint),
+        checkpoint.target_vocab,
+        folder,
+        source_vocab=checkpoint.source_vocab,
+        start_token=checkpoint.start_token,
+        quantization=TYPES[dtype],
+    )
+    words = []
+    for side, each in (("source", checkpoint.text.tokenizer), ("target", checkpoint.output)):
+        if isinstance(each, SentencePieceTokenizer):
+            shutil.copyfile(each.model, folder / f"{side}.spm")
+            words.append(f"pieces of {side}.spm")
+        else:
+            words.append("words between spaces")
+    eos = checkpoint.source_vocab.words[checkpoint.source_vocab.eos]
+    yield f"sources are {words[0]} and {eos}, outputs {words[1]}"
+    if checkpoint.tokenization.name:
+        yield "of sentences as nartk-decode --pretokenized reads them"
 
 
 def _spec(model: Transformer, specs: Any) -> Any:

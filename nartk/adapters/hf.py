@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 
 from nartk.adapters.names import fairseq_names, position_table
+from nartk.checkpoint import Checkpoint
 from nartk.errors import UnsupportedCheckpointError, requiring
+from nartk.files import writing
+from nartk.models.reference import DTYPES
 from nartk.models.transformer import Transformer
+from nartk.pipeline import load_network
+from nartk.processors.text import SentencePieceTokenizer, WhitespaceTokenizer
 from nartk.vocab import Vocab
+
+TYPES = ("fp32", "bf16", "fp16")  # of the weights that `write_folder` writes
 
 
 class _Kin(NamedTuple):
@@ -127,3 +138,89 @@ def to_hugging_face(model: Transformer, vocab: Vocab, *, start_token: int | None
         decoder_start_token_id=start_token,
     )
     return theirs
+
+
+def write_folder(checkpoint: Checkpoint, folder: Path, dtype: str) -> Iterator[str]:
+    """Writes a folder that `AutoModelForSeq2SeqLM` and `AutoTokenizer` load; `generate` is greedy search.
+
+    Yields, in lines, what a reader of the folder must know.
+
+    Args:
+        folder: Is there.
+        dtype: Of `TYPES`.
+
+    Raises:
+        MissingDependencyError: transformers is not installed.
+        UnsupportedCheckpointError: No architecture there expresses the model.
+    """
+    model = to_hugging_face(
+        load_network(checkpoint), checkpoint.target_vocab, start_token=checkpoint.start_token
+    )
+    model.generation_config.max_length = checkpoint.settings["max_target_len"] + 1  # with the start token
+    import_transformers().utils.logging.disable_progress_bar()
+    model.to(DTYPES[dtype]).save_pretrained(folder)
+    missing = _write_tokenizer(checkpoint, folder)
+    if missing:
+        yield f"without a tokenizer, as transformers has none for {missing}; ids are the dictionaries'"
+    elif checkpoint.tokenization.name:
+        yield "its tokenizer reads and writes sentences as nartk-decode --pretokenized does"
+
+
+def _write_tokenizer(checkpoint: Checkpoint, folder: Path) -> str:
+    """Writes what `AutoTokenizer` loads, with the ids of the model's own processors; or says what has none.
+
+    A word that the model cannot spell is left out of the text, where nartk writes a sign for it.
+    """
+    source, target = checkpoint.text.tokenizer, checkpoint.output
+    vocab, joint = target.vocab, source.vocab == target.vocab
+    if any(len(set(each.words)) < len(each) for each in (source.vocab, vocab)):
+        return "a dictionary that lists a word twice"
+    settings: dict[str, Any] = {
+        f"{name}_token": vocab.words[getattr(vocab, name)] for name in ("bos", "eos", "pad", "unk")
+    }
+    settings |= {
+        "model_max_length": checkpoint.settings["max_source_len"],
+        "clean_up_tokenization_spaces": False,
+        "split_special_tokens": True,
+    }
+    if isinstance(source, SentencePieceTokenizer) and isinstance(target, SentencePieceTokenizer):
+        _write_marian(source, target, folder, settings | {"separate_vocabs": not joint})
+    elif not (isinstance(source, WhitespaceTokenizer) and isinstance(target, WhitespaceTokenizer)):
+        return "its processors"
+    elif not joint:
+        return "words between spaces with a dictionary on each side"
+    else:
+        _write_words(vocab, folder, settings)
+    return ""
+
+
+def _write_marian(
+    source: SentencePieceTokenizer, target: SentencePieceTokenizer, folder: Path, settings: dict[str, Any]
+) -> None:
+    """Writes a `MarianTokenizer`: it asks sentencepiece for pieces and a dictionary for ids, as ours do."""
+    files = {"tokenizer_config.json": settings | {"tokenizer_class": "MarianTokenizer"}}
+    for side, name, each in (("source", "vocab.json", source), ("target", "target_vocab.json", target)):
+        shutil.copyfile(each.model, folder / f"{side}.spm")
+        if side == "source" or settings["separate_vocabs"]:
+            files[name] = _ids(each.vocab)
+    for name, values in files.items():
+        with writing(folder / name) as file:
+            json.dump(values, file, ensure_ascii=False, indent=2)
+
+
+def _write_words(vocab: Vocab, folder: Path, settings: dict[str, Any]) -> None:
+    """Writes a tokenizer of words between white space."""
+    import tokenizers
+
+    eos = settings["eos_token"]
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(_ids(vocab), settings["unk_token"]))
+    # Python's white space, of which theirs lacks four characters.
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex(r"[\s\x1c-\x1f]+"), "removed")
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        single=f"$A {eos}", special_tokens=[(eos, vocab.eos)]
+    )
+    import_transformers().PreTrainedTokenizerFast(tokenizer_object=made, **settings).save_pretrained(folder)
+
+
+def _ids(vocab: Vocab) -> dict[str, int]:
+    return {word: i for i, word in enumerate(vocab.words)}

@@ -1,4 +1,4 @@
-"""`nartk-convert`: a fairseq checkpoint becomes a native model folder, and either one of int8 weights."""
+"""`nartk-convert`: a fairseq checkpoint becomes a native model folder, and either one of another kind."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 from nartk import engine
+from nartk.architectures import architecture
 from nartk.checkpoint import MOST_CARD
 from nartk.cli._common import Parser, command
 from nartk.cli._output import add_output, tell
-from nartk.errors import InputFileError, UsageError
-from nartk.files import read_file
+from nartk.errors import InputFileError, UnsupportedCheckpointError, UsageError
+from nartk.files import read_file, writing_folder
 from nartk.processors.text import TOKENIZATIONS
+
+if TYPE_CHECKING:
+    from nartk.checkpoint import Checkpoint
 
 EXAMPLES = """\
   nartk-convert checkpoints/checkpoint_best.pt --output model --spm spm.model
@@ -22,6 +27,8 @@ EXAMPLES = """\
   nartk-convert averaged.pt --output model --dict dict.txt --spm spm.model --dtype fp16 --card card.md
   nartk-convert averaged.pt --output model --spm spm.model --tokenization penn      ordinary text in and out
   nartk-convert gec-en --quantize int8 --output gec-en-int8     for the engine, a quarter of fp32's size
+  nartk-convert gec-en --to hf --output gec-en-hf               for AutoModelForSeq2SeqLM and AutoTokenizer
+  nartk-convert gec-en --to ctranslate2 --quantize int8 --output gec-en-ct2
 """
 
 
@@ -32,14 +39,15 @@ def main(argv: Sequence[str]) -> int:
         prog="nartk-convert",
         description="Writes a checkpoint of fairseq (nartk_transformer, or fairseq's own transformer) as a "
         "folder that nartk-decode reads. Nothing in the checkpoint is run, and fairseq is not needed. With "
-        "--quantize int8 it may be a model folder already; what is written decodes as --dtype int8 does.",
+        "--quantize int8 it may be a model folder already; what is written decodes as --dtype int8 does. "
+        "With --to it may be one too, and what is written is another library's folder, with what tokenises.",
         examples=EXAMPLES,
     )
     parser.add_argument(
         "checkpoint",
         type=Path,
         metavar="CHECKPOINT.pt",
-        help="with --quantize also a model folder, or a shipped model's name",
+        help="with --quantize or --to also a model folder, or a shipped model's name",
     )
     add_output(parser, "DIR", "the model folder to write", type=Path, required=True)
     parser.add_argument("--spm", type=Path, help="sentencepiece model; without it words stand between spaces")
@@ -61,26 +69,33 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--dtype", choices=("fp32", "bf16", "fp16"), default="fp32", help="type of the stored weights"
     )
-    parser.add_argument("--quantize", choices=("int8",), help="store matrices as the engine's int8 blocks")
+    parser.add_argument(
+        "--quantize", choices=("int8",), help="store matrices as the engine's int8 blocks, or CTranslate2's"
+    )
+    parser.add_argument(
+        "--to",
+        choices=("hf", "ctranslate2"),
+        help="write what transformers, or CTranslate2, loads: greedy search there has the same outputs",
+    )
     args = parser.parse_args(argv)
     for path in (args.spm, args.target_spm, args.card):
         if path is not None and not os.path.isfile(path):
             raise InputFileError("no such file", where=str(path))
 
-    if args.quantize is None:
+    if args.quantize is None and args.to is None:
         tell(args, f"{args.output}: {_convert(args, args.output)}, {args.dtype}")
         return 0
-    if args.dtype != "fp32":
+    if args.quantize is not None and args.dtype != "fp32":
         raise UsageError(f"--dtype {args.dtype} with --quantize {args.quantize}", fix="leave one of them out")
 
-    if not engine.available():
+    if args.to is None and not engine.available():
         raise UsageError(
             f"--quantize needs the engine: {engine.describe()}", fix="install nartk with its engine"
         )
     if os.path.isfile(args.checkpoint):
         with TemporaryDirectory() as folder:
             _convert(args, Path(folder))
-            _quantize(Path(folder), args)
+            _write(Path(folder), args)
         return 0
     for flag in ("spm", "target_spm", "tokenization", "dict", "target_dict", "card"):
         if getattr(args, flag) is not None:
@@ -90,20 +105,47 @@ def main(argv: Sequence[str]) -> int:
             )
     from nartk.pipeline import model_folder
 
-    _quantize(model_folder(str(args.checkpoint)), args)
+    _write(model_folder(str(args.checkpoint)), args)
     return 0
 
 
-def _quantize(source: Path, args: argparse.Namespace) -> None:
-    """Writes an int8 folder of a native model."""
+def _write(source: Path, args: argparse.Namespace) -> None:
+    """Writes a folder of int8 weights, or of another library, of a native model."""
     output = args.output
     from nartk.checkpoint import load_checkpoint
-    from nartk.engine.quantize import quantize
 
     if os.path.exists(output) and os.path.exists(source) and output.samefile(source):
         raise UsageError(f"--output is {str(output)!r}, the model itself", fix="name another folder")
-    before, after = quantize(load_checkpoint(source), output)
+    checkpoint = load_checkpoint(source)
+    if args.to is not None:
+        _export(checkpoint, args)
+        return
+    from nartk.engine.quantize import quantize
+
+    before, after = quantize(checkpoint, output)
     tell(args, f"{output}: int8, {after / 1e6:.1f} MB of weights for {before / 1e6:.1f} MB")
+
+
+def _export(checkpoint: Checkpoint, args: argparse.Namespace) -> None:
+    """Writes the folder of another library, which must be new or empty."""
+    from nartk.adapters import ctranslate2, hf
+
+    library: Any = {"hf": hf, "ctranslate2": ctranslate2}[args.to]
+    dtype = args.dtype if args.quantize is None else args.quantize
+    if dtype not in library.TYPES:
+        raise UsageError(
+            f"--to {args.to} with --quantize {dtype}, which transformers does not store",
+            fix="choose --to ctranslate2, or leave --quantize out",
+        )
+    if not architecture(checkpoint.architecture).autoregressive:
+        raise UnsupportedCheckpointError(
+            f"a {checkpoint.architecture!r} model, of which {args.to} has none",
+            fix="name an autoregressive model",
+            where=str(checkpoint.folder),
+        )
+    with writing_folder(args.output, known=()) as made:
+        notices = [*library.write_folder(checkpoint, made, dtype)]
+    tell(args, "\n".join(f"{args.output}: {line}" for line in [f"{args.to}, {dtype}", *notices]))
 
 
 def _convert(args: argparse.Namespace, output: Path) -> str:
