@@ -115,6 +115,86 @@ def test_a_saved_model_loads_with_their_own_means(shape: dict[str, Any], tmp_pat
         torch.testing.assert_close(logits_of(loaded), model(SOURCES, TARGETS), atol=1e-5, rtol=0)
 
 
+T5 = {
+    "norm": "rms",
+    "norm_eps": 1e-6,
+    "bias": False,
+    "scale_attention": False,
+    "scale_embedding": False,
+    "encoder_positions": "relative",
+    "decoder_positions": "relative",
+    "relative_buckets": 8,
+    "relative_distance": 10,
+    "head_features": 6,
+    "decoder_ffn": 48,
+    "decoder_heads": 4,
+    "scale_output": True,
+}
+T5_SHAPES = [
+    T5,
+    T5 | {"activation": "gelu_tanh", "gated_ffn": True, "share_embeddings": "inputs", "scale_output": False},
+    T5 | {"activation": "silu", "gated_ffn": True, "encoder_layers": 1, "decoder_layers": 3},
+    T5 | {"activation": "gelu", "share_embeddings": "inputs", "scale_output": False},
+]
+
+
+@pytest.mark.filterwarnings("ignore")  # their own
+@pytest.mark.parametrize("shape", T5_SHAPES, ids=lambda shape: shape["activation"] if shape != T5 else "t5")
+def test_t5s_shapes_become_t5(shape: dict[str, Any], tmp_path: Path) -> None:
+    transformers = hugging_face()
+    model = small(T5 | shape)
+    with torch.inference_mode():
+        wanted = model(SOURCES, TARGETS)
+    theirs = to_hugging_face(model, VOCAB)
+    torch.testing.assert_close(logits_of(theirs), wanted, atol=1e-5, rtol=1e-5)
+    theirs.save_pretrained(tmp_path)
+    loaded = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
+    assert type(loaded) is transformers.T5ForConditionalGeneration
+    torch.testing.assert_close(logits_of(loaded), wanted, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")  # their own
+@pytest.mark.parametrize("shape", [SHAPES[i] for i in (1, 9, 18, 27)], ids=shape_name)
+def test_a_bias_of_the_words_goes_with_them(shape: dict[str, Any], tmp_path: Path) -> None:
+    transformers = hugging_face()
+    model = small(shape, output_bias=True, activation="gelu_tanh")
+    with torch.inference_mode():
+        wanted = model(SOURCES, TARGETS)
+    to_hugging_face(model, VOCAB).save_pretrained(tmp_path)
+    loaded = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
+    torch.testing.assert_close(logits_of(loaded), wanted, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ({"norm_eps": 1e-6}, "`norm_eps` 1e-06, where a Bart has 1e-05"),
+        ({"gated_ffn": True}, "`gated_ffn` True, where a Bart has False"),
+        ({"bias": False}, "`bias` False, where a Bart has True"),
+        ({"head_features": 4}, "`head_features` 4, where a Bart has 0"),
+        ({"scale_attention": False}, "`scale_attention` False, where a Bart has True"),
+        ({"scale_output": True}, "`scale_output` True, where a Bart has False"),
+        ({"encoder_positions": "relative"}, "`encoder_positions` 'relative', where a Pegasus has 'learned'"),
+        (T5 | {"bias": True}, "`bias` True, where a T5 has False"),
+        (T5 | {"encoder_norm_first": False}, "`encoder_norm_first` False, where a T5 has True"),
+        (T5 | {"scale_attention": True}, "`scale_attention` True, where a T5 has False"),
+        (T5 | {"decoder_positions": "none"}, "`decoder_positions` 'none', where a T5 has 'relative'"),
+        (T5 | {"output_bias": True}, "`output_bias` True, where a T5 has False"),
+        (T5 | {"scale_embedding": True}, "`scale_embedding` True, where a T5 has False"),
+        (T5 | {"norm_embedding": True}, "`norm_embedding` True, where a T5 has False"),
+        (T5 | {"decoder_ffn": 64}, "`decoder_ffn` 64, where a T5 has 48"),
+        (T5 | {"decoder_heads": 2}, "`decoder_heads` 2, where a T5 has 4"),
+        (T5 | {"scale_output": False}, "`scale_output` False, where a T5 has True"),
+        (T5 | {"share_embeddings": "none"}, "`share_embeddings` 'none', where a T5 has 'inputs'"),
+    ],
+)
+def test_what_no_architecture_there_has_is_named(shape: dict[str, Any], message: str) -> None:
+    hugging_face()
+    with pytest.raises(UnsupportedCheckpointError) as caught:
+        to_hugging_face(small(shape), VOCAB)
+    assert caught.value.message == message
+
+
 def test_words_of_their_own_on_each_side() -> None:
     hugging_face()
     shape = SHAPES[-1] | {"src_vocab": WORDS + 3}

@@ -11,18 +11,46 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
-from nartk.adapters.names import fairseq_names, position_table
+from nartk.adapters.names import fairseq_names, position_table, projections
+from nartk.architectures.transformer import TransformerConfig
 from nartk.checkpoint import Checkpoint
 from nartk.errors import UnsupportedCheckpointError, requiring
 from nartk.files import writing
 from nartk.models.reference import DTYPES
-from nartk.models.transformer import Transformer
+from nartk.models.transformer import Decoder, Encoder, Transformer
 from nartk.pipeline import load_network
 from nartk.processors.text import SentencePieceTokenizer, WhitespaceTokenizer
 from nartk.vocab import Vocab
 
 TYPES = ("fp32", "bf16", "fp16")  # of the weights that `write_folder` writes
+
+
+# Their names of activations that are not ours.
+_ACTIVATIONS = {"gelu_tanh": "gelu_pytorch_tanh"}
+# What T5 is, whatever its size, and what the others are. Where a model differs, it is refused by the name.
+_T5 = {
+    "norm": "rms",
+    "bias": False,
+    "encoder_norm_first": True,
+    "decoder_norm_first": True,
+    "scale_attention": False,
+    "encoder_positions": "relative",
+    "decoder_positions": "relative",
+    "output_bias": False,
+    "scale_embedding": False,
+    "norm_embedding": False,
+}
+_OTHERS = {
+    "norm": "layer",
+    "norm_eps": 1e-5,
+    "bias": True,
+    "gated_ffn": False,
+    "head_features": 0,
+    "scale_attention": True,
+    "scale_output": False,
+}
 
 
 class _Kin(NamedTuple):
@@ -77,9 +105,42 @@ def to_hugging_face(model: Transformer, vocab: Vocab, *, start_token: int | None
         UnsupportedCheckpointError: No architecture there expresses the model.
     """
     transformers = import_transformers()
-    config = model.config
     if start_token is None:
         start_token = vocab.eos
+    to = _to_t5 if model.config.norm == "rms" else _to_bart
+    theirs = to(
+        transformers,
+        model,
+        {
+            "dropout": 0.0,
+            "pad_token_id": vocab.pad,
+            "bos_token_id": vocab.bos,
+            "eos_token_id": vocab.eos,
+            "decoder_start_token_id": start_token,
+            "forced_eos_token_id": None,
+        },
+    )
+    theirs.generation_config = transformers.GenerationConfig(
+        bos_token_id=vocab.bos,
+        eos_token_id=vocab.eos,
+        pad_token_id=vocab.pad,
+        decoder_start_token_id=start_token,
+    )
+    return theirs
+
+
+def _require(config: TransformerConfig, wanted: dict[str, Any], name: str) -> None:
+    """Refuses a model whose settings differ from those of an architecture."""
+    for key, value in wanted.items():
+        found = getattr(config, key)
+        if found != value:
+            raise UnsupportedCheckpointError(f"`{key}` {found!r}, where a {name} has {value!r}")
+
+
+def _to_bart(transformers: ModuleType, model: Transformer, settings: dict[str, Any]) -> Any:
+    """A Pegasus, MBart, Bart or Marian model."""
+    config = model.config
+    _require(config, _OTHERS, "Bart")
     if config.encoder_norm_first != config.decoder_norm_first:
         raise UnsupportedCheckpointError("pre-norm on one side and post-norm on the other")
     kin = _KIN[config.encoder_norm_first, config.norm_embedding]
@@ -87,7 +148,10 @@ def to_hugging_face(model: Transformer, vocab: Vocab, *, start_token: int | None
         raise UnsupportedCheckpointError(
             f"{config.src_vocab} source and {config.tgt_vocab} target words; a {kin.name} has as many of each"
         )
-    settings: dict[str, Any] = {
+    for side in ("encoder", "decoder"):
+        if getattr(config, f"{side}_positions") == "relative":
+            _require(config, {f"{side}_positions": "learned"}, kin.name)
+    settings |= {
         "vocab_size": config.src_vocab,
         "d_model": config.d_model,
         "encoder_layers": config.encoder_layers,
@@ -96,16 +160,10 @@ def to_hugging_face(model: Transformer, vocab: Vocab, *, start_token: int | None
         "decoder_ffn_dim": config.decoder_ffn,
         "encoder_attention_heads": config.encoder_heads,
         "decoder_attention_heads": config.decoder_heads,
-        "activation_function": config.activation,
+        "activation_function": _ACTIVATIONS.get(config.activation, config.activation),
         "scale_embedding": config.scale_embedding,
         "max_position_embeddings": max(config.max_source_len, config.max_target_len),
         "tie_word_embeddings": config.share_embeddings == "all",
-        "dropout": 0.0,
-        "pad_token_id": vocab.pad,
-        "bos_token_id": vocab.bos,
-        "eos_token_id": vocab.eos,
-        "decoder_start_token_id": start_token,
-        "forced_eos_token_id": None,
     }
     if kin.name == "Marian":
         settings |= {
@@ -129,15 +187,82 @@ def to_hugging_face(model: Transformer, vocab: Vocab, *, start_token: int | None
                 parameter.copy_(weights["model.encoder.embed_tokens.weight"])
             else:
                 parameter.copy_(weights[name])
+    if model.output.bias is not None:
+        theirs.final_logits_bias.copy_(model.output.bias.detach())
     # Marian's own positions are computed, so it would not save these.
     theirs._keys_to_ignore_on_save = None
-    theirs.generation_config = transformers.GenerationConfig(
-        bos_token_id=vocab.bos,
-        eos_token_id=vocab.eos,
-        pad_token_id=vocab.pad,
-        decoder_start_token_id=start_token,
-    )
     return theirs
+
+
+def _to_t5(transformers: ModuleType, model: Transformer, settings: dict[str, Any]) -> Any:
+    """A T5 model."""
+    config = model.config
+    _require(config, _T5, "T5")
+    for name in ("ffn", "heads"):
+        _require(config, {f"decoder_{name}": getattr(config, f"encoder_{name}")}, "T5")
+    tied = config.share_embeddings == "all"
+    _require(config, {"share_embeddings": "all" if tied else "inputs", "scale_output": tied}, "T5")
+    activation = "gelu_new" if config.activation == "gelu_tanh" else config.activation
+    theirs = transformers.T5ForConditionalGeneration(
+        transformers.T5Config(
+            vocab_size=config.src_vocab,
+            d_model=config.d_model,
+            d_kv=config.attention_features("encoder"),
+            d_ff=config.encoder_ffn,
+            num_layers=config.encoder_layers,
+            num_decoder_layers=config.decoder_layers,
+            num_heads=config.encoder_heads,
+            relative_attention_num_buckets=config.relative_buckets,
+            relative_attention_max_distance=config.relative_distance,
+            layer_norm_epsilon=config.norm_eps,
+            feed_forward_proj=f"gated-{activation}" if config.gated_ffn else activation,
+            tie_word_embeddings=tied,
+            dropout_rate=settings.pop("dropout"),
+            **settings,
+        )
+    ).eval()
+    if not tied:
+        theirs.lm_head.weight = torch.nn.Parameter(torch.empty_like(theirs.lm_head.weight))
+        theirs.config.tie_word_embeddings = False
+    weights = {
+        "shared.weight": model.encoder.embedding.words.weight,
+        "lm_head.weight": model.output.weight,
+    }
+    for side in ("encoder", "decoder"):
+        weights[f"{side}.embed_tokens.weight"] = weights["shared.weight"]
+        weights |= _t5_side(getattr(model, side), side)
+    with torch.no_grad():
+        for name, parameter in theirs.named_parameters(remove_duplicate=False):
+            parameter.copy_(weights[name])
+    return theirs
+
+
+def _t5_side(stack: Encoder | Decoder, side: str) -> dict[str, Tensor]:
+    """The weights of an encoder or a decoder as T5 names them, but for the words."""
+    first = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    assert stack.relative is not None
+    assert stack.norm is not None
+    found = {first: stack.relative.weight, f"{side}.final_layer_norm.weight": stack.norm.weight}
+    for i, layer in enumerate(stack.layers):
+        each: Any = layer
+        parts = [("SelfAttention", each.self_attention, each.self_norm)]
+        if side == "decoder":
+            parts.append(("EncDecAttention", each.cross_attention, each.cross_norm))
+        for at, (name, attention, norm) in enumerate(parts):
+            prefix = f"{side}.block.{i}.layer.{at}"
+            found[f"{prefix}.layer_norm.weight"] = norm.weight
+            for letter, piece in zip(
+                "qkv", torch.cat(projections(attention, "weight")).chunk(3), strict=True
+            ):
+                found[f"{prefix}.{name}.{letter}.weight"] = piece
+            found[f"{prefix}.{name}.o.weight"] = attention.out.weight
+        prefix = f"{side}.block.{i}.layer.{len(parts)}"
+        found[f"{prefix}.layer_norm.weight"] = each.ffn_norm.weight
+        inner = {"wi": each.ffn.up, "wo": each.ffn.down}
+        if each.ffn.gate is not None:
+            inner = {"wi_0": each.ffn.gate, "wi_1": each.ffn.up, "wo": each.ffn.down}
+        found |= {f"{prefix}.DenseReluDense.{name}.weight": linear.weight for name, linear in inner.items()}
+    return found
 
 
 def write_folder(checkpoint: Checkpoint, folder: Path, dtype: str) -> Iterator[str]:

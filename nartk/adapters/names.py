@@ -56,12 +56,15 @@ def _layer(prefix: str, layer: EncoderLayer | DecoderLayer) -> Iterator[tuple[st
     yield from _norm(f"{prefix}.final_layer_norm", layer.ffn_norm).items()
 
 
+def projections(attention: Attention, part: str) -> list[Tensor]:
+    """The weights, or the biases, of the projections to queries, keys and values, some of them in one."""
+    linears = [attention.qkv] if hasattr(attention, "qkv") else [attention.q, attention.kv]
+    return [getattr(linear, part) for linear in linears]
+
+
 def _attention(prefix: str, attention: Attention) -> Iterator[tuple[str, Tensor]]:
-    fused = {"qkv": attention.qkv} if hasattr(attention, "qkv") else {"q": attention.q, "kv": attention.kv}
-    for letters, linear in fused.items():
-        for part in ("weight", "bias"):
-            pieces = getattr(linear, part).chunk(len(letters))
-            for letter, piece in zip(letters, pieces, strict=True):
-                yield f"{prefix}.{letter}_proj.{part}", piece
+    for part in ("weight", "bias"):
+        for letter, piece in zip("qkv", torch.cat(projections(attention, part)).chunk(3), strict=True):
+            yield f"{prefix}.{letter}_proj.{part}", piece
     yield f"{prefix}.out_proj.weight", attention.out.weight
     yield f"{prefix}.out_proj.bias", attention.out.bias
