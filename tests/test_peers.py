@@ -268,7 +268,19 @@ def test_hugging_face_says_the_same(device: torch.device) -> None:
             )
 
 
-@pytest.mark.parametrize("shape", [SHAPES[i] for i in (0, 8, 9, 13, 18, 27, 31, 35)], ids=shape_name)
+CTRANSLATE2 = [
+    *(SHAPES[i] for i in (0, 8, 9, 13, 18, 27, 31, 35)),
+    *(
+        shape | {"encoder_norm_first": True, "decoder_norm_first": True}
+        for shape in map(T5.__or__, T5_SHAPES)
+    ),
+    SHAPES[0] | {"gated_ffn": True, "activation": "silu", "bias": False, "output_bias": True},
+    SHAPES[5] | {"head_features": 6, "scale_attention": False, "norm_eps": 0.1, "activation": "gelu_tanh"},
+    SHAPES[27] | {"encoder_positions": "relative", "scale_output": True, "output_bias": True},
+]
+
+
+@pytest.mark.parametrize("shape", CTRANSLATE2)
 def test_ctranslate2_gives_the_same_scores(shape: dict[str, Any], tmp_path: Path) -> None:
     ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
     model = small(shape)

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from nartk.adapters.names import position_table
 from nartk.checkpoint import Checkpoint
 from nartk.errors import requiring
-from nartk.models.transformer import Embedding, Transformer
+from nartk.models.transformer import Decoder, Embedding, Encoder, Transformer
 from nartk.pipeline import load_network
 from nartk.processors.text import SentencePieceTokenizer
 from nartk.vocab import Vocab
@@ -101,41 +102,64 @@ def write_folder(checkpoint: Checkpoint, folder: Path, dtype: str) -> Iterator[s
 
 def _spec(model: Transformer, specs: Any) -> Any:
     config = model.config
-    activation = {"relu": specs.Activation.RELU, "gelu": specs.Activation.GELU}[config.activation]
-    both = {"activation": activation, "layernorm_embedding": config.norm_embedding}
-    encoder = specs.TransformerEncoderSpec(
-        config.encoder_layers, config.encoder_heads, pre_norm=config.encoder_norm_first, **both
+    activations = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
+    encoder, decoder = (
+        make(
+            getattr(config, f"{side}_layers"),
+            getattr(config, f"{side}_heads"),
+            pre_norm=getattr(config, f"{side}_norm_first"),
+            activation=specs.Activation[activations[config.activation]],
+            layernorm_embedding=config.norm_embedding,
+            relative_attention_bias=getattr(config, f"{side}_positions") == "relative",
+            ffn_glu=config.gated_ffn,
+            rms_norm=config.norm == "rms",
+        )
+        for side, make in (
+            ("encoder", specs.TransformerEncoderSpec),
+            ("decoder", specs.TransformerDecoderSpec),
+        )
     )
-    decoder = specs.TransformerDecoderSpec(
-        config.decoder_layers, config.decoder_heads, pre_norm=config.decoder_norm_first, **both
+    stacks: tuple[tuple[Any, Encoder | Decoder, Sequence[Any]], ...] = (
+        (encoder, model.encoder, model.encoder.layers),
+        (decoder, model.decoder, model.decoder.layers),
     )
-    stacks: tuple[tuple[Any, Any, Sequence[Any], Any], ...] = (
-        (encoder, model.encoder.embedding, model.encoder.layers, model.encoder.norm),
-        (decoder, model.decoder.embedding, model.decoder.layers, model.decoder.norm),
-    )
-    for spec, embedding, layers, norm in stacks:
+    for spec, stack, layers in stacks:
         longest = config.max_source_len if spec is encoder else config.max_target_len
-        _set_embedding(spec, embedding, longest)
-        _set_norm(spec, "layer_norm", norm)
+        _set_embedding(spec, stack.embedding, longest)
+        _set_norm(spec, "layer_norm", stack.norm)
         for to, layer in zip(spec.layer, layers, strict=True):
             _set_linears(to.self_attention, layer.self_attention.qkv, layer.self_attention.out)
+            to.self_attention.queries_scale = layer.self_attention.scale
+            if stack.relative is not None:
+                to.self_attention.relative_attention_bias = _own(stack.relative.weight)
+                to.self_attention.relative_attention_max_distance = np.int32(config.relative_distance)
             _set_norm(to.self_attention, "layer_norm", layer.self_norm)
             if spec is decoder:
                 cross = layer.cross_attention
                 _set_linears(to.attention, cross.q, cross.kv, cross.out)
+                to.attention.queries_scale = cross.scale
                 _set_norm(to.attention, "layer_norm", layer.cross_norm)
-            _set_linear(to.ffn.linear_0, layer.ffn.up)
+            if layer.ffn.gate is None:
+                _set_linear(to.ffn.linear_0, layer.ffn.up)
+            else:
+                _set_linear(to.ffn.linear_0, layer.ffn.gate)
+                _set_linear(to.ffn.linear_0_noact, layer.ffn.up)
             _set_linear(to.ffn.linear_1, layer.ffn.down)
             _set_norm(to.ffn, "layer_norm", layer.ffn_norm)
-    decoder.projection.weight = _own(model.output.weight)
-    return specs.TransformerSpec(encoder, decoder)
+    _set_linear(decoder.projection, model.output)
+    if config.scale_output:
+        decoder.scale_outputs = config.d_model**-0.5
+    spec = specs.TransformerSpec(encoder, decoder)
+    spec.config.layer_norm_epsilon = config.norm_eps
+    return spec
 
 
 def _set_embedding(spec: Any, embedding: Embedding, longest: int) -> None:
     words = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
     words.weight = _own(embedding.words.weight)
     spec.scale_embeddings = embedding.scale
-    spec.position_encodings.encodings = _own(position_table(embedding, longest))
+    if embedding.position_type != "relative":
+        spec.position_encodings.encodings = _own(position_table(embedding, longest))
     _set_norm(spec, "layernorm_embedding", embedding.norm)
 
 
@@ -145,13 +169,17 @@ def _set_linears(spec: Any, *linears: nn.Linear) -> None:
 
 
 def _set_linear(spec: Any, linear: nn.Linear) -> None:
-    spec.weight, spec.bias = _own(linear.weight), _own(linear.bias)
+    spec.weight = _own(linear.weight)
+    if linear.bias is not None:
+        spec.bias = _own(linear.bias)
 
 
 def _set_norm(spec: Any, name: str, norm: nn.LayerNorm | None) -> None:
     if norm is not None:
         to = getattr(spec, name)
-        to.gamma, to.beta = _own(norm.weight), _own(norm.bias)
+        to.gamma = _own(norm.weight)
+        if hasattr(to, "beta"):
+            to.beta = _own(norm.bias)
 
 
 def _own(tensor: Tensor) -> Tensor:
