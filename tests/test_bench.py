@@ -9,6 +9,7 @@ import json
 import random
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +31,7 @@ from nartk.bench.quality import Quality
 from nartk.bench.runner import Cell, EngineError, Sample, Series, worker
 from nartk.bench.work import Job, random_job
 from nartk.bench.worker import _Worker
-from nartk.checkpoint import save_checkpoint
+from nartk.checkpoint import load_checkpoint, save_checkpoint
 from nartk.cli.bench import main
 from nartk.cli.score import scorer_of
 from nartk.engine import LEFT_OUT, available
@@ -987,3 +988,20 @@ def test_an_engine_that_fails_says_why(model: Path) -> None:
         engine.process.kill()
         with pytest.raises(EngineError, match=r"^the process ended with status -9: .*ModelNotFound"):
             engine.request("run", engine=0, job={}, batch_size=1)
+
+
+@pytest.mark.filterwarnings("ignore")  # transformers' own
+def test_of_their_own_folder_the_peer_loads_the_model(folders: dict[str, str], tmp_path: Path) -> None:
+    """Nothing of it goes through nartk, its generation_config.json neither."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    from nartk.adapters.hf import own_or_converted, write_folder
+
+    native = load_checkpoint(Path(folders["large"]))
+    deque(write_folder(native, tmp_path, "fp32"), maxlen=0)
+    made = own_or_converted(dataclasses.replace(native, folder=tmp_path))
+    wanted = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert made.generation_config.to_dict() == wanted.generation_config.to_dict()
+    assert made.generation_config.max_length > 1
+    assert own_or_converted(native).generation_config.max_length is None
+    tokens = torch.tensor([[5, 6, 7, 2]])
+    assert made.generate(tokens).tolist() == wanted.generate(tokens).tolist()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nartk.adapters.names import fairseq_names, position_table, projections
 from nartk.architectures.transformer import TransformerConfig
-from nartk.checkpoint import Checkpoint
+from nartk.checkpoint import CONFIG, Checkpoint
 from nartk.errors import UnsupportedCheckpointError, requiring
 from nartk.files import writing
 from nartk.models.reference import DTYPES
@@ -127,6 +127,17 @@ def to_hugging_face(model: Transformer, vocab: Vocab, *, start_token: int | None
         decoder_start_token_id=start_token,
     )
     return theirs
+
+
+def own_or_converted(checkpoint: Checkpoint) -> Any:
+    """A Hugging Face folder's own model, in fp32, or what is made of nartk's."""
+    transformers = import_transformers()
+    if "model_type" in json.loads((checkpoint.folder / CONFIG).read_bytes()):
+        load = transformers.AutoModelForSeq2SeqLM.from_pretrained
+        return load(checkpoint.folder, dtype=torch.float32).eval()
+    return to_hugging_face(
+        load_network(checkpoint), checkpoint.target_vocab, start_token=checkpoint.start_token
+    )
 
 
 def _require(config: TransformerConfig, wanted: dict[str, Any], name: str) -> None:
@@ -278,10 +289,10 @@ def write_folder(checkpoint: Checkpoint, folder: Path, dtype: str) -> Iterator[s
         MissingDependencyError: transformers is not installed.
         UnsupportedCheckpointError: No architecture there expresses the model.
     """
-    model = to_hugging_face(
-        load_network(checkpoint), checkpoint.target_vocab, start_token=checkpoint.start_token
-    )
-    model.generation_config.max_length = checkpoint.settings["max_target_len"] + 1  # with the start token
+    model = own_or_converted(checkpoint)
+    if model.generation_config.max_length is None:
+        longest = checkpoint.settings["max_target_len"] + 1  # with the start token
+        model.generation_config.max_length = longest
     import_transformers().utils.logging.disable_progress_bar()
     model.to(DTYPES[dtype]).save_pretrained(folder)
     missing = _write_tokenizer(checkpoint, folder)

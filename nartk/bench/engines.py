@@ -7,6 +7,7 @@ import functools
 import json
 import shlex
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -23,7 +24,7 @@ from nartk.checkpoint import Checkpoint, load_checkpoint
 from nartk.errors import NartkError, StrategyMismatchError, UsageError, named, requiring_fairseq
 from nartk.hypothesis import Request, Result
 from nartk.models.reference import DTYPES
-from nartk.passes import PassScorer
+from nartk.passes import PassScorer, texts_of
 from nartk.pipeline import in_order, load, load_network, model_folder, summarize
 from nartk.registry import option, options_of, protocols, reads_drafts
 from nartk.verification import Divergences, first_difference
@@ -286,10 +287,8 @@ class Peer:
         return Outcome(tokens, texts, latencies if self.in_turn else [])
 
     def _encode(self, line: str, *, truncate: bool) -> list[int]:
-        ids = self.checkpoint.text.tokenizer.encode(line)
-        if truncate:
-            ids = ids[: self.checkpoint.settings["max_source_len"] - 1]
-        return [*ids, self.checkpoint.source_vocab.eos]
+        longest = self.checkpoint.settings["max_source_len"] if truncate else sys.maxsize
+        return [*texts_of([self.checkpoint.input.read(line, longest=longest, truncate=truncate)])[0]]
 
     def _cut(self, row: list[int], limit: int) -> list[int]:
         row = row[:limit]
@@ -305,7 +304,7 @@ class Peer:
 
 @dataclass(kw_only=True)
 class HuggingFace(Peer):
-    """transformers' `generate`, eager, with its dynamic cache."""
+    """transformers' `generate`, eager, with its dynamic cache; of its own folders the model in them."""
 
     package: ClassVar[str] = "transformers"
 
@@ -314,9 +313,9 @@ class HuggingFace(Peer):
     int8: bool = option(False, "torch's dynamic int8 linear layers")
 
     def build(self) -> None:
-        self.settings: dict[str, Any] = {}
+        self.settings: dict[str, Any] = {"num_beams": self.beam}
         if self.beam > 1:
-            self.settings |= {"num_beams": self.beam, "early_stopping": True}
+            self.settings["early_stopping"] = True
         if self.lookup:
             self.settings["prompt_lookup_num_tokens"] = self.lookup
         if self.assistant:
@@ -339,12 +338,9 @@ class HuggingFace(Peer):
         return small
 
     def _convert(self, checkpoint: Checkpoint) -> Any:
-        from nartk.adapters.hf import to_hugging_face
+        from nartk.adapters.hf import own_or_converted
 
-        model = to_hugging_face(
-            load_network(checkpoint), checkpoint.target_vocab, start_token=checkpoint.start_token
-        )
-        model = model.to(self.device, DTYPES.get(self.dtype, torch.float32))
+        model = own_or_converted(checkpoint).to(self.device, DTYPES.get(self.dtype, torch.float32))
         if self.int8 or self.dtype == "int8":
             model = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, torch.qint8)
         return model

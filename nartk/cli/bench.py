@@ -51,8 +51,9 @@ of one thread. A strategy that drafts with
 another model is put to each --drafter that it takes. Among the strategies, all stands for every one that
 MODEL allows, and that a --drafter allows where MODEL does not (a non-autoregressive model's own); verify
 needs --drafts. Peers, of which all stands for the usual ways to run them, are
-  hf           transformers, eager     beam=N, lookup=N (prompt lookup), assistant=MODEL, int8=1 (dynamic)
-  ctranslate2  CTranslate2             beam=N, int8=1, replicas=N
+  hf           transformers, eager     beam=N, lookup=N (prompt lookup), assistant=MODEL, int8=1 (dynamic);
+                                       of a Hugging Face folder its own model
+  ctranslate2  CTranslate2             beam=N, int8=1 (its fastest type on a CPU), replicas=N
   fairseq      its own SequenceGenerator, fp32   beam=N
 A --peer NAME=COMMAND is a program, started once a type with {model}, {dtype} and {threads} in COMMAND filled
 in. It reads a JSON line for each job, {"lines": [...], "limits": [...], "batch_size": N}: sentences, and the
@@ -401,8 +402,10 @@ def _file_cells(
         if len(rows) == args.limit:
             break
         paragraph = text.paragraph(record.text, prefix=record.prefix, drafts=record.drafts)
-        encoded = (checkpoint.text.tokenizer.encode(sentence.text) for sentence in paragraph.sentences)
-        lengths = [len(each) + 1 for each in encoded] if record.error is None else []
+        lengths = []
+        if record.error is None and record.text.strip():
+            read = partial(checkpoint.input.read, longest=sys.maxsize)
+            lengths = [len(read(sentence.text)) for sentence in paragraph.sentences]
         if args.truncate:
             lengths = [min(length, longest) for length in lengths]
         if not lengths or not all(1 < length <= longest for length in lengths):
