@@ -14,7 +14,7 @@ import sentencepiece
 import torch
 from support import fairseq_host, tiny
 from support.fairseq_host import native_checkpoint
-from support.parallel_models import random_parallel
+from support.parallel_drafters import small_network
 from support.transformers_small import vocabulary
 
 from nartk.adapters.hf import import_transformers
@@ -275,14 +275,14 @@ def test_int8_is_not_for_transformers(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_a_model_that_is_not_autoregressive_is_refused(
     to: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    network = random_parallel("ctc", 1)
+    network = small_network("ctc", 12, 1)
     save_checkpoint(
         tmp_path / "model",
         architecture="ctc",
         settings=dict(vars(network.config)),
         tensors=network.state_dict(),
-        source_vocab=vocabulary(network.config.src_vocab),
-        target_vocab=vocabulary(network.config.tgt_vocab),
+        source_vocab=vocabulary(12),
+        target_vocab=vocabulary(12),
         card="# A small model for tests\n",
     )
     code, err = failure(capsys, str(tmp_path / "model"), "--to", to, "--output", str(tmp_path / "made"))

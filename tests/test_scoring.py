@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from support import tiny
-from support.parallel_models import random_parallel
+from support.parallel_drafters import small_network
 from support.transformers_small import vocabulary
 
 from nartk import engine
@@ -121,14 +121,14 @@ def test_a_line_that_fails_costs_itself_alone(model: Model) -> None:
 
 @pytest.mark.parametrize("kind", ["ctc", "nat", "dag", "blockwise"])
 def test_a_model_that_is_not_autoregressive_is_refused(kind: str, tmp_path: Path) -> None:
-    network = random_parallel(kind, 1)
+    network = small_network(kind, 12, 1)
     save_checkpoint(
         tmp_path,
         architecture=kind,
         settings=dataclasses.asdict(network.config),
         tensors=network.state_dict(),
-        source_vocab=vocabulary(network.config.src_vocab),
-        target_vocab=vocabulary(network.config.tgt_vocab),
+        source_vocab=vocabulary(12),
+        target_vocab=vocabulary(12),
         card="# A small model for tests\n",
     )
     with pytest.raises(StrategyMismatchError) as caught:
