@@ -63,19 +63,27 @@ Tokenizer: TypeAlias = WhitespaceTokenizer | SentencePieceTokenizer
 
 
 class TextInput:
-    """Reads a line as the words of it and eos. Implements `InputProcessor`."""
+    """Reads a line as the words of it between special ones. Implements `InputProcessor`.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    Args:
+        before, after: Ids of the special words; after, None: eos.
+    """
+
+    def __init__(
+        self, tokenizer: OutputProcessor, before: Sequence[int] = (), after: Sequence[int] | None = None
+    ) -> None:
         self.tokenizer = tokenizer
         self.vocab = tokenizer.vocab
+        self.before, self.after = before, [self.vocab.eos] if after is None else after
 
     def read(self, line: str, *, longest: int, truncate: bool = False) -> TextSource:
         ids = self.tokenizer.encode(line)
-        if len(ids) >= longest and not truncate:
+        most = longest - len(self.before) - len(self.after)
+        if len(ids) > most and not truncate:
             raise InputTooLongError(
-                f"{len(ids)} tokens > {longest - 1}", fix=f"split the line, or use {named('truncate', True)}"
+                f"{len(ids)} tokens > {most}", fix=f"split the line, or use {named('truncate', True)}"
             )
-        return TextSource((*ids[: longest - 1], self.vocab.eos))
+        return TextSource((*self.before, *ids[:most], *self.after))
 
     def require_equal(self, other: InputProcessor, mine: str, theirs: str) -> None:
         if other.vocab is None:
