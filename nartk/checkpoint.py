@@ -31,6 +31,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 import numpy as np
@@ -336,6 +337,7 @@ def save_checkpoint(
     start_token: int | None = None,
     input: Mapping[str, Any] | None = None,
     others: Mapping[str, Path] | None = None,
+    split: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> None:
     """Writes a model folder, whole or not at all, in place of an older one.
 
@@ -348,6 +350,7 @@ def save_checkpoint(
         start_token: What outputs begin after; None: eos.
         input: Name and settings of an input processor other than ``text``.
         others: The files of such a processor, by the names that they are to have.
+        split: By side, settings that take the place of those of ``text``, as the name of another processor.
 
     Raises:
         CheckpointError: A tokenizer is no model of sentencepiece.
@@ -381,6 +384,7 @@ def save_checkpoint(
         start_token=target_vocab.eos if start_token is None else start_token,
         input=input,
         others=others,
+        split=split,
     )
 
 
@@ -397,6 +401,7 @@ def save_files(
     start_token: int,
     input: Mapping[str, Any] | None = None,
     others: Mapping[str, Path] | None = None,
+    split: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> None:
     """Writes a model folder of the parts of its file of weights, whole or not at all.
 
@@ -426,6 +431,9 @@ def save_files(
         copied[TARGET_TOKENIZER] = target_tokenizer
     for pieces in filter(None, (tokenizer, target_tokenizer)):
         SentencePieceTokenizer(pieces, target_vocab)  # refused now, not when it is needed
+    if input is not None:
+        input = {**input, **split.get("input", {})}
+    output |= split.get("output", {})
     with writing_folder(folder, known={*_NAMES, *_files_of(folder), *copied}) as made:
         with writing(made / WEIGHTS, binary=True) as file:
             file.writelines(weights)

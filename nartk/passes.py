@@ -29,10 +29,12 @@ class TextSource(Sequence[int]):
     """A source of words; it is itself the sequence of their ids.
 
     Attributes:
-        tokens: Word ids, the last of them eos.
+        tokens: Word ids.
+        copied: What an output is that copies its line; None: all but the last, which is eos.
     """
 
     tokens: tuple[int, ...]
+    copied: tuple[int, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -72,6 +74,13 @@ def texts_of(sources: Sequence[Source]) -> Sequence[Sequence[int]]:
                 fix="give it text, or name a model that reads features",
             )
     return sources  # type: ignore[return-value]
+
+
+def copied_words(source: Source) -> Sequence[int]:
+    """The source's words that an output is made of which copies it; raises as `texts_of`."""
+    (words,) = texts_of([source])
+    copied = getattr(source, "copied", None)
+    return words[:-1] if copied is None else copied
 
 
 def features_of(sources: Sequence[Source], width: int) -> list[FloatArray]:

@@ -12,10 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support import hugging_face_text as small
 
 from nartk.adapters.hf import import_transformers
+from nartk.decoders.drafters.ngram_cache import NgramCache
+from nartk.decoders.drafters.source_copy import SourceCopy
 from nartk.errors import (
     CheckpointError,
     InputFormatError,
@@ -24,6 +27,7 @@ from nartk.errors import (
     UnsupportedCheckpointError,
     UsageError,
 )
+from nartk.hypothesis import Request
 from nartk.processors import load_processor
 from nartk.processors.hugging_face import HuggingFaceText, hugging_face_processors
 from nartk.vocab import SpecialIds
@@ -284,6 +288,31 @@ def test_token_without_a_row(folders: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(InputFormatError) as raised:
         source.read("It <mask>.", longest=50)
     assert raised.value.message == f"holds the token {size} of a model with {size} words"
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        ("t5", {"source_prefix": "translate English to German: "}),
+        ("marian", {"target_lang": "deu"}),
+        ("mbart", {}),
+        ("nllb", {"target_lang": "fra_Latn"}),
+        ("m2m_100", {"target_lang": "de"}),
+        ("bart", {}),
+    ],
+)
+def test_what_a_copy_is(family: str, settings: dict[str, str], folders: dict[str, Path]) -> None:
+    """Drafts from the source are the line, behind the word that outputs are forced to begin with."""
+    found, source, target = ours(folders[family], **settings)
+    plain = theirs(folders[family])("We saw it twice.", add_special_tokens=False)["input_ids"]
+    request = Request(0, source.read("We saw it twice.", longest=99), 99)
+    words = np.arange(len(target.vocab), dtype=np.int32)
+    first = found.output["first_word"]
+    assert (first is None) == (family in ("t5", "marian", "mbart", "bart"))
+    copied = plain if first is None else [first, *plain]
+    assert SourceCopy(words).begin(request).words == copied
+    texts = NgramCache(words, max_ngram=3, max_draft=9).begin(request)
+    assert {word for gram in texts.occurrences for word in gram if word >= 0} == {*copied[:-1]}
 
 
 def test_special_ids(folders: dict[str, Path]) -> None:

@@ -15,7 +15,7 @@ from nartk.decoders.loop.acceptance import Verdict, Verified
 from nartk.decoders.loop.drafter import Draft, Drafter, DrafterOptions, PlainDrafter
 from nartk.decoders.loop.rows import Row
 from nartk.hypothesis import Request
-from nartk.passes import CopiesSource, IntArray, texts_of
+from nartk.passes import CopiesSource, IntArray, copied_words
 from nartk.registry import option, register_drafter
 
 _GRAMS = 1 << 19  # n-grams that are remembered, of all sentences
@@ -79,8 +79,7 @@ class NgramCache(PlainDrafter):
     def begin(self, request: Request) -> Texts:
         texts = Texts(self.texts + 1)
         self.texts += 2
-        targets, (words,) = self.targets, texts_of([request.source])
-        source = [_BEFORE, *(targets[word] for word in words[:-1])]
+        source = [_BEFORE, *(self.targets[word] for word in copied_words(request.source))]
         for position in range(1, len(source)):
             self._record(texts, texts.rank - 1, source, position)
         return texts

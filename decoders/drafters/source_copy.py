@@ -19,7 +19,7 @@ from nartk.decoders.drafters.aligned_text import (
 from nartk.decoders.loop.drafter import Draft, Drafter, DrafterOptions, PlainDrafter
 from nartk.decoders.loop.rows import Row
 from nartk.hypothesis import Request
-from nartk.passes import CopiesSource, IntArray, texts_of
+from nartk.passes import CopiesSource, IntArray, copied_words
 from nartk.registry import option, register_drafter
 
 
@@ -67,8 +67,7 @@ class SourceCopy(PlainDrafter):
 
     def begin(self, request: Request) -> AlignedText:
         """A request's source, which an output copies."""
-        targets, (words,) = self.targets, texts_of([request.source])
-        return AlignedText([targets[word] for word in words[:-1]])
+        return AlignedText([self.targets[word] for word in copied_words(request.source)])
 
     def propose(self, row: Row, budget: int) -> Draft:
         return Draft(self.following(row.state, row.tokens, budget))

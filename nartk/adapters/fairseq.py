@@ -38,6 +38,7 @@ from nartk.errors import (
 from nartk.files import writing
 from nartk.models.reference import DTYPES
 from nartk.models.transformer import Transformer, TransformerConfig
+from nartk.processors import bpe as text_bpe
 from nartk.vocab import SPECIALS, Vocab
 
 PAD = SPECIALS.index("<pad>")
@@ -272,6 +273,10 @@ def convert(
     tokenizer: Path | None = None,
     target_tokenizer: Path | None = None,
     tokenization: str | None = None,
+    bpe: str | None = None,
+    bpe_codes: Path | None = None,
+    encoder_json: Path | None = None,
+    moses: bool | None = None,
     card: str | None = None,
     dtype: str = "fp32",
 ) -> TransformerConfig:
@@ -283,6 +288,10 @@ def convert(
         tokenizer: sentencepiece model; without it words are what stands between spaces.
         target_tokenizer: The target's, where it differs.
         tokenization: Of the sentences that it was trained on, ``penn``; None: decoding is not to know it.
+        bpe: What cut its words, ``subword-nmt``, ``fastbpe`` or ``gpt2``; ``none``: lines are cut already.
+        bpe_codes: The file of its merges.
+        encoder_json: The words of GPT-2's BPE.
+        moses: Whether Moses made its tokens; False: lines are tokens already.
         card: Text of ``card.md``; by default what the checkpoint says about itself.
         dtype: Type of the stored weights: fp32, bf16 or fp16.
 
@@ -290,6 +299,7 @@ def convert(
         UnsupportedCheckpointError: A setting has no counterpart in nartk's Transformer.
         CheckpointError: The checkpoint is corrupt, incomplete or unsafe, or a dictionary is not found.
         VocabMismatchError: A dictionary has another number of words than the model.
+        UsageError: It was trained on subwords or Moses' tokens, and it is not given how they are made.
     """
     checkpoint = read_checkpoint(path)
     model = to_network(checkpoint)
@@ -305,6 +315,19 @@ def convert(
                 fix=f"give the dictionary it was trained with as {named(f'{side}_dict')}",
                 where=str(path),
             )
+    _require_splitting(checkpoint, bpe, moses, None if tokenizer is None else "sentencepiece", target)
+    paths = {"codes": bpe_codes, "encoder": encoder_json}
+    files = {key: path for key, path in paths.items() if path is not None}
+    split: dict[str, dict[str, Any]] = {}
+    if files or moses:
+        for processor, side in (("input", "source"), ("output", "target")):
+            split[processor] = {
+                "name": text_bpe.NAME,
+                "bpe": None if bpe == "none" else bpe,
+                **{key: text_bpe.FILES[key] for key in files},
+                "moses": _moses(checkpoint, side) if moses else None,
+            }
+            text_bpe.splitters(split[processor], files, str(path))  # refused now, not when it is needed
     save_checkpoint(
         output,
         architecture=architecture_name(checkpoint),
@@ -315,9 +338,58 @@ def convert(
         tokenizer=tokenizer,
         target_tokenizer=target_tokenizer,
         tokenization=tokenization,
+        others={text_bpe.FILES[key]: file for key, file in files.items()},
+        split=split,
         card=_card(checkpoint, config, dtype) if card is None else card,
     )
     return config
+
+
+def _require_splitting(
+    checkpoint: FairseqCheckpoint, bpe: str | None, moses: bool | None, pieces: str | None, words: Vocab
+) -> None:
+    """Raises UsageError where a checkpoint was trained on what nobody says how to make."""
+    task, evaluation = _section(checkpoint.state, "task"), _section(checkpoint.state, "common_eval")
+    trained = [
+        _chosen(checkpoint, "bpe"),
+        task.get("eval_bleu_remove_bpe"),
+        evaluation.get("post_process"),
+        evaluation.get("remove_bpe"),
+    ]
+    found = next((str(each) for each in trained if each), None)
+    marked = sum(word.endswith(text_bpe.SEPARATOR) for word in words.words)
+    if found is None and marked > len(words) // 100:
+        found = f"subwords that end in {text_bpe.SEPARATOR}"
+    where = str(checkpoint.path)
+    if found is not None and bpe is None and pieces is None:
+        raise UsageError(
+            f"the model was trained on BPE ({found}), which is not given",
+            fix=f"give {named('bpe')} and {named('bpe_codes')}, or {named('bpe', 'none')}",
+            where=where,
+        )
+    if "moses" in (_chosen(checkpoint, "tokenizer"), task.get("eval_bleu_detok")) and moses is None:
+        raise UsageError(
+            "the model was trained on tokens of Moses",
+            fix=f"give {named('tokenizer', 'moses')}, or {named('tokenizer', 'none')} for lines of tokens",
+            where=where,
+        )
+
+
+def _chosen(checkpoint: FairseqCheckpoint, section: str) -> Any:
+    """The name of what a run had for ``bpe`` or ``tokenizer``."""
+    cfg = checkpoint.state.get("cfg")
+    value = (cfg if isinstance(cfg, dict) else _options(checkpoint.state.get("args"))).get(section)
+    return value if isinstance(value, str) else _options(value).get("_name")
+
+
+def _moses(checkpoint: FairseqCheckpoint, side: str) -> dict[str, Any]:
+    """The settings of Moses for a side."""
+    options = _section(checkpoint.state, "tokenizer")
+    return {
+        "lang": _section(checkpoint.state, "task").get(f"{side}_lang") or "en",
+        "dash_splits": not options.get("moses_no_dash_splits"),
+        "escape": not options.get("moses_no_escape"),
+    }
 
 
 def average(checkpoints: Sequence[FairseqCheckpoint]) -> dict[str, Any]:

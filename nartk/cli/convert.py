@@ -16,6 +16,7 @@ from nartk.cli._common import Parser, command
 from nartk.cli._output import add_output, tell
 from nartk.errors import InputFileError, UnsupportedCheckpointError, UsageError
 from nartk.files import read_file, writing_folder
+from nartk.processors.bpe import BPE
 from nartk.processors.text import TOKENIZATIONS
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
   nartk-convert checkpoints/checkpoint_best.pt --output model --spm spm.model
   nartk-convert wmt.pt --output model --source-dict dict.en.txt --target-dict dict.de.txt
+  nartk-convert wmt.pt --output model --dict dict.txt --tokenizer moses --bpe fastbpe --bpe-codes bpecodes
   nartk-convert averaged.pt --output model --dict dict.txt --spm spm.model --dtype fp16 --card card.md
   nartk-convert averaged.pt --output model --spm spm.model --tokenization penn      ordinary text in and out
   nartk-convert gec-en --quantize int8 --output gec-en-int8     for the engine, a quarter of fp32's size
@@ -59,6 +61,20 @@ def main(argv: Sequence[str]) -> int:
         "nartk-decode then splits ordinary text into sentences and tokens, and writes ordinary text",
     )
     parser.add_argument(
+        "--tokenizer",
+        choices=("moses", "none"),
+        help="what made the tokens that a model of fairseq was trained on; none: lines are tokens already",
+    )
+    parser.add_argument(
+        "--bpe",
+        choices=(*BPE, "none"),
+        help="what cut its words into subwords; none: lines are cut already",
+    )
+    parser.add_argument(
+        "--bpe-codes", "--vocab-bpe", type=Path, help="the merges of --bpe, for gpt2 fairseq's vocab.bpe"
+    )
+    parser.add_argument("--encoder-json", type=Path, help="the words of --bpe gpt2, fairseq's encoder.json")
+    parser.add_argument(
         "--dict",
         "--source-dict",
         type=Path,
@@ -78,9 +94,17 @@ def main(argv: Sequence[str]) -> int:
         help="write what transformers, or CTranslate2, loads: greedy search there has the same outputs",
     )
     args = parser.parse_args(argv)
-    for path in (args.spm, args.target_spm, args.card):
+    for path in (args.spm, args.target_spm, args.card, args.bpe_codes, args.encoder_json):
         if path is not None and not os.path.isfile(path):
             raise InputFileError("no such file", where=str(path))
+
+    wanted = 2 if args.bpe == "gpt2" else int(args.bpe in BPE)
+    given = [args.bpe_codes is not None, args.encoder_json is not None]
+    if given != [wanted > 0, wanted > 1]:
+        files = ("no files", "--bpe-codes", "--bpe-codes and --encoder-json")[wanted]
+        raise UsageError(f"--bpe {args.bpe or 'none'} goes with {files}", fix="give these and no others")
+    if args.spm is not None and (wanted or args.tokenizer == "moses"):
+        raise UsageError("--spm with --bpe or --tokenizer", fix="give what the model was trained with")
 
     if args.quantize is None and args.to is None:
         tell(args, f"{args.output}: {_convert(args, args.output)}, {args.dtype}")
@@ -97,7 +121,7 @@ def main(argv: Sequence[str]) -> int:
             _convert(args, Path(folder))
             _write(Path(folder), args)
         return 0
-    for flag in ("spm", "target_spm", "tokenization", "dict", "target_dict", "card"):
+    for flag in ("spm", "target_spm", "tokenization", "tokenizer", "bpe", "dict", "target_dict", "card"):
         if getattr(args, flag) is not None:
             raise UsageError(
                 f"--{flag.replace('_', '-')} for {str(args.checkpoint)!r}, which is no checkpoint of fairseq",
@@ -164,6 +188,10 @@ def _convert(args: argparse.Namespace, output: Path) -> str:
         tokenizer=args.spm,
         target_tokenizer=args.target_spm,
         tokenization=args.tokenization,
+        bpe=args.bpe,
+        bpe_codes=args.bpe_codes,
+        encoder_json=args.encoder_json,
+        moses=None if args.tokenizer is None else args.tokenizer == "moses",
         card=card,
         dtype=args.dtype,
     )

@@ -3,9 +3,9 @@
 What a tokenizer class of transformers 5 makes of a folder is made with `tokenizers`, or for Marian and
 M2M-100 with sentencepiece. Settings in ``config.json``: ``class`` is the tokenizer's, ``words`` how many rows
 the model has, of which the last may be no word of the tokenizer's, and files are named by what they hold. The
-input has ``prefix``, a text before each line, and ``before`` and ``after``, ids around it. The output has
-``first_word``, with which what it writes begins, and ``start_word``, which takes the place of the model's
-start token; they are null where the model has none.
+input has ``prefix``, a text before each line, and ``before`` and ``after``, ids around it. ``first_word`` is
+what outputs begin with, and the output's ``start_word`` takes the place of the model's start token; they are
+null where the model has none.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import re
 import struct
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, takewhile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
@@ -34,6 +34,7 @@ from nartk.errors import (
     requiring,
 )
 from nartk.files import read_file
+from nartk.passes import TextSource
 from nartk.processors import named_file, register_processor
 from nartk.processors.text import TextInput
 from nartk.vocab import SpecialIds, Vocab
@@ -76,13 +77,14 @@ _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 class HuggingFaceText(NamedTuple):
-    """The processors of a folder.
+    """What the processors of a folder are loaded with.
 
     Attributes:
         input, output: Settings that `load_processor` reads, of the folder itself or of one with `files`.
         files: What a native folder takes over, by name.
         specials: bos, pad and eos are the model's, unk is the tokenizer's.
         words: How many the source has, and the target.
+        tokenizer: What was read, which the loaders share as long as somebody holds it.
     """
 
     input: dict[str, Any]
@@ -90,6 +92,7 @@ class HuggingFaceText(NamedTuple):
     files: dict[str, Path]
     specials: SpecialIds
     words: tuple[int, int]
+    tokenizer: object
 
 
 class _Tokenizer:
@@ -111,6 +114,7 @@ class _Tokenizer:
 
     def __init__(self, folder: Path, paths: Mapping[str, Path]) -> None:
         self.folder, self.paths = folder, paths
+        self.vocabs: dict[tuple[Any, ...], Vocab] = {}  # those of both sides, which may be one
         self.config = self._json("settings")
         for key in ("auto_map", "split_special_tokens", "sp_model_kwargs", "do_lower_case"):
             if self.config.get(key):
@@ -674,28 +678,24 @@ _DEFAULT_CLASS = {
 }
 
 
+@dataclass(frozen=True)
 class HuggingFaceTokenizer:
     """Text of one side as a tokenizer has it. Implements `OutputProcessor`.
 
-    Args:
+    Attributes:
+        target: Whether it is the target's.
         prefix: Text before each line.
-        first_word: Id with which each line begins.
+        first_words: Ids before each line, one at most.
     """
 
-    def __init__(
-        self,
-        tokenizer: _Tokenizer,
-        vocab: Vocab,
-        *,
-        target: bool,
-        prefix: str = "",
-        first_word: int | None = None,
-    ) -> None:
-        self.tokenizer, self.vocab, self.target = tokenizer, vocab, target
-        self.prefix, self.first = prefix, () if first_word is None else (first_word,)
+    tokenizer: _Tokenizer
+    vocab: Vocab
+    target: bool
+    prefix: str = ""
+    first_words: tuple[int, ...] = ()
 
     def encode(self, text: str) -> list[int]:
-        ids = [*self.first, *self.tokenizer.encode(self.prefix + text, target=self.target)]
+        ids = [*self.first_words, *self.tokenizer.encode(self.prefix + text, target=self.target)]
         if max(ids, default=0) >= len(self.vocab):
             raise InputFormatError(
                 f"holds the token {max(ids)} of a model with {len(self.vocab)} words",
@@ -705,6 +705,32 @@ class HuggingFaceTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(ids)
+
+
+class HuggingFaceInput(TextInput):
+    """Reads a line between special words. An output that copies it has neither these nor the prefix.
+
+    Args:
+        first_words: Ids that an output begins with, one at most.
+    """
+
+    def __init__(
+        self,
+        tokenizer: HuggingFaceTokenizer,
+        before: Sequence[int],
+        after: Sequence[int],
+        first_words: tuple[int, ...],
+    ) -> None:
+        super().__init__(tokenizer, before, after)
+        self.first_words = first_words
+        self.prefix = tokenizer.encode("") if tokenizer.prefix else []
+
+    def read(self, line: str, *, longest: int, truncate: bool = False) -> TextSource:
+        tokens = super().read(line, longest=longest, truncate=truncate).tokens
+        inner = tokens[len(self.before) : len(tokens) - len(self.after)]
+        # The prefix may be cut otherwise before a line than alone.
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(self.prefix, inner, strict=False))
+        return TextSource(tokens, (*self.first_words, *inner[len(list(same)) :]))
 
 
 def hugging_face_processors(
@@ -787,33 +813,49 @@ def hugging_face_processors(
         )
     specials = _special_ids(config, tokenizer, min(words))
     return HuggingFaceText(
-        input={**settings, "words": words[0], "prefix": prefix, "before": before, "after": after},
+        input={
+            **settings,
+            "words": words[0],
+            "prefix": prefix,
+            "before": before,
+            "after": after,
+            "first_word": first,
+        },
         output={**settings, "words": words[1], "first_word": first, "start_word": start},
         files={each: folder / each for each in (*names.values(), *beside.values())},
         specials=specials,
         words=(words[0], words[1]),
+        tokenizer=tokenizer,
     )
 
 
 @register_processor("input", NAME)
 def load_input(folder: Path, settings: Mapping[str, Any], specials: SpecialIds) -> TextInput:
     before, after, prefix = (settings.get(key) for key in ("before", "after", "prefix"))
+    first = _first_words(folder, settings)
     if not isinstance(prefix, str):
         raise CheckpointError(f"'prefix' is {prefix!r}, not a text", where=str(folder))
     tokenizer, vocab = _load(folder, settings, specials, target=False)
     for key, ids in (("before", before), ("after", after)):
         if not isinstance(ids, list) or not all(type(id) is int and 0 <= id < len(vocab) for id in ids):
             raise CheckpointError(f"{key!r} is {ids!r}, not ids of words", where=str(folder))
-    return TextInput(HuggingFaceTokenizer(tokenizer, vocab, target=False, prefix=prefix), before or (), after)
+    text = HuggingFaceTokenizer(tokenizer, vocab, target=False, prefix=prefix)
+    return HuggingFaceInput(text, before or (), after or (), first)
 
 
 @register_processor("output", NAME)
 def load_output(folder: Path, settings: Mapping[str, Any], specials: SpecialIds) -> HuggingFaceTokenizer:
     tokenizer, vocab = _load(folder, settings, specials, target=True)
-    first = settings.get("first_word")
-    if first is not None and (type(first) is not int or not 0 <= first < len(vocab)):
+    return HuggingFaceTokenizer(tokenizer, vocab, target=True, first_words=_first_words(folder, settings))
+
+
+def _first_words(folder: Path, settings: Mapping[str, Any]) -> tuple[int, ...]:
+    first, count = settings.get("first_word"), settings.get("words")
+    if first is None:
+        return ()
+    if type(first) is not int or type(count) is not int or not 0 <= first < count:
         raise CheckpointError(f"'first_word' is {first!r}, not the id of a word", where=str(folder))
-    return HuggingFaceTokenizer(tokenizer, vocab, target=True, first_word=first)
+    return (first,)
 
 
 def _load(
@@ -823,7 +865,11 @@ def _load(
     if type(count) is not int or not max(astuple(specials)) < count <= _MOST_WORDS:
         raise CheckpointError(f"'words' is {count!r}, with special ids {specials}", where=str(folder))
     tokenizer = _open(folder, settings)
-    return tokenizer, Vocab(tuple(tokenizer.words(count, target=target)), *astuple(specials))
+    key = (count, specials, target and "target_vocabulary" in tokenizer.paths)
+    if key not in tokenizer.vocabs:
+        words = tuple(tokenizer.words(count, target=target))
+        tokenizer.vocabs[key] = Vocab(words, *astuple(specials))
+    return tokenizer, tokenizer.vocabs[key]
 
 
 # Both sides of a model are one tokenizer.

@@ -33,7 +33,7 @@ class WhitespaceTokenizer:
         return self.vocab.ids(text.split())
 
     def decode(self, ids: Sequence[int]) -> str:
-        return " ".join(_spell(ids, self.vocab))
+        return " ".join(spell(ids, self.vocab))
 
 
 class SentencePieceTokenizer:
@@ -56,7 +56,7 @@ class SentencePieceTokenizer:
         return self.vocab.ids(self.pieces.encode(text, out_type=str))
 
     def decode(self, ids: Sequence[int]) -> str:
-        return "".join(_spell(ids, self.vocab)).replace("▁", " ").strip(" ")
+        return "".join(spell(ids, self.vocab)).replace("▁", " ").strip(" ")
 
 
 Tokenizer: TypeAlias = WhitespaceTokenizer | SentencePieceTokenizer
@@ -164,15 +164,22 @@ def load_input(folder: Path, settings: Mapping[str, Any], specials: SpecialIds) 
 
 @register_processor("output", "text")
 def load_output(folder: Path, settings: Mapping[str, Any], specials: SpecialIds) -> Tokenizer:
-    vocab = Vocab.read(named_file(folder, settings, "dictionary"), specials)
-    wanted = settings.get("words")
-    if wanted != len(vocab):
-        raise CheckpointError(f"the model has {wanted} words, its dictionary {len(vocab)}", where=str(folder))
+    vocab = load_vocab(folder, settings, specials)
     if "sentencepiece" in settings:
         return SentencePieceTokenizer(named_file(folder, settings, "sentencepiece"), vocab)
     return WhitespaceTokenizer(vocab)
 
 
-def _spell(ids: Sequence[int], vocab: Vocab) -> list[str]:
+def load_vocab(folder: Path, settings: Mapping[str, Any], specials: SpecialIds) -> Vocab:
+    """The words of the dictionary that settings name; raises CheckpointError if there are not as many."""
+    vocab = Vocab.read(named_file(folder, settings, "dictionary"), specials)
+    wanted = settings.get("words")
+    if wanted != len(vocab):
+        raise CheckpointError(f"the model has {wanted} words, its dictionary {len(vocab)}", where=str(folder))
+    return vocab
+
+
+def spell(ids: Sequence[int], vocab: Vocab) -> list[str]:
+    """The words of ids without bos, eos and pad."""
     silent = {vocab.bos, vocab.eos, vocab.pad}
     return [UNKNOWN if i == vocab.unk else vocab.to_words([i])[0] for i in ids if i not in silent]
