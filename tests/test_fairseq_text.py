@@ -26,9 +26,6 @@ from nartk.processors import load_processor
 from nartk.processors.bpe import Gpt2, Moses, SubwordNmt
 from nartk.vocab import FAIRSEQ, Vocab
 
-pytest.importorskip("sacremoses", reason="sacremoses is not installed: pip install 'nartk[bpe]'")
-pytest.importorskip("subword_nmt", reason="subword-nmt is not installed: pip install 'nartk[bpe]'")
-
 LINES = [line for line in mixed_lines() if line.strip()]
 RAW = (
     "She goes to school every day, doesn't she?",
@@ -51,7 +48,13 @@ def learn(path: Path, lines: list[str], merges: int) -> Path:
 
 
 @pytest.fixture(scope="module")
-def codes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def libraries() -> None:
+    for name in ("sacremoses", "subword_nmt", "tokenizers"):
+        pytest.importorskip(name, reason=f"{name} is not installed: pip install 'nartk[bpe]'")
+
+
+@pytest.fixture(scope="module")
+def codes(libraries: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return learn(tmp_path_factory.mktemp("codes") / "codes", texts()[:800], 300)
 
 
@@ -69,6 +72,7 @@ def require_equal(ours: Any, oracle: Any) -> None:
 
 
 @pytest.mark.parametrize(("lang", "dash_splits", "escape"), [("en", True, True), ("fr", False, False)])
+@pytest.mark.usefixtures("libraries")
 def test_moses(lang: str, dash_splits: bool, escape: bool) -> None:
     flags = {"moses_no_dash_splits": not dash_splits, "moses_no_escape": not escape}
     oracle = theirs("moses_tokenizer", "MosesTokenizer", source_lang=lang, target_lang=lang, **flags)
@@ -109,8 +113,8 @@ def test_fastbpe(codes: Path, tmp_path: Path) -> None:
         assert ours.join(split) == " ".join(line.split())
 
 
+@pytest.mark.usefixtures("libraries")
 def test_gpt2(tmp_path: Path) -> None:
-    pytest.importorskip("tokenizers", reason="tokenizers is not installed: pip install 'nartk[bpe]'")
     from tokenizers import ByteLevelBPETokenizer
 
     made = ByteLevelBPETokenizer()
@@ -135,31 +139,34 @@ def test_unknown_words_are_written(codes: Path, tmp_path: Path) -> None:
     assert output.decode([0, 4, 5, 3, 4, 5, 2]) == "ab ⁇ ab"
 
 
+@pytest.mark.usefixtures("libraries")
 def test_trained_on_subwords_and_moses(tmp_path: Path) -> None:
     """fairseq's own model, trained here, converts and translates as ``fairseq-generate`` does."""
     fairseq_host.require_fairseq()
-    moses, draw = Moses("en", True, True), random.Random(0)
+    draw = random.Random(0)
     targets = list(RAW)
     sources = []
     for line in targets:
         words = line.split()
         words.pop(draw.randrange(1, len(words)))
         sources.append(" ".join(words))
-    tokens = [[moses.split(line) for line in lines] for lines in (sources, targets)]
+    sides = {"de": sources, "en": targets}
+    tokens = [list(map(Moses(lang, True, True).split, lines)) for lang, lines in sides.items()]
     codes = learn(tmp_path / "codes", tokens[0] + tokens[1], 60)
     bpe = SubwordNmt(codes, counted=False)
     for name, copies in (("train", 8), ("valid", 1)):
-        for side, lines in zip(("xx", "en"), tokens, strict=True):
+        for side, lines in zip(sides, tokens, strict=True):
             (tmp_path / f"{name}.{side}").write_text(
                 "".join(f"{bpe.split(line)}\n" for line in lines * copies)
             )
-    flags = f"--source-lang xx --target-lang en --trainpref {tmp_path}/train --validpref {tmp_path}/valid"
+    flags = f"--source-lang de --target-lang en --trainpref {tmp_path}/train --validpref {tmp_path}/valid"
     own("preprocess", *flags.split(), "--joined-dictionary", "--destdir", f"{tmp_path}/data")
-    flags = "--arch transformer_tiny --share-all-embeddings --optimizer adam --max-update 60 --lr 0.01 --cpu"
-    flags += " --max-tokens 400 --seed 7 --no-epoch-checkpoints --eval-bleu-detok moses"
+    flags = "--arch transformer_tiny --share-all-embeddings --optimizer adam --max-update 90 --lr 0.005 --cpu"
+    flags += " --encoder-normalize-before --decoder-normalize-before --max-tokens 400 --seed 7"
+    flags += " --no-epoch-checkpoints --disable-validation --eval-bleu-detok moses"
     own("train", f"{tmp_path}/data", *flags.split(), "--save-dir", f"{tmp_path}/saved")
     checkpoint = tmp_path / "saved" / "checkpoint_last.pt"
-    flags = "--source-lang xx --target-lang en --gen-subset valid --cpu --beam 1 --max-len-a 0 --max-len-b 40"
+    flags = "--source-lang de --target-lang en --gen-subset valid --cpu --beam 1 --max-len-a 0 --max-len-b 40"
     flags += " --remove-bpe --tokenizer moses"
     printed = own("generate", f"{tmp_path}/data", "--path", str(checkpoint), *flags.split())
     found = re.findall(r"^D-(\d+)\t[^\t]*\t(.*)$", printed, re.MULTILINE)
@@ -172,7 +179,7 @@ def test_trained_on_subwords_and_moses(tmp_path: Path) -> None:
     assert len(set(wanted)) > 4
     assert any(char in text for text in wanted for char in "\"'&,.?")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
-    assert [config[side]["moses"]["lang"] for side in ("input", "output")] == ["xx", "en"]
+    assert [config[side]["moses"]["lang"] for side in ("input", "output")] == ["de", "en"]
 
 
 @pytest.fixture
@@ -188,6 +195,7 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("libraries")
 def test_what_splits_is_asked_for(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -206,6 +214,14 @@ def test_what_splits_is_asked_for(
         in refused([*base, "--bpe", "none"], capsys)
     )
     assert convert([*base, "--bpe", "none", "--tokenizer", "none"]) == 0
+    base += ["--bpe", "none", "--tokenizer", "moses"]
+    assert (
+        "the source language of its training data is not known. Fix: give it with --moses-source-lang"
+        in refused(base, capsys)
+    )
+    assert convert([*base, "--moses-source-lang", "de", "--moses-target-lang", "fr"]) == 0
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert [config[side]["moses"]["lang"] for side in ("input", "output")] == ["de", "fr"]
 
 
 @pytest.mark.parametrize(
@@ -221,6 +237,7 @@ def test_what_splits_is_asked_for(
         ("--bpe subword-nmt --bpe-codes missing", "missing: no such file"),
     ],
 )
+@pytest.mark.usefixtures("libraries")
 def test_impossible_flags(
     flags: str, message: str, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -231,7 +248,7 @@ def test_impossible_flags(
     assert not (tmp_path / "model").exists()
 
 
-def test_without_the_libraries(codes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sacremoses", None)
     with pytest.raises(MissingDependencyError, match="'sacremoses', which is not installed") as raised:
         Moses("en", True, True)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sentencepiece
 from support import hugging_face_text as small
 
 from nartk.adapters.hf import import_transformers
@@ -29,7 +30,7 @@ from nartk.errors import (
 )
 from nartk.hypothesis import Request
 from nartk.processors import load_processor
-from nartk.processors.hugging_face import HuggingFaceText, hugging_face_processors
+from nartk.processors.hugging_face import HuggingFaceText, _Pieces, hugging_face_processors
 from nartk.vocab import SpecialIds
 
 pytest.importorskip("tokenizers")
@@ -196,6 +197,16 @@ def test_as_transformers(name: str, what: str, expected: dict[str, Any], made: d
     given = expected[name]["ids"] if what == "texts" else LINES
     for line, theirs, ours in zip(given, expected[name][what], made[name][what], strict=True):
         assert ours == theirs, line
+
+
+def test_pieces_are_sentencepiece_s(tmp_path: Path) -> None:
+    """What is read of a model's file without its library."""
+    small.train_pieces(tmp_path / "spiece.model", user_defined_symbols=["<n>"])
+    found = _Pieces(tmp_path / "spiece.model")
+    model = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spiece.model"))
+    ids = list(range(len(model)))
+    assert found.scored() == list(zip(model.id_to_piece(ids), model.get_score(ids), strict=True))
+    assert [symbol["content"] for symbol in found.symbols()] == ["<s>", "</s>", "<n>"]
 
 
 # Of each family with languages: a source's, a target's, and where the target's token comes in.

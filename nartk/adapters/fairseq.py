@@ -277,6 +277,8 @@ def convert(
     bpe_codes: Path | None = None,
     encoder_json: Path | None = None,
     moses: bool | None = None,
+    moses_source_lang: str | None = None,
+    moses_target_lang: str | None = None,
     card: str | None = None,
     dtype: str = "fp32",
 ) -> TransformerConfig:
@@ -292,6 +294,7 @@ def convert(
         bpe_codes: The file of its merges.
         encoder_json: The words of GPT-2's BPE.
         moses: Whether Moses made its tokens; False: lines are tokens already.
+        moses_source_lang, moses_target_lang: Their languages; by default those of the training data.
         card: Text of ``card.md``; by default what the checkpoint says about itself.
         dtype: Type of the stored weights: fp32, bf16 or fp16.
 
@@ -320,12 +323,15 @@ def convert(
     files = {key: path for key, path in paths.items() if path is not None}
     split: dict[str, dict[str, Any]] = {}
     if files or moses:
-        for processor, side in (("input", "source"), ("output", "target")):
+        for processor, side, language in (
+            ("input", "source", moses_source_lang),
+            ("output", "target", moses_target_lang),
+        ):
             split[processor] = {
                 "name": text_bpe.NAME,
                 "bpe": None if bpe == "none" else bpe,
                 **{key: text_bpe.FILES[key] for key in files},
-                "moses": _moses(checkpoint, side) if moses else None,
+                "moses": _moses(checkpoint, side, language) if moses else None,
             }
             text_bpe.splitters(split[processor], files, str(path))  # refused now, not when it is needed
     save_checkpoint(
@@ -382,11 +388,20 @@ def _chosen(checkpoint: FairseqCheckpoint, section: str) -> Any:
     return value if isinstance(value, str) else _options(value).get("_name")
 
 
-def _moses(checkpoint: FairseqCheckpoint, side: str) -> dict[str, Any]:
-    """The settings of Moses for a side."""
+def _moses(checkpoint: FairseqCheckpoint, side: str, language: str | None) -> dict[str, Any]:
+    """The settings of Moses for a side; raises UsageError if nobody says its language."""
     options = _section(checkpoint.state, "tokenizer")
+    folders = (*_data_folders(checkpoint), checkpoint.path.parent)
+    known = [language, *(_language(checkpoint, folder, side) for folder in folders)]
+    found = next(filter(None, known), None)
+    if found is None:
+        raise UsageError(
+            f"the {side} language of its training data is not known",
+            fix=f"give it with {named(f'moses_{side}_lang')}",
+            where=str(checkpoint.path),
+        )
     return {
-        "lang": _section(checkpoint.state, "task").get(f"{side}_lang") or "en",
+        "lang": found,
         "dash_splits": not options.get("moses_no_dash_splits"),
         "escape": not options.get("moses_no_escape"),
     }
@@ -664,16 +679,8 @@ def find_dictionary(checkpoint: FairseqCheckpoint, given: Path | None, side: str
     """The dictionary that is given, or else the one in the data folder that the checkpoint names."""
     if given is not None:
         return given
-    task = _section(checkpoint.state, "task")
-    for name in str(task.get("data", "")).split(":"):
-        folder = Path(name)
-        if not os.path.isdir(folder):
-            continue
-        # fairseq infers the languages it was not told from names such as train.src-trg.src.idx
-        pairs = {tuple(path.name.split(".")[1].split("-")) for path in folder.glob("*.*-*.*.idx")}
-        inferred = dict(zip(("source", "target"), pairs.pop(), strict=False)) if len(pairs) == 1 else {}
-        language = task.get(f"{side}_lang") or inferred.get(side)
-        path = folder / f"dict.{language}.txt"
+    for folder in _data_folders(checkpoint):
+        path = folder / f"dict.{_language(checkpoint, folder, side)}.txt"
         if os.path.isfile(path):
             return path
     raise CheckpointError(
@@ -681,6 +688,20 @@ def find_dictionary(checkpoint: FairseqCheckpoint, given: Path | None, side: str
         fix=f"give it with {named(f'{side}_dict')}",
         where=str(checkpoint.path),
     )
+
+
+def _data_folders(checkpoint: FairseqCheckpoint) -> list[Path]:
+    """The folders of its training data that are there."""
+    names = str(_section(checkpoint.state, "task").get("data", "")).split(":")
+    return [Path(name) for name in names if os.path.isdir(name)]
+
+
+def _language(checkpoint: FairseqCheckpoint, folder: Path, side: str) -> str | None:
+    """The language of a side, of the settings or of the files of a data folder."""
+    # fairseq infers the languages it was not told from names such as train.src-trg.src.idx
+    pairs = {tuple(path.name.split(".")[1].split("-")) for path in folder.glob("*.*-*.*.idx")}
+    inferred = dict(zip(("source", "target"), pairs.pop(), strict=False)) if len(pairs) == 1 else {}
+    return _section(checkpoint.state, "task").get(f"{side}_lang") or inferred.get(side)
 
 
 def _card(checkpoint: FairseqCheckpoint, config: TransformerConfig, dtype: str) -> str:

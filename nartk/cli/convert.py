@@ -65,6 +65,10 @@ def main(argv: Sequence[str]) -> int:
         choices=("moses", "none"),
         help="what made the tokens that a model of fairseq was trained on; none: lines are tokens already",
     )
+    for side in ("source", "target"):
+        parser.add_argument(
+            f"--moses-{side}-lang", metavar="LANG", help=f"the {side}'s (default: that of its training data)"
+        )
     parser.add_argument(
         "--bpe",
         choices=(*BPE, "none"),
@@ -191,6 +195,8 @@ def _convert(args: argparse.Namespace, output: Path) -> str:
         bpe=args.bpe,
         bpe_codes=args.bpe_codes,
         encoder_json=args.encoder_json,
+        moses_source_lang=args.moses_source_lang,
+        moses_target_lang=args.moses_target_lang,
         moses=None if args.tokenizer is None else args.tokenizer == "moses",
         card=card,
         dtype=args.dtype,
