@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from time import perf_counter
 
 from nartk.decoders.loop.constrained import Constrained
-from nartk.decoders.loop.constraints import RowConstraints
+from nartk.decoders.search.beam_constraints import BeamConstraints
 from nartk.decoders.search.beam_drafts import DRAFTS, make_beam_drafter
+from nartk.decoders.search.beam_rows import Ranking
 from nartk.decoders.search.beam_search import BeamSearch
 from nartk.decoders.strategy import Batching
 from nartk.errors import UsageError, named
@@ -23,10 +24,11 @@ _MAX_DRAFT = 3
 class BeamStrategy(Constrained):
     """Keeps the best hypotheses and extends them all by a word a pass.
 
-    A hypothesis ends with eos where eos is among the best `beam_size` candidates; a sentence is done when
-    `beam_size` hypotheses have ended or `max_len` is reached, where the candidates at hand end as they are.
-    With one hypothesis this is greedy search. These are the rules of fairseq's SequenceGenerator, but for
-    `max_len`, where fairseq adds an eos.
+    A hypothesis ends with eos where eos is among the best `beam_size` candidates; a sentence is done as
+    `early_stopping` says or when `max_len` is reached, where the candidates at hand end as they are. With one
+    hypothesis this is greedy search. The default are the rules of fairseq's SequenceGenerator, but for
+    `max_len`, where fairseq adds an eos; the others are those of Hugging Face's `generate`, whose scores a
+    repetition penalty multiplies, so that they are no log-probabilities of the model's.
 
     With --draft a pass also scores what the hypotheses may go on with. As long as all that are kept are among
     this, the next words are chosen without a pass, by the same rules: the hypotheses are the same.
@@ -38,6 +40,17 @@ class BeamStrategy(Constrained):
     beam_size: int = option(5, "hypotheses of a sentence that are kept", low=1, high=WIDEST)
     length_penalty: float = option(1.0, "scores are divided by length ** this; more favours long outputs")
     nbest: int = option(1, "hypotheses given back, at most the beam size", low=1, most="beam_size")
+    early_stopping: str = option(
+        "first",
+        "first: the first that end are given back, as in fairseq; or the best that end, as in Hugging Face's "
+        "generate, until (true) there are so many, (false) none that goes on scores better at its length, "
+        "(never) at the longest one",
+        choices=("first", "true", "false", "never"),
+        does_nothing=True,
+    )
+    renormalize: bool = option(
+        False, "scores are of the words that constraints leave, not of all", does_nothing=True
+    )
     draft: str = option(
         "none",
         "what a hypothesis may go on with: the source, the words that were best after the same word before, "
@@ -58,17 +71,23 @@ class BeamStrategy(Constrained):
     ) -> Iterator[Result]:
         """What `run` yields. Its `batch_size` counts sentences, each of which has `beam_size` hypotheses."""
         are_forcing = any(request.prefix for request in requests)
-        constraints = RowConstraints(
-            self.constraints(scorer.vocab), scorer.vocab.eos, are_forcing=are_forcing
+        constraints = BeamConstraints(
+            self.constraints(scorer.vocab),
+            scorer.vocab.eos,
+            self.beam_size == 1,
+            self.renormalize,
+            start=scorer.start_token,
+            are_forcing=are_forcing,
         )
         drafter = make_beam_drafter(scorer, self.draft, self.max_draft)
-        search = BeamSearch(scorer, constraints, drafter, k=self.beam_size)
+        stopping = "first" if self.beam_size == 1 else self.early_stopping
+        ranking = Ranking(self.beam_size, scorer.vocab.eos, self.length_penalty, stopping)
+        search = BeamSearch(scorer, constraints, drafter, ranking)
         for row, phases, early in search.run(
             requests, batch_size=batching.size, max_tokens=batching.max_tokens
         ):
             yield row.result(
                 perf_counter(),
-                length_penalty=self.length_penalty,
                 nbest=self.nbest,
                 trace=batching.trace,
                 phases=phases,

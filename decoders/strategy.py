@@ -47,6 +47,11 @@ class Strategy:
         """What it promises with its options; `promise` is what it promises without any."""
         return self.promise
 
+    @property
+    def beginning(self) -> tuple[int, ...]:
+        """What outputs begin with, before a prefix or a draft of the user's."""
+        return ()
+
     def check_auxiliary(self) -> None:
         """Refuses auxiliary models that are missing or do not fit, before anything is decoded."""
 

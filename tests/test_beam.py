@@ -93,7 +93,7 @@ def textbook_mismatches(cases: int, make: Callable[[int, int], RealPasses]) -> i
     for seed in range(cases):
         rng = random.Random(seed)
         table = make(rng.randint(6, 12), rng.getrandbits(40))
-        k, n = rng.randint(1, 6), rng.choice([0, 0, 1, 2, 3])
+        k, n = rng.randint(1, 6), rng.choice([0, 0, 2, 3])
         penalty = rng.choice([0.0, 0.6, 1.0, 2.0])
         requests = []
         for request in random_requests(rng, 8, len(table.vocab)):
@@ -178,13 +178,6 @@ def test_several_hypotheses_are_the_same_in_any_batch_even_where_scores_tie() ->
             assert [result.hypotheses for result in together] == [result.hypotheses for result in alone]
 
 
-def penalized(scores: Sequence[float], output: Sequence[int], penalty: float) -> list[float]:
-    """Log-probabilities of logits of which those of the output's words are divided; none is negative."""
-    changed = [score / penalty if word in output else score for word, score in enumerate(scores)]
-    total = math.log(sum(map(math.exp, changed)))
-    return [score - total for score in changed]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Constrained(BeamStrategy):
     name = "constrained"
@@ -209,12 +202,14 @@ class Constrained(BeamStrategy):
 def test_constrained_beams_are_the_textbooks(rules: Constraints) -> None:
     for seed in range(8):
         rng = random.Random(seed)
-        table, k = RealPasses(9, seed=seed), rng.randint(1, 5)
+        table, k = RealPasses(9, seed=seed), rng.randint(2, 5)
 
         def log_probs(source: Sequence[int], output: Sequence[int], table: RealPasses = table) -> list[float]:
-            scores = penalized(table.logits(source, output), output, rules.repetition_penalty)
+            scores = table.log_probs(source, output)
             if len(output) < 2 and source[0] == 4:  # inside the prefix below
                 return scores
+            for word in {EOS, *output}:  # the start token is one of them; log-probabilities are below 0
+                scores[word] *= rules.repetition_penalty
             banned = {*rules.suppressed, *([EOS] if len(output) < rules.min_len else [])}
             for gram in rules.forbidden:
                 if tuple(output[len(output) + 1 - len(gram) :]) == gram[:-1]:

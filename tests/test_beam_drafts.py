@@ -82,7 +82,7 @@ def random_case(rng: random.Random, words: int, count: int) -> tuple[list[Reques
         "beam_size": k,
         "nbest": k,
         "length_penalty": rng.choice([0.0, 0.6, 1.0, 2.0]),
-        "no_repeat_ngram": rng.choice([0, 0, 0, 1, 2, 3]),
+        "no_repeat_ngram": rng.choice([0, 0, 0, 2, 3]),
     }
     requests = []
     for i in range(count):

@@ -8,33 +8,41 @@ from typing import Any
 
 import pytest
 import sentencepiece
-import torch
 from support.constraints import constrained_greedy, random_rules
-from support.realtable import EOS, PAD, random_transformer
 from support.scripted_passes import Table, TablePasses, decode, differing, outputs_of, random_request
 from support.small_passes import Near, drafting
 
 from nartk.decoders.loop.constrained import Constrained
 from nartk.decoders.loop.constraints import Constraints
 from nartk.errors import UsageError
-from nartk.hypothesis import Request
-from nartk.models.reference import ReferenceScorer
 from nartk.pipeline import Model, load
 from nartk.registry import make_strategy, options_of, signature, strategy_class
 from nartk.vocab import Vocab
 
 LOSSLESS = ("greedy", "iad", "verify", "ngram", "recycling", "union", "speculative")
-FLAGS = ("min_len", "repetition_penalty", "no_repeat_ngram", "suppress")
+FLAGS = (
+    "min_len",
+    "repetition_penalty",
+    "no_repeat_ngram",
+    "suppress",
+    "suppress_ids",
+    "suppress_first_ids",
+    "forced_bos",
+    "forced_eos",
+)
 
 
 def flags_of(rules: Constraints, vocab: Vocab) -> dict[str, Any]:
     """The flags that ask for rules."""
-    sequences = [*((word,) for word in rules.suppressed), *rules.forbidden]
     return {
+        "suppress_ids": " / ".join(" ".join(map(str, each)) for each in rules.forbidden),
+        "suppress_first_ids": " ".join(map(str, rules.suppressed_first)),
+        "forced_bos": rules.forced_bos,
+        "forced_eos": rules.forced_eos,
         "min_len": rules.min_len,
         "repetition_penalty": rules.repetition_penalty,
         "no_repeat_ngram": rules.no_repeat_ngram,
-        "suppress": " / ".join(" ".join(vocab.to_words(each)) for each in sequences),
+        "suppress": " / ".join(vocab.to_words(rules.suppressed)),
     }
 
 
@@ -72,51 +80,6 @@ def test_lossless_strategies_equal_greedy_under_the_same_flags(name: str) -> Non
 @pytest.mark.parametrize("flag", FLAGS)
 def test_a_forgotten_flag_is_noticed(flag: str) -> None:
     assert mismatches("iad", 80, forget=flag) > 0
-
-
-@pytest.mark.parametrize(
-    ("flags", "theirs"),
-    [
-        ({"min_len": 25}, {"min_new_tokens": 25}),
-        ({"no_repeat_ngram": 2}, {"no_repeat_ngram_size": 2}),
-        ({"suppress": "w13 / w9 w15 / w39 w39"}, {"bad_words_ids": [[17], [13, 19], [43, 43]]}),
-        ({"suppress": "w13 / w15"}, {"suppress_tokens": [17, 19]}),
-        ({"repetition_penalty": 1.4}, {}),
-    ],
-    ids=["min-len", "no-repeat", "suppress", "suppress-two", "penalty"],
-)
-def test_hugging_face_outputs_the_same(flags: dict[str, Any], theirs: dict[str, Any]) -> None:
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    from nartk.adapters.hf import to_hugging_face
-
-    words, longest, rng = 44, 30, random.Random(0)
-    model, vocab = random_transformer(3, words), Vocab.from_words([f"w{i}" for i in range(words - 4)])
-    sources = [(*(rng.randrange(4, words) for _ in range(rng.randint(1, 12))), EOS) for _ in range(16)]
-    width = max(map(len, sources))
-    tokens = torch.tensor([[*source, *[PAD] * (width - len(source))] for source in sources])
-
-    class OfOutput(transformers.LogitsProcessor):  # type: ignore[misc]
-        """Theirs counts the start token as output: the penalty without it."""
-
-        def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-            penalty = flags.get("repetition_penalty", 1.0)
-            found: torch.Tensor = transformers.RepetitionPenaltyLogitsProcessor(penalty)(ids[:, 1:], scores)
-            return found if ids.shape[1] > 1 else scores
-
-    with torch.inference_mode():
-        outputs = to_hugging_face(model, vocab).generate(
-            tokens,
-            attention_mask=tokens.ne(PAD).long(),
-            max_new_tokens=longest,
-            logits_processor=transformers.LogitsProcessorList([OfOutput()]),
-            **theirs,
-        )
-    wanted = [row[1:] for row in outputs.tolist()]
-    wanted = [row[: row.index(EOS) + 1] if EOS in row else row for row in wanted]
-    requests = [Request(i, source, longest) for i, source in enumerate(sources)]
-    scorer = ReferenceScorer(model, vocab)
-    assert outputs_of(decode(make_strategy("greedy", flags), scorer, requests)) == wanted
-    assert outputs_of(decode(make_strategy("greedy", {}), scorer, requests)) != wanted
 
 
 @pytest.mark.parametrize("name", [*LOSSLESS, "gad", "beam", "sample"])

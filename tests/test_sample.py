@@ -353,7 +353,7 @@ def constrained_log_probs(
     def log_probs(source: Sequence[int], output: Sequence[int]) -> list[float]:
         scores = scorer.log_probs(source, output)
         highest = max(scores)
-        for word in {*output} if rules.repetition_penalty != 1 else ():
+        for word in {EOS, *output} if rules.repetition_penalty != 1 else ():
             logit = scorer.logits(source, output)[word]
             scores[word] += logit / rules.repetition_penalty - logit  # none is negative
         banned = [*rules.suppressed, *([EOS] if len(output) < rules.min_len else [])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,8 @@ _MARK = "▁"  # begins a piece of sentencepiece that begins a word
 class Constrained(Strategy):
     """Base of the strategies whose outputs keep to constraints, whatever is drafted and beside which rows.
 
-    Log-probabilities and scores are the model's own, but those of beam search under a repetition penalty.
+    Log-probabilities and scores are the model's own, but for words that --forced-bos and --forced-eos force,
+    of which they are 0, and where beam search says otherwise.
     """
 
     min_len: int = option(0, "shortest output, tokens without eos", low=0, most="max_len", does_nothing=True)
@@ -40,6 +42,22 @@ class Constrained(Strategy):
         "Longer words whose first pieces are the same go with them; '▁in crease' names the pieces themselves",
         does_nothing=True,
     )
+    suppress_ids: str = option(
+        "", "as --suppress, by the ids of words: '17 / 4 9' are a word, and two in a row", does_nothing=True
+    )
+    suppress_first_ids: str = option(
+        "", "ids of words that no output begins with, such as '17 9', behind --forced-bos", does_nothing=True
+    )
+    forced_bos: int = option(
+        -1, "id of the word that outputs begin with, such as a language's; -1: any", low=-1, does_nothing=True
+    )
+    forced_eos: bool = option(
+        False, "an output that reaches its longest length ends with eos", does_nothing=True
+    )
+
+    @property
+    def beginning(self) -> tuple[int, ...]:
+        return () if self.forced_bos < 0 else (self.forced_bos,)
 
     def in_pieces(self, output: OutputProcessor) -> Strategy:
         parts = self.suppress.split(_BETWEEN) if self.suppress else []
@@ -51,13 +69,21 @@ class Constrained(Strategy):
         Raises:
             UsageError: A suppressed word is not in the vocabulary, or without it no output ends.
         """
-        sequences = [_ids(words, vocab) for words in self.suppress.split(_BETWEEN)] if self.suppress else []
+        sequences = [
+            *_sequences("suppress", self.suppress, vocab, _ids),
+            *_sequences("suppress_ids", self.suppress_ids, vocab, _numbers),
+        ]
+        if self.forced_bos >= 0:
+            _numbers("forced_bos", str(self.forced_bos), vocab)
         return Constraints(
             min_len=self.min_len,
             repetition_penalty=self.repetition_penalty,
             suppressed=tuple(words[0] for words in sequences if len(words) == 1),
             forbidden=tuple(words for words in sequences if len(words) > 1),
             no_repeat_ngram=self.no_repeat_ngram,
+            forced_bos=self.forced_bos,
+            forced_eos=self.forced_eos,
+            suppressed_first=_numbers("suppress_first_ids", self.suppress_first_ids, vocab),
         )
 
     def refuse_constraints(self, why: str) -> None:
@@ -83,7 +109,25 @@ def _pieces(text: str, output: OutputProcessor) -> str:
     return " ".join(found)
 
 
-def _ids(text: str, vocab: Vocab) -> tuple[int, ...]:
+def _sequences(
+    name: str, text: str, vocab: Vocab, ids_of: Callable[[str, str, Vocab], tuple[int, ...]]
+) -> Iterator[tuple[int, ...]]:
+    """The ids of the sequences that an option names."""
+    for part in text.split(_BETWEEN) if text else ():
+        found = ids_of(name, part, vocab)
+        if not found:
+            raise UsageError(
+                f"{named(name)} has nothing between two /",
+                fix="give words with spaces between, as in 'a b / c'",
+            )
+        if found == (vocab.eos,):
+            raise UsageError(
+                f"{named(name)} names eos, without which no output ends", fix=f"use {named('min_len')}"
+            )
+        yield found
+
+
+def _ids(name: str, text: str, vocab: Vocab) -> tuple[int, ...]:
     """The ids of a sequence of words."""
     words = text.split()
     for word in words:
@@ -91,17 +135,18 @@ def _ids(text: str, vocab: Vocab) -> tuple[int, ...]:
             near = difflib.get_close_matches(word, vocab.words, n=3)
             hint = f"did you mean {', '.join(near)}? " if near else ""
             raise UsageError(
-                f"{named('suppress')} names {word!r}, which is not in the model's dictionary",
+                f"{named(name)} names {word!r}, which is not in the model's dictionary",
                 fix=f"{hint}a piece that begins a word is written with ▁ in a sentencepiece model",
             )
-    found = tuple(vocab.ids(words))
-    if not found:
-        raise UsageError(
-            f"{named('suppress')} has nothing between two /",
-            fix="give words with spaces between, as in 'a b / c'",
-        )
-    if found == (vocab.eos,):
-        raise UsageError(
-            f"{named('suppress')} names eos, without which no output ends", fix=f"use {named('min_len')}"
-        )
-    return found
+    return tuple(vocab.ids(words))
+
+
+def _numbers(name: str, text: str, vocab: Vocab) -> tuple[int, ...]:
+    """A sequence of ids."""
+    for each in text.split():
+        if not (each.isascii() and each.isdecimal()) or int(each) >= len(vocab):
+            raise UsageError(
+                f"{named(name)} names {each!r}, which is no word's id",
+                fix=f"give numbers between 0 and {len(vocab) - 1}",
+            )
+    return tuple(map(int, text.split()))

@@ -1,12 +1,13 @@
 """What an output must begin with, must not hold, or pays for: the same for greedy, beam search and sampling.
 
 Every rule looks at the output before a token alone, never at a draft or at other rows, so that drafts change
-nothing. Symbols: N verified tokens, V words.
+nothing. Repetitions and forbidden sequences count the start token as a token of the output, as fairseq and
+Hugging Face's `generate` do. Symbols: N verified tokens, V words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -15,8 +16,7 @@ import numpy as np
 from nartk.decoders.loop.drafter import Draft
 from nartk.decoders.loop.packing import levels_of
 from nartk.hypothesis import Request
-from nartk.passes import FloatArray, IntArray, Ragged, Scores, Want
-from nartk.reading import Reading, read
+from nartk.passes import FloatArray, Ragged, Scores, Want
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,9 @@ class Constraints:
         suppressed: Words that are never output.
         forbidden: Sequences of words that no output holds, none empty.
         no_repeat_ngram: So many tokens in a row never recur in an output; 0: they may.
+        forced_bos: The word that outputs begin with; -1: any.
+        forced_eos: Whether the last token is eos where an output reaches its longest length.
+        suppressed_first: Words that no output begins with, behind `forced_bos`.
     """
 
     min_len: int = 0
@@ -37,22 +40,42 @@ class Constraints:
     suppressed: tuple[int, ...] = ()
     forbidden: tuple[tuple[int, ...], ...] = ()
     no_repeat_ngram: int = 0
+    forced_bos: int = -1
+    forced_eos: bool = False
+    suppressed_first: tuple[int, ...] = ()
 
     @property
     def are_banning(self) -> bool:
-        return bool(self.min_len or self.suppressed or self.forbidden or self.no_repeat_ngram)
+        return bool(
+            self.min_len or self.suppressed or self.suppressed_first or self.forbidden or self.no_repeat_ngram
+        )
 
     @property
     def are_penalizing(self) -> bool:
         return self.repetition_penalty != 1.0
 
+    @property
+    def are_forcing(self) -> bool:
+        return self.forced_bos >= 0 or self.forced_eos
+
+    def forced(self, length: int, longest: int, eos: int) -> int:
+        """The word that follows an output of so many tokens, of at most `longest`; -1: any may."""
+        if self.forced_eos and length == longest - 1:
+            return eos
+        return self.forced_bos if length == 0 else -1
+
     def banned(self, output: Sequence[int], eos: int) -> list[int]:
-        """The words that may not follow an output; behind eos, where only drafts go on, any may."""
-        if eos in output:
+        """The words that may not follow the start token and an output.
+
+        Behind eos, where only drafts go on, any may.
+        """
+        if eos in output[1:]:
             return []
-        words = list(self.suppressed)
-        if len(output) < self.min_len:
+        words, length = list(self.suppressed), len(output) - 1
+        if length < self.min_len:
             words.append(eos)
+        if length == int(self.forced_bos >= 0):
+            words += self.suppressed_first
         for *before, last in self.forbidden:
             if not before or list(output[-len(before) :]) == before:
                 words.append(last)
@@ -61,7 +84,7 @@ class Constraints:
         return words
 
     def penalize(self, logits: FloatArray, output: Sequence[int]) -> FloatArray:
-        """Logits [V] after an output, with what it pays for repeating itself."""
+        """Logits [V] after the start token and an output, with what it pays for repeating itself."""
         repeated = np.unique(np.array(output, np.int64))
         penalty, before = np.float32(self.repetition_penalty), logits[repeated]
         found = logits.copy()
@@ -69,7 +92,10 @@ class Constraints:
         return found
 
     def best(self, logits: FloatArray, output: Sequence[int], eos: int) -> tuple[int, float]:
-        """The best word after an output by its logits [V], and its log-probability under the model itself."""
+        """The best word after the start token and an output by its logits [V].
+
+        With it comes its log-probability under the model itself.
+        """
         found = self.penalize(logits, output)
         found[self.banned(output, eos)] = -np.inf
         word = int(found.argmax())  # of equal ones the first
@@ -111,6 +137,7 @@ class RowConstraints:
 
     Attributes:
         eos: The word that ends an output.
+        start: The token that outputs begin after; each run sets it to its scorer's.
         are_forcing: Whether a request of the run has a prefix.
         reads_drafts: Whether log-probabilities of drafted chains are read, for acceptances that compare them:
             `Scores.given_log_probs` before each drafted token, where no prefix forces another.
@@ -118,6 +145,7 @@ class RowConstraints:
 
     rules: Constraints
     eos: int
+    start: int = field(default=-1, kw_only=True)
     are_forcing: bool = field(default=False, kw_only=True)
     reads_drafts: bool = field(default=False, kw_only=True)
 
@@ -125,13 +153,18 @@ class RowConstraints:
     def are_none(self) -> bool:
         """Whether there is nothing to keep to."""
         rules = self.rules
-        return not (self.are_forcing or self.reads_drafts or rules.are_banning or rules.are_penalizing)
+        return not (
+            self.are_forcing
+            or self.reads_drafts
+            or rules.are_banning
+            or rules.are_penalizing
+            or rules.are_forcing
+        )
 
     def want(self, want: Want, rows: Sequence[Drafting]) -> Want:
-        """What is wanted of a pass, so that `words` or `candidates` can be read of it."""
+        """What is wanted of a pass, so that `words` can be read of it."""
         if self.rules.are_banning:
-            outputs = (output for row in rows for output in outputs_before(row))
-            banned = Ragged.of([self.rules.banned(output, self.eos) for output in outputs])
+            banned = Ragged.of([self.rules.banned(output, self.eos) for output in self.outputs(rows)])
             want = replace(want, banned=banned)
         if self.are_forcing or self.reads_drafts:
             words_of = given_words if self.reads_drafts else forced_words
@@ -140,38 +173,36 @@ class RowConstraints:
         return want
 
     def words(self, scores: Scores, rows: Sequence[Drafting]) -> tuple[list[int], list[float]]:
-        """The word [N] that is output after each token of a pass, and its log-probability."""
+        """The word [N] that is output after each token of a pass, and its log-probability.
+
+        That of a word that the rules force is 0; that of one that a prefix forces, the model's own.
+        """
         words, log_probs = self.chosen(scores, rows)
-        if self.are_forcing:
-            given = scores.given_log_probs.tolist()
-            for i, word in enumerate(word for row in rows for word in forced_words(row)):
-                if word >= 0:
-                    words[i], log_probs[i] = word, given[i]
+        for i, word, log_prob in self.forced(scores, rows):
+            words[i], log_probs[i] = word, log_prob
         return words, log_probs
 
-    def candidates(self, scores: Scores, rows: Sequence[Drafting]) -> tuple[IntArray, FloatArray]:
-        """The best words [N,K] after each token of a pass, and their log-probabilities.
-
-        Inside a prefix there is one. With a repetition penalty, they are of the penalized distribution.
-        """
-        found: Scores | Reading = scores
-        if self.rules.are_penalizing:
-            _, penalized = self.penalized(scores, rows)
-            found = read(penalized, self.want(Want(top=scores.top.shape[1]), rows))
-        top, log_probs = found.top, found.top_log_probs
+    def forced(self, scores: Scores, rows: Sequence[Drafting]) -> Iterator[tuple[int, int, float]]:
+        """The tokens of a pass that one word alone may follow, each with it and its log-probability."""
         if self.are_forcing:
-            forced = np.array([word for row in rows for word in forced_words(row)], np.int32)
-            inside = forced >= 0
-            top, log_probs = top.copy(), log_probs.copy()
-            log_probs[inside] = -np.inf
-            top[inside, 0], log_probs[inside, 0] = forced[inside], found.given_log_probs[inside]
-        return top, log_probs
+            for i, word in enumerate(word for row in rows for word in forced_words(row)):
+                if word >= 0:
+                    yield i, word, float(scores.given_log_probs[i])
+        if self.rules.are_forcing:
+            ends = (
+                (len(row.tokens) + level, row.request.max_len)
+                for row in rows
+                for level in levels_of(row.draft)
+            )
+            for i, end in enumerate(ends):
+                if (word := self.rules.forced(*end, self.eos)) >= 0:
+                    yield i, word, 0.0
 
     def chosen(self, scores: Scores, rows: Sequence[Drafting]) -> tuple[list[int], list[float]]:
-        """The same where no prefix forces one: the best words."""
+        """The same where nothing forces one: the best words."""
         words, log_probs = scores.best.tolist(), scores.log_probs.tolist()
         if self.rules.are_penalizing:
-            outputs = [output for row in rows for output in outputs_before(row)]
+            outputs = self.outputs(rows)
             logits = scores.rows(range(len(outputs)))
             for i, output in enumerate(outputs):
                 words[i], log_probs[i] = self.rules.best(logits[i], output, self.eos)
@@ -179,9 +210,13 @@ class RowConstraints:
 
     def penalized(self, scores: Scores, rows: Sequence[Drafting]) -> tuple[FloatArray, FloatArray]:
         """The logits [N,V] after each token of a pass, and the same with what repetitions pay."""
-        outputs = [output for row in rows for output in outputs_before(row)]
+        outputs = self.outputs(rows)
         logits = scores.rows(range(len(outputs)))
         return logits, np.stack([self.rules.penalize(*each) for each in zip(logits, outputs, strict=True)])
+
+    def outputs(self, rows: Sequence[Drafting]) -> list[list[int]]:
+        """The start token and the output that each token of a pass ends: the word scored there follows it."""
+        return [[self.start, *output] for row in rows for output in outputs_before(row)]
 
 
 def outputs_before(row: Drafting) -> list[list[int]]:

@@ -64,7 +64,11 @@ class DraftAndVerify(Strategy):
             scorer,
             self.make_drafter(scorer),
             self.acceptance(),
-            replace(self.choice(scorer.vocab), are_forcing=any(request.prefix for request in requests)),
+            replace(
+                self.choice(scorer.vocab),
+                start=scorer.start_token,
+                are_forcing=any(request.prefix for request in requests),
+            ),
             length=self.draft_length(tokens / batching.size),
             trace=batching.trace,
             clock=perf_counter,

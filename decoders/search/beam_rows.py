@@ -60,6 +60,53 @@ class Candidates(NamedTuple):
     log_probs: list[float]
 
 
+class Ended(NamedTuple):
+    """A hypothesis that has ended."""
+
+    score: float
+    tokens: list[int]
+    log_probs: list[float]
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """How hypotheses that have ended are ranked, and when a sentence is done.
+
+    Attributes:
+        k: Hypotheses of a sentence.
+        eos: The word that ends one.
+        length_penalty: Scores are divided by length ** this.
+        early_stopping: ``first``: the first k that end are given back, as fairseq's SequenceGenerator does;
+            ``true``, ``false`` and ``never``: the k best of those that end, until there are k, until none
+            that goes on scores better as long as it is, or as long as it may become, as Hugging Face's
+            `generate` does (`_check_early_stop_heuristic` in generation/utils.py).
+    """
+
+    k: int
+    eos: int
+    length_penalty: float
+    early_stopping: str
+
+    def score(self, total: float, length: int) -> float:
+        """The score of a hypothesis with a sum of log-probabilities."""
+        return total / length**self.length_penalty
+
+    def kept(self, finished: Sequence[Ended], ended: Sequence[Ended]) -> list[Ended]:
+        """Those that have ended before and now that may be given back."""
+        found = [*finished, *ended]
+        if self.early_stopping != "first":
+            found.sort(key=attrgetter("score"), reverse=True)  # of equal ones the first
+        return found[: self.k]
+
+    def is_done(self, finished: Sequence[Ended], best: float, length: int, longest: int) -> bool:
+        """Whether a sentence is done whose best hypothesis that goes on has a sum of `best`."""
+        if len(finished) < self.k or self.early_stopping in ("first", "true"):
+            return len(finished) == self.k
+        if self.early_stopping == "never" and self.length_penalty > 0:
+            length = longest
+        return self.score(best, length) <= min(each.score for each in finished)
+
+
 @dataclass(slots=True, eq=False)
 class BeamRow:
     """A sentence in the batch.
@@ -67,7 +114,7 @@ class BeamRow:
     Attributes:
         live: Hypotheses that go on, best first, all of one length.
         contexts: Handles that are open.
-        finished: Tokens and log-probabilities of the hypotheses that have ended.
+        finished: The hypotheses that have ended and may be given back.
         chosen_at: The pass that chose the tokens at each position, from 1.
         ended: Whether the search is done.
     """
@@ -77,29 +124,31 @@ class BeamRow:
     started: float
     live: list[Beam]
     contexts: list[int]
-    finished: list[tuple[list[int], list[float]]] = field(default_factory=list)
+    finished: list[Ended] = field(default_factory=list)
     chosen_at: list[int] = field(default_factory=list)
     ended: bool = False
     passes: int = 0
     drafted: int = 0
     accepted: int = 0
 
-    def extend(self, found: Candidates, k: int, eos: int) -> None:
+    def extend(self, found: Candidates, ranking: Ranking) -> None:
         """Ends the hypotheses that reach eos or the limit, and keeps the k best of the others.
 
         Of the k best candidates those end that hold eos, or all at the limit; the first k that hold none go
-        on. The rules of fairseq's SequenceGenerator, but for the limit, where it adds an eos.
+        on.
         """
-        parents = self.live
+        parents, k, eos = self.live, ranking.k, ranking.eos
         live: list[Beam] = []
-        is_last = len(parents[0].tokens) + 1 >= self.request.max_len
+        ended: list[Ended] = []
+        length = len(parents[0].tokens) + 1
+        is_last = length >= self.request.max_len
         for rank, (total, at, word, log_prob) in enumerate(zip(*found, strict=True)):
             if total == -math.inf or len(live) == k:
                 break
             parent = parents[at]
             tokens, log_probs = [*parent.tokens, word], [*parent.log_probs, log_prob]
-            if (word == eos or is_last) and rank < k and len(self.finished) < k:
-                self.finished.append((tokens, log_probs))
+            if (word == eos or is_last) and rank < k:
+                ended.append(Ended(ranking.score(math.fsum(log_probs), length), tokens, log_probs))
             if word != eos:
                 live.append(
                     Beam(
@@ -117,20 +166,21 @@ class BeamRow:
                 )
         self.live = live
         self.chosen_at.append(self.passes)
-        self.ended = len(self.finished) == k or is_last or not live
+        self.finished = ranking.kept(self.finished, ended)
+        self.ended = (
+            is_last or not live or ranking.is_done(self.finished, live[0].total, length, self.request.max_len)
+        )
 
-    def result(
-        self, now: float, *, length_penalty: float, nbest: int, trace: bool, phases: PhaseSeconds, early: bool
-    ) -> Result:
+    def result(self, now: float, *, nbest: int, trace: bool, phases: PhaseSeconds, early: bool) -> Result:
         """What it gives, when it has ended."""
         found = [
             Hypothesis(
                 tokens=tuple(tokens),
-                score=math.fsum(log_probs) / len(tokens) ** length_penalty,
+                score=score,
                 positional_scores=tuple(log_probs),
                 trace=self._traced(len(tokens)) if trace else None,
             )
-            for tokens, log_probs in self.finished
+            for score, tokens, log_probs in self.finished
         ]
         found.sort(key=attrgetter("score"), reverse=True)
         return Result(

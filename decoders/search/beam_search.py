@@ -13,12 +13,12 @@ from time import perf_counter
 
 import numpy as np
 
-from nartk.decoders.loop.constraints import RowConstraints
 from nartk.decoders.loop.drafter import verifiable
 from nartk.decoders.loop.packing import levels_of
 from nartk.decoders.loop.rows import Batch
+from nartk.decoders.search.beam_constraints import BeamConstraints
 from nartk.decoders.search.beam_drafts import BeamDrafter
-from nartk.decoders.search.beam_rows import Beam, BeamRow, Candidates
+from nartk.decoders.search.beam_rows import Beam, BeamRow, Candidates, Ranking
 from nartk.hypothesis import PhaseSeconds, Request
 from nartk.passes import ROOT, FloatArray, IntArray, Pass, PassScorer, Scores, Want
 
@@ -27,17 +27,21 @@ class BeamSearch:
     """Runs requests through a batch of beam searches.
 
     Args:
-        k: Hypotheses of a sentence.
         drafter: Proposes what hypotheses may go on with, or None.
+        ranking: How many hypotheses a sentence has, and when it is done.
     """
 
     def __init__(
-        self, scorer: PassScorer, constraints: RowConstraints, drafter: BeamDrafter | None, *, k: int
+        self,
+        scorer: PassScorer,
+        constraints: BeamConstraints,
+        drafter: BeamDrafter | None,
+        ranking: Ranking,
     ) -> None:
-        self.scorer, self.constraints, self.drafter, self.k = scorer, constraints, drafter, k
-        self.words, self.eos = len(scorer.vocab), scorer.vocab.eos
+        self.scorer, self.constraints, self.drafter, self.ranking = scorer, constraints, drafter, ranking
+        self.words, self.k = len(scorer.vocab), ranking.k
         # More than k + 1 of one hypothesis cannot count: k that go on, and eos.
-        self.wanted = Want(top=min(k + 1, self.words))
+        self.wanted = Want(top=min(self.k + 1, self.words))
         self.seconds = [0.0] * 4  # as PhaseSeconds has them
 
     def run(
@@ -106,7 +110,7 @@ class BeamSearch:
                     for beam in row.live:
                         self.drafter.observe(beam, top[beam.node])
             for row, found in zip(rows, self._candidates(rows, top, log_probs), strict=True):
-                row.extend(found, self.k, self.eos)
+                row.extend(found, self.ranking)
             rows = [row for row in rows if not row.ended and packed.follow(row.live)]
             for row in rows:
                 row.accepted += len(row.live)

@@ -20,12 +20,13 @@ def textbook(
     for step in range(1, request.max_len + 1):
         candidates = []
         for total, prefix in live:
-            grams = [prefix[i : i + n] for i in range(len(prefix) - n + 1)] if n else []
+            since = (EOS, *prefix)  # the start token
+            grams = [since[i : i + n] for i in range(len(since) - n + 1)] if n else []
             for word, lprob in enumerate(log_probs(request.source, prefix)):
                 if step <= len(request.prefix):
                     if word != request.prefix[step - 1]:
                         continue
-                elif n and (*prefix, word)[-n:] in grams and len(prefix) >= n - 1:
+                elif n and (*since, word)[-n:] in grams:
                     continue
                 if lprob > -math.inf:
                     candidates.append((total + lprob, (*prefix, word)))

@@ -17,19 +17,26 @@ def constrained_greedy(table: Table, request: Request, rules: Constraints) -> li
     output: list[int] = []
     while len(output) < request.max_len and output[-1:] != [EOS]:
         scores: list[float] = [*table.scores_by_hand(request.source, [EOS, *output])]
-        for word in {*output} if rules.repetition_penalty != 1 else ():
+        for word in {EOS, *output} if rules.repetition_penalty != 1 else ():
             factor = rules.repetition_penalty
             scores[word] = scores[word] / factor if scores[word] > 0 else scores[word] * factor
         for word in range(table.words):
-            said = [*output, word]
+            said = [EOS, *output, word]
+            first = len(output) == (1 if rules.forced_bos >= 0 else 0) and word in rules.suppressed_first
             early = word == EOS and len(output) < rules.min_len
             bad = any(said[-len(each) :] == list(each) for each in rules.forbidden)
             n = rules.no_repeat_ngram
             recurs = n > 0 and any(said[i : i + n] == said[-n:] for i in range(len(said) - n))
-            if word in rules.suppressed or early or bad or recurs:
+            if word in rules.suppressed or first or early or bad or recurs:
                 scores[word] = -math.inf
         best = scores.index(max(scores))
-        output.append(request.prefix[len(output)] if len(output) < len(request.prefix) else best)
+        if len(output) < len(request.prefix):
+            best = request.prefix[len(output)]
+        if not output and rules.forced_bos >= 0:
+            best = rules.forced_bos
+        if len(output) == request.max_len - 1 and rules.forced_eos:
+            best = EOS
+        output.append(best)
     return output
 
 
@@ -42,4 +49,7 @@ def random_rules(rng: random.Random, words: int) -> Constraints:
             tuple(rng.choices(range(3, words), k=rng.randint(1, 2))) for _ in range(rng.choice([0, 2]))
         ),
         no_repeat_ngram=rng.choice([0, 0, 2, 3]),
+        forced_bos=rng.choice([-1, rng.randrange(3, words)]),
+        forced_eos=rng.choice([False, True]),
+        suppressed_first=tuple(rng.sample(range(3, words), rng.choice([0, 4]))),
     )
