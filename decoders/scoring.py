@@ -27,6 +27,7 @@ class Scoring:
     name: ClassVar[str] = "score"
     needs: ClassVar[type] = PassScorer
     promised: ClassVar[Promise] = Promise(Guarantee.IDENTICAL, "greedy search's scores of its own outputs")
+    beginning: ClassVar[tuple[int, ...]] = ()
 
     auxiliary: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 

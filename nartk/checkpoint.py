@@ -7,7 +7,8 @@ name), ``model`` (its settings), ``aliases`` (names of weights that are another'
 eos and unk), ``start_token`` (what outputs begin after), ``input`` and ``output`` (a processor's ``name`` and
 settings, see `nartk.processors`), in int8 folders ``quantized`` and ``layout``, and where the model was
 trained on tokens that ordinary text is to be split into, ``tokenization`` (``penn``: English sentences in
-the tokens of the Penn Treebank). Format 2 has no ``files``. Format 1 calls the architecture ``kind``, and has
+the tokens of the Penn Treebank), and where it came with such, ``generation`` (values of strategies' options,
+see `nartk.generation`). Format 2 has no ``files``. Format 1 calls the architecture ``kind``, and has
 none of what format 2 added: it is text with fairseq's special ids, and outputs begin after eos.
 
 Loading compares the hash of each file that it reads as a whole. The card, and the weights of int8 folders,
@@ -41,6 +42,8 @@ from nartk.architectures import architecture
 from nartk.architectures.transformer import SOURCE_WORDS, TARGET_WORDS
 from nartk.errors import CheckpointError, ModelNotFoundError, SourceMismatchError, UsageError
 from nartk.files import read_file, sha256, writing, writing_folder
+from nartk.generation import KEY as GENERATION
+from nartk.generation import check_generation
 from nartk.processors import SIDES, InputProcessor, OutputProcessor, load_processor
 from nartk.processors.text import AsGiven, SentencePieceTokenizer, TextInput, Tokenizer, load_tokenization
 from nartk.quantized import INT8, LAYOUT, stored_shapes, stored_types
@@ -289,6 +292,7 @@ class Checkpoint:
         fingerprint: 12 hexadecimal digits of all files, dictionaries and tokenizers included.
         quantized: The type of its matrices, ``int8``; None: all are stored as floating point.
         checked: Whether every hash has been compared.
+        generation: Values that take the place of defaults of strategies' options, by name.
     """
 
     folder: Path
@@ -302,6 +306,7 @@ class Checkpoint:
     quantized: str | None = None
     checked: bool = False
     tokenization: AsGiven = field(default_factory=AsGiven)
+    generation: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def target_vocab(self) -> Vocab:
@@ -578,6 +583,7 @@ def load_checkpoint(folder: Path, *, check: bool = False) -> Checkpoint:
         quantized=quantized,
         checked=check,
         tokenization=tokenization,
+        generation=check_generation(config.get(GENERATION, {}), str(folder / CONFIG)),
     )
 
 

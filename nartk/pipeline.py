@@ -35,6 +35,7 @@ from nartk.errors import (
     require_text,
     requiring_torch,
 )
+from nartk.generation import unheeded, with_generation
 from nartk.hypothesis import WINDOW, DecodeStats, Hypothesis, Request, Result, added
 from nartk.lines import APART, Line
 from nartk.passes import Source
@@ -180,15 +181,18 @@ class Model:
         return sum(map(math.prod, self.config.weight_shapes().values()))
 
     def strategy(
-        self, name: str, options: Mapping[str, Any], *, tell: Callable[[str], None] = warnings.warn
+        self, name: str | None, options: Mapping[str, Any], *, tell: Callable[[str], None] = warnings.warn
     ) -> Any:
         """The strategy `name`, checked against this model, with the other models that it needs loaded.
 
         The `KEPT` other models used last stay loaded, and are not read again when another call names them.
-        Thresholds that `nartk-calibrate` has stored for these models take the place of defaults.
+        The model's own values of options (`nartk.generation`), and thresholds that `nartk-calibrate` has
+        stored for these models, take the place of defaults.
 
         Args:
-            tell: Is told in a line where there are such thresholds, but not for these models or options.
+            name: None: the one that the model's configuration names, or greedy search.
+            tell: Is told in a line where there are such thresholds, but not for these models or options, and
+                which constraints of the model's the strategy does not keep to.
 
         Raises:
             CheckpointError: Another model, or what is stored, is corrupt.
@@ -197,8 +201,13 @@ class Model:
             VocabMismatchError: Another model reads or writes other words.
             SwappedModelsError: Another model, which should be smaller, is larger than the model.
         """
-        made = make_strategy(name, options)
+        generation = self.checkpoint.generation
+        if name is None:
+            name = generation.get("strategy", "greedy")
+        made = make_strategy(name, with_generation(generation, name, options))
         self.scorer_for(made)
+        if ignored := unheeded(generation, name):
+            tell(ignored)
         auxiliary = {}
         for key, item in options_of(name).items():
             other = getattr(made, key)
@@ -289,9 +298,16 @@ class Model:
         source = self.encode(line, truncate=truncate)
         longest = min(strategy.limit(len(source)), self.config.max_target_len)
         write = self.checkpoint.output.encode
-        forced = write(prefix)[:longest] if prefix else ()
-        # What lies beyond the output's longest end is hardly ever reached. The order is kept.
-        drafted = dict.fromkeys(tuple(write(draft)[:longest]) for draft in drafts)
+        begin = strategy.beginning
+
+        def written(text: str) -> tuple[int, ...]:
+            ids = tuple(write(text)) if text else ()
+            # The output processor may have written what the model's outputs begin with.
+            begun = ids if not ids or ids[: len(begin)] == begin else (*begin, *ids)
+            # What lies beyond the output's longest end is hardly ever reached.
+            return begun[:longest]
+
+        drafted = dict.fromkeys(map(written, drafts))  # in their order
         scored = tuple((*write(target), self.checkpoint.target_vocab.eos) for target in targets)
         for number, target in enumerate(scored, start=1):
             if len(target) > longest:
@@ -300,12 +316,12 @@ class Model:
                     f"{which}{len(target) - 1} tokens > {longest - 1}",
                     fix="split the line and its output, or leave both out",
                 )
-        return Request(index, source, longest, tuple(forced), tuple(filter(None, drafted)), scored)
+        return Request(index, source, longest, written(prefix), tuple(filter(None, drafted)), scored)
 
     def decode(
         self,
         lines: Iterable[str],
-        strategy: str = "greedy",
+        strategy: str | None = None,
         *,
         batch_size: int = 32,
         max_tokens: int | None = None,
@@ -322,7 +338,8 @@ class Model:
         Args:
             lines: Ordinary text for models that know how to tokenise it; else, and with `pretokenized`, one
                 sentence each. An empty line gives an empty hypothesis.
-            strategy: A name of `nartk.strategies()`.
+            strategy: A name of `nartk.strategies()`; None: greedy search, or what the model's configuration
+                names.
             batch_size: Most sentences at a time.
             max_tokens: Most source tokens at a time, padding included.
             prefixes: What each line's output must begin with.
@@ -354,7 +371,7 @@ class Model:
     def iterate(
         self,
         lines: Iterable[str],
-        strategy: str = "greedy",
+        strategy: str | None = None,
         *,
         batch_size: int = 32,
         max_tokens: int | None = None,
@@ -450,7 +467,7 @@ class Model:
     def run(
         self,
         lines: Iterable[str],
-        strategy: str = "greedy",
+        strategy: str | None = None,
         options: Mapping[str, Any] | None = None,
         *,
         batch_size: int = 32,

@@ -14,15 +14,27 @@ from typing import Any
 
 from nartk.cli._common import Parser, completes
 from nartk.errors import UsageError
+from nartk.generation import generation_of, is_model, with_generation
 from nartk.registry import options_of, strategies, strategy_class
 
 DEFAULT = "iad"
+# Names of options in other programs, whose flags are accepted too.
+ALIASES = {
+    "beam_size": ("--beam", "--num-beams"),
+    "length_penalty": ("--lenpen",),
+    "max_len": ("--max-new-tokens",),
+    "nbest": ("--num-return-sequences",),
+}
 
 
 def parse(
-    parser: Parser, argv: Sequence[str], *, default: str = DEFAULT
+    parser: Parser, argv: Sequence[str], *, default: str = DEFAULT, by_model: bool = False
 ) -> tuple[argparse.Namespace, dict[str, Any]]:
     """Parses a command line with ``--strategy NAME`` and that strategy's own flags.
+
+    Args:
+        by_model: Whether the model's configuration may name the default, and gives values of the options that
+            are not given.
 
     Returns:
         The arguments of `parser` and `strategy`, and those options of the strategy that were given.
@@ -35,6 +47,9 @@ def parse(
         "--strategy", metavar="NAME", default=default, help="how to decode (default: %(default)s)"
     )
     name = _named(argv)
+    if name is None and by_model:  # with no strategy named, no flag names another model
+        name = next(map(generation_of, filter(is_model, argv)), {}).get("strategy")
+        parser.set_defaults(strategy=default if name is None else name)
     if name is None and ("-h" in argv or "--help" in argv):
         # Importing all strategies may take a second, for torch: options are shown only where one is named.
         parser.epilog = f"{summaries(parser.prog)}\n\n{parser.epilog}"
@@ -47,7 +62,9 @@ def parse(
     for flag in unknown:
         if flag.startswith("-"):
             raise _unknown_flag(parser, name, flag.split("=")[0], options)
-    return args, {key: getattr(args, key) for key in options.values() if hasattr(args, key)}
+    given = {key: getattr(args, key) for key in options.values() if hasattr(args, key)}
+    generation = next(map(generation_of, filter(is_model, args.inputs[:1])), {}) if by_model else {}
+    return args, with_generation(generation, name, given)
 
 
 def _named(argv: Sequence[str]) -> str | None:
@@ -109,7 +126,7 @@ def add_options(
             if item.metadata["choices"] is None:
                 keywords["metavar"] = {int: "N", float: "X"}.get(type(item.default), "TEXT")
         text = f"{item.metadata['help']} (default: {shown})".replace("%", "%%")
-        group.add_argument(flag, help=text, **keywords)
+        group.add_argument(flag, *ALIASES.get(key, ()), help=text, **keywords)
     return flags
 
 

@@ -115,7 +115,7 @@ def main(argv: Sequence[str]) -> int:
     """Runs the command and returns its exit code."""
     # NumPy's BLAS, which decoding never calls, would start a thread a core: 0.1 s of them at each start.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    args, options = _strategy.parse(_parser(), argv)
+    args, options = _strategy.parse(_parser(), argv, by_model=True)
     name, files = split_inputs(args.inputs, "nartk-decode", optional=True)
 
     if args.score is not None:

@@ -1,0 +1,268 @@
+"""What a Hugging Face model's generation_config.json asks for, as options of strategies.
+
+The key ``generation`` of a model folder's config.json holds it: values of options by name, which take the
+place of defaults, and ``strategy``, the name of the one that decodes where none is named.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nartk.errors import CheckpointError, NartkError, UnsupportedCheckpointError
+from nartk.registry import options_of
+
+KEY = "generation"
+CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
+
+# What the key may hold, and those of it that outputs must keep to.
+_TYPES = {
+    "strategy": str,
+    "max_len": int,
+    "max_ratio": float,
+    "beam_size": int,
+    "nbest": int,
+    "length_penalty": float,
+    "early_stopping": str,
+    "renormalize": bool,
+}
+_CONSTRAINTS = {
+    "min_len": int,
+    "repetition_penalty": float,
+    "no_repeat_ngram": int,
+    "suppress_ids": str,
+    "suppress_first_ids": str,
+    "forced_bos": int,
+    "forced_eos": bool,
+}
+_UNBOUND = 1e6  # a max_ratio at which max_len alone bounds an output
+
+# Fields of transformers' GenerationConfig, 5.23 and older: those that are read below,
+_READ = """max_length max_new_tokens min_length min_new_tokens early_stopping num_beams num_return_sequences
+    length_penalty renormalize_logits repetition_penalty no_repeat_ngram_size bad_words_ids suppress_tokens
+    begin_suppress_tokens forced_bos_token_id forced_eos_token_id eos_token_id decoder_start_token_id"""
+# those that change no output: words that are read elsewhere, sampling, drafts, caches and what is returned,
+_LEFT = """bos_token_id pad_token_id temperature top_k top_p min_p top_h typical_p epsilon_cutoff eta_cutoff
+    num_assistant_tokens num_assistant_tokens_schedule assistant_confidence_threshold
+    prompt_lookup_num_tokens max_matching_ngram_size assistant_early_exit assistant_lookbehind
+    target_lookbehind speculation_type use_cache cache_implementation cache_config max_cache_len
+    prefill_chunk_size compile_config disable_compile continuous_batching_config remove_invalid_values
+    output_attentions output_hidden_states output_scores output_logits return_dict_in_generate
+    transformers_version _from_model_config _commit_hash _original_object_hash"""
+HONOURED, IRRELEVANT = frozenset(_READ.split()), frozenset(_LEFT.split())
+# and the others, with the values besides null at which they do nothing.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "do_sample": (False,),
+    "max_time": (),
+    "stop_strings": (),
+    "use_mtp": (False,),
+    "encoder_repetition_penalty": (1.0,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "exponential_decay_length_penalty": (),
+    "sequence_bias": (),
+    "token_healing": (False,),
+    "guidance_scale": (1.0,),
+    "watermarking_config": (),
+    "is_assistant": (False,),
+    "assistant_ensemble_weight": (),
+    "low_memory": (False,),
+    "penalty_alpha": (0.0,),
+    "dola_layers": (),
+    "diversity_penalty": (0.0,),
+    "num_beam_groups": (1,),
+    "constraints": (),
+    "force_words_ids": (),
+}
+
+
+def read_generation(config: Mapping[str, Any], generation_config: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The values of options with which strategies decode as `generate` does with a model's configuration.
+
+    Where no longest output is given, nartk's own holds, not the 20 tokens of `generate`.
+
+    Args:
+        config: What config.json holds.
+        generation_config: What generation_config.json holds; None: there is none, and config.json is read for
+            it, as older models have it.
+
+    Raises:
+        UnsupportedCheckpointError: It asks for what would change outputs and is not known here.
+        CheckpointError: A value is none that its field may have.
+    """
+    fields = _Fields.of(config, generation_config)
+    fields.refuse_unknown()
+    found: dict[str, Any] = {"max_ratio": _UNBOUND}
+    # Theirs count the start token.
+    longest = fields.number("max_new_tokens", fields.number("max_length", None, low=2, less=1))
+    least = fields.number("min_new_tokens", fields.number("min_length", None, low=0, less=1), low=0)
+    if longest is not None:
+        found["max_len"] = longest
+    if least is not None and least > 0:
+        found["min_len"] = least if longest is None else min(least, longest)
+    beams = fields.number("num_beams", 1)
+    if beams > 1:
+        found |= {"strategy": "beam", "beam_size": beams}
+        found["nbest"] = fields.number("num_return_sequences", 1)
+    found["early_stopping"] = fields.choice(
+        "early_stopping", {False: "false", True: "true", "never": "never"}
+    )
+    found["length_penalty"] = fields.real("length_penalty", 1.0)
+    found["renormalize"] = fields.choice("renormalize_logits", {False: False, True: True})
+    if (penalty := fields.real("repetition_penalty", 1.0)) != 1:
+        found["repetition_penalty"] = penalty
+    if ngram := fields.number("no_repeat_ngram_size", 0, low=0):
+        found["no_repeat_ngram"] = ngram
+    eos, bos = fields.word("eos_token_id"), fields.word("forced_bos_token_id")
+    fields.word("decoder_start_token_id")
+    if bos is not None:
+        found["forced_bos"] = bos
+    ending = fields.word("forced_eos_token_id")
+    if ending is not None:
+        if ending != eos:
+            raise fields.unsupported("forced_eos_token_id", "which is not eos_token_id")
+        found["forced_eos"] = True
+    suppressed = fields.words("suppress_tokens")
+    if {eos, bos} & {*suppressed}:
+        raise fields.unsupported("suppress_tokens", "eos or forced_bos_token_id among them")
+    sequences = [[word] for word in suppressed]
+    sequences += [each for each in fields.sequences("bad_words_ids") if each != [eos]]
+    if sequences:
+        found["suppress_ids"] = " / ".join(" ".join(map(str, each)) for each in sequences)
+    if first := fields.words("begin_suppress_tokens"):
+        found["suppress_first_ids"] = " ".join(map(str, first))
+    return found
+
+
+class _Fields:
+    """The fields of a GenerationConfig that are given."""
+
+    def __init__(self, values: Mapping[str, Any], file: str) -> None:
+        self.values = {name: value for name, value in values.items() if value is not None}
+        self.file = file
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], generation_config: Mapping[str, Any] | None) -> _Fields:
+        if generation_config is not None:
+            eos = {"eos_token_id": config.get("eos_token_id")}
+            return cls({**eos, **generation_config}, GENERATION_CONFIG)
+        known = HONOURED | IRRELEVANT | NEUTRAL.keys()
+        found = {name: value for name, value in config.items() if name in known}
+        if config.get("force_bos_token_to_be_generated"):  # of the first BART models
+            found["forced_bos_token_id"] = config.get("bos_token_id")
+        return cls(found, CONFIG)
+
+    def refuse_unknown(self) -> None:
+        for name, value in self.values.items():
+            if name in NEUTRAL and value not in NEUTRAL[name]:
+                raise self.unsupported(name, "which is not supported")
+            if name not in HONOURED | IRRELEVANT | NEUTRAL.keys():
+                raise self.unsupported(name, "which is not known")
+
+    def unsupported(self, name: str, why: str) -> UnsupportedCheckpointError:
+        return UnsupportedCheckpointError(
+            f"{name} is {self.values[name]!r}, {why}",
+            fix="decode without it: take it out of the file",
+            where=self.file,
+        )
+
+    def number(self, name: str, default: Any, *, low: int = 1, less: int = 0) -> Any:
+        """A whole number, less so many."""
+        if name not in self.values:
+            return default
+        self._require(name, type(self.values[name]) is int and self.values[name] >= low, f"from {low} on")
+        return self.values[name] - less
+
+    def real(self, name: str, default: float) -> float:
+        value = self.values.get(name, default)
+        self._require(name, type(value) in (int, float), "")
+        return float(value)
+
+    def choice(self, name: str, choices: Mapping[Any, Any]) -> Any:
+        value = self.values.get(name, False)
+        self._require(name, type(value) in (bool, str) and value in choices, f"of {[*choices]}")
+        return choices[value]
+
+    def word(self, name: str) -> int | None:
+        """The id of a word, which may be a list's only one."""
+        value = self.values.get(name)
+        if isinstance(value, list) and len(value) > 1:
+            raise self.unsupported(name, "more than one word")
+        words: list[Any] = value if isinstance(value, list) else [value]
+        if value is None or not words:
+            return None
+        self._require(name, _are_ids(words), "an id")
+        word: int = words[0]
+        return word
+
+    def words(self, name: str) -> list[int]:
+        found: list[int] = self.values.get(name, [])
+        self._require(name, _are_ids(found), "ids")
+        return found
+
+    def sequences(self, name: str) -> list[list[int]]:
+        found: list[list[int]] = self.values.get(name, [])
+        self._require(
+            name, isinstance(found, list) and all(each and _are_ids(each) for each in found), "lists of ids"
+        )
+        return found
+
+    def _require(self, name: str, is_one: bool, what: str) -> None:
+        if not is_one:
+            raise CheckpointError(
+                f"{name} is {self.values[name]!r}, not a value {what}".rstrip(), where=self.file
+            )
+
+
+def _are_ids(words: object) -> bool:
+    return isinstance(words, list) and all(type(word) is int and word >= 0 for word in words)
+
+
+def is_model(folder: str) -> bool:
+    """Whether a folder, which is not opened yet, has a model's configuration."""
+    return os.path.isfile(os.path.join(folder, CONFIG))
+
+
+def generation_of(folder: str) -> dict[str, Any]:
+    """What a model's folder, native or Hugging Face's, asks for; nothing where it cannot be read."""
+    try:
+        config = json.loads(Path(folder, CONFIG).read_bytes())
+        if "model_type" not in config:
+            return check_generation(config[KEY], folder)
+        path = Path(folder, GENERATION_CONFIG)
+        return read_generation(config, json.loads(path.read_bytes()) if path.exists() else None)
+    except (NartkError, OSError, ValueError, LookupError, TypeError):  # which loading reports
+        return {}
+
+
+def check_generation(values: object, where: str) -> dict[str, Any]:
+    """The values of a config.json, if they are what `read_generation` gives.
+
+    Raises:
+        CheckpointError: They are not.
+    """
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{KEY!r} is {values!r}, not options by name", where=where)
+    for name, value in values.items():
+        if type(value) is not (_TYPES | _CONSTRAINTS).get(name):
+            raise CheckpointError(f"{KEY!r} has {name!r} {value!r}, which is no such option", where=where)
+    return values
+
+
+def with_generation(generation: Mapping[str, Any], strategy: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options given for a strategy, with a model's own values of those that are not given."""
+    known = options_of(strategy)
+    found = {name: value for name, value in generation.items() if name in known}
+    for name, value in found.items():
+        most = known[name].metadata["most"]
+        if most in given:
+            found[name] = min(value, given[most])
+    return {**found, **given}
+
+
+def unheeded(generation: Mapping[str, Any], strategy: str) -> str:
+    """In a line, what of a model's constraints a strategy does not keep to; empty: it keeps to all."""
+    names = [name for name in generation if name in _CONSTRAINTS and name not in options_of(strategy)]
+    return f"strategy {strategy!r} does not keep to the model's {', '.join(names)}" if names else ""
