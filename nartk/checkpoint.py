@@ -58,6 +58,7 @@ FORMAT = 3
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 CARD = "card.md"
+ADAPTER = "adapter_config.json"  # of Hugging Face's folders that hold no model
 DICTIONARY = "dict.txt"
 TARGET_DICTIONARY = "dict.target.txt"  # present only where source and target words differ
 TOKENIZER = "spm.model"
@@ -87,19 +88,37 @@ _TYPES = {
 }
 # The bits of the exponent, in words of the type's size. Where all are set is NaN or infinity.
 _EXPONENTS = {"F32": ("<u4", 0x7F80_0000), "F16": ("<u2", 0x7C00), "BF16": ("<u2", 0x7F80)}
+FLOATS = ("F64", *_EXPONENTS)  # types of floating point
 
 _Array = npt.NDArray[Any]
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-class StoredTensors(Mapping[str, _Array]):
-    """The tensors of a safetensors file by name, each read when it is asked for; floating point as fp32.
-
-    Names that stand for the same tensor give the same array, as long as somebody holds it.
+class Tensors(Mapping[str, _Array]):
+    """Tensors by name, each read when it is asked for; floating point as fp32.
 
     Attributes:
         shapes: Of each tensor.
-        types: Of each tensor in the file, as safetensors names them, such as ``F16``.
+        types: Of each tensor in its file, as safetensors names them, such as ``F16``.
+    """
+
+    shapes: dict[str, tuple[int, ...]]
+    types: dict[str, str]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.shapes  # Mapping's own would read the tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shapes)
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+
+class StoredTensors(Tensors):
+    """The tensors of a safetensors file.
+
+    Names that stand for the same tensor give the same array, as long as somebody holds it.
 
     Raises:
         CheckpointError: The file is truncated, corrupt, or its header says more than the file holds.
@@ -107,8 +126,7 @@ class StoredTensors(Mapping[str, _Array]):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.shapes: dict[str, tuple[int, ...]] = {}
-        self.types: dict[str, str] = {}
+        self.shapes, self.types = {}, {}
         self._starts: dict[str, int] = {}  # byte of the file at which each begins, ascending
         self._rows: dict[str, int] = {}  # how many are read of tensors of which not all are
         self._held: weakref.WeakValueDictionary[int, _Array] = weakref.WeakValueDictionary()
@@ -159,6 +177,11 @@ class StoredTensors(Mapping[str, _Array]):
         self.shapes[name], self.types[name] = self.shapes[original], self.types[original]
         self._starts[name] = self._starts[original]
 
+    @property
+    def nbytes(self) -> int:
+        """Of the file."""
+        return os.fstat(self._file.fileno()).st_size
+
     def digest(self) -> str | None:
         """SHA-256 of the file, which is read once; None where it is only mapped.
 
@@ -186,15 +209,6 @@ class StoredTensors(Mapping[str, _Array]):
             self._held[start] = array
         return array
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._starts  # Mapping's own would read the tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._starts)
-
-    def __len__(self) -> int:
-        return len(self._starts)
-
     def _read(self, name: str, shape: tuple[int, ...]) -> _Array:
         """The first numbers [n] of a tensor as the file has them, as many as the shape says."""
         raw = np.empty(math.prod(shape), _TYPES[self.types[name]])
@@ -219,7 +233,7 @@ class QuantizedTensors(StoredTensors):
 
     def digest(self) -> str | None:
         for name, type in self.types.items():
-            if type in ("F64", *_EXPONENTS):
+            if type in FLOATS:
                 self._require_finite(name, self._read(name, self.shapes[name]))
         return None
 
@@ -298,7 +312,7 @@ class Checkpoint:
     folder: Path
     architecture: str
     settings: dict[str, Any]
-    tensors: StoredTensors
+    tensors: Tensors
     input: InputProcessor
     output: OutputProcessor
     start_token: int
@@ -460,7 +474,7 @@ def save_files(
 def _files_of(folder: Path) -> Collection[str]:
     """The files that config.json of a folder names; none where there is no such file."""
     try:
-        return _parse(read_file(folder / CONFIG, most=_MOST_CONFIG), folder / CONFIG).get("files", {}).keys()
+        return read_json(folder / CONFIG).get("files", {}).keys()
     except (CheckpointError, AttributeError):
         return ()
 
@@ -657,7 +671,7 @@ def read_config(checkpoint: Checkpoint) -> TransformerConfig:
         return config
     require_shapes(config.weight_shapes(), stored.shapes, where)
     for name, type in stored.types.items():
-        if type not in ("F64", *_EXPONENTS):
+        if type not in FLOATS:
             raise CheckpointError(f"tensor {name!r} has type {type}, which is no floating point", where=where)
     words: dict[str, Any] = {name: len(vocab) for name, vocab in sizes.items()}
     try:
@@ -679,6 +693,11 @@ def require_shapes(wanted: Shapes, found: Shapes, where: str) -> None:
     extra = found.keys() - wanted.keys()
     if extra:
         raise CheckpointError(f"tensor {min(extra)!r} is not in the configuration", where=where)
+
+
+def read_json(path: Path, *, most: int = _MOST_CONFIG) -> dict[str, Any]:
+    """The JSON object of a file of at most so many bytes; raises CheckpointError."""
+    return _parse(read_file(path, most=most), path)
 
 
 def _parse(raw: bytes, path: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -127,20 +127,38 @@ def read_checkpoint(path: Path) -> FairseqCheckpoint:
     with loading_safely(path):
         state = torch.load(path, map_location="cpu", weights_only=True)
     tensors = state.get("model") if isinstance(state, dict) else None
-    if not isinstance(tensors, dict) or not all(
-        isinstance(name, str) and isinstance(value, Tensor) for name, value in tensors.items()
-    ):
+    if not _are_tensors(tensors):
         raise CheckpointError("not a checkpoint of fairseq: it holds no weights under 'model'", where=where)
+    _require_dense(tensors, where)
+    settings = _section(state, "model") or _options(state.get("args"))
+    if not settings:
+        raise CheckpointError("not a checkpoint of fairseq: it holds no settings", where=where)
+    return FairseqCheckpoint(path, settings, dict(tensors), state)
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file that torch has written of them alone; raises as `read_checkpoint`."""
+    with loading_safely(path):
+        tensors = torch.load(path, map_location="cpu", weights_only=True)
+    if not _are_tensors(tensors):
+        raise CheckpointError("holds something else than tensors by name", where=str(path))
+    _require_dense(tensors, str(path))
+    return dict(tensors)
+
+
+def _are_tensors(values: object) -> TypeGuard[dict[str, Tensor]]:
+    return isinstance(values, dict) and all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in values.items()
+    )
+
+
+def _require_dense(tensors: Mapping[str, Tensor], where: str) -> None:
     for name, tensor in tensors.items():
         # Else 1 number with strides of 0 would be a tensor of any size.
         if tensor.layout != torch.strided or tensor.device.type != "cpu":
             raise CheckpointError(f"tensor {name[:80]!r} is not dense", where=where)
         if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
             raise CheckpointError(f"tensor {name[:80]!r} is larger than what is stored of it", where=where)
-    settings = _section(state, "model") or _options(state.get("args"))
-    if not settings:
-        raise CheckpointError("not a checkpoint of fairseq: it holds no settings", where=where)
-    return FairseqCheckpoint(path, settings, dict(tensors), state)
 
 
 @contextmanager
