@@ -40,7 +40,7 @@ import numpy.typing as npt
 
 from nartk.architectures import architecture
 from nartk.architectures.transformer import SOURCE_WORDS, TARGET_WORDS
-from nartk.errors import CheckpointError, ModelNotFoundError, SourceMismatchError, UsageError
+from nartk.errors import CheckpointError, ModelNotFoundError, SourceMismatchError, UsageError, named
 from nartk.files import read_file, sha256, writing, writing_folder
 from nartk.generation import KEY as GENERATION
 from nartk.generation import check_generation
@@ -69,6 +69,8 @@ _NAMES = (WEIGHTS, CONFIG, CARD, DICTIONARY, TARGET_DICTIONARY, TOKENIZER, TARGE
 MOST_CARD = 10_000_000  # bytes of card.md
 _MOST_CONFIG = 1_000_000  # bytes of config.json
 _MOST_COPIED = 1_000_000_000  # bytes of a processor's file
+# What config.json says beside the weights.
+_BESIDE = ("special_ids", "start_token", "input", "output", "tokenization", GENERATION)
 _RESTORE = "convert the model again, or copy the whole folder again"
 _MAX_HEADER = 10_000_000  # bytes of a safetensors header; real ones are thousands of times smaller
 # How NumPy reads the types of safetensors.
@@ -104,6 +106,11 @@ class Tensors(Mapping[str, _Array]):
 
     shapes: dict[str, tuple[int, ...]]
     types: dict[str, str]
+
+    @property
+    def nbytes(self) -> int:
+        """Of the files that hold them."""
+        raise NotImplementedError
 
     def __contains__(self, name: object) -> bool:
         return name in self.shapes  # Mapping's own would read the tensor
@@ -258,15 +265,51 @@ def pack_tensors(tensors: Mapping[str, _Array]) -> list[bytes | memoryview]:
     The first tensor begins at a multiple of 64 bytes, and so does each behind one of such a size.
     """
     names = {np.dtype(np.int8): "I8", np.dtype(np.float32): "F32"}
+    header = _header({name: (names[array.dtype], array.shape) for name, array in tensors.items()})
+    return [header, *map(_bytes, tensors.values())]
+
+
+def pack_floats(tensors: Tensors, names: Collection[str], dtype: str) -> Iterator[bytes | memoryview]:
+    """The parts of a safetensors file of some tensors, one in memory at a time.
+
+    Args:
+        dtype: fp32, bf16 or fp16, to which numbers are rounded.
+
+    Raises:
+        CheckpointError: A number is too large for it.
+    """
+    type = {"fp32": "F32", "bf16": "BF16", "fp16": "F16"}[dtype]
+    yield _header({name: (type, tensors.shapes[name]) for name in names})
+    for name in names:
+        raw = _rounded(tensors[name], type)
+        if not _is_finite(raw, type):
+            raise CheckpointError(f"tensor {name!r} holds numbers too large for {dtype}")
+        yield _bytes(raw)
+
+
+def _header(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> bytes:
+    """The header of a safetensors file of tensors of types and shapes, in their order."""
     header: dict[str, Any] = {"__metadata__": {"format": "np"}}
     end = 0
-    for name, array in tensors.items():
-        begin, end = end, end + array.nbytes
-        header[name] = {"dtype": names[array.dtype], "shape": array.shape, "data_offsets": [begin, end]}
+    for name, (type, shape) in tensors.items():
+        begin, end = end, end + math.prod(shape) * _TYPES[type].itemsize
+        header[name] = {"dtype": type, "shape": shape, "data_offsets": [begin, end]}
     head = json.dumps(header, separators=(",", ":")).encode()
     head += b" " * (-(8 + len(head)) % 64)
-    arrays = (np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in tensors.values())
-    return [struct.pack("<Q", len(head)) + head, *arrays]
+    return struct.pack("<Q", len(head)) + head
+
+
+def _bytes(array: _Array) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def _rounded(array: _Array, type: str) -> _Array:
+    """fp32 numbers as a type of safetensors, halves to even."""
+    if type == "BF16":
+        bits = np.ascontiguousarray(array).view("<u4")
+        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")
+    with np.errstate(over="ignore"):  # infinity is found where it is written
+        return array.astype(_TYPES[type], copy=False)
 
 
 def _are_sizes(value: object) -> TypeGuard[list[int]]:
@@ -302,6 +345,8 @@ class Checkpoint:
         tensors: Weights by name, fp32; of words only those that the dictionaries have.
         input, output: What reads sentences as sources, and writes outputs as sentences.
         tokenization: What makes sentences of lines.
+        beside: What config.json says beside the weights, such as `input` and `output`.
+        files: Of the processors, by name.
         start_token: What outputs begin after.
         fingerprint: 12 hexadecimal digits of all files, dictionaries and tokenizers included.
         quantized: The type of its matrices, ``int8``; None: all are stored as floating point.
@@ -317,6 +362,8 @@ class Checkpoint:
     output: OutputProcessor
     start_token: int
     fingerprint: str
+    beside: Mapping[str, Any]
+    files: Mapping[str, Path]
     quantized: str | None = None
     checked: bool = False
     tokenization: AsGiven = field(default_factory=AsGiven)
@@ -388,49 +435,6 @@ def save_checkpoint(
         else:
             seen[key] = name
             stored[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-    config = {"architecture": architecture, "model": dict(settings), "aliases": aliases}
-    if tokenization is not None:
-        config["tokenization"] = tokenization
-    save_files(
-        folder,
-        weights=[save(stored, metadata={"format": "pt"})],
-        config=config,
-        source_vocab=source_vocab,
-        target_vocab=target_vocab,
-        tokenizer=tokenizer,
-        target_tokenizer=target_tokenizer,
-        card=card,
-        start_token=target_vocab.eos if start_token is None else start_token,
-        input=input,
-        others=others,
-        split=split,
-    )
-
-
-def save_files(
-    folder: Path,
-    *,
-    weights: Iterable[bytes | memoryview],
-    config: Mapping[str, Any],
-    source_vocab: Vocab | None,
-    target_vocab: Vocab,
-    tokenizer: Path | None,
-    target_tokenizer: Path | None,
-    card: str,
-    start_token: int,
-    input: Mapping[str, Any] | None = None,
-    others: Mapping[str, Path] | None = None,
-    split: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
-) -> None:
-    """Writes a model folder of the parts of its file of weights, whole or not at all.
-
-    Args:
-        config: What of config.json the other arguments do not tell.
-
-    Raises:
-        CheckpointError: A tokenizer is no model of sentencepiece.
-        OutputError: The folder cannot be written, or what is there is no model's.
-    """
     output: dict[str, Any] = {"name": "text", "words": len(target_vocab), "dictionary": DICTIONARY}
     dictionaries = {}
     copied = {} if others is None else dict(others)
@@ -453,22 +457,59 @@ def save_files(
     if input is not None:
         input = {**input, **split.get("input", {})}
     output |= split.get("output", {})
-    with writing_folder(folder, known={*_NAMES, *_files_of(folder), *copied}) as made:
+    config = {
+        "architecture": architecture,
+        "model": dict(settings),
+        "aliases": aliases,
+        "special_ids": asdict(target_vocab.specials),
+        "start_token": target_vocab.eos if start_token is None else start_token,
+        "input": input,
+        "output": output,
+    }
+    if tokenization is not None:
+        config["tokenization"] = tokenization
+    weights = [save(stored, metadata={"format": "pt"})]
+    save_files(folder, weights=weights, config=config, files=copied, card=card, vocabs=dictionaries)
+
+
+def save_files(
+    folder: Path,
+    *,
+    weights: Iterable[bytes | memoryview],
+    config: Mapping[str, Any],
+    files: Mapping[str, Path],
+    card: str,
+    vocabs: Mapping[str, Vocab] = MappingProxyType({}),
+) -> None:
+    """Writes a model folder of the parts of its file of weights, whole or not at all.
+
+    Args:
+        config: What config.json has, but for the format and the hashes.
+        files: What is copied, by name.
+        vocabs: Dictionaries to write, by name.
+
+    Raises:
+        OutputError: The folder cannot be written, or what is there is no model's.
+    """
+    with writing_folder(folder, known={*_NAMES, *_files_of(folder), *files}) as made:
         with writing(made / WEIGHTS, binary=True) as file:
             file.writelines(weights)
-        for name, vocab in dictionaries.items():
+        for name, vocab in vocabs.items():
             vocab.write(made / name)
-        for name, source in copied.items():
+        for name, source in files.items():
             with writing(made / name, binary=True) as file:
                 file.write(read_file(source, most=_MOST_COPIED))
         with writing(made / CARD) as file:
             file.write(card)
         hashes = {path.name: sha256(path) for path in sorted(made.iterdir())}
         with writing(made / CONFIG) as file:
-            specials = asdict(target_vocab.specials)
-            beside = {"special_ids": specials, "start_token": start_token, "input": input, "output": output}
-            json.dump({"format": FORMAT, **config, **beside, "files": hashes}, file, indent=2)
+            json.dump({"format": FORMAT, **config, "files": hashes}, file, indent=2)
             file.write("\n")
+
+
+def fact_card(facts: Mapping[str, object]) -> str:
+    """The text of a card of facts by name."""
+    return "# Model card\n\n" + "".join(f"- {name}: {value}\n" for name, value in facts.items())
 
 
 def _files_of(folder: Path) -> Collection[str]:
@@ -507,21 +548,43 @@ def _require_hash(path: Path, wanted: str, found: str) -> None:
         )
 
 
-def load_checkpoint(folder: Path, *, check: bool = False) -> Checkpoint:
-    """Reads a model folder.
+def load_checkpoint(
+    folder: Path,
+    *,
+    check: bool = False,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+    source_prefix: str | None = None,
+) -> Checkpoint:
+    """Reads a model folder, nartk's or Hugging Face's.
 
     Args:
         check: Whether the hashes of what is not read as a whole are compared too.
+        source_lang, target_lang, source_prefix: Of the text of a folder of Hugging Face.
 
     Raises:
         ModelNotFoundError: `folder` is no folder, or holds no model.
         CheckpointError: A file is missing, corrupt or inconsistent.
+        UnsupportedCheckpointError: It holds a model that nartk cannot express.
     """
-    if not os.path.isfile(folder / CONFIG):
+    if not any(os.path.isfile(folder / name) for name in (CONFIG, ADAPTER)):
         raise ModelNotFoundError(
             f"no model at {str(folder)!r}",
-            fix=f"name a shipped model or a folder with {CONFIG}, as nartk-convert writes it",
+            fix=f"name a shipped model or a folder with {CONFIG}, nartk's or Hugging Face's",
         )
+    if is_hugging_face(folder):
+        from nartk.adapters.hf_folder import read_hugging_face
+
+        return read_hugging_face(
+            folder, source_lang=source_lang, target_lang=target_lang, source_prefix=source_prefix
+        )
+    given = {"source_lang": source_lang, "target_lang": target_lang, "source_prefix": source_prefix}
+    for name, value in given.items():
+        if value is not None:
+            raise UsageError(
+                f"{named(name, value)} for {str(folder)!r}, a model of nartk, which has its own",
+                fix="leave it out, or convert the folder of Hugging Face again with it",
+            )
     raw = read_file(folder / CONFIG, most=_MOST_CONFIG)
     config = _parse(raw, folder / CONFIG)
     if config.get("format") not in (1, 2, FORMAT):
@@ -529,8 +592,12 @@ def load_checkpoint(folder: Path, *, check: bool = False) -> Checkpoint:
             f"format {config.get('format')!r}, this version reads 1 to {FORMAT}", where=str(folder / CONFIG)
         )
     key = "kind" if config["format"] == 1 else "architecture"
-    name, settings, aliases = (config.get(each) for each in (key, "model", "aliases"))
-    if not isinstance(name, str) or not isinstance(settings, dict) or not isinstance(aliases, dict):
+    architecture_name, settings, aliases = (config.get(each) for each in (key, "model", "aliases"))
+    if (
+        not isinstance(architecture_name, str)
+        or not isinstance(settings, dict)
+        or not isinstance(aliases, dict)
+    ):
         raise CheckpointError(f"{key!r}, 'model' or 'aliases' is missing", where=str(folder / CONFIG))
     quantized = config.get("quantized")
     if quantized not in (None, INT8):
@@ -554,50 +621,83 @@ def load_checkpoint(folder: Path, *, check: bool = False) -> Checkpoint:
             )
         tensors.alias(alias, original)
     if config["format"] == 1:
-        config = _of_format_1(folder, config)
-    specials = _special_ids(config.get("special_ids"), str(folder / CONFIG))
+        config = {**_of_format_1(folder, config), "architecture": architecture_name}
+    fingerprint = hashlib.sha256(raw)
+    files = [path for path in hashes or _NAMES if path not in (WEIGHTS, CONFIG, CARD, CALIBRATION)]
+    if not hashes:  # what config.json does not tell
+        for path in sorted(folder / each for each in (*files, WEIGHTS)):
+            if os.path.isfile(path):
+                found = digest if path.name == WEIGHTS and digest is not None else sha256(path)
+                fingerprint.update(f"{path.name} {found}\n".encode())
+    checkpoint = assemble(
+        folder,
+        config,
+        tensors,
+        fingerprint=fingerprint.hexdigest()[:12],
+        files={each: folder / each for each in files if os.path.isfile(folder / each)},
+    )
+    if quantized is None:
+        source, target = checkpoint.input.vocab, checkpoint.target_vocab
+        for words, vocab in ((SOURCE_WORDS, source), *((each, target) for each in TARGET_WORDS)):
+            if vocab is not None and tensors.shapes.get(words, (0,))[0] > len(vocab):
+                tensors.read_first(words, len(vocab))
+    return replace(checkpoint, quantized=quantized, checked=check)
+
+
+def is_hugging_face(folder: Path) -> bool:
+    """Whether a folder is one of Hugging Face's, of a model or of what changes one."""
+    if not os.path.isfile(folder / CONFIG):
+        return os.path.isfile(folder / ADAPTER)
+    config = read_json(folder / CONFIG)
+    return "format" not in config and "model_type" in config
+
+
+def assemble(
+    folder: Path,
+    config: Mapping[str, Any],
+    tensors: Tensors,
+    *,
+    fingerprint: str,
+    files: Mapping[str, Path],
+) -> Checkpoint:
+    """The checkpoint of a configuration and of weights, with its processors.
+
+    Args:
+        config: As config.json of the native format has it.
+
+    Raises:
+        CheckpointError: Something is missing or inconsistent.
+    """
+    where = str(folder / CONFIG)
+    specials = _special_ids(config.get("special_ids"), where)
     for side in SIDES:
         if not isinstance(config.get(side), dict):
-            raise CheckpointError(f"{side!r} is missing", where=str(folder / CONFIG))
+            raise CheckpointError(f"{side!r} is missing", where=where)
     output: OutputProcessor = load_processor("output", folder, config["output"], specials)
     input: InputProcessor
     if config["input"] == config["output"] and isinstance(output, Tokenizer):  # read once
         input = TextInput(output)
     else:
         input = load_processor("input", folder, config["input"], specials)
-    tokenization = load_tokenization(config.get("tokenization"), output, str(folder / CONFIG))
+    tokenization = load_tokenization(config.get("tokenization"), output, where)
     if tokenization.name and input.vocab is None:
-        raise CheckpointError("a 'tokenization' of what is no text", where=str(folder / CONFIG))
-    source, target = input.vocab, output.vocab
-    start_token = config.get("start_token")
-    if type(start_token) is not int or not 0 <= start_token < len(target):
-        raise CheckpointError(
-            f"'start_token' is {start_token!r}, not between 0 and {len(target) - 1}",
-            where=str(folder / CONFIG),
-        )
-    fingerprint = hashlib.sha256(raw)
-    if not hashes:  # what config.json does not tell
-        for path in sorted(folder / each for each in _NAMES if each not in (CONFIG, CARD, CALIBRATION)):
-            if os.path.isfile(path):
-                found = digest if path.name == WEIGHTS and digest is not None else sha256(path)
-                fingerprint.update(f"{path.name} {found}\n".encode())
-    if quantized is None:
-        for words, vocab in ((SOURCE_WORDS, source), *((each, target) for each in TARGET_WORDS)):
-            if vocab is not None and tensors.shapes.get(words, (0,))[0] > len(vocab):
-                tensors.read_first(words, len(vocab))
+        raise CheckpointError("a 'tokenization' of what is no text", where=where)
+    start_token, words = config.get("start_token"), len(output.vocab)
+    if type(start_token) is not int or not 0 <= start_token < words:
+        raise CheckpointError(f"'start_token' is {start_token!r}, not between 0 and {words - 1}", where=where)
     return Checkpoint(
         folder=folder,
-        architecture=name,
-        settings=settings,
+        architecture=config["architecture"],
+        settings=config["model"],
         tensors=tensors,
         input=input,
         output=output,
         start_token=start_token,
-        fingerprint=fingerprint.hexdigest()[:12],
-        quantized=quantized,
-        checked=check,
         tokenization=tokenization,
-        generation=check_generation(config.get(GENERATION, {}), str(folder / CONFIG)),
+        generation=check_generation(config.get(GENERATION, {}), where),
+        beside={key: config[key] for key in _BESIDE if config.get(key) is not None},
+        files=files,
+        fingerprint=fingerprint,
     )
 
 

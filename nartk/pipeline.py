@@ -728,11 +728,14 @@ def load(
     replicas: int = 1,
     check: bool = False,
     pretokenized: bool = False,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+    source_prefix: str | None = None,
 ) -> Model:
     """Loads a model.
 
     Args:
-        name: A shipped model's name, or a folder as `nartk-convert` writes it.
+        name: A shipped model's name, or a folder as `nartk-convert` writes it, or as transformers does.
         device: ``cpu``, ``cuda`` or ``cuda:1``.
         dtype: Type of weights and products: fp32, bf16, fp16 on a GPU, or int8 on the engine; None: what the
             folder holds if that is int8, else fp32.
@@ -742,6 +745,8 @@ def load(
             throughput; each has batches of its own.
         check: Whether all files are compared with their hashes, the mapped ones of int8 folders too.
         pretokenized: Whether text is tokenised already, a sentence a line, and is to stay so.
+        source_lang, target_lang: Of the lines and the outputs, where a folder of transformers leaves it open.
+        source_prefix: Put before each line, with such a folder.
 
     Raises:
         ModelNotFoundError: There is no such model.
@@ -759,7 +764,13 @@ def load(
             f"{named('threads', threads)} with {named('replicas', replicas)}, each of which has one thread",
             fix="leave one of them out",
         )
-    checkpoint = load_checkpoint(model_folder(name), check=check)
+    checkpoint = load_checkpoint(
+        model_folder(name),
+        check=check,
+        source_lang=source_lang,
+        target_lang=target_lang,
+        source_prefix=source_prefix,
+    )
     model = _serve(checkpoint, _device(device), dtype, threads=threads, replicas=replicas)
     model.pretokenized = pretokenized
     return model

@@ -41,7 +41,13 @@ FAIRSEQ_DOORS = {
 }
 
 # Files of the core that may import a room inside a function, where it is needed.
-LAZY = {"nartk/pipeline.py", "nartk/__init__.py", "nartk/registry.py", "nartk/processors/text.py"}
+LAZY = {
+    "nartk/pipeline.py",
+    "nartk/checkpoint.py",
+    "nartk/__init__.py",
+    "nartk/registry.py",
+    "nartk/processors/text.py",
+}
 # Files of the core that load no torch: of what is installed, numpy alone; of the core, one another.
 WITHOUT_TORCH = {
     f"nartk/{name}.py"

@@ -12,7 +12,7 @@ import pickle
 import re
 import zipfile
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -24,7 +24,7 @@ from torch import Tensor
 from nartk import __version__
 from nartk._fairseq_compat import safe_globals
 from nartk.architectures import architecture, architectures
-from nartk.checkpoint import require_shapes, save_checkpoint
+from nartk.checkpoint import fact_card, require_shapes, save_checkpoint
 from nartk.errors import (
     CheckpointError,
     InputFileError,
@@ -724,15 +724,16 @@ def _language(checkpoint: FairseqCheckpoint, folder: Path, side: str) -> str | N
 
 def _card(checkpoint: FairseqCheckpoint, config: TransformerConfig, dtype: str) -> str:
     validation = checkpoint.validation
-    facts: Iterable[tuple[str, object]] = (
-        ("Architecture", checkpoint.settings.get("arch", "transformer")),
-        ("Layers", f"{config.encoder_layers} encoder, {config.decoder_layers} decoder"),
-        ("Vocabulary", f"{config.src_vocab} source, {config.tgt_vocab} target"),
-        ("Stored as", dtype),
-        ("Updates", checkpoint.updates),
-        ("Validation score when saved", "not validated" if validation is None else validation),
-        ("Converted from", checkpoint.path.name),
-        ("Converted by", f"nartk {__version__}"),
-        ("Training data and licence", "not stated"),
+    return fact_card(
+        {
+            "Architecture": checkpoint.settings.get("arch", "transformer"),
+            "Layers": f"{config.encoder_layers} encoder, {config.decoder_layers} decoder",
+            "Vocabulary": f"{config.src_vocab} source, {config.tgt_vocab} target",
+            "Stored as": dtype,
+            "Updates": checkpoint.updates,
+            "Validation score when saved": "not validated" if validation is None else validation,
+            "Converted from": checkpoint.path.name,
+            "Converted by": f"nartk {__version__}",
+            "Training data and licence": "not stated",
+        }
     )
-    return "# Model card\n\n" + "".join(f"- {name}: {value}\n" for name, value in facts)

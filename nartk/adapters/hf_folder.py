@@ -7,9 +7,11 @@ the file holds.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -18,10 +20,28 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from nartk import __version__
 from nartk.architectures.transformer import SOURCE_WORDS, TARGET_WORDS, TransformerConfig, both
-from nartk.checkpoint import ADAPTER, CONFIG, FLOATS, WEIGHTS, StoredTensors, Tensors, read_json
-from nartk.errors import CheckpointError, UnsupportedCheckpointError, requiring_torch
-from nartk.files import sha256
+from nartk.checkpoint import (
+    ADAPTER,
+    CONFIG,
+    FLOATS,
+    MOST_CARD,
+    WEIGHTS,
+    Checkpoint,
+    StoredTensors,
+    Tensors,
+    assemble,
+    fact_card,
+    pack_floats,
+    read_config,
+    read_json,
+    save_files,
+)
+from nartk.errors import CheckpointError, UnsupportedCheckpointError, UsageError, requiring_torch
+from nartk.files import read_file, sha256
+from nartk.generation import GENERATION_CONFIG, HONOURED, IRRELEVANT, KEY, NEUTRAL, read_generation
+from nartk.processors.hugging_face import hugging_face_processors
 
 PICKLED = "pytorch_model.bin"
 _MOST_INDEX = 10_000_000  # bytes of an index of shards
@@ -55,15 +75,6 @@ _IRRELEVANT = """
     student_encoder_layers task_specific_params tokenizer_class torch_dtype torchscript transformers_version
     use_bfloat16 use_cache
 """
-# Settings of `generate`, which older folders have in config.json.
-_OF_GENERATION = """
-    bad_words_ids begin_suppress_tokens bos_token_id decoder_start_token_id diversity_penalty do_sample
-    early_stopping encoder_no_repeat_ngram_size encoder_repetition_penalty eos_token_id
-    exponential_decay_length_penalty forced_bos_token_id forced_eos_token_id length_penalty max_length
-    max_new_tokens min_length min_new_tokens no_repeat_ngram_size num_beam_groups num_beams
-    num_return_sequences output_scores pad_token_id remove_invalid_values repetition_penalty
-    return_dict_in_generate sep_token_id suppress_tokens temperature top_k top_p typical_p
-"""
 # What is refused whatever its value, with the remedy.
 _REFUSED = {
     "auto_map": ("code of its own", "nartk runs no code of a model folder"),
@@ -73,7 +84,8 @@ _REFUSED = {
     ),
 }
 _REQUIRED = {"is_encoder_decoder": True, "is_decoder": False}
-_OTHERS = frozenset([*_IRRELEVANT.split(), *_OF_GENERATION.split(), *_REQUIRED])
+# Others are settings of `generate`, which older folders have in config.json.
+_OTHERS = frozenset([*_IRRELEVANT.split(), *_REQUIRED, *HONOURED, *IRRELEVANT, *NEUTRAL])
 
 
 @dataclass(frozen=True)
@@ -425,7 +437,7 @@ class _Files:
     """The tensors of the files of a folder, by their names without ``model.``, which not all files have."""
 
     def __init__(self, folder: Path, names: Iterable[str], read: Callable[[Path], Any]) -> None:
-        self._where = str(folder)
+        self.where = str(folder)
         self.files = {name: read(folder / name) for name in names}
         self._at = {
             name.removeprefix("model."): (file, name) for file in self.files.values() for name in file.shapes
@@ -464,7 +476,7 @@ class _Files:
             raise self._error(f"tensor {self._at[min(extra)][1]!r} is not in the configuration")
 
     def _error(self, message: str) -> CheckpointError:
-        return CheckpointError(message, where=self._where)
+        return CheckpointError(message, where=self.where)
 
 
 class MappedTensors(Tensors):
@@ -576,12 +588,15 @@ def _network(
     files: _Files, family: Family, settings: _Settings, values: dict[str, Any]
 ) -> tuple[TransformerConfig, MappedTensors]:
     """The configuration of settings, already as `values`, and weights."""
-    words = dict(zip((SOURCE_WORDS, *TARGET_WORDS), _words(files, family, settings), strict=True))
+    words = dict(zip((SOURCE_WORDS, *TARGET_WORDS[:2]), _words(files, family, settings), strict=True))
     source, target, output = words.values()
     shares = {(True, True): "all", (True, False): "inputs", (False, True): "decoder", (False, False): "none"}
     values["share_embeddings"] = shares[source == target, target == output]
     values["output_bias"] = family.has_bias and _BIAS in files.shapes and bool(files[_BIAS].any())
-    config = TransformerConfig.from_dict(values)
+    try:
+        config = TransformerConfig.from_dict(values)
+    except UsageError as error:
+        raise CheckpointError(error.message, where=files.where) from error
     shapes = config.weight_shapes()
     parts: dict[str, Sequence[str]] = {}
     skipped: dict[str, int] = {}
@@ -645,3 +660,111 @@ def _sinusoids(count: int, features: int) -> npt.NDArray[np.float32]:
     """The positions of Marian and Pegasus, sines then cosines, [count, features]."""
     angles = np.arange(count)[:, None] * 10000.0 ** -(np.arange(0, features, 2) / features)
     return np.concatenate([np.sin(angles), np.cos(angles[:, : features // 2])], 1).astype(np.float32)
+
+
+def read_hugging_face(
+    folder: Path,
+    *,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+    source_prefix: str | None = None,
+    allow_pickle: bool = False,
+) -> Checkpoint:
+    """Reads a folder as `nartk.checkpoint.load_checkpoint` does one of nartk's.
+
+    Args:
+        source_lang, target_lang: Of the lines and of the outputs; None: the tokenizer's and the model's own.
+        source_prefix: Put before each line.
+        allow_pickle: Whether weights may be pickled; what they hold is not run.
+
+    Raises:
+        As `read_network`, and as the processors of `nartk.processors.hugging_face`.
+    """
+    network, tensors = read_network(folder, allow_pickle=allow_pickle)
+    config = read_json(folder / CONFIG)
+    text = hugging_face_processors(
+        folder,
+        config["model_type"],
+        source_lang=source_lang,
+        target_lang=target_lang,
+        source_prefix=source_prefix,
+    )
+    own = folder / GENERATION_CONFIG
+    generation_config = read_json(own) if own.is_file() else None
+    generation = read_generation(config, generation_config)
+    # The language chosen takes the place of the model's own; decoding begins outputs with it, not the text.
+    first, start_token = text.output["first_word"], text.output["start_word"]
+    if first is not None:
+        generation["forced_bos"] = first
+    if start_token is None:
+        start_token = _start_token(config if generation_config is None else generation_config, folder)
+    beside = {
+        "special_ids": asdict(text.specials),
+        "start_token": start_token,
+        "input": text.input,
+        "output": {**text.output, "first_word": None},
+        KEY: generation,
+    }
+    found = sorted(path for path in (folder / CONFIG, own, *text.files.values()) if path.is_file())
+    digests = [tensors.digest(), json.dumps(beside), *map(sha256, found)]
+    return assemble(
+        folder,
+        {"architecture": "transformer", "model": asdict(network), **beside},
+        tensors,
+        files=text.files,
+        fingerprint=hashlib.sha256("\n".join(digests).encode()).hexdigest()[:12],
+    )
+
+
+def _start_token(config: _Settings, folder: Path) -> int:
+    """What outputs begin after, as `generate` has it."""
+    for key in ("decoder_start_token_id", "bos_token_id"):
+        if type(config.get(key)) is int:
+            found: int = config[key]
+            return found
+    raise CheckpointError("'decoder_start_token_id' is missing", where=str(folder))
+
+
+def convert(
+    checkpoint: Checkpoint, output: Path, *, dtype: str = "fp32", card: str | None = None
+) -> TransformerConfig:
+    """Writes what `read_hugging_face` has read as a native folder.
+
+    Args:
+        dtype: Type of the stored weights: fp32, bf16 or fp16.
+        card: Text of ``card.md``; by default facts, and the folder's own card.
+
+    Raises:
+        CheckpointError: The vocabulary does not fit, or a number is too large for the type.
+        OutputError: The folder cannot be written.
+    """
+    config, tensors = read_config(checkpoint), checkpoint.tensors
+    shared = config.shared_weights()
+    save_files(
+        output,
+        weights=pack_floats(tensors, [name for name in tensors if name not in shared], dtype),
+        config={
+            "architecture": checkpoint.architecture,
+            "model": asdict(config),
+            "aliases": shared,
+            **checkpoint.beside,
+        },
+        files=checkpoint.files,
+        card=_card(checkpoint.folder, config, dtype) if card is None else card,
+    )
+    return config
+
+
+def _card(folder: Path, config: TransformerConfig, dtype: str) -> str:
+    own = folder / "README.md"
+    text = read_file(own, most=MOST_CARD).decode("utf-8", "replace") if own.is_file() else ""
+    facts = {
+        "Architecture": read_json(folder / CONFIG)["model_type"],
+        "Layers": f"{config.encoder_layers} encoder, {config.decoder_layers} decoder",
+        "Vocabulary": f"{config.src_vocab} source, {config.tgt_vocab} target",
+        "Stored as": dtype,
+        "Converted from": folder.resolve().name,
+        "Converted by": f"nartk {__version__}",
+        "Training data and licence": "in the card below" if text else "not stated",
+    }
+    return fact_card(facts) + (f"\n{text}" if text else "")

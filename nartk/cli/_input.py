@@ -56,6 +56,27 @@ def add_pretokenized(parser: Parser) -> None:
     )
 
 
+def add_languages(parser: Parser) -> argparse._ArgumentGroup:
+    """Adds a group of flags, of what a folder of Hugging Face leaves open."""
+    group = parser.add_argument_group("of a folder of Hugging Face")
+    for side, what in (("source", "the lines"), ("target", "the outputs")):
+        group.add_argument(
+            f"--{side}-lang",
+            metavar="LANG",
+            help=f"language of {what}, as the model's tokenizer names it, such as de_DE or deu_Latn",
+        )
+    group.add_argument(
+        "--source-prefix", metavar="TEXT", help="put before each line, such as 'summarize: ' of T5"
+    )
+    return group
+
+
+def languages(args: argparse.Namespace) -> dict[str, Any]:
+    """What `add_languages`' flags have, as `nartk.load` takes it; nothing for a command without them."""
+    names = ("source_lang", "target_lang", "source_prefix") if hasattr(args, "source_prefix") else ()
+    return {name: getattr(args, name) for name in names}
+
+
 def add_model(parser: Parser) -> None:
     """Adds the flags of how a model reads and computes, but for its type."""
     add_pretokenized(parser)
@@ -172,7 +193,13 @@ def load_model(
     if not engine.available() and os.environ.get(engine.LEFT_OUT) != "1" and not args.quiet:
         print(f"nartk: {engine.describe()}; until then torch computes", file=sys.stderr)
     model = load(
-        name, device=args.device, dtype=dtype, threads=args.threads, replicas=replicas, check=args.check
+        name,
+        device=args.device,
+        dtype=dtype,
+        threads=args.threads,
+        replicas=replicas,
+        check=args.check,
+        **languages(args),
     )
     model.pretokenized = are_tokenized(model.checkpoint, args, files)
     if args.exact:

@@ -1,4 +1,4 @@
-"""`nartk-convert`: a fairseq checkpoint becomes a native model folder, and either one of another kind."""
+"""`nartk-convert`: a checkpoint of fairseq or Hugging Face becomes a model folder, and one of another kind."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from nartk import engine
 from nartk.architectures import architecture
 from nartk.checkpoint import MOST_CARD
 from nartk.cli._common import Parser, command
+from nartk.cli._input import add_languages, languages
 from nartk.cli._output import add_output, tell
 from nartk.errors import InputFileError, UnsupportedCheckpointError, UsageError
 from nartk.files import read_file, writing_folder
@@ -20,6 +21,7 @@ from nartk.processors.bpe import BPE
 from nartk.processors.text import TOKENIZATIONS
 
 if TYPE_CHECKING:
+    from nartk.architectures.transformer import TransformerConfig
     from nartk.checkpoint import Checkpoint
 
 EXAMPLES = """\
@@ -28,10 +30,16 @@ EXAMPLES = """\
   nartk-convert wmt.pt --output model --dict dict.txt --tokenizer moses --bpe fastbpe --bpe-codes bpecodes
   nartk-convert averaged.pt --output model --dict dict.txt --spm spm.model --dtype fp16 --card card.md
   nartk-convert averaged.pt --output model --spm spm.model --tokenization penn      ordinary text in and out
+  nartk-convert opus-mt-en-de --output model                a folder of Hugging Face
+  nartk-convert nllb --output model --source-lang eng_Latn --target-lang deu_Latn
   nartk-convert gec-en --quantize int8 --output gec-en-int8     for the engine, a quarter of fp32's size
   nartk-convert gec-en --to hf --output gec-en-hf               for AutoModelForSeq2SeqLM and AutoTokenizer
   nartk-convert gec-en --to ctranslate2 --quantize int8 --output gec-en-ct2
 """
+# Flags of what a folder of Hugging Face, and a checkpoint of fairseq, alone leave open.
+_OF_FOLDERS = ("allow_pickle", "source_lang", "target_lang", "source_prefix")
+_OF_FAIRSEQ = ("spm", "target_spm", "tokenization", "tokenizer", "bpe", "dict", "target_dict")
+_COMPLETE = "leave it out: the folder has what it takes"
 
 
 @command
@@ -39,8 +47,9 @@ def main(argv: Sequence[str]) -> int:
     """Runs the command and returns its exit code."""
     parser = Parser(
         prog="nartk-convert",
-        description="Writes a checkpoint of fairseq (nartk_transformer, or fairseq's own transformer) as a "
-        "folder that nartk-decode reads. Nothing in the checkpoint is run, and fairseq is not needed. With "
+        description="Writes a checkpoint of fairseq (nartk_transformer, or fairseq's own transformer), or a "
+        "folder of Hugging Face (BART, M2M-100 and NLLB, Marian, mBART, mT5, Pegasus, T5), as a folder that "
+        "nartk-decode reads. Nothing in it is run, and neither fairseq nor transformers is needed. With "
         "--quantize int8 it may be a model folder already; what is written decodes as --dtype int8 does. "
         "With --to it may be one too, and what is written is another library's folder, with what tokenises.",
         examples=EXAMPLES,
@@ -48,8 +57,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "checkpoint",
         type=Path,
-        metavar="CHECKPOINT.pt",
-        help="with --quantize or --to also a model folder, or a shipped model's name",
+        metavar="CHECKPOINT",
+        help="fairseq's .pt file, or a folder; with --quantize or --to also a shipped model's name",
     )
     add_output(parser, "DIR", "the model folder to write", type=Path, required=True)
     parser.add_argument("--spm", type=Path, help="sentencepiece model; without it words stand between spaces")
@@ -97,6 +106,12 @@ def main(argv: Sequence[str]) -> int:
         choices=("hf", "ctranslate2"),
         help="write what transformers, or CTranslate2, loads: greedy search there has the same outputs",
     )
+    group = add_languages(parser)
+    group.add_argument(
+        "--allow-pickle",
+        action="store_true",
+        help="read pytorch_model.bin where there are no safetensors; what it holds is not run; needs torch",
+    )
     args = parser.parse_args(argv)
     for path in (args.spm, args.target_spm, args.card, args.bpe_codes, args.encoder_json):
         if path is not None and not os.path.isfile(path):
@@ -110,41 +125,77 @@ def main(argv: Sequence[str]) -> int:
     if args.spm is not None and (wanted or args.tokenizer == "moses"):
         raise UsageError("--spm with --bpe or --tokenizer", fix="give what the model was trained with")
 
+    from nartk.checkpoint import is_hugging_face, load_checkpoint
+
+    if os.path.isdir(args.checkpoint):
+        if is_hugging_face(args.checkpoint):
+            return _convert_folder(args)
+        if args.quantize is None and args.to is None:
+            load_checkpoint(args.checkpoint)  # what it is, if it is no model
+            raise UsageError(
+                f"{str(args.checkpoint)!r} is a model of nartk already", fix="give --quantize or --to as well"
+            )
+    _refuse(args, _OF_FOLDERS, "which is no folder of Hugging Face", "leave it out")
     if args.quantize is None and args.to is None:
         tell(args, f"{args.output}: {_convert(args, args.output)}, {args.dtype}")
         return 0
+    _require_types(args)
+    if os.path.isfile(args.checkpoint):
+        with TemporaryDirectory() as folder:
+            _convert(args, Path(folder))
+            _write(load_checkpoint(Path(folder)), args)
+        return 0
+    _refuse(args, (*_OF_FAIRSEQ, "card"), "which is no checkpoint of fairseq", _COMPLETE)
+    from nartk.pipeline import model_folder
+
+    _write(load_checkpoint(model_folder(str(args.checkpoint))), args)
+    return 0
+
+
+def _require_types(args: argparse.Namespace) -> None:
+    """Refuses two types at a time, and int8 blocks without the engine."""
     if args.quantize is not None and args.dtype != "fp32":
         raise UsageError(f"--dtype {args.dtype} with --quantize {args.quantize}", fix="leave one of them out")
-
     if args.to is None and not engine.available():
         raise UsageError(
             f"--quantize needs the engine: {engine.describe()}", fix="install nartk with its engine"
         )
-    if os.path.isfile(args.checkpoint):
-        with TemporaryDirectory() as folder:
-            _convert(args, Path(folder))
-            _write(Path(folder), args)
-        return 0
-    for flag in ("spm", "target_spm", "tokenization", "tokenizer", "bpe", "dict", "target_dict", "card"):
-        if getattr(args, flag) is not None:
-            raise UsageError(
-                f"--{flag.replace('_', '-')} for {str(args.checkpoint)!r}, which is no checkpoint of fairseq",
-                fix="leave it out: the folder has what it takes",
-            )
-    from nartk.pipeline import model_folder
 
-    _write(model_folder(str(args.checkpoint)), args)
+
+def _refuse(args: argparse.Namespace, flags: Sequence[str], why: str, fix: str) -> None:
+    """Raises UsageError where one of the flags is given, for what is no such thing."""
+    for flag in flags:
+        if getattr(args, flag) not in (None, False):
+            raise UsageError(f"--{flag.replace('_', '-')} for {str(args.checkpoint)!r}, {why}", fix=fix)
+
+
+def _convert_folder(args: argparse.Namespace) -> int:
+    """Writes a native folder, or one of int8 weights, of a folder of Hugging Face."""
+    from nartk.adapters.hf_folder import convert, read_hugging_face
+
+    _refuse(args, _OF_FAIRSEQ, "which is no checkpoint of fairseq", _COMPLETE)
+    if args.quantize is not None or args.to is not None:
+        _require_types(args)
+        _refuse(args, ("card",), "with --quantize or --to", "leave it out")
+    checkpoint = read_hugging_face(args.checkpoint, allow_pickle=args.allow_pickle, **languages(args))
+    if args.quantize is not None or args.to is not None:
+        _write(checkpoint, args)
+        return 0
+    _require_other(args.output, checkpoint)
+    config = convert(checkpoint, args.output, dtype=args.dtype, card=_card(args))
+    tell(args, f"{args.output}: {_in_words(config)}, {args.dtype}")
     return 0
 
 
-def _write(source: Path, args: argparse.Namespace) -> None:
-    """Writes a folder of int8 weights, or of another library, of a native model."""
-    output = args.output
-    from nartk.checkpoint import load_checkpoint
-
-    if os.path.exists(output) and os.path.exists(source) and output.samefile(source):
+def _require_other(output: Path, checkpoint: Checkpoint) -> None:
+    if os.path.exists(output) and output.samefile(checkpoint.folder):
         raise UsageError(f"--output is {str(output)!r}, the model itself", fix="name another folder")
-    checkpoint = load_checkpoint(source)
+
+
+def _write(checkpoint: Checkpoint, args: argparse.Namespace) -> None:
+    """Writes a folder of int8 weights, or of another library, of a model."""
+    output = args.output
+    _require_other(output, checkpoint)
     if args.to is not None:
         _export(checkpoint, args)
         return
@@ -180,10 +231,6 @@ def _convert(args: argparse.Namespace, output: Path) -> str:
     """Writes a native folder of a fairseq checkpoint; the model in words."""
     from nartk.adapters import fairseq
 
-    try:
-        card = None if args.card is None else read_file(args.card, most=MOST_CARD).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputFileError(f"not UTF-8: {error}", fix="convert it to UTF-8", where=str(args.card)) from None
     config = fairseq.convert(
         args.checkpoint,
         output,
@@ -198,7 +245,18 @@ def _convert(args: argparse.Namespace, output: Path) -> str:
         moses_source_lang=args.moses_source_lang,
         moses_target_lang=args.moses_target_lang,
         moses=None if args.tokenizer is None else args.tokenizer == "moses",
-        card=card,
+        card=_card(args),
         dtype=args.dtype,
     )
+    return _in_words(config)
+
+
+def _card(args: argparse.Namespace) -> str | None:
+    try:
+        return None if args.card is None else read_file(args.card, most=MOST_CARD).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputFileError(f"not UTF-8: {error}", fix="convert it to UTF-8", where=str(args.card)) from None
+
+
+def _in_words(config: TransformerConfig) -> str:
     return f"{config.encoder_layers}+{config.decoder_layers} layers, {config.src_vocab} words"

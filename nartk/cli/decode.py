@@ -20,6 +20,7 @@ from nartk.cli._input import (
     add_computation,
     add_drafts,
     add_input,
+    add_languages,
     batching,
     count_sentences,
     load_model,
@@ -74,6 +75,7 @@ def _parser() -> Parser:
     add_input(parser)
     add_drafts(parser)
     add_computation(parser)
+    add_languages(parser)
     parser.add_argument(
         "--replicas",
         type=int,

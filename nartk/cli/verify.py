@@ -16,6 +16,7 @@ from nartk.cli._common import Parser, command, require_least
 from nartk.cli._input import (
     add_drafts,
     add_input,
+    add_languages,
     add_model,
     load_model,
     numbers,
@@ -62,6 +63,7 @@ def _parser() -> Parser:
     add_input(parser)
     add_drafts(parser)
     add_model(parser)
+    add_languages(parser)
     parser.set_defaults(check=True)
     parser.add_argument(
         "--dtype",

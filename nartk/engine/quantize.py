@@ -12,7 +12,6 @@ import numpy.typing as npt
 from nartk.checkpoint import (
     CARD,
     MOST_CARD,
-    WEIGHTS,
     Checkpoint,
     pack_tensors,
     read_config,
@@ -21,8 +20,6 @@ from nartk.checkpoint import (
 from nartk.engine.weights import Weights
 from nartk.errors import UsageError
 from nartk.files import read_file
-from nartk.processors import OutputProcessor
-from nartk.processors.text import SentencePieceTokenizer
 from nartk.quantized import INT8, LAYOUT, block_shape, stored_shapes
 
 _CARD = """
@@ -63,7 +60,7 @@ def quantize(checkpoint: Checkpoint, folder: Path) -> tuple[int, int]:
         others[name] = checkpoint.tensors[name].astype(np.float32, copy=False)
     # Blocks, all multiples of 128 bytes, come first: so each lies at a multiple of 64.
     stored = pack_tensors(blocks | dict(sorted(others.items())))
-    before, after = (checkpoint.folder / WEIGHTS).stat().st_size, sum(map(len, stored))
+    before, after = checkpoint.tensors.nbytes, sum(map(len, stored))
     full = 4 * sum(
         int(np.prod(shape))
         for name, shape in config.weight_shapes().items()
@@ -71,8 +68,6 @@ def quantize(checkpoint: Checkpoint, folder: Path) -> tuple[int, int]:
     )
     card = checkpoint.folder / CARD
     text = read_file(card, most=MOST_CARD).decode("utf-8", "replace") if card.is_file() else ""
-    tokenization = {"tokenization": checkpoint.tokenization.name} if checkpoint.tokenization.name else {}
-    source, target = map(_pieces, (checkpoint.text.tokenizer, checkpoint.output))
     save_files(
         folder,
         weights=stored,
@@ -82,18 +77,9 @@ def quantize(checkpoint: Checkpoint, folder: Path) -> tuple[int, int]:
             "layout": LAYOUT,
             "model": asdict(config),
             "aliases": {},
-            **tokenization,
+            **checkpoint.beside,
         },
-        source_vocab=checkpoint.source_vocab,
-        target_vocab=checkpoint.target_vocab,
-        tokenizer=source,
-        target_tokenizer=None if target == source else target,
-        start_token=checkpoint.start_token,
+        files=checkpoint.files,
         card=text + _CARD.format(after=after, before=before, full=full, fingerprint=checkpoint.fingerprint),
     )
     return before, after
-
-
-def _pieces(tokenizer: OutputProcessor) -> Path | None:
-    """The file of a tokenizer's sentencepiece model; None: it has none."""
-    return tokenizer.model if isinstance(tokenizer, SentencePieceTokenizer) else None

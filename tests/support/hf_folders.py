@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ import torch
 
 from nartk.adapters.hf import import_transformers
 from nartk.errors import MissingDependencyError
+from support.hugging_face_text import train_pieces
+from support.tiny import SENTENCES
 
 LONGEST = 12  # tokens of an output, and of a source
 # Of each family the names that transformers' classes begin with, and the class of the whole model.
@@ -107,9 +110,11 @@ def random_model(family: str, settings: dict[str, Any], seed: int, *, biased: bo
             if weight.dim() == 1:
                 weight.add_(0.2 * noise)
             elif weight.shape[0] in (config.vocab_size, getattr(config, "decoder_vocab_size", None)):
-                weight.copy_(noise * (0.3 if settings.get("scale_embedding") else 1.0))
+                weight.copy_(noise * (0.3 if settings.get("scale_embedding") or family in T5 else 1.0))
             else:
                 weight.copy_(noise * 1.5 / math.sqrt(weight.shape[1]))
+            if name.endswith("Attention.q.weight"):
+                weight.mul_(settings["d_kv"] ** -0.5)  # where scores are not divided
         if biased and hasattr(model, "final_logits_bias"):
             model.final_logits_bias.normal_()
     model.generation_config = library.GenerationConfig(
@@ -135,7 +140,9 @@ def random_texts(model: Any, rng: random.Random, count: int) -> tuple[list[list[
 def their_log_probs(model: Any, source: Sequence[int], target: Sequence[int]) -> torch.Tensor:
     """[T,V] after each token of a target."""
     with torch.inference_mode():
-        found = model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([target]))
+        found = model(
+            input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([target]), return_dict=True
+        )
     return found.logits[0].log_softmax(-1)
 
 
@@ -156,3 +163,20 @@ def their_greedy(model: Any, sources: Sequence[Sequence[int]]) -> list[list[int]
 def save(model: Any, folder: Path, **settings: Any) -> Path:
     model.save_pretrained(folder, **settings)
     return folder
+
+
+def text_folder(folder: Path, *, seed: int = 0, **settings: Any) -> Any:
+    """Writes a random Marian with its tokenizer, which reads `SENTENCES`; the model."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pieces = train_pieces(folder / "source.spm", SENTENCES * 4, bos_id=-1, unk_id=1, eos_id=0)
+    (folder / "target.spm").write_bytes((folder / "source.spm").read_bytes())
+    words = [*pieces, "<pad>"]
+    (folder / "vocab.json").write_text(json.dumps({word: id for id, word in enumerate(words)}))
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "MarianTokenizer"}')
+    pad = len(pieces)
+    ids = {"vocab_size": len(words), "pad_token_id": pad, "eos_token_id": 0, "decoder_start_token_id": pad}
+    sizes = {f"{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
+    sizes |= {"d_model": 16, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "max_position_embeddings": 40}
+    model = random_model("marian", {**ids, **sizes, **settings}, seed)
+    model.save_pretrained(folder)
+    return model
