@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -20,7 +19,6 @@ from nartk.architectures.transformer import (
     JOINT,
     TARGET_WORDS,
     TransformerConfig,
-    relative_buckets,
     sinusoids,
 )
 from nartk.contexts import check_sources
@@ -109,9 +107,7 @@ class RelativePositions(nn.Embedding):
         super().__init__(config.relative_buckets, getattr(config, f"{side}_heads"))
         nn.init.normal_(self.weight, std=config.d_model**-0.5)
         self.farthest = config.relative_distance
-        distances = np.arange(-self.farthest, self.farthest + 1)
-        found = relative_buckets(distances, config.relative_buckets, self.farthest, causal=side == "decoder")
-        self.register_buffer("table", torch.from_numpy(found), persistent=False)
+        self.register_buffer("table", torch.from_numpy(config.distance_buckets(side)), persistent=False)
 
     def mask(self, queries: Tensor, kept: Tensor) -> Tensor:
         """What is added to scores: minus infinity at the keys that are not seen.

@@ -211,6 +211,13 @@ class TransformerConfig:
         heads: int = getattr(self, f"{side}_heads")
         return self.head_features if self.head_features else self.d_model // heads
 
+    def distance_buckets(self, side: str) -> npt.NDArray[np.int64]:
+        """The buckets of the distances from -`relative_distance` to it, of ``encoder`` or ``decoder``."""
+        distances = np.arange(-self.relative_distance, self.relative_distance + 1)
+        return relative_buckets(
+            distances, self.relative_buckets, self.relative_distance, causal=side == "decoder"
+        )
+
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of each weight, by name; those that share memory are all named."""
         d, rms = self.d_model, self.norm == "rms"

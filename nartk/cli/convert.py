@@ -1,4 +1,4 @@
-"""`nartk-convert`: a checkpoint of fairseq or Hugging Face becomes a model folder, and one of another kind."""
+"""`nartk-convert`: a checkpoint of fairseq or Hugging Face becomes a model folder, and that another."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ EXAMPLES = """\
 """
 # Flags of what a folder of Hugging Face, and a checkpoint of fairseq, alone leave open.
 _OF_FOLDERS = ("allow_pickle", "source_lang", "target_lang", "source_prefix")
-_OF_FAIRSEQ = ("spm", "target_spm", "tokenization", "tokenizer", "bpe", "dict", "target_dict")
+_OF_FAIRSEQ = (
+    *("spm", "target_spm", "tokenization", "tokenizer", "moses_source_lang", "moses_target_lang"),
+    *("bpe", "bpe_codes", "encoder_json", "dict", "target_dict"),
+)
 _COMPLETE = "leave it out: the folder has what it takes"
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from nartk.architectures.transformer import TransformerConfig, relative_buckets, sinusoids
+from nartk.architectures.transformer import TransformerConfig, sinusoids
 from nartk.checkpoint import QuantizedTensors
 from nartk.engine import _native
 from nartk.errors import CheckpointError
@@ -129,10 +129,9 @@ class Weights:
         table: FloatArray | None = None
         biases: FloatArray | None = None
         if positions == "relative":
-            distances = np.arange(-farthest, farthest + 1)
-            causal = side == "decoder"
-            buckets = relative_buckets(distances, config.relative_buckets, farthest, causal=causal)
-            biases = self._arrays[f"{side}_relative.weight"][buckets].T  # [buckets,H] -> [H,distances]
+            biases = self._arrays[f"{side}_relative.weight"][
+                config.distance_buckets(side)
+            ].T  # [buckets,H] -> [H,distances]
         if positions == "learned":
             table = self._arrays[f"{side}_embedding.positions.weight"]
         elif positions == "sinusoidal":

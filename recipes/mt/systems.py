@@ -25,7 +25,8 @@ class System:
 
     Attributes:
         architecture: Its name, after ``nartk_``.
-        flags: Of training, beside those that all share; {updates} stands for its length, {longer} for twice that.
+        flags: Of training, beside those that all share; {updates} stands for its length, {longer} for twice
+            that.
         decoders: Strategies with options.
     """
 
