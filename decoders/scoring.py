@@ -22,13 +22,16 @@ class Scoring:
 
     It runs in a strategy's place and has no options. The targets of a batch share passes of up to a thousand
     tokens. On the engine an output of greedy search has greedy search's scores, bit for bit, in any batch.
+
+    Attributes:
+        beginning: What the model's outputs are forced to begin with, which counts 0, as in greedy search.
     """
 
     name: ClassVar[str] = "score"
     needs: ClassVar[type] = PassScorer
     promised: ClassVar[Promise] = Promise(Guarantee.IDENTICAL, "greedy search's scores of its own outputs")
-    beginning: ClassVar[tuple[int, ...]] = ()
 
+    beginning: tuple[int, ...] = ()
     auxiliary: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def limit(self, source_len: int) -> int:
@@ -52,6 +55,10 @@ class Scoring:
             found = iter(teacher_forced(scorer, [request.source for request in batch], owners, targets))
             seconds = perf_counter() - start
             for request in batch:
-                scored = [(target, tuple(next(found).tolist())) for target in request.targets]
+                scored = [(target, self._unforced(next(found).tolist())) for target in request.targets]
                 hypotheses = tuple(Hypothesis(target, math.fsum(each), each) for target, each in scored)
                 yield Result(request.index, hypotheses, seconds, passes=1)
+
+    def _unforced(self, log_probs: list[float]) -> tuple[float, ...]:
+        count = len(self.beginning)
+        return (*[0.0] * count, *log_probs[count:])

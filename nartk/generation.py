@@ -136,6 +136,37 @@ def read_generation(config: Mapping[str, Any], generation_config: Mapping[str, A
     return found
 
 
+def write_generation(generation: Mapping[str, Any], eos: int) -> dict[str, Any]:
+    """The fields of a generation_config.json for which `read_generation` gives these values."""
+    found: dict[str, Any] = {"eos_token_id": eos}
+    names = {
+        "beam_size": "num_beams",
+        "nbest": "num_return_sequences",
+        "length_penalty": "length_penalty",
+        "renormalize": "renormalize_logits",
+        "repetition_penalty": "repetition_penalty",
+        "no_repeat_ngram": "no_repeat_ngram_size",
+        "forced_bos": "forced_bos_token_id",
+    }
+    found |= {theirs: generation[ours] for ours, theirs in names.items() if ours in generation}
+    # Their lengths count the start token.
+    for ours, theirs in (("max_len", "max_length"), ("min_len", "min_length")):
+        if ours in generation:
+            found[theirs] = generation[ours] + 1
+    if "early_stopping" in generation:
+        found["early_stopping"] = {"true": True, "false": False, "never": "never"}[
+            generation["early_stopping"]
+        ]
+    if generation.get("forced_eos"):
+        found["forced_eos_token_id"] = eos
+    if "suppress_ids" in generation:
+        sequences = generation["suppress_ids"].split(" / ")
+        found["bad_words_ids"] = [[*map(int, words.split())] for words in sequences]
+    if "suppress_first_ids" in generation:
+        found["begin_suppress_tokens"] = [*map(int, generation["suppress_first_ids"].split())]
+    return found
+
+
 class _Fields:
     """The fields of a GenerationConfig that are given."""
 

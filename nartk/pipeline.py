@@ -300,15 +300,13 @@ class Model:
         write = self.checkpoint.output.encode
         begin = strategy.beginning
 
-        def written(text: str) -> tuple[int, ...]:
-            ids = tuple(write(text)) if text else ()
-            # The output processor may have written what the model's outputs begin with.
-            begun = ids if not ids or ids[: len(begin)] == begin else (*begin, *ids)
-            # What lies beyond the output's longest end is hardly ever reached.
-            return begun[:longest]
+        def begun(text: str) -> tuple[int, ...]:
+            return *begin, *write(text)
 
-        drafted = dict.fromkeys(map(written, drafts))  # in their order
-        scored = tuple((*write(target), self.checkpoint.target_vocab.eos) for target in targets)
+        forced = begun(prefix)[:longest] if prefix else ()
+        # What lies beyond the output's longest end is hardly ever reached. The order is kept.
+        drafted = dict.fromkeys(begun(draft)[:longest] for draft in drafts if draft)
+        scored = tuple((*begun(target), self.checkpoint.target_vocab.eos) for target in targets)
         for number, target in enumerate(scored, start=1):
             if len(target) > longest:
                 which = f"output {number} has " if len(scored) > 1 else "the output has "
@@ -316,7 +314,7 @@ class Model:
                     f"{which}{len(target) - 1} tokens > {longest - 1}",
                     fix="split the line and its output, or leave both out",
                 )
-        return Request(index, source, longest, written(prefix), tuple(filter(None, drafted)), scored)
+        return Request(index, source, longest, forced, tuple(filter(None, drafted)), scored)
 
     def decode(
         self,
@@ -454,7 +452,8 @@ class Model:
         """
         from nartk.decoders.scoring import Scoring
 
-        made = Scoring()
+        forced = self.checkpoint.generation.get("forced_bos")
+        made = Scoring(() if forced is None else (forced,))
         if not architecture(self.checkpoint.architecture).autoregressive:
             raise StrategyMismatchError(
                 f"{named('score')} with a {self.checkpoint.architecture!r}, which is not autoregressive",

@@ -154,6 +154,26 @@ def test_generate_outputs_what_greedy_search_does(
         assert text == best.text
 
 
+def test_what_is_written_for_transformers_is_read_again(
+    transformers: Any, hugging_face: Path, wanted: list[tuple[str, Hypothesis]], tmp_path: Path
+) -> None:
+    native = convert(hugging_face, tmp_path / "native")
+    for folder in (hugging_face, native):
+        for (_, best), found in zip(
+            wanted, load(folder).decode([line for line, _ in wanted], "iad"), strict=True
+        ):
+            assert (found.tokens, found.text) == (best.tokens, best.text)
+            assert found.score == pytest.approx(best.score, abs=1e-4)
+    again = convert(native, tmp_path / "again", "--to", "hf")
+    lines = [line for line, _ in wanted[:8]]
+    ids = [tokenizer_of(transformers, each)(lines, padding=True) for each in (hugging_face, again)]
+    assert ids[0] == ids[1]
+    given = {name: torch.tensor(rows) for name, rows in ids[0].items()}
+    with torch.inference_mode():
+        outputs = [model_of(transformers, each).generate(**given) for each in (hugging_face, again)]
+    assert outputs[0].tolist() == outputs[1].tolist()
+
+
 def test_their_loss_is_the_score_of_an_output(
     transformers: Any, hugging_face: Path, gec: Model, sentences: list[str]
 ) -> None:

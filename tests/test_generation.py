@@ -24,6 +24,7 @@ from nartk.generation import (
     generation_of,
     read_generation,
     with_generation,
+    write_generation,
 )
 from nartk.hypothesis import Request
 from nartk.models.reference import ReferenceScorer
@@ -96,6 +97,13 @@ def theirs(
     pairs = [*zip(scores, rows, strict=True)]
     # What there is less than asked for is filled up, with a score that says so.
     return [[each for each in pairs[i : i + count] if each[0] > -1e8] for i in range(0, len(pairs), count)]
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_what_is_written_is_read_again(beams: int) -> None:
+    for seed in range(200):
+        found = read_generation({}, random_fields(random.Random(seed), beams))
+        assert read_generation({}, write_generation(found, EOS)) == found
 
 
 def ours(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,24 @@ def test_greedys_outputs_have_greedys_scores_in_any_batch(folder: str, dtype: st
             assert each.score == wanted.score
     replicas = load(folder, dtype=dtype, replicas=2).score(lines, texts)
     assert [each.score for each in replicas] == [each.score for _, each in pairs]
+
+
+@needs_engine
+def test_what_outputs_are_forced_to_begin_with_counts_nothing(folder: str, tmp_path: Path) -> None:
+    made = shutil.copytree(folder, tmp_path / "model")
+    config = json.loads((made / "config.json").read_bytes())
+    (made / "config.json").write_text(json.dumps({**config, "generation": {"forced_bos": 7}}))
+    model = load(made)
+    lines = [*filter(None, random_lines(20, seed=5))]
+    decoded = model.decode(lines, "greedy", max_len=200)
+    assert {each.tokens[0] for each in decoded} == {7}
+    ended = zip(lines, decoded, strict=True)
+    pairs = [(line, each) for line, each in ended if (*each.text.split(), "</s>") == each.pieces]
+    texts = [each.text.partition(" ")[2] for _, each in pairs]  # a language is not written
+    assert len(pairs) > 5
+    for (_, wanted), found in zip(pairs, model.score([line for line, _ in pairs], texts), strict=True):
+        assert (found.tokens, found.positional_scores) == (wanted.tokens, wanted.positional_scores)
+        assert found.positional_scores[0] == 0.0
 
 
 def test_a_batch_is_one_pass(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:

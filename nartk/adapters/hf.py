@@ -18,9 +18,11 @@ from nartk.architectures.transformer import TransformerConfig
 from nartk.checkpoint import CONFIG, Checkpoint
 from nartk.errors import UnsupportedCheckpointError, requiring
 from nartk.files import writing
+from nartk.generation import write_generation
 from nartk.models.reference import DTYPES
 from nartk.models.transformer import Decoder, Encoder, Transformer
 from nartk.pipeline import load_network
+from nartk.processors.hugging_face import HuggingFaceTokenizer
 from nartk.processors.text import SentencePieceTokenizer, WhitespaceTokenizer
 from nartk.vocab import Vocab
 
@@ -290,6 +292,8 @@ def write_folder(checkpoint: Checkpoint, folder: Path, dtype: str) -> Iterator[s
         UnsupportedCheckpointError: No architecture there expresses the model.
     """
     model = own_or_converted(checkpoint)
+    for name, value in write_generation(checkpoint.generation, checkpoint.target_vocab.eos).items():
+        setattr(model.generation_config, name, value)
     if model.generation_config.max_length is None:
         longest = checkpoint.settings["max_target_len"] + 1  # with the start token
         model.generation_config.max_length = longest
@@ -308,6 +312,14 @@ def _write_tokenizer(checkpoint: Checkpoint, folder: Path) -> str:
     A word that the model cannot spell is left out of the text, where nartk writes a sign for it.
     """
     source, target = checkpoint.text.tokenizer, checkpoint.output
+    if isinstance(target, HuggingFaceTokenizer):
+        for name, path in checkpoint.files.items():
+            shutil.copyfile(path, folder / name)
+        own = folder / "tokenizer_config.json"
+        found = json.loads(own.read_bytes()) if own.is_file() else {}
+        with writing(own) as file:
+            json.dump({"tokenizer_class": checkpoint.beside["output"]["class"], **found}, file, indent=2)
+        return ""
     vocab, joint = target.vocab, source.vocab == target.vocab
     if any(len(set(each.words)) < len(each) for each in (source.vocab, vocab)):
         return "a dictionary that lists a word twice"

@@ -111,12 +111,19 @@ class _Tokenizer:
     language: ClassVar[str | None] = None  # matches a language's token, group 1 its name
     source_language: ClassVar[str | None] = None  # where no other is chosen
     writes_language: ClassVar[bool] = False  # whether an output begins with its language
+    # settings that would change ids or text
+    refused: ClassVar[Sequence[str]] = (
+        "auto_map",
+        "sp_model_kwargs",
+        "do_lower_case",
+        "split_special_tokens",
+    )
 
     def __init__(self, folder: Path, paths: Mapping[str, Path]) -> None:
         self.folder, self.paths = folder, paths
         self.vocabs: dict[tuple[Any, ...], Vocab] = {}  # those of both sides, which may be one
         self.config = self._json("settings")
-        for key in ("auto_map", "split_special_tokens", "sp_model_kwargs", "do_lower_case"):
+        for key in self.refused:
             if self.config.get(key):
                 raise UnsupportedCheckpointError(
                     f"{key!r} is {self.config[key]!r} in {_SETTINGS['settings']}", where=str(folder)
@@ -505,7 +512,12 @@ class _Roberta(_Fast):
 
 
 class _Slow(_Tokenizer):
-    """Pieces of sentencepiece numbered by a vocabulary, between added tokens that are taken out first."""
+    """Pieces of sentencepiece numbered by a vocabulary, between added tokens that are taken out first.
+
+    With ``split_special_tokens`` added tokens are text like any other.
+    """
+
+    refused: ClassVar[Sequence[str]] = _Tokenizer.refused[:-1]
 
     def read(self) -> None:
         self.ids = _read_json(self.paths["vocabulary"])
@@ -526,7 +538,7 @@ class _Slow(_Tokenizer):
         self.split = re.compile(f"({'|'.join(map(re.escape, longest))})").split
 
     def encode(self, text: str, *, target: bool) -> list[int]:
-        parts = self.split(text)
+        parts = [text] if self.config.get("split_special_tokens") else self.split(text)
         for i in range(1, len(parts), 2):  # the added tokens
             flags = self.stripped.get(parts[i], {})
             if flags.get("rstrip"):
