@@ -7,6 +7,7 @@
 #   engines  the shipped model on JFLEG beside other libraries, 1 and 2 threads (8)
 #   free     drafts that need no training, as many as pay and of fixed lengths; trees; beams with drafts (6)
 #   base     Transformer-base, random weights, outputs forced with 0, 1 and 3 edits, 2 threads (6)
+#   hf       shapes of Hugging Face's Marian and T5 base, random weights, 1 and 3 edits, beside `generate` (14)
 #   teacher  the teacher of the translation recipe beside other libraries (4)
 #   native   native decoders of non-autoregressive models: trained, and of base size with random weights (3)
 #   drafts   when drafts pay: verifiers of d_model 128 to 1024 with the teacher's distribution (8)
@@ -20,10 +21,10 @@
 # JSON files remain in runs/speed. Needs the extras peers and plot (README.md, "Install").
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-figures=(engines free base teacher native drafts costs start)
+figures=(engines free base hf teacher native drafts costs start)
 quick= jfleg= mt=runs/mt-en-de output= chosen= peers=()
 
-usage() { sed -n '2,22s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,23s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 die() {
   echo "speed.sh: $1" >&2
   exit 2
@@ -103,6 +104,17 @@ base() {
   measure bench.base --random $size --forced-edits 0,1,3 $(limit 12) --threads 2 --batch-size 1 --dtype fp32,int8 \
     --strategies greedy,iad,iad:adaptive=0 --peers hf,ctranslate2,fairseq "${rounds[@]}"
   publish bench.base.md gec
+}
+
+hf() {
+  local shape
+  for shape in marian t5; do
+    # shellcheck disable=SC2046
+    measure "bench.$shape" --random "$([ -n "$quick" ] && echo tiny || echo $shape)" --forced-edits 1,3 $(limit 32) \
+      --threads 2 --batch-size 1,32 --dtype fp32,int8 --strategies greedy,iad,iad:adaptive=0 \
+      --peers hf,hf:lookup=10,ctranslate2 --rounds "$([ -n "$quick" ] && echo 1 || echo 3)"
+    publish "bench.$shape.md" mt
+  done
 }
 
 teacher() {

@@ -58,10 +58,10 @@ def run(work: Path, *args: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ([], "speed.sh: name a figure: engines free base teacher native drafts costs start"),
+        ([], "speed.sh: name a figure: engines free base hf teacher native drafts costs start"),
         (
             ["fly"],
-            "speed.sh: no figure 'fly': choose from engines free base teacher native drafts costs start",
+            "speed.sh: no figure 'fly': choose from engines free base hf teacher native drafts costs start",
         ),
         (["base", "--mt"], "speed.sh: --mt needs a value"),
         (["base", "--turbo"], "speed.sh: unknown option --turbo"),
@@ -137,6 +137,7 @@ def test_costs_are_measured_by_batch_length_and_share(work: Path) -> None:
         ("engines", ["gec/results/bench.engine.md"]),
         ("free", ["gec/results/bench.free.md"]),
         ("base", ["gec/results/bench.base.md"]),
+        ("hf", ["mt/results/bench.marian.md", "mt/results/bench.t5.md"]),
         ("teacher", ["mt/results/bench.teacher.md"]),
         ("native", ["mt/results/bench.native.md", "mt/results/bench.native.base.md"]),
     ],

@@ -18,6 +18,34 @@ from nartk.vocab import SPECIALS, Vocab
 _LENGTHS, _SURE = "lengths.bias", 1000.0  # what predicts lengths, and nats that leave no other
 RANDOM: dict[str, tuple[int, dict[str, Any]]] = {  # words, and what differs from the default shape
     "base": (32_000, {"d_model": 512, **both(ffn=2048)}),
+    # Of OPUS-MT's models, and of T5 base, as they come in from Hugging Face.
+    "marian": (
+        58_101,
+        {
+            "d_model": 512,
+            "activation": "silu",
+            "output_bias": True,
+            "encoder_norm_first": False,
+            "decoder_norm_first": False,
+            "encoder_positions": "learned",
+            "decoder_positions": "learned",
+        },
+    ),
+    "t5": (
+        32_128,
+        {
+            "d_model": 768,
+            **both(layers=12, ffn=3072, heads=12),
+            "norm": "rms",
+            "norm_eps": 1e-6,
+            "bias": False,
+            "scale_attention": False,
+            "encoder_positions": "relative",
+            "decoder_positions": "relative",
+            "scale_embedding": False,
+            "scale_output": True,
+        },
+    ),
     "small": (8_000, {"d_model": 256, **both(layers=3, ffn=1024, heads=4)}),
     "tiny": (200, {"d_model": 32, **both(layers=1, ffn=64, heads=2)}),
 }

@@ -149,7 +149,9 @@ def _parser() -> Parser:
         f"scores the first; may be given again (default, with --ref: {DEFAULT_METRIC})",
     )
     random = parser.add_argument_group("random weights, in place of MODEL and FILE")
-    random.add_argument("--random", choices=("base", "small", "tiny"), help="size of a random Transformer")
+    random.add_argument(
+        "--random", choices=("base", "marian", "t5", "small", "tiny"), help="size of a random Transformer"
+    )
     random.add_argument(
         "--forced-edits", metavar="LIST", help="force as output the source with so many words replaced"
     )
