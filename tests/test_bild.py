@@ -374,7 +374,7 @@ def test_a_batch_outputs_bitwise_what_its_sentences_do_alone(type: str) -> None:
     for seed in range(3):
         rng = random.Random(seed)
         model = random_network(rng)
-        scorer, small = on_engine(model, type=type), on_engine(shaken(model, seed, 0.2), type=type)
+        scorer, small = on_engine(model, type=type), on_engine(shaken(model, seed, 0.1), type=type)
         requests = random_requests(rng, 10, len(scorer.vocab), limits=[1, 2, 7, 16])
         strategy = bild(small, fallback=0.07, rollback=2.5, distance=rng.choice(["cross-entropy", "kl"]))
         alone = engine_models.decode(strategy, scorer, requests, batch_size=1)

@@ -183,9 +183,8 @@ def test_model_is_the_shipped_one_by_default(
     monkeypatch.setattr(nartk.pipeline, "load", load)
     give_stdin(monkeypatch, b"he go\n")
     assert main(["--dtype", "bf16"]) == 0
-    assert asked == [
-        ("gec-en", {"device": "cpu", "dtype": "bf16", "threads": None, "replicas": 1, "check": False})
-    ]
+    given = {"device": "cpu", "dtype": "bf16", "threads": None, "replicas": 1, "check": False}
+    assert asked == [("gec-en", given | dict.fromkeys(("source_lang", "target_lang", "source_prefix")))]
     assert outputs_of(capsysbinary) == ["he goes"]
     # As is where the first argument is a file, or stdin.
     (tmp_path / "in.txt").write_text("she go\n")
@@ -359,7 +358,11 @@ FULL = Path("/dev/full")
         ),
         (["MODEL", "--strategy", "gredy"], 2, r"E102 UnknownStrategy\] no strategy 'gredy'.* 'greedy'\?"),
         (["MODEL", "--max-len", "0"], 2, r"E101 Usage\] --max-len of 'iad' is 0"),
-        (["MODEL", "--max-len", "x"], 2, r"E101 Usage\] argument --max-len: invalid int value: 'x'"),
+        (
+            ["MODEL", "--max-len", "x"],
+            2,
+            r"E101 Usage\] argument --max-len/--max-new-tokens: invalid int value: 'x'",
+        ),
         (["MODEL", "--anchor", "x"], 2, r"E101 Usage\] argument --anchor: invalid choice: 'x'"),
         (["MODEL", "--batch-size", "0", "SOURCE"], 2, r"E101 Usage\] --batch-size is 0"),
         (["MODEL", "--max-tokens", "0", "SOURCE"], 2, r"E101 Usage\] --max-tokens is 0"),
