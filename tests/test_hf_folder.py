@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import random
 import shutil
@@ -26,6 +27,7 @@ from nartk.checkpoint import load_checkpoint
 from nartk.cli.convert import main as convert
 from nartk.cli.decode import main as decode_command
 from nartk.errors import NartkError, UnsupportedCheckpointError
+from nartk.generation import read_generation, with_generation
 from nartk.hypothesis import Request
 from nartk.models.reference import ReferenceScorer
 from nartk.models.transformer import Transformer
@@ -85,7 +87,7 @@ def require_equal(scorer: Any, model: Any, rng: random.Random, count: int = 4) -
     for source, target in zip(sources, targets, strict=True):
         wanted = hf_folders.their_log_probs(model, source, target)
         torch.testing.assert_close(our_log_probs(scorer, source, target), wanted, atol=1e-4, rtol=0)
-    assert our_greedy(scorer, sources) == hf_folders.their_greedy(model, sources)
+    assert our_greedy(scorer, sources) == hf_folders.their_outputs(model, sources)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -100,6 +102,46 @@ def test_log_probabilities_and_greedy_outputs_are_transformers(
     folder = hf_folders.save(model, tmp_path / "model")
     for name in SCORERS:
         require_equal(scorer_of(name, folder, model), model, rng)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_beams_are_transformers(family: str, tmp_path: Path) -> None:
+    rng = random.Random(family)
+    model = hf_folders.random_model(family, hf_folders.random_settings(family, rng), 7)
+    scorer = scorer_of(SCORERS[-1], hf_folders.save(model, tmp_path / "model"), model)
+    sources, _ = hf_folders.random_texts(model, rng, 3)
+    stopping: list[bool | str] = [True, False, "never"]
+    for penalty, early, longest in itertools.product(
+        (-1.0, 0.0, 1.0, 2.0), stopping, (3, hf_folders.LONGEST)
+    ):
+        fields = {"num_beams": 3, "length_penalty": penalty, "early_stopping": early}
+        wanted = hf_folders.their_outputs(model, sources, longest=longest, **fields)
+        generation = read_generation({}, {"eos_token_id": scorer.vocab.eos, **fields})
+        strategy = make_strategy("beam", with_generation(generation, "beam", {"max_len": longest}))
+        requests = [Request(i, tuple(source), longest) for i, source in enumerate(sources)]
+        assert outputs_of(decode(strategy, scorer, requests)) == wanted, (penalty, early, longest)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_drafts_change_nothing(family: str, tmp_path: Path) -> None:
+    rng = random.Random(f"drafts {family}")
+    settings = hf_folders.random_settings(family, rng)
+    if family == "marian":  # `iad` copies words that both sides have
+        settings["share_encoder_decoder_embeddings"] = True
+    model = hf_folders.random_model(family, settings, 3)
+    scorer = scorer_of(SCORERS[-1], hf_folders.save(model, tmp_path / "model"), model)
+    sources, _ = hf_folders.random_texts(model, rng, 6)
+    requests = [Request(i, tuple(source), hf_folders.LONGEST) for i, source in enumerate(sources)]
+
+    def bits(strategy: Any) -> list[Any]:
+        found = decode(strategy, scorer, requests)
+        return [(each.hypotheses[0].tokens, each.hypotheses[0].positional_scores) for each in found]
+
+    wanted = bits(make_strategy("greedy", {}))
+    small = make_strategy("speculative", {"adaptive": False, "drafter": "itself"})
+    drafting = [make_strategy(name, {"adaptive": False}) for name in ("iad", "ngram", "recycling")]
+    for strategy in [*drafting, dataclasses.replace(small, auxiliary={"drafter": scorer})]:
+        assert bits(strategy) == wanted, strategy.name
 
 
 # Settings
@@ -519,7 +561,7 @@ def their_lines(folder: Path, model: Any, lines: Sequence[str]) -> list[str]:
     tokenizer = hf_folders.transformers().AutoTokenizer.from_pretrained(folder)
     sources = [tokenizer(line).input_ids for line in lines]
     return [
-        tokenizer.decode(row, skip_special_tokens=True) for row in hf_folders.their_greedy(model, sources)
+        tokenizer.decode(row, skip_special_tokens=True) for row in hf_folders.their_outputs(model, sources)
     ]
 
 
@@ -571,7 +613,7 @@ def test_languages_are_as_generate_has_them(tmp_path: Path, capsys: pytest.Captu
     tokenizer = hf_folders.transformers().AutoTokenizer.from_pretrained(folder, src_lang="deu_Latn")
     model.generation_config.forced_bos_token_id = tokenizer.convert_tokens_to_ids("fra_Latn")
     sources = [tokenizer(line).input_ids for line in LINES]
-    greedy = hf_folders.their_greedy(model, sources)
+    greedy = hf_folders.their_outputs(model, sources)
     wanted = [tokenizer.decode(row, skip_special_tokens=True) for row in greedy]
     flags = ["--source-lang", "deu_Latn", "--target-lang", "fra_Latn"]
     assert our_lines(str(folder), *flags, capsys=capsys, folder=tmp_path) == wanted

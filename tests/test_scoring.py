@@ -20,6 +20,7 @@ from nartk.cli.decode import main
 from nartk.errors import LengthMismatchError, StrategyMismatchError
 from nartk.pipeline import Model, load, load_network
 
+GENERATION = {"forced_bos": 7, "strategy": "beam", "beam_size": 3}
 needs_engine = pytest.mark.skipif(not engine.available(), reason="the engine is left out")
 
 
@@ -82,10 +83,12 @@ def test_greedys_outputs_have_greedys_scores_in_any_batch(folder: str, dtype: st
 
 
 @needs_engine
-def test_what_outputs_are_forced_to_begin_with_counts_nothing(folder: str, tmp_path: Path) -> None:
+def test_what_outputs_are_forced_to_begin_with_counts_nothing(
+    folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     made = shutil.copytree(folder, tmp_path / "model")
     config = json.loads((made / "config.json").read_bytes())
-    (made / "config.json").write_text(json.dumps({**config, "generation": {"forced_bos": 7}}))
+    (made / "config.json").write_text(json.dumps({**config, "generation": GENERATION}))
     model = load(made)
     lines = [*filter(None, random_lines(20, seed=5))]
     decoded = model.decode(lines, "greedy", max_len=200)
@@ -97,6 +100,12 @@ def test_what_outputs_are_forced_to_begin_with_counts_nothing(folder: str, tmp_p
     for (_, wanted), found in zip(pairs, model.score([line for line, _ in pairs], texts), strict=True):
         assert (found.tokens, found.positional_scores) == (wanted.tokens, wanted.positional_scores)
         assert found.positional_scores[0] == 0.0
+    for name, written in (("lines", [line for line, _ in pairs]), ("outputs", texts)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in written))
+    code, printed, _ = command(
+        capsys, str(made), str(tmp_path / "lines"), "--score", str(tmp_path / "outputs"), "--quiet"
+    )
+    assert (code, printed) == (0, [f"{each.score:.6f}" for _, each in pairs])
 
 
 def test_a_batch_is_one_pass(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,8 +33,7 @@ def parse(
     """Parses a command line with ``--strategy NAME`` and that strategy's own flags.
 
     Args:
-        by_model: Whether the model's configuration may name the default, and gives values of the options that
-            are not given.
+        by_model: Whether the model's configuration may name the default.
 
     Returns:
         The arguments of `parser` and `strategy`, and those options of the strategy that were given.
@@ -46,7 +45,7 @@ def parse(
     parser.add_argument(
         "--strategy", metavar="NAME", default=default, help="how to decode (default: %(default)s)"
     )
-    name = _named(argv)
+    name = strategy_named(argv)
     if name is None and by_model:  # with no strategy named, no flag names another model
         name = next(map(generation_of, filter(is_model, argv)), {}).get("strategy")
         parser.set_defaults(strategy=default if name is None else name)
@@ -62,12 +61,16 @@ def parse(
     for flag in unknown:
         if flag.startswith("-"):
             raise _unknown_flag(parser, name, flag.split("=")[0], options)
-    given = {key: getattr(args, key) for key in options.values() if hasattr(args, key)}
-    generation = next(map(generation_of, filter(is_model, args.inputs[:1])), {}) if by_model else {}
-    return args, with_generation(generation, name, given)
+    return args, {key: getattr(args, key) for key in options.values() if hasattr(args, key)}
 
 
-def _named(argv: Sequence[str]) -> str | None:
+def of_model(args: argparse.Namespace, given: dict[str, Any]) -> dict[str, Any]:
+    """The options that are given, and those that the model's configuration gives in place of defaults."""
+    generation = next(map(generation_of, filter(is_model, args.inputs[:1])), {})
+    return with_generation(generation, args.strategy, given)
+
+
+def strategy_named(argv: Sequence[str]) -> str | None:
     """The value of the last ``--strategy``."""
     name = None
     for i, argument in enumerate(argv):

@@ -121,10 +121,10 @@ def main(argv: Sequence[str]) -> int:
     name, files = split_inputs(args.inputs, "nartk-decode", optional=True)
 
     if args.score is not None:
-        _require_scoring(args, options)
+        _require_scoring(args, options, _strategy.strategy_named(argv))
         records = read_scored(args, files)
     else:
-        checked = make_strategy(args.strategy, options)
+        checked = make_strategy(args.strategy, _strategy.of_model(args, options))
         if args.assert_lossless:
             _require_lossless(checked)
         records = read_for(checked, args, files, partial(tell, args))
@@ -169,10 +169,10 @@ def _require_lossless(strategy: Any) -> None:
         )
 
 
-def _require_scoring(args: argparse.Namespace, options: dict[str, Any]) -> None:
+def _require_scoring(args: argparse.Namespace, options: dict[str, Any], strategy: str | None) -> None:
     """Refuses what does nothing where nothing is decoded."""
     given = {
-        f"--strategy {args.strategy}": args.strategy != _strategy.DEFAULT,
+        f"--strategy {strategy}": strategy is not None,
         "--drafts": args.drafts is not None,
         "--draft-columns": bool(args.draft_columns),
         "--prefix-column": args.prefix_column is not None,

@@ -146,14 +146,15 @@ def their_log_probs(model: Any, source: Sequence[int], target: Sequence[int]) ->
     return found.logits[0].log_softmax(-1)
 
 
-def their_greedy(model: Any, sources: Sequence[Sequence[int]]) -> list[list[int]]:
-    """What `generate` outputs, up to the first eos and with it."""
+def their_outputs(
+    model: Any, sources: Sequence[Sequence[int]], *, longest: int = LONGEST, **fields: Any
+) -> list[list[int]]:
+    """What `generate` outputs, up to the first eos and with it; with fields of a search by beams."""
     outputs = []
     for source in sources:
+        given = {"do_sample": False, "num_beams": 1, "max_new_tokens": longest, "max_length": None, **fields}
         with torch.inference_mode():
-            row = model.generate(
-                torch.tensor([source]), do_sample=False, num_beams=1, max_new_tokens=LONGEST, max_length=None
-            )[0].tolist()
+            row = model.generate(torch.tensor([source]), **given)[0].tolist()
         eos = model.generation_config.eos_token_id
         row = row[1:]
         outputs.append(row[: row.index(eos) + 1] if eos in row else row)
