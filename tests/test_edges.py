@@ -98,7 +98,11 @@ EDGES = [
         2,
         "error[E401 ModelNotFound] 'in.txt' is no shipped model (gec-en)",
     ),
-    ("convert model --output new --dict dict.txt", 2, "error[E201 InputFile] model: no such file"),
+    (
+        "convert model --output new --dict dict.txt",
+        2,
+        "error[E101 Usage] 'model' is a model of nartk already. Fix: give --quantize or --to as well.",
+    ),
     (f"convert {LONG} --output new", 2, "error[E201 InputFile]"),
     ("convert /proc/self/mem --output new", 5, "error[E402 Checkpoint] /proc/self/mem: cannot read: "),
     (f"average --last 2 {LONG} --output new", 2, "no such folder"),
