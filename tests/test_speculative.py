@@ -52,7 +52,7 @@ from nartk.errors import PassError, StrategyMismatchError, UsageError
 from nartk.guarantee import Guarantee
 from nartk.hypothesis import Request
 from nartk.passes import Pass, PassScorer, Scores, Want
-from nartk.registry import make_strategy
+from nartk.registry import MOST_SAMPLES, make_strategy
 
 CHANCE = 1e-5  # of a right sampler to fail one of these tests; seeds are fixed, so it fails always or never
 BATCHES = (1, 2, 3, 8, 32)
@@ -348,7 +348,7 @@ def toy(seed: int) -> Toy:
 
 
 def drawn(toy: Toy, count: int) -> list[tuple[int, ...]]:
-    some = min(count, 50_000)
+    some = min(count, MOST_SAMPLES)
     outputs = []
     for part in range(count // some):
         options = toy.options | {"nbest": some, "seed": part}
