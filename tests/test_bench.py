@@ -560,6 +560,7 @@ def failing(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
         (["--drafts", "drafts.txt"], "--random with --drafts"),
         (["--prefix-column", "2"], "--random with --prefix-column"),
         (["--truncate"], "--random with --truncate"),
+        (["--source-lang", "deu_Latn"], "--random with --source-lang"),
         (["--together", "--peers", "hf"], "--together with other libraries"),
         (["--threads", "1,0"], "--threads is '1,0'"),
         (["--peer", "mine=cat"], "--random with --peer"),

@@ -24,6 +24,7 @@ from nartk import engine
 from nartk.adapters.hf_folder import FAMILIES, read_hugging_face, read_network
 from nartk.architectures.transformer import TransformerConfig
 from nartk.checkpoint import load_checkpoint
+from nartk.cli.bench import main as bench
 from nartk.cli.convert import main as convert
 from nartk.cli.decode import main as decode_command
 from nartk.errors import NartkError, UnsupportedCheckpointError
@@ -621,6 +622,15 @@ def test_languages_are_as_generate_has_them(tmp_path: Path, capsys: pytest.Captu
     assert our_lines(str(tmp_path / "native"), capsys=capsys, folder=tmp_path) == wanted
     other = our_lines(str(folder), "--target-lang", "zho_Hans", capsys=capsys, folder=tmp_path)
     assert other != wanted
+
+    measured = tmp_path / "bench.json"
+    argv = ["--peers", "hf,ctranslate2", "--rounds", "1", "--batch-size", "3", "--threads", "1", "--quiet"]
+    most = ["--max-len", str(hf_folders.LONGEST), "--json", str(measured)]
+    for model_of, languages in ((folder, flags), (tmp_path / "native", [])):
+        assert bench([str(model_of), str(tmp_path / "lines.txt"), *argv, *languages, *most]) == 0
+        (cell,) = json.loads(measured.read_text())["cells"]
+        found = {entry["engine"]: (entry["not_run"], entry.get("differ")) for entry in cell["engines"]}
+        assert found == dict.fromkeys(["greedy", "iad", "hf", "ctranslate2"], (None, 0))
 
 
 @pytest.mark.parametrize(("dtype", "type"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])

@@ -142,6 +142,14 @@ def own_or_converted(checkpoint: Checkpoint) -> Any:
     )
 
 
+def set_generation(model: Any, checkpoint: Checkpoint) -> None:
+    """Makes a model of `own_or_converted` begin outputs, and choose words, as the checkpoint does."""
+    settings = model.generation_config
+    settings.decoder_start_token_id = checkpoint.start_token
+    for name, value in write_generation(checkpoint.generation, checkpoint.target_vocab.eos).items():
+        setattr(settings, name, value)
+
+
 def _require(config: TransformerConfig, wanted: dict[str, Any], name: str) -> None:
     """Refuses a model whose settings differ from those of an architecture."""
     for key, value in wanted.items():
@@ -292,8 +300,7 @@ def write_folder(checkpoint: Checkpoint, folder: Path, dtype: str) -> Iterator[s
         UnsupportedCheckpointError: No architecture there expresses the model.
     """
     model = own_or_converted(checkpoint)
-    for name, value in write_generation(checkpoint.generation, checkpoint.target_vocab.eos).items():
-        setattr(model.generation_config, name, value)
+    set_generation(model, checkpoint)
     if model.generation_config.max_length is None:
         longest = checkpoint.settings["max_target_len"] + 1  # with the start token
         model.generation_config.max_length = longest

@@ -67,12 +67,14 @@ class Setup:
         threads: Of the CPU.
         together: Whether all engines share a process, and its models; the time is then the CPU's if it
             decodes.
+        languages: Of the text of a folder of Hugging Face, as `nartk.load` takes them.
     """
 
     model: str
     device: str
     threads: int
     together: bool = False
+    languages: dict[str, Any] = field(default_factory=dict)
 
     @property
     def clock(self) -> str:
@@ -127,6 +129,7 @@ class NartkEngine:
             dtype=spec.dtype,
             threads=setup.threads if spec.replicas == 1 else None,
             replicas=spec.replicas,
+            **({} if spec.model else setup.languages),
         )
         self.model.pretokenized = True  # a job's lines are sentences as the model reads them
         self.strategy = self.model.strategy(spec.name, spec.options)
@@ -250,7 +253,7 @@ class Peer:
 
     def start(self, spec: Spec, setup: Setup) -> None:
         """Loads the model."""
-        self.checkpoint = load_checkpoint(model_folder(setup.model))
+        self.checkpoint = load_checkpoint(model_folder(setup.model), **setup.languages)
         self.eos = self.checkpoint.target_vocab.eos
         self.device = torch.device(setup.device)
         self.dtype, self.threads = spec.dtype, setup.threads
@@ -338,9 +341,11 @@ class HuggingFace(Peer):
         return small
 
     def _convert(self, checkpoint: Checkpoint) -> Any:
-        from nartk.adapters.hf import own_or_converted
+        from nartk.adapters.hf import own_or_converted, set_generation
 
-        model = own_or_converted(checkpoint).to(self.device, DTYPES.get(self.dtype, torch.float32))
+        model = own_or_converted(checkpoint)
+        set_generation(model, checkpoint)
+        model = model.to(self.device, DTYPES.get(self.dtype, torch.float32))
         if self.int8 or self.dtype == "int8":
             model = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, torch.qint8)
         return model
@@ -397,9 +402,12 @@ class CTranslate2(Peer):
 
     def generate(self, batches: Sequence[_Batch]) -> Iterator[list[list[int]]]:
         source, target = self.checkpoint.source_vocab, self.checkpoint.target_vocab
+        first = self.checkpoint.generation.get("forced_bos")
+        prefixes = None if first is None else [target.to_words([first])]
         started = [
             self.translator.translate_batch(
                 [source.to_words(ids) for ids in batch.sources],
+                target_prefix=None if prefixes is None else prefixes * len(batch.sources),
                 beam_size=self.beam,
                 max_decoding_length=batch.limit,
                 min_decoding_length=batch.limit if batch.forced else 0,

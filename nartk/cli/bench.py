@@ -19,8 +19,10 @@ from nartk.cli._common import Parser, command, require_least
 from nartk.cli._input import (
     add_drafts,
     add_input,
+    add_languages,
     add_pretokenized,
     are_tokenized,
+    languages,
     read_sentences,
     split_inputs,
 )
@@ -92,6 +94,7 @@ def _parser() -> Parser:
     )
     add_drafts(parser)
     add_pretokenized(parser)
+    add_languages(parser)
     parser.add_argument("--peers", metavar="LIST", default="", help="other libraries, with commas; all")
     parser.add_argument(
         "--peer",
@@ -203,7 +206,7 @@ def main(argv: Sequence[str]) -> int:
         environment = runner.environment(args.device)
         summaries = []
         for threads in args.thread_counts:
-            setup = Setup(model, args.device, threads, args.together)
+            setup = Setup(model, args.device, threads, args.together, languages(args))
             done = partial(tell, args)
             runner.measure(cells, specs, setup, rounds=args.rounds, tell=done, costs=args.costs)
             column = threads if len(args.thread_counts) > 1 else None
@@ -257,6 +260,7 @@ def _check(args: argparse.Namespace) -> None:
             ("--prefix-column", args.prefix_column),
             ("--truncate", args.truncate),
             ("--peer", args.peer),
+            *((f"--{name.replace('_', '-')}", given) for name, given in languages(args).items()),
         ):
             if given:
                 raise UsageError(f"--random with {flag}", fix="leave one of them out")
@@ -390,7 +394,7 @@ def _file_cells(
     model, files = split_inputs(args.inputs, "nartk-bench", optional=True)
     drafts_read = _reads_drafts(args, strategies)
     records = [*read_sentences(args, files, partial(tell, args), drafts=drafts_read)]
-    checkpoint = load_checkpoint(model_folder(model))
+    checkpoint = load_checkpoint(model_folder(model), **languages(args))
     longest = checkpoint.settings["max_source_len"]
     limit = make_strategy(GREEDY, {"max_len": args.max_len}).limit
     text = AsGiven() if are_tokenized(checkpoint, args, files) else checkpoint.tokenization
