@@ -7,7 +7,7 @@
 #   engines  the shipped model on JFLEG beside other libraries, 1 and 2 threads (8)
 #   free     drafts that need no training, as many as pay and of fixed lengths; trees; beams with drafts (6)
 #   base     Transformer-base, random weights, outputs forced with 0, 1 and 3 edits, 2 threads (6)
-#   hf       shapes of Hugging Face's Marian and T5 base, random weights, 1 and 3 edits, beside `generate` (14)
+#   hf       shapes of Hugging Face's Marian and T5 base, random weights, 1 and 3 edits, beside `generate` (40)
 #   teacher  the teacher of the translation recipe beside other libraries (4)
 #   native   native decoders of non-autoregressive models: trained, and of base size with random weights (3)
 #   drafts   when drafts pay: verifiers of d_model 128 to 1024 with the teacher's distribution (8)
@@ -107,14 +107,19 @@ base() {
 }
 
 hf() {
-  local shape
+  local shape rounds=(--rounds "$([ -n "$quick" ] && echo 1 || echo 3)")
   for shape in marian t5; do
     # shellcheck disable=SC2046
     measure "bench.$shape" --random "$([ -n "$quick" ] && echo tiny || echo $shape)" --forced-edits 1,3 $(limit 32) \
       --threads 2 --batch-size 1,32 --dtype fp32,int8 --strategies greedy,iad,iad:adaptive=0 \
-      --peers hf,hf:lookup=10,ctranslate2 --rounds "$([ -n "$quick" ] && echo 1 || echo 3)"
+      --peers hf,hf:lookup=10,ctranslate2 "${rounds[@]}"
     publish "bench.$shape.md" mt
   done
+  # With one thread CTranslate2's int8 may be faster than with two.
+  # shellcheck disable=SC2046
+  measure bench.marian.thread --random "$([ -n "$quick" ] && echo tiny || echo marian)" --forced-edits 1 $(limit 8) \
+    --threads 1 --batch-size 1 --dtype fp32,int8 --strategies greedy,iad --peers hf,ctranslate2 "${rounds[@]}"
+  publish bench.marian.thread.md mt
 }
 
 teacher() {

@@ -137,7 +137,7 @@ def test_costs_are_measured_by_batch_length_and_share(work: Path) -> None:
         ("engines", ["gec/results/bench.engine.md"]),
         ("free", ["gec/results/bench.free.md"]),
         ("base", ["gec/results/bench.base.md"]),
-        ("hf", ["mt/results/bench.marian.md", "mt/results/bench.t5.md"]),
+        ("hf", [f"mt/results/bench.{name}.md" for name in ("marian", "marian.thread", "t5")]),
         ("teacher", ["mt/results/bench.teacher.md"]),
         ("native", ["mt/results/bench.native.md", "mt/results/bench.native.base.md"]),
     ],
