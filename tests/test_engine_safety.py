@@ -423,6 +423,18 @@ def test_what_is_no_list_of_handles_is_refused(bad: Any) -> None:
         scorer.fork(bad)
 
 
+@pytest.mark.parametrize("stop", [SystemExit(143), KeyboardInterrupt(), MemoryError()])
+def test_an_interrupt_while_a_list_is_read_is_no_bad_list(stop: BaseException) -> None:
+    class Interrupted:
+        def __array__(self, *_: Any, **__: Any) -> Any:
+            raise stop
+
+    scorer = scorer_of(small())
+    with pytest.raises(type(stop)) as raised:
+        scorer.fork(Interrupted())  # type: ignore[arg-type]
+    assert raised.value is stop
+
+
 def test_what_run_did_not_give_is_not_committed() -> None:
     scorer, other = scorer_of(small()), scorer_of(small())
     for each in (scorer, other):

@@ -21,10 +21,22 @@ using Ints = py::array_t<int32_t, py::array::c_style | py::array::forcecast>;
 using Floats = py::array_t<float, py::array::c_style | py::array::forcecast>;
 using Doubles = py::array_t<double, py::array::c_style | py::array::forcecast>;
 
+// NumPy's array of any sequence; none of what has no array. `ensure` would swallow an interrupt with the rest.
+template <class Array>
+std::optional<Array> array_of(const py::object& from) {
+    try {
+        return Array(from);
+    } catch (const py::error_already_set& error) {
+        if (!error.matches(PyExc_ValueError) && !error.matches(PyExc_TypeError)) throw;
+        return std::nullopt;
+    }
+}
+
 // Whole numbers that 32 bits hold, such as handles, from any sequence.
 Ints ints(const py::object& from) {
-    auto any = py::array::ensure(from);
-    if (!any || any.ndim() != 1) throw PassFault("handles, lengths and words are lists of whole numbers");
+    const auto found = array_of<py::array>(from);
+    if (!found || found->ndim() != 1) throw PassFault("handles, lengths and words are lists of whole numbers");
+    const py::array& any = *found;
     if (py::isinstance<Ints>(any)) return Ints(any);
     if (any.size() == 0) return Ints(0);
     if (!std::strchr("iub", any.dtype().kind()))
@@ -158,10 +170,10 @@ struct Model {
 
     const float* floats(const py::object& from, py::ssize_t size) {
         if (from.is_none()) return nullptr;
-        auto values = Floats::ensure(from);
-        require(values && values.size() == size, "an array of another size than its layer says");
-        keep.push_back(values);
-        return values.data();
+        const auto values = array_of<Floats>(from);
+        require(values && values->size() == size, "an array of another size than its layer says");
+        keep.push_back(*values);
+        return values->data();
     }
 
     Norm norm(const py::dict& from, const char* name) {
