@@ -42,10 +42,7 @@ class DraftAndVerify(Strategy):
         return ArgmaxAcceptance()
 
     def draft_length(self, passes: float = 0.0) -> DraftLength | None:
-        """What decides in a run of about so many passes how long drafts are.
-
-        None: the drafter alone, as the output depends on it.
-        """
+        """What decides in a run of about so many passes how long drafts are; None: the drafter alone."""
         return None
 
     def constraints(self, vocab: Vocab) -> Constraints:
@@ -60,15 +57,12 @@ class DraftAndVerify(Strategy):
         self, scorer: PassScorer, requests: Sequence[Request], batching: Batching
     ) -> Iterator[Result]:
         tokens = sum(len(request.source) for request in requests)  # an output is as long as its source
+        forced = any(request.prefix for request in requests)
         loop = Loop(
             scorer,
             self.make_drafter(scorer),
             self.acceptance(),
-            replace(
-                self.choice(scorer.vocab),
-                start=scorer.start_token,
-                are_forcing=any(request.prefix for request in requests),
-            ),
+            replace(self.choice(scorer.vocab), start=scorer.start_token, are_forcing=forced),
             length=self.draft_length(tokens / batching.size),
             trace=batching.trace,
             clock=perf_counter,
