@@ -21,8 +21,14 @@ from nartk.errors import (
     require_text,
 )
 
-SUFFIXES = {".txt": "txt", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".m2": "m2"}
-FORMATS = ("txt", "tsv", "jsonl", "m2")
+SOUND, FEATURES, MANIFEST = "sound", "features", "manifest"  # files that are a record, or list such files
+SOUNDS = ("wav", "flac", "ogg", "oga", "opus", "mp3", "aif", "aiff", "au", "w64", "caf", "sph")
+SUFFIXES = {
+    **{".txt": "txt", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".m2": "m2"},
+    **{f".{suffix}": SOUND for suffix in SOUNDS},
+    **{".npz": FEATURES, ".scp": MANIFEST},
+}
+FORMATS = ("txt", "tsv", "jsonl", "m2")  # of lines that are a sentence each
 SOURCE_KEYS = ("source", "text")  # keys of a JSON object that may hold the sentence, the first one wins
 MOST_BYTES = 1 << 24  # of a line; the rest of a longer one, which is no sentence, is skipped unread
 _BOM = b"\xef\xbb\xbf"
@@ -61,6 +67,7 @@ class Fields:
         key: Key of a JSON object that holds the sentence; None: ``source``, else ``text``.
         draft_columns: The columns that hold a draft of the output each.
         draft_key: Key of a JSON object that holds a list of drafts, or one; None: none does.
+        root: Folder of the files that a manifest lists; None: as it says.
     """
 
     column: int = 1
@@ -68,6 +75,7 @@ class Fields:
     key: str | None = None
     draft_columns: tuple[int, ...] = ()
     draft_key: str | None = None
+    root: str | None = None
 
 
 def format_of(name: str) -> str:

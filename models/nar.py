@@ -14,7 +14,7 @@ from torch import Tensor
 from nartk.architectures.transformer import setting
 from nartk.errors import UsageError
 from nartk.models.glancing import STRATEGIES, Schedule
-from nartk.models.transformer import Transformer, count_positions
+from nartk.models.transformer import EncoderDecoder, Transformer, count_positions
 
 
 @dataclass(frozen=True)
@@ -74,19 +74,8 @@ class Losses:
     parts: Mapping[str, Tensor]
 
 
-class NonAutoregressive(Transformer):
-    """A Transformer whose decoder attends in both directions. Subclasses build its input.
-
-    A subclass names its loss in `losses`.
-    """
-
-    def losses(self, src_tokens: Tensor, target: Tensor, *, training: NarTraining, update: int) -> Losses:
-        """The training loss of sources [B,S], padded on either side, and targets [B,T] with eos.
-
-        Args:
-            update: Training steps so far, which schedules go by.
-        """
-        raise NotImplementedError
+class ParallelDecoding(EncoderDecoder):
+    """A network whose decoder attends in both directions. Subclasses build its input."""
 
     def fill(self, x: Tensor, kept: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
         """The decoder over x [B,T,d_model] -> features [B,T,d_model].
@@ -109,6 +98,18 @@ class NonAutoregressive(Transformer):
         """Decoder inputs of vectors [B,T,d_model], of the size of scaled embeddings, at their positions."""
         positions = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
         return self.decoder.embedding.add_positions(x, positions)
+
+
+class NonAutoregressive(ParallelDecoding, Transformer):
+    """A Transformer whose decoder attends in both directions. A subclass names its loss in `losses`."""
+
+    def losses(self, src_tokens: Tensor, target: Tensor, *, training: NarTraining, update: int) -> Losses:
+        """The training loss of sources [B,S], padded on either side, and targets [B,T] with eos.
+
+        Args:
+            update: Training steps so far, which schedules go by.
+        """
+        raise NotImplementedError
 
 
 def align_left(tokens: Tensor, pad: int) -> Tensor:

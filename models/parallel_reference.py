@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from nartk.contexts import Handles
@@ -55,6 +55,15 @@ class _Read(Reading):
 
     def rows(self, index: Sequence[int] | IntArray) -> FloatArray:
         return self._logits[torch.tensor(index, dtype=torch.int64, device=self._logits.device)].cpu().numpy()
+
+
+def read_head(head: nn.Linear, features: Tensor, want: Want) -> Scores:
+    """What is wanted of the words that a head predicts of features [N,D]."""
+    check_want(want, len(features), head.out_features)
+    if want.only is not None:
+        features = features[torch.tensor(want.only, dtype=torch.int64, device=features.device)]
+    logits = head(features).float()
+    return _Read(read_tensors(logits, want, features), logits)
 
 
 class _Reference:
@@ -114,11 +123,7 @@ class _Reference:
 
     def _read(self, features: Tensor, want: Want) -> Scores:
         """What is wanted of features [N,D]."""
-        check_want(want, len(features), self.limits.words)
-        if want.only is not None:
-            features = features[torch.tensor(want.only, dtype=torch.int64, device=self.device)]
-        logits = self.model.output(features).float()
-        return _Read(read_tensors(logits, want, features), logits)
+        return read_head(self.model.output, features, want)
 
 
 class CtcReference(_Reference):

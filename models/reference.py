@@ -68,7 +68,10 @@ class ReferencePasses(Contexts):
     def encode(self, sources: Sequence[Source]) -> IntArray:
         if len(sources) == 0:
             return self._memories.add([])
-        memory, kept = self._model.encoder.read(sources)
+        return self._remember(*self._model.encoder.read(sources))
+
+    def _remember(self, memory: Tensor, kept: Tensor) -> IntArray:
+        """Handles of encoded sources, memory [B,S,d_model] of which `kept` [B,S] counts."""
         encoded = memory[kept]  # [B,S,d_model] -> [N,d_model]
         cells = [self._source_pool.take(length) for length in kept.sum(1).tolist()]
         flat = self._tensor([cell for each in cells for cell in each])

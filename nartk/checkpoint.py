@@ -63,6 +63,7 @@ DICTIONARY = "dict.txt"
 TARGET_DICTIONARY = "dict.target.txt"  # present only where source and target words differ
 TOKENIZER = "spm.model"
 TARGET_TOKENIZER = "spm.target.model"
+INPUT = "input.json"  # of a folder of training data: the settings of an input processor that reads no text
 CALIBRATION = "calibration.json"  # which nartk-calibrate adds
 _NAMES = (WEIGHTS, CONFIG, CARD, DICTIONARY, TARGET_DICTIONARY, TOKENIZER, TARGET_TOKENIZER, CALIBRATION)
 
@@ -403,6 +404,7 @@ def save_checkpoint(
     start_token: int | None = None,
     input: Mapping[str, Any] | None = None,
     others: Mapping[str, Path] | None = None,
+    generation: Mapping[str, Any] = MappingProxyType({}),
     split: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> None:
     """Writes a model folder, whole or not at all, in place of an older one.
@@ -416,6 +418,7 @@ def save_checkpoint(
         start_token: What outputs begin after; None: eos.
         input: Name and settings of an input processor other than ``text``.
         others: The files of such a processor, by the names that they are to have.
+        generation: Values of strategies' options, see `nartk.generation`.
         split: By side, settings that take the place of those of ``text``, as the name of another processor.
 
     Raises:
@@ -468,6 +471,8 @@ def save_checkpoint(
     }
     if tokenization is not None:
         config["tokenization"] = tokenization
+    if generation:
+        config[GENERATION] = dict(generation)
     weights = [save(stored, metadata={"format": "pt"})]
     save_files(folder, weights=weights, config=config, files=copied, card=card, vocabs=dictionaries)
 

@@ -17,6 +17,7 @@ from nartk.registry import options_of
 
 KEY = "generation"
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
+_SHIPPED = Path(__file__).parent / "data" / "models"
 
 # What the key may hold, and those of it that outputs must keep to.
 _TYPES = {
@@ -28,6 +29,7 @@ _TYPES = {
     "length_penalty": float,
     "early_stopping": str,
     "renormalize": bool,
+    "timestamps": bool,
 }
 _CONSTRAINTS = {
     "min_len": int,
@@ -78,6 +80,27 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 
 
+# By model_type the strategy that decodes sound of any length; the fields that such models have besides: those
+# that `nartk.adapters.hf_whisper` reads, and those of times of single words, which are not decoded;
+SPEECH = {"whisper": "windows"}
+_PROMPTS = """forced_decoder_ids is_multilingual lang_to_id language max_initial_timestamp_index
+    no_timestamps_token_id return_timestamps task task_to_id"""
+_TIMES = "alignment_heads median_filter_width prev_sot_token_id prompt_condition_type return_segments"
+OF_PROMPTS, OF_TIMES = frozenset(_PROMPTS.split()), frozenset(_TIMES.split())
+# and those by which a window is decoded again or otherwise, with the values at which they do nothing.
+SPEECH_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "min_length": (0,),  # which counts the prompt
+    "compression_ratio_threshold": (),
+    "condition_on_prev_tokens": (False,),
+    "logprob_threshold": (),
+    "no_speech_threshold": (),
+    "prompt_ids": (),
+    "return_token_timestamps": (False,),
+    "_detect_timestamp_from_logprob": (True,),
+    "force_unique_generate_call": (False,),
+}
+
+
 def read_generation(config: Mapping[str, Any], generation_config: Mapping[str, Any] | None) -> dict[str, Any]:
     """The values of options with which strategies decode as `generate` does with a model's configuration.
 
@@ -93,10 +116,12 @@ def read_generation(config: Mapping[str, Any], generation_config: Mapping[str, A
         CheckpointError: A value is none that its field may have.
     """
     fields = _Fields.of(config, generation_config)
-    fields.refuse_unknown()
+    speech = SPEECH.get(config.get("model_type", ""))
+    fields.refuse_unknown(of_speech=speech is not None)
     found: dict[str, Any] = {"max_ratio": _UNBOUND}
-    # Theirs count the start token.
-    longest = fields.number("max_new_tokens", fields.number("max_length", None, low=2, less=1))
+    # Theirs count the start token; of speech, prompts are not counted.
+    less = int(speech is None)
+    longest = fields.number("max_new_tokens", fields.number("max_length", None, low=1 + less, less=less))
     least = fields.number("min_new_tokens", fields.number("min_length", None, low=0, less=1), low=0)
     if longest is not None:
         found["max_len"] = longest
@@ -106,6 +131,9 @@ def read_generation(config: Mapping[str, Any], generation_config: Mapping[str, A
     if beams > 1:
         found |= {"strategy": "beam", "beam_size": beams}
         found["nbest"] = fields.number("num_return_sequences", 1)
+    if speech is not None:
+        found |= {"strategy": speech, "beam_size": beams}
+        found["timestamps"] = fields.choice("return_timestamps", {False: False, True: True})
     found["early_stopping"] = fields.choice(
         "early_stopping", {False: "false", True: "true", "never": "never"}
     )
@@ -185,11 +213,14 @@ class _Fields:
             found["forced_bos_token_id"] = config.get("bos_token_id")
         return cls(found, CONFIG)
 
-    def refuse_unknown(self) -> None:
+    def refuse_unknown(self, *, of_speech: bool) -> None:
+        neutral, others = NEUTRAL, HONOURED | IRRELEVANT
+        if of_speech:
+            neutral, others = {**NEUTRAL, **SPEECH_NEUTRAL}, others | OF_PROMPTS | OF_TIMES
         for name, value in self.values.items():
-            if name in NEUTRAL and value not in NEUTRAL[name]:
+            if name in neutral and value not in neutral[name]:
                 raise self.unsupported(name, "which is not supported")
-            if name not in HONOURED | IRRELEVANT | NEUTRAL.keys():
+            if name not in others | neutral.keys():
                 raise self.unsupported(name, "which is not known")
 
     def unsupported(self, name: str, why: str) -> UnsupportedCheckpointError:
@@ -251,18 +282,24 @@ def _are_ids(words: object) -> bool:
     return isinstance(words, list) and all(type(word) is int and word >= 0 for word in words)
 
 
-def is_model(folder: str) -> bool:
-    """Whether a folder, which is not opened yet, has a model's configuration."""
-    return os.path.isfile(os.path.join(folder, CONFIG))
+def is_model(name: str) -> bool:
+    """Whether a model of that name ships, or a folder, which is not opened yet, has a configuration."""
+    return os.path.isfile(_folder(name) / CONFIG)
 
 
-def generation_of(folder: str) -> dict[str, Any]:
-    """What a model's folder, native or Hugging Face's, asks for; nothing where it cannot be read."""
+def _folder(name: str) -> Path:
+    shipped = _SHIPPED / name
+    return shipped if os.path.basename(name) == name and os.path.isfile(shipped / CONFIG) else Path(name)
+
+
+def generation_of(name: str) -> dict[str, Any]:
+    """What a model, nartk's or a folder of Hugging Face, asks for; nothing where it cannot be read."""
+    folder = _folder(name)
     try:
-        config = json.loads(Path(folder, CONFIG).read_bytes())
+        config = json.loads((folder / CONFIG).read_bytes())
         if "model_type" not in config:
-            return check_generation(config[KEY], folder)
-        path = Path(folder, GENERATION_CONFIG)
+            return check_generation(config[KEY], name)
+        path = folder / GENERATION_CONFIG
         return read_generation(config, json.loads(path.read_bytes()) if path.exists() else None)
     except (NartkError, OSError, ValueError, LookupError, TypeError):  # which loading reports
         return {}

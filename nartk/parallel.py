@@ -97,6 +97,14 @@ class FrameScorer(ParallelScorer, Protocol):
         """Reads what is wanted of all N frames of the sources, in one pass."""
 
 
+@runtime_checkable
+class FireScorer(FrameScorer, Protocol):
+    """Frames that are fires of a predictor and each say a word, `blank` None: Paraformer."""
+
+    def weights(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
+        """The weights [S] fp32 of each source's positions; whenever their sum grows by 1, a frame fires."""
+
+
 class Filler(ParallelScorer, Protocol):
     """Fills positions of canvases at once.
 

@@ -53,10 +53,14 @@ class FeatureSource:
     Attributes:
         frames: [T,F] fp32.
         shift: Time from one frame to the next, ms.
+        words: Ids of words in front of the frames, such as a language and a task, of models that read them.
+        prompt: Ids of words that were said or written before, of models that read them.
     """
 
     frames: FloatArray
     shift: float
+    words: tuple[int, ...] = ()
+    prompt: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.frames)
@@ -319,6 +323,36 @@ class CopiesSource(Protocol):
     """
 
     source_to_target: IntArray
+
+
+@runtime_checkable
+class Prompted(Protocol):
+    """A model of speech whose outputs follow a prompt of words, such as a language and a task.
+
+    Attributes:
+        first_timestamp: Id of the first of the words that are times, which are all that follow.
+    """
+
+    first_timestamp: int
+
+    def prompted(self, *, language: str = "", task: str = "", timestamps: bool = False) -> Any:
+        """The same model with another prompt, and outputs with timestamps or without.
+
+        Args:
+            language, task: Empty: the model's own.
+
+        Raises:
+            UsageError: The model does not know one of them.
+        """
+
+    def detect(self, sources: Sequence[Source]) -> list[tuple[int, ...]]:
+        """The words of each source's prompt, as `FeatureSource.words` has them."""
+
+    def window(self, tokens: Sequence[int], frames: int) -> tuple[list[int], int]:
+        """What is kept of an output without eos of a window of so many frames, and where the next begins.
+
+        The latter in frames from its beginning.
+        """
 
 
 @runtime_checkable

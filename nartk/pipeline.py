@@ -39,10 +39,12 @@ from nartk.generation import unheeded, with_generation
 from nartk.hypothesis import WINDOW, DecodeStats, Hypothesis, Request, Result, added
 from nartk.lines import APART, Line
 from nartk.passes import Source
+from nartk.processors import Prompting
 from nartk.processors.text import AsGiven
 from nartk.registry import (
     make_strategy,
     options_of,
+    reads_any_length,
     require_drafts_reader,
     require_protocol,
     signature,
@@ -51,10 +53,11 @@ from nartk.replicas import require_replicable, run_replicas
 
 if TYPE_CHECKING:
     from nartk.architectures.transformer import TransformerConfig
+    from nartk.long_form import Buffers
     from nartk.models.transformer import Transformer
 
 TYPES = ("fp32", "bf16", "fp16", "int8")  # fp16: on a GPU alone; int8: on the engine alone
-SHIPPED = ("gec-en",)  # models inside the package, the default first
+SHIPPED = ("gec-en", "asr-digits")  # models inside the package, the default first
 WITHOUT_BOTH = f"{WITHOUT_TORCH}, or install nartk with its engine, from a wheel or with a C++17 compiler"
 MOST_THREADS = 1024
 KEPT = 4  # other models that a model keeps loaded, those used last
@@ -98,6 +101,8 @@ class Model:
         replicas: Engines that decode at the same time.
         pretokenized: Whether lines are sentences as the model reads them, tokenised where it was trained on
             tokens, and outputs are left as it writes them; may be set.
+        buffers: How recordings of any length are cut (`nartk.long_form.buffers_for`); None: a source is read
+            as a whole; may be set.
     """
 
     def __init__(
@@ -116,16 +121,19 @@ class Model:
         self.dtype = dtype
         self.replicas = replicas
         self.pretokenized = False
+        self.buffers: Buffers | None = None
         self._engine = engine
         self._others: dict[tuple[str, str, str], Model] = {}  # the one used last is the last
 
     @cached_property
     def passes(self) -> Any:
         """What strategies see of it: a protocol of `nartk.passes` or `nartk.parallel`."""
-        if self._engine is not None:
-            return self._engine
-        with requiring_torch("decoding without the engine", fix=WITHOUT_BOTH):
-            return architecture(self.checkpoint.architecture).scorer(**self._network())
+        found = self._engine
+        if found is None:
+            with requiring_torch("decoding without the engine", fix=WITHOUT_BOTH):
+                found = architecture(self.checkpoint.architecture).scorer(**self._network())
+        output = self.checkpoint.output
+        return output.prompted(found) if isinstance(output, Prompting) else found
 
     def _network(self) -> dict[str, Any]:
         """What the scorers in torch are made of."""
@@ -144,9 +152,14 @@ class Model:
         """The scorer that a strategy, or a class of them, decodes with.
 
         Raises:
-            StrategyMismatchError: The model speaks no protocol that it needs.
+            StrategyMismatchError: The model speaks no protocol that it needs, or not in buffers.
         """
-        return require_protocol(strategy, self.passes)
+        found = require_protocol(strategy, self.passes)
+        if self.buffers is None:
+            return found
+        from nartk.long_form import in_buffers
+
+        return in_buffers(strategy, found, self.buffers)
 
     @property
     def is_exact(self) -> bool:
@@ -174,6 +187,13 @@ class Model:
     def max_source_len(self) -> int:
         """Longest source, tokens without eos."""
         return self.config.max_source_len - 1
+
+    @property
+    def max_target_len(self) -> int:
+        """Longest target, tokens with eos."""
+        output = self.checkpoint.output
+        taken = output.prompt_length if isinstance(output, Prompting) else 0
+        return max(1, self.config.max_target_len - taken)
 
     @property
     def parameters(self) -> int:
@@ -295,8 +315,15 @@ class Model:
         Raises:
             InputTooLongError: The sentence, or a target, has more tokens than the model has positions.
         """
-        source = self.encode(line, truncate=truncate)
-        longest = min(strategy.limit(len(source)), self.config.max_target_len)
+        most = sys.maxsize if reads_any_length(strategy) else self.config.max_source_len
+        if self.buffers is None:
+            source = self.checkpoint.input.read(line, longest=most, truncate=truncate)
+            longest = min(strategy.limit(len(source)), self.max_target_len)
+        else:
+            from nartk.long_form import read_long
+
+            source = read_long(self.checkpoint.input, line)
+            longest = len(source) + 1  # its output has any length
         write = self.checkpoint.output.encode
         begin = strategy.beginning
 

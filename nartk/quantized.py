@@ -2,12 +2,15 @@
 
 A matrix [m,k] of words or of a layer is stored as ``NAME.weight``, whole numbers of [-127, 127], and
 ``NAME.scales`` [m] fp32: a weight is its number times its output's scale. The outputs or inputs of attention
-are filled up with zeros, so that each head has a multiple of 16 features; a bias is filled up alike. All else
-is stored as fp32.
+are filled up with zeros, so that each head has a multiple of 16 features; a bias is filled up alike. Of an
+encoder of speech, a convolution [m,c,...] over all channels but the first one, which reads frames, is such a
+matrix [m,...*c]; what the layer behind it reads is [features,c]; and what the engine multiplies outputs by is
+a part of their scales and biases. All else is stored as fp32.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,6 +21,8 @@ LAYOUT = 1  # of what is described here, in config.json
 LANES = 16  # floats of the engine's vectors
 PANEL = 32  # outputs that lie beside each other
 GROUP = 4  # inputs of an output that lie beside each other
+_QUANTIZED = ("encoder", "decoder", "output", "ctc", "condition")  # parts of a model, by the first of a name
+_CONVOLUTIONS = ("encoder_subsample.conv.", "encoder_conv.")  # that are layers over neighbouring positions
 
 
 def packed_sizes(config: TransformerConfig) -> dict[str, tuple[int, int]]:
@@ -28,10 +33,14 @@ def packed_sizes(config: TransformerConfig) -> dict[str, tuple[int, int]]:
     shared = config.shared_weights()
     sizes: dict[str, tuple[int, int]] = {}
     for name, shape in config.weight_shapes().items():
-        layer = name.removesuffix(".weight")
+        layer, weight, _ = name.rpartition(".weight")
         side = layer.partition("_")[0]
-        by_position = layer.endswith(("_embedding.positions", "_relative"))
-        if len(shape) != 2 or name in shared or by_position or side not in ("encoder", "decoder", "output"):
+        by_position = layer.endswith((".positions", "_relative"))
+        if not weight or name in shared or by_position or side not in _QUANTIZED:
+            continue
+        if layer.startswith(_CONVOLUTIONS) and not layer.endswith(".0"):  # the first reads frames
+            shape = shape[0], math.prod(shape[1:])
+        if len(shape) != 2:
             continue
         outputs, inputs = shape
         if "_attention." in layer:

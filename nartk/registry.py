@@ -248,6 +248,11 @@ def reads_drafts(strategy: Any) -> bool:
     return getattr(strategy, "reads_drafts", False)
 
 
+def reads_any_length(strategy: Any) -> bool:
+    """Whether a strategy, or a class of them, takes sources that are longer than its model reads at once."""
+    return getattr(strategy, "reads_any_length", False)
+
+
 def require_drafts_reader(strategy: Any) -> None:
     """Refuses drafts for a strategy that reads none, naming those that do."""
     if reads_drafts(strategy):

@@ -15,7 +15,7 @@ from nartk.architectures import architecture, architectures
 from nartk.architectures.transformer import JOINT
 from nartk.engine import available
 from nartk.errors import UsageError
-from nartk.parallel import BlockScorer, CanvasScorer, FrameScorer, GraphScorer
+from nartk.parallel import BlockScorer, CanvasScorer, FireScorer, FrameScorer, GraphScorer
 from nartk.passes import CopiesSource, PassScorer
 from nartk.vocab import Vocab
 
@@ -41,15 +41,24 @@ def random_settings(config: Any, rng: random.Random) -> dict[str, Any]:
         "head_features": rng.choice((0, 3, 4)),
         "relative_buckets": rng.randint(4, 9),
     }
+    known = {item.name: item for item in fields(config)}
     for side in ("encoder", "decoder"):
-        values[f"{side}_layers"] = rng.randint(0, 3)
+        if known[f"{side}_layers"].metadata["choices"] is None:
+            values[f"{side}_layers"] = rng.randint(0, 3)
         values[f"{side}_ffn"] = rng.randint(1, 20)
         values[f"{side}_heads"] = rng.choice((1, 2))
-    known = {item.name for item in fields(config)}
     sizes = {"upsample": rng.randint(1, 4), "length_difference": rng.randint(1, 6), "link_heads": 2}
     values |= {name: value for name, value in sizes.items() if name in known}
     if "upsample_scale" in known:
         values["upsample_scale"] = "2"
+    if "intermediate_ctc" in known:
+        last = values["encoder_layers"] - 1
+        values["intermediate_ctc"] = str(last) if last > 0 and rng.random() < 0.7 else ""
+        values["self_conditioning"] &= values["intermediate_ctc"] != ""
+        speech = {"conv_kernel": 3, "merge_kernel": 5, "cgmlp_features": 2 * rng.randint(0, 5)}
+        values |= {**speech, "subsampling_channels": rng.randint(0, 4), "input_features": rng.randint(15, 20)}
+    if "prompt_layers" in known:
+        values |= {"prompt_layers": rng.randint(0, 2), "prompt_every": rng.randint(1, 2)}
     return values
 
 
@@ -111,7 +120,15 @@ def test_what_is_declared_to_be_spoken_is_spoken(name: str) -> None:
     )
     arrays = {key: weight.numpy() for key, weight in found.network(config).state_dict().items()}
     scorer = found.engine(config, arrays, vocab, source_vocab=vocab)
-    protocols = (PassScorer, CopiesSource, BlockScorer, CanvasScorer, FrameScorer, GraphScorer)
+    protocols = (
+        PassScorer,
+        CopiesSource,
+        BlockScorer,
+        CanvasScorer,
+        FireScorer,
+        FrameScorer,
+        GraphScorer,
+    )
     assert {each for each in protocols if isinstance(scorer, each)} == {*found.protocols}
 
 
@@ -121,4 +138,6 @@ def test_what_trains_an_architecture_is_declared() -> None:
         "transformer": ("nartk_cross_entropy", "nartk_drafter"),
         "blockwise": ("nartk_nar", "nartk_drafter"),
         **dict.fromkeys(("nat", "ctc", "dag"), ("nartk_nar",)),
+        **dict.fromkeys(("conformer", "owsm_ctc", "paraformer"), ("nartk_speech",)),
+        "whisper": (),
     }

@@ -697,7 +697,7 @@ def test_quality_is_measured_with_speed(
         (
             "--metric blue --ref {ref}",
             2,
-            "no metric 'blue'. Fix: did you mean 'bleu'? choose from bleu, chrf, ",
+            "no metric 'blue'. Fix: did you mean 'bleu'? choose from bleu, cer, chrf, ",
         ),
         ("--ref {nowhere}", 2, "cannot read: No such file or directory. Fix: give a readable file"),
         ("--ref {short}", 4, "has 3 sentences, but "),

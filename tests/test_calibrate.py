@@ -801,6 +801,7 @@ BAD: list[tuple[list[str], int, str]] = [
     (["MODEL", "DEV", "--max-drop", "nan", "DRAFTER", "--metric", "chrf"], 2, r"--max-drop is nan"),
     (["MODEL", "DEV", "--max-drop", "1", "DRAFTER", "--ref", "REF"], 2, r"--metric is missing.*bleu"),
     (["USUAL", "--metric", "blue"], 2, r"E102 UnknownStrategy\] no metric 'blue'"),
+    (["USUAL", "--metric", "wer"], 2, r"--metric wer, which is the better the lower it is"),
     (["USUAL", "--metric", "bleu '"], 2, r"E101 Usage\] --metric is .*close the quotes"),
     (["USUAL", "--plot", "SHORT/x.png"], 6, r"E501 Output"),
     (["USUAL", "--metric", "bleu --tokenise x"], 2, r"unrecognized arguments: --tokenise"),

@@ -92,13 +92,16 @@ def test_one_name_for_all(printed: Callable[..., str], tmp_path: Path) -> None:
 
 
 def test_what_ships_is_listed(printed: Callable[..., str]) -> None:
-    (name,) = SHIPPED
-    folder = model_folder(name)
-    size = sum(path.stat().st_size for path in folder.iterdir())
-    title, *facts = printed("nartk", "models").splitlines()
-    assert title == "gec-en: English grammatical error correction"
-    assert facts[0].startswith("  licence: CC BY-SA 4.0")
-    assert facts[1:] == [f"  size: {size / 1e6:.1f} MB", f"  folder: {folder}"]
+    lines = printed("nartk", "models").splitlines()
+    titles = ["gec-en: English grammatical error correction", "asr-digits: spoken English digits"]
+    for name, wanted in zip(SHIPPED, titles, strict=True):
+        (title, licence, *facts), lines = lines[:4], lines[4:]
+        folder = model_folder(name)
+        size = sum(path.stat().st_size for path in folder.iterdir())
+        assert title == wanted
+        assert licence.startswith("  licence: CC BY-SA 4.0")
+        assert facts == [f"  size: {size / 1e6:.1f} MB", f"  folder: {folder}"]
+    assert not lines
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ LAZY = {
     "nartk/__init__.py",
     "nartk/registry.py",
     "nartk/processors/text.py",
+    "nartk/processors/audio.py",
 }
 # Files of the core that load no torch: of what is installed, numpy alone; of the core, one another.
 WITHOUT_TORCH = {
@@ -70,7 +71,10 @@ HOST_DECODERS = (
     "decoders/dag_",
     *(f"decoders/{name}.py" for name in ("strategy", "greedy", "iad", "verify", "ngram", "sample", "beam")),
     *(f"decoders/{name}.py" for name in ("native", "canvas", "rerank", "glat", "mask_predict", "gad")),
-    *(f"decoders/{name}.py" for name in ("recycling", "union", "speculative", "bild")),
+    *(
+        f"decoders/{name}.py"
+        for name in ("recycling", "union", "speculative", "bild", "paraformer", "joint_ctc")
+    ),
 )
 
 

@@ -208,9 +208,9 @@ def test_refuses_files_that_cannot_be_read(
     ("arguments", "message"),
     [
         (
-            ["ter"],
-            "E102 UnknownStrategy] no metric 'ter'. Fix: choose from bleu, chrf, errant, gleu, m2, rouge, "
-            "sari.",
+            ["comet"],
+            "E102 UnknownStrategy] no metric 'comet'. Fix: choose from bleu, cer, chrf, errant, gleu, m2, "
+            "rouge, sari, wer.",
         ),
         ([], "the following arguments are required: METRIC"),
         (

@@ -75,7 +75,8 @@ def declared_for(scorer: Any) -> type[ParallelDrafts]:
 def drafting() -> str:
     """The architectures whose models draft, for messages."""
     needs = {protocol for declared in _parallel() for protocol in protocols(declared)}
-    return ", ".join(name for name, each in architectures().items() if needs & {*each.protocols})
+    parallel = {name: each for name, each in architectures().items() if not each.autoregressive}
+    return ", ".join(name for name, each in parallel.items() if needs & {*each.protocols})
 
 
 def _parallel() -> Iterator[type[ParallelDrafts]]:

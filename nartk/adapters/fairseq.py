@@ -24,7 +24,16 @@ from torch import Tensor
 from nartk import __version__
 from nartk._fairseq_compat import safe_globals
 from nartk.architectures import architecture, architectures
-from nartk.checkpoint import fact_card, require_shapes, save_checkpoint
+from nartk.architectures.transformer import SOURCE_WORDS, TARGET_WORDS
+from nartk.checkpoint import (
+    DICTIONARY,
+    INPUT,
+    TOKENIZER,
+    fact_card,
+    read_json,
+    require_shapes,
+    save_checkpoint,
+)
 from nartk.errors import (
     CheckpointError,
     InputFileError,
@@ -39,6 +48,7 @@ from nartk.files import writing
 from nartk.models.reference import DTYPES
 from nartk.models.transformer import Transformer, TransformerConfig
 from nartk.processors import bpe as text_bpe
+from nartk.processors import load_processor, named_file
 from nartk.vocab import SPECIALS, Vocab
 
 PAD = SPECIALS.index("<pad>")
@@ -325,6 +335,8 @@ def convert(
     checkpoint = read_checkpoint(path)
     model = to_network(checkpoint)
     config = model.config
+    if config.src_vocab == 0:  # it reads no words
+        return _convert_speech(checkpoint, model, output, source_dict, tokenizer, card=card, dtype=dtype)
     source = Vocab.read(find_dictionary(checkpoint, source_dict, "source"))
     target = Vocab.read(
         find_dictionary(checkpoint, source_dict if target_dict is None else target_dict, "target")
@@ -367,6 +379,68 @@ def convert(
         card=_card(checkpoint, config, dtype) if card is None else card,
     )
     return config
+
+
+def _convert_speech(
+    checkpoint: FairseqCheckpoint,
+    model: Transformer,
+    output: Path,
+    dictionary: Path | None,
+    tokenizer: Path | None,
+    *,
+    card: str | None,
+    dtype: str,
+) -> TransformerConfig:
+    """Writes the model folder of what reads sound, as the folder of its training data says.
+
+    That is the folder of the dictionary, if it is given, else the one that the checkpoint names. It has what
+    `nartk.tasks.speech` reads: the input processor's settings with their files, and the output's words.
+    """
+    config: Any = model.config
+    where = str(checkpoint.path)
+    folders = _data_folders(checkpoint) if dictionary is None else [dictionary.parent]
+    folder = next((each for each in folders if os.path.isfile(each / INPUT)), None)
+    if folder is None:
+        raise CheckpointError(
+            f"the folder of its training data, with {INPUT}, is not found",
+            fix=f"give the dictionary in it with {named('source_dict')}",
+            where=where,
+        )
+    target = Vocab.read(folder / DICTIONARY if dictionary is None else dictionary)
+    if config.tgt_vocab != len(target):
+        raise VocabMismatchError(
+            f"the model has {config.tgt_vocab} target words, its dictionary {len(target)}", where=where
+        )
+    settings = read_json(folder / INPUT)
+    files = {
+        str(name): named_file(folder, settings, key)
+        for key, name in settings.items()
+        if _is_file(folder, name)
+    }
+    load_processor("input", folder, settings, target.specials)  # refused now, not when it is needed
+    pieces = folder / TOKENIZER if tokenizer is None else tokenizer
+    name = architecture_name(checkpoint)
+    strategy = architecture(name).strategy
+    save_checkpoint(
+        output,
+        architecture=name,
+        settings=asdict(config),
+        tensors=model.to(DTYPES[dtype]).state_dict(),
+        source_vocab=None,
+        target_vocab=target,
+        tokenizer=pieces if os.path.isfile(pieces) else None,
+        input={**settings, "shortest": config.least_frames},
+        others=files,
+        generation={"strategy": strategy} if strategy else {},
+        card=_card(checkpoint, config, dtype) if card is None else card,
+    )
+    return config
+
+
+def _is_file(folder: Path, name: object) -> bool:
+    """Whether a value of an input processor's settings is the name of a file beside them."""
+    own = (DICTIONARY, TOKENIZER)  # which the model folder has anyhow
+    return isinstance(name, str) and bool(name) and name not in own and os.path.isfile(folder / name)
 
 
 def _require_splitting(
@@ -528,8 +602,11 @@ def _from_core(
     tensors = {key.removeprefix("core."): tensor for key, tensor in checkpoint.tensors.items()}
     known = {item.name for item in fields(config)}
     settings = {key: value for key, value in checkpoint.settings.items() if key in known}
-    settings["src_vocab"] = _require(tensors, "encoder_embedding.words.weight", checkpoint).shape[0]
-    settings["tgt_vocab"] = _require(tensors, "output.weight", checkpoint).shape[0]
+    names = config().weight_shapes()
+    reads_words, has_decoder = SOURCE_WORDS in names, TARGET_WORDS[1] in names
+    settings["src_vocab"] = _require(tensors, SOURCE_WORDS, checkpoint).shape[0] if reads_words else 0
+    words = TARGET_WORDS[1] if has_decoder else "ctc.weight"
+    settings["tgt_vocab"] = _require(tensors, words, checkpoint).shape[0]
     settings["pad"] = PAD
     return settings, tensors
 

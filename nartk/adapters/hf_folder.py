@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,7 @@ class Family:
         has_bias: Whether the output words may have one.
         ties_words: Whether the words' matrices are tied whatever the settings are.
         unused: Tensors that older versions of transformers wrote, and none reads.
+        irrelevant: Settings that change no output, beside those of all families.
     """
 
     architectures: tuple[str, ...]
@@ -115,6 +117,7 @@ class Family:
     has_bias: bool = True
     ties_words: bool = False
     unused: frozenset[str] = frozenset()
+    irrelevant: frozenset[str] = frozenset()
 
 
 def _of_fairseq(
@@ -135,7 +138,7 @@ def _of_fairseq(
         "d_model": values["d_model"],
         "encoder_norm_first": norm_first,
         "decoder_norm_first": norm_first,
-        "activation": _activation("activation_function", values),
+        "activation": activation_of("activation_function", values),
         "encoder_positions": positions,
         "decoder_positions": positions,
         "max_source_len": longest,
@@ -155,7 +158,7 @@ def _of_marian(values: _Settings) -> dict[str, Any]:
 
 def _of_m2m(values: _Settings) -> dict[str, Any]:
     if values["pad_token_id"] != 1:  # positions begin behind it
-        raise _refusal("pad_token_id", values["pad_token_id"], "1 is known")
+        raise refusal("pad_token_id", values["pad_token_id"], "1 is known")
     return _of_fairseq(values, norm_first=True, positions="sinusoidal", norm_embedding=False)
 
 
@@ -167,7 +170,7 @@ def _of_t5(values: _Settings, *, scales: bool) -> dict[str, Any]:
     """
     gate, _, activation = values["feed_forward_proj"].rpartition("-")
     if gate not in ("", "gated"):
-        raise _refusal(
+        raise refusal(
             "feed_forward_proj", values["feed_forward_proj"], "ACTIVATION and gated-ACTIVATION are known"
         )
     if values["feed_forward_proj"] == "gated-gelu":
@@ -186,7 +189,7 @@ def _of_t5(values: _Settings, *, scales: bool) -> dict[str, Any]:
         **both(ffn=values["d_ff"], heads=values["num_heads"]),
         "head_features": values["d_kv"],
         "scale_attention": False,
-        "activation": _activation("dense_act_fn", derived),
+        "activation": activation_of("dense_act_fn", derived),
         "gated_ffn": derived["is_gated_act"],
         "norm": "rms",
         "norm_eps": float(values["layer_norm_epsilon"]),
@@ -202,14 +205,14 @@ def _of_t5(values: _Settings, *, scales: bool) -> dict[str, Any]:
     }
 
 
-def _activation(setting: str, values: _Settings) -> str:
+def activation_of(setting: str, values: _Settings) -> str:
     name = values[setting]
     if name not in _ACTIVATIONS:
-        raise _refusal(setting, name, f"known are {', '.join(sorted(_ACTIVATIONS))}")
+        raise refusal(setting, name, f"known are {', '.join(sorted(_ACTIVATIONS))}")
     return _ACTIVATIONS[name]
 
 
-def _refusal(setting: str, value: object, fix: str) -> UnsupportedCheckpointError:
+def refusal(setting: str, value: object, fix: str) -> UnsupportedCheckpointError:
     return UnsupportedCheckpointError(f"the setting {setting!r} is {value!r}", fix=fix)
 
 
@@ -228,7 +231,7 @@ _FAIRSEQ_ALIASES = {
     "hidden_size": "d_model",
     "num_hidden_layers": "encoder_layers",
 }
-_FAIRSEQ_NAMES = {
+FAIRSEQ_NAMES = {
     "embedding.positions": "embed_positions",
     "embedding.norm": "layernorm_embedding",
     "norm": "layer_norm",
@@ -289,7 +292,7 @@ FAMILIES = {
         _FAIRSEQ,
         _FAIRSEQ_ALIASES,
         partial(_of_fairseq, norm_first=False, positions="learned", norm_embedding=True),
-        _FAIRSEQ_NAMES,
+        FAIRSEQ_NAMES,
         skipped=2,
         unused=_VERSIONS,
     ),
@@ -298,7 +301,7 @@ FAMILIES = {
         {**_FAIRSEQ, "vocab_size": 128112, "activation_function": "relu", "scale_embedding": True},
         _FAIRSEQ_ALIASES,
         _of_m2m,
-        _FAIRSEQ_NAMES,
+        FAIRSEQ_NAMES,
         has_bias=False,
         unused=_VERSIONS | {_BIAS} | {f"{side}.embed_positions.weights" for side in ("encoder", "decoder")},
     ),
@@ -313,7 +316,7 @@ FAMILIES = {
         },
         _FAIRSEQ_ALIASES,
         _of_marian,
-        _FAIRSEQ_NAMES,
+        FAIRSEQ_NAMES,
         computes_positions=True,
     ),
     "mbart": Family(
@@ -321,7 +324,7 @@ FAMILIES = {
         _FAIRSEQ,
         _FAIRSEQ_ALIASES,
         partial(_of_fairseq, norm_first=True, positions="learned", norm_embedding=True),
-        _FAIRSEQ_NAMES,
+        FAIRSEQ_NAMES,
         skipped=2,
         unused=_VERSIONS,
     ),
@@ -347,7 +350,7 @@ FAMILIES = {
         {**_FAIRSEQ, "pad_token_id": 0},
         _FAIRSEQ_ALIASES,
         partial(_of_fairseq, norm_first=True, positions="learned", norm_embedding=False),
-        _FAIRSEQ_NAMES,
+        FAIRSEQ_NAMES,
         computes_positions=True,
     ),
     "t5": Family(
@@ -363,7 +366,7 @@ FAMILIES = {
 }
 
 
-def _settings(config: _Settings, family: Family) -> dict[str, Any]:
+def read_settings(config: _Settings, family: Family) -> dict[str, Any]:
     """The settings of a config.json that are read, by name.
 
     Raises:
@@ -378,7 +381,7 @@ def _settings(config: _Settings, family: Family) -> dict[str, Any]:
             what, fix = _REFUSED[name]
             raise UnsupportedCheckpointError(f"{what} ({name!r})", fix=fix)
         if name in _REQUIRED and value is not _REQUIRED[name]:
-            raise _refusal(name, value, "a model with an encoder and a decoder is known")
+            raise refusal(name, value, "a model with an encoder and a decoder is known")
         if setting in values:
             default = family.read[setting]
             wanted = default if isinstance(default, type) else type(default)
@@ -386,7 +389,7 @@ def _settings(config: _Settings, family: Family) -> dict[str, Any]:
             if not absent and type(value) is not wanted and not (wanted is float and type(value) is int):
                 raise CheckpointError(f"the setting {name!r} is {value!r}, not of type {wanted.__name__}")
             values[setting] = value
-        elif name not in _OTHERS and value not in (
+        elif name not in _OTHERS | family.irrelevant and value not in (
             None,
             False,
             0,
@@ -394,14 +397,14 @@ def _settings(config: _Settings, family: Family) -> dict[str, Any]:
             [],
             {},
         ):
-            raise _refusal(
+            raise refusal(
                 name, value, "take it out of config.json if it does not change what the model outputs"
             )
     listed = config.get("architectures")
     if listed and not set(family.architectures) & set(
         map(str, listed if isinstance(listed, list) else [listed])
     ):
-        raise _refusal("architectures", listed, f"known are {', '.join(family.architectures)}")
+        raise refusal("architectures", listed, f"known are {', '.join(family.architectures)}")
     return values
 
 
@@ -433,7 +436,7 @@ class _PickledTensors(Tensors):
         return sha256(self._path)
 
 
-class _Files:
+class Files:
     """The tensors of the files of a folder, by their names without ``model.``, which not all files have."""
 
     def __init__(self, folder: Path, names: Iterable[str], read: Callable[[Path], Any]) -> None:
@@ -490,7 +493,7 @@ class MappedTensors(Tensors):
 
     def __init__(
         self,
-        files: _Files,
+        files: Files,
         shapes: Mapping[str, tuple[int, ...]],
         parts: Mapping[str, Sequence[str]],
         skipped: Mapping[str, int],
@@ -518,6 +521,10 @@ class MappedTensors(Tensors):
         return sum(file.nbytes for file in self._files.files.values())
 
 
+# The reader of models that read no text, by their model_type.
+SPEECH: dict[str, str] = {"whisper": "nartk.adapters.hf_whisper"}
+
+
 def read_network(folder: Path, *, allow_pickle: bool = False) -> tuple[TransformerConfig, MappedTensors]:
     """The configuration and the weights of a folder.
 
@@ -537,19 +544,21 @@ def read_network(folder: Path, *, allow_pickle: bool = False) -> tuple[Transform
     name = config.get("model_type")
     if not isinstance(name, str) or name not in FAMILIES:
         raise UnsupportedCheckpointError(
-            f"the model_type {name!r}", fix=f"known are {', '.join(FAMILIES)}", where=str(folder / CONFIG)
+            f"the model_type {name!r}",
+            fix=f"known are {', '.join(sorted([*FAMILIES, *SPEECH]))}",
+            where=str(folder / CONFIG),
         )
     family = FAMILIES[name]
     try:
-        settings = _settings(config, family)
+        settings = read_settings(config, family)
         values = family.config(settings)
     except (CheckpointError, UnsupportedCheckpointError) as error:
         error.where = str(folder / CONFIG)
         raise
-    return _network(_open(folder, allow_pickle=allow_pickle), family, settings, values)
+    return _network(open_tensors(folder, allow_pickle=allow_pickle), family, settings, values)
 
 
-def _open(folder: Path, *, allow_pickle: bool) -> _Files:
+def open_tensors(folder: Path, *, allow_pickle: bool) -> Files:
     """The tensors of a folder, of safetensors before pickles, of one file before several."""
     for name, read in ((WEIGHTS, StoredTensors), (PICKLED, _PickledTensors)):
         index = folder / f"{name}.index.json"
@@ -565,7 +574,7 @@ def _open(folder: Path, *, allow_pickle: bool) -> _Files:
                 fix="nartk-convert --allow-pickle reads them without running what they hold",
                 where=str(folder),
             )
-        return _Files(folder, sorted(names), read)
+        return Files(folder, sorted(names), read)
     raise CheckpointError(
         f"holds neither {WEIGHTS} nor {PICKLED}", fix="download the whole folder again", where=str(folder)
     )
@@ -585,7 +594,7 @@ def _shards(index: Path) -> set[str]:
 
 
 def _network(
-    files: _Files, family: Family, settings: _Settings, values: dict[str, Any]
+    files: Files, family: Family, settings: _Settings, values: dict[str, Any]
 ) -> tuple[TransformerConfig, MappedTensors]:
     """The configuration of settings, already as `values`, and weights."""
     words = dict(zip((SOURCE_WORDS, *TARGET_WORDS[:2]), _words(files, family, settings), strict=True))
@@ -608,7 +617,7 @@ def _network(
         elif name == "output.bias":
             names, wanted = [_BIAS], (1, *shape)
         else:
-            names = _names_of(name, family.names, gated=config.gated_ffn)
+            names = names_of(name, family.names, gated=config.gated_ffn)
             wanted = (shape[0] // len(names), *shape[1:])
         if name.endswith("positions.weight"):
             if family.computes_positions and names[0] not in files.shapes:
@@ -623,7 +632,7 @@ def _network(
     return config, MappedTensors(files, shapes, parts, skipped, tables)
 
 
-def _words(files: _Files, family: Family, settings: _Settings) -> list[str]:
+def _words(files: Files, family: Family, settings: _Settings) -> list[str]:
     """The names of the matrices of source, target and output words; those that are equal have one.
 
     Matrices that are tied are in some files one tensor, of any of their names, in others several.
@@ -644,7 +653,7 @@ def _words(files: _Files, family: Family, settings: _Settings) -> list[str]:
     return found
 
 
-def _names_of(name: str, names: Mapping[str, str], *, gated: bool) -> list[str]:
+def names_of(name: str, names: Mapping[str, str], *, gated: bool) -> list[str]:
     """The file's names of a weight of ours but words, such as ``encoder_layers.0.ffn.up.bias``."""
     layer, _, suffix = name.rpartition(".")
     side, _, part = layer.partition("_")
@@ -680,6 +689,17 @@ def read_hugging_face(
     Raises:
         As `read_network`, and as the processors of `nartk.processors.hugging_face`.
     """
+    found = read_json(folder / CONFIG).get("model_type") if os.path.isfile(folder / CONFIG) else None
+    if isinstance(found, str) and found in SPEECH:
+        reader = import_module(SPEECH[found])
+        speech: Checkpoint = reader.read_speech(
+            folder,
+            source_lang=source_lang,
+            target_lang=target_lang,
+            source_prefix=source_prefix,
+            allow_pickle=allow_pickle,
+        )
+        return speech
     network, tensors = read_network(folder, allow_pickle=allow_pickle)
     config = read_json(folder / CONFIG)
     text = hugging_face_processors(
@@ -697,7 +717,7 @@ def read_hugging_face(
     if first is not None:
         generation["forced_bos"] = first
     if start_token is None:
-        start_token = _start_token(config if generation_config is None else generation_config, folder)
+        start_token = start_token_of(config if generation_config is None else generation_config, folder)
     beside = {
         "special_ids": asdict(text.specials),
         "start_token": start_token,
@@ -705,18 +725,37 @@ def read_hugging_face(
         "output": {**text.output, "first_word": None},
         KEY: generation,
     }
-    found = sorted(path for path in (folder / CONFIG, own, *text.files.values()) if path.is_file())
+    config_of = {"architecture": "transformer", "model": asdict(network), **beside}
+    return as_checkpoint(folder, config_of, tensors, text.files, also=(own,))
+
+
+def as_checkpoint(
+    folder: Path,
+    config: Mapping[str, Any],
+    tensors: MappedTensors,
+    files: Mapping[str, Path],
+    *,
+    also: Sequence[Path],
+) -> Checkpoint:
+    """The checkpoint of a folder, of a configuration as nartk's has it.
+
+    Args:
+        files: Of the processors, by name.
+        also: What its fingerprint covers besides, if it is there.
+    """
+    beside = {key: value for key, value in config.items() if key not in ("architecture", "model")}
+    found = sorted(path for path in (folder / CONFIG, *also, *files.values()) if path.is_file())
     digests = [tensors.digest(), json.dumps(beside), *map(sha256, found)]
     return assemble(
         folder,
-        {"architecture": "transformer", "model": asdict(network), **beside},
+        config,
         tensors,
-        files=text.files,
+        files=files,
         fingerprint=hashlib.sha256("\n".join(digests).encode()).hexdigest()[:12],
     )
 
 
-def _start_token(config: _Settings, folder: Path) -> int:
+def start_token_of(config: _Settings, folder: Path) -> int:
     """What outputs begin after, as `generate` has it."""
     for key in ("decoder_start_token_id", "bos_token_id"):
         if type(config.get(key)) is int:

@@ -33,6 +33,7 @@ class Architecture:
             that need no other serve it.
         criterions: Of fairseq, those that train it.
         presets: Settings that differ from the configuration's, by the name of `--arch` that they have.
+        strategy: What decodes with a converted model where none is named; "": the command's own default.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Architecture:
     protocols: tuple[type, ...]
     criterions: tuple[str, ...]
     presets: Mapping[str, Mapping[str, Any]]
+    strategy: str
     network_at: str
     scorer_at: str | None
     engine_at: str | None
@@ -76,18 +78,21 @@ def register_architecture(
     network: str,
     scorer: str | None = None,
     engine: str | None = None,
+    strategy: str = "",
 ) -> Callable[[C], C]:
     """Declares the configuration that it decorates as the architecture `name`.
 
     Args:
-        protocols, criterions: As `Architecture` has them.
+        protocols, criterions, strategy: As `Architecture` has them.
         presets: By what follows ``nartk_NAME`` in the name of ``--arch``; "" is the architecture itself.
         network, scorer, engine: ``module:Class`` of what `Architecture` has of these names.
     """
 
     def register(config: C) -> C:
         archs = {f"nartk_{name}{ending}": settings for ending, settings in presets.items()}
-        _DECLARED[name] = Architecture(name, config, protocols, criterions, archs, network, scorer, engine)
+        _DECLARED[name] = Architecture(
+            name, config, protocols, criterions, archs, strategy, network, scorer, engine
+        )
         return config
 
     return register

@@ -74,8 +74,8 @@ def relative_buckets(
     return found if causal else found + own * (distances > 0)
 
 
-def setting(default: Any, help: str, *, choices: Sequence[str] | None = None) -> Any:
-    """Declares a field of a configuration, with its help and, for text, its choices."""
+def setting(default: Any, help: str, *, choices: Sequence[Any] | None = None) -> Any:
+    """Declares a field of a configuration, with its help and, if it has any, its choices."""
     return field(default=default, metadata={"help": help, "choices": choices})
 
 
@@ -153,7 +153,8 @@ class TransformerConfig:
             value = getattr(self, item.name)
             choices = item.metadata["choices"]
             if choices is not None and value not in choices:
-                raise UsageError(f"`{item.name}` is {value!r}", fix=f"choose from {', '.join(choices)}")
+                known = ", ".join(map(str, choices))
+                raise UsageError(f"`{item.name}` is {value!r}", fix=f"choose from {known}")
             if isinstance(item.default, float) and not 0.0 <= value < 1.0:
                 raise UsageError(f"`{item.name}` is {value}, not in [0, 1)")
             if isinstance(item.default, int) and not 0 <= value <= _LARGEST:

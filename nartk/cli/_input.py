@@ -7,13 +7,30 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from nartk import engine
 from nartk.cli._common import Parser
-from nartk.data.readers import FORMATS, Fields, Record, format_of, read_records
-from nartk.errors import InputFileError, LengthMismatchError, ModelNotFoundError, UsageError
+from nartk.cli._output import tell
+from nartk.data.readers import (
+    FEATURES,
+    FORMATS,
+    MANIFEST,
+    SOUND,
+    Fields,
+    Record,
+    format_of,
+    read_records,
+)
+from nartk.errors import (
+    InputFileError,
+    LengthMismatchError,
+    ModelNotFoundError,
+    SourceMismatchError,
+    UsageError,
+)
 from nartk.files import STDIN, reading, shown
 from nartk.registry import reads_drafts, require_drafts_reader
 
@@ -30,7 +47,9 @@ def add_input(parser: Parser) -> None:
         metavar="MODEL FILE",
         help="a shipped model, or one's folder (default: gec-en), then files, - for stdin (default: stdin)",
     )
-    parser.add_argument("--format", choices=FORMATS, help="of the files (default: by suffix, else txt)")
+    parser.add_argument(
+        "--format", choices=(*FORMATS, MANIFEST), help="of the files (default: by suffix, else txt)"
+    )
     parser.add_argument(
         "--column", type=int, default=1, metavar="N", help="TSV column of the sentence (default: 1)"
     )
@@ -44,6 +63,46 @@ def add_input(parser: Parser) -> None:
         "--key", metavar="NAME", help="JSONL key of the sentence (default: source, else text)"
     )
     parser.add_argument("--truncate", action="store_true", help="cut sentences too long for the model")
+
+
+def add_sound(parser: Parser) -> None:
+    """Adds how sound files are read."""
+    group = parser.add_argument_group("of sound")
+    group.add_argument(
+        "--manifest",
+        metavar="FILE",
+        help="list of sound files: fairseq's .tsv, Kaldi's wav.scp, or a path a line",
+    )
+    group.add_argument(
+        "--root", metavar="DIR", help="folder of the files in a manifest; those outside of it are refused"
+    )
+    group.add_argument(
+        "--strict-audio",
+        action="store_true",
+        help="refuse sound of another rate, of several channels or without its end, instead of converting it",
+    )
+    group.add_argument(
+        "--long-form",
+        type=float,
+        metavar="SECONDS",
+        help="decode recordings of any length in buffers of at most so many seconds, such as 30, of which an "
+        "eighth on either side is context; with ctc-greedy, ctc-beam and paraformer",
+    )
+
+
+def with_manifest(args: argparse.Namespace, files: Sequence[str]) -> list[str]:
+    """The files to read, with that of `add_sound`'s flag, which then says their format.
+
+    Raises:
+        UsageError: There are others, or a folder for what is no manifest.
+    """
+    if args.manifest is not None:
+        if files:
+            raise UsageError(f"--manifest with {files[0]!r}", fix="leave one of them out")
+        files, args.format = [args.manifest], MANIFEST
+    if args.root is not None and {_format(name, args.format) for name in files or [STDIN]} != {MANIFEST}:
+        raise UsageError("--root without a manifest", fix="give the manifest with --manifest")
+    return [*files]
 
 
 def add_pretokenized(parser: Parser) -> None:
@@ -174,7 +233,7 @@ def split_inputs(inputs: Sequence[str], prog: str, *, optional: bool = False) ->
             fix=f"name the model before the files, as in {prog} {SHIPPED[0]} FILE",
         )
     for file in files:
-        if file != STDIN:
+        if file != STDIN and format_of(file) != SOUND:  # which is a record, and may fail as such
             _require_readable(file)
     return model, files
 
@@ -202,21 +261,42 @@ def load_model(
         **languages(args),
     )
     model.pretokenized = are_tokenized(model.checkpoint, args, files)
+    input: Any = model.checkpoint.input
+    if input.vocab is None:
+        input.tell = partial(tell, args)
+        input.strict |= getattr(args, "strict_audio", False)
+    if getattr(args, "long_form", None) is not None:
+        from nartk.long_form import buffers_for
+
+        model.buffers = buffers_for(model, args.long_form)
     if args.exact:
         require_exact(model, "--exact")
     return model
 
 
 def are_tokenized(checkpoint: Checkpoint, args: argparse.Namespace, files: Sequence[str]) -> bool:
-    """Whether all sentences of the files are tokenised; raises UsageError where only some are."""
-    form = getattr(args, "format", None)
-    forms = {format_of(name) if form is None else form for name in files or [STDIN]}
+    """Whether all sentences of the files are tokenised.
+
+    Raises:
+        SourceMismatchError: A file holds sound, and the model reads text.
+        UsageError: Only some are, or a flag of sound is given for text.
+    """
+    forms = {_format(name, getattr(args, "format", None)): name for name in files or [STDIN]}
+    if checkpoint.input.vocab is not None:
+        for form in (SOUND, FEATURES, MANIFEST):
+            if form in forms:
+                raise SourceMismatchError(
+                    f"{forms[form]!r} holds sound or names files that do, the model reads text",
+                    fix="name a model of speech",
+                )
+        if getattr(args, "strict_audio", False):
+            raise UsageError("--strict-audio, but the model reads text", fix="leave it out")
     if checkpoint.tokenization.name and not args.pretokenized and "m2" in forms and len(forms) > 1:
         raise UsageError(
             "files in M2, which are tokenised, beside others",
             fix="give them apart, or --pretokenized if all are",
         )
-    return args.pretokenized or forms == {"m2"}
+    return args.pretokenized or set(forms) == {"m2"}
 
 
 def require_exact(model: Model, flag: str) -> None:
@@ -234,7 +314,7 @@ def fields_of(args: argparse.Namespace) -> Fields:
     for flag, column in (("--column", args.column), ("--prefix-column", args.prefix_column)):
         if column is not None and column < 1:
             raise UsageError(f"{flag} is {column}", fix="count columns from 1")
-    return Fields(args.column, args.prefix_column, args.key)
+    return Fields(args.column, args.prefix_column, args.key, root=getattr(args, "root", None))
 
 
 def _require_parallel(flag: str, name: str, files: Sequence[str], form: str | None) -> None:
@@ -346,8 +426,26 @@ def read_files(files: Sequence[str], form: str | None, fields: Fields) -> Iterat
         InputFileError: A file cannot be read.
     """
     for name in files or [STDIN]:
-        with reading(name) as file:
-            yield from read_records(file, shown(name), format_of(name) if form is None else form, fields)
+        found = _format(name, form)
+        if found == SOUND:
+            yield Record(name, 1, name)
+        elif found == FEATURES:
+            from nartk.data.audio.stored import names
+
+            for number, each in enumerate(names(name), start=1):
+                yield Record(f"{name}#{each}", number, f"{name}#{each}", each)
+        else:
+            with reading(name) as file:
+                if found == MANIFEST:
+                    from nartk.data.audio.manifests import read_manifest
+
+                    yield from read_manifest(file, shown(name), fields.root)
+                else:
+                    yield from read_records(file, shown(name), found, fields)
+
+
+def _format(name: str, form: str | None) -> str:
+    return format_of(name) if form is None else form
 
 
 def count_sentences(files: Sequence[str], form: str | None) -> int | None:
@@ -356,7 +454,13 @@ def count_sentences(files: Sequence[str], form: str | None) -> int | None:
         return None
     count = 0
     for name in files:
-        m2 = (format_of(name) if form is None else form) == "m2"
+        found = _format(name, form)
+        if found in (FEATURES, MANIFEST):
+            return None
+        if found == SOUND:
+            count += 1
+            continue
+        m2 = found == "m2"
         with open(name, "rb") as file:
             count += sum(not m2 or (line.strip() != b"" and not line.startswith(b"A ")) for line in file)
     return count

@@ -219,6 +219,11 @@ class _Job:
                 None if args.plot is None else stack.enter_context(writing(Path(args.plot), binary=True))
             )
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            if score.metric_of(args.metric)[0].counts_errors:
+                raise UsageError(
+                    f"--metric {args.metric}, which is the better the lower it is, so that nothing drops",
+                    fix="choose a metric that rises with quality",
+                )
             scorer = score.scorer_of(args.metric, references=args.ref, source=self.dev)
             scores = _Scores(scorer, len(self.records), args, folder / "output")
             scores([record.text for record in self.records])  # refuses references that do not fit

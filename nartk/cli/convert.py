@@ -51,10 +51,11 @@ def main(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="nartk-convert",
         description="Writes a checkpoint of fairseq (nartk_transformer, or fairseq's own transformer), or a "
-        "folder of Hugging Face (BART, M2M-100 and NLLB, Marian, mBART, mT5, Pegasus, T5), as a folder that "
-        "nartk-decode reads. Nothing in it is run, and neither fairseq nor transformers is needed. With "
-        "--quantize int8 it may be a model folder already; what is written decodes as --dtype int8 does. "
-        "With --to it may be one too, and what is written is another library's folder, with what tokenises.",
+        "folder of Hugging Face (BART, M2M-100 and NLLB, Marian, mBART, mT5, Pegasus, T5, Whisper), as a "
+        "folder that nartk-decode reads. Nothing in it is run, and neither fairseq nor transformers is "
+        "needed. With --quantize int8 it may be a model folder already; what is written decodes as --dtype "
+        "int8 does. With --to it may be one too, and what is written is another library's folder, with what "
+        "tokenises.",
         examples=EXAMPLES,
     )
     parser.add_argument(
@@ -219,6 +220,12 @@ def _export(checkpoint: Checkpoint, args: argparse.Namespace) -> None:
             f"--to {args.to} with --quantize {dtype}, which transformers does not store",
             fix="choose --to ctranslate2, or leave --quantize out",
         )
+    if checkpoint.input.vocab is None:
+        raise UnsupportedCheckpointError(
+            f"a {checkpoint.architecture!r} model, which reads sound; --to writes models of text",
+            fix="name a model of text",
+            where=str(checkpoint.folder),
+        )
     if not architecture(checkpoint.architecture).autoregressive:
         raise UnsupportedCheckpointError(
             f"a {checkpoint.architecture!r} model, of which {args.to} has none",
@@ -262,4 +269,5 @@ def _card(args: argparse.Namespace) -> str | None:
 
 
 def _in_words(config: TransformerConfig) -> str:
-    return f"{config.encoder_layers}+{config.decoder_layers} layers, {config.src_vocab} words"
+    words = config.src_vocab if config.src_vocab else config.tgt_vocab  # what reads sound has no source words
+    return f"{config.encoder_layers}+{config.decoder_layers} layers, {words} words"

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from nartk.cli import _strategy
@@ -21,6 +21,7 @@ from nartk.cli._input import (
     add_drafts,
     add_input,
     add_languages,
+    add_sound,
     batching,
     count_sentences,
     load_model,
@@ -28,6 +29,7 @@ from nartk.cli._input import (
     read_scored,
     require_exact,
     split_inputs,
+    with_manifest,
 )
 from nartk.cli._output import add_output, line_writer, progress, tell
 from nartk.errors import EXIT_OK, EXIT_SOME_FAILED, NartkError, UsageError
@@ -53,6 +55,9 @@ sums, and the i-th output has each sentence's i-th. A sentence that is too long 
 it the whole line fails. A line with a prefix or with drafts counts as one sentence. What is drawn for a line
 does not depend on others.
 
+With a model of speech a sound file (wav, flac, ogg, mp3) is a line, and so is each file of a manifest, each
+array of an .npz of features, and each path in a text. Sound is converted to the model's rate and one channel.
+
 With --score nothing is decoded: a line is the natural log-probability of each given output of its line, eos
 included, with tabs between; in JSONL also each token's. It takes one pass and no strategy. A line is one
 sentence then, and outputs are written as the model writes them."""
@@ -64,9 +69,12 @@ EXAMPLES = """  echo 'She go to school yesterday.' | nartk-decode
   nartk-decode MODEL in.txt --trace trace.jsonl         where every token came from
   nartk-decode MODEL in.txt --strategy verify --drafts drafts.txt
       another system's outputs, put right where the model says otherwise
-  nartk-decode MODEL in.txt --score out.txt             how likely the model finds out.txt"""
+  nartk-decode MODEL in.txt --score out.txt             how likely the model finds out.txt
+  nartk-decode SPEECH_MODEL a.wav b.flac --strategy ctc-greedy
+  nartk-decode SPEECH_MODEL --manifest test.tsv --stats stats.json"""
 _IN_COLUMNS = str.maketrans("\n\t", "  ")
 WARM_UP = ("Warm up .", "The first sentences take longer .")
+WINDOW_OF_FEATURES = 256  # sources in memory at a time: a minute of sound takes 2 MB, a sentence nothing
 
 
 def _parser() -> Parser:
@@ -76,6 +84,7 @@ def _parser() -> Parser:
     add_drafts(parser)
     add_computation(parser)
     add_languages(parser)
+    add_sound(parser)
     parser.add_argument(
         "--replicas",
         type=int,
@@ -119,7 +128,7 @@ def main(argv: Sequence[str]) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     args, options = _strategy.parse(_parser(), argv, by_model=True)
     name, files = split_inputs(args.inputs, "nartk-decode", optional=True)
-
+    files = with_manifest(args, files)
     if args.score is not None:
         _require_scoring(args, options, _strategy.strategy_named(argv))
         records = read_scored(args, files)
@@ -144,8 +153,7 @@ def main(argv: Sequence[str]) -> int:
             strategy = model.strategy(args.strategy, options, tell=partial(tell, args))
         job = _Job(args, model, strategy, write, write_trace)
         if write_stats is not None:
-            targets = WARM_UP if job.scores else None
-            deque(model.stream(WARM_UP, strategy, targets=targets, truncate=True), maxlen=0)
+            records = job.warm_up(records)
         drawn = (
             not args.quiet and sys.stderr.isatty() and (args.output is not None or not sys.stdout.isatty())
         )
@@ -205,14 +213,32 @@ class _Job:
         self.write, self.write_trace = write, write_trace
         self.nbest: int = getattr(strategy, "nbest", 1)  # strategies that can find several have this option
         self.scores = args.score is not None
+        self.reads_text = model.checkpoint.input.vocab is not None
         self.reads_drafts = reads_drafts(strategy)
         self.lines = self.failed = 0
+        self.warmed = 0.0  # seconds of sound
         self.signature = model.signature(strategy)
         self.windows: list[DecodeStats] = []
 
+    def warm_up(self, records: Iterator[Record]) -> Iterator[Record]:
+        """Decodes a little that does not count; gives the records back."""
+        lines: Sequence[str] = WARM_UP
+        if not self.reads_text:
+            first = [*islice(records, 1)]
+            records = chain(first, records)
+            lines = [record.text for record in first]
+        targets = WARM_UP[: len(lines)] if self.scores else None
+        deque(self.model.stream(lines, self.strategy, targets=targets, truncate=True), maxlen=0)
+        self.warmed = self._sound_read()
+        return records
+
+    def _sound_read(self) -> float:
+        """Seconds of sound that have been read since warming up; 0 of text."""
+        return getattr(self.model.checkpoint.input, "seconds", 0.0) - self.warmed
+
     def decode(self, records: Iterator[Record], done: Callable[[int], None]) -> None:
         """Decodes all records; tells `done` how many sentences are written."""
-        size = 1 if self.args.stream else WINDOW
+        size = 1 if self.args.stream else WINDOW if self.reads_text else WINDOW_OF_FEATURES
         while window := list(islice(records, size)):
             self._decode_window(window, done)
 
@@ -307,8 +333,11 @@ class _Job:
     def report(self) -> dict[str, Any]:
         """What `--stats` writes, without loading and warm-up; blank and failed lines are no sentences."""
         stats, args = self.stats(), self.args
+        sound = self._sound_read()
+        timed = {"sound_seconds": sound, "real_time_factor": stats.seconds / sound} if sound else {}
         return {
             "seconds": stats.seconds,
+            **timed,
             "lines": self.lines,
             "failed": self.failed,
             "sentences": stats.sentences,
@@ -336,9 +365,11 @@ class _Job:
         stats = self.stats()
         drafted = f", {stats.accepted} of {stats.drafted} drafted tokens accepted" if stats.drafted else ""
         failed = f", {self.failed} lines failed" if self.failed else ""
+        sound = self._sound_read()
+        factor = f", real-time factor {stats.seconds / sound:.4f}" if sound else ""
         return (
             f"{stats.sentences} sentences, {stats.tokens} tokens in {stats.seconds:.2f} s "
-            f"({stats.tokens_per_second:.0f} tokens/s), {stats.passes} passes{drafted}{failed}"
+            f"({stats.tokens_per_second:.0f} tokens/s), {stats.passes} passes{drafted}{factor}{failed}"
         )
 
 

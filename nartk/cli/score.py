@@ -1,4 +1,4 @@
-"""`nartk-score`: scores corrections, translations and summaries, with intervals and paired bootstrap."""
+"""`nartk-score`: scores corrections, translations, summaries and transcripts, with paired bootstrap."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nartk.cli._strategy import add_options
 from nartk.errors import EXIT_OK, UnknownStrategyError, UsageError
 from nartk.files import STDIN
 from nartk.metrics.bootstrap import compare, confidence
-from nartk.metrics.metric import Files, Scorer
+from nartk.metrics.metric import Files, Metric, Scorer
 from nartk.registry import METRICS
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ EXAMPLES = """  nartk-score m2 out.txt --gold gold.m2
   nartk-score bleu out.txt --ref ref.txt --baseline greedy.txt     paired bootstrap of the two
   nartk-score rouge out.txt --ref ref0 ref1 ref2                   of several references the best
   nartk-score sari out.txt --source in.txt --ref ref0 ref1
+  nartk-score wer out.txt --ref ref.txt --lowercase
   nartk-decode model in.txt | nartk-score chrf - --ref ref.txt"""
 METAVARS = {"source": "SRC", "gold": "M2", "hyp_m2": "M2"}
 
@@ -75,6 +76,17 @@ def main(argv: Sequence[str]) -> int:
     return EXIT_OK
 
 
+def metric_of(metric: str | None) -> tuple[type[Metric], list[str]]:
+    """The class of a metric that is named as on a command line, and its flags; raises as `scorer_of`."""
+    try:
+        name, *flags = shlex.split("" if metric is None else metric) or [""]
+    except ValueError as error:
+        raise UsageError(f"--metric is {metric!r}: {error}", fix="close the quotes") from None
+    if not name:
+        raise UnknownStrategyError("--metric is missing", fix=f"choose from {', '.join(METRICS.all())}")
+    return METRICS.find(name), flags
+
+
 def scorer_of(metric: str | None, *, references: Sequence[str], source: str) -> Scorer:
     """What scores a file of outputs, as nartk-score would.
 
@@ -87,13 +99,8 @@ def scorer_of(metric: str | None, *, references: Sequence[str], source: str) -> 
         UnknownStrategyError: There is no such metric.
         UsageError: It does not know an option, or lacks one.
     """
-    try:
-        name, *flags = shlex.split("" if metric is None else metric) or [""]
-    except ValueError as error:
-        raise UsageError(f"--metric is {metric!r}: {error}", fix="close the quotes") from None
-    if not name:
-        raise UnknownStrategyError("--metric is missing", fix=f"choose from {', '.join(METRICS.all())}")
-    reads = METRICS.find(name).reads  # type: ignore[attr-defined]
+    declared, flags = metric_of(metric)
+    reads, name = declared.reads, declared.name
     if "source" in reads and not {"--source", "--gold"} & set(flags):
         flags += ["--source", source]
     if references:

@@ -19,6 +19,8 @@ EXAMPLES = """  nartk-decode gec-en in.txt --trace trace.jsonl --output out.txt
   nartk-trace trace.jsonl --html trace.html          every sentence, to be searched and sorted
   nartk-trace trace.jsonl --png tokens.png           how many tokens passes settled
   nartk-trace trace.jsonl --line 12 --svg line.svg   the passes of the 12th sentence
+  nartk-trace trace.jsonl --line 12 --model MODEL --png heard.png
+      of speech, the spectrogram with the tokens, and CTC's posteriors or a Paraformer's weights
   head -n 50 trace.jsonl | nartk-trace - --html some.html"""
 
 
@@ -33,6 +35,11 @@ def _parser() -> Parser:
     parser.add_argument(
         "--line", type=int, metavar="N", help="draw sentence N of the input alone; as a picture, its passes"
     )
+    parser.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="the model of speech that wrote the trace: with --line, the picture shows what it heard where",
+    )
     return parser
 
 
@@ -42,6 +49,8 @@ def main(argv: Sequence[str]) -> int:
     args = _parser().parse_args(argv)
     if args.line is not None and args.line < 1:
         raise UsageError(f"--line is {args.line}", fix="count sentences from 1")
+    if args.model is not None and args.line is None:
+        raise UsageError("--model without --line", fix="say which sentence is to be drawn")
     pictures = [(getattr(args, form), form) for form in ("png", "svg") if getattr(args, form) is not None]
 
     if pictures:
@@ -54,12 +63,26 @@ def main(argv: Sequence[str]) -> int:
         with writing(Path(args.html)) as file:
             file.write(page.page(trace, name=name, damaged=damaged))
     for path, form in pictures:
-        if args.line is None:
+        if args.model is not None:
+            _plot_speech(args.model, trace[0], Path(path), form)
+        elif args.line is None:
             plot.plot_histogram(trace, Path(path), form)
         else:
             plot.plot_passes(trace[0], Path(path), form)
     tell(args, page.summary(trace))
     return EXIT_SOME_FAILED if damaged else EXIT_OK
+
+
+def _plot_speech(name: str, traced: Traced, path: Path, form: str) -> None:
+    """Draws what a model heard in the recording of a line."""
+    from nartk.pipeline import load
+    from nartk.tracing.speech import heard, plot_speech
+
+    if traced.error is not None:
+        raise UsageError(f"line {traced.line} failed when it was decoded", fix="choose another one")
+    model = load(name)
+    tokens = model.checkpoint.target_vocab.ids(traced.output)
+    plot_speech(heard(model, traced.source_text, tokens), path, form)
 
 
 def _read(name: str) -> tuple[list[Traced], int]:

@@ -1,8 +1,9 @@
-"""Scores passes with the engine: implements `nartk.passes.PassScorer` and `CopiesSource`."""
+"""Scores passes with the engine: implements `nartk.passes.PassScorer`, and of text `CopiesSource`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,8 +14,8 @@ from nartk.passes import IntArray, Pass, Scores, Want
 from nartk.vocab import Vocab
 
 
-class EngineScorer(OnEngine):
-    """A Transformer on the engine.
+class PassEngine(OnEngine):
+    """A model that scores passes on the engine.
 
     Args:
         start_token: What outputs begin after; None: eos, as in fairseq's models. The others are `OnEngine`'s.
@@ -33,8 +34,6 @@ class EngineScorer(OnEngine):
     ) -> None:
         super().__init__(config, arrays, vocab, source_vocab=source_vocab, type=type, threads=threads)
         self.start_token = vocab.eos if start_token is None else start_token
-        mapped = range(len(vocab)) if source_vocab in (None, vocab) else source_vocab.map_to(vocab)
-        self.source_to_target = np.array(mapped, np.int32)
 
     def open(self, count: int) -> IntArray:
         return self._engine.open(count)
@@ -58,3 +57,20 @@ class EngineScorer(OnEngine):
     @property
     def cells_in_use(self) -> int:
         return self._engine.cells_in_use
+
+
+class EngineScorer(PassEngine):
+    """A Transformer on the engine."""
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        arrays: Arrays,
+        vocab: Vocab,
+        *,
+        source_vocab: Vocab | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(config, arrays, vocab, source_vocab=source_vocab, **settings)
+        mapped = range(len(vocab)) if source_vocab in (None, vocab) else source_vocab.map_to(vocab)
+        self.source_to_target = np.array(mapped, np.int32)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from nartk.architectures.transformer import TransformerConfig, sinusoids
 from nartk.checkpoint import QuantizedTensors
 from nartk.engine import _native
+from nartk.engine.speech_weights import hears, speech_encoder
 from nartk.errors import CheckpointError
 from nartk.passes import FloatArray
 from nartk.quantized import INT8, LANES, PANEL, packed_sizes
@@ -62,12 +63,30 @@ class Weights:
     def array(self, name: str) -> FloatArray:
         return self._arrays[name]
 
-    def linear(self, name: str, *, scale: float = 1.0) -> Any:
-        """A layer whose outputs are multiplied by `scale`."""
+    def has(self, name: str) -> bool:
+        return name in self._arrays
+
+    @property
+    def plain(self) -> Weights:
+        """The same weights in fp32."""
+        return Weights(self._arrays, "fp32")
+
+    def linear(self, name: str, *, scale: float = 1.0, channels: int = 1) -> Any:
+        """A layer whose outputs are multiplied by `scale`.
+
+        With `channels`, its inputs are stored as [channels, features], and read as [features, channels].
+        """
         weight, bias = self._arrays[f"{name}.weight"], self._arrays.get(f"{name}.bias")
+        if channels != 1:
+            weight = weight.reshape(len(weight), channels, -1).swapaxes(1, 2).reshape(weight.shape)
         if scale != 1.0:
             weight, bias = weight * np.float32(scale), None if bias is None else bias * np.float32(scale)
         return self._pack(name, weight, bias)
+
+    def convolution(self, name: str) -> Any:
+        """A convolution [outputs,channels,...] as a layer that reads [...,channels]."""
+        weight = np.moveaxis(self._arrays[f"{name}.weight"], 1, -1)
+        return self._pack(name, weight.reshape(len(weight), -1), self._arrays[f"{name}.bias"])
 
     def heads_out(self, name: str, parts: int, heads: int) -> Any:
         """A layer whose outputs are `parts` times H heads of f features, filled up to F: [parts*H*F, D]."""
@@ -97,30 +116,38 @@ class Weights:
         gain = self._arrays.get(f"{name}.weight")
         return None if gain is None else (gain, self._arrays.get(f"{name}.bias"), config.norm_eps)
 
-    def layer(self, side: str, index: int, config: TransformerConfig) -> dict[str, Any]:
+    def layer(self, side: str, name: str, config: TransformerConfig) -> dict[str, Any]:
         """A layer of the encoder or the decoder."""
-        name, features = f"{side}_layers.{index}", config.attention_features(side)
+        return self.attention(side, name, config) | {"ffn": self.feed_forward(f"{name}.ffn", config)}
+
+    def attention(self, side: str, name: str, config: TransformerConfig) -> dict[str, Any]:
+        """A layer but its feed-forward network; it attends to a source if it has weights for it."""
+        features = config.attention_features(side)
         heads: int = getattr(config, f"{side}_heads")
         made = {
             "norm_first": getattr(config, f"{side}_norm_first"),
             "heads": heads,
             "features": features + -features % LANES,
             "scale": features**-0.5 if config.scale_attention else 1.0,
-            "activation": config.activation,
             "qkv": self.heads_out(f"{name}.self_attention.qkv", 3, heads),
             "out": self.heads_in(f"{name}.self_attention.out", heads),
-            "gate": self.linear(f"{name}.ffn.gate") if config.gated_ffn else None,
-            "up": self.linear(f"{name}.ffn.up"),
-            "down": self.linear(f"{name}.ffn.down"),
             "self_norm": self.norm(f"{name}.self_norm", config),
-            "ffn_norm": self.norm(f"{name}.ffn_norm", config),
         }
-        if side == "decoder":
+        if self.has(f"{name}.cross_attention.q.weight"):
             made["cross_q"] = self.heads_out(f"{name}.cross_attention.q", 1, heads)
             made["cross_kv"] = self.heads_out(f"{name}.cross_attention.kv", 2, heads)
             made["cross_out"] = self.heads_in(f"{name}.cross_attention.out", heads)
             made["cross_norm"] = self.norm(f"{name}.cross_norm", config)
         return made
+
+    def feed_forward(self, name: str, config: TransformerConfig) -> dict[str, Any]:
+        return {
+            "activation": config.activation,
+            "gate": self.linear(f"{name}.gate") if config.gated_ffn else None,
+            "up": self.linear(f"{name}.up"),
+            "down": self.linear(f"{name}.down"),
+            "norm": self.norm(f"{name}_norm", config),
+        }
 
     def stack(self, side: str, config: TransformerConfig, count: int) -> dict[str, Any]:
         """The encoder or the decoder, with so many positions."""
@@ -136,15 +163,19 @@ class Weights:
             table = self._arrays[f"{side}_embedding.positions.weight"]
         elif positions == "sinusoidal":
             table = sinusoids(count, config.d_model)
+        words = f"{side}_embedding.words.weight"
         return {
             "embedding": {
-                "words": self.words(f"{side}_embedding.words.weight"),
+                "words": self.words(words) if words in config.weight_shapes() else None,
                 "scale": math.sqrt(config.d_model) if config.scale_embedding else 1.0,
                 "positions": table,
                 "count": count,
                 "norm": self.norm(f"{side}_embedding.norm", config),
             },
-            "layers": [self.layer(side, i, config) for i in range(getattr(config, f"{side}_layers"))],
+            "layers": [
+                self.layer(side, f"{side}_layers.{i}", config)
+                for i in range(getattr(config, f"{side}_layers"))
+            ],
             "norm": self.norm(f"{side}_norm", config),
             "relative": biases,
             "farthest": farthest,
@@ -156,16 +187,23 @@ class Weights:
         Args:
             parallel: What a non-autoregressive model has beside it, as `nartk.engine.parallel_scorer` says.
         """
+        if hears(config):
+            parts = speech_encoder(self, config)
+        else:
+            parts = {"encoder": self.stack("encoder", config, config.max_source_len)}
+        if "output.weight" in config.weight_shapes():
+            parts |= self._decoder(config)
+        parts["features"] = config.d_model
+        return _native.Model(parts if parallel is None else {**parts, "parallel": parallel})
+
+    def _decoder(self, config: TransformerConfig) -> dict[str, Any]:
         output, bias = self.words("output.weight"), self._arrays.get("output.bias")
-        parts = {
-            "features": config.d_model,
-            "encoder": self.stack("encoder", config, config.max_source_len),
+        return {
             "decoder": self.stack("decoder", config, config.target_positions),
             "output": output,
             "output_bias": None if bias is None else np.pad(bias, (0, -len(bias) % PANEL)),
             "output_scale": config.d_model**-0.5 if config.scale_output else 1.0,
         }
-        return _native.Model(parts if parallel is None else {**parts, "parallel": parallel})
 
 
 class StoredWeights(Weights):
@@ -183,9 +221,10 @@ class StoredWeights(Weights):
     def _words(self, layer: str) -> Any:
         return self._read(layer)
 
-    def linear(self, name: str, *, scale: float = 1.0) -> Any:
-        if scale != 1.0:
-            raise ValueError(f"{name} is packed, and cannot be multiplied by {scale}")
+    def linear(self, name: str, *, scale: float = 1.0, channels: int = 1) -> Any:
+        return self._read(name)  # it was scaled and turned before it was packed
+
+    def convolution(self, name: str) -> Any:
         return self._read(name)
 
     def heads_out(self, name: str, parts: int, heads: int) -> Any:

@@ -55,7 +55,10 @@ class Metric:
         reads: What it reads, by the names of `Files`; each is a flag of nartk-score.
         digits: After the point, as the metric's original program prints them.
         example: A command line, after ``nartk-score``.
+        counts_errors: Whether a lower figure is a better one.
     """
+
+    counts_errors: ClassVar[bool] = False
 
     name: ClassVar[str]
     reads: ClassVar[Mapping[str, Reads]]

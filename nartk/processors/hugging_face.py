@@ -198,6 +198,19 @@ class _Tokenizer:
             raise UnsupportedCheckpointError(f"a tokenizer without a {name}_token", where=str(self.folder))
         return id
 
+    def special_ids(self, config: Mapping[str, Any], words: int) -> SpecialIds:
+        """The special ids of a model of so many words, which config.json names, or else the tokenizer."""
+        ids = {name: self.own_id(config, name) for name in ("pad", "eos", "unk")}
+        bos = config.get("bos_token_id")
+        if type(bos) is not int or not 0 <= bos < words:
+            bos = ids["pad"]  # nothing begins with it
+        return SpecialIds(bos=bos, **ids)
+
+    def own_id(self, config: Mapping[str, Any], name: str) -> int:
+        """The id of a model's pad, eos or unk."""
+        id = None if name == "unk" else config.get(f"{name}_token_id")
+        return id if type(id) is int else self.special(name)
+
     def languages(self) -> dict[str, int]:
         """The ids of the languages' tokens, by the names of the languages."""
         if self.language is None:
@@ -511,6 +524,27 @@ class _Roberta(_Fast):
         return [self.special("cls")], [self.special("sep")]
 
 
+class _Whisper(_Roberta):
+    """Byte-level BPE as Whisper has it, whose bos, eos and unknown token are one."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {
+        f"{name}_token": {"content": "<|endoftext|>", "normalized": False} for name in ("bos", "eos", "unk")
+    }
+
+    def around(self, source: int | None) -> tuple[list[int], list[int]]:
+        return [], []
+
+    def own_id(self, config: Mapping[str, Any], name: str) -> int:
+        # Nothing is padded, and no text is unknown: two words that no output holds take these roles.
+        if name == "eos":
+            return super().own_id(config, name)
+        word = {"pad": "<|startofprev|>", "unk": "<|startoflm|>"}[name]
+        id = self.id_of(word)
+        if id is None:
+            raise UnsupportedCheckpointError(f"a tokenizer without {word}", where=str(self.folder))
+        return id
+
+
 class _Slow(_Tokenizer):
     """Pieces of sentencepiece numbered by a vocabulary, between added tokens that are taken out first.
 
@@ -671,6 +705,7 @@ _CLASSES: dict[str, type[_Tokenizer]] = {
     "RobertaTokenizer": _Roberta,
     "T5Tokenizer": _T5,
     "TokenizersBackend": _Described,
+    "WhisperTokenizer": _Whisper,
 }
 # Other names of the same, with ``Fast`` at the end or without.
 _ALIASES = {
@@ -687,6 +722,7 @@ _DEFAULT_CLASS = {
     "mt5": "T5Tokenizer",
     "pegasus": "PegasusTokenizer",
     "t5": "T5Tokenizer",
+    "whisper": "WhisperTokenizer",
 }
 
 
@@ -823,7 +859,7 @@ def hugging_face_processors(
         raise CheckpointError(
             f"'vocab_size' is {sizes[words.index(-1)]!r}", where=str(folder / "config.json")
         )
-    specials = _special_ids(config, tokenizer, min(words))
+    specials = tokenizer.special_ids(config, min(words))
     return HuggingFaceText(
         input={
             **settings,
@@ -909,18 +945,6 @@ def _open(folder: Path, settings: Mapping[str, Any]) -> _Tokenizer:
             raise CheckpointError(f"damaged files of a {name}: {error}", where=str(folder)) from error
         _OPEN[key] = tokenizer
     return tokenizer
-
-
-def _special_ids(config: Mapping[str, Any], tokenizer: _Tokenizer, words: int) -> SpecialIds:
-    """The special ids of a model, which config.json names, or else the tokenizer."""
-    ids = {}
-    for name in ("pad", "eos"):
-        id = config.get(f"{name}_token_id")
-        ids[name] = id if type(id) is int else tokenizer.special(name)
-    bos = config.get("bos_token_id")
-    if type(bos) is not int or not 0 <= bos < words:
-        bos = ids["pad"]  # nothing begins with it
-    return SpecialIds(bos=bos, unk=tokenizer.special("unk"), **ids)
 
 
 class _Models(dict[str, Any]):

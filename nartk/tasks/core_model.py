@@ -124,7 +124,7 @@ class CoreModel(BaseFairseqModel):
                 fix="preprocess with --joined-dictionary, or train with --share-embeddings decoder",
             )
         config = cls.architecture.config(
-            src_vocab=len(source),
+            src_vocab=0 if source is None else len(source),
             tgt_vocab=len(target),
             pad=target.pad(),
             **{item.name: getattr(args, item.name) for item in cls.options()},
@@ -153,7 +153,8 @@ def _copy_encoder(name: str, model: nn.Module, source: Any) -> None:
     """Copies the encoder of a checkpoint or model, its words included, into a network.
 
     Args:
-        source: The network's source dictionary, which a model must share; a checkpoint has none.
+        source: The network's source dictionary, which a model must share; a checkpoint has none. None: it
+            reads no words.
     """
 
     def encoder(network: nn.Module) -> dict[str, Tensor]:
@@ -161,7 +162,7 @@ def _copy_encoder(name: str, model: nn.Module, source: Any) -> None:
         return {name: weight for name, weight in weights.items() if name.startswith("encoder_")}
 
     other, stored = read_model(name)
-    if isinstance(stored, Checkpoint):
+    if isinstance(stored, Checkpoint) and source is not None:
         vocab = Vocab(tuple(source.symbols))
         stored.source_vocab.require_equal(vocab, f"the source dictionary of {name}", "that of the data")
     wanted, found = encoder(model), encoder(other)

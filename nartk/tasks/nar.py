@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import field, fields, make_dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from fairseq import metrics
@@ -22,15 +22,16 @@ from nartk.models.nar import NarTraining
 from nartk.tasks.core_model import CoreModel, Drafted, register_presets
 
 NAR_CRITERION = "nartk_nar"
-OPTIONS = tuple(item for item in fields(NarTraining) if item.init)
-NarCriterionConfig = make_dataclass(
-    "NarCriterionConfig",
-    [
+
+
+def criterion_config(training: type) -> type:
+    """fairseq's configuration of a criterion that has the fields of a class of training as options."""
+    options = [
         (item.name, type(item.default), field(default=item.default, metadata={"help": item.metadata["help"]}))
-        for item in OPTIONS
-    ],
-    bases=(FairseqDataclass,),
-)
+        for item in fields(training)
+        if item.init
+    ]
+    return make_dataclass(f"{training.__name__}Config", options, bases=(FairseqDataclass,))
 
 
 class NarModel(CoreModel):
@@ -80,25 +81,36 @@ for _name, _each in architectures().items():
         register_presets(register_model(f"nartk_{_name}")(_model))
 
 
+NarCriterionConfig = criterion_config(NarTraining)
+
+
 @register_criterion(NAR_CRITERION, dataclass=NarCriterionConfig)
 class NarCriterion(FairseqCriterion):
     """Asks the core network for its loss, summed over the target's tokens."""
 
-    def __init__(self, task: Any, training: NarTraining) -> None:
+    training_class: ClassVar[type] = NarTraining
+
+    def __init__(self, task: Any, training: Any) -> None:
         super().__init__(task)
         self.training_options = training
 
     @classmethod
     def build_criterion(cls, cfg: Any, task: Any) -> NarCriterion:
-        return cls(task, NarTraining(**{item.name: getattr(cfg, item.name) for item in OPTIONS}))
+        options = (item.name for item in fields(cls.training_class) if item.init)
+        return cls(task, cls.training_class(**{name: getattr(cfg, name) for name in options}))
+
+    def losses(self, model: Any, sample: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """The summed loss of a batch, its tokens, and its parts."""
+        found: tuple[Tensor, Tensor, dict[str, Tensor]] = model(
+            sample["net_input"]["src_tokens"], sample["target"], training=self.training_options
+        )
+        return found
 
     def forward(
         self, model: Any, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, Tensor | int, dict[str, Any]]:
         """Loss (nats, summed), how many tokens, and what to log."""
-        total, tokens, parts = model(
-            sample["net_input"]["src_tokens"], sample["target"], training=self.training_options
-        )
+        total, tokens, parts = self.losses(model, sample)
         count = int(tokens)
         logged = {
             "loss": total.detach(),

@@ -86,6 +86,6 @@ class FairseqTransformer(CoreModel):
 
 
 for _name, _each in architectures().items():
-    if _each.autoregressive:
+    if "nartk_cross_entropy" in _each.criterions:
         _model = type(f"Fairseq_{_name}", (FairseqTransformer,), {"architecture": _each})
         register_presets(register_model(f"nartk_{_name}")(_model))

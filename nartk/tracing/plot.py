@@ -32,7 +32,7 @@ def require_matplotlib() -> None:
 
 def plot_histogram(trace: Sequence[Traced], path: Path, form: str) -> None:
     """Draws how many passes settled how many tokens, as `form`, png or svg."""
-    figure = _figure(7, 3.5)
+    figure = make_figure(7, 3.5)
     axes = figure.subplots()
     found = bars(histogram(trace))
     total = stats(trace)
@@ -49,14 +49,14 @@ def plot_histogram(trace: Sequence[Traced], path: Path, form: str) -> None:
         loc="left",
         fontsize="medium",
     )
-    _save(figure, path, form)
+    save_figure(figure, path, form)
 
 
 def plot_passes(traced: Traced, path: Path, form: str) -> None:
     """Draws each token of a sentence in the row of the pass that settled it, as `form`, png or svg."""
     count = len(traced.output)
     rows = sorted({*traced.passes_at})
-    figure = _figure(max(5.0, 1.5 + _WIDTH * count), 2.2 + 0.25 * len(rows))
+    figure = make_figure(max(5.0, 1.5 + _WIDTH * count), 2.2 + 0.25 * len(rows))
     axes = figure.subplots()
     row_of = {number: row for row, number in enumerate(rows)}
     for origin in (origin for origin in ORIGINS if origin in traced.origin):
@@ -90,15 +90,17 @@ def plot_passes(traced: Traced, path: Path, form: str) -> None:
     )
     if traced.origin:
         axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
-    _save(figure, path, form)
+    save_figure(figure, path, form)
 
 
-def _figure(width: float, height: float) -> Any:
+def make_figure(width: float, height: float) -> Any:
+    """An empty figure of so many inches, or as many as a picture may have."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(min(width, _MOST_INCHES), min(height, _MOST_INCHES)), layout="constrained")
 
 
-def _save(figure: Any, path: Path, form: str) -> None:
+def save_figure(figure: Any, path: Path, form: str) -> None:
+    """Writes a figure as `form`, png or svg."""
     with writing(path, binary=True) as file:
         figure.savefig(file, format=form, dpi=150)

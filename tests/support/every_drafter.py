@@ -14,6 +14,7 @@ from typing import Any
 
 from nartk.hypothesis import Request, Result
 from nartk.registry import make_strategy, options_of
+from support.joint import with_own_head
 from support.parallel_drafters import KINDS, SCRIPTED, spoilt, with_drafter
 from support.scripted_passes import EOS, PAD
 from support.small_passes import drafting
@@ -95,13 +96,24 @@ def knowing(kind: str) -> Make:
     """`gad` with a drafter that half knows the outputs."""
 
     def make(rng: random.Random, each: Sentences) -> Any:
-        answers = {
-            source: spoilt(rng, [*(word for word in output if word != EOS), EOS], each.words)
-            for source, output in each.outputs.items()
-        }
-        return parallel(rng, SCRIPTED[kind](each.words, answers))
+        return parallel(rng, SCRIPTED[kind](each.words, spoilt_answers(rng, each)))
 
     return make
+
+
+def spoilt_answers(rng: random.Random, each: Sentences) -> dict[tuple[int, ...], list[int]]:
+    """By source, outputs like greedy search's."""
+    return {
+        source: spoilt(rng, [*(word for word in output if word != EOS), EOS], each.words)
+        for source, output in each.outputs.items()
+    }
+
+
+def own_head(rng: random.Random, each: Sentences) -> Any:
+    """`ctc-draft` with a head that half knows the outputs."""
+    answers = spoilt_answers(rng, each)
+    block_size, tree = rng.choice([1, 3, 8, 25]), rng.choice([0, 1, 9, 30])
+    return with_own_head(each.words, answers, block_size=block_size, tree=tree)
 
 
 def random_network(kind: str) -> Make:
@@ -115,13 +127,18 @@ def parallel(rng: random.Random, drafter: Any) -> Any:
 EVERY: dict[str, Make] = {
     **{name: free(name) for name in ("greedy", "iad", "ngram", "recycling", "union", "verify")},
     "speculative": speculative,
+    "ctc-draft": own_head,
     **{f"gad that knows a {kind}": knowing(kind) for kind in SCRIPTED},
     **{f"gad with {kind}": random_network(kind) for kind in KINDS},
 }
 # Drafts of these are trees in some cases; the graph that is known has one path alone.
-BRANCHING = {"recycling", "union", "verify", *(name for name in EVERY if name.startswith("gad"))} - {
-    "gad that knows a graph"
-}
+BRANCHING = {
+    "recycling",
+    "union",
+    "verify",
+    "ctc-draft",
+    *(name for name in EVERY if name.startswith("gad")),
+} - {"gad that knows a graph"}
 
 
 def happens(name: str) -> list[str]:

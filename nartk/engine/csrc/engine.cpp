@@ -117,13 +117,15 @@ void Engine::linear(Workspace& space, const Linear& w, const float* x, int n, in
         }
     }
     const double work = (double)n * w.outputs * w.inputs / (w.type == Type::int8 ? 4 : 1);
+    const size_t bytes = step * (w.type == Type::fp32 ? sizeof(float) : w.type == Type::bf16 ? 2 : 1);
     threads.share(w.panels(), threads.parts(w.panels(), work / PART), [&](int, int first, int last) {
-        kernels->linear(w, inputs, scales, n, step, y, ldy, first, last, epilogue);
+        for (int i = 0; i < n; i += BLOCK)
+            kernels->linear(w, (const char*)inputs + i * bytes, scales ? scales + i : nullptr, std::min(BLOCK, n - i),
+                            step, y + (size_t)i * ldy, ldy, first, last, epilogue);
     });
 }
 
-void Engine::normed(const Norm& norm, const float* x, int n, float* y) {
-    const int d = network->features, step = stride();
+void Engine::normed(const Norm& norm, const float* x, int n, float* y, int d, int step) {
     for (int i = 0; i < n; i++) {
         const float* from = x + (size_t)i * step;
         float* to = y + (size_t)i * step;
@@ -170,41 +172,34 @@ const float* Engine::biases(Workspace& space, const Stack& stack, int longest) {
     return to;
 }
 
-// x = x + inner(norm(x)) or norm(x + inner(x)): `inner` adds what it gives to x.
-template <class Inner>
-void Engine::sublayer(Workspace& space, const Norm& norm, bool first, float* x, int n, Inner inner) {
-    if (first) {
-        float* y = space.normed.get((size_t)n * stride());
-        normed(norm, x, n, y);
-        inner(y);
-    } else {
-        inner(x);
-        normed(norm, x, n, x);
+void Engine::feed_forward(Workspace& space, const FeedForward& ffn, bool norm_first, float* x, int n) {
+    const int step = stride(), wide = ffn.up->width() + LANES;  // else rows share few sets of the cache
+    if (n > CHUNK) {
+        feed_forward(space, ffn, norm_first, x, CHUNK);
+        return feed_forward(space, ffn, norm_first, x + (size_t)CHUNK * step, n - CHUNK);
     }
-}
-
-void Engine::feed_forward(Workspace& space, const Layer& layer, float* x, int n) {
-    sublayer(space, layer.ffn_norm, layer.norm_first, x, n, [&](const float* y) {
-        const int step = stride(), wide = layer.up->width() + LANES;  // else rows share few sets of the cache
+    sublayer(space, ffn.norm, norm_first, x, n, [&](const float* y) {
         float* inner = space.inner.get((size_t)n * wide);
-        if (layer.gate) {
+        if (ffn.gate) {
             float* gated = space.gated.get((size_t)n * wide);
-            linear(space, *layer.gate, y, n, step, inner, wide, {layer.activation, false});
-            linear(space, *layer.up, y, n, step, gated, wide);
-            for (int i = 0; i < n; i++) kernels->multiply(inner + (size_t)i * wide, gated + (size_t)i * wide, wide);
+            linear(space, *ffn.gate, y, n, step, inner, wide, {ffn.activation, false});
+            linear(space, *ffn.up, y, n, step, gated, wide);
+            for (int i = 0; i < n; i++)
+                kernels->multiply(inner + (size_t)i * wide, gated + (size_t)i * wide, wide, Activation::none);
         } else {
-            linear(space, *layer.up, y, n, step, inner, wide, {layer.activation, false});
+            linear(space, *ffn.up, y, n, step, inner, wide, {ffn.activation, false});
         }
-        linear(space, *layer.down, inner, n, wide, x, step, {Activation::none, true});
+        linear(space, *ffn.down, inner, n, wide, x, step, {Activation::none, true});
     });
 }
 
 namespace {
 
-// What a token attends to: the list, its own place in it, and where in its rows keys and values begin.
+// What a token attends to: the list, its own place in it, and where in its rows keys and values begin, those of a
+// head `head` floats behind those of the one before.
 struct Where {
     Attended list;
-    int at, key, value;
+    int at, key, value, head;
 };
 
 }  // namespace
@@ -227,8 +222,8 @@ void Engine::attention(Workspace& space, const Layer& layer, const Norm& norm, c
                 const int token = i / heads, head = i % heads;
                 const Where where = over(token);
                 const float* bias = biases ? biases + (size_t)head * span + longest - 1 - where.at : nullptr;
-                kernels->attend(q + (size_t)token * wide + head * f, where.list, where.key + head * f,
-                                where.value + head * f, f, layer.scale, bias, weights + (size_t)part * room,
+                kernels->attend(q + (size_t)token * wide + head * f, where.list, where.key + head * where.head,
+                                where.value + head * where.head, f, layer.scale, bias, weights + (size_t)part * room,
                                 attended + (size_t)token * width + head * f);
             }
         });
@@ -244,12 +239,12 @@ void Engine::attend_rows(Workspace& space, const Layer& layer, float* x, int n, 
     };
     attention(space, layer, layer.self_norm, *layer.qkv, *layer.out, x, n, rows.longest, biases, kept, [&](int token) {
         const int begin = rows.begin[token];
-        return Where{{list.data() + begin, rows.size[token]}, token - begin, width, 2 * width};
+        return Where{{list.data() + begin, rows.size[token]}, token - begin, width, 2 * width, layer.features};
     });
 }
 
-// offset: of the layer's keys in a source's row.
-void Engine::attend_sources(Workspace& space, const Layer& layer, float* x, int n, int offset,
+// index: of the layer in the decoder.
+void Engine::attend_sources(Workspace& space, const Layer& layer, float* x, int n, int index,
                             const std::shared_ptr<const Memory>* sources) {
     int longest = 0;
     for (int i = 0; i < n; i++) longest = std::max(longest, sources[i]->length);
@@ -257,68 +252,79 @@ void Engine::attend_sources(Workspace& space, const Layer& layer, float* x, int 
     attention(space, layer, layer.cross_norm, *layer.cross_q, *layer.cross_out, x, n, longest, nullptr, none,
               [&](int token) {
                   const Memory& source = *sources[token];
-                  return Where{{source.rows.data(), source.length}, 0, offset, offset + layer.width()};
+                  const int part = source.length * layer.features;  // of keys or values of a head
+                  return Where{{source.rows[index].data(), source.length}, 0, 0, part, 2 * part};
               });
 }
 
-std::vector<int> Engine::encode(const int* tokens, const int* lengths, int count) {
-    const Rounding rounding;
-    threads.adapt();
-    const Stack& stack = network->encoder;
-    for (int b = 0, at = 0; b < count; at += lengths[b++]) {
-        if (lengths[b] < 1 || lengths[b] > network->most_source)
-            throw PassFault("source " + number(b) + " has " + number(lengths[b]) + " tokens, not 1 to " +
-                            number(network->most_source));
-        for (int i = 0; i < lengths[b]; i++)
-            if (tokens[at + i] < 0 || tokens[at + i] >= network->source_words)
-                throw PassFault("word " + number(tokens[at + i]) + " of source " + number(b) + " is none of " +
-                                number(network->source_words));
-    }
-    Lease lease(*this);
-    Workspace& space = *lease.space;
-    const int step = stride(), d = network->features;
-    std::vector<std::shared_ptr<Memory>> made;
-    for (int begin = 0, at = 0; begin < count;) {
+template <class Enter>
+Engine::Made Engine::encode_all(Workspace& space, const Stack& stack, const Stack& readers,
+                                const std::vector<int>& lengths, Enter enter, const Made& prompts) {
+    const int step = stride(), d = network->features, count = (int)lengths.size();
+    const bool speech = network->hears() && &stack == &network->encoder;
+    size_t floats = 0;  // of keys and values of a position
+    for (const Layer& layer : readers.layers) floats += layer.cross_kv ? 2 * (size_t)layer.width() : 0;
+    Made made;
+    for (int begin = 0; begin < count;) {
         int end = begin, n = 0;  // sources that go together
         while (end < count && (end == begin || n + lengths[end] <= CHUNK)) n += lengths[end++];
-        const Rows rows(lengths + begin, end - begin);
+        const Rows rows(lengths.data() + begin, end - begin);
         std::vector<int> positions(n);
         for (int i = 0; i < n; i++) positions[i] = i - rows.begin[i];
         float* x = space.x.get((size_t)n * step);
-        embed(stack.embedding, tokens + at, positions.data(), n, x);
+        enter(begin, end, x);
+        place(stack.embedding, positions.data(), n, x);
         const float* relative = biases(space, stack, rows.longest);
+        const auto distances = speech ? this->distances(space, rows.longest) : nullptr;
+        std::vector<std::shared_ptr<const Memory>> read;
+        for (int b = begin; b < end && !prompts.empty(); b++) read.insert(read.end(), lengths[b], prompts[b]);
         for (const Layer& layer : stack.layers) {
-            attend_rows(space, layer, x, n, rows, relative);
-            feed_forward(space, layer, x, n);
+            if (speech) {
+                speech_layer(space, layer, distances.get(), read, x, rows);
+            } else {
+                attend_rows(space, layer, x, n, rows, relative);
+                feed_forward(space, layer.ffn, layer.norm_first, x, n);
+            }
             if (interrupted) interrupted();
         }
         normed(stack.norm, x, n, x);
-        const int floats = (int)network->kv_floats(network->decoder);
         for (int b = begin, i = 0; b < end; i += lengths[b++]) {
             auto memory = std::make_shared<Memory>();
             memory->length = lengths[b];
-            memory->tokens.assign(tokens + at + i, tokens + at + i + lengths[b]);
             memory->output.resize((size_t)lengths[b] * d);
             for (int j = 0; j < lengths[b]; j++)
                 std::memcpy(memory->output.data() + (size_t)j * d, x + (size_t)(i + j) * step, d * sizeof(float));
-            float* kv = memory->kv.get((size_t)lengths[b] * floats);
-            for (int j = 0; j < lengths[b]; j++) memory->rows.push_back(kv + (size_t)j * floats);
+            memory->kv.get(lengths[b] * floats);
+            memory->rows.resize(readers.layers.size());
+            if (speech && network->parallel.fire_out) fire(space, *memory);
             made.push_back(memory);
         }
-        int offset = 0;
-        for (const Layer& layer : network->decoder.layers) {
-            const int kept = 2 * layer.width(), wide = layer.cross_kv->width();
+        size_t before = 0;  // floats of a position in the layers before
+        for (size_t l = 0; l < readers.layers.size(); l++) {
+            const Layer& layer = readers.layers[l];
+            if (!layer.cross_kv) continue;
+            const int wide = layer.cross_kv->width(), f = layer.features, heads = layer.heads;
             float* kv = space.projected.get((size_t)n * wide);
             linear(space, *layer.cross_kv, x, n, step, kv, wide);
-            for (int b = begin, i = 0; b < end; b++)
-                for (int j = 0; j < lengths[b]; j++, i++)
-                    std::memcpy(const_cast<float*>(made[b]->rows[j]) + offset, kv + (size_t)i * wide,
-                                kept * sizeof(float));
-            offset += kept;
+            for (int b = begin, i = 0; b < end; i += lengths[b++]) {
+                const int length = lengths[b];
+                float* to = made[b]->kv.get(0) + before * length;
+                made[b]->rows[l].resize(length);
+                for (int j = 0; j < length; j++) {
+                    made[b]->rows[l][j] = to + (size_t)j * f;
+                    for (int part = 0; part < 2 * heads; part++)  // keys of all heads, then values
+                        std::memcpy(to + ((size_t)(part % heads * 2 + part / heads) * length + j) * f,
+                                    kv + (size_t)(i + j) * wide + part * f, f * sizeof(float));
+                }
+            }
+            before += 2 * (size_t)layer.width();
         }
-        at += n;
         begin = end;
     }
+    return made;
+}
+
+std::vector<int> Engine::keep(const Made& made) {
     std::lock_guard<std::mutex> lock(mutex);
     std::vector<int> handles;
     for (auto& memory : made) {
@@ -326,6 +332,84 @@ std::vector<int> Engine::encode(const int* tokens, const int* lengths, int count
         handles.push_back(next_memory++);
     }
     return handles;
+}
+
+void Engine::check_words(const int* words, int count, int index) const {
+    for (int i = 0; i < count; i++)
+        if (words[i] < 0 || words[i] >= network->source_words)
+            throw PassFault("word " + number(words[i]) + " of source " + number(index) + " is none of " +
+                            number(network->source_words));
+}
+
+std::vector<int> Engine::encode(const int* tokens, const int* of_each, int count) {
+    const Rounding rounding;
+    threads.adapt();
+    if (network->hears()) throw PassFault("the model reads frames, not words");
+    const std::vector<int> lengths(of_each, of_each + count);
+    std::vector<const int*> words(count);
+    for (int b = 0; b < count; tokens += lengths[b++]) {
+        if (lengths[b] < 1 || lengths[b] > network->most_source)
+            throw PassFault("source " + number(b) + " has " + number(lengths[b]) + " tokens, not 1 to " +
+                            number(network->most_source));
+        check_words(tokens, lengths[b], b);
+        words[b] = tokens;
+    }
+    Lease lease(*this);
+    const Stack& stack = network->encoder;
+    const Made made = encode_all(*lease.space, stack, network->decoder, lengths, [&](int first, int last, float* x) {
+        for (int b = first; b < last; b++)
+            for (int i = 0; i < lengths[b]; i++, x += stride()) vector(stack.embedding, words[b][i], x);
+    });
+    for (int b = 0; b < count; b++) made[b]->tokens.assign(words[b], words[b] + lengths[b]);
+    return keep(made);
+}
+
+std::vector<int> Engine::encode_speech(const std::vector<Speech>& sources) {
+    const Rounding rounding;
+    threads.adapt();
+    if (!network->hears()) throw PassFault("the model reads words, not frames");
+    const Subsampling& subsampling = network->subsampling;
+    const Embedding& words = network->prompt.embedding;
+    const int least = subsampling.least(), most = words.words ? words.count : 0;
+    std::vector<int> positions, read;
+    for (int b = 0; b < (int)sources.size(); b++) {
+        const Speech& source = sources[b];
+        if (source.length < least || source.length > network->most_source)
+            throw PassFault("source " + number(b) + " has " + number(source.length) + " frames, not " + number(least) +
+                            " to " + number(network->most_source));
+        for (size_t i = 0; i < (size_t)source.length * subsampling.features; i++)
+            if (!std::isfinite(source.frames[i]))
+                throw PassFault("NaN or infinity in frame " + number((long long)i / subsampling.features) +
+                                " of source " + number(b));
+        const bool prompted = !network->prompt.layers.empty();
+        if (source.word_count > most)
+            throw PassFault("source " + number(b) + " has " + number(source.word_count) +
+                            " words in front of its frames, more than " + number(most));
+        if (source.prompt_count < prompted || source.prompt_count > prompted * most)
+            throw PassFault("source " + number(b) + " has a prompt of " + number(source.prompt_count) + " words, not " +
+                            number(prompted) + " to " + number(prompted * most));
+        check_words(source.words, source.word_count, b);
+        check_words(source.prompt, source.prompt_count, b);
+        positions.push_back(source.word_count + subsampling.positions(source.length));
+        read.push_back(source.prompt_count);
+    }
+    Lease lease(*this);
+    Workspace& space = *lease.space;
+    Made prompts;
+    if (!network->prompt.layers.empty())
+        prompts = encode_all(space, network->prompt, network->encoder, read, [&](int first, int last, float* x) {
+            for (int b = first; b < last; b++)
+                for (int i = 0; i < read[b]; i++, x += stride()) vector(words, sources[b].prompt[i], x);
+        });
+    const auto enter = [&](int first, int last, float* x) {
+        for (int b = first; b < last; b++) {
+            const int front = sources[b].word_count;
+            for (int i = 0; i < front; i++, x += stride()) vector(words, sources[b].words[i], x);
+            subsample(space, sources[b].frames, sources[b].length, x);
+            x += (size_t)(positions[b] - front) * stride();
+        }
+    };
+    return keep(encode_all(space, network->encoder, network->decoder, positions, enter, prompts));
 }
 
 void Engine::free(const int* handles, int count) {
@@ -401,6 +485,7 @@ std::shared_ptr<Pending> Engine::run(const Tokens& tokens, const Want& want, Rea
     const int n = tokens.count;
     threads.adapt();
     if (n < 1) throw PassFault("a pass has no token");
+    if (!network->decoder.embedding.words) throw PassFault("the model has no decoder");
     for (int i = 0; i < n; i++) {
         if (tokens.words[i] < 0 || tokens.words[i] >= network->words)
             throw PassFault("word " + number(tokens.words[i]) + " of token " + number(i) + " is none of " +
@@ -436,7 +521,7 @@ std::shared_ptr<Pending> Engine::run(const Tokens& tokens, const Want& want, Rea
             float* x = space.x.get((size_t)m * step);
             embed(stack.embedding, tokens.words + begin, tokens.positions + begin, m, x);
             const float* relative = biases(space, stack, longest);
-            int offset = 0;  // of the layer's keys in a cell and in a source's row
+            int offset = 0;  // of the layer's keys in a cell
             for (const Layer& layer : stack.layers) {
                 const int width = layer.width();
                 const auto kept = [&](const float* qkv, int wide) {
@@ -446,11 +531,12 @@ std::shared_ptr<Pending> Engine::run(const Tokens& tokens, const Want& want, Rea
                 };
                 const auto over = [&](int token) {
                     const Attended& list = lists->of(begin + token);
-                    return Where{list, list.count - 1, Cell::HEAD + offset, Cell::HEAD + offset + width};
+                    return Where{list, list.count - 1, Cell::HEAD + offset, Cell::HEAD + offset + width,
+                                 layer.features};
                 };
                 attention(space, layer, layer.self_norm, *layer.qkv, *layer.out, x, m, longest, relative, kept, over);
-                attend_sources(space, layer, x, m, offset, sources.data() + begin);
-                feed_forward(space, layer, x, m);
+                attend_sources(space, layer, x, m, (int)(&layer - stack.layers.data()), sources.data() + begin);
+                feed_forward(space, layer.ffn, layer.norm_first, x, m);
                 offset += 2 * width;
                 if (interrupted) interrupted();
             }
@@ -466,21 +552,21 @@ std::shared_ptr<Pending> Engine::run(const Tokens& tokens, const Want& want, Rea
     return pending;
 }
 
-void Engine::logits(const float* hidden, int count, float* to) {
+void Engine::logits(const Linear& head, const float* hidden, int count, float* to) {
     const Rounding rounding;
     Lease lease(*this);
-    const int d = network->features, wide = network->output->width();
+    const int d = network->features, wide = head.width();
     for (int begin = 0; begin < count; begin += READ) {
         const int n = std::min(READ, count - begin);
         float* rows = lease.space->logits.get((size_t)n * wide);
-        linear(*lease.space, *network->output, hidden + (size_t)begin * d, n, d, rows, wide);
+        linear(*lease.space, head, hidden + (size_t)begin * d, n, d, rows, wide);
         for (int i = 0; i < n; i++)
-            std::copy_n(rows + (size_t)i * wide, network->words, to + (size_t)(begin + i) * network->words);
+            std::copy_n(rows + (size_t)i * wide, head.outputs, to + (size_t)(begin + i) * head.outputs);
     }
 }
 
 void Engine::read(Workspace& space, const Want& want, Read& found) {
-    const int n = (int)want.only.size(), d = network->features, wide = network->output->width(), words = network->words;
+    const int n = (int)want.only.size(), d = network->features, wide = found.head->width(), words = found.head->outputs;
     found.best.resize(n);
     found.log_probs.resize(n);
     if (want.top) {
@@ -497,7 +583,7 @@ void Engine::read(Workspace& space, const Want& want, Read& found) {
         if (interrupted) interrupted();
         const int m = std::min(READ, n - begin);
         float* rows = space.logits.get((size_t)m * wide);
-        linear(space, *network->output, found.hidden.data() + (size_t)begin * d, m, d, rows, wide);
+        linear(space, *found.head, found.hidden.data() + (size_t)begin * d, m, d, rows, wide);
         threads.share(m, threads.parts(m, (double)m * words * 8 / PART), [&](int, int first, int last) {
             std::vector<float> copy;
             for (int i = first; i < last; i++) read_row(rows + (size_t)i * wide, begin + i, want, found, copy);
@@ -522,7 +608,7 @@ void best_words(const float* row, int words, int count, int* to) {
 }  // namespace
 
 void Engine::read_row(const float* row, int index, const Want& want, Read& found, std::vector<float>& copy) {
-    const int words = network->words;
+    const int words = found.head->outputs;
     float most;
     int best = kernels->best(row, words, &most);
     const bool empty = most == -INFINITY && std::none_of(row, row + words, [](float x) { return std::isnan(x); });

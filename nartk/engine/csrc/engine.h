@@ -2,6 +2,7 @@
 //
 // Symbols: n tokens, S source positions, d features of the model, H heads of f features (a multiple of 16).
 #pragma once
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -14,6 +15,7 @@
 namespace nartk {
 
 constexpr int CHUNK = 128;    // tokens that go through all layers together, so that they stay near
+constexpr int BLOCK = 120;    // tokens of a linear layer that stay near, a multiple of what kernels take at once
 constexpr double PART = 2e5;  // multiplications that are worth another thread
 
 struct Norm {
@@ -30,15 +32,45 @@ struct Embedding {
     Norm norm;
 };
 
+struct FeedForward {
+    const Linear *up = nullptr, *gate = nullptr, *down = nullptr;
+    Activation activation = Activation::relu;
+    Norm norm;
+};
+
+// A convolution of each channel by itself over neighbouring positions, as many of which are before as after.
+struct Depthwise {
+    const float *taps = nullptr, *bias = nullptr;  // [size,channels], channels filled up to 16
+    int size = 0, channels = 0;
+};
+
+// What mixes neighbouring positions: the first half of what `up` gives, and a second one that is its gate. A
+// Conformer's convolution is of the gated half; that of E-Branchformer's cgMLP of the gate.
+struct Gating {
+    bool of_gate = false;
+    const Linear *up = nullptr, *down = nullptr;
+    Depthwise depthwise;
+    Norm norm, inner;
+};
+
 struct Layer {
     bool norm_first = true;
     int heads = 1, features = 16;
     float scale = 1.0f;  // of attention scores
     const Linear *qkv = nullptr, *out = nullptr;
     const Linear *cross_q = nullptr, *cross_kv = nullptr, *cross_out = nullptr;
-    const Linear *up = nullptr, *gate = nullptr, *down = nullptr;
-    Activation activation = Activation::relu;
-    Norm self_norm, cross_norm, ffn_norm;
+    Norm self_norm, cross_norm;
+    FeedForward ffn;
+    // What layers of speech have beside a Transformer's. Without `merge_out` `gating` follows attention; with it both
+    // read the same, and what they give is merged.
+    FeedForward ffn_before;
+    const Linear* distances = nullptr;                    // of relative positions of Transformer-XL
+    const float *content = nullptr, *position = nullptr;  // [H,f], added to queries there
+    Gating gating;
+    Depthwise merge;
+    const Linear* merge_out = nullptr;
+    Norm final_norm;
+    bool conditioned = false;  // reads afterwards what the CTC head predicts
     int width() const { return heads * features; }
 };
 
@@ -52,8 +84,25 @@ struct Stack {
     int farthest = 0;
 };
 
+// How frames become positions: convolutions over 3 frames, of `images` over 3 features as well. Images have no
+// padding; else a frame of zeros is on both sides.
+struct Subsampling {
+    struct Convolution {
+        const Linear* taps;  // inputs: [3 frames,3 features or none,channels]
+        int stride;
+    };
+    std::vector<Convolution> convolutions;
+    Activation activation = Activation::relu;
+    bool images = false;
+    int features = 0;             // of a frame
+    const Linear* out = nullptr;  // inputs: [features,channels]; null: the channels are a position's features
+    int after(int level, int frames) const;  // positions behind that convolution of so many before it
+    int positions(int frames) const;
+    int least() const;  // frames of the shortest source that has a position
+};
+
 // What a non-autoregressive network has beside its layers.
-enum class Copied { none, uniform, soft, source, memory };  // what stands at places without a word
+enum class Copied { none, uniform, soft, source, memory, fires };  // what stands at places without a word
 struct Parallel {
     Copied copied = Copied::none;
     int frames = 1;                   // source, memory: places of each source token
@@ -64,16 +113,24 @@ struct Parallel {
     const float* positions = nullptr;  // [most_target,d]
     int longest_link = 0;              // vertices that a link leads ahead, at most
     const Linear *query = nullptr, *key = nullptr, *gate = nullptr;
+    // Continuous integrate-and-fire: positions' weights by a convolution over 3 of them, padded with zeros.
+    const Linear *fire_taps = nullptr, *fire_out = nullptr;
+    double tail = 0.0;  // what is added to a source's weights
 };
 
 struct Network {
     int features = 0;  // d
     Stack encoder, decoder;
+    Stack prompt;                       // encodes words beside frames, which layers of the encoder with `cross_q` read
+    Subsampling subsampling;            // of sources of frames
+    const Linear* ctc = nullptr;        // words that positions of the encoder say
+    const Linear* condition = nullptr;  // of their probabilities, what `conditioned` layers add
     const Linear* output = nullptr;
     Linear biased;              // the output where its words are another's, but its bias is its own
     float output_scale = 1.0f;  // of what the output layer reads
     int source_words = 0, words = 0;
-    int most_source = 0, most_target = 0;  // positions
+    int most_source = 0, most_target = 0;  // positions, of sources of frames frames
+    bool hears() const { return !subsampling.convolutions.empty(); }
     Parallel parallel;
     // Of the layers of a stack, the floats of keys and values of a token.
     size_t kv_floats(const Stack& stack) const;
@@ -84,6 +141,7 @@ class Buffer {
   public:
     ~Buffer() { release(data); }
     float* get(size_t count);
+    const float* floats() const { return data; }
 
   private:
     float* data = nullptr;
@@ -92,14 +150,26 @@ class Buffer {
 
 struct Workspace {
     Buffer x, normed, projected, attended, inner, gated, logits, weights, quantised, scales, biases;
+    Buffer patches, channels[2], joined, merged, packed, zeros;
 };
 
 struct Memory {
     int length = 0;
-    std::vector<int> tokens;         // [S]
-    std::vector<float> output;       // [S,d]
-    Buffer kv;                       // [S, of all layers]
-    std::vector<const float*> rows;  // [S]
+    std::vector<int> tokens;    // [S]
+    std::vector<float> output;  // [S,d]
+    int fires = 0;
+    std::vector<float> fire_weights;  // [S]
+    std::vector<float> fired;         // [fires,d], what continuous integrate-and-fire makes of the output
+    // Keys and values of the decoder's layers, [layer][head][keys, values][S,f]: what one query reads lies together.
+    Buffer kv;
+    std::vector<std::vector<const float*>> rows;  // of each layer, [S]
+};
+
+// Relative positions as heads of layers read them: as weights of linear layers, whose outputs are the distances
+// from longest - 1 down to 1 - longest.
+struct Distances {
+    int longest = 0;
+    std::deque<Buffer> layers;  // [H][panels][f][32]
 };
 
 // What is read after a token beside the best word.
@@ -120,6 +190,7 @@ struct Want {
 };
 
 struct Read {
+    const Linear* head;  // the output layer, or that of CTC
     std::vector<int> best, top, drawn;
     std::vector<float> log_probs, top_log_probs, margins, given_log_probs, drawn_log_probs;
     std::vector<float> hidden;  // [n,d]
@@ -147,6 +218,14 @@ class Engine {
     ~Engine();
 
     std::vector<int> encode(const int* tokens, const int* lengths, int count);
+    // A source of frames [T,F], with words in front of them and a prompt.
+    struct Speech {
+        const float* frames;
+        int length;
+        const int *words, *prompt;
+        int word_count, prompt_count;
+    };
+    std::vector<int> encode_speech(const std::vector<Speech>& sources);
     void free(const int* memories, int count);
     struct Tokens {
         int count;
@@ -157,12 +236,14 @@ class Engine {
     void fill(const Canvas& canvas, const std::vector<int>& only, std::vector<float>& hidden);
     // Reads words at found.hidden [n,d], for want.only of n.
     void read(const Want& want, Read& found);
+    // Reads what positions of encoded sources say, of all of them those of want.only.
+    void read_encoded(const int* memories, int count, const Want& want, Read& found);
     // Logits [count,C] of lengths of the outputs of encoded sources.
     void length_logits(const int* memories, int count, float* to);
     // Log-probabilities of the next vertex, [L,L] of each graph: hidden [N,d] of graphs of L vertices.
     void links(const float* hidden, const int* lengths, int count, float* to);
     // Logits [m,V] of hidden features [m,d].
-    void logits(const float* hidden, int count, float* to);
+    void logits(const Linear& head, const float* hidden, int count, float* to);
     std::shared_ptr<const Memory> memory(int handle);
     size_t memories_in_use();
 
@@ -181,17 +262,38 @@ class Engine {
         explicit Lease(Engine& engine);
         ~Lease();
     };
+    using Made = std::vector<std::shared_ptr<Memory>>;
+    // Encodes sources of so many positions, as many together as fit: enter(first, last, x) writes what layers of
+    // `stack` read. What they give, layers of `readers` attend to. prompts: what they read beside it, if anything.
+    template <class Enter>
+    Made encode_all(Workspace& space, const Stack& stack, const Stack& readers, const std::vector<int>& lengths,
+                    Enter enter, const Made& prompts = {});
+    void check_words(const int* words, int count, int index) const;
+    std::vector<int> keep(const Made& made);
     void linear(Workspace& space, const Linear& w, const float* x, int n, int ldx, float* y, int ldy,
                 Epilogue epilogue = {});
     void embed(const Embedding& embedding, const int* words, const int* positions, int n, float* x);
     void vector(const Embedding& embedding, int word, float* x);
     void place(const Embedding& embedding, const int* positions, int n, float* x);  // adds positions to vectors
     void copy_source(Workspace& space, const Memory& source, const int* words, int places, float* x);
-    void normed(const Norm& norm, const float* x, int n, float* y);
+    void normed(const Norm& norm, const float* x, int n, float* y) {
+        normed(norm, x, n, y, network->features, stride());
+    }
+    void normed(const Norm& norm, const float* x, int n, float* y, int features, int step);
     void finish(float* row, float* to);  // what the output layer reads, [d]
     const float* biases(Workspace& space, const Stack& stack, int longest);
+    // x = x + inner(norm(x)) or norm(x + inner(x)): `inner` adds what it gives to x.
     template <class Inner>
-    void sublayer(Workspace& space, const Norm& norm, bool first, float* x, int n, Inner inner);
+    void sublayer(Workspace& space, const Norm& norm, bool first, float* x, int n, Inner inner) {
+        if (first) {
+            float* y = space.normed.get((size_t)n * stride());
+            normed(norm, x, n, y);
+            inner(y);
+        } else {
+            inner(x);
+            normed(norm, x, n, x);
+        }
+    }
     template <class Kept, class Over>
     void attention(Workspace& space, const Layer& layer, const Norm& norm, const Linear& in, const Linear& out,
                    float* x, int n, int longest, const float* biases, Kept kept, Over over);
@@ -199,7 +301,20 @@ class Engine {
                      const float* biases = nullptr);
     void attend_sources(Workspace& space, const Layer& layer, float* x, int n, int offset,
                         const std::shared_ptr<const Memory>* sources);
-    void feed_forward(Workspace& space, const Layer& layer, float* x, int n);
+    void feed_forward(Workspace& space, const FeedForward& ffn, bool norm_first, float* x, int n);
+    // Of speech, in speech.cpp.
+    void subsample(Workspace& space, const float* frames, int count, float* x);
+    const float* convolved(Workspace& space, const float* frames, int count, int first, int last);
+    void attend_products(Workspace& space, const Layer& layer, const Distances* distances, const float* qkv, int wide,
+                         const Rows& rows, float* attended);
+    void convolve(const Depthwise& by, const float* x, int ldx, const Rows& rows, float* y, int ldy);
+    void gate(Workspace& space, const Gating& gating, const float* y, const Rows& rows, float* to, int ldt,
+              bool residual);
+    void speech_layer(Workspace& space, const Layer& layer, const Distances* distances,
+                      const std::vector<std::shared_ptr<const Memory>>& prompts, float* x, const Rows& rows);
+    void condition(Workspace& space, float* x, int n);
+    std::shared_ptr<const Distances> distances(Workspace& space, int longest);
+    void fire(Workspace& space, Memory& memory);
     void link_row(Workspace& space, const float* hidden, int count, float* to);
     void read(Workspace& space, const Want& want, Read& read);
     void read_row(const float* row, int index, const Want& want, Read& read, std::vector<float>& copy);
@@ -209,6 +324,7 @@ class Engine {
     std::unordered_map<int, std::shared_ptr<const Memory>> memories;
     int next_memory = 0;
     std::vector<std::unique_ptr<Workspace>> spaces;
+    std::shared_ptr<const Distances> projected;  // of the longest source so far
 };
 
 }  // namespace nartk

@@ -10,7 +10,7 @@
 namespace nartk {
 
 enum class Type : int { fp32 = 0, bf16 = 1, int8 = 2 };
-enum class Activation : int { none = 0, relu, gelu, gelu_tanh, silu };
+enum class Activation : int { none = 0, relu, gelu, gelu_tanh, silu, sigmoid };
 
 constexpr int PANEL = 32;                // outputs that lie beside each other in a packed weight
 constexpr int LANES = 16;                // floats of a vector
@@ -82,10 +82,14 @@ struct Kernels {
     void (*layer_norm)(const float* x, int k, const float* gain, const float* bias, float eps, float* y);
     void (*rms_norm)(const float* x, int k, const float* gain, float eps, float* y);
     void (*add)(float* y, const float* x, int k);
-    void (*multiply)(float* y, const float* x, int k);
+    void (*multiply)(float* y, const float* x, int k, Activation activation);  // by what that gives of x
+    // One position of a convolution of each of k channels by itself: bias, then one tap after the other. taps:
+    // [count,k], k filled up to 16, as are biases; x [count,ldx] may be read up to there.
+    void (*depthwise)(const float* x, int ldx, int count, const float* taps, const float* bias, int k, float* y);
     // One head of one query: d a multiple of 16. `scores` has room for count, filled up to 16.
     void (*attend)(const float* q, Attended over, int key, int value, int d, float scale, const float* bias,
                    float* scores, float* y);
+    float (*exponentials)(float* scores, int n);  // exp(score - the largest) in place of scores; their sum
     void (*add_softmax)(float* scores, int k, float by, float* to);  // to += by * softmax(scores), which are used up
     float (*exp_sum)(const float* x, int k, float most);             // sum of exp(x - most)
     int (*best)(const float* x, int k, float* value);                // the first of the largest

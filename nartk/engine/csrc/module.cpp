@@ -85,12 +85,10 @@ const Names<Type> TYPES = {{"fp32", Type::fp32}, {"bf16", Type::bf16}, {"int8", 
 const Names<Activation> ACTIVATIONS = {{"relu", Activation::relu},
                                        {"gelu", Activation::gelu},
                                        {"gelu_tanh", Activation::gelu_tanh},
-                                       {"silu", Activation::silu}};
-const Names<Copied> COPIES = {{"none", Copied::none},
-                              {"uniform", Copied::uniform},
-                              {"soft", Copied::soft},
-                              {"source", Copied::source},
-                              {"memory", Copied::memory}};
+                                       {"silu", Activation::silu},
+                                       {"sigmoid", Activation::sigmoid}};
+const Names<Copied> COPIES = {{"none", Copied::none},     {"uniform", Copied::uniform}, {"soft", Copied::soft},
+                              {"source", Copied::source}, {"memory", Copied::memory},   {"fires", Copied::fires}};
 
 const Kernels& kernels_of(const std::string& isa) {
     const Kernels* found = kernels_for(isa.c_str());
@@ -176,14 +174,75 @@ struct Model {
         return values->data();
     }
 
-    Norm norm(const py::dict& from, const char* name) {
+    Norm norm(const py::dict& from, const char* name) { return norm(from, name, network->features); }
+
+    Norm norm(const py::dict& from, const char* name, int features) {
         Norm made;
         if (!from.contains(name) || from[name].is_none()) return made;
         const auto parts = from[name].cast<py::tuple>();  // gain, bias or None, eps
-        made.gain = floats(parts[0], network->features);
-        made.bias = floats(parts[1], network->features);
+        made.gain = floats(parts[0], features);
+        made.bias = floats(parts[1], features);
         made.eps = parts[2].cast<float>();
         return made;
+    }
+
+    FeedForward feed_forward(const py::dict& from) {
+        FeedForward made;
+        const int d = network->features;
+        made.activation = named(ACTIVATIONS, from["activation"].cast<std::string>());
+        made.up = linear(from, "up");
+        require(made.up && made.up->inputs == d, "a layer lacks a part");
+        made.gate = linear(from, "gate", made.up->outputs, d);
+        made.down = linear(from, "down", d, made.up->outputs);
+        require(made.down, "a layer lacks a part");
+        made.norm = norm(from, "norm");
+        return made;
+    }
+
+    Depthwise depthwise(const py::dict& from, const char* name, int channels) {
+        const auto parts = from[name].cast<py::tuple>();  // taps [size,channels], channels filled up, and bias
+        Depthwise made;
+        made.channels = channels;
+        made.size = (int)parts[0].cast<py::array>().shape(0);
+        made.taps = floats(parts[0], made.size * (py::ssize_t)rounded(channels, LANES));
+        made.bias = floats(parts[1], rounded(channels, LANES));
+        require(made.size > 0 && made.taps && made.bias, "a convolution lacks a part");
+        return made;
+    }
+
+    Gating gating(const py::dict& from) {
+        Gating made;
+        const int d = network->features;
+        made.of_gate = from["of_gate"].cast<bool>();
+        made.up = linear(from, "up");
+        require(made.up && made.up->inputs == d && made.up->outputs % 2 == 0, "a gate for each channel");
+        const int channels = made.up->outputs / 2;
+        made.down = linear(from, "down", d, channels);
+        require(made.down, "a layer lacks a part");
+        made.depthwise = depthwise(from, "depthwise", channels);
+        made.norm = norm(from, "norm");
+        made.inner = norm(from, "inner", channels);
+        require(made.norm.gain && (!made.of_gate || made.inner.gain), "a layer lacks a norm");
+        return made;
+    }
+
+    // What layers of speech have beside a Transformer's.
+    void speech(const py::dict& from, Layer& made) {
+        const int d = network->features;
+        if (from.contains("ffn_before")) made.ffn_before = feed_forward(from["ffn_before"].cast<py::dict>());
+        made.distances = linear(from, "distances", made.width(), d);
+        if (made.distances) {
+            made.content = floats(from["content"], made.width());
+            made.position = floats(from["position"], made.width());
+            require(made.content && made.position, "relative positions lack a part");
+        }
+        if (from.contains("gating")) made.gating = gating(from["gating"].cast<py::dict>());
+        made.merge_out = linear(from, "merge_out", d, 2 * d);
+        require(!made.merge_out || (made.gating.up && made.norm_first), "branches that cannot be merged");
+        if (made.merge_out) made.merge = depthwise(from, "merge", 2 * d);
+        made.final_norm = norm(from, "final_norm");
+        made.conditioned = from.contains("conditioned") && from["conditioned"].cast<bool>();
+        require(!made.conditioned || (network->ctc && network->condition), "a layer reads what nothing predicts");
     }
 
     Layer layer(const py::dict& from, bool decodes) {
@@ -195,22 +254,19 @@ struct Model {
         require(made.heads > 0 && made.features > 0 && made.features % LANES == 0,
                 "a head's features are a multiple of 16");
         made.scale = from["scale"].cast<float>();
-        made.activation = named(ACTIVATIONS, from["activation"].cast<std::string>());
         const int width = made.width();
         made.qkv = linear(from, "qkv", 3 * width, d);
         made.out = linear(from, "out", d, width);
         made.cross_q = linear(from, "cross_q", width, d);
         made.cross_kv = linear(from, "cross_kv", 2 * width, d);
         made.cross_out = linear(from, "cross_out", d, width);
-        made.up = linear(from, "up");
-        require(made.qkv && made.out && made.up && made.up->inputs == d, "a layer lacks a part");
-        require(!decodes || (made.cross_q && made.cross_kv && made.cross_out), "a layer does not see the source");
-        made.gate = linear(from, "gate", made.up->outputs, d);
-        made.down = linear(from, "down", d, made.up->outputs);
-        require(made.down, "a layer lacks a part");
+        require(made.qkv && made.out, "a layer lacks a part");
+        const bool reads = made.cross_q && made.cross_kv && made.cross_out;
+        require(reads || !(decodes || made.cross_q), "a layer does not see the source");
         made.self_norm = norm(from, "self_norm");
         made.cross_norm = norm(from, "cross_norm");
-        made.ffn_norm = norm(from, "ffn_norm");
+        made.ffn = feed_forward(from["ffn"].cast<py::dict>());
+        speech(from, made);
         return made;
     }
 
@@ -218,7 +274,8 @@ struct Model {
         Stack made;
         const auto embedding = from["embedding"].cast<py::dict>();
         made.embedding.words = linear(embedding, "words");
-        require(made.embedding.words && made.embedding.words->inputs == network->features, "words of another size");
+        require(made.embedding.words ? made.embedding.words->inputs == network->features : !decodes,
+                "words of another size");
         made.embedding.scale = embedding["scale"].cast<float>();
         made.embedding.count = embedding["count"].cast<int>();
         require(made.embedding.count > 0, "positions that are none");
@@ -237,6 +294,30 @@ struct Model {
         return made;
     }
 
+    Subsampling subsampling(const py::dict& from) {
+        Subsampling made;
+        made.images = from["images"].cast<bool>();
+        made.features = from["features"].cast<int>();
+        made.activation = named(ACTIVATIONS, from["activation"].cast<std::string>());
+        require(made.features > 0, "frames have features");
+        int left = made.images ? made.features : 1, channels = made.images ? 1 : made.features;
+        for (const auto& each : from["convolutions"].cast<py::list>()) {
+            const auto parts = each.cast<py::tuple>();  // taps and stride
+            made.convolutions.push_back({&parts[0].cast<std::shared_ptr<Layered>>()->packed->linear, 0});
+            auto& [taps, stride] = made.convolutions.back();
+            keep.push_back(parts[0]);
+            stride = parts[1].cast<int>();
+            require(stride > 0 && taps->inputs == 3 * channels * (made.images ? 3 : 1),
+                    "a convolution of another size");
+            if (made.images) left = left < 3 ? 0 : (left - 3) / stride + 1;
+            channels = taps->outputs;
+        }
+        require(!made.convolutions.empty() && left > 0, "convolutions that leave no features");
+        made.out = linear(from, "out", network->features, left * channels);
+        require(made.out || left * channels == network->features, "positions of other features");
+        return made;
+    }
+
     Parallel parallel(const py::dict& from) {
         Parallel made;
         const int d = network->features;
@@ -246,6 +327,11 @@ struct Model {
         require(made.frames > 0 && made.temperature > 0.0f, "frames and a temperature above 0");
         made.lengths = linear(from, "lengths");
         require(!made.lengths || made.lengths->inputs == d, "a length predictor of another size");
+        made.fire_taps = linear(from, "fire_taps", d, 3 * d);
+        made.fire_out = linear(from, "fire_out", 1, d);
+        require(!made.fire_taps == !made.fire_out && (made.copied != Copied::fires || made.fire_out),
+                "fires lack a part");
+        if (made.fire_out) made.tail = from["tail"].cast<double>();
         made.query = linear(from, "query");
         if (!made.query) return made;
         made.by_features = from["by_features"].cast<bool>();
@@ -265,8 +351,13 @@ struct Model {
     explicit Model(const py::dict& from) {
         network->features = from["features"].cast<int>();
         require(network->features > 0, "a model has features");
+        const int d = network->features;
+        network->ctc = linear(from, "ctc");
+        require(!network->ctc || network->ctc->inputs == d, "a CTC head of another size");
+        if (network->ctc) network->condition = linear(from, "condition", d, network->ctc->outputs);
         network->encoder = stack(from["encoder"].cast<py::dict>(), false);
-        network->decoder = stack(from["decoder"].cast<py::dict>(), true);
+        if (from.contains("prompt")) network->prompt = stack(from["prompt"].cast<py::dict>(), false);
+        if (!from["decoder"].is_none()) network->decoder = stack(from["decoder"].cast<py::dict>(), true);
         network->output = linear(from, "output");
         require(network->output && network->output->inputs == network->features, "an output layer of another size");
         network->biased = *network->output;
@@ -275,11 +366,25 @@ struct Model {
             network->output = &network->biased;
         }
         network->output_scale = from["output_scale"].cast<float>();
-        network->source_words = network->encoder.embedding.words->outputs;
         network->words = network->output->outputs;
-        require(network->decoder.embedding.words->outputs == network->words, "as many words are read as written");
         network->most_source = network->encoder.embedding.count;
         network->most_target = network->decoder.embedding.count;
+        const Linear* read = network->encoder.embedding.words;
+        if (from.contains("subsampling")) {
+            const auto frames = from["subsampling"].cast<py::dict>();
+            network->subsampling = subsampling(frames);
+            network->most_source = frames["most"].cast<int>();
+            read = network->prompt.embedding.words;
+            const int front = read ? network->prompt.embedding.count : 0;
+            require(network->subsampling.positions(network->most_source) <= network->encoder.embedding.count - front,
+                    "a position for each of a source's");
+        }
+        require(read || network->hears(), "a model reads words or frames");
+        network->source_words = read ? read->outputs : 0;
+        for (const Layer& each : network->encoder.layers)
+            require(!each.cross_q || !network->prompt.layers.empty(), "a layer of the encoder reads no prompt");
+        const Linear* said = network->decoder.embedding.words;
+        require(!said || said->outputs == network->words, "as many words are read as written");
         if (from.contains("parallel")) network->parallel = parallel(from["parallel"].cast<py::dict>());
     }
 };
@@ -318,6 +423,7 @@ auto of_handles(Body body) {
 struct Scores {
     std::shared_ptr<Runner> runner;
     std::shared_ptr<Pending> pending;
+    const Linear* head;
     std::vector<float> features;
     py::object best, log_probs, top = py::none(), top_log_probs = py::none(), margins = py::none(),
                                 given_log_probs = py::none(), drawn = py::none(), drawn_log_probs = py::none(),
@@ -335,7 +441,7 @@ struct Scores {
     Floats rows(const py::object& which) const {
         const Ints index = ints(which);
         if (pending && !pending->open) throw PassFault("the pass has ended: its logits are gone");
-        const int d = runner->engine.network->features, words = runner->engine.network->words;
+        const int d = runner->engine.network->features, words = head->outputs;
         const py::ssize_t count = index.size();
         std::vector<float> some((size_t)count * d);
         for (py::ssize_t i = 0; i < count; i++) {
@@ -346,7 +452,7 @@ struct Scores {
         Floats made({count, (py::ssize_t)words});
         float* to = made.mutable_data();
         py::gil_scoped_release release;
-        runner->engine.logits(some.data(), (int)count, to);
+        runner->engine.logits(*head, some.data(), (int)count, to);
         return made;
     }
 };
@@ -408,10 +514,12 @@ struct Wanted {
 
     // What `read` reads, which runs without Python's lock.
     template <class Reader>
-    std::shared_ptr<Scores> scores(std::shared_ptr<Runner> runner, Reader reader) const {
+    std::shared_ptr<Scores> scores(std::shared_ptr<Runner> runner, Reader reader, const Linear* head = nullptr) const {
         auto made = std::make_shared<Scores>();
         made->runner = runner;
+        made->head = head ? head : runner->engine.network->output;
         Read read;
+        read.head = made->head;
         {
             py::gil_scoped_release release;
             reader(*made, read);
@@ -476,6 +584,21 @@ std::shared_ptr<Scores> fill(std::shared_ptr<Runner> runner, py::object memories
     });
 }
 
+// What positions of encoded sources say to the CTC head.
+std::shared_ptr<Scores> read_encoded(std::shared_ptr<Runner> runner, py::object of, const py::object& want) {
+    Engine& engine = runner->engine;
+    const Linear* head = engine.network->ctc;
+    if (!head) throw PassFault("the model has no CTC head");
+    const Ints memories = ints(of);
+    py::ssize_t count = 0;
+    for (py::ssize_t i = 0; i < memories.size(); i++) count += engine.memory(memories.data()[i])->length;
+    const Wanted wanted(count, head->outputs, want);
+    const auto reader = [&](Scores&, Read& read) {
+        engine.read_encoded(memories.data(), (int)memories.size(), wanted.want, read);
+    };
+    return wanted.scores(runner, reader, head);
+}
+
 // Words at features [n,d] that a graph gave.
 std::shared_ptr<Scores> words_at(std::shared_ptr<Runner> runner, Floats features, const py::object& want) {
     const int d = runner->engine.network->features;
@@ -529,6 +652,32 @@ py::array_t<int32_t> encode(Runner& runner, const py::object& all, const py::obj
     {
         py::gil_scoped_release release;
         made = runner.engine.encode(tokens.data(), lengths.data(), (int)lengths.size());
+    }
+    return array(made);
+}
+
+// Sources of frames [T,F], each with words in front of them and a prompt.
+py::array_t<int32_t> encode_speech(Runner& runner, const py::list& frames, const py::list& words,
+                                   const py::list& prompts) {
+    const int features = runner.engine.network->subsampling.features;
+    std::vector<Floats> all;
+    std::vector<Ints> read;
+    std::vector<Engine::Speech> sources;
+    if (words.size() != frames.size() || prompts.size() != frames.size()) throw PassFault("words for each source");
+    for (size_t i = 0; i < frames.size(); i++) {
+        const auto each = array_of<Floats>(frames[i]);
+        if (!each || each->ndim() != 2 || each->shape(1) != features || each->shape(0) > INT32_MAX)
+            throw PassFault("source " + number((long long)i) + " is no frames of " + number(features) + " features");
+        const Ints front = ints(words[i]), prompt = ints(prompts[i]);
+        sources.push_back(
+            {each->data(), (int)each->shape(0), front.data(), prompt.data(), (int)front.size(), (int)prompt.size()});
+        all.push_back(*each);
+        read.insert(read.end(), {front, prompt});
+    }
+    std::vector<int> made;
+    {
+        py::gil_scoped_release release;
+        made = runner.engine.encode_speech(sources);
     }
     return array(made);
 }
@@ -669,6 +818,14 @@ PYBIND11_MODULE(_native, m) {
                  for (int i = 0; i < count; i++) made.mutable_data()[i] = e.memory(memories[i])->length;
                  return made;
              }))
+        .def("encode_speech", &encode_speech)
+        .def("fires", of_handles([](Engine& e, const int* memories, int count) {
+                 Ints made(count);
+                 for (int i = 0; i < count; i++) made.mutable_data()[i] = e.memory(memories[i])->fires;
+                 return made;
+             }))
+        .def("fire_weights", [](Runner& r, int memory) { return array(r.engine.memory(memory)->fire_weights); })
+        .def("read_encoded", &read_encoded)
         .def("length_logits", &length_logits)
         .def("graph", &graph)
         .def("fill", &fill, py::arg("memories"), py::arg("lengths"), py::arg("words"), py::arg("want"))

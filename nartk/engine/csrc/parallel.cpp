@@ -45,8 +45,9 @@ void Engine::copy_source(Workspace& space, const Memory& source, const int* word
         if (words[j] != COPIED) continue;
         float* to = x + (size_t)j * step;
         const int at = parallel.copied == Copied::uniform ? nearest(j, places, length) : j / parallel.frames;
-        if (parallel.copied == Copied::memory) {
-            std::memcpy(to, source.output.data() + (size_t)at * d, d * sizeof(float));
+        if (parallel.copied == Copied::memory || parallel.copied == Copied::fires) {
+            const auto& from = parallel.copied == Copied::memory ? source.output : source.fired;
+            std::memcpy(to, from.data() + (size_t)at * d, d * sizeof(float));
             std::fill(to + d, to + step, 0.0f);
         } else {
             vector(embedding, source.tokens[at], to);
@@ -57,6 +58,7 @@ void Engine::copy_source(Workspace& space, const Memory& source, const int* word
 void Engine::fill(const Canvas& canvas, const std::vector<int>& only, std::vector<float>& hidden) {
     const Rounding rounding;
     const Parallel& parallel = network->parallel;
+    if (!network->decoder.embedding.words) throw PassFault("the model has no decoder");
     std::vector<std::shared_ptr<const Memory>> sources(canvas.rows);
     for (int b = 0, at = 0; b < canvas.rows; at += canvas.lengths[b++]) {
         sources[b] = memory(canvas.memories[b]);
@@ -71,9 +73,10 @@ void Engine::fill(const Canvas& canvas, const std::vector<int>& only, std::vecto
                                 number(network->words));
         }
         const bool in_order = parallel.copied == Copied::source || parallel.copied == Copied::memory;
-        if (in_order && places > parallel.frames * sources[b]->length)
+        const int most = parallel.copied == Copied::fires ? sources[b]->fires : parallel.frames * sources[b]->length;
+        if ((in_order || parallel.copied == Copied::fires) && places > most)
             throw PassFault("row " + number(b) + " has " + number(places) + " places, more than its source's " +
-                            number(parallel.frames * sources[b]->length));
+                            number(most));
     }
     threads.adapt();
     Lease lease(*this);
@@ -99,12 +102,11 @@ void Engine::fill(const Canvas& canvas, const std::vector<int>& only, std::vecto
             }
         }
         place(stack.embedding, positions.data(), n, x);
-        int offset = 0;
-        for (const Layer& layer : stack.layers) {
+        for (size_t l = 0; l < stack.layers.size(); l++) {
+            const Layer& layer = stack.layers[l];
             attend_rows(space, layer, x, n, rows);
-            attend_sources(space, layer, x, n, offset, attended.data());
-            feed_forward(space, layer, x, n);
-            offset += 2 * layer.width();
+            attend_sources(space, layer, x, n, (int)l, attended.data());
+            feed_forward(space, layer.ffn, layer.norm_first, x, n);
             if (interrupted) interrupted();
         }
         for (; read_so_far < only.size() && only[read_so_far] < at + n; read_so_far++)
@@ -118,6 +120,22 @@ void Engine::read(const Want& want, Read& found) {
     const Rounding rounding;
     Lease lease(*this);
     read(*lease.space, want, found);
+}
+
+void Engine::read_encoded(const int* which, int count, const Want& want, Read& found) {
+    if (!network->ctc) throw PassFault("the model has no CTC head");
+    const int d = network->features;
+    size_t next = 0;
+    for (int b = 0, at = 0; b < count; b++) {
+        const auto source = memory(which[b]);
+        for (; next < want.only.size() && want.only[next] < at + source->length; next++) {
+            const float* row = source->output.data() + (size_t)(want.only[next] - at) * d;
+            found.hidden.insert(found.hidden.end(), row, row + d);
+        }
+        at += source->length;
+    }
+    threads.adapt();
+    read(want, found);
 }
 
 void Engine::length_logits(const int* memories, int count, float* to) {

@@ -1,0 +1,1 @@
+"""Sound: files, features, their normalisation and augmentation, batches of alike lengths. No torch."""

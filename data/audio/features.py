@@ -1,0 +1,207 @@
+"""Features of sound: Kaldi's log-mel filterbank and Whisper's log-mel spectrogram, frame by frame.
+
+Neither needs torch. The filterbank is kaldi-native-fbank's, which is that of Kaldi's ``compute-fbank-feats``
+without dither: samples in the scale of 16-bit numbers, frames that lie inside the sound alone
+(``--snip-edges``), pre-emphasis 0.97, the mean of each window taken off, mel bins from 20 Hz to half the
+sample rate, the logarithm of power.
+
+Whisper's is that of Radford et al. 2022 (https://arxiv.org/abs/2212.04356, section 2.2) as its program and
+transformers' ``WhisperFeatureExtractor`` compute it: windows of 400 samples around each 160th, the sound
+reflected at its ends, Slaney's mel bins, log10 of power, at most 8 below the loudest, then (x + 4) / 4. Sound
+is filled up with silence to 30 s. The weights of the bins are kaldi-native-fbank's; its own spectrum takes
+six times as long as NumPy's, and its windows lie elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from nartk.data.audio.sounds import RATES, requiring_audio
+from nartk.errors import InputTooLongError, UsageError, named
+from nartk.passes import FloatArray
+
+WINDOWS = ("povey", "hamming", "hanning")
+FULL_SCALE = 32768.0  # of Kaldi's samples, which are 16-bit numbers
+FBANK, WHISPER, STORED = FEATURES = ("fbank", "whisper", "stored")
+_WHISPER = {"sample_rate": 16000, "shift_ms": 10.0, "window_ms": 25.0}  # all that it knows
+_PIECE = 160_000  # samples given to kaldi-native-fbank at a time, which makes a Python number of each
+
+
+@dataclass(frozen=True)
+class FeatureSettings:
+    """How features are computed.
+
+    Attributes:
+        features: ``fbank``, ``whisper``, or ``stored``, which are read as they are.
+        sample_rate: Of the sound that they are computed of, Hz.
+        bins: F, features of a frame.
+        shift_ms: Time from one frame to the next.
+        window_ms: Of sound in a frame.
+        window: Its shape, of the filterbank alone.
+        seconds: Which sound is filled up to, and may have at most, of Whisper's alone.
+
+    Raises:
+        UsageError: One is of a wrong type or out of bounds.
+    """
+
+    features: str = FBANK
+    sample_rate: int = 16000
+    bins: int = 80
+    shift_ms: float = 10.0
+    window_ms: float = 25.0
+    window: str = WINDOWS[0]
+    seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value, type_ = getattr(self, field.name), type(field.default)
+            if not (type(value) is type_ or (type_ is float and type(value) is int)):
+                raise UsageError(f"`{field.name}` is {value!r}", fix=f"give a {type_.__name__}")
+        for name, choices in (("features", FEATURES), ("window", WINDOWS)):
+            if getattr(self, name) not in choices:
+                raise UsageError(
+                    f"`{name}` is {getattr(self, name)!r}", fix=f"choose from {', '.join(choices)}"
+                )
+        if self.sample_rate not in RATES:
+            raise UsageError(
+                f"`sample_rate` is {self.sample_rate}", fix=f"give {RATES[0]} to {RATES[-1]}, in Hz"
+            )
+        for name, most in (("bins", 4096), ("shift_ms", 1000), ("window_ms", 1000), ("seconds", 3600)):
+            if not 1 <= getattr(self, name) <= most:
+                raise UsageError(f"`{name}` is {getattr(self, name)}", fix=f"give 1 to {most}")
+        for name, value in _WHISPER.items():
+            if self.features == WHISPER and getattr(self, name) != value:
+                raise UsageError(f"`{name}` is {getattr(self, name)}, Whisper's is {value}")
+
+    @property
+    def window_samples(self) -> int:
+        """Samples of a frame."""
+        return int(self.sample_rate * self.window_ms / 1000)
+
+    @property
+    def shift_samples(self) -> int:
+        """Samples from one frame to the next."""
+        return int(self.sample_rate * self.shift_ms / 1000)
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether features are read, not computed."""
+        return self.features == STORED
+
+    @property
+    def is_local(self) -> bool:
+        """Whether a frame depends on the sound in its window alone."""
+        return self.features == FBANK
+
+    def most_samples(self, frames: int) -> int:
+        """Samples of the longest sound that has so many frames."""
+        if self.features == WHISPER:
+            return int(min(self.seconds, frames * self.shift_ms / 1000) * self.sample_rate)
+        return self.window_samples + frames * self.shift_samples - 1
+
+
+def compute(samples: FloatArray, settings: FeatureSettings) -> FloatArray:
+    """The features [T,F] of a whole sound [N].
+
+    Of the filterbank T is 1 + (N - window) // shift, in samples, and 0 of less than a window; of Whisper's
+    it is that of the settings' `seconds`.
+
+    Raises:
+        UsageError: The settings are of features that are stored.
+        InputTooLongError: The sound is longer than Whisper's features may be.
+        MissingDependencyError: kaldi-native-fbank is not installed.
+    """
+    return np.concatenate([*streamed([samples], settings)])
+
+
+def streamed(blocks: Iterable[FloatArray], settings: FeatureSettings) -> Iterator[FloatArray]:
+    """The features of sound in blocks [n], in blocks [t,F] of which some may be empty.
+
+    Together they are those that `compute` gives of the whole sound, bit for bit. Memory does not grow with
+    the sound, but for Whisper's features, which are one block. Raises as `compute`.
+    """
+    if settings.is_stored:
+        raise UsageError("features that are stored cannot be computed of sound", fix="give stored features")
+    if settings.features == WHISPER:
+        yield _whisper(np.concatenate([np.zeros(0, np.float32), *blocks]), settings)
+        return
+    fbank = Fbank(settings)
+    yield np.zeros((0, settings.bins), np.float32)
+    for block in blocks:
+        yield fbank.accept(block)
+
+
+class Fbank:
+    """Computes filterbank features of sound that comes bit by bit."""
+
+    def __init__(self, settings: FeatureSettings) -> None:
+        with requiring_audio():
+            import kaldi_native_fbank as knf
+
+        options = knf.FbankOptions()
+        options.frame_opts.samp_freq = self._rate = settings.sample_rate
+        options.frame_opts.frame_shift_ms = settings.shift_ms
+        options.frame_opts.frame_length_ms = settings.window_ms
+        options.frame_opts.window_type = settings.window
+        options.frame_opts.dither = 0.0
+        options.mel_opts.num_bins = self._bins = settings.bins
+        self._online, self._done = knf.OnlineFbank(options), 0
+
+    def accept(self, samples: FloatArray) -> FloatArray:
+        """The frames [t,F] that are whole with the next samples [n]."""
+        found = [np.zeros((0, self._bins), np.float32)]
+        for start in range(0, len(samples), _PIECE):
+            piece = samples[start : start + _PIECE] * np.float32(FULL_SCALE)
+            self._online.accept_waveform(self._rate, piece.tolist())
+            found.append(_take(self._online, self._done))
+            self._done += len(found[-1])
+        return np.concatenate(found)
+
+
+def _take(online: Any, done: int) -> FloatArray:
+    """The frames [t,F] that are ready behind the first `done`, and are forgotten there."""
+    ready = online.num_frames_ready
+    frames = np.zeros((ready - done, online.dim), np.float32)
+    for row, index in zip(frames, range(done, ready), strict=True):
+        row[:] = online.get_frame(index)
+    online.pop(ready - done)
+    return frames
+
+
+def _whisper(samples: FloatArray, settings: FeatureSettings) -> FloatArray:
+    """Whisper's features [T,F] of a sound [N]."""
+    most, window = int(settings.seconds * settings.sample_rate), settings.window_samples
+    shift = settings.shift_samples
+    if len(samples) > most:
+        raise InputTooLongError(
+            f"{len(samples) / settings.sample_rate:.1f} s of sound > {settings.seconds:g} s",
+            fix=f"split the sound, or use {named('truncate', True)}",
+        )
+    filled = np.pad(np.pad(samples, (0, most - len(samples))), window // 2, mode="reflect")
+    # The last frame, which begins with the sound's end, is left out.
+    frames = np.lib.stride_tricks.sliding_window_view(filled, window)[: most - most % shift : shift]
+    shape = 0.5 - 0.5 * np.cos(2 * np.pi / window * np.arange(window))
+    spectrum = np.fft.rfft(frames * shape.astype(np.float32))  # [T, window] -> [T, window // 2 + 1]
+    power = (spectrum.real**2 + spectrum.imag**2).astype(np.float32)
+    mel = np.log10(np.maximum(power @ _mel_weights(settings.bins), np.float32(1e-10)))
+    loudest: FloatArray = (np.maximum(mel, mel.max() - 8) + 4) / 4
+    return loudest
+
+
+@cache
+def _mel_weights(bins: int) -> FloatArray:
+    """The weights [window // 2 + 1, bins] of Slaney's mel bins, each of area 1."""
+    with requiring_audio():
+        import kaldi_native_fbank as knf
+
+    frames, options = knf.FrameExtractionOptions(), knf.MelBanksOptions()
+    frames.samp_freq, frames.round_to_power_of_two = _WHISPER["sample_rate"], False
+    frames.frame_shift_ms, frames.frame_length_ms = _WHISPER["shift_ms"], _WHISPER["window_ms"]
+    options.num_bins, options.low_freq, options.is_librosa = bins, 0, True
+    banks = knf.MelBanks(options, frames, 1.0)
+    return np.stack([banks.compute(row) for row in np.eye(201, dtype=np.float32)])

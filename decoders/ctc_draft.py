@@ -1,0 +1,38 @@
+"""Drafts with the CTC head of the very model that verifies: no second model, and no second encoding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nartk.decoders.drafters.parallel import ParallelDrafts
+from nartk.decoders.drafters.parallel_text import FrameDrafter
+from nartk.decoders.loop.drafter import Drafter
+from nartk.decoders.loop.loop import AdaptiveDrafts
+from nartk.hypothesis import Request
+from nartk.parallel import FrameScorer
+from nartk.passes import PassScorer
+from nartk.registry import register_decoder
+
+
+@register_decoder("ctc-draft")
+class CtcDraft(ParallelDrafts, AdaptiveDrafts):
+    """Drafts with the model's own CTC head, verifies with its decoder; equal to greedy search.
+
+    All frames of a source are read once, as `ctc-greedy` reads them; the decoder verifies this text as it
+    does another system's. Only the head is computed anew: both read what the encoder gave.
+    """
+
+    needs = (PassScorer, FrameScorer)
+
+    def make_drafter(self, scorer: Any) -> Drafter:
+        return OwnFrames(scorer, longest=self.block_size, nodes=self.tree)
+
+
+class OwnFrames(FrameDrafter):
+    """Reads the frames of sources as the verifier has encoded them."""
+
+    def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[Any]:
+        return self.read(np.array(memory, np.int32))

@@ -1,0 +1,113 @@
+"""Favours given words and phrases in the output of a model whose positions do not depend on each other.
+
+The phrases are an automaton that finds all of them in one reading (Aho and Corasick 1975,
+https://doi.org/10.1145/360825.360855), as in Kaldi's, k2's and WeNet's context biasing. There a beam search
+gives each token of a phrase that has begun its bonus, and takes it back where the phrase is not completed.
+Here the best output is found exactly, so a phrase has its bonus where it ends. The search may also take the
+words so far for the beginning of a shorter phrase than they are: that can only lose a bonus, so the best is
+found all the same, and a position takes as long as there are states.
+
+Symbols: N positions, V words, Q states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+_Ints = npt.NDArray[np.int64]
+_Wide = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Hotwords:
+    """An automaton over phrases: a state is a beginning of one, state 0 the empty one, short ones first.
+
+    Attributes:
+        words: [Q] int64, the last word of each; that of state 0 is not read.
+        parents: [Q] int64, each without its last word.
+        shorter: [Q] int64, the longest beginning that each ends with, itself aside.
+        completed: [Q] int64, tokens of the phrases that each ends with, all together.
+        levels: The states of each length, from 1.
+    """
+
+    words: _Ints
+    parents: _Ints
+    shorter: _Ints
+    completed: _Ints
+    levels: tuple[_Ints, ...]
+
+    @classmethod
+    def of(cls, phrases: Sequence[Sequence[int]]) -> Hotwords:
+        """The automaton of phrases, each at least a word; one that is given twice counts once."""
+        whole = {tuple(phrase) for phrase in phrases}
+        beginnings = sorted({each[:i] for each in whole for i in range(len(each) + 1)}, key=len)
+        numbers = {beginning: i for i, beginning in enumerate(beginnings)}
+        parents, shorter, completed = [0], [0], [0]
+        for beginning in beginnings[1:]:
+            ends = (numbers.get(beginning[i:], -1) for i in range(1, len(beginning) + 1))
+            parents.append(numbers[beginning[:-1]])
+            shorter.append(next(state for state in ends if state >= 0))
+            completed.append(completed[shorter[-1]] + len(beginning) * (beginning in whole))
+        lengths = np.array([len(each) for each in beginnings])
+        return cls(
+            np.array([0, *(each[-1] for each in beginnings[1:])]),
+            np.array(parents),
+            np.array(shorter),
+            np.array(completed),
+            tuple(np.flatnonzero(lengths == length) for length in range(1, lengths.max() + 1)),
+        )
+
+    def best(
+        self, log_probs: _Wide, weight: float, *, eos: int, silent: Sequence[int]
+    ) -> tuple[list[int], float]:
+        """The words [N] with the largest sum of log-probabilities and bonus, and the bonus.
+
+        The bonus is `weight` for each token of each phrase that occurs before the first eos, phrases within
+        phrases and those that overlap included.
+
+        Args:
+            log_probs: [N,V] fp64.
+            weight: At least 0.
+            silent: Words that are in no output, eos not among them.
+        """
+        scores = log_probs.copy()
+        scores[:, list(silent)] = -np.inf
+        behind = scores.max(1)  # behind eos any word does
+        words = scores.copy()
+        words[:, eos] = -np.inf
+        emitted = words[:, self.words]  # [N,Q]
+        emitted[:, 0] = words.max(1)  # any word, of which nothing is known
+
+        states = np.full((len(scores) + 1, len(self.words)), -np.inf)
+        ended = np.full(len(scores) + 1, -np.inf)
+        states[0, 0] = 0.0
+        for t, own in enumerate(emitted):
+            reached = states[t].copy()
+            for level in reversed(self.levels):
+                np.maximum.at(reached, self.shorter[level], reached[level])
+            states[t + 1] = reached[self.parents] + own + weight * self.completed
+            ended[t + 1] = max(ended[t] + behind[t], reached[0] + scores[t, eos])
+
+        # Backwards: where eos was, if anywhere, and then from where each state was reached.
+        path, at = [0] * len(scores), len(scores)
+        state = int(states[at].argmax())
+        if ended[at] > states[at, state]:
+            while ended[at] == ended[at - 1] + behind[at - 1] and ended[at - 1] > -np.inf:
+                at -= 1
+                path[at] = int(scores[at].argmax())
+            at -= 1
+            path[at], state = eos, int(states[at].argmax())
+        bonus = 0.0
+        for t in range(at - 1, -1, -1):
+            path[t] = int(self.words[state]) if state else int(words[t].argmax())
+            bonus += weight * self.completed[state]
+            from_here = np.zeros(len(self.words), bool)  # what ends with the state's parent
+            from_here[self.parents[state]] = True
+            for level in self.levels:
+                from_here[level] |= from_here[self.shorter[level]]
+            state = int(np.where(from_here, states[t], -np.inf).argmax())
+        return path, bonus

@@ -1,0 +1,197 @@
+"""Joint CTC/attention decoding in one pass (Watanabe et al. 2017; Hori et al. 2017, arXiv:1706.02737).
+
+An autoregressive decoder and a CTC head read the same encoded source. Each hypothesis of a beam search is
+scored by both: CTC keeps the decoder from repeating or leaving out parts of a recording.
+Symbols: B sentences, k hypotheses of each, K of one sentence in a pass, C candidates after each, V words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from time import perf_counter
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from nartk.decoders.ctc_greedy import require_blank, silent_words
+from nartk.decoders.graphs.ctc_prefix_scores import PrefixScores
+from nartk.decoders.graphs.ngram_lm import NGram, load_ngram
+from nartk.decoders.loop.constrained import Constrained
+from nartk.decoders.search.beam_constraints import BeamConstraints
+from nartk.decoders.search.beam_rows import Beam, BeamRow, Ended, Ranking
+from nartk.decoders.search.beam_search import BeamSearch
+from nartk.decoders.strategy import Batching
+from nartk.guarantee import Guarantee, Promise
+from nartk.hypothesis import Request, Result
+from nartk.parallel import FrameScorer
+from nartk.passes import FloatArray, IntArray, PassScorer, Scores, Want
+from nartk.registry import WIDEST, option, register_decoder
+
+
+@register_decoder("joint-ctc")
+class JointCtc(Constrained):
+    """Keeps the best hypotheses by the decoder's and CTC's scores together, word by word.
+
+    A word adds (1 - w) times its log-probability by the decoder, w times what it takes from CTC's
+    log-probability of all outputs that begin so, and with a language model `lm_weight` times that model's
+    log-probability; eos, that the frames say nothing more. So a score is (1 - w) times the decoder's
+    log-probability of the output, plus w times CTC's, plus the language model's share; `positional_scores`
+    are its parts. What no labelling of the frames gives costs 1e10 nats.
+
+    The candidates of a hypothesis are the decoder's likeliest words, and all words if `ctc_weight` is 1. The
+    search ends when no hypothesis that goes on is better than those to be given back: without a length
+    penalty none can become better.
+    """
+
+    needs = (PassScorer, FrameScorer)
+    promise = Promise(
+        Guarantee.APPROXIMATE, "the best of k hypotheses by decoder and CTC; the same in any batch"
+    )
+
+    beam_size: int = option(10, "hypotheses of a sentence that are kept", low=1, high=WIDEST)
+    ctc_weight: float = option(
+        0.3, "w, weight of CTC's log-probabilities; the decoder's is 1 - w", low=0, high=1
+    )
+    candidates: int = option(
+        30, "words that extend each hypothesis, the decoder's likeliest", low=1, high=WIDEST
+    )
+    length_penalty: float = option(0.0, "scores are divided by length ** this; more favours long outputs")
+    lm: str = option("", "n-gram language model of target tokens, a file in ARPA format")
+    lm_weight: float = option(0.3, "weight of the language model's log-probabilities")
+    nbest: int = option(1, "hypotheses given back, at most the beam size", low=1, most="beam_size")
+
+    def results(self, scorer: Any, requests: Sequence[Request], batching: Batching) -> Iterator[Result]:
+        """What `run` yields. Its `batch_size` counts sentences, each of which has `beam_size` hypotheses."""
+        vocab, blank = scorer.vocab, require_blank(self.name, scorer)
+        constraints = JointScores(
+            self.constraints(vocab),
+            vocab.eos,
+            False,
+            False,
+            self.ctc_weight,
+            load_ngram(self.lm, vocab) if self.lm else None,
+            self.lm_weight,
+            start=scorer.start_token,
+            are_forcing=any(request.prefix for request in requests),
+        )
+        ranking = BestRanking(self.beam_size, vocab.eos, self.length_penalty, "false", self.nbest)
+        candidates = len(vocab) if self.ctc_weight == 1 else max(self.candidates, self.beam_size + 1)
+        search = JointSearch(scorer, constraints, ranking, blank, min(candidates, len(vocab)))
+        for row, phases, early in search.run(
+            requests, batch_size=batching.size, max_tokens=batching.max_tokens
+        ):
+            yield row.result(
+                perf_counter(), nbest=self.nbest, trace=batching.trace, phases=phases, early=early
+            )
+
+
+@dataclass(frozen=True)
+class BestRanking(Ranking):
+    """Ends a search when no hypothesis that goes on is better than the `nbest` that have ended."""
+
+    nbest: int
+
+    def is_done(self, finished: Sequence[Ended], best: float, length: int, longest: int) -> bool:
+        return len(finished) >= self.nbest and self.score(best, length) <= finished[self.nbest - 1].score
+
+
+class _Row:
+    """What CTC and the language model know of the hypotheses of a sentence.
+
+    Args:
+        ctc: By the sentence's frames; None: CTC has no weight.
+        lm: The state of the empty hypothesis.
+    """
+
+    def __init__(self, ctc: PrefixScores | None, lm: int) -> None:
+        self.ctc = ctc
+        self.prefixes = None if ctc is None else ctc.empty()
+        self.states = np.array([lm])
+
+    def grow(self, index: Sequence[int], words: Sequence[int], lm: NGram | None) -> None:
+        """Goes on with some of the hypotheses [K], each with a word [K] more."""
+        if self.ctc is not None and self.prefixes is not None:
+            self.prefixes = self.ctc.grown(self.prefixes, index, words)
+        if lm is not None:
+            self.states = lm.advance(self.states[list(index)], np.array(words))[1]
+
+
+class _Known(NamedTuple):
+    """The state of a hypothesis: its sentence's, and which of its hypotheses it was, or comes from."""
+
+    row: _Row
+    number: int
+
+
+@dataclass(frozen=True)
+class JointScores(BeamConstraints):
+    """The rules of hypotheses, and what the decoder, CTC and the language model give their words together."""
+
+    weight: float
+    lm: NGram | None
+    lm_weight: float
+
+    def candidates(self, scores: Scores, rows: Sequence[Any]) -> tuple[IntArray, FloatArray]:
+        top, log_probs = super().candidates(scores, rows)
+        added = np.zeros(top.shape)
+        begin = 0
+        for row, group in groupby(cast("Sequence[Beam]", rows), key=lambda beam: beam.state.row):
+            beams = [*group]
+            part = slice(begin, begin := begin + len(beams))
+            if beams[0].tokens:
+                row.grow([beam.state.number for beam in beams], [beam.tokens[-1] for beam in beams], self.lm)
+            for i, beam in enumerate(beams):
+                beam.state = _Known(row, i)
+            if row.ctc is not None:
+                added[part] += self.weight * row.ctc.scores(row.prefixes, top[part])
+            if self.lm is not None:
+                added[part] += (
+                    self.lm_weight * self.lm.advance(row.states[:, None], top[part].astype(np.int64))[0]
+                )
+        is_none = log_probs == -np.inf
+        decoder = (1 - self.weight) * np.where(is_none, 0, log_probs)
+        return top, np.where(is_none, -np.inf, decoder + added).astype(np.float32)
+
+
+class JointSearch(BeamSearch):
+    """Reads the frames of sentences as they enter the batch.
+
+    Args:
+        blank: CTC's.
+        candidates: Words that extend each hypothesis.
+    """
+
+    constraints: JointScores
+
+    def __init__(
+        self, scorer: Any, constraints: JointScores, ranking: Ranking, blank: int, candidates: int
+    ) -> None:
+        super().__init__(scorer, constraints, None, ranking)
+        self.wanted, self.blank, self.frames = Want(top=candidates), blank, scorer
+
+    def _step(self, rows: list[BeamRow]) -> None:
+        if new := [row for row in rows if row.live[0].state is None]:
+            begun = perf_counter()
+            for row, scores in zip(new, self._ctc([row.memory for row in new]), strict=True):
+                lm = self.constraints.lm
+                row.live[0].state = _Known(_Row(scores, 0 if lm is None else lm.start), 0)
+            self.seconds[0] += perf_counter() - begun
+        super()._step(rows)
+
+    def _ctc(self, memory: Sequence[int]) -> Sequence[PrefixScores | None]:
+        """Of each encoded source."""
+        if self.constraints.weight == 0:
+            return [None] * len(memory)
+        vocab = self.scorer.vocab
+        handles = np.array(memory, np.int32)
+        counts = self.frames.frames(handles)
+        logits = self.frames.read_frames(handles, Want()).rows(np.arange(counts.sum()))
+        most = logits.max(1, keepdims=True)
+        log_probs = logits - most - np.log(np.exp(logits - most).sum(1, keepdims=True))
+        silent = silent_words(vocab, self.blank)
+        return [
+            PrefixScores(each, self.blank, vocab.eos, silent)
+            for each in np.split(log_probs, np.cumsum(counts)[:-1])
+        ]

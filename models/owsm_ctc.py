@@ -1,0 +1,188 @@
+"""OWSM-CTC: recognition, translation and language identification by CTC alone (Peng et al. 2024).
+
+https://arxiv.org/abs/2402.12654. Words in front of the frames say what is wanted, a language and a task; the
+output begins with such words too where the targets of training do, so that a language that was not given
+(``<nolang>``) is identified. A prompt, text that came before, is encoded by itself, and every third layer
+reads it. Lower intermediate CTC heads may learn the transcript of what upper ones translate.
+
+It differs from ESPnet's program (s2t_ctc) in this. A prompt is read behind one mask word, which stands alone
+where there is none, as ESPnet's ``<na>``. Prompt and encoder have as many features. A transcript that is
+not there counts for nothing at its layers. See also `nartk.models.speech_encoder`.
+
+Symbols: B rows, T frames, F features of a frame, S positions of the encoder, P words in front, W words of a
+prompt, U target tokens, V words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nartk.architectures.owsm_ctc import OwsmCtcConfig
+from nartk.errors import PassError
+from nartk.models.nar import Losses
+from nartk.models.speech_encoder import Encoded, SpeechEncoder, name_weights
+from nartk.models.speech_training import SpeechTraining, ctc_losses
+from nartk.models.transformer import Embedding, EncoderLayer, word_embedding
+from nartk.passes import Source
+from nartk.vocab import MASK
+
+
+class Prompt(nn.Module):
+    """Embeds words in front of the frames, and encodes prompts."""
+
+    def __init__(self, config: OwsmCtcConfig) -> None:
+        super().__init__()
+        words = word_embedding(config.tgt_vocab, config)
+        self.embedding = Embedding(config, words, "sinusoidal", config.max_target_len)
+        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.prompt_layers))
+        self.norm = nn.LayerNorm(config.d_model, config.norm_eps) if config.prompt_layers else None
+
+    def encode(self, prompt: Tensor, kept: Tensor) -> Tensor:
+        """Prompts [B,W], of which `kept` [B,W] counts -> [B,W,d_model]."""
+        positions = torch.arange(prompt.shape[1], device=prompt.device).expand_as(prompt)
+        x = self.embedding(prompt, positions)
+        for layer in self.layers:
+            x = layer(x, kept[:, None, None])
+        return x if self.norm is None else self.norm(x)
+
+
+class OwsmEncoder(SpeechEncoder):
+    """Encodes words, prompts and frames."""
+
+    config: OwsmCtcConfig
+
+    def __init__(self, config: OwsmCtcConfig) -> None:
+        super().__init__(config, prompted=config.prompted_layers)
+        self.prompt = Prompt(config) if config.reads_words else None
+
+    def forward(
+        self, frames: Tensor, lengths: Tensor, words: Tensor | None = None, prompt: Tensor | None = None
+    ) -> Encoded:
+        """Encodes frames [B,T,F], of each row the first lengths [B], at least `least_frames`.
+
+        Args:
+            words: [B,P] in front of the frames, and `prompt` [B,W]: both padded on the right; None: there are
+                none.
+        """
+        return self._encode(frames, lengths, words, prompt, intermediate=True)
+
+    def read(self, sources: Sequence[Source]) -> tuple[Tensor, Tensor]:
+        frames, lengths = self.frames_of(sources)
+        words, prompts = (self._padded([getattr(each, name) for each in sources]) for name in _WORDS)
+        encoded = self._encode(frames, lengths, words, prompts, intermediate=False)
+        return encoded.memory, encoded.kept
+
+    def check_words(self, index: int, source: Any) -> None:
+        config = self.config
+        for name, most in (
+            ("words", config.max_target_len if config.words_in_front else 0),
+            ("prompt", config.max_target_len - 1 if config.prompt_layers else 0),
+        ):
+            found = getattr(source, name)
+            if len(found) > most:
+                raise PassError(f"source {index} has {name} of {len(found)} tokens, more than {most}")
+            for word in found:
+                if not 0 <= word < config.tgt_vocab:
+                    raise PassError(
+                        f"source {index} holds word {word}, not between 0 and {config.tgt_vocab - 1}"
+                    )
+
+    def _padded(self, lists: Sequence[Sequence[int]]) -> Tensor:
+        """Words of each row, padded on the right."""
+        rows = [torch.tensor(each, dtype=torch.int64, device=self.ctc.weight.device) for each in lists]
+        return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.config.pad)
+
+    def _encode(
+        self,
+        frames: Tensor,
+        lengths: Tensor,
+        words: Tensor | None,
+        prompt: Tensor | None,
+        *,
+        intermediate: bool,
+    ) -> Encoded:
+        x, kept = self.subsampled(frames, lengths)
+        pad = self.config.pad
+        if self.prompt is not None and words is not None and words.shape[1]:
+            before = self.prompt.embedding.vectors(words).to(x.dtype)
+            x, kept = _joined(before, words.ne(pad), x, kept)
+        read = None
+        if self.prompt is not None and self.config.prompt_layers:
+            if prompt is None:
+                prompt = torch.empty(len(x), 0, dtype=torch.int64, device=x.device)
+            prompt = F.pad(prompt, (1, 0), value=MASK)
+            read = self.prompt.encode(prompt, prompt.ne(pad)), prompt.ne(pad)
+        return self.encode(x, kept, prompt=read, intermediate=intermediate)
+
+
+_WORDS = ("words", "prompt")  # of a source, beside its frames
+
+
+def _joined(one: Tensor, one_kept: Tensor, other: Tensor, other_kept: Tensor) -> tuple[Tensor, Tensor]:
+    """What counts of two rows each, [B,P,D] and [B,S,D], one behind the other, and what counts of that."""
+    both, kept = torch.cat([one, other], 1), torch.cat([one_kept, other_kept], 1)
+    order = (~kept).to(torch.int8).argsort(dim=1, stable=True)  # what counts comes first
+    return both.gather(1, order[:, :, None].expand_as(both)), kept.gather(1, order)
+
+
+class OwsmCtc(nn.Module):
+    """An encoder whose CTC heads emit what the words in front of its frames ask for."""
+
+    encoder: OwsmEncoder
+
+    def __init__(self, config: OwsmCtcConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = OwsmEncoder(config)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        name_weights(self)
+
+    def losses(
+        self,
+        frames: Tensor,
+        lengths: Tensor,
+        target: Tensor,
+        *,
+        training: SpeechTraining,
+        update: int,
+        transcript: Tensor | None = None,
+        words: Tensor | None = None,
+        prompt: Tensor | None = None,
+    ) -> Losses:
+        """CTC of the last layer and of the intermediate ones, weighted by `intermediate_weight`, summed.
+
+        A target that needs more positions than the encoder has counts for nothing; ``dropped`` is how many.
+
+        Args:
+            frames: [B,T,F], of which the first lengths [B] count.
+            target: [B,U] with eos.
+            transcript: [B,U] with eos, what the first `transcript_ctc` intermediate layers learn, where it
+                is not the target; a row of padding alone is not known, and counts for nothing there.
+            words: [B,P] in front of the frames, and `prompt` [B,W], padded on the right.
+        """
+        pad, config = self.config.pad, self.config
+        encoded = self.encoder(frames, lengths, words, prompt)
+        own = target, target.ne(pad).sum(1) - 1  # without eos
+        targets = [own] * (1 + len(encoded.intermediate))
+        if transcript is not None:
+            heard = transcript, transcript.ne(pad).sum(1) - 1
+            targets[: config.transcript_ctc] = [heard] * config.transcript_ctc
+        losses, fits = ctc_losses(
+            self.encoder.ctc(encoded.memory),
+            encoded.intermediate,
+            encoded.lengths,
+            targets,
+            weight=training.intermediate_weight,
+        )
+        tokens = target.ne(pad).sum()
+        parts = {"ctc": losses.detach().sum() / tokens, "dropped": (~fits).sum()}
+        return Losses(losses.sum(), tokens, parts)

@@ -1,0 +1,134 @@
+"""The Paraformer: speech to all words at once (Gao et al. 2022, https://arxiv.org/abs/2206.08317).
+
+A predictor weighs the encoder's positions; they are summed into one embedding a token
+(`nartk.models.cif`), eos included, and a decoder that attends in both directions predicts all words of these.
+Training shows the decoder embeddings of right words instead, the more the worse it is (a glancing language
+model, section 3.3). It differs from FunASR's program in this: the second pass drops the features that the
+first one dropped, the decoder's inputs have positions, the words that are shown are scaled as embeddings
+are, nothing is shown while validating, and there is the minimum word error rate loss (`nartk.models.mwer`).
+
+Symbols: B rows, T frames, F features of a frame, S positions of the encoder, U target tokens, N fires, D
+features.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nartk.architectures.paraformer import ParaformerConfig
+from nartk.models.cif import cif, count_fires, integrate, quantity_loss
+from nartk.models.glancing import is_best, reveal, same_dropout
+from nartk.models.mwer import mwer_loss
+from nartk.models.nar import Losses, ParallelDecoding
+from nartk.models.speech_encoder import SpeechEncoder, name_weights
+from nartk.models.speech_training import SpeechTraining, ctc_losses
+from nartk.models.transformer import Decoder, Embedding, label_smoothed_cross_entropy, word_embedding
+
+
+class Predictor(nn.Module):
+    """Weighs positions: memory [B,S,D] -> [B,S] in (0, 1), fp32 or wider, 0 where nothing counts."""
+
+    def __init__(self, config: ParaformerConfig) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(config.d_model, config.d_model, 3, padding=1)
+        self.out = nn.Linear(config.d_model, 1)
+
+    def forward(self, memory: Tensor, kept: Tensor) -> Tensor:
+        x = memory.masked_fill(~kept[:, :, None], 0.0).transpose(1, 2)
+        logits = self.out(F.relu(self.conv(x)).transpose(1, 2)).squeeze(2)
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        return logits.to(wide).sigmoid().masked_fill(~kept, 0.0)
+
+
+class Paraformer(ParallelDecoding):
+    """Encodes speech, predicts its tokens' number, and decodes them at once."""
+
+    config: ParaformerConfig
+    encoder: SpeechEncoder
+
+    def __init__(self, config: ParaformerConfig) -> None:
+        words = word_embedding(config.tgt_vocab, config)
+        target = Embedding(config, words, config.decoder_positions, config.target_positions)
+        super().__init__(config, SpeechEncoder(config), Decoder(config, target))
+        self.cif = Predictor(config)
+        name_weights(self)
+
+    def fires(self, memory: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What a memory [B,S,D] fires, of which `kept` [B,S] counts.
+
+        Returns:
+            Embeddings [B,N,D], how many each row has [B], from 1 to as many as the decoder has positions, and
+            the weights [B,S] of the memory's positions.
+        """
+        alpha = self.cif(memory, kept)
+        lengths = count_fires(alpha, tail_threshold=self.config.tail_threshold)
+        lengths = lengths.clamp(1, self.config.target_positions)
+        return integrate(memory, alpha, lengths), lengths, alpha
+
+    def losses(
+        self, frames: Tensor, lengths: Tensor, target: Tensor, *, training: SpeechTraining, update: int
+    ) -> Losses:
+        """The training loss of targets [B,U] with eos, padded right, summed.
+
+        (1 - w) cross-entropy + w CTC, w being `ctc_weight`, plus what the weights of a row are away from its
+        number of tokens, times `quantity_weight`, plus the minimum word error rate loss, times `mwer_weight`.
+        As in FunASR's program, cross-entropy is that of all tokens, shown ones too.
+
+        Args:
+            frames: [B,T,F], of which the first lengths [B] count.
+        """
+        pad, eos_at = self.config.pad, target.ne(self.config.pad).sum(1, keepdim=True) - 1
+        counts = eos_at.squeeze(1) + 1
+        target = target[:, : int(counts.max())]
+        kept = target.ne(pad)
+        encoded = self.encoder(frames, lengths)
+        memory, mask = encoded.memory, encoded.kept[:, None, None]
+        alpha = self.cif(memory, encoded.kept)
+        x, _ = cif(memory, alpha, counts)
+
+        sampling = self.training and training.sampling_ratio > 0.0
+        second = same_dropout(x.device, when=sampling)
+        shown = torch.zeros_like(kept)
+        if sampling:
+            with torch.no_grad():
+                logits = self.output(self.fill(self.embed_vectors(x), kept, memory, mask))
+                wrong = ~is_best(logits, target)
+            shown = reveal(wrong, kept, training.sampling_ratio, "number-random")
+            words = self.decoder.embedding.vectors(target)
+            x = torch.where(shown[:, :, None], words.to(x.dtype), x)
+        with second:
+            logits = self.output(self.fill(self.embed_vectors(x), kept, memory, mask))
+
+        smoothed, nll, tokens = label_smoothed_cross_entropy(
+            logits, target, epsilon=training.label_smoothing, pad=pad
+        )
+        ctc, fits = ctc_losses(
+            self.encoder.ctc(memory),
+            encoded.intermediate,
+            encoded.lengths,
+            [(target, counts - 1)] * (1 + len(encoded.intermediate)),
+            weight=training.intermediate_weight,
+        )
+        quantity, share = quantity_loss(alpha, counts), training.ctc_weight
+        total = (1.0 - share) * smoothed + share * ctc.sum() + training.quantity_weight * quantity
+        parts = {
+            "words": nll.detach() / tokens,
+            "ctc": ctc.detach().sum() / tokens,
+            "quantity": quantity.detach() / tokens,
+            "shown": shown.sum() / tokens,
+            "dropped": (~fits).sum(),
+        }
+        if training.mwer_weight > 0.0:
+            errors = mwer_loss(
+                logits,
+                target,
+                pad=pad,
+                eos=int(target.gather(1, eos_at)[0]),
+                samples=training.mwer_samples,
+                share=training.mwer_share,
+            )
+            total = total + training.mwer_weight * errors
+            parts["mwer"] = errors.detach() / tokens
+        return Losses(total, tokens, parts)

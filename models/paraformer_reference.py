@@ -1,0 +1,75 @@
+"""The Paraformer's reference scorer: `nartk.parallel.FrameScorer` in eager torch, on any device.
+
+Symbols: B sources, S positions of the encoder, N fires, D features of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from nartk.contexts import Handles
+from nartk.models.parallel_reference import read_head
+from nartk.models.speech_reference import FrameReference
+from nartk.passes import FloatArray, IntArray, Scores, Source, Want
+
+
+@dataclass(frozen=True)
+class _Fired:
+    """An encoded source: its memory [S,D], its weights [S], and the embeddings [N,D] of its fires."""
+
+    memory: Tensor
+    alpha: Tensor
+    embeddings: Tensor
+
+
+class ParaformerReference(FrameReference):
+    """Its frames are the predictor's fires, which each emit a word; eos ends an output."""
+
+    blank = None
+    _memories: Any
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._memories = Handles[_Fired]("memory")
+
+    @torch.inference_mode()
+    def encode(self, sources: Sequence[Source]) -> IntArray:
+        if len(sources) == 0:
+            return self._memories.add([])
+        memory, kept = self.model.encoder.read(sources)
+        embeddings, counts, alpha = self.model.fires(memory, kept)
+        return self._memories.add(
+            _Fired(memory[i, :size], alpha[i, :size], embeddings[i, :count])
+            for i, (size, count) in enumerate(zip(kept.sum(1).tolist(), counts.tolist(), strict=True))
+        )
+
+    def frames(self, memory: Sequence[int] | IntArray) -> IntArray:
+        return torch.tensor([len(each.embeddings) for each in self._fired(memory)], dtype=torch.int32).numpy()
+
+    @torch.inference_mode()
+    def read_frames(self, memory: Sequence[int] | IntArray, want: Want) -> Scores:
+        fired = self._fired(memory)
+        x, kept = _padded([each.embeddings for each in fired])
+        source, counted = _padded([each.memory for each in fired])
+        hidden = self.model.fill(self.model.embed_vectors(x), kept, source, counted[:, None, None])
+        return read_head(self.model.output, hidden[kept], want)
+
+    def weights(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
+        """The weights [S] fp32 of each source's positions: see `nartk.timestamps.cif_times`."""
+        return [each.alpha.float().cpu().numpy() for each in self._fired(memory)]
+
+    def _fired(self, memory: Sequence[int] | IntArray) -> list[_Fired]:
+        return [self._memories[int(handle)] for handle in memory]
+
+
+def _padded(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Rows [n,D] as one tensor, padded on the right, and which of it counts."""
+    lengths = torch.tensor([len(row) for row in rows], device=rows[0].device)
+    padded = pad_sequence(list(rows), batch_first=True)
+    return padded, torch.arange(padded.shape[1], device=padded.device) < lengths[:, None]

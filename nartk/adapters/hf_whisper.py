@@ -1,0 +1,300 @@
+"""Folders of Whisper and Distil-Whisper as transformers writes them, read as `hf_folder` does those of text.
+
+Every setting of ``config.json``, ``preprocessor_config.json`` and ``generation_config.json`` is read, known
+to change no output, or refused by name. Where the last leaves the task open, outputs are transcribed, as
+OpenAI's program does it; transformers then leaves the task out of the prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nartk.adapters.hf_folder import (
+    FAIRSEQ_NAMES,
+    Family,
+    Files,
+    MappedTensors,
+    activation_of,
+    as_checkpoint,
+    names_of,
+    open_tensors,
+    read_settings,
+    refusal,
+    start_token_of,
+)
+from nartk.architectures.transformer import TARGET_WORDS, both
+from nartk.architectures.whisper import WhisperConfig
+from nartk.checkpoint import CONFIG, Checkpoint, read_json
+from nartk.errors import CheckpointError, UnsupportedCheckpointError, UsageError, named
+from nartk.generation import GENERATION_CONFIG, KEY, read_generation
+from nartk.processors.hugging_face import hugging_face_processors
+from nartk.processors.whisper import NAME
+from nartk.prompts import Prompts
+
+PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
+_WORDS, _OUTPUT = "decoder.embed_tokens.weight", "proj_out.weight"
+_TRANSCRIBE = "transcribe"
+
+
+def _config_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What `WhisperConfig` stores of settings."""
+    sides = {
+        f"{side}_{ours}": values[f"{side}_{theirs}"]
+        for side in ("encoder", "decoder")
+        for ours, theirs in (("layers", "layers"), ("ffn", "ffn_dim"), ("heads", "attention_heads"))
+    }
+    if values["use_weighted_layer_sum"]:
+        raise refusal("use_weighted_layer_sum", True, "it is of classifiers")
+    return {
+        **sides,
+        "tgt_vocab": values["vocab_size"],
+        "d_model": values["d_model"],
+        "activation": activation_of("activation_function", values),
+        "input_features": values["num_mel_bins"],
+        "max_source_len": 2 * values["max_source_positions"],
+        "max_target_len": values["max_target_positions"],
+    }
+
+
+# Of training, of classifiers, of times of single words; scale_embedding, which transformers leaves unused;
+# and what generation_config.json has in newer folders, with which it is read.
+_IRRELEVANT = """
+    apply_spec_augment classifier_proj_size forced_decoder_ids mask_feature_length mask_feature_min_masks
+    mask_feature_prob mask_time_length mask_time_min_masks mask_time_prob median_filter_width scale_embedding
+"""
+FAMILY = Family(
+    ("WhisperForConditionalGeneration", "WhisperModel"),
+    {
+        "vocab_size": 51865,
+        "num_mel_bins": 80,
+        **both(layers=4, ffn_dim=1536, attention_heads=6),
+        "activation_function": "gelu",
+        "d_model": 384,
+        "max_source_positions": 1500,
+        "max_target_positions": 448,
+        "tie_word_embeddings": True,
+        "use_weighted_layer_sum": False,
+    },
+    {
+        "num_key_value_heads": "encoder_attention_heads",
+        "num_attention_heads": "encoder_attention_heads",
+        "hidden_size": "d_model",
+        "num_hidden_layers": "encoder_layers",
+    },
+    _config_of,
+    {**FAIRSEQ_NAMES, "conv.0": "conv1", "conv.1": "conv2"},
+    irrelevant=frozenset(_IRRELEVANT.split()),
+)
+# Settings of the feature extractor: those that have one value, and those that change nothing.
+_SOUND: dict[str, Any] = {
+    "sampling_rate": 16000,
+    "hop_length": 160,
+    "n_fft": 400,
+    "padding_value": 0.0,
+    "dither": 0.0,
+    "do_normalize": False,
+    "feature_extractor_type": "WhisperFeatureExtractor",
+    "padding_side": "right",
+}
+_LEFT = ("mel_filters", "n_samples", "nb_max_frames", "processor_class", "return_attention_mask")
+
+
+def read_speech(
+    folder: Path,
+    *,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+    source_prefix: str | None = None,
+    allow_pickle: bool = False,
+) -> Checkpoint:
+    """Reads a folder as `nartk.checkpoint.load_checkpoint` does one of nartk's.
+
+    Args:
+        source_lang: Of the sound; None: the model's own choice, which may be to detect it.
+        target_lang: Of the outputs: that of the sound, or ``en``, into which it is then translated.
+        source_prefix: None: sound has none.
+
+    Raises:
+        As `nartk.adapters.hf_folder.read_hugging_face`.
+    """
+    if source_prefix is not None:
+        raise UsageError(
+            f"{named('source_prefix', source_prefix)} for {str(folder)!r}, which reads sound",
+            fix="leave it out",
+        )
+    config = read_json(folder / CONFIG)
+    try:
+        settings = read_settings(config, FAMILY)
+        values = FAMILY.config(settings)
+    except (CheckpointError, UnsupportedCheckpointError) as error:
+        error.where = str(folder / CONFIG)
+        raise
+    text = hugging_face_processors(folder, config["model_type"])
+    values["pad"] = text.specials.pad  # which no output holds: models pad with eos
+    files = open_tensors(folder, allow_pickle=allow_pickle)
+    network, tensors = _network(files, values, tied=settings["tie_word_embeddings"])
+    own = folder / GENERATION_CONFIG
+    generation_config = read_json(own) if own.is_file() else None
+    given = config if generation_config is None else generation_config
+    prompts = _in_languages(_prompts(given, config, network, str(folder)), source_lang, target_lang)
+    return as_checkpoint(
+        folder,
+        {
+            "architecture": "whisper",
+            "model": asdict(network),
+            "special_ids": asdict(text.specials),
+            "start_token": start_token_of(given, folder),
+            "input": {
+                "name": NAME,
+                "features": "whisper",
+                "bins": network.input_features,
+                "seconds": _seconds(folder, network),
+                "shortest": 1,
+            },
+            "output": {**text.output, "name": NAME, **asdict(prompts)},
+            KEY: read_generation(config, generation_config),
+        },
+        tensors,
+        text.files,
+        also=(own, folder / PREPROCESSOR, folder / PROCESSOR),
+    )
+
+
+def _network(files: Files, values: dict[str, Any], *, tied: bool) -> tuple[WhisperConfig, MappedTensors]:
+    """The configuration of values, and the weights.
+
+    Keys have no bias, which our fused layers of queries, keys and values have: zeros are put there.
+    """
+    ours, output = TARGET_WORDS[0], _OUTPUT
+    own = output in files.shapes and not files.are_equal(output, _WORDS)
+    values["share_embeddings"] = "none" if own and not tied else "decoder"
+    try:
+        config = WhisperConfig.from_dict(values)
+    except UsageError as error:
+        raise CheckpointError(error.message, where=files.where) from error
+    if not tied and output not in files.shapes:
+        files.require([output], (config.tgt_vocab, config.d_model))
+    shapes = config.weight_shapes()
+    parts: dict[str, Sequence[str]] = {}
+    tables: dict[str, Any] = {}
+    for name, shape in shapes.items():
+        if name in TARGET_WORDS[:2]:
+            names = [_WORDS if name == ours or values["share_embeddings"] == "decoder" else output]
+        else:
+            names = names_of(name, FAMILY.names, gated=False)
+        biased = [each for each in names if not each.endswith("k_proj.bias")]
+        files.require(biased, (shape[0] // len(names), *shape[1:]))
+        if len(biased) < len(names):
+            zeros = np.zeros(shape[0] // len(names), np.float32)
+            tables[name] = np.concatenate([files[each] if each in biased else zeros for each in names])
+        parts[name] = biased
+    used = {each for names in parts.values() for each in names}
+    files.refuse_others({*used, _WORDS, output})
+    parts = {name: names for name, names in parts.items() if name not in tables}
+    return config, MappedTensors(files, shapes, parts, {}, tables)
+
+
+def _prompts(
+    given: Mapping[str, Any], config: Mapping[str, Any], network: WhisperConfig, where: str
+) -> Prompts:
+    """The prompts that a configuration of generation says.
+
+    Args:
+        given: It.
+        config: What config.json has, which is read where it leaves the prompt open.
+    """
+    fields = {name: given.get(name) for name in ("lang_to_id", "task_to_id", "language", "task")}
+    for name in ("lang_to_id", "task_to_id"):
+        if not isinstance(fields[name], dict | None):
+            raise CheckpointError(f"{name} is {fields[name]!r}, not ids by name", where=where)
+    languages = {_code(name): id for name, id in (fields["lang_to_id"] or {}).items()}
+    tasks = dict(fields["task_to_id"] or {})
+    forced = given.get("forced_decoder_ids")
+    if forced is None:
+        forced = config.get("forced_decoder_ids")
+    if fields["language"] is not None or fields["task"] is not None:
+        forced = None
+    latest, last = given.get("max_initial_timestamp_index"), given.get("no_timestamps_token_id")
+    values = {
+        "languages": languages,
+        "tasks": tasks,
+        "no_timestamps": last,
+        "language": "",
+        "task": _TRANSCRIBE if _TRANSCRIBE in tasks else "",
+        "latest_start": -1 if latest is None else latest,
+        "frames": network.max_source_len,
+    }
+    try:
+        prompts = Prompts.of(values, network.tgt_vocab)
+        if forced is not None:
+            return _forced(prompts, forced)
+        return prompts.asking(*(fields[name] or "" for name in ("language", "task")))
+    except UsageError as error:
+        raise UnsupportedCheckpointError(f"a prompt: {error.message}", where=where) from error
+
+
+def _forced(prompts: Prompts, forced: Any) -> Prompts:
+    """The prompts of ``forced_decoder_ids``: pairs of a position and a word, which may be null.
+
+    Raises:
+        UsageError: They are of another form.
+    """
+    pairs = forced if isinstance(forced, list) else [forced]
+    ids = [pair[1] for pair in pairs if isinstance(pair, list) and len(pair) == 2]
+    names = {id: name for known in (prompts.languages, prompts.tasks) for name, id in known.items()}
+    rest = [id for id in ids if id not in (None, prompts.no_timestamps)]
+    if [pair[:1] for pair in pairs] != [[i] for i in range(1, len(ids) + 1)] or not all(
+        id in names for id in rest
+    ):
+        raise UsageError(f"forced_decoder_ids is {forced!r}, no language, task and word without times")
+    found = prompts
+    for id in rest:
+        name = names[id]
+        found = found.asking(language=name) if name in found.languages else found.asking(task=name)
+    return found
+
+
+def _code(name: str) -> str:
+    """The code of a language's token."""
+    return name.removeprefix("<|").removesuffix("|>")
+
+
+def _in_languages(prompts: Prompts, source_lang: str | None, target_lang: str | None) -> Prompts:
+    """The prompts for sound in a language and outputs in one."""
+    if source_lang is not None:
+        prompts = prompts.asking(language=source_lang)
+    if target_lang is None:
+        return prompts
+    target = prompts.asking(language=target_lang).language
+    if target == prompts.language:
+        return prompts.asking(task=_TRANSCRIBE)
+    if target != "en":
+        raise UsageError(
+            f"{named('target_lang')} is {target_lang!r}, into which this model does not translate",
+            fix="choose en, or leave it out",
+        )
+    return prompts.asking(task="translate")
+
+
+def _seconds(folder: Path, network: WhisperConfig) -> float:
+    """How much sound a source has; raises unless the feature extractor's settings are Whisper's."""
+    path = folder / PREPROCESSOR
+    values: Any = read_json(path) if path.is_file() else None
+    if values is None and (folder / PROCESSOR).is_file():
+        path = folder / PROCESSOR
+        values = read_json(path).get("feature_extractor")
+    values = values if isinstance(values, dict) else {}
+    seconds = network.max_source_len / 100
+    wanted = {**_SOUND, "feature_size": network.input_features, "chunk_length": seconds}
+    for name, value in values.items():
+        if name in _LEFT or value is None:
+            continue
+        if name not in wanted or value != wanted[name]:
+            known = f"{wanted[name]!r} is known" if name in wanted else "it is not known"
+            raise UnsupportedCheckpointError(f"{name} is {value!r}", fix=known, where=str(path))
+    return seconds

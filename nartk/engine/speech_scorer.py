@@ -1,0 +1,111 @@
+"""Scores models of speech with the engine: passes (`nartk.passes`) and frames (`nartk.parallel`).
+
+Symbols: B sources, T frames, F features of a frame, S positions of the encoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nartk.engine.base import OnEngine
+from nartk.engine.parallel_scorer import COPIED
+from nartk.engine.scorer import PassEngine
+from nartk.engine.weights import Arrays, Weights
+from nartk.errors import PassError
+from nartk.passes import FloatArray, IntArray, Scores, Source, Want, features_of
+from nartk.vocab import MASK, Vocab
+
+
+class _SpeechEngine(OnEngine):
+    """A model on the engine that reads frames."""
+
+    def __init__(self, config: Any, arrays: Arrays, vocab: Vocab, **settings: Any) -> None:
+        super().__init__(config, arrays, vocab, **settings)
+        self._config = config
+
+    def encode(self, sources: Sequence[Source]) -> IntArray:
+        frames = features_of(sources, self._config.input_features)
+        beside = [self._beside_frames(i, source) for i, source in enumerate(sources)]
+        return self._engine.encode_speech(
+            frames, [words for words, _ in beside], [prompt for _, prompt in beside]
+        )
+
+    def _beside_frames(self, index: int, source: Any) -> tuple[Sequence[int], Sequence[int]]:
+        """The words in front of a source's frames and its prompt, as the engine reads them."""
+        if source.words or source.prompt:
+            raise PassError(f"source {index} has words beside its frames, which the model does not read")
+        return (), ()
+
+    @property
+    def memories_in_use(self) -> int:
+        """Encoded sources that were not freed."""
+        return self._engine.memories_in_use
+
+
+class WhisperEngine(_SpeechEngine, PassEngine):
+    """Implements `nartk.passes.PassScorer` for a `nartk.models.whisper.Whisper`."""
+
+
+class _CtcEngine(_SpeechEngine):
+    """The CTC head of an encoder: implements `nartk.parallel.FrameScorer`."""
+
+    blank: int | None = MASK
+
+    def frames(self, memory: Sequence[int] | IntArray) -> IntArray:
+        return self._engine.source_lengths(memory)
+
+    def read_frames(self, memory: Sequence[int] | IntArray, want: Want) -> Scores:
+        self._require_running()
+        return self._engine.read_encoded(memory, want)
+
+
+class ConformerEngine(_CtcEngine, PassEngine):
+    """Implements `nartk.passes.PassScorer` and `nartk.parallel.FrameScorer`, over one encoded source.
+
+    For a `nartk.models.conformer.Conformer`.
+    """
+
+
+class OwsmCtcEngine(_CtcEngine):
+    """Implements `nartk.parallel.FrameScorer` for a `nartk.models.owsm_ctc.OwsmCtc`."""
+
+    def _beside_frames(self, index: int, source: Any) -> tuple[Sequence[int], Sequence[int]]:
+        config = self._config
+        if (source.words and not config.words_in_front) or (source.prompt and not config.prompt_layers):
+            return super()._beside_frames(index, source)
+        return source.words, (MASK, *source.prompt) if config.prompt_layers else ()
+
+
+class ParaformerEngine(_SpeechEngine):
+    """Implements `nartk.parallel.FrameScorer` for a `nartk.models.paraformer.Paraformer`.
+
+    Its frames are the predictor's fires, each of which says a word.
+    """
+
+    blank: int | None = None
+
+    def _beside(self, config: Any, arrays: Arrays) -> dict[str, Any]:
+        weights = Weights(arrays, "fp32")
+        return {
+            "copied": "fires",
+            "frames": 1,
+            "temperature": 1.0,
+            "fire_taps": weights.convolution("cif.conv"),
+            "fire_out": weights.linear("cif.out"),
+            "tail": config.tail_threshold,
+        }
+
+    def frames(self, memory: Sequence[int] | IntArray) -> IntArray:
+        return self._engine.fires(memory)
+
+    def read_frames(self, memory: Sequence[int] | IntArray, want: Want) -> Scores:
+        self._require_running()
+        counts = self.frames(memory)
+        return self._engine.fill(memory, counts, np.full(counts.sum(), COPIED, np.int32), want)
+
+    def weights(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
+        """The weights [S] of each source's positions, whose running sum fires at whole numbers."""
+        return [self._engine.fire_weights(int(handle)) for handle in memory]

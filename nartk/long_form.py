@@ -1,0 +1,435 @@
+"""Recordings that are longer than a model reads at once: cut into buffers that overlap.
+
+A buffer is a chunk with some context on either side; what the model says of the context is dropped, since it
+has not seen what lies beyond. All begin and end between positions of the encoder, so that what the model says
+of a position differs from what it says of it in another buffer by what it sees of the rest alone: by nothing
+where the context is as wide as what a position sees.
+
+The chunks and contexts are those of OWSM-CTC (Peng et al. 2024, https://arxiv.org/abs/2402.12654, section
+3.4). It differs from ESPnet's program in this: nothing is padded with silence, the sound behind the last
+whole chunk is read to its end, and a recording that fits one buffer is read as a whole.
+
+Symbols: B sources, S positions of the encoder, N frames of all sources (positions, or fires), n scored ones.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from tempfile import TemporaryFile
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from nartk.contexts import Handles
+from nartk.errors import SourceMismatchError, StrategyMismatchError, UsageError, named
+from nartk.parallel import FireScorer, FrameScorer, always_banned
+from nartk.passes import FeatureSource, FloatArray, IntArray, Ragged, Scores, Source, Want
+from nartk.reading import Reading
+from nartk.registry import protocols
+
+_TOGETHER = 8  # buffers that are encoded at a time
+_Ints = npt.NDArray[np.int64]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Window:
+    """A buffer, in positions of the recording.
+
+    Attributes:
+        begin, end: Of all that the model sees.
+        first, last: Of the chunk, which is kept: first <= position < last.
+    """
+
+    begin: int
+    end: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """How recordings are cut.
+
+    Attributes:
+        chunk: Positions of a buffer that are kept, at least 1.
+        left, right: Positions of the context before and behind them.
+        subsampling: Frames of the source that a position has.
+        whole: Most positions of a recording that is read as a whole.
+    """
+
+    chunk: int
+    left: int
+    right: int
+    subsampling: int
+    whole: int = 0
+
+    @classmethod
+    def of_time(
+        cls,
+        *,
+        chunk_ms: float,
+        left_ms: float,
+        right_ms: float,
+        shift_ms: float,
+        subsampling: int,
+        is_whole: bool = True,
+    ) -> Buffers:
+        """Of chunks and contexts in ms, which the model's positions divide.
+
+        Args:
+            shift_ms: From one frame of the source to the next.
+            is_whole: Whether a recording that fits one buffer is read as a whole.
+
+        Raises:
+            UsageError: One of them is no whole number of positions, or there is no chunk.
+        """
+        position = shift_ms * subsampling
+        counts = {}
+        for name, value in (("chunk_ms", chunk_ms), ("left_ms", left_ms), ("right_ms", right_ms)):
+            counts[name] = round(value / position)
+            least = int(name == "chunk_ms")
+            if abs(counts[name] * position - value) > 1e-6 or counts[name] < least:
+                near = max(least, counts[name]) * position
+                raise UsageError(
+                    f"{named(name)} is {value:g}, but the model's positions are {position:g} ms",
+                    fix=f"give {near:g}",
+                )
+        chunk, left, right = counts.values()
+        return cls(chunk, left, right, subsampling, chunk + left + right if is_whole else 0)
+
+    def positions(self, frames: int) -> int:
+        """Positions of a source of so many frames: convolutions without padding leave the rest out."""
+        return max(0, frames - self.subsampling + 1) // self.subsampling
+
+    def frames_of(self, window: Window) -> slice:
+        """The frames of a source that give a window's positions."""
+        return slice(window.begin * self.subsampling, (window.end + 1) * self.subsampling - 1)
+
+    def window(self, number: int, count: int) -> Window:
+        """The buffer of that number of a recording of so many positions."""
+        first = number * self.chunk
+        last = min(first + self.chunk, count)
+        return Window(max(0, first - self.left), min(last + self.right, count), first, last)
+
+    def windows(self, count: int) -> Iterator[Window]:
+        """The buffers of a recording of so many positions, whose chunks are all of it."""
+        if 0 < count <= self.whole:
+            yield Window(0, count, 0, count)
+            return
+        for number in range(-(-count // self.chunk)):
+            yield self.window(number, count)
+
+
+def positions_of(scorer: FrameScorer, memory: IntArray, windows: Sequence[Window]) -> list[_Ints]:
+    """The position of the recording in which each frame of encoded buffers lies; -1: of no sound.
+
+    Raises:
+        StrategyMismatchError: They cannot be found out, or the model has other positions.
+    """
+    counts = scorer.frames(memory).tolist()
+    if scorer.blank is None:
+        if not isinstance(scorer, FireScorer):
+            raise StrategyMismatchError(
+                "buffers of a model that does not tell where in a recording its words are",
+                fix="use a CTC model, or shorter recordings",
+            )
+        found = []
+        for weights, count, window in zip(scorer.weights(memory), counts, windows, strict=True):
+            sums = np.cumsum(weights, dtype=np.float64)
+            fires = np.searchsorted(sums, np.arange(1, count + 1) - 1e-6)
+            found.append(window.begin + np.minimum(fires, len(sums) - 1))
+        return found
+    found = []
+    for count, window in zip(counts, windows, strict=True):
+        size = window.end - window.begin
+        if count < size:
+            raise StrategyMismatchError(
+                f"a buffer has {count} positions, by its frames and subsampling it has {size}",
+                fix="use a model whose subsampling convolutions have no padding",
+            )
+        # Words in front of the frames have positions too, which the first buffer keeps.
+        words = np.full(count - size, 0 if window.first == 0 else -1)
+        found.append(np.concatenate([words, np.arange(window.begin, window.end)]))
+    return found
+
+
+def buffers_for(model: Any, seconds: float = 30.0) -> Buffers:
+    """Buffers of so many seconds, an eighth of them context on either side, as `Model.buffers` takes them.
+
+    They are whole positions of the model's encoder, and no longer than what it reads at once.
+
+    Raises:
+        UsageError: They are shorter than eight positions, or the model reads no sound.
+    """
+    settings = getattr(model.checkpoint.input, "settings", None)
+    if settings is None:
+        raise UsageError(
+            "buffers of a model that reads no sound",
+            fix=f"leave {named('long_form')} out, or name one that does",
+        )
+    subsampling, shift = model.config.subsampling, settings.shift_ms
+    longest = model.config.max_source_len // subsampling - 1
+    size = min(round(1000 * seconds / (shift * subsampling)), longest)
+    if size < 8:
+        raise UsageError(
+            f"{named('long_form')} is {seconds:g} s, {size} positions of the model's encoder",
+            fix=f"give at least {8 * shift * subsampling / 1000:g}",
+        )
+    context = size // 8
+    return Buffers(size - 2 * context, context, context, subsampling, size)
+
+
+def in_buffers(strategy: Any, scorer: Any, buffers: Buffers) -> BufferedFrames:
+    """A scorer of recordings of any length, for a strategy that reads frames alone.
+
+    Raises:
+        StrategyMismatchError: The strategy needs another protocol.
+    """
+    if protocols(strategy) != (FrameScorer,):
+        raise StrategyMismatchError(
+            f"{named('long_form')} with strategy {strategy.name!r}, which reads a source as a whole",
+            fix=f"use one that reads frames, such as {named('strategy', 'ctc-greedy')}",
+        )
+    return BufferedFrames(scorer, buffers)
+
+
+def read_long(reader: Any, line: str) -> FeatureSource:
+    """The source of a recording of any length, with its features in a file that has no name.
+
+    So memory does not grow with the recording. Features that need the whole sound are read at once.
+
+    Args:
+        reader: The model's input processor.
+
+    Raises:
+        NartkError: As `InputProcessor.read`.
+    """
+    settings = reader.settings
+    if not hasattr(reader, "stream") or not settings.is_local or reader.cmvn == "utterance":
+        found: FeatureSource = reader.read(line, longest=sys.maxsize)
+        return found
+    seconds, count = reader.seconds, 0
+    with TemporaryFile() as file:
+        for frames in reader.stream(line):
+            file.write(np.ascontiguousarray(frames, np.float32).data)
+            count += len(frames)
+        begin: FeatureSource = reader.read(line, longest=reader.shortest, truncate=True)
+        file.flush()
+        features = np.memmap(file, np.float32, "r", shape=(count, settings.bins))
+    reader.seconds = seconds + count * settings.shift_ms / 1000
+    return replace(begin, frames=features)
+
+
+@dataclass(frozen=True)
+class _Recording:
+    """A source, and its buffers; of a model of fires also which of their frames are kept."""
+
+    source: FeatureSource
+    windows: tuple[Window, ...]
+    counts: tuple[int, ...]
+    kept: tuple[_Ints, ...] | None
+
+
+class BufferedFrames:
+    """Implements `nartk.parallel.FrameScorer` for sources of any length, by a model that reads buffers.
+
+    Frames are those of all chunks, one after the other, whatever a strategy makes of them. Encoded sources
+    are not kept: buffers are encoded as their frames are read, so that memory grows by what is read alone.
+    Those of a model of fires are encoded twice, since their number is not known before.
+
+    Args:
+        scorer: Reads the buffers.
+    """
+
+    def __init__(self, scorer: Any, buffers: Buffers) -> None:
+        size = (buffers.chunk + buffers.left + buffers.right + 1) * buffers.subsampling - 1
+        if size > scorer.limits.source:
+            raise UsageError(
+                f"a buffer of {size} frames, the model reads {scorer.limits.source} at once",
+                fix="give shorter chunks or contexts",
+            )
+        self.scorer, self.buffers = scorer, buffers
+        self.vocab, self.blank = scorer.vocab, scorer.blank
+        self.numerics = f"{scorer.numerics}|buffers:{buffers.left}+{buffers.chunk}+{buffers.right}"
+        self.limits = replace(scorer.limits, source=sys.maxsize, target=sys.maxsize)
+        self._recordings: Handles[_Recording] = Handles("memory")
+
+    def encode(self, sources: Sequence[Source]) -> IntArray:
+        return self._recordings.add([self._recording(i, source) for i, source in enumerate(sources)])
+
+    def free(self, memory: Sequence[int] | IntArray) -> None:
+        self._recordings.remove(memory)
+
+    def frames(self, memory: Sequence[int] | IntArray) -> IntArray:
+        found = [self._recordings[int(handle)] for handle in memory]
+        return np.array([sum(each.counts) for each in found], np.int32)
+
+    def read_frames(self, memory: Sequence[int] | IntArray, want: Want) -> Any:
+        total = int(self.frames(memory).sum())
+        scored = np.arange(total) if want.only is None else want.only.astype(np.int64)
+        parts = [*self._readings(memory, want, scored, _copied)]
+        return _Joined(parts, lambda index: self._logits(memory, scored[np.asarray(index, np.int64)]))
+
+    def _recording(self, number: int, source: Source) -> _Recording:
+        if not isinstance(source, FeatureSource):
+            raise SourceMismatchError(
+                f"source {number} is text of {len(source)} tokens, the model reads features",
+                fix="give it features",
+            )
+        windows = tuple(self.buffers.windows(self.buffers.positions(len(source))))
+        if not windows:  # too short for the model, which says so
+            self.scorer.free(self.scorer.encode([source]))
+        if self.blank is not None:
+            sizes = [each.last - each.first + (0 if each.first else len(source.words)) for each in windows]
+            return _Recording(source, windows, tuple(sizes), None)
+        kept: list[_Ints] = []
+        bare = _Recording(source, windows, (), None)
+        for begin in range(0, len(windows), _TOGETHER):
+            own = windows[begin : begin + _TOGETHER]
+            with_memory = self._encoded(bare, own)
+            try:
+                kept += self._fires(with_memory, own, is_last=begin + len(own) == len(windows))
+            finally:
+                self.scorer.free(with_memory)
+        return _Recording(source, windows, tuple(map(len, kept)), tuple(kept))
+
+    def _fires(self, memory: IntArray, windows: Sequence[Window], *, is_last: bool) -> list[_Ints]:
+        """Which frames of encoded buffers are kept: words of the chunk, and eos of the last buffer alone."""
+        positions = positions_of(self.scorer, memory, windows)
+        ends = np.cumsum([len(each) for each in positions])
+        banned = always_banned(silent_words(self.scorer), int(ends[-1]))
+        best = self.scorer.read_frames(memory, Want(banned=banned)).best
+        kept = [
+            kept_fires(labels, own, window, self.vocab.eos)
+            for labels, own, window in zip(np.split(best, ends[:-1]), positions, windows, strict=True)
+        ]
+        if is_last:
+            kept[-1] = np.flatnonzero(positions[-1] >= windows[-1].first)
+        return kept
+
+    def _encoded(self, recording: _Recording, windows: Sequence[Window]) -> IntArray:
+        source = recording.source
+        sources = [source]
+        if len(recording.windows) > 1:
+            parts = (np.ascontiguousarray(source.frames[self.buffers.frames_of(each)]) for each in windows)
+            sources = [replace(source, frames=part) for part in parts]
+        memory: IntArray = self.scorer.encode(sources)
+        return memory
+
+    def _readings(
+        self,
+        memory: Sequence[int] | IntArray,
+        want: Want,
+        scored: _Ints,
+        take: Callable[[Scores], T],
+    ) -> Iterator[T]:
+        """What is taken of scored frames [n], ascending, a few buffers after the other."""
+        begin = done = 0
+        for handle in memory:
+            recording = self._recordings[int(handle)]
+            numbers = iter(range(len(recording.windows)))
+            while own := [*islice(numbers, _TOGETHER)]:
+                size = sum(recording.counts[i] for i in own)
+                end = int(np.searchsorted(scored, begin + size))
+                if end > done:
+                    yield self._read(recording, own, want, scored[done:end] - begin, slice(done, end), take)
+                begin, done = begin + size, end
+
+    def _read(
+        self,
+        recording: _Recording,
+        numbers: Sequence[int],
+        want: Want,
+        scored: _Ints,
+        part: slice,
+        take: Callable[[Scores], T],
+    ) -> T:
+        """The same of some buffers: `scored` of the frames that they keep, which are `part` of all scored."""
+        windows = [recording.windows[i] for i in numbers]
+        memory = self._encoded(recording, windows)
+        try:
+            if recording.kept is None:
+                positions = positions_of(self.scorer, memory, windows)
+                kept = [
+                    np.flatnonzero((own >= window.first) & (own < window.last))
+                    for own, window in zip(positions, windows, strict=True)
+                ]
+            else:
+                kept = [recording.kept[i] for i in numbers]
+            counts = self.scorer.frames(memory)
+            begins = np.cumsum(counts) - counts
+            only = np.concatenate([own + begin for own, begin in zip(kept, begins, strict=True)])[scored]
+            return take(self.scorer.read_frames(memory, _wanted(want, only.astype(np.int32), part)))
+        finally:
+            self.scorer.free(memory)
+
+    def _logits(self, memory: Sequence[int] | IntArray, scored: _Ints) -> FloatArray:
+        """Logits [m,V] of frames, which are read once more."""
+        order = np.argsort(scored, kind="stable")
+        found = np.concatenate([*self._readings(memory, Want(), scored[order], _all_logits)])
+        back = np.empty_like(found)
+        back[order] = found
+        return back
+
+
+def silent_words(scorer: FrameScorer) -> list[int]:
+    """The words that no frame emits: bos, pad and eos, but for the blank, and eos of a model of fires."""
+    vocab, blank = scorer.vocab, scorer.blank
+    words = (vocab.bos, vocab.pad) if blank is None else (vocab.bos, vocab.pad, vocab.eos)
+    return [word for word in words if word != (vocab.eos if blank is None else blank)]
+
+
+def kept_fires(labels: IntArray, positions: _Ints, window: Window, eos: int) -> _Ints:
+    """Which fires of a buffer that others follow are kept: those of its chunk that are words, not eos."""
+    inside = (positions >= window.first) & (positions < window.last)
+    return np.flatnonzero(inside & (labels != eos))
+
+
+def _all_logits(scores: Scores) -> FloatArray:
+    return scores.rows(range(len(scores.best))).copy()
+
+
+class _Joined(Reading):
+    """Implements `nartk.passes.Scores` over the readings of buffers, one after the other."""
+
+    def __init__(
+        self, parts: Sequence[Reading], fetch: Callable[[Sequence[int] | IntArray], FloatArray]
+    ) -> None:
+        names = ("best", "log_probs", *(name for name in _OPTIONAL if parts and _has(parts[0], name)))
+        empty: dict[str, Any] = {"best": np.zeros(0, np.int32), "log_probs": np.zeros(0, np.float32)}
+        joined = {name: np.concatenate([getattr(each, name) for each in parts]) for name in names if parts}
+        super().__init__(**(empty | joined))
+        self._fetch = fetch
+
+    def rows(self, index: Sequence[int] | IntArray) -> FloatArray:
+        """Logits [m,V] of m scored frames."""
+        return self._fetch(index)
+
+
+_OPTIONAL = ("top", "top_log_probs", "margins", "given_log_probs", "drawn", "drawn_log_probs", "hidden")
+
+
+def _has(scores: Any, name: str) -> bool:
+    return getattr(scores, name, None) is not None
+
+
+def _copied(scores: Any) -> Reading:
+    """A reading that outlives the scorer's next run."""
+    names = ("best", "log_probs", *(name for name in _OPTIONAL if _has(scores, name)))
+    return Reading(**{name: np.array(getattr(scores, name)) for name in names})
+
+
+def _wanted(want: Want, only: IntArray, part: slice) -> Want:
+    """What is wanted of some of the scored frames, which are those of `part`, and `only` in the buffers."""
+    banned = want.banned
+    if banned is not None:
+        offsets = banned.offsets[part.start : part.stop + 1]
+        banned = Ragged(offsets - offsets[0], banned.values[offsets[0] : offsets[-1]])
+    given = None if want.given is None else want.given[part]
+    draw = None if want.draw is None else replace(want.draw, uniforms=want.draw.uniforms[part])
+    return replace(want, only=only, banned=banned, given=given, draw=draw)

@@ -1,0 +1,206 @@
+"""Sound: files become features as a model's configuration says, or features that are stored are read.
+
+Settings in ``config.json``, all with defaults: those of `nartk.data.audio.features.FeatureSettings`;
+``cmvn``, how features are normalised (``none``, ``utterance``, or ``global``, by the means and variances in
+the file that ``statistics`` names); ``strict``, whether sound of another rate or of several channels is
+refused, instead of converted; and ``shortest``, the fewest frames that the model reads.
+
+A line is the path of a sound file, or of stored features, ``FILE.npz#NAME``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nartk.errors import (
+    CheckpointError,
+    InputFileError,
+    InputTooLongError,
+    UsageError,
+    VocabMismatchError,
+    named,
+)
+from nartk.passes import FeatureSource, FloatArray
+from nartk.processors import InputProcessor, named_file, register_processor
+from nartk.vocab import SpecialIds
+
+if TYPE_CHECKING:
+    from nartk.data.audio.features import FeatureSettings
+    from nartk.data.audio.normalization import Statistics
+
+NONE, UTTERANCE, GLOBAL = CMVN = ("none", "utterance", "global")
+SHORTEST = 7  # frames, of which subsampling by 4 leaves one
+
+
+class AudioInput:
+    """Reads a line as the features of the sound that it names. Implements `InputProcessor`.
+
+    Args:
+        settings: How features are computed, or that they are stored.
+        cmvn: Their normalisation: ``none``, ``utterance``, or ``global``, by `statistics`.
+        strict: Whether sound of another rate, of several channels or without its end is refused.
+        shortest: Fewest frames of a source.
+
+    Attributes:
+        tell: Is called with a line of each conversion that files need, at the first of them; may be set.
+        seconds: Of sound read so far.
+
+    Raises:
+        UsageError: One is of a wrong type or out of bounds, or there are no statistics.
+    """
+
+    vocab = None
+
+    def __init__(
+        self,
+        settings: FeatureSettings,
+        *,
+        cmvn: str = NONE,
+        statistics: Statistics | None = None,
+        strict: bool = False,
+        shortest: int = SHORTEST,
+    ) -> None:
+        if cmvn not in CMVN:
+            raise UsageError(f"`cmvn` is {cmvn!r}", fix=f"choose from {', '.join(CMVN)}")
+        if (cmvn == GLOBAL) != (statistics is not None):
+            raise UsageError(f"`cmvn` is {cmvn!r}, which takes statistics if it is {GLOBAL!r}, else none")
+        if type(strict) is not bool or type(shortest) is not int or shortest < 1:
+            raise UsageError(
+                f"`strict` is {strict!r}, `shortest` {shortest!r}", fix="give true or false, and 1 or more"
+            )
+        self.settings, self.cmvn, self.statistics = settings, cmvn, statistics
+        self.strict, self.shortest = strict, shortest
+        self.tell: Callable[[str], None] = warnings.warn
+        self.seconds = 0.0
+        self._noticed: set[str] = set()
+
+    def read(self, line: str, *, longest: int, truncate: bool = False) -> FeatureSource:
+        if self.settings.is_stored:
+            from nartk.data.audio.stored import read_features
+
+            frames = read_features(line)
+            if len(frames) > longest and not truncate:
+                raise InputTooLongError(
+                    f"{len(frames)} frames > {longest}",
+                    fix=f"split the features, or use {named('truncate', True)}",
+                )
+            self.seconds += len(frames) * self.settings.shift_ms / 1000
+            return self._source(frames[:longest], line)
+        return self.of_samples(self._samples(line, longest, truncate), name=line)
+
+    def of_samples(self, samples: FloatArray, *, name: str = "the sound") -> FeatureSource:
+        """The source of samples [N] of the rate in the settings.
+
+        Args:
+            name: What errors call it.
+
+        Raises:
+            InputFileError: It is too short, or not finite.
+        """
+        from nartk.data.audio.features import compute
+
+        self.seconds += len(samples) / self.settings.sample_rate
+        if not len(samples):
+            raise InputFileError(f"{name!r} holds no sound", fix="give another file")
+        return self._source(compute(samples, self.settings), name)
+
+    def stream(self, line: str) -> Iterator[FloatArray]:
+        """The features of a sound file of any length, in blocks [t,F] as it is read.
+
+        Together they are those of `read`. Memory does not grow with the file.
+
+        Raises:
+            UsageError: The model's features need the whole sound.
+            InputFileError: As `read`.
+        """
+        from nartk.data.audio.features import streamed
+
+        if self.cmvn == UTTERANCE or not self.settings.is_local:
+            raise UsageError(
+                f"{line!r} cannot be read as a stream: the model's features need the whole sound",
+                fix="decode it whole, or use a model with filterbank features and global normalisation",
+            )
+        for frames in streamed(self._blocks(line), self.settings):
+            if len(frames):
+                yield self._normalized(frames, line)
+
+    def require_equal(self, other: InputProcessor, mine: str, theirs: str) -> None:
+        same = isinstance(other, AudioInput) and (
+            (self.settings, self.cmvn) == (other.settings, other.cmvn)
+            and (self.statistics is None or self.statistics.equals(other.statistics))
+        )
+        if not same:
+            raise VocabMismatchError(
+                f"{mine} reads {self.settings}, normalisation {self.cmvn}; {theirs} other sources",
+                fix="use models that read the same features",
+            )
+
+    def _samples(self, line: str, longest: int, truncate: bool) -> FloatArray:
+        """The samples of a file, of which no more are read than the model's longest source has."""
+        most, count, blocks = self.settings.most_samples(longest), 0, [np.zeros(0, np.float32)]
+        for block in self._blocks(line):
+            blocks.append(block)
+            count += len(block)
+            if count > most:
+                break
+        if count > most and not truncate:
+            raise InputTooLongError(
+                f"more than {most / self.settings.sample_rate:.1f} s of sound, {longest} frames",
+                fix=f"split the file, or use {named('truncate', True)}",
+            )
+        return np.concatenate(blocks)[:most]
+
+    def _blocks(self, line: str) -> Iterable[FloatArray]:
+        from nartk.data.audio.sounds import sound_blocks
+
+        return sound_blocks(line, rate=self.settings.sample_rate, strict=self.strict, tell=self._notice)
+
+    def _notice(self, name: str, what: str) -> None:
+        if what not in self._noticed:
+            self._noticed.add(what)
+            self.tell(f"{name!r} has {what}")
+
+    def _source(self, frames: FloatArray, name: str) -> FeatureSource:
+        if len(frames) < self.shortest:
+            raise InputFileError(
+                f"{name!r} has {len(frames)} frames, the model reads {self.shortest} or more",
+                fix="give a longer sound",
+            )
+        return FeatureSource(self._normalized(frames, name), self.settings.shift_ms)
+
+    def _normalized(self, frames: FloatArray, name: str) -> FloatArray:
+        """Frames [T,F] as the model reads them; raises InputFileError if one is not finite."""
+        from nartk.data.audio.normalization import normalize
+
+        if frames.shape[1] != self.settings.bins:
+            raise InputFileError(
+                f"{name!r} has {frames.shape[1]} features a frame, the model reads {self.settings.bins}",
+                fix="compute the features as the model's config.json says",
+            )
+        if not np.isfinite(frames).all():
+            raise InputFileError(f"the features of {name!r} hold NaN or infinity", fix="give another file")
+        return frames if self.cmvn == NONE else normalize(frames, self.statistics)
+
+
+@register_processor("input", "audio")
+def load_input(folder: Path, settings: Mapping[str, Any], specials: SpecialIds) -> AudioInput:
+    from nartk.data.audio.features import FeatureSettings
+    from nartk.data.audio.normalization import Statistics
+
+    rest = {name: value for name, value in settings.items() if name not in ("name", "statistics")}
+    own = {field.name: rest.pop(field.name) for field in fields(FeatureSettings) if field.name in rest}
+    try:
+        features = FeatureSettings(**own)
+        statistics = None
+        if "statistics" in settings:
+            statistics = Statistics.read(named_file(folder, settings, "statistics"), features.bins)
+        return AudioInput(features, statistics=statistics, **rest)
+    except (UsageError, TypeError) as error:
+        reason = error.message if isinstance(error, UsageError) else f"unknown settings {sorted(rest)}"
+        raise CheckpointError(f"'input': {reason}", where=str(folder)) from error

@@ -1,0 +1,112 @@
+"""Whisper's sound and text: log-mel frames of sound of any length; words and times as its tokenizer has them.
+
+Settings of the input in ``config.json`` are those of `nartk.processors.audio`, those of the output those of
+`nartk.processors.hugging_face` and what `nartk.prompts.Prompts` has.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nartk.errors import CheckpointError, InputTooLongError, UsageError
+from nartk.passes import FeatureSource
+from nartk.processors import audio, hugging_face, register_processor
+from nartk.processors.audio import AudioInput
+from nartk.prompts import STEP, PromptedPasses, Prompts
+from nartk.vocab import SpecialIds, Vocab
+
+NAME = "whisper"
+_MOST_SECONDS = 3600  # of sound whose features are held at once
+
+
+class WhisperInput(AudioInput):
+    """Reads sound as the frames of 30 s, silence behind its end; longer sound, where it may be, as its own.
+
+    Of longer sound the loudest frame is that of all, as in transformers.
+    """
+
+    def read(self, line: str, *, longest: int, truncate: bool = False) -> FeatureSource:
+        if longest * self.settings.shift_ms <= self.settings.seconds * 1000:
+            return super().read(line, longest=longest, truncate=truncate)
+        samples = np.concatenate([np.zeros(0, np.float32), *self._blocks(line)])
+        rate = self.settings.sample_rate
+        if len(samples) > _MOST_SECONDS * rate:
+            raise InputTooLongError(
+                f"{len(samples) / rate:.1f} s of sound > {_MOST_SECONDS} s",
+                fix="split the file",
+            )
+        reader = self
+        if len(samples) > self.settings.seconds * rate:
+            reader = copy.copy(self)
+            # Half a sample more, so that rounding loses none.
+            reader.settings = replace(self.settings, seconds=(len(samples) + 0.5) / rate)
+        found = reader.of_samples(samples, name=line)
+        self.seconds = reader.seconds
+        return found
+
+
+@dataclass(frozen=True)
+class WhisperText:
+    """Words and times of outputs. Implements `OutputProcessor` and `Prompting`.
+
+    Timestamps are written as ``<|1.04|>``, in seconds from the beginning of the sound. An output of several
+    windows has an eos behind each.
+    """
+
+    text: hugging_face.HuggingFaceTokenizer
+    prompts: Prompts
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.text.vocab
+
+    @property
+    def prompt_length(self) -> int:
+        return self.prompts.length(timestamps=False)
+
+    def prompted(self, scorer: Any) -> PromptedPasses:
+        return PromptedPasses(scorer, self.prompts)
+
+    def encode(self, text: str) -> list[int]:
+        return self.text.encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        begin, found, words, start = self.prompts.begin, "", [], 0
+        window: list[int] = []
+        for id in ids:
+            if id == self.vocab.eos:
+                start += self.prompts.window(window, self.prompts.frames)[1]
+                window = []
+                continue
+            window.append(id)
+            if id < begin:
+                words.append(id)
+            else:
+                found += f"{self.text.decode(words)}<|{start / 100 + (id - begin) * STEP:.2f}|>"
+                words = []
+        return (found + self.text.decode(words)).strip()
+
+
+@register_processor("input", NAME)
+def load_input(folder: Path, settings: Mapping[str, Any], specials: SpecialIds) -> WhisperInput:
+    found = audio.load_input(folder, settings, specials)
+    return WhisperInput(found.settings, strict=found.strict, shortest=found.shortest)
+
+
+@register_processor("output", NAME)
+def load_output(folder: Path, settings: Mapping[str, Any], specials: SpecialIds) -> WhisperText:
+    text = hugging_face.load_output(folder, settings, specials)
+    values = {item.name: settings.get(item.name, item.default) for item in fields(Prompts)}
+    missing = [name for name, value in values.items() if value is MISSING]
+    if missing:
+        raise CheckpointError(f"{missing[0]!r} is missing in 'output'", where=str(folder))
+    try:
+        return WhisperText(text, Prompts.of(values, len(text.vocab)))
+    except UsageError as error:
+        raise CheckpointError(f"'output': {error.message}", where=str(folder)) from error

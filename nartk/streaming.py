@@ -1,0 +1,252 @@
+"""Speech as it comes: a text after every chunk of sound, the best there is by then.
+
+A chunk is decoded when its look-ahead is there, in one buffer with what came before (`nartk.long_form`); its
+words stay. Words of the look-ahead are shown too, before it is a chunk itself, and may be revised then.
+Symbols: T frames, F features of a frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nartk.errors import StrategyMismatchError
+from nartk.long_form import Buffers, Window, kept_fires, positions_of, silent_words
+from nartk.parallel import FrameScorer, always_banned
+from nartk.passes import FeatureSource, FloatArray, Want
+
+if TYPE_CHECKING:
+    from nartk.pipeline import Model
+
+_FOREVER = 2**62  # positions of a recording whose end has not come
+_Spoken = list[tuple[int, int]]  # labels, or words, with the position of each
+
+
+@dataclass(frozen=True)
+class Partial:
+    """The text of what has been heard so far.
+
+    Attributes:
+        tokens: Target ids, without eos.
+        stable: So many of them, from the first on, will not change.
+        revised: Tokens at the end of the text before that are no longer in it; 0: it is a prefix of this one.
+        audio_ms: Sound that has been read.
+        seconds: Taken since the text before.
+        is_last: Whether the recording has ended.
+        text: The tokens as a line.
+    """
+
+    tokens: tuple[int, ...]
+    stable: int
+    revised: int
+    audio_ms: float
+    seconds: float
+    is_last: bool
+    text: str = ""
+
+
+@dataclass
+class StreamStats:
+    """What a stream took.
+
+    Attributes:
+        audio_ms: Sound that was read.
+        partials: Texts that were given.
+        revised: Tokens that were taken back, in all of them.
+        latencies_ms: Of each token, when the recording has ended: sound that was read after the position in
+            which it begins, until it was shown to stay. What computing takes comes on top, in `seconds`.
+        seconds: That computing took, a number for each text.
+    """
+
+    audio_ms: float = 0.0
+    partials: int = 0
+    revised: int = 0
+    latencies_ms: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def mean_latency_ms(self) -> float:
+        return sum(self.latencies_ms) / len(self.latencies_ms) if self.latencies_ms else 0.0
+
+    @property
+    def real_time_factor(self) -> float:
+        return 1000 * sum(self.seconds) / self.audio_ms if self.audio_ms else 0.0
+
+
+class FrameStream:
+    """Decodes a recording that comes bit by bit, by the likeliest labels of its frames.
+
+    Args:
+        scorer: Of CTC, or of a Paraformer that tells where its words fire (`nartk.parallel.FireScorer`).
+        buffers: How the recording is cut; `Buffers.right` is the look-ahead.
+        shift: From one frame to the next, ms.
+        write: Makes a line of tokens.
+
+    Attributes:
+        stats: What it has taken so far.
+    """
+
+    def __init__(
+        self,
+        scorer: FrameScorer,
+        buffers: Buffers,
+        *,
+        shift: float,
+        write: Callable[[Sequence[int]], str] | None = None,
+    ) -> None:
+        self.scorer, self.buffers, self.shift, self.write = scorer, buffers, shift, write
+        self.stats = StreamStats()
+        self._silent = silent_words(scorer)
+        self._frames: FloatArray | None = None  # from the frame `_dropped` on
+        self._dropped = self._number = 0
+        self._words: _Spoken = []  # that stay
+        self._last_label = -1 if scorer.blank is None else scorer.blank  # of the frames that stay
+        self._shown: list[int] = []
+        self._stable = 0  # of them, will not change
+        self._since: list[float] = []  # of each token that is shown, the sound read when it was first shown
+
+    def accept(self, frames: FloatArray) -> Iterator[Partial]:
+        """Reads frames [T,F] fp32; yields a text for each chunk that they complete."""
+        self._frames = frames if self._frames is None else np.concatenate([self._frames, frames])
+        self.stats.audio_ms += len(frames) * self.shift
+        while True:
+            window = self.buffers.window(self._number, _FOREVER)
+            # At least a position is left for the last chunk, which `finish` reads.
+            needed = Window(window.begin, max(window.end, window.last + 1), window.first, window.last)
+            if self._dropped + len(self._frames) < self.buffers.frames_of(needed).stop:
+                return
+            yield self._advance(window)
+
+    def finish(self) -> Iterator[Partial]:
+        """Yields a text for each chunk that is left; the last one is of the whole recording."""
+        total = self._dropped + (0 if self._frames is None else len(self._frames))
+        count = self.buffers.positions(total)
+        while (window := self.buffers.window(self._number, count)).last < count:
+            yield self._advance(window)
+        begun = perf_counter()
+        if window.last > window.first:
+            words, _ = self._read(window, is_last=True)
+            self._words = self._joined(words)
+        spoken = [word for word, _ in self._words]
+        if self.scorer.blank is None:  # the first eos ends it
+            eos = self.scorer.vocab.eos
+            self._words = self._words[: len([*takewhile(lambda word: word != eos, spoken)])]
+        yield self._partial([], begun, is_last=True)
+
+    def _advance(self, window: Window) -> Partial:
+        begun = perf_counter()
+        kept, ahead = self._read(window, is_last=False)
+        self._words = self._joined(kept)
+        if self.scorer.blank is not None and kept:
+            self._last_label = kept[-1][0]
+        self._number += 1
+        following = self.buffers.window(self._number, _FOREVER).begin * self.buffers.subsampling
+        if self._frames is not None:
+            self._frames = self._frames[following - self._dropped :].copy()
+        self._dropped = following
+        return self._partial(ahead, begun, is_last=False)
+
+    def _read(self, window: Window, *, is_last: bool) -> tuple[_Spoken, _Spoken]:
+        """The labels or words of a chunk, and those of its look-ahead, with their positions."""
+        assert self._frames is not None
+        scorer, part = self.scorer, self.buffers.frames_of(window)
+        frames = self._frames[part.start - self._dropped : part.stop - self._dropped]
+        memory = scorer.encode([FeatureSource(np.ascontiguousarray(frames), self.shift)])
+        try:
+            (positions,) = positions_of(scorer, memory, [window])
+            best = scorer.read_frames(
+                memory, Want(banned=always_banned(self._silent, len(positions)))
+            ).best.copy()
+        finally:
+            scorer.free(memory)
+        if scorer.blank is None and not is_last:
+            index = kept_fires(best, positions, Window(0, 0, window.first, window.end), scorer.vocab.eos)
+        else:
+            index = np.flatnonzero(positions >= window.first)
+        spoken = [*zip(best[index].tolist(), positions[index].tolist(), strict=True)]
+        kept = [each for each in spoken if each[1] < window.last]
+        return kept, spoken[len(kept) :]
+
+    def _joined(self, spoken: _Spoken) -> _Spoken:
+        """The words that stay with those of further labels."""
+        blank = self.scorer.blank
+        if blank is None:
+            return [*self._words, *spoken]
+        before = [self._last_label, *(label for label, _ in spoken)]
+        return [
+            *self._words,
+            *(each for last, each in zip(before, spoken, strict=False) if each[0] not in (last, blank)),
+        ]
+
+    def _partial(self, ahead: _Spoken, begun: float, *, is_last: bool) -> Partial:
+        stats, words = self.stats, self._joined(ahead)
+        tokens = [word for word, _ in words]
+        pairs = zip(self._shown[self._stable :], tokens[self._stable :], strict=False)
+        common = self._stable + len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])
+        revised = len(self._shown) - common
+        self._since[common:] = [stats.audio_ms] * (len(tokens) - common)
+        self._shown, self._stable = tokens, len(tokens) if is_last else len(self._words)
+        stats.partials += 1
+        stats.revised += revised
+        stats.seconds.append(perf_counter() - begun)
+        if is_last:
+            position = self.shift * self.buffers.subsampling
+            pairs_of = zip(self._since, words, strict=True)
+            stats.latencies_ms = [since - at * position for since, (_, at) in pairs_of]
+        text = "" if self.write is None else self.write(tokens)
+        return Partial(
+            tuple(tokens),
+            self._stable,
+            revised,
+            stats.audio_ms,
+            stats.seconds[-1],
+            is_last=is_last,
+            text=text,
+        )
+
+
+def stream(
+    model: Model,
+    sound: str | Iterable[FloatArray],
+    *,
+    chunk_ms: float = 640.0,
+    left_ms: float = 2560.0,
+    look_ahead_ms: float = 320.0,
+) -> Iterator[Partial]:
+    """Yields texts of a recording while it is read; the last one is of all of it.
+
+    Args:
+        model: Of CTC, or a Paraformer.
+        sound: A file, or blocks of features [T,F] as the model reads them.
+        chunk_ms: Sound between two texts, whole positions of the model's encoder.
+        left_ms: Sound before a chunk that the model sees with it.
+        look_ahead_ms: Sound behind it that the model waits for.
+
+    Raises:
+        StrategyMismatchError: The model has no frames that can be read by themselves.
+        UsageError: A time is no whole number of positions, or the features need the whole sound.
+    """
+    scorer: Any = model.passes
+    if not isinstance(scorer, FrameScorer):
+        raise StrategyMismatchError(
+            "streaming needs a FrameScorer, this model is none", fix="name a CTC model or a Paraformer"
+        )
+    reader: Any = model.checkpoint.input
+    shift = reader.settings.shift_ms
+    buffers = Buffers.of_time(
+        chunk_ms=chunk_ms,
+        left_ms=left_ms,
+        right_ms=look_ahead_ms,
+        shift_ms=shift,
+        subsampling=model.config.subsampling,  # type: ignore[attr-defined]
+        is_whole=False,
+    )
+    decoding = FrameStream(scorer, buffers, shift=shift, write=model.checkpoint.output.decode)
+    for frames in reader.stream(sound) if isinstance(sound, str) else sound:
+        yield from decoding.accept(frames)
+    yield from decoding.finish()

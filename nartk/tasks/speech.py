@@ -1,0 +1,321 @@
+"""`--task nartk_speech DATA` and `--criterion nartk_speech`: training of models that read sound.
+
+DATA has, beside ``dict.txt`` and, if words are to be cut into pieces, ``spm.model``:
+
+- ``input.json``: the settings of the input processor, as ``config.json`` of a model folder has them, with the
+  files that they name, such as the means and variances of normalisation. `nartk-convert` copies them.
+- of each split, such as ``train``, a list of sources that the processor reads: ``train.tsv`` (fairseq's: a
+  line with a folder, then paths; what follows a tab is not read), ``train.scp`` (Kaldi's), or ``train.lst``
+  (a line is as the processor reads it); and ``train.txt``, what is said in each, a line of words.
+- ``train.transcript.txt``, where ``train.txt`` holds translations: what is said, in an empty line nothing
+  that is known (`nartk.models.owsm_ctc`).
+
+Sources that are longer than the model reads, or shorter than the processor does, are left out, as are those
+whose target is longer. Batches are of alike lengths on both sides (`nartk.data.audio.buckets`), of at most
+``--max-tokens`` frames, padding included.
+"""
+
+# No `from __future__ import annotations` here: fairseq reads the options' types from the class.
+import logging
+import os
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, Optional
+
+import numpy as np
+import torch
+from fairseq.criterions import register_criterion
+from fairseq.data import Dictionary, FairseqDataset
+from fairseq.dataclass import FairseqDataclass
+from fairseq.models import register_model
+from fairseq.tasks import FairseqTask, register_task
+from omegaconf import II
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from nartk.architectures import architectures
+from nartk.architectures.transformer import setting
+from nartk.checkpoint import DICTIONARY, INPUT, TOKENIZER, read_json
+from nartk.data.audio.augmentation import SpecAugment, change_speed
+from nartk.data.audio.buckets import make_batches, padding
+from nartk.data.audio.features import FeatureSettings
+from nartk.data.audio.manifests import read_manifest
+from nartk.data.audio.sounds import open_sound, read_sound
+from nartk.data.audio.stored import read_features
+from nartk.errors import InputFileError, LengthMismatchError, UsageError
+from nartk.models.speech_training import SpeechTraining
+from nartk.passes import FeatureSource
+from nartk.processors import load_processor
+from nartk.processors.text import load_output
+from nartk.tasks.core_model import CoreModel, register_presets
+from nartk.tasks.nar import NarCriterion, criterion_config
+from nartk.vocab import FAIRSEQ, Vocab
+
+SPEECH_CRITERION = "nartk_speech"
+LISTS = (".tsv", ".scp", ".lst")
+UNKNOWN_LANGUAGE = "<nolang>"
+_EVERYTHING = 10**9  # frames
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class SpeechTaskConfig(FairseqDataclass):
+    """Options of the task. What is masked or changed is so in training alone."""
+
+    data: str = setting("", "folder of the training data")
+    time_masks: int = setting(SpecAugment.time_masks, "SpecAugment: spans of frames that are masked")
+    time_width: int = setting(SpecAugment.time_width, "widest of them, frames")
+    time_share: float = setting(SpecAugment.time_share, "widest of them as a share of the source")
+    bin_masks: int = setting(SpecAugment.bin_masks, "SpecAugment: spans of features that are masked")
+    bin_width: int = setting(SpecAugment.bin_width, "widest of them, features")
+    speeds: str = setting("1", "how fast sound is played, drawn for each, such as 0.9,1.0,1.1")
+    hide_language: float = setting(
+        0.0, f"how often the first word in front of the frames becomes {UNKNOWN_LANGUAGE}, 0 to 1"
+    )
+    most_padding: float = setting(0.1, "share of padding in batches, of frames and of tokens")
+    cache: bool = setting(True, "keep features in memory, unless speeds differ")
+    seed: int = II("common.seed")
+
+
+@dataclass
+class Item:
+    """A source and what is said in it."""
+
+    line: str
+    frames: int
+    target: Tensor
+    transcript: Tensor
+
+
+class Speech(FairseqDataset):
+    """Sources and their targets.
+
+    Args:
+        options: Of the task, of which what changes sources is not used in validation, `trains` False.
+    """
+
+    def __init__(
+        self, items: list[Item], processor: Any, vocab: Vocab, options: Any, *, trains: bool
+    ) -> None:
+        self.items, self.processor, self.vocab, self.options = items, processor, vocab, options
+        self.trains, self.epoch = trains, 1
+        names = [item.name for item in fields(SpecAugment)]
+        self.augment = SpecAugment(**{name: getattr(options, name) for name in names})
+        self.speeds = _speeds(options.speeds) if trains else (1.0,)
+        self._cached: dict[int, FeatureSource] = {}
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        item, options = self.items[index], self.options
+        rng = np.random.default_rng((options.seed, self.epoch, index))
+        source = self._read(index, rng.choice(self.speeds))
+        if self.trains:
+            words = source.words
+            if words and rng.random() < options.hide_language:
+                words = (*self.vocab.ids([UNKNOWN_LANGUAGE]), *words[1:])
+            source = replace(source, frames=self.augment(source.frames, rng), words=words)
+        return {"id": index, "source": source, "target": item.target, "transcript": item.transcript}
+
+    def _read(self, index: int, speed: float) -> FeatureSource:
+        if index in self._cached:
+            return self._cached[index]
+        line, processor = self.items[index].line, self.processor
+        if speed == 1.0:
+            source: FeatureSource = processor.read(line, longest=_EVERYTHING)
+        else:
+            samples = read_sound(line, rate=processor.settings.sample_rate)
+            source = processor.of_samples(change_speed(samples, speed), name=line)
+        if self.options.cache and self.speeds == (1.0,):
+            self._cached[index] = source
+        return source
+
+    def collater(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
+        """A batch: frames [B,T,F] of lengths [B], target [B,U] with eos, and what else there is."""
+        if not samples:
+            return {}
+        sources = [sample["source"] for sample in samples]
+
+        def padded(rows: list[Tensor]) -> Tensor:
+            return pad_sequence(rows, batch_first=True, padding_value=self.vocab.pad)
+
+        inputs = {
+            "frames": pad_sequence([torch.from_numpy(each.frames) for each in sources], batch_first=True),
+            "lengths": torch.tensor([len(each.frames) for each in sources]),
+        }
+        beside = {
+            "transcript": padded([sample["transcript"] for sample in samples]),
+            "words": padded([torch.tensor(each.words, dtype=torch.int64) for each in sources]),
+            "prompt": padded([torch.tensor(each.prompt, dtype=torch.int64) for each in sources]),
+        }
+        target = padded([sample["target"] for sample in samples])
+        return {
+            "id": torch.tensor([sample["id"] for sample in samples]),
+            "net_input": {**inputs, **{name: each for name, each in beside.items() if each.shape[1]}},
+            "target": target,
+            "ntokens": int(target.ne(self.vocab.pad).sum()),
+            "nsentences": len(samples),
+        }
+
+    def size(self, index: int) -> tuple[int, int]:
+        """Frames of the source, and tokens of the target."""
+        return self.items[index].frames, len(self.items[index].target)
+
+    def num_tokens(self, index: int) -> int:
+        return self.items[index].frames
+
+    def batch_by_size(
+        self,
+        indices: Any,
+        max_tokens: Optional[int] = None,  # noqa: UP045
+        max_sentences: Optional[int] = None,  # noqa: UP045
+        required_batch_size_multiple: int = 1,
+    ) -> list[list[int]]:
+        """Batches of at most `max_tokens` frames, and `max_sentences` sources."""
+        chosen = [int(index) for index in indices]
+        frames, tokens = ([self.size(index)[side] for index in chosen] for side in (0, 1))
+        batches = make_batches(
+            frames,
+            tokens,
+            max_frames=_EVERYTHING if max_tokens is None else max_tokens,
+            max_sentences=max_sentences,
+            most_padding=self.options.most_padding,
+        )
+        logger.info("%d batches, %s", len(batches), padding(batches, frames, tokens))
+        return [[chosen[at] for at in batch] for batch in batches]
+
+
+def frames_of(line: str, settings: FeatureSettings) -> int:
+    """How many frames the source of a line has, by the header of its file where it is a sound.
+
+    Raises:
+        InputFileError: The file cannot be read.
+    """
+    path = line.split("\t", 1)[0]
+    if settings.is_stored:
+        return len(read_features(path))
+    with open_sound(path) as sound:
+        samples = sound.samples * settings.sample_rate // sound.rate
+    if not settings.is_local:
+        return int(settings.seconds * 1000 / settings.shift_ms)
+    return max(0, 1 + (samples - settings.window_samples) // settings.shift_samples)
+
+
+def _speeds(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"--speeds is {text!r}", fix="give numbers, such as 0.9,1.0,1.1") from None
+
+
+@register_task("nartk_speech", dataclass=SpeechTaskConfig)
+class SpeechTask(FairseqTask):
+    """Trains on sound and what is said in it. There is no source dictionary: its models read no words."""
+
+    cfg: SpeechTaskConfig
+
+    def __init__(self, cfg: SpeechTaskConfig) -> None:
+        super().__init__(cfg)
+        self.folder = Path(cfg.data)
+        for name in (DICTIONARY, INPUT):
+            if not os.path.isfile(self.folder / name):
+                raise InputFileError(f"no {name}", fix="see nartk.tasks.speech", where=cfg.data)
+        self.dictionary = Dictionary.load(str(self.folder / DICTIONARY))
+        settings = {"dictionary": DICTIONARY, "words": len(self.dictionary)}
+        if os.path.isfile(self.folder / TOKENIZER):
+            settings["sentencepiece"] = TOKENIZER
+        self.output = load_output(self.folder, settings, FAIRSEQ)
+        self.processor = load_processor("input", self.folder, read_json(self.folder / INPUT), FAIRSEQ)
+
+    @property
+    def source_dictionary(self) -> None:
+        return None
+
+    @property
+    def target_dictionary(self) -> Dictionary:
+        return self.dictionary
+
+    def load_dataset(self, split: str, **unused: Any) -> None:
+        """Reads a split's lists, and the length of each source.
+
+        Raises:
+            InputFileError: A list is missing, or a source cannot be read.
+            LengthMismatchError: There are not as many targets as sources.
+        """
+        lists = [self.folder / f"{split}{suffix}" for suffix in LISTS]
+        path = next((each for each in lists if os.path.isfile(each)), None)
+        if path is None:
+            names = ", ".join(each.name for each in lists)
+            raise InputFileError(f"none of {names}", where=str(self.folder))
+        with path.open("rb") as file:
+            records = [*read_manifest(file, path.name)]
+        for record in records:
+            if record.error is not None:
+                raise record.error
+        targets = self._targets(f"{split}.txt", len(records))
+        transcripts = [torch.empty(0, dtype=torch.int64)] * len(records)
+        if os.path.isfile(self.folder / f"{split}.transcript.txt"):
+            transcripts = self._targets(f"{split}.transcript.txt", len(records))
+        trains = split == "train"
+        items = [
+            Item(record.text, frames_of(record.text, self.processor.settings), target, transcript)
+            for record, target, transcript in zip(records, targets, transcripts, strict=True)
+        ]
+        kept = [item for item in items if item.frames >= self.processor.shortest]
+        if len(kept) < len(items):
+            logger.warning("%s: %d sources are too short", split, len(items) - len(kept))
+        self.datasets[split] = Speech(kept, self.processor, self.output.vocab, self.cfg, trains=trains)
+
+    def _targets(self, name: str, count: int) -> list[Tensor]:
+        """The words of each line and eos; nothing of an empty one."""
+        try:
+            lines = (self.folder / name).read_text(encoding="utf-8").split("\n")
+        except OSError as error:
+            raise InputFileError(f"cannot read: {error.strerror}", where=str(self.folder / name)) from error
+        lines = lines[:-1] if lines[-1] == "" else lines
+        if len(lines) != count:
+            raise LengthMismatchError(f"{name} has {len(lines)} lines, the list of sources {count}")
+        end = self.output.vocab.eos
+        return [torch.tensor([*self.output.encode(line), end] if line.strip() else []) for line in lines]
+
+
+class SpeechModel(CoreModel):
+    """Holds a core network that reads frames."""
+
+    updates = 0
+
+    def set_num_updates(self, num_updates: int) -> None:
+        super().set_num_updates(num_updates)
+        self.updates = num_updates
+
+    def forward(
+        self, target: Tensor, training: SpeechTraining, **inputs: Tensor
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Frames and what goes with them, and target [B,U] -> summed loss, its tokens, and its parts."""
+        with self.autocast(target.device):
+            losses = self.core.losses(**inputs, target=target, training=training, update=self.updates)
+        return losses.total, losses.tokens, dict(losses.parts)
+
+
+for _name, _each in architectures().items():
+    if SPEECH_CRITERION in _each.criterions:
+        _model = type(f"Speech_{_name}", (SpeechModel,), {"architecture": _each})
+        register_presets(register_model(f"nartk_{_name}")(_model))
+
+
+@register_criterion(SPEECH_CRITERION, dataclass=criterion_config(SpeechTraining))
+class SpeechCriterion(NarCriterion):
+    """Asks the core network for its loss, summed over the target's tokens."""
+
+    training_class: ClassVar[type] = SpeechTraining
+
+    def losses(self, model: Any, sample: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        found: tuple[Tensor, Tensor, dict[str, Tensor]] = model(
+            target=sample["target"], training=self.training_options, **sample["net_input"]
+        )
+        return found

@@ -1,0 +1,165 @@
+"""Sound files are read as their samples, whatever their format, rate and channels, in bounded memory."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.memory import rising_at_most
+from support.sounds import RATE, cases, noise, sine, wav
+
+from nartk.data.audio import sounds
+from nartk.data.audio.sounds import open_sound, read_sound, resample, sound_blocks
+from nartk.errors import InputFileError
+
+PLAIN = noise(RATE // 2)
+
+
+@pytest.mark.parametrize(
+    ("subtype", "form", "most"),
+    [
+        ("PCM_16", "WAV", 2**-15),
+        ("PCM_24", "WAV", 2**-22),
+        ("PCM_32", "WAV", 2**-24),
+        ("PCM_U8", "WAV", 2**-6),
+        ("FLOAT", "WAV", 0),
+        ("DOUBLE", "WAV", 0),
+        ("PCM_16", "FLAC", 2**-15),
+        ("PCM_24", "FLAC", 2**-22),
+        ("PCM_16", "AIFF", 2**-15),
+    ],
+)
+def test_samples_are_those_that_were_written(tmp_path: Path, subtype: str, form: str, most: float) -> None:
+    data = wav(PLAIN, subtype=subtype, form=form)
+    found = read_sound(data)
+    assert (found.dtype, found.shape) == (np.float32, PLAIN.shape)
+    assert np.abs(found - PLAIN).max() <= most
+    path = tmp_path / "a.raw"  # a suffix that soundfile would believe
+    path.write_bytes(data)
+    assert (read_sound(path) == found).all()
+    assert (read_sound(str(path)) == found).all()
+
+
+@pytest.mark.parametrize(
+    ("subtype", "form", "most"),
+    [("VORBIS", "OGG", 0.05), ("OPUS", "OGG", 0.05), ("MPEG_LAYER_III", "MP3", 0.05)],
+)
+def test_lossy_formats_are_near(subtype: str, form: str, most: float) -> None:
+    """A tone survives; its begin and end are the codec's affair."""
+    tone = 0.5 * sine(RATE, 440)
+    found = read_sound(wav(tone, subtype=subtype, form=form))
+    assert abs(len(found) - RATE) <= 1
+    assert np.abs(found[2000:-2000] - tone[2000 : len(found) - 2000]).max() < most
+
+
+def test_channels_are_averaged() -> None:
+    three = np.stack([PLAIN, 0.5 * PLAIN, -PLAIN], axis=1)
+    assert read_sound(wav(three, subtype="FLOAT")) == pytest.approx(PLAIN / 6, abs=1e-7)
+
+
+@pytest.mark.parametrize("rate", [8000, 11127, 22050, 44100, 48000, 192000])
+def test_a_tone_of_another_rate_is_the_same_tone(rate: int) -> None:
+    found = read_sound(wav(0.5 * sine(rate, 440, rate), rate, subtype="FLOAT"))
+    assert abs(len(found) - RATE) <= 1
+    wanted = 0.5 * sine(len(found), 440)
+    assert np.abs(found - wanted)[500:-500].max() < 1e-4
+
+
+def test_what_the_rate_cannot_hold_is_left_out() -> None:
+    high = sine(48000, 11000, 48000)
+    assert np.abs(read_sound(wav(high, 48000, subtype="FLOAT"))[500:-500]).max() < 1e-3
+    assert np.abs(high[::3]).max() > 0.9  # every third sample alone would be another tone
+
+
+@pytest.mark.parametrize("rate", [16000, 44100])
+def test_blocks_are_the_whole(monkeypatch: pytest.MonkeyPatch, rate: int) -> None:
+    data = wav(noise(rate), rate)
+    whole = read_sound(data)
+    for seconds in (1.0, 0.25, 0.0371, 1e-3):
+        monkeypatch.setattr(sounds, "BLOCK_SECONDS", seconds)
+        blocks = [*sound_blocks(data)]
+        assert all(len(block) for block in blocks)
+        assert len(blocks) > 1 or seconds == 1.0
+        assert np.concatenate(blocks).tobytes() == whole.tobytes()
+
+
+def test_a_resampled_block_is_soxrs_own_whole() -> None:
+    import soxr
+
+    samples = noise(44100)
+    found = read_sound(wav(samples, 44100, subtype="FLOAT"))
+    assert found == pytest.approx(soxr.resample(samples, 44100, RATE), abs=1e-6)
+    assert resample(samples, 44100, RATE) == pytest.approx(found, abs=1e-6)
+    assert resample(samples, RATE, RATE) is samples
+
+
+STEREO = wav(np.stack([PLAIN] * 2, axis=1), 8000)
+GOOD = wav(PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (STEREO, "2 channels, which are averaged and 8000 samples a second, which become 16000"),
+        (GOOD[:8044], "8000 bytes of sound, its header says 16000"),
+        (wav(PLAIN, subtype="MPEG_LAYER_III", form="MP3")[:-1500], "samples, its header says 8000"),
+    ],
+    ids=["converted", "cut", "cut mp3"],
+)
+def test_conversions_are_noticed_or_refused(data: bytes, what: str) -> None:
+    told: list[tuple[str, str]] = []
+    assert len(read_sound(data, tell=lambda *notice: told.append(notice))) >= 0
+    assert [name for name, _ in told] == [f"{len(data)} bytes"]
+    assert told[0][1].endswith(what)
+    with pytest.raises(InputFileError, match=f"has .*{what}. Fix: .*, or leave strict_audio=True out"):
+        read_sound(data, strict=True)
+
+
+def test_nothing_is_noticed_of_what_fits() -> None:
+    told: list[tuple[str, str]] = []
+    read_sound(GOOD, tell=lambda *notice: told.append(notice), strict=True)
+    # Of a sound that was written to a pipe, the header cannot say how long it is.
+    piped = GOOD[:40] + b"\xff\xff\xff\xff" + GOOD[44:]
+    assert len(read_sound(piped, tell=lambda *notice: told.append(notice), strict=True)) == len(PLAIN)
+    assert told == []
+
+
+def test_what_a_file_says_of_itself() -> None:
+    with open_sound(STEREO) as sound:
+        assert (sound.rate, sound.channels, sound.samples) == (8000, 2, RATE // 2)
+
+
+def test_a_file_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "a.wav").write_bytes(GOOD)
+    monkeypatch.setattr("builtins.open", refuse)
+    with pytest.raises(InputFileError, match=r"a\.wav' cannot be read: Permission denied"):
+        read_sound(tmp_path / "a.wav")
+
+
+def test_the_time_to_refuse_a_long_file_does_not_grow(tmp_path: Path) -> None:
+    write, _ = cases()["two hours.wav"]
+    write(tmp_path / "long.wav")
+    with rising_at_most(24_000):
+        blocks = sound_blocks(tmp_path / "long.wav")
+        assert sum(len(next(blocks)) for _ in range(12)) == 120 * RATE
+        blocks.close()
+
+
+@pytest.mark.shared
+def test_recordings_are_as_long_as_they_are(shared_data: Path) -> None:
+    """Of five corpora, by other people's programs."""
+    folder = shared_data / "asr" / "samples_smoke"
+    rows = [line.split("\t") for line in (folder / "manifest.tsv").read_text("utf-8").splitlines()[1:]]
+    with tarfile.open(folder / "samples.tar.xz") as archive:
+        for name, seconds, rate, *_ in rows:
+            member = archive.extractfile(f"samples/{name}")
+            assert member is not None
+            data = member.read()
+            with open_sound(data) as sound:
+                assert sound.rate == int(rate)
+            assert len(read_sound(data)) / RATE == pytest.approx(float(seconds), abs=0.006)

@@ -1,0 +1,136 @@
+"""Streams against the same chunks decoded at once, and their counts against what was given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from support.local_frames import FEATURES, SHIFT, LocalFires, LocalFrames, recording, requests_of
+
+from nartk.long_form import BufferedFrames, Buffers
+from nartk.passes import FeatureSource
+from nartk.registry import make_strategy
+from nartk.streaming import FrameStream, Partial, StreamStats
+
+STRATEGY = {LocalFrames: "ctc-greedy", LocalFires: "paraformer"}
+MODELS = pytest.mark.parametrize("model", [*STRATEGY])
+
+
+def streamed(
+    scorer: Any, cut: Buffers, source: FeatureSource, sizes: Sequence[int]
+) -> tuple[list[Partial], StreamStats]:
+    """Gives a recording in blocks of these sizes, again and again."""
+    stream = FrameStream(scorer, cut, shift=SHIFT)
+    given, partials, i = 0, [], 0
+    while given < len(source):
+        block = source.frames[given : given + sizes[i % len(sizes)]]
+        partials += stream.accept(block)
+        given += len(block)
+        i += 1
+    partials += stream.finish()
+    assert scorer.memories_in_use == 0
+    return partials, stream.stats
+
+
+def at_once(scorer: Any, cut: Buffers, source: FeatureSource) -> tuple[int, ...]:
+    """Long-form decoding with the same chunks, without eos."""
+    strategy = make_strategy(STRATEGY[type(scorer)], {})
+    (result,) = strategy.run(BufferedFrames(scorer, cut), requests_of([source]), batch_size=1)
+    return result.hypotheses[0].tokens[:-1]
+
+
+CUTS = [(16, 64, 8), (1, 5, 0), (5, 0, 3), (7, 3, 20), (200, 0, 0)]
+
+
+@MODELS
+@pytest.mark.parametrize("cut", CUTS)
+def test_the_last_text_is_that_of_the_same_chunks_at_once(model: type[LocalFrames], cut: Any) -> None:
+    for seed, (frames, sizes) in enumerate(
+        [(1500, [100]), (1503, [1, 7, 640]), (403, [9999]), (60, [13]), (9, [3])]
+    ):
+        scorer, source = model(sees=5, seed=seed), recording(seed, frames)
+        buffers = Buffers(*cut, subsampling=4)
+        partials, _ = streamed(scorer, buffers, source, sizes)
+        assert partials[-1].tokens == at_once(scorer, buffers, source)
+        assert partials[-1].is_last
+        assert not any(each.is_last for each in partials[:-1])
+        assert len(partials) == max(1, -(-buffers.positions(frames) // buffers.chunk))
+
+
+@MODELS
+def test_texts_are_prefixes_or_say_what_they_revise(model: type[LocalFrames]) -> None:
+    """Labels of the look-ahead see less of what follows than those of the chunk that they become."""
+    revised = 0
+    for seed in range(5):
+        scorer, source = model(sees=6, seed=seed), recording(seed, 2000)
+        partials, stats = streamed(scorer, Buffers(8, 6, 6, 4), source, [80])
+        before: tuple[int, ...] = ()
+        stable: tuple[int, ...] = ()
+        for each in partials:
+            common = next(
+                (i for i, (a, b) in enumerate(zip(before, each.tokens, strict=False)) if a != b),
+                min(len(before), len(each.tokens)),
+            )
+            assert each.revised == len(before) - common
+            assert each.tokens[: len(stable)] == stable
+            before, stable = each.tokens, each.tokens[: each.stable]
+            revised += each.revised
+        assert stats.revised == sum(each.revised for each in partials)
+        assert stats.partials == len(partials)
+    assert revised > 0
+
+
+@MODELS
+def test_without_look_ahead_nothing_is_revised(model: type[LocalFrames]) -> None:
+    partials, stats = streamed(model(sees=3), Buffers(10, 3, 0, 4), recording(3, 900), [50])
+    assert stats.revised == 0
+    assert all(each.stable == len(each.tokens) for each in partials)
+
+
+def test_latency_is_the_sound_read_since_a_token_began() -> None:
+    """By hand: when each token of the last text was first shown not to change, after where it begins."""
+    scorer, source = LocalFrames(sees=4, seed=1), recording(5, 1600)
+    partials, stats = streamed(scorer, Buffers(8, 8, 4, 4), source, [40])
+    buffered = BufferedFrames(scorer, Buffers(8, 8, 4, 4))
+    handle = buffered.encode([source])
+    from nartk.parallel import always_banned
+    from nartk.passes import Want
+
+    count = int(buffered.frames(handle)[0])
+    labels = buffered.read_frames(handle, Want(banned=always_banned((1, 2), count))).best.tolist()
+    begins = [i for i, (a, b) in enumerate(zip([0, *labels], labels, strict=False)) if b not in (0, a)]
+    last = partials[-1].tokens
+    assert len(begins) == len(last)
+    wanted = []
+    for i in range(len(last)):
+        since = len(partials) - 1
+        while since and partials[since - 1].tokens[: i + 1] == last[: i + 1]:
+            since -= 1
+        wanted.append(partials[since].audio_ms - 40 * begins[i])
+    assert stats.latencies_ms == wanted
+    assert 0 < stats.mean_latency_ms < 40 * 13
+    assert stats.audio_ms == 16000
+    assert len(stats.seconds) == stats.partials
+
+
+def test_memory_does_not_grow_with_the_recording() -> None:
+    """What is kept of the features is one buffer's."""
+    stream = FrameStream(LocalFrames(sees=2), Buffers(8, 6, 4, 4), shift=SHIFT)
+    rng = np.random.default_rng(0)
+    kept = 0
+    for _ in range(200):
+        [*stream.accept(rng.random((37, FEATURES), np.float32))]
+        assert stream._frames is not None
+        kept = max(kept, len(stream._frames))
+    assert kept <= 4 * (8 + 6 + 4 + 1) + 37 + 8
+
+
+@MODELS
+def test_a_recording_without_a_position_gives_an_empty_text(model: type[LocalFrames]) -> None:
+    for frames in (0, 6):
+        stream = FrameStream(model(sees=2), Buffers(8, 6, 4, 4), shift=SHIFT)
+        assert [*stream.accept(recording(0, frames).frames)] == []
+        (last,) = stream.finish()
+        assert (last.tokens, last.stable, last.is_last) == ((), 0, True)

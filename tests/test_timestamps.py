@@ -1,0 +1,100 @@
+"""When tokens were spoken: cases by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+
+from nartk.models.cif import fire_shares
+from nartk.models.ctc_alignment import ctc_best_states, labels_of
+from nartk.passes import FeatureSource
+from nartk.timestamps import cif_times, ctc_times, position_seconds
+
+
+def weights(values: Sequence[float]) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+def test_a_position_is_some_frames() -> None:
+    source = FeatureSource(np.zeros((9, 80), np.float32), 10.0)
+    assert position_seconds(source, 4) == pytest.approx(0.04)
+    assert position_seconds(FeatureSource(source.frames, 12.5), 8) == pytest.approx(0.1)
+
+
+def test_a_token_goes_from_one_threshold_to_the_next() -> None:
+    found = cif_times(weights([0.5, 0.5, 0.25, 0.5, 0.5, 0.25]), 2, 0.04)
+    # 1 is reached with the second position, 2 after a half of the fifth and .25, a half of it, more.
+    np.testing.assert_allclose(found, [[0.0, 0.08], [0.08, 0.18]], atol=1e-9)
+
+
+def test_silence_belongs_to_no_token() -> None:
+    found = cif_times(weights([0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.5, 0.5, 0.0]), 2, 1.0)
+    np.testing.assert_allclose(found, [[2.0, 3.0], [6.0, 8.0]])
+
+
+def test_a_margin_leaves_small_weights_out() -> None:
+    alpha = weights([0.02, 0.02, 0.96, 0.02, 0.02, 0.96])
+    whole, inner = cif_times(alpha, 2, 1.0), cif_times(alpha, 2, 1.0, margin=0.1)
+    np.testing.assert_allclose(whole, [[0.0, 3.0], [3.0, 6.0]], atol=1e-5)
+    np.testing.assert_allclose(
+        inner, [[2 + 0.06 / 0.96, 3 - 0.1 / 0.96], [5 + 0.06 / 0.96, 6 - 0.1 / 0.96]], atol=1e-5
+    )
+
+
+def test_the_tail_ends_with_the_weights() -> None:
+    np.testing.assert_allclose(cif_times(weights([0.5, 0.5, 0.6]), 2, 1.0), [[0.0, 2.0], [2.0, 3.0]])
+    np.testing.assert_allclose(cif_times(weights([0.1, 0.0]), 1, 1.0), [[0.0, 1.0]])
+    assert cif_times(weights([0.1]), 0, 1.0).shape == (0, 2)
+
+
+def test_a_position_with_several_tokens_is_divided() -> None:
+    found = cif_times(weights([2.0, 0.5, 0.5]), 3, 0.1, threshold=1.0)
+    np.testing.assert_allclose(found, [[0.0, 0.05], [0.05, 0.1], [0.1, 0.3]])
+
+
+@pytest.mark.parametrize("threshold", [1.0, 0.7])
+def test_tokens_lie_where_their_weights_do(threshold: float) -> None:
+    rng = np.random.default_rng(2)
+    alpha = rng.uniform(0.01, 0.8, 40).astype(np.float32)
+    count = int(alpha.astype(np.float64).sum() / threshold)
+    shares = fire_shares(torch.tensor(alpha[None]), torch.tensor([count]), threshold)[0].numpy()
+    found = cif_times(alpha, count, 1.0, threshold=threshold)
+    for (begin, end), own in zip(found, shares, strict=True):
+        inside = np.flatnonzero(own > 1e-9)
+        assert inside[0] <= begin + 1e-6
+        assert begin < inside[0] + 1
+        assert inside[-1] < end + 1e-6
+        assert end <= inside[-1] + 1 + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("labels", "wanted"),
+    [
+        ([0, 5, 5, 0, 5, 6, 0, 0], [[0.04, 0.12], [0.16, 0.20], [0.20, 0.24]]),
+        ([7], [[0.0, 0.04]]),
+        ([0, 0, 8, 8], [[0.08, 0.16]]),
+        ([0, 0], []),
+        ([], []),
+    ],
+)
+def test_a_run_of_a_label_is_a_token(labels: list[int], wanted: list[list[float]]) -> None:
+    found = ctc_times(labels, 0, 0.04)
+    assert found.shape == (len(wanted), 2)
+    np.testing.assert_allclose(found, np.array(wanted).reshape(-1, 2))
+
+
+def test_any_text_has_times_by_its_likeliest_alignment() -> None:
+    """The best word of each position is another; the text 5 5 is aligned to where it is likeliest."""
+    log_probs = np.full((6, 8), -9.0)
+    log_probs[:, 4] = -0.1
+    log_probs[[1, 2, 4], 5] = -0.5
+    log_probs[[0, 3, 5], 0] = -0.5
+    target = torch.tensor([[5, 5]])
+    states = ctc_best_states(
+        torch.tensor(log_probs[None]), target, torch.tensor([6]), torch.tensor([2]), blank=0
+    )
+    found = ctc_times(labels_of(states, target, blank=0)[0].tolist(), 0, 0.5)
+    np.testing.assert_allclose(found, [[0.5, 1.5], [2.0, 2.5]])

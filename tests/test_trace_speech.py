@@ -1,0 +1,164 @@
+"""Pictures of what a model of speech heard: where tokens lie, against all labellings, and what is drawn."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.labellings import collapsed
+from support.speech_models import random_speech, random_speeches
+
+import nartk
+from nartk.checkpoint import save_checkpoint
+from nartk.cli.decode import main as decode
+from nartk.cli.trace import main as trace
+from nartk.errors import StrategyMismatchError, UsageError
+from nartk.tracing import speech
+from nartk.tracing.speech import aligned_times, heard, plot_speech
+from nartk.vocab import Vocab
+
+BLANK = 0
+
+
+def best_labelling(log_probs: np.ndarray, words: Sequence[int]) -> list[list[int]]:
+    """First position of each word and the one behind its last, by enumeration of all labellings."""
+    best, found = -np.inf, None
+    for labels in itertools.product({BLANK, *words}, repeat=len(log_probs)):
+        if collapsed(labels, BLANK) == tuple(words):
+            score = sum(log_probs[t, label] for t, label in enumerate(labels))
+            if score > best:
+                best, found = score, labels
+    assert found is not None
+    times, at = [], 0
+    for label, run in itertools.groupby(found):
+        size = len([*run])
+        times += [[at, at + size]] if label != BLANK else []
+        at += size
+    return times
+
+
+def test_tokens_lie_where_their_likeliest_labelling_has_them() -> None:
+    for seed in range(25):
+        rng = np.random.default_rng(seed)
+        words = rng.integers(1, 4, size=seed % 4).tolist()
+        repeats = sum(a == b for a, b in itertools.pairwise(words))
+        size = len(words) + repeats + int(rng.integers(0, 3))
+        logits = rng.normal(scale=2, size=(size, 4))
+        log_probs = logits - np.logaddexp.reduce(logits, 1, keepdims=True)
+        found = aligned_times(log_probs, words, BLANK).tolist()
+        assert found == (best_labelling(log_probs, words) if size else [])
+
+
+def test_without_blanks_between_equal_words_they_lie_elsewhere() -> None:
+    log_probs = np.log([[0.1, 0.8, 0.1], [0.1, 0.8, 0.1], [0.3, 0.6, 0.1]])
+    assert aligned_times(log_probs, [1, 1], BLANK).tolist() == [[0, 1], [2, 3]]
+    with pytest.raises(UsageError, match="2 tokens in 2 positions, which are too few"):
+        aligned_times(log_probs[:2], [1, 1], BLANK)
+
+
+@pytest.fixture(scope="module", params=["owsm_ctc", "paraformer", "conformer"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model, and stored features beside it."""
+    folder = tmp_path_factory.mktemp("speech")
+    network = random_speech(request.param, seed=5)
+    vocab = Vocab.from_words([f"w{i}" for i in range(5)])
+    save_checkpoint(
+        folder / "model",
+        architecture=request.param,
+        settings=asdict(network.config),
+        tensors=network.state_dict(),
+        source_vocab=None,
+        target_vocab=vocab,
+        card="# Random\n",
+        input={"name": "audio", "features": "stored", "bins": 16},
+    )
+    np.savez(folder / "all.npz", **{f"u{i}": s.frames for i, s in enumerate(random_speeches(2, (120, 61)))})
+    return folder
+
+
+def strategy_of(model: nartk.Model) -> str:
+    return "paraformer" if model.passes.blank is None else "ctc-greedy"
+
+
+def test_what_was_heard_is_what_the_model_read(model: Path) -> None:
+    loaded = nartk.load(model / "model")
+    line = str(model / "all.npz#u0")
+    (best,) = loaded.decode([line], strategy_of(loaded))
+    found = heard(loaded, line, best.tokens)
+    assert found.seconds == 1.2
+    assert found.position == 0.04
+    assert found.tokens == tuple(piece for piece in best.pieces if piece not in ("</s>", "<pad>", "<s>"))
+    assert (found.times[:, 0] <= found.times[:, 1]).all()
+    assert (np.diff(found.times[:, 0]) >= 0).all()
+    assert found.times.max(initial=0.0) <= found.seconds
+    source: Any = loaded.encode(line)
+    memory = loaded.passes.encode([source])
+    if found.weights is not None:
+        assert found.weights.tolist() == loaded.passes.weights(memory)[0].tolist()
+    else:
+        # The labels of ctc-greedy are the likeliest labelling of what they say.
+        labels = np.where([False, True, True, *[False] * 6], 0, found.probs).argmax(1)  # neither pad nor eos
+        for word, (begin, end) in zip(found.words, found.times / 0.04, strict=True):
+            assert set(labels[round(begin) : round(end)].tolist()) == {word}
+    loaded.passes.free(memory)
+
+
+def test_the_picture_shows_the_spectrogram_the_tokens_and_the_curves(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    loaded = nartk.load(model / "model")
+    line = str(model / "all.npz#u0")
+    (best,) = loaded.decode([line], strategy_of(loaded))
+    found = heard(loaded, line, best.tokens)
+    drawn: list[Any] = []
+    save = speech.save_figure
+    monkeypatch.setattr(
+        speech, "save_figure", lambda figure, *rest: (drawn.append(figure), save(figure, *rest))
+    )
+    plot_speech(found, tmp_path / "x.svg", "svg")
+    above, below = drawn[0].axes
+    (image,) = above.images
+    assert (image.get_array() == found.frames.T).all()
+    assert [text.get_text() for text in above.texts] == list(found.tokens)
+    curves = {curve.get_label(): curve.get_ydata() for curve in below.lines}
+    if found.weights is None:
+        assert (curves["blank"] == found.probs[:, 0]).all()
+        assert len(below.lines) == 2 + len({*found.words})
+    else:
+        assert [bar.get_height() for bar in below.patches] == found.weights.tolist()
+        (fires,) = (each for each in below.collections if each.get_label() == "fire")
+        assert len(fires.get_segments()) == int(np.cumsum(found.weights, dtype=np.float64)[-1])
+    assert (tmp_path / "x.svg").read_text(encoding="utf-8").startswith("<?xml")
+
+
+def test_the_command_draws_a_line_of_a_trace(model: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    loaded = nartk.load(model / "model")
+    traced, picture = tmp_path / "trace.jsonl", tmp_path / "heard.png"
+    name = strategy_of(loaded)
+    lines = tmp_path / "in.txt"
+    lines.write_text(f"{model}/all.npz#u0\n{model}/all.npz#u1\n", encoding="utf-8")
+    arguments = [str(model / "model"), str(lines), "--strategy", name, "--quiet"]
+    assert decode([*arguments, "--trace", str(traced), "--output", str(tmp_path / "out.txt")]) == 0
+    assert json.loads(traced.read_text(encoding="utf-8").splitlines()[1])["line"] == 2
+    drawing = [str(traced), "--model", str(model / "model"), "--png", str(picture), "--quiet"]
+    assert trace([*drawing, "--line", "2"]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert trace(drawing) == 2
+
+
+def test_models_that_hear_nothing_and_long_recordings_are_refused(tmp_path: Path) -> None:
+    text = nartk.load()
+    with pytest.raises(StrategyMismatchError, match="needs a FrameScorer of sound"):
+        heard(text, "She go home .", [5])
+    frames = np.zeros((6100, 8), np.float32)
+    long = speech.Heard(frames, 61.0, 0.04, (), np.zeros((0, 2)), ())
+    with pytest.raises(UsageError, match=r"a picture of 61 s of sound\. Fix: draw 60 s at most"):
+        plot_speech(long, tmp_path / "x.png", "png")
