@@ -1,0 +1,89 @@
+"""The systems that the speech recipe trains and compares, and how each is decoded.
+
+    python recipes/asr/recognizers.py [--only NAME,...]
+
+Prints lines as `recipes/mt/systems.py` does: `model NAME ARCHITECTURE FLAGS`, `decode NAME SPEC FLAGS` and
+`missing NAME SPEC REASON`. A value in capitals, in SPEC and FLAGS, stands for the folder of the system of
+that name, and WORK for the folder of the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "mt"))
+
+from systems import System, describe
+
+# What is added to the sum of the weights: the value with which most counts of the validation set are right.
+_TAIL = "--tail-threshold 0.6"
+FIRST = System("paraformer", "Paraformer", "paraformer", f"--sampling-ratio 0.75 {_TAIL}", ("paraformer",))
+# The others begin with its encoder, and need fewer updates.
+_ENCODER = "--init-encoder WORK/paraformer/checkpoints/checkpoint_last.pt"
+SYSTEMS = (
+    FIRST,
+    System(
+        "ar",
+        "attention and CTC",
+        "conformer",
+        _ENCODER,
+        (
+            "greedy",
+            "beam:beam_size=5",
+            "joint-ctc:beam_size=5",
+            "ctc-greedy",
+            "ctc-draft",
+            "gad:drafter=CTC",
+            "gad:drafter=CTC-SC",
+            "gad:drafter=PARAFORMER",
+        ),
+    ),
+    System(
+        "ctc",
+        "CTC",
+        "owsm_ctc",
+        f"--no-self-conditioning --intermediate-ctc= {_ENCODER}",
+        ("ctc-greedy", "ctc-beam"),
+    ),
+    System(
+        "ctc-sc",
+        "self-conditioned CTC",
+        "owsm_ctc",
+        f"--self-conditioning --intermediate-ctc 2 {_ENCODER}",
+        ("ctc-greedy", "ctc-beam"),
+    ),
+    System(
+        "paraformer-ce",
+        "Paraformer without GLM",
+        "paraformer",
+        f"--sampling-ratio 0 {_TAIL} {_ENCODER}",
+        ("paraformer",),
+    ),
+    # As in the paper it begins with a trained model.
+    System(
+        "paraformer-mwer",
+        "Paraformer with MWER",
+        "paraformer",
+        f"--sampling-ratio 0.75 {_TAIL} --mwer-weight 1 --mwer-samples 4 "
+        "--finetune-from-model WORK/paraformer/checkpoints/checkpoint_last.pt",
+        ("paraformer",),
+    ),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="these alone, with commas")
+    args = parser.parse_args()
+    only = {name for name in args.only.split(",") if name}
+    names = [system.name for system in SYSTEMS]
+    if unknown := only - set(names):
+        parser.error(f"no system {', '.join(sorted(unknown))}: choose from {', '.join(names)}")
+    for row in describe(0, only=only, systems=SYSTEMS):
+        print("\t".join(row))
+
+
+if __name__ == "__main__":
+    main()

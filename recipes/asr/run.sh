@@ -1,0 +1,208 @@
+#!/usr/bin/env bash
+# Speech recognition, autoregressive and not, from sound to a table of error rates and speed:
+#
+#   recipes/asr/run.sh [--corpus numbers|an4|yesno] [--quick] [--work DIR] [--device cpu|cuda]
+#                      [--stage NAME[,NAME...]] [--only NAME,...] [--d-model N] [--updates N]
+#                      [--others-updates N] [--dtype fp32|bf16|int8] [--jobs N]
+#
+# Stages: prepare first models decode score speed table. A stage that has finished is not run again; --stage runs
+# the stages it names, finished or not, and no others. Training and the models within their stage go on where
+# they were broken off.
+#   --corpus   numbers (default): connected spoken digits; an4: letters, numbers and words; yesno: two words
+#   --quick    small models on 400 sounds, few updates: every stage for real, in minutes on two cores
+#   --only     these systems alone, of ar, ctc, ctc-sc, paraformer, paraformer-ce, paraformer-mwer; the first
+#              stage is the Paraformer's, with whose encoder the others begin
+#   --d-model  width of all models (default 128; --quick 64)
+#   --updates  of the Paraformer (default 3000, --quick 40)
+#   --others-updates  of each other system (default a third of the Paraformer's)
+#   --dtype    in which sound is recognised (default fp32)
+#   --jobs     trainings and decodings at a time (default 2, with cuda 1); speed is measured one at a time
+# Needs the extras train, score and audio (README.md, "Install"). Larger corpora: recipes/asr/full/run.sh.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=../stages.sh
+source "$here/../stages.sh"
+stages=(prepare first models decode score speed table)
+corpus=numbers quick= work= device=cpu only= d_model= updates= others= dtype=fp32 jobs= chosen=
+
+usage() { sed -n '2,21s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+while [ $# -gt 0 ]; do
+  case $1 in
+    --quick) quick=1; shift; continue ;;
+    -h | --help) usage; exit 0 ;;
+    --corpus | --work | --device | --stage | --only | --d-model | --updates | --others-updates | --dtype | --jobs)
+      [ $# -gt 1 ] || die "$1 needs a value" ;;
+    *) usage >&2; die "unknown option $1" ;;
+  esac
+  case $1 in
+    --corpus) corpus=$2 ;;
+    --work) work=$2 ;;
+    --device) device=$2 ;;
+    --stage) chosen=${2//,/ } ;;
+    --only) only=$2 ;;
+    --d-model) d_model=$2 ;;
+    --updates) updates=$2 ;;
+    --others-updates) others=$2 ;;
+    --dtype) dtype=$2 ;;
+    --jobs) jobs=$2 ;;
+  esac
+  shift 2
+done
+copies=1
+case $corpus in
+  numbers) copies=2 bins=40 masks=(--time-width 10 --bin-width 8) ;;
+  yesno) copies=4 bins=40 masks=(--time-width 10 --bin-width 8) ;;
+  an4) bins=13 masks=(--time-width 25 --bin-width 3) ;;
+  *) die "no corpus '$corpus': choose from numbers, an4, yesno" ;;
+esac
+require "$chosen" train,score,audio "${stages[@]}"
+[ -n "$work" ] || work=runs/asr-$corpus${quick:+-quick}
+mkdir -p "$work"
+
+if [ -n "$quick" ]; then
+  : "${updates:=40}" "${d_model:=64}"
+  copies=1 size=(--encoder-layers 3 --encoder-heads 2 --decoder-heads 2 --subsampling-channels 8)
+  frames=4000 speed=(--rounds 2 --single 5 --many 30 --threads 1)
+else
+  : "${updates:=3000}" "${d_model:=128}"
+  size=(--encoder-layers 4 --encoder-heads 4 --decoder-heads 4 --subsampling-channels 32)
+  frames=4000 speed=(--rounds 3 --single 100 --many 500 --threads 1)
+fi
+: "${others:=$(((updates + 2) / 3))}"
+size+=(--d-model "$d_model" --encoder-ffn $((3 * d_model)) --decoder-ffn $((3 * d_model)) --conv-kernel 15
+  --input-features "$bins" --max-source-len 2000 --max-target-len 128)
+train_on "$device"
+: "${jobs:=$([ "$device" = cpu ] && echo 2 || echo 1)}"
+# With several trainings at a time, each on its own core.
+[ "$jobs" = 1 ] || export OMP_NUM_THREADS=1
+
+prepare() {
+  python "$here/prepare.py" --corpus "$corpus" --output "$work/data" --copies "$copies" ${quick:+--quick}
+}
+
+# systems WHAT: the lines of systems.tsv that begin with WHAT.
+systems() { grep -P "^$1\t" "$work/systems.tsv" || true; }
+key() { printf '%s.%s' "$1" "$2" | tr ':=' '_-'; }
+
+describe() {
+  python "$here/recognizers.py" --only "$only" >"$work/systems.tsv"
+  systems missing | while IFS=$'\t' read -r _ name spec reason; do
+    echo "run.sh: left out: $name $spec: $reason" >&2
+  done
+}
+
+# fit NAME ARCHITECTURE UPDATES FLAGS...: trains, and writes $work/NAME/model.
+fit() {
+  local name=$1 architecture=$2 most=$3
+  shift 3
+  # A model of CTC alone has no decoder.
+  local layers=(--decoder-layers 1)
+  [ "$architecture" != owsm_ctc ] || layers=()
+  nartk-train "$work/data" --task nartk_speech --arch "nartk_$architecture" --criterion nartk_speech "${place[@]}" \
+    "${size[@]}" "${layers[@]}" --dropout 0.1 "${masks[@]}" --max-tokens "$frames" --optimizer nartk_adamw \
+    --adam-betas '(0.9, 0.98)' --weight-decay 0.01 --clip-norm 1.0 --lr-scheduler polynomial_decay --lr 0.0015 \
+    --warmup-updates $((most / 8)) --total-num-update "$most" --max-update "$most" --seed 1 --num-workers 0 \
+    --save-dir "$work/$name/checkpoints" --save-interval-updates $(((most + 3) / 4)) --keep-interval-updates 1 \
+    --no-epoch-checkpoints --log-format simple --log-interval 25 "$@"
+  nartk-convert "$work/$name/checkpoints/checkpoint_last.pt" --output "$work/$name/model" \
+    --dict "$work/data/dict.txt" --dtype fp16
+}
+
+# One system: what fails leaves a mark and its log, and the others go on.
+system() {
+  local name=$1 architecture=$2 most=$3 flags=$4 start=$SECONDS status
+  mkdir -p "$work/$name"
+  rm -f "$work/failed/$name"
+  set +e # not in the condition below, where the first error of `fit` would not end it
+  # shellcheck disable=SC2086
+  (
+    set -e
+    fit "$name" "$architecture" "$most" ${flags//WORK/$work}
+  ) >"$work/$name/log" 2>&1
+  status=$?
+  set -e
+  if [ $status = 0 ]; then
+    echo "   $name: $((SECONDS - start)) s" >&2
+  else
+    touch "$work/failed/$name"
+    echo "run.sh: $name failed: $work/$name/log ends with" >&2
+    tail -n 2 "$work/$name/log" >&2
+  fi
+}
+
+# The Paraformer, with whose encoder the others begin.
+first() {
+  local flags
+  flags=$(python "$here/recognizers.py" --only paraformer | awk -F '\t' '$1 == "model" { print $4 }')
+  system paraformer paraformer "$updates" "$flags"
+  [ -e "$work/paraformer/model/config.json" ] || die "nothing for the other systems to begin with"
+}
+
+models() {
+  local name architecture flags
+  while IFS=$'\t' read -r _ name architecture flags; do
+    [ -e "$work/$name/model/config.json" ] || later system "$name" "$architecture" "$others" "$flags"
+  done < <(systems model)
+  wait
+}
+
+# Names of systems in capitals become their folders.
+folders() { sed -E "s#(drafter[= ])([A-Z][A-Z-]*)#\1$work/\L\2/model#g"; }
+
+# Each way to decode each model that is there: NAME SPEC FOLDER FLAGS.
+runs() {
+  local name spec flags part
+  while IFS=$'\t' read -r _ name spec flags; do
+    flags=$(folders <<<"$flags")
+    for part in $flags; do
+      [[ $part != "$work"/* || -e $part/config.json ]] || continue 2
+    done
+    [ -e "$work/$name/model/config.json" ] || continue
+    printf '%s\t%s\t%s\t%s\n' "$name" "$spec" "$work/$name/model" "$flags"
+  done < <(systems decode)
+}
+
+decode() {
+  mkdir -p "$work/out"
+  local name spec folder flags file
+  while IFS=$'\t' read -r name spec folder flags; do
+    file=$work/out/$(key "$name" "$spec")
+    [ ! "$file" -nt "$folder/config.json" ] || continue
+    # shellcheck disable=SC2086
+    later attempt "${file##*/}" nartk-decode "$folder" --manifest "$work/data/test.tsv" $flags --device "$device" \
+      --dtype "$dtype" --quiet --output "$file" --stats "$file.json"
+  done < <(runs)
+  wait
+}
+
+score() {
+  mkdir -p "$work/scores"
+  local name spec file metric
+  while IFS=$'\t' read -r name spec _ _; do
+    file=$(key "$name" "$spec")
+    [ -e "$work/out/$file" ] || continue
+    for metric in wer cer; do
+      [ ! "$work/scores/$file.$metric.json" -nt "$work/out/$file" ] || continue
+      later attempt "$file.$metric" sh -c 'out=$1; shift; nartk-score "$@" >"$out.part" && mv "$out.part" "$out"' sh \
+        "$work/scores/$file.$metric.json" $metric "$work/out/$file" --json --ref "$work/data/test.txt"
+    done
+  done < <(runs)
+  wait
+}
+
+speed() {
+  local name spec folder
+  while IFS=$'\t' read -r name spec folder _; do
+    printf '%s\t%s\t%s\n' "$(key "$name" "$spec")" "$folder" "$(folders <<<"$spec")"
+  done < <(runs) | env -u OMP_NUM_THREADS python "$here/speed.py" --manifest "$work/data/test.tsv" \
+    --output "$work/speed.json" --device "$device" --dtype "$dtype" "${speed[@]}"
+}
+
+table() {
+  python "$here/table.py" --work "$work"
+}
+
+mark() { echo "$1"; }
+
+describe
+run_stages "$chosen" "${stages[@]}"

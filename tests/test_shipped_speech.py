@@ -1,0 +1,57 @@
+"""The speech model that ships hears what is said in the recordings that ship."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from support.commands import run
+from support.recipe_scripts import RECIPES
+
+import nartk
+from nartk.cli.decode import main
+from nartk.metrics.wer import error_rate
+
+pytestmark = pytest.mark.skipif(not RECIPES.is_dir(), reason="the recordings are not beside the tests")
+COUNT = 60  # of the 500 numbers that are tested
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[str]]:
+    """Sound files of connected digits, recordings and numbers that were not trained on, and their words."""
+    pytest.importorskip("soundfile", reason="reading sound needs nartk[audio]")
+    code = f"""
+import sys
+from itertools import islice
+from pathlib import Path
+sys.path.insert(0, {str(RECIPES / "asr")!r})
+from corpora import numbers
+from prepare import write_sound
+for i, each in enumerate(islice(numbers("test"), {COUNT})):
+    write_sound(Path(sys.argv[1], f"{{i}}.wav"), each.signal)
+    print(each.text)
+"""
+    folder = tmp_path_factory.mktemp("numbers")
+    said = run([sys.executable, "-c", code, str(folder)]).splitlines()
+    assert len(said) == COUNT
+    return [str(folder / f"{i}.wav") for i in range(COUNT)], said
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "int8"])
+def test_few_words_are_wrong(dtype: str, numbers: tuple[list[str], list[str]]) -> None:
+    sounds, said = numbers
+    found = [each.text for each in nartk.load("asr-digits", dtype=dtype).decode(sounds, "paraformer")]
+    assert error_rate(said, found).score < 5  # 2.67 of all 500
+    assert error_rate(said, found[1:] + found[:1]).score > 50
+
+
+def test_it_decodes_by_its_own_strategy(
+    numbers: tuple[list[str], list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    sounds, _ = numbers
+    assert main(["asr-digits", *sounds[:3]]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        each.text for each in nartk.load("asr-digits").decode(sounds[:3], "paraformer")
+    ]
+    assert "strategy:paraformer|" in err
