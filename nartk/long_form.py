@@ -190,7 +190,7 @@ def in_buffers(strategy: Any, scorer: Any, buffers: Buffers) -> BufferedFrames:
     Raises:
         StrategyMismatchError: The strategy needs another protocol.
     """
-    if protocols(strategy) != (FrameScorer,):
+    if not {*protocols(strategy)} <= {FrameScorer, FireScorer}:
         raise StrategyMismatchError(
             f"{named('long_form')} with strategy {strategy.name!r}, which reads a source as a whole",
             fix=f"use one that reads frames, such as {named('strategy', 'ctc-greedy')}",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 from support.commands import run
 from support.recipe_scripts import RECIPES
@@ -22,6 +24,7 @@ def numbers(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[s
     pytest.importorskip("soundfile", reason="reading sound needs nartk[audio]")
     code = f"""
 import sys
+from pathlib import Path
 from itertools import islice
 from pathlib import Path
 sys.path.insert(0, {str(RECIPES / "asr")!r})
@@ -55,3 +58,21 @@ def test_it_decodes_by_its_own_strategy(
         each.text for each in nartk.load("asr-digits").decode(sounds[:3], "paraformer")
     ]
     assert "strategy:paraformer|" in err
+
+
+def test_a_long_recording_is_heard_as_its_parts_are(
+    numbers: tuple[list[str], list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two minutes and more at once, of which the model reads 20 s."""
+    import soundfile
+
+    sounds, said = numbers
+    samples = [soundfile.read(each, dtype="float32")[0] for each in sounds]
+    whole = str(tmp_path / "long.wav")
+    soundfile.write(whole, np.concatenate(samples), 8000)
+    assert main(["asr-digits", whole]) == 3
+    assert "InputTooLong" in capsys.readouterr().err
+    assert main(["asr-digits", whole, "--long-form", "4", "--quiet"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    # It was trained on four digits at a time, and leaves out some of those that a buffer has.
+    assert error_rate([" ".join(said)], [line]).score < 35
