@@ -74,7 +74,9 @@ class SpeechTaskConfig(FairseqDataclass):
         0.0, f"how often the first word in front of the frames becomes {UNKNOWN_LANGUAGE}, 0 to 1"
     )
     most_padding: float = setting(0.1, "share of padding in batches, of frames and of tokens")
-    cache: bool = setting(True, "keep features in memory, unless speeds differ")
+    uncached: bool = setting(
+        False, "read sounds anew in each epoch, for a corpus whose features memory does not hold"
+    )
     seed: int = II("common.seed")
 
 
@@ -131,7 +133,7 @@ class Speech(FairseqDataset):
         else:
             samples = read_sound(line, rate=processor.settings.sample_rate)
             source = processor.of_samples(change_speed(samples, speed), name=line)
-        if self.options.cache and self.speeds == (1.0,):
+        if not self.options.uncached and self.speeds == (1.0,):
             self._cached[index] = source
         return source
 
