@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from support.tones import AUDIO, PITCHES, RATE, sound_of, write_corpus
 import nartk
 from nartk.cli.convert import main as convert
 from nartk.cli.decode import main as decode
+from nartk.cli.verify import main as verify
 from nartk.data.audio.sounds import read_sound
 from nartk.errors import InputFileError, LengthMismatchError, UsageError
 from nartk.models.speech_training import SpeechTraining
@@ -138,6 +140,23 @@ def test_the_architecture_says_what_decodes(
     assert decode([str(trained.folder / "owsm-model"), str(trained.folder / "line.txt")]) == 0
     out, err = capsys.readouterr()
     assert (out, "strategy:ctc-greedy|" in err) == (f"{wanted}\n", True)
+
+
+def test_drafts_of_its_own_head_are_verified(
+    trained: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [
+        str(trained.folder / "conformer-model"),
+        *(str(trained.folder / "tones" / "sounds" / f"valid{i}.wav") for i in range(3)),
+        *("--strategy", "ctc-draft", "--batch-size", "1,2"),
+    ]
+    assert verify(command) == 0
+    said = capsys.readouterr().out
+    assert "3 sentences, " in said
+    passes, drafting = (int(each) for each in re.findall(r"(\d+) (?:passes of greedy|of ctc-draft)", said))
+    assert drafting < passes
+    assert verify([*command, "--fuzz", "2"]) == 4  # sound is not made up
+    assert "does not read text" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("to", ["hf", "ctranslate2"])

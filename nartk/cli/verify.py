@@ -142,7 +142,9 @@ def _generate(model: Model, strategy: Any, args: argparse.Namespace, lines: Sequ
     """The sentences of --fuzz and --adversarial."""
     from nartk.verification import adversarial_lines, fuzz_lines
 
-    made = {"fuzz": fuzz_lines(model, lines, args.fuzz, args.fuzz_seed)}
+    made = {}
+    if args.fuzz:
+        made["fuzz"] = fuzz_lines(model, lines, args.fuzz, args.fuzz_seed)
     if args.adversarial:
         made["adversarial"] = adversarial_lines(model, lines, _reference(strategy))
     return [
