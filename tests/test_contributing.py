@@ -47,7 +47,7 @@ def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for registry in (DECODERS, DRAFTERS, METRICS):
         registry.all()
         monkeypatch.setattr(registry, "classes", dict(registry.classes))
-    monkeypatch.setattr(architectures, "_DECLARED", dict(architectures._DECLARED))
+    monkeypatch.setattr(architectures, "_DECLARED", architectures.architectures())
 
 
 def test_every_example_is_executed() -> None:
