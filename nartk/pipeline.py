@@ -188,7 +188,7 @@ class Model:
         """Longest source, tokens without eos."""
         return self.config.max_source_len - 1
 
-    @property
+    @cached_property
     def max_target_len(self) -> int:
         """Longest target, tokens with eos."""
         output = self.checkpoint.output

@@ -119,8 +119,9 @@ void Engine::linear(Workspace& space, const Linear& w, const float* x, int n, in
     const double work = (double)n * w.outputs * w.inputs / (w.type == Type::int8 ? 4 : 1);
     const size_t bytes = step * (w.type == Type::fp32 ? sizeof(float) : w.type == Type::bf16 ? 2 : 1);
     threads.share(w.panels(), threads.parts(w.panels(), work / PART), [&](int, int first, int last) {
-        for (int i = 0; i < n; i += BLOCK)
-            kernels->linear(w, (const char*)inputs + i * bytes, scales ? scales + i : nullptr, std::min(BLOCK, n - i),
+        const int block = n > CHUNK ? BLOCK : n;
+        for (int i = 0; i < n; i += block)
+            kernels->linear(w, (const char*)inputs + i * bytes, scales ? scales + i : nullptr, std::min(block, n - i),
                             step, y + (size_t)i * ldy, ldy, first, last, epilogue);
     });
 }
