@@ -96,7 +96,7 @@ EDGES = [
     (
         "distill in.txt in.txt --output new",
         2,
-        "error[E401 ModelNotFound] 'in.txt' is no shipped model (gec-en)",
+        "error[E401 ModelNotFound] 'in.txt' is no shipped model (gec-en, asr-digits)",
     ),
     (
         "convert model --output new --dict dict.txt",
