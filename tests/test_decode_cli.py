@@ -406,7 +406,7 @@ FULL = Path("/dev/full")
         (
             ["nowhere.txt"],
             2,
-            r"E401 ModelNotFound\] 'nowhere.txt' is no shipped model \(gec-en, asr-digits\), no model's folder, nor a",
+            r"E401 ModelNotFound\] 'nowhere.txt' is no shipped model \(gec-en, asr-digits\), no model",
         ),
         (["EMPTY", "SOURCE"], 2, r"E401 ModelNotFound\] no model at '"),
         (
