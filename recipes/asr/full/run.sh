@@ -9,15 +9,12 @@
 # configurations, builds their models at full size on a CPU and takes one step on a few sounds.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=../../configs.sh
+source "$here/../../configs.sh"
 
 usage() { sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
-configs() { find "$here" -name '*.sh' ! -name run.sh -exec basename {} .sh \; | sort; }
-# Sets `architecture`, `flags` (of the model and its training) and `batch` (how much in a step).
-load() {
-  [ -e "$here/$1.sh" ] || { echo "run.sh: no configuration '$1': choose from $(configs | tr '\n' ' ')" >&2; exit 2; }
-  # shellcheck disable=SC1090
-  source "$here/$1.sh"
-}
+# A configuration sets `architecture`, `flags` (of the model and its training) and `batch` (how much in a step).
+
 # train DATA OPTIONS...: with those of the configuration, and what all have in common.
 train() {
   nartk-train "$1" --task nartk_speech --arch "nartk_$architecture" --criterion nartk_speech "${flags[@]}" \
@@ -37,19 +34,7 @@ dry_run() {
   echo '{"name": "audio", "cmvn": "utterance"}' >"$scratch/data/input.json"
   for name in "${names[@]}"; do
     load "$name"
-    if ! train "$scratch/data" --max-tokens 800 --max-update 1 --cpu --no-save --disable-validation \
-      --num-workers 0 --log-interval 1 --save-dir "$scratch/$name" >"$scratch/log" 2>&1; then
-      tail -n 5 "$scratch/log" >&2
-      echo "run.sh: $name: failed" >&2
-      return 1
-    fi
-    if ! grep -q '| num_updates 1 |' "$scratch/log"; then
-      tail -n 5 "$scratch/log" >&2
-      echo "run.sh: $name: took no step" >&2
-      return 1
-    fi
-    echo "$name: $(grep -o 'num. shared model params: [0-9,]*' "$scratch/log" | head -n 1), one step," \
-      "$(grep -o 'loss [0-9.]*' "$scratch/log" | head -n 1)"
+    one_step "$name" "$scratch/log" train "$scratch/data" --max-tokens 800 --save-dir "$scratch/$name"
   done
 }
 

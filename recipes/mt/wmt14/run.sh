@@ -9,15 +9,11 @@
 # configurations, builds their models at full size on a CPU and takes one step on a few lines.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=../../configs.sh
+source "$here/../../configs.sh"
 
 usage() { sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
-configs() { find "$here" -name '*.sh' ! -name run.sh -exec basename {} .sh \; | sort; }
-# Sets `kind`, `flags` (of the model and its training) and `batch` (how much in a step).
-load() {
-  [ -e "$here/$1.sh" ] || { echo "run.sh: no configuration '$1': choose from $(configs | tr '\n' ' ')" >&2; exit 2; }
-  # shellcheck disable=SC1090
-  source "$here/$1.sh"
-}
+# A configuration sets `kind`, `flags` (of the model and its training) and `batch` (how much in a step).
 
 dry_run() {
   local names=("$@") name number
@@ -34,20 +30,9 @@ dry_run() {
     --validpref "$scratch/train" --joined-dictionary --destdir "$scratch/bin" 2>"$scratch/log" || { cat "$scratch/log" >&2; return 1; }
   for name in "${names[@]}"; do
     load "$name"
-    if ! nartk-train "$scratch/bin" --source-lang en --target-lang de --task nartk_translation --arch "nartk_$kind" \
-      "${flags[@]}" --max-tokens 200 --max-update 1 --cpu --no-save --disable-validation --num-workers 0 \
-      --log-format simple --log-interval 1 --save-dir "$scratch/$name" >"$scratch/log" 2>&1; then
-      tail -n 5 "$scratch/log" >&2
-      echo "run.sh: $name: failed" >&2
-      return 1
-    fi
-    if ! grep -q '| num_updates 1 |' "$scratch/log"; then
-      tail -n 5 "$scratch/log" >&2
-      echo "run.sh: $name: took no step" >&2
-      return 1
-    fi
-    echo "$name: $(grep -o 'model params: [0-9,]*' "$scratch/log" | head -n 1), one step," \
-      "$(grep -o 'loss [0-9.]*' "$scratch/log" | head -n 1)"
+    one_step "$name" "$scratch/log" nartk-train "$scratch/bin" --source-lang en --target-lang de \
+      --task nartk_translation --arch "nartk_$kind" "${flags[@]}" --max-tokens 200 --log-format simple \
+      --save-dir "$scratch/$name"
   done
 }
 
