@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from support.labellings import all_outputs
 from support.random_transformers import vocabulary
 from support.scripted import decode
-from support.speech_models import EncoderTwin, random_settings, random_speech, random_speeches
+from support.speech_models import EncoderTwin, assert_slope, random_settings, random_speech, random_speeches
 from support.transformers_small import padded
 from torch import Tensor
 
@@ -262,18 +262,7 @@ def test_gradients_are_the_slope_of_the_loss() -> None:
             ).total
             return total
 
-        loss().backward()
-        parameters = [p for p in model.parameters() if p.grad is not None]
-        assert len(parameters) == len([*model.parameters()])
-        ways, step = [torch.randn_like(p) for p in parameters], 1e-6
-        slope = sum(float((p.grad * way).sum()) for p, way in zip(parameters, ways, strict=True))
-        ends = []
-        with torch.no_grad():
-            for sign in (1, -2):
-                for p, way in zip(parameters, ways, strict=True):
-                    p += sign * step * way
-                ends.append(loss().item())
-        assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(slope, rel=1e-4)
+        assert_slope(model, loss)
 
 
 # Serving

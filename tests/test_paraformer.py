@@ -19,7 +19,7 @@ from support.fires import by_hand
 from support.labellings import all_outputs
 from support.parallel_drafters import KnowingFrames, with_drafter
 from support.scripted import decode
-from support.speech_models import EncoderTwin, random_settings, random_speech, random_speeches
+from support.speech_models import EncoderTwin, assert_slope, random_settings, random_speech, random_speeches
 from support.transformers_small import padded, vocabulary
 from torch import Tensor
 
@@ -337,18 +337,7 @@ def test_gradients_are_the_slope_of_the_loss() -> None:
         total: Tensor = model.losses(frames, lengths, padded(TARGETS), training=training, update=0).total
         return total
 
-    loss().backward()
-    parameters = [p for p in model.parameters() if p.grad is not None]
-    assert len(parameters) == len([*model.parameters()])
-    ways, step = [torch.randn_like(p) for p in parameters], 1e-6
-    slope = sum(float((p.grad * way).sum()) for p, way in zip(parameters, ways, strict=True))
-    ends = []
-    with torch.no_grad():
-        for sign in (1, -2):
-            for p, way in zip(parameters, ways, strict=True):
-                p += sign * step * way
-            ends.append(loss().item())
-    assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(slope, rel=1e-4)
+    assert_slope(model, loss)
 
 
 class Spied:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from nartk.architectures import architecture
@@ -230,3 +231,19 @@ class EncoderTwin:
     def ctc(self, x: Array) -> Array:
         logits = self.linear(self.norm(x, "encoder_norm"), "ctc")
         return logits - np.logaddexp.reduce(logits, 1)[:, None]
+
+
+def assert_slope(model: Any, loss: Callable[[], torch.Tensor]) -> None:
+    """A loss's gradient is its slope in a random direction of all weights, each of which has a gradient."""
+    loss().backward()
+    parameters = [p for p in model.parameters() if p.grad is not None]
+    assert len(parameters) == len([*model.parameters()])
+    ways, step = [torch.randn_like(p) for p in parameters], 1e-6
+    slope = sum(float((p.grad * way).sum()) for p, way in zip(parameters, ways, strict=True))
+    ends = []
+    with torch.no_grad():
+        for sign in (1, -2):
+            for p, way in zip(parameters, ways, strict=True):
+                p += sign * step * way
+            ends.append(loss().item())
+    assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(slope, rel=1e-4)
