@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.sounds import FBANKS, KEPT, RATE, WHISPERS, expected, noise, sine, sound_of
 
 from nartk.data.audio import features
-from nartk.data.audio.augmentation import SPEEDS, SpecAugment, change_speed
+from nartk.data.audio.augmentation import SPEEDS, SpecAugment, change_speed, change_tempo
 from nartk.data.audio.buckets import make_batches, padding
 from nartk.data.audio.features import Fbank, FeatureSettings, compute, streamed
 from nartk.data.audio.normalization import Statistics, normalize
@@ -27,6 +28,7 @@ from nartk.errors import (
     LengthMismatchError,
     UsageError,
 )
+from nartk.passes import FloatArray
 
 
 @pytest.mark.parametrize("name", FBANKS)
@@ -211,9 +213,24 @@ def test_a_faster_tone_is_higher_and_shorter(factor: float) -> None:
     assert np.abs(found - 0.5 * sine(len(found), 400 * factor))[500:-500].max() < 1e-4
 
 
-def test_a_speed_out_of_bounds_is_refused() -> None:
+@pytest.mark.parametrize("length", [1, 2, 57])
+@pytest.mark.parametrize("factor", SPEEDS)
+def test_faster_features_are_those_between(length: int, factor: float) -> None:
+    frames = noise(length * 3).reshape(length, 3)
+    found = change_tempo(frames, factor)
+    count = max(1, round(length / factor))
+    wanted = torch.nn.functional.interpolate(
+        torch.from_numpy(frames.T[None].astype(np.float64)), count, mode="linear", align_corners=True
+    )
+    assert found.dtype == np.float32
+    assert found.shape == (count, 3)
+    np.testing.assert_allclose(found, wanted[0].numpy().T, atol=1e-5)
+
+
+@pytest.mark.parametrize("change", [change_speed, change_tempo])
+def test_a_speed_out_of_bounds_is_refused(change: Callable[[FloatArray, float], FloatArray]) -> None:
     with pytest.raises(UsageError, match="a speed of 0"):
-        change_speed(noise(100), 0.0)
+        change(noise(100), 0.0)
 
 
 def lengths_of(seed: int, items: int) -> tuple[list[int], list[int]]:

@@ -23,6 +23,7 @@ from nartk.cli.convert import main as convert
 from nartk.cli.decode import main as decode
 from nartk.cli.verify import main as verify
 from nartk.data.audio.sounds import read_sound
+from nartk.data.audio.stored import write_features
 from nartk.errors import InputFileError, LengthMismatchError, UsageError
 from nartk.models.speech_training import SpeechTraining
 
@@ -255,6 +256,32 @@ def test_what_is_changed_is_drawn_for_each_epoch(task: Any) -> None:
         assert first.shape != second.shape or not np.array_equal(first, second)
     # Sound of 0.9 or 1.1 times the speed has 1 / 0.9 or 1 / 1.1 times the frames.
     assert {round(len(seen[e][0]) / len(plain), 1) for e in (0, 1)} <= {0.9, 1.1}
+
+
+def test_stored_features_change_their_speed_too(task: Any, tmp_path: Path) -> None:
+    from nartk.tasks.speech import SpeechTask, SpeechTaskConfig
+
+    frames = np.random.default_rng(1).standard_normal((90, 13)).astype(np.float32)
+    write_features(tmp_path / "f.npz", {"a": frames})
+    (tmp_path / "train.tsv").write_text(f"{tmp_path}\nf.npz#a\n")
+    (tmp_path / "input.json").write_text(json.dumps({"name": "audio", "features": "stored", "bins": 13}))
+    for name in ("dict.txt", "spm.model"):
+        if (found := Path(task.folder, name)).exists():
+            shutil.copy(found, tmp_path)
+    first = Path(task.folder, "train.txt").read_text().splitlines()[0]
+    (tmp_path / "train.txt").write_text(f"{first}\n")
+    for speeds, counts in (("1", {90}), ("0.9,1.0", {90, 100})):
+        made = SpeechTask(
+            SpeechTaskConfig(data=str(tmp_path), speeds=speeds, time_masks=0, bin_masks=0, seed=1)
+        )
+        made.load_dataset("train")
+        data, seen = made.datasets["train"], set()
+        for epoch in range(20):
+            data.set_epoch(epoch)
+            found = data[0]["source"].frames
+            seen.add(len(found))
+            assert len(found) != 90 or np.array_equal(found, frames)
+        assert seen == counts
 
 
 def test_what_is_missing_is_named(task: Any, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from torch.nn.utils.rnn import pad_sequence
 from nartk.architectures import architectures
 from nartk.architectures.transformer import setting
 from nartk.checkpoint import DICTIONARY, INPUT, TOKENIZER, read_json
-from nartk.data.audio.augmentation import SpecAugment, change_speed
+from nartk.data.audio.augmentation import SpecAugment, change_speed, change_tempo
 from nartk.data.audio.buckets import make_batches, padding
 from nartk.data.audio.features import FeatureSettings
 from nartk.data.audio.manifests import read_manifest
@@ -69,7 +69,7 @@ class SpeechTaskConfig(FairseqDataclass):
     time_share: float = setting(SpecAugment.time_share, "widest of them as a share of the source")
     bin_masks: int = setting(SpecAugment.bin_masks, "SpecAugment: spans of features that are masked")
     bin_width: int = setting(SpecAugment.bin_width, "widest of them, features")
-    speeds: str = setting("1", "how fast sound is played, drawn for each, such as 0.9,1.0,1.1")
+    speeds: str = setting("1", "how fast each source is played, drawn anew each time, such as 0.9,1.0,1.1")
     hide_language: float = setting(
         0.0, f"how often the first word in front of the frames becomes {UNKNOWN_LANGUAGE}, 0 to 1"
     )
@@ -125,17 +125,17 @@ class Speech(FairseqDataset):
         return {"id": index, "source": source, "target": item.target, "transcript": item.transcript}
 
     def _read(self, index: int, speed: float) -> FeatureSource:
-        if index in self._cached:
-            return self._cached[index]
         line, processor = self.items[index].line, self.processor
-        if speed == 1.0:
-            source: FeatureSource = processor.read(line, longest=_EVERYTHING)
-        else:
+        if speed != 1.0 and not processor.settings.is_stored:
             samples = read_sound(line, rate=processor.settings.sample_rate)
-            source = processor.of_samples(change_speed(samples, speed), name=line)
-        if not self.options.uncached and self.speeds == (1.0,):
-            self._cached[index] = source
-        return source
+            changed: FeatureSource = processor.of_samples(change_speed(samples, speed), name=line)
+            return changed
+        source = self._cached.get(index)
+        if source is None:
+            source = processor.read(line, longest=_EVERYTHING)
+            if not self.options.uncached:
+                self._cached[index] = source
+        return source if speed == 1.0 else replace(source, frames=change_tempo(source.frames, speed))
 
     def collater(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
         """A batch: frames [B,T,F] of lengths [B], target [B,U] with eos, and what else there is."""

@@ -59,7 +59,7 @@ _STUDIO = {"name": "audio", "cmvn": "global", "statistics": STATISTICS}
 RECIPES = {
     "numbers": Recipe(_TELEPHONE, "word"),
     "yesno": Recipe(_TELEPHONE, "word"),
-    "an4": Recipe({"name": "audio", "features": "stored", "bins": 13, "cmvn": "utterance"}, "char"),
+    "an4": Recipe({"name": "audio", "features": "stored", "bins": 13, "cmvn": "utterance"}, "word"),
     # 4,233 characters of AISHELL-1, and 5,000 pieces of LibriSpeech, as ESPnet's and FunASR's recipes have.
     "aishell": Recipe(_STUDIO, "char"),
     "librispeech": Recipe(_STUDIO, "unigram", 5000),
