@@ -13,6 +13,7 @@
 #   drafts   when drafts pay: verifiers of d_model 128 to 1024 with the teacher's distribution (8)
 #   costs    cost by batch and length, share of loop and drafter; by threads and replicas after `engines` (5)
 #   start    time and memory of a process that decodes one line, in an environment made for it (2)
+#   whisper  encoder and greedy decoder of Whisper's tiny and base, random weights, beside other libraries (6)
 #   --jfleg   a folder with JFLEG's dev.src (your own download: its licence forbids shipping)
 #   --mt      the work folder of recipes/mt/run.sh (default: runs/mt-en-de)
 #   --output  a folder for tables and pictures (default: the recipes' own results)
@@ -21,10 +22,10 @@
 # JSON files remain in runs/speed. Needs the extras peers and plot (README.md, "Install").
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-figures=(engines free base hf teacher native drafts costs start)
+figures=(engines free base hf teacher native drafts costs start whisper)
 quick= jfleg= mt=runs/mt-en-de output= chosen= peers=()
 
-usage() { sed -n '2,23s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,24s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 die() {
   echo "speed.sh: $1" >&2
   exit 2
@@ -59,7 +60,7 @@ done
 mkdir -p runs/speed
 [ -z "$jfleg" ] || ln -sfn "$(realpath "$jfleg")" runs/speed/jfleg
 [ -z "$mt" ] || ln -sfn "$(realpath -m "$mt")" runs/speed/mt
-for recipe in gec mt; do
+for recipe in gec mt asr; do
   mkdir -p "${output:-$here}/$recipe/results"
 done
 results=$(realpath "${output:-$here}")
@@ -71,14 +72,16 @@ limit() { echo --limit "$([ -n "$quick" ] && echo 3 || echo "$1")"; }
 rounds=(--rounds "$([ -n "$quick" ] && echo 1 || echo 5)")
 size=$([ -n "$quick" ] && echo tiny || echo base)
 
-# measure NAME ARGUMENT...: NAME.json and NAME.md. What breaks a promise is told at the end, not at once.
-measure() {
+# write NAME COMMAND...: NAME.json and NAME.md. What breaks a promise is told at the end, not at once.
+write() {
   local name=$1 status=0
   shift
-  nartk-bench "$@" --markdown "$name.md" --json "$name.json" --quiet >"$name.log" || status=$?
+  "$@" --markdown "$name.md" --json "$name.json" >"$name.log" || status=$?
   [ $status -le 1 ] || exit $status
   [ $status = 0 ] || failed+=" $name"
 }
+# measure NAME ARGUMENT...: the same of nartk-bench.
+measure() { write "$1" nartk-bench --quiet "${@:2}"; }
 publish() { cp "$1" "$results/$2/results/"; }
 
 engines() {
@@ -212,6 +215,13 @@ start() {
   start.venv/bin/python -m pip install --quiet --disable-pip-version-check "$here/.."
   python "$here/speed.py" start --fresh start.venv --rounds "$([ -n "$quick" ] && echo 2 || echo 11)" --output start
   publish start.md gec
+}
+
+whisper() {
+  # shellcheck disable=SC2046
+  write bench.whisper python -m nartk.bench.whisper "${rounds[@]}" \
+    $([ -n "$quick" ] && echo --size test --tokens 8 || echo --size tiny base)
+  publish bench.whisper.md asr
 }
 
 for figure in $chosen; do

@@ -50,6 +50,9 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+FIGURES = "engines free base hf teacher native drafts costs start whisper"
+
+
 def run(work: Path, *args: str) -> subprocess.CompletedProcess[str]:
     command = ["bash", str(RECIPES / "speed.sh"), *args, "--output", "results"]
     return subprocess.run(command, capture_output=True, text=True, cwd=work, timeout=600)
@@ -58,11 +61,8 @@ def run(work: Path, *args: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ([], "speed.sh: name a figure: engines free base hf teacher native drafts costs start"),
-        (
-            ["fly"],
-            "speed.sh: no figure 'fly': choose from engines free base hf teacher native drafts costs start",
-        ),
+        ([], f"speed.sh: name a figure: {FIGURES}"),
+        (["fly"], f"speed.sh: no figure 'fly': choose from {FIGURES}"),
         (["base", "--mt"], "speed.sh: --mt needs a value"),
         (["base", "--turbo"], "speed.sh: unknown option --turbo"),
         (["base,engines", "--jfleg", "gone"], "speed.sh: engines: --jfleg 'gone' has no dev.src"),
@@ -242,3 +242,20 @@ def test_starts_are_measured(work: Path) -> None:
         ["| nartk-decode", "fp32"],
     ]
     assert str(work) not in page
+
+
+@pytest.mark.slow
+def test_whisper_is_measured(work: Path) -> None:
+    for package in ("transformers", "ctranslate2"):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    done = run(work, "whisper", "--quick")
+    assert done.returncode == 0, done.stderr
+    lines = (work / "results/asr/results/bench.whisper.md").read_text().splitlines()
+    engines = [tuple(line.split(" | ")[1:3]) for line in lines if line.startswith("| test ")]
+    assert engines == [
+        ("nartk", "fp32"),
+        ("nartk", "int8"),
+        ("hf", "fp32"),
+        ("ctranslate2", "fp32"),
+        ("ctranslate2", "int8"),
+    ]

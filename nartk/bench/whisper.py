@@ -1,0 +1,493 @@
+"""Measures Whisper's encoder and greedy decoder beside other libraries: ``python -m nartk.bench.whisper``.
+
+All read one folder, a Whisper of a published shape with random weights, and decode the same 30 s of frames
+with one thread each. Each engine runs in a process of its own, one at a time, in turns. Figures are medians
+of the rounds, and of paired ratios, of CPU time: with one thread that is wall time on an idle machine.
+
+The keys and values of the sound that the decoder's layers attend to are a part of nartk's encoder, and of the
+other libraries' first pass of the decoder. So there are two figures that compare the same work: `first`, from
+frames to the first word, and `step`, of each further word. All outputs have the same number of words: logits
+of eos and of what follows it are below the others, so that no library needs a rule to keep them out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import multiprocessing
+import shlex
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import nartk
+from nartk.adapters.ctranslate2 import TYPES, import_ctranslate2
+from nartk.adapters.hf import import_transformers
+from nartk.bench.runner import environment
+from nartk.errors import EXIT_FAILED, EXIT_OK
+from nartk.hypothesis import Request
+from nartk.passes import FeatureSource, FloatArray
+
+_SHIFT = 10.0  # ms between two frames
+_STEPS = 50  # times a second that words name
+_SPREAD = 0.1  # of the vectors of words, those of positions being 1: larger ones repeat the word before
+_GAIN = 1.5  # of random layers, so that sound and earlier words decide what comes next
+_PUSH = 4.0  # its square is what logits of eos and of later words lack
+_ONE_RUN = 600  # seconds, after which a process counts as lost
+_WEIGHTS = """which numbers weights are; all libraries read them in fp32. OpenAI's are fp16 numbers, as
+    which nartk stores them (default: fp16)"""
+
+
+@dataclass(frozen=True)
+class Size:
+    """The shape of a Whisper. Words of text come first, then eos and the words of prompts, then times."""
+
+    layers: int
+    d_model: int
+    heads: int
+    text: int = 50_257
+    languages: int = 99
+    bins: int = 80
+    seconds: int = 30
+
+    @property
+    def special(self) -> list[str]:
+        """Words from eos to the one that says that an output has no times."""
+        names = ["translate", "transcribe", "startoflm", "startofprev", "nospeech", "notimestamps"]
+        languages = ["en", *(f"x{i}" for i in range(1, self.languages))]
+        return [f"<|{name}|>" for name in ("endoftext", "startoftranscript", *languages, *names)]
+
+    @property
+    def words(self) -> int:
+        """All words, with the times from 0.00 s on."""
+        return self.text + len(self.special) + self.seconds * _STEPS + 1
+
+    def id_of(self, name: str) -> int:
+        """The id of a special word."""
+        return self.text + self.special.index(f"<|{name}|>")
+
+    @property
+    def prompt(self) -> list[int]:
+        """What outputs in English without times begin after."""
+        return [self.id_of(name) for name in ("startoftranscript", "en", "transcribe", "notimestamps")]
+
+
+# Radford et al. 2023, https://arxiv.org/abs/2212.04356, table 1, with the words of the multilingual models.
+SIZES = {
+    "tiny": Size(4, 384, 6),
+    "base": Size(6, 512, 8),
+    "small": Size(12, 768, 12),
+    "test": Size(1, 32, 2, text=259, languages=2, bins=8, seconds=1),
+}
+
+
+def config_of(size: Size) -> Any:
+    """transformers' configuration of a size."""
+    sides = {
+        f"{side}_{name}": value
+        for side in ("encoder", "decoder")
+        for name, value in (
+            ("layers", size.layers),
+            ("attention_heads", size.heads),
+            ("ffn_dim", 4 * size.d_model),
+        )
+    }
+    return import_transformers().WhisperConfig(
+        vocab_size=size.words,
+        num_mel_bins=size.bins,
+        d_model=size.d_model,
+        max_source_positions=size.seconds * _STEPS,
+        **sides,
+        **_ids(size),
+    )
+
+
+def _ids(size: Size) -> dict[str, int]:
+    eos = size.id_of("endoftext")
+    return {
+        "decoder_start_token_id": size.id_of("startoftranscript"),
+        **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), eos),
+    }
+
+
+def save_random_whisper(folder: Path, size: Size, *, seed: int, halves: bool) -> None:
+    """Writes a folder as transformers does, with random weights whose outputs vary.
+
+    Args:
+        halves: Whether weights are fp16 numbers, as OpenAI's are, which all libraries read in fp32.
+
+    Raises:
+        MissingDependencyError: transformers is not installed.
+    """
+    library = import_transformers()
+    eos = size.id_of("endoftext")
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        model = library.WhisperForConditionalGeneration(config_of(size)).eval()
+        for name, weight in model.named_parameters():
+            if name.endswith("encoder.embed_positions.weight"):
+                continue  # sinusoids
+            noise = torch.randn_like(weight)
+            if weight.dim() == 1:
+                weight.add_(0.1 * noise)
+            elif "embed_tokens" in name:
+                weight.copy_(_SPREAD * noise)
+            elif "embed_positions" in name:
+                weight.copy_(noise)
+            else:
+                weight.copy_(_GAIN / math.sqrt(weight[0].numel()) * noise)
+        words, push = model.proj_out.weight, torch.nn.functional.normalize(torch.randn(size.d_model), dim=0)
+        words.sub_(torch.outer(words @ push, push))  # else it would prefer some words of the text
+        words[eos:] -= _PUSH * push
+        model.model.decoder.layer_norm.bias.add_(_PUSH * push)
+        if halves:
+            for weight in model.parameters():
+                weight.copy_(weight.half())
+    model.generation_config = library.GenerationConfig(
+        **_ids(size),
+        no_timestamps_token_id=size.id_of("notimestamps"),
+        is_multilingual=True,
+        lang_to_id={"<|en|>": size.id_of("en")},
+        task_to_id={name: size.id_of(name) for name in ("transcribe", "translate")},
+        language="en",
+        task="transcribe",
+        suppress_tokens=[],
+        begin_suppress_tokens=[],
+        max_length=448,
+    )
+    model.save_pretrained(folder)
+    _tokenizer(library, size).save_pretrained(folder)
+    library.WhisperFeatureExtractor(feature_size=size.bins, chunk_length=size.seconds).save_pretrained(folder)
+
+
+def _tokenizer(library: Any, size: Size) -> Any:
+    """A tokenizer of bytes, of words that no text has, and of Whisper's own."""
+    from tokenizers import AddedToken
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    alphabet = sorted(ByteLevel.alphabet())
+    words = [*alphabet, *(f"w{i}" for i in range(size.text - len(alphabet)))]
+    made = library.WhisperTokenizer(vocab={word: id for id, word in enumerate(words)}, merges=[])
+    times = [f"<|{step / _STEPS:.2f}|>" for step in range(size.seconds * _STEPS + 1)]
+    for names, special in ((size.special, True), (times, False)):
+        made.add_tokens(
+            [AddedToken(name, special=special, normalized=False) for name in names], special_tokens=special
+        )
+    return made
+
+
+@dataclass(frozen=True)
+class Spent:
+    """CPU seconds of a run, and the words that it output behind the prompt."""
+
+    encoder: float
+    decoder: float
+    tokens: list[int]
+
+
+def _timed(call: Callable[..., Any], *args: Any, **options: Any) -> tuple[Any, float]:
+    """What a call gives, and the CPU seconds that it takes."""
+    start = time.process_time()
+    found = call(*args, **options)
+    return found, time.process_time() - start
+
+
+class Nartk:
+    """nartk's engine, with greedy search."""
+
+    def __init__(self, folder: Path, size: Size, dtype: str) -> None:
+        self.model = nartk.load(folder, dtype=dtype, threads=1)
+        self.encode = self.model.passes.encode
+
+    def run(self, frames: FloatArray, count: int) -> Spent:
+        """Encodes frames [T,F] and outputs so many words."""
+        taken = 0.0
+
+        def encode(sources: Any) -> Any:
+            nonlocal taken
+            found, seconds = _timed(self.encode, sources)
+            taken += seconds
+            return found
+
+        self.model.passes.encode = encode
+        greedy = self.model.strategy("greedy", {"max_len": count})
+        request = Request(0, FeatureSource(frames, _SHIFT), count)
+        (result,), seconds = _timed(lambda: [*greedy.run(self.model.passes, [request], batch_size=1)])
+        return Spent(taken, seconds - taken, list(result.hypotheses[0].tokens))
+
+
+class HuggingFace:
+    """transformers' eager model and its `generate`, without Whisper's windows around it."""
+
+    def __init__(self, folder: Path, size: Size, dtype: str) -> None:
+        torch.set_num_threads(1)
+        library = import_transformers()
+        self.model = library.WhisperForConditionalGeneration.from_pretrained(folder).eval()
+        self.generate = library.GenerationMixin.generate
+        self.prompt = torch.tensor([size.prompt])
+
+    def run(self, frames: FloatArray, count: int) -> Spent:
+        features = torch.from_numpy(frames.T[None].copy())
+        with torch.inference_mode():
+            memory, encoder = _timed(self.model.get_encoder(), features)
+            lengths = {"min_new_tokens": count, "max_new_tokens": count, "max_length": None}
+            found, decoder = _timed(
+                self.generate,
+                self.model,
+                encoder_outputs=memory,
+                decoder_input_ids=self.prompt,
+                do_sample=False,
+                **lengths,
+            )
+        return Spent(encoder, decoder, found[0, self.prompt.shape[1] :].tolist())
+
+
+class CTranslate2:
+    """CTranslate2's `Whisper`, which faster-whisper calls."""
+
+    def __init__(self, folder: Path, size: Size, dtype: str) -> None:
+        library = import_ctranslate2()
+        from ctranslate2.converters import TransformersConverter
+
+        self.library, self.prompt = library, size.prompt
+        with tempfile.TemporaryDirectory() as scratch:
+            converted = str(Path(scratch) / "model")
+            TransformersConverter(str(folder)).convert(converted, quantization=TYPES[dtype])
+            settings = {"compute_type": TYPES[dtype], "inter_threads": 1, "intra_threads": 1}
+            self.model = library.models.Whisper(converted, device="cpu", **settings)
+
+    def run(self, frames: FloatArray, count: int) -> Spent:
+        features = self.library.StorageView.from_array(np.ascontiguousarray(frames.T[None]))
+        memory, encoder = _timed(self.model.encode, features, to_cpu=True)
+        (found,), decoder = _timed(
+            self.model.generate,
+            memory,
+            [self.prompt],
+            beam_size=1,
+            max_length=max(
+                2 * count, count + len(self.prompt)
+            ),  # with the prompt; an output has half at most
+            suppress_blank=False,
+            suppress_tokens=[],
+        )
+        return Spent(encoder, decoder, found.sequences_ids[0][:count])
+
+
+ENGINES: dict[str, Callable[[Path, Size, str], Any]] = {
+    "nartk": Nartk,
+    "hf": HuggingFace,
+    "ctranslate2": CTranslate2,
+}
+PARTS = ("encoder", "first", "step", "decoder", "whole")
+_FACTORS = ("encoder", "decoder", "whole")
+_LEGEND = """ms: CPU time, median of the rounds. encoder: the library's own call, nartk's with the keys and
+values of the sound, which are a part of the others' decoder. first: from frames to the first word, so of the
+same work. step: of each further word. RTF: real-time factors of the encoder, the decoder and the whole,
+seconds for a second of sound and {count} words. x hf: how many times as fast as hf in fp32, median of the
+rounds (lowest-highest), paired. differ: words of outputs in fp32 that are not hf's; int8 is another model."""
+
+
+def _serve(pipe: Connection, name: str, folder: Path, size: Size, dtype: str, count: int) -> None:
+    """Answers each request with the parts' seconds and the output's words, until the pipe closes."""
+    frames = np.random.default_rng(1).normal(size=(round(size.seconds * 1000 / _SHIFT), size.bins))
+    engine = ENGINES[name](folder, size, dtype)
+    with contextlib.suppress(EOFError):
+        while pipe.recv():
+            one, all_ = (engine.run(frames.astype(np.float32), each) for each in (1, count))
+            encoder = (one.encoder + all_.encoder) / 2
+            seconds = {
+                "encoder": encoder,
+                "first": encoder + one.decoder,
+                "step": (all_.decoder - one.decoder) / (count - 1),
+                "decoder": all_.decoder,
+                "whole": encoder + all_.decoder,
+            }
+            pipe.send((seconds, all_.tokens))
+
+
+def measure(
+    name: str, chosen: Sequence[tuple[str, str]], *, count: int, rounds: int, halves: bool
+) -> dict[str, Any]:
+    """Runs engines in turns on a random Whisper of a size; gives what they took.
+
+    Args:
+        name: Of `SIZES`.
+        chosen: Names of `ENGINES`, each with its type; ``("hf", "fp32")`` is among them.
+        count: Words of an output.
+        halves: As `save_random_whisper` takes it.
+
+    Returns:
+        ``size``, ``sound`` (seconds), and ``engines``: of each its ``engine``, ``dtype``, ``seconds`` by part
+        and round, ``over_hf`` by part (``median``, ``low``, ``high``), and ``differ``: in fp32 the words of
+        an output that are not hf's.
+
+    Raises:
+        MissingDependencyError: A library is not installed.
+        TimeoutError: An engine took too long.
+    """
+    size = SIZES[name]
+    context = multiprocessing.get_context("spawn")
+    seconds: list[dict[str, list[float]]] = [{part: [] for part in PARTS} for _ in chosen]
+    outputs: list[list[int]] = [[] for _ in chosen]
+    with tempfile.TemporaryDirectory() as scratch:
+        save_random_whisper(Path(scratch), size, seed=1, halves=halves)
+        pipes, processes = [], []
+        for engine, dtype in chosen:
+            pipe, theirs = context.Pipe()
+            processes.append(
+                context.Process(
+                    target=_serve, args=(theirs, engine, Path(scratch), size, dtype, count), daemon=True
+                )
+            )
+            processes[-1].start()
+            theirs.close()
+            pipes.append(pipe)
+        for turn in range(rounds + 1):
+            for step in range(len(chosen)):
+                i = (step + turn) % len(chosen)
+                pipes[i].send(True)
+                if not pipes[i].poll(_ONE_RUN):
+                    raise TimeoutError(f"{' '.join(chosen[i])} took more than {_ONE_RUN} s")
+                found, outputs[i] = pipes[i].recv()
+                if turn > 0:  # the first warms up
+                    for part in PARTS:
+                        seconds[i][part].append(found[part])
+        for pipe in pipes:
+            pipe.close()
+        for process in processes:
+            process.join()
+    base = chosen.index(("hf", "fp32"))
+    return {
+        "size": name,
+        "sound": size.seconds,
+        "engines": [
+            {
+                "engine": engine,
+                "dtype": dtype,
+                "seconds": seconds[i],
+                "over_hf": {part: _ratio(seconds[base][part], seconds[i][part]) for part in PARTS},
+                "differ": _differing(outputs[i], outputs[base]) if dtype == "fp32" else None,
+            }
+            for i, (engine, dtype) in enumerate(chosen)
+        ],
+    }
+
+
+def _ratio(base: Sequence[float], mine: Sequence[float]) -> dict[str, float]:
+    ratios = [theirs / own for theirs, own in zip(base, mine, strict=True)]
+    return {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
+
+
+def _differing(mine: Sequence[int], theirs: Sequence[int]) -> int:
+    same = sum(a == b for a, b in zip(mine, theirs, strict=False))
+    return max(len(mine), len(theirs)) - same
+
+
+def page(found: dict[str, Any]) -> str:
+    """What was measured, as a page of Markdown."""
+    around = found["environment"]
+    versions = ", ".join(f"{name} {number}" for name, number in around["versions"].items() if number)
+    columns = [
+        *("size", "engine", "type", "encoder ms", "first ms", "step ms"),
+        *(f"RTF {part}" for part in _FACTORS),
+        *(f"{part} x hf" for part in PARTS),
+        "differ",
+    ]
+    rows = [_row(cell, engine) for cell in found["cells"] for engine in cell["engines"]]
+    facts = {
+        "command": f"`{shlex.join(found['command'])}`",
+        "rounds": found["rounds"],
+        "time": "of the CPU",
+        "hardware": f"{around['cpu']}, one thread",
+        "load average": f"{around['load_average']:.2f} at the start",
+        "versions": versions,
+    }
+    return "\n".join(
+        [
+            "# Whisper with random weights",
+            *(f"- {name}: {value}" for name, value in facts.items()),
+            "",
+            *("| " + " | ".join(row) + " |" for row in (columns, ["---"] * len(columns), *rows)),
+            "",
+            _LEGEND.format(count=found["tokens"]),
+        ]
+    )
+
+
+def _row(cell: dict[str, Any], engine: dict[str, Any]) -> list[str]:
+    middle = {part: statistics.median(each) for part, each in engine["seconds"].items()}
+    ratios = (engine["over_hf"][part] for part in PARTS)
+    return [
+        cell["size"],
+        engine["engine"],
+        engine["dtype"],
+        *(f"{1000 * middle[part]:.{2 if part == 'step' else 0}f}" for part in ("encoder", "first", "step")),
+        *(f"{middle[part] / cell['sound']:.4f}" for part in _FACTORS),
+        *(f"{each['median']:.2f} ({each['low']:.2f}-{each['high']:.2f})" for each in ratios),
+        "-" if engine["differ"] is None else str(engine["differ"]),
+    ]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m nartk.bench.whisper", description=__doc__)
+    parser.add_argument(
+        "--size", nargs="+", choices=SIZES, default=["tiny", "base"], help="shapes (default: tiny base)"
+    )
+    parser.add_argument("--dtype", nargs="+", choices=("fp32", "bf16", "int8"), default=["fp32", "int8"])
+    parser.add_argument(
+        "--peers", nargs="*", choices=("ctranslate2",), default=["ctranslate2"], help="beside hf"
+    )
+    parser.add_argument("--tokens", type=int, default=64, help="words of an output (default: 64)")
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="measured rounds after one to warm up (default: 5)"
+    )
+    parser.add_argument("--weights", choices=("fp16", "fp32"), default="fp16", help=_WEIGHTS)
+    parser.add_argument("--markdown", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measures the sizes asked for, prints the page, and gives the exit status: 1 where outputs differ."""
+    argv = sys.argv[1:] if argv is None else argv
+    options = _parser().parse_args(argv)
+    chosen = [("nartk", dtype) for dtype in options.dtype]
+    chosen.append(("hf", "fp32"))
+    chosen += [(peer, dtype) for peer in options.peers for dtype in options.dtype]
+    settings = {"count": options.tokens, "rounds": options.rounds, "halves": options.weights == "fp16"}
+    found = {
+        "command": ["python", "-m", "nartk.bench.whisper", *argv],
+        "environment": environment("cpu"),
+        "rounds": options.rounds,
+        "tokens": options.tokens,
+        "cells": [measure(name, chosen, **settings) for name in options.size],
+    }
+    shown = page(found)
+    print(shown)
+    if options.markdown is not None:
+        options.markdown.write_text(f"{shown}\n", encoding="utf-8")
+    if options.json is not None:
+        options.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    differing = [
+        f"{cell['size']}, {engine['engine']}: {engine['differ']} words are not those of transformers"
+        for cell in found["cells"]
+        for engine in cell["engines"]
+        if engine["differ"]
+    ]
+    print(*differing, sep="\n", file=sys.stderr, end="\n" if differing else "")
+    return EXIT_FAILED if differing else EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())
