@@ -14,6 +14,7 @@
 #   costs    cost by batch and length, share of loop and drafter; by threads and replicas after `engines` (5)
 #   start    time and memory of a process that decodes one line, in an environment made for it (2)
 #   whisper  encoder and greedy decoder of Whisper's tiny and base, random weights, beside other libraries (6)
+#   speech   a Paraformer's decoder beside an autoregressive one, at AISHELL-1's size, random weights (5)
 #   --jfleg   a folder with JFLEG's dev.src (your own download: its licence forbids shipping)
 #   --mt      the work folder of recipes/mt/run.sh (default: runs/mt-en-de)
 #   --output  a folder for tables and pictures (default: the recipes' own results)
@@ -22,10 +23,10 @@
 # JSON files remain in runs/speed. Needs the extras peers and plot (README.md, "Install").
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-figures=(engines free base hf teacher native drafts costs start whisper)
+figures=(engines free base hf teacher native drafts costs start whisper speech)
 quick= jfleg= mt=runs/mt-en-de output= chosen= peers=()
 
-usage() { sed -n '2,24s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,25s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 die() {
   echo "speed.sh: $1" >&2
   exit 2
@@ -222,6 +223,13 @@ whisper() {
   write bench.whisper python -m nartk.bench.whisper "${rounds[@]}" \
     $([ -n "$quick" ] && echo --size test --tokens 8 || echo --size tiny base)
   publish bench.whisper.md asr
+}
+
+speech() {
+  # shellcheck disable=SC2046
+  write bench.aishell python -m nartk.bench.speech "${rounds[@]}" \
+    $([ -n "$quick" ] && echo --size test --count 4)
+  publish bench.aishell.md asr
 }
 
 for figure in $chosen; do

@@ -50,7 +50,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-FIGURES = "engines free base hf teacher native drafts costs start whisper"
+FIGURES = "engines free base hf teacher native drafts costs start whisper speech"
 
 
 def run(work: Path, *args: str) -> subprocess.CompletedProcess[str]:
@@ -259,3 +259,19 @@ def test_whisper_is_measured(work: Path) -> None:
         ("ctranslate2", "fp32"),
         ("ctranslate2", "int8"),
     ]
+
+
+def test_decoders_of_speech_are_measured(work: Path) -> None:
+    done = run(work, "speech", "--quick")
+    assert done.returncode == 0, done.stderr
+    lines = (work / "results/asr/results/bench.aishell.md").read_text().splitlines()
+    cells = [line.strip("| ").split(" | ") for line in lines if line.startswith(("| fp32", "| int8"))]
+    assert [cell[:3] for cell in cells] == [
+        [dtype, size, f"`{way}`"]
+        for dtype in ("fp32", "int8")
+        for size in ("1", "16")
+        for way in ("paraformer", "greedy", "beam")
+    ]
+    # Outputs have the corpus's mean length; the autoregressive ones with eos.
+    assert {cell[-1] for cell in cells if cell[2] != "`paraformer`"} == {"15.0"}
+    assert all(abs(float(cell[-1]) - 14.6) < 2 for cell in cells if cell[2] == "`paraformer`")

@@ -1,0 +1,237 @@
+"""Measures decoders of speech at full size: ``python -m nartk.bench.speech``.
+
+A Paraformer, and a Conformer with an autoregressive decoder, of the shape of AISHELL-1's recipes (12 and 6
+layers of 256 features, see recipes/asr/full) with random weights, read sounds of that corpus's mean length.
+Their outputs have its mean number of characters: the autoregressive decoder stops there, and the Paraformer's
+predictor is given the rate at which so many fire. The encoder is measured beside its network in PyTorch, with
+the same weights. One process, one thread, CPU time, in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shlex
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import nartk
+from nartk.architectures import architecture
+from nartk.bench.runner import environment
+from nartk.checkpoint import save_checkpoint
+from nartk.data.audio.stored import write_features
+from nartk.errors import EXIT_OK
+from nartk.vocab import SPECIALS, Vocab
+
+CHARACTERS, BINS = 4233, 80  # of AISHELL-1's recipes
+# Of AISHELL-1's test set, 7,176 sounds: 10.0 hours, 104,765 characters.
+FRAMES, OUTPUT = 502, 14.6
+SIZES = {"aishell": {}, "test": {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn": 32}}
+WAYS: dict[str, tuple[str, dict[str, Any]]] = {
+    "paraformer": ("paraformer", {}),
+    "greedy": ("conformer", {"max_len": round(OUTPUT)}),
+    "beam": ("conformer", {"max_len": round(OUTPUT), "beam_size": 5}),
+}
+_SUBSAMPLED = (FRAMES - 3) // 4  # positions of the encoder
+
+
+def save_random_model(folder: Path, name: str, size: str, *, seed: int) -> torch.nn.Module:
+    """Writes a model of an architecture with random weights, which reads stored features; gives its network.
+
+    Args:
+        size: Of `SIZES`.
+    """
+    found = architecture(name)
+    preset = found.presets[f"nartk_{name}"]
+    config = found.config(tgt_vocab=CHARACTERS, share_embeddings="none", **{**preset, **SIZES[size]})
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        network = found.network(config).eval()
+        if name == "paraformer":
+            rate = OUTPUT / _SUBSAMPLED
+            network.cif.out.weight.mul_(0.1)
+            network.cif.out.bias.fill_(math.log(rate / (1 - rate)))
+    save_checkpoint(
+        folder,
+        architecture=name,
+        settings=asdict(config),
+        tensors=network.state_dict(),
+        source_vocab=None,
+        target_vocab=Vocab.from_words([f"w{i}" for i in range(CHARACTERS - len(SPECIALS))]),
+        card=f"# A random {name}, for measurements of speed\n",
+        input={"name": "audio", "features": "stored", "bins": BINS, "cmvn": "none"},
+    )
+    return network
+
+
+class Measured:
+    """A model, whose encoder's time is taken apart."""
+
+    def __init__(self, folder: Path, dtype: str) -> None:
+        self.model, self.encoder = nartk.load(folder, dtype=dtype, threads=1), 0.0
+        self._encode = self.model.passes.encode
+        self.model.passes.encode = self._timed
+
+    def _timed(self, sources: Any) -> Any:
+        start = time.process_time()
+        found = self._encode(sources)
+        self.encoder += time.process_time() - start
+        return found
+
+    def run(self, lines: Sequence[str], way: str, batch_size: int) -> tuple[float, float, list[int]]:
+        """CPU seconds of the encoder and of the rest, and the lengths of outputs."""
+        self.encoder, start = 0.0, time.process_time()
+        name, (_, options) = way, WAYS[way]
+        found = self.model.decode(lines, strategy=name, batch_size=batch_size, **options)
+        taken = time.process_time() - start
+        return self.encoder, taken - self.encoder, [len(each.tokens) for each in found]
+
+
+def measure(
+    size: str, *, dtypes: Sequence[str], sizes: Sequence[int], count: int, rounds: int
+) -> list[dict[str, Any]]:
+    """Runs all ways in turns, each round once.
+
+    Args:
+        size: Of `SIZES`.
+        sizes: Of batches, sounds.
+        count: Sounds.
+
+    Returns:
+        Of each type and size of batch ``dtype``, ``batch``, ``torch``, the seconds that PyTorch's encoder
+        takes each round, and ``ways``: by name ``encoder`` and ``decoder``, seconds by round, and ``length``,
+        the mean of outputs. All are of one sound.
+    """
+    rng = np.random.default_rng(1)
+    features = {f"s{i}": rng.standard_normal((FRAMES, BINS)).astype(np.float32) for i in range(count)}
+    cells = []
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as scratch:
+        root = Path(scratch)
+        write_features(root / "f.npz", features)
+        lines = [f"{root}/f.npz#{name}" for name in features]
+        names = {model for model, _ in WAYS.values()}
+        networks = {name: save_random_model(root / name, name, size, seed=1) for name in sorted(names)}
+        for dtype in dtypes:
+            models = {name: Measured(root / name, dtype) for name in networks}
+            for batch in sizes:
+                ways: dict[str, dict[str, Any]] = {way: {"encoder": [], "decoder": []} for way in WAYS}
+                eager: list[float] = []
+                for turn in range(rounds + 1):
+                    taken = _encode_in_torch(networks["conformer"], list(features.values()), batch)
+                    if turn > 0:  # the first warms up
+                        eager.append(taken / count)
+                    for way, (name, _) in WAYS.items():
+                        encoder, decoder, lengths = models[name].run(lines, way, batch)
+                        ways[way]["length"] = statistics.mean(lengths)
+                        if turn > 0:
+                            ways[way]["encoder"].append(encoder / count)
+                            ways[way]["decoder"].append(decoder / count)
+                cells.append({"dtype": dtype, "batch": batch, "torch": eager, "ways": ways})
+    torch.set_num_threads(threads)
+    return cells
+
+
+def _encode_in_torch(network: Any, sounds: Sequence[Any], batch: int) -> float:
+    start = time.process_time()
+    with torch.inference_mode():
+        for begin in range(0, len(sounds), batch):
+            frames = torch.from_numpy(np.stack(sounds[begin : begin + batch]))
+            network.encoder(frames, torch.full((len(frames),), FRAMES))
+    return time.process_time() - start
+
+
+def page(found: dict[str, Any]) -> str:
+    """What was measured, as a page of Markdown."""
+    around = found["environment"]
+    columns = [
+        "type",
+        "batch",
+        "strategy",
+        "encoder ms",
+        "x torch fp32",
+        "decoder ms",
+        "x beam 5's",
+        "tokens",
+    ]
+    rows = []
+    for cell in found["cells"]:
+        for way, each in cell["ways"].items():
+            encoder, decoder = (statistics.median(each[part]) for part in ("encoder", "decoder"))
+            rows.append(
+                [
+                    cell["dtype"],
+                    str(cell["batch"]),
+                    f"`{way}`",
+                    f"{1000 * encoder:.1f}",
+                    _ratio(cell["torch"], each["encoder"]),
+                    f"{1000 * decoder:.2f}",
+                    _ratio(cell["ways"]["beam"]["decoder"], each["decoder"]),
+                    f"{each['length']:.1f}",
+                ]
+            )
+    return "\n".join(
+        [
+            "# Decoders of speech at AISHELL-1's size, random weights",
+            f"- command: `{shlex.join(found['command'])}`",
+            f"- a sound: {FRAMES / 100} s; rounds: {found['rounds']}; time: of the CPU, one thread, a sound",
+            f"- hardware: {around['cpu']}, load average {around['load_average']:.2f} at the start",
+            "",
+            *("| " + " | ".join(row) + " |" for row in (columns, ["---"] * len(columns), *rows)),
+            "",
+            "Ratios are medians of the rounds (lowest-highest), paired: how many times as fast as PyTorch's",
+            "encoder in fp32, and as the decoder of beam 5.",
+        ]
+    )
+
+
+def _ratio(base: Sequence[float], mine: Sequence[float]) -> str:
+    ratios = [theirs / own for theirs, own in zip(base, mine, strict=True)]
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m nartk.bench.speech", description=__doc__)
+    parser.add_argument("--size", choices=SIZES, default="aishell", help="shape (default: %(default)s)")
+    parser.add_argument("--dtype", nargs="+", choices=("fp32", "bf16", "int8"), default=["fp32", "int8"])
+    parser.add_argument("--batch-size", nargs="+", type=int, default=[1, 16], help="sounds (default: 1 16)")
+    parser.add_argument("--count", type=int, default=16, help="sounds (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="after one to warm up (default: %(default)s)")
+    parser.add_argument("--markdown", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measures, and prints the page."""
+    argv = sys.argv[1:] if argv is None else argv
+    options = _parser().parse_args(argv)
+    around = environment("cpu")
+    settings = {"dtypes": options.dtype, "sizes": options.batch_size, "count": options.count}
+    found = {
+        "command": ["python", "-m", "nartk.bench.speech", *argv],
+        "environment": around,
+        "rounds": options.rounds,
+        "cells": measure(options.size, rounds=options.rounds, **settings),
+    }
+    print(page(found))
+    if options.markdown is not None:
+        options.markdown.write_text(f"{page(found)}\n", encoding="utf-8")
+    if options.json is not None:
+        options.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())
