@@ -10,11 +10,11 @@
 # they were broken off.
 #   --corpus   numbers (default): connected spoken digits; an4: letters, numbers and words; yesno: two words
 #   --quick    small models on 400 sounds, few updates: every stage for real, in minutes on two cores
-#   --only     these systems alone, of ar, ctc, ctc-sc, paraformer, paraformer-ce, paraformer-mwer; the first
-#              stage is the Paraformer's, with whose encoder the others begin
+#   --only     these systems alone, of ctc, paraformer, ar, ctc-sc, paraformer-ce, paraformer-mwer; the first
+#              stage trains ctc and paraformer, with which the others begin
 #   --d-model  width of all models (default 128; --quick 64)
-#   --updates  of the Paraformer (default 3000, --quick 40)
-#   --others-updates  of each other system (default a third of the Paraformer's)
+#   --updates  of ctc, with whose encoder the others begin (default 3000, --quick 40)
+#   --others-updates  of each other system (default a third of that)
 #   --dtype    in which sound is recognised (default fp32)
 #   --jobs     trainings and decodings at a time (default 2, with cuda 1); speed is measured one at a time
 # Needs the extras train, score and audio (README.md, "Install"). Larger corpora: recipes/asr/full/run.sh.
@@ -119,7 +119,7 @@ system() {
   (
     set -e
     fit "$name" "$architecture" "$most" ${flags//WORK/$work}
-  ) >"$work/$name/log" 2>&1
+  ) >"$work/$name/log" 2>&1 </dev/null
   status=$?
   set -e
   if [ $status = 0 ]; then
@@ -131,12 +131,14 @@ system() {
   fi
 }
 
-# The Paraformer, with whose encoder the others begin.
+# Those that others begin with: CTC, whose encoder all do, and the Paraformer, which MWER training does.
 first() {
-  local flags
-  flags=$(python "$here/recognizers.py" --only paraformer | awk -F '\t' '$1 == "model" { print $4 }')
-  system paraformer paraformer "$updates" "$flags"
-  [ -e "$work/paraformer/model/config.json" ] || die "nothing for the other systems to begin with"
+  local name architecture flags most=$updates
+  while IFS=$'\t' read -r _ name architecture flags; do
+    system "$name" "$architecture" "$most" "$flags"
+    [ -e "$work/$name/model/config.json" ] || die "nothing for the other systems to begin with"
+    most=$others
+  done < <(python "$here/recognizers.py" --only ctc,paraformer | grep -P '^model\t')
 }
 
 models() {
