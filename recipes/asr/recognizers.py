@@ -1,6 +1,6 @@
 """The systems that the speech recipe trains and compares, and how each is decoded.
 
-    python recipes/asr/recognizers.py [--only NAME,...]
+    python recipes/asr/recognizers.py [--updates N] [--only NAME,...]
 
 Prints lines as `recipes/mt/systems.py` does: `model NAME ARCHITECTURE FLAGS`, `decode NAME SPEC FLAGS` and
 `missing NAME SPEC REASON`. A value in capitals, in SPEC and FLAGS, stands for the folder of the system of
@@ -33,7 +33,8 @@ SYSTEMS = (
         "ar",
         "attention and CTC",
         "conformer",
-        _ENCODER,
+        # Attention learns later than CTC where words begin and end.
+        f"{_ENCODER} --total-num-update {{longer}} --max-update {{longer}}",
         (
             "greedy",
             "beam:beam_size=5",
@@ -72,13 +73,14 @@ SYSTEMS = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--updates", type=int, default=1000, help="of a system (default: %(default)s)")
     parser.add_argument("--only", default="", help="these alone, with commas")
     args = parser.parse_args()
     only = {name for name in args.only.split(",") if name}
     names = [system.name for system in SYSTEMS]
     if unknown := only - set(names):
         parser.error(f"no system {', '.join(sorted(unknown))}: choose from {', '.join(names)}")
-    for row in describe(0, only=only, systems=SYSTEMS):
+    for row in describe(args.updates, only=only, systems=SYSTEMS):
         print("\t".join(row))
 
 

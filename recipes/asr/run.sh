@@ -14,7 +14,7 @@
 #              stage trains ctc and paraformer, with which the others begin
 #   --d-model  width of all models (default 128; --quick 64)
 #   --updates  of ctc, with whose encoder the others begin (default 3000, --quick 40)
-#   --others-updates  of each other system (default a third of that)
+#   --others-updates  of each other system (default a third of that; attention and CTC twice as many)
 #   --dtype    in which sound is recognised (default fp32)
 #   --jobs     trainings and decodings at a time (default 2, with cuda 1); speed is measured one at a time
 # Needs the extras train, score and audio (README.md, "Install"). Larger corpora: recipes/asr/full/run.sh.
@@ -86,7 +86,7 @@ systems() { grep -P "^$1\t" "$work/systems.tsv" || true; }
 key() { printf '%s.%s' "$1" "$2" | tr ':=' '_-'; }
 
 describe() {
-  python "$here/recognizers.py" --only "$only" >"$work/systems.tsv"
+  python "$here/recognizers.py" --updates "$others" --only "$only" >"$work/systems.tsv"
   systems missing | while IFS=$'\t' read -r _ name spec reason; do
     echo "run.sh: left out: $name $spec: $reason" >&2
   done
