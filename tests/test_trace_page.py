@@ -20,12 +20,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.traced_graph import GRAPH
 
-from nartk.tracing import ORIGINS, Traced, page
+from nartk.tracing import ORIGINS, Traced, page, speech
 
 NASTY = (
     "<script>window.hacked = 1</script>",
@@ -623,6 +624,57 @@ def test_a_graph_is_drawn_with_its_path(browser: Browser, tmp_path: Path) -> Non
     assert browser.get("document.getElementById('tip').textContent") == (
         "vertex 3 of 9\nemits she\nwords: she 60.7 %, he 22.3 %\nnext: 8 88.2 %"
     )
+    assert browser.troubles() == []
+
+
+def heard_words(**curves: Any) -> speech.Heard:
+    """Two words in 0.4 s, ten positions and 40 frames of 8 bands, each louder than the one below it."""
+    frames = np.arange(8, dtype=np.float32) + np.linspace(0, 0.5, 40, dtype=np.float32)[:, None]
+    times = np.array([[0.04, 0.12], [0.2, 0.4]])
+    return speech.Heard(frames, 0.4, 0.04, ("▁she", "▁<b>x</b>"), times, (4, 5), **curves)
+
+
+def test_what_was_heard_is_drawn_where_it_was(browser: Browser, tmp_path: Path) -> None:
+    probs = np.full((10, 6), 0.02, np.float32)
+    probs[:, 0] = 0.9
+    probs[1:3, [0, 4]] = 0.02, 0.9
+    probs[5:, [0, 5]] = 0.02, 0.9
+    weights = np.full(10, 0.25, np.float32)
+    both = [heard_words(probs=probs, blank=0), heard_words(weights=weights)]
+    values = {index: speech.for_page(each) for index, each in enumerate(both)}
+    browser.open(save(tmp_path / "t.html", [sentence(1), sentence(2), sentence(3)], speech=values))
+    pictures = "[...document.querySelectorAll('article')].map(a => a.querySelectorAll('svg').length)"
+    assert browser.get(pictures) == [1, 1, 0]
+    labels = "[...document.querySelectorAll('.heard text')].map(e => e.textContent)"
+    assert browser.get(labels) == ["she", "<b>x</b>"] * 2
+    # In shares of the spectrogram's width, which is all of the recording.
+    places = browser.get(
+        "[...document.querySelectorAll('svg')].map(s => {"
+        "const i = s.querySelector('image').getBoundingClientRect();"
+        "return [...s.querySelectorAll('.heard rect')].map(e => { const r = e.getBoundingClientRect();"
+        "return [(r.left - i.left) / i.width, (r.right - i.left) / i.width]; }); })"
+    )
+    for found in places:
+        assert np.array(found) == pytest.approx(np.array([[0.1, 0.3], [0.5, 1.0]]), abs=0.005)
+    counts = (
+        "[...document.querySelectorAll('svg')].map(s => ['.curve', '.area', '.weight', '.fire']"
+        ".map(q => s.querySelectorAll(q).length))"
+    )
+    assert browser.get(counts) == [[4, 2, 0, 0], [1, 0, 10, 2]]
+    # The browser's own reading of the picture: low bands at the bottom, loud ones dark.
+    column = browser.get(
+        "(async () => { const i = new Image(); i.src = document.querySelector('image').getAttribute('href');"
+        "await i.decode();"
+        "const c = document.createElement('canvas'); c.width = i.width; c.height = i.height;"
+        "const d = c.getContext('2d'); d.drawImage(i, 0, 0);"
+        "return [i.width, ...d.getImageData(20, 0, 1, i.height).data.filter((_, at) => at % 4 === 0)]; })()"
+    )
+    assert column[0] == 40
+    assert len(column) == 9
+    assert column[1:] == sorted(column[1:])
+    browser.point(".heard rect")
+    assert browser.get("document.getElementById('tip').textContent") == "she\n0.04 to 0.12 s"
+    assert foreign(browser) == 0
     assert browser.troubles() == []
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import itertools
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +23,7 @@ from nartk.cli.decode import main as decode
 from nartk.cli.trace import main as trace
 from nartk.errors import StrategyMismatchError, UsageError
 from nartk.tracing import speech
-from nartk.tracing.speech import aligned_times, heard, plot_speech
+from nartk.tracing.speech import aligned_times, for_page, heard, plot_speech, png
 from nartk.vocab import Vocab
 
 BLANK = 0
@@ -154,6 +157,99 @@ def test_the_command_draws_a_line_of_a_trace(model: Path, tmp_path: Path) -> Non
     assert trace(drawing) == 2
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (80, 301)])
+def test_pictures_are_read_by_another_program(shape: tuple[int, int]) -> None:
+    image = pytest.importorskip("matplotlib.image", reason="reading PNG needs nartk[plot]")
+    pixels = np.random.default_rng(7).integers(0, 256, shape, np.uint8)
+    assert (np.round(255 * image.imread(io.BytesIO(png(pixels)))) == pixels).all()
+
+
+def test_a_page_gets_what_was_heard(model: Path) -> None:
+    image = pytest.importorskip("matplotlib.image", reason="reading PNG needs nartk[plot]")
+    loaded = nartk.load(model / "model")
+    line = str(model / "all.npz#u0")
+    (best,) = loaded.decode([line], strategy_of(loaded))
+    found = heard(loaded, line, best.tokens)
+    values = json.loads(json.dumps(for_page(found)))
+    shades = image.imread(io.BytesIO(base64.b64decode(values["image"])))
+    assert shades.shape == (values["bands"], 120) == (16, 120)
+    # The louder, the darker, with the lowest band at the bottom.
+    order = np.argsort(found.frames.T[::-1].ravel(), kind="stable")
+    assert (np.diff(shades.ravel()[order]) <= 0).all()
+    assert shades.min() == 0.0
+    assert shades.max() == 1.0
+    assert [piece for piece, *_ in values["tokens"]] == list(found.tokens)
+    assert [times for _, *times, _ in values["tokens"]] == found.times.round(3).tolist()
+    if found.weights is None:
+        spoken = [*dict.fromkeys(best.tokens[:-1])]
+        assert [spoken[index] for *_, index in values["tokens"]] == list(best.tokens[:-1])
+        assert values["probs"] == pytest.approx(found.probs[:, spoken].T, abs=1e-3)
+        assert values["blank"] == pytest.approx(found.probs[:, BLANK], abs=1e-3)
+        sums = np.sum(values["probs"], 0) + values["blank"] + values["other"]
+        assert sums == pytest.approx(np.ones(len(found.probs)), abs=1e-2)
+    else:
+        assert values["weights"] == pytest.approx(found.weights, abs=1e-3)
+        total, fires = 0.0, []  # by hand
+        for t, weight in enumerate(found.weights.tolist()):
+            total += weight
+            assert values["sums"][t] == pytest.approx(total % 1.0, abs=1e-3)
+            fires += [t] if int(total) > int(total - weight) else []
+        assert values["fires"] == fires
+        assert len(fires) > 0
+
+
+def test_digital_silence_takes_no_shade_from_the_sound() -> None:
+    loud = np.random.default_rng(3).normal(size=(60, 8)).astype(np.float32)
+    silent = np.full((140, 8), -16.0, np.float32)
+    heard_in = [
+        speech.Heard(
+            frames, len(frames) / 100, 0.04, (), np.zeros((0, 2)), (), weights=np.zeros(9, np.float32)
+        )
+        for frames in (loud, np.concatenate([loud, silent]))
+    ]
+    alone, beside = (speech._shades(each.frames)[:60].astype(int) for each in heard_in)
+    assert np.abs(alone - beside).max() < 12
+
+
+def test_the_command_writes_a_page_of_what_was_heard(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loaded = nartk.load(model / "model")
+    lines, traced, page = (tmp_path / name for name in ("in.txt", "trace.jsonl", "heard.html"))
+    lines.write_text(
+        "".join(f"{model}/all.npz#{name}\n" for name in ("u0", "nothing", "u1")), encoding="utf-8"
+    )
+    arguments = [str(model / "model"), str(lines), "--strategy", strategy_of(loaded), "--quiet"]
+    assert decode([*arguments, "--trace", str(traced), "--output", str(tmp_path / "out.txt")]) == 3
+    drawing = [str(traced), "--model", str(model / "model"), "--html", str(page), "--quiet"]
+
+    def shown() -> list[Any]:
+        (data,) = re.findall(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"), re.DOTALL)
+        return [line.get("speech") for line in json.loads(data)["lines"]]
+
+    assert trace(drawing) == 0
+    wanted = []
+    for traced_line in map(json.loads, traced.read_text(encoding="utf-8").splitlines()):
+        if "error" in traced_line:
+            wanted.append(None)
+            continue
+        tokens = loaded.checkpoint.target_vocab.ids(traced_line["output"])
+        found = heard(loaded, traced_line["source_text"], tokens)
+        wanted.append(json.loads(json.dumps(for_page(found))))
+    assert shown() == wanted
+    assert trace([*drawing, "--line", "3"]) == 0
+    assert shown() == wanted[2:]
+    # A recording that is gone leaves the others.
+    text = traced.read_text(encoding="utf-8")
+    traced.write_text(text.replace("all.npz#u1", "gone.npz#u1"), encoding="utf-8")
+    capsys.readouterr()
+    assert trace(drawing) == 3
+    assert "error[E201 InputFile] line 3:" in capsys.readouterr().err
+    assert shown() == [wanted[0], None, None]
+    assert trace([*drawing[:3], "--quiet"]) == 2
+    assert "--model, but nothing is drawn. Fix: give --html, --png or --svg." in capsys.readouterr().err
+
+
 def test_models_that_hear_nothing_and_long_recordings_are_refused(tmp_path: Path) -> None:
     text = nartk.load()
     with pytest.raises(StrategyMismatchError, match="needs a FrameScorer of sound"):
@@ -162,3 +258,5 @@ def test_models_that_hear_nothing_and_long_recordings_are_refused(tmp_path: Path
     long = speech.Heard(frames, 61.0, 0.04, (), np.zeros((0, 2)), ())
     with pytest.raises(UsageError, match=r"a picture of 61 s of sound\. Fix: draw 60 s at most"):
         plot_speech(long, tmp_path / "x.png", "png")
+    with pytest.raises(UsageError, match=r"a picture of 61 s of sound"):
+        for_page(long)

@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from nartk.cli._common import Parser, command
 from nartk.cli._output import tell
-from nartk.errors import EXIT_OK, EXIT_SOME_FAILED, NartkError, UsageError
+from nartk.errors import (
+    EXIT_OK,
+    EXIT_SOME_FAILED,
+    InputFileError,
+    InputTooLongError,
+    NartkError,
+    UsageError,
+)
 from nartk.files import reading, shown, writing
 from nartk.tracing import Traced, page, plot, read_trace
 
+if TYPE_CHECKING:
+    from nartk.tracing.speech import Heard
+
 DESCRIPTION = """Draws a trace: where each output token came from, in which pass, and how close a call it was.
 The page needs no network. Without --html, --png and --svg it says the figures alone.
-A damaged line is left out with an error on stderr, and exit code 3 at the end."""
+A damaged line is left out with an error on stderr, and exit code 3 at the end; so is what was heard in a
+recording that is no longer there, or longer than a minute."""
 EXAMPLES = """  nartk-decode gec-en in.txt --trace trace.jsonl --output out.txt
   nartk-trace trace.jsonl --html trace.html          every sentence, to be searched and sorted
   nartk-trace trace.jsonl --png tokens.png           how many tokens passes settled
   nartk-trace trace.jsonl --line 12 --svg line.svg   the passes of the 12th sentence
-  nartk-trace trace.jsonl --line 12 --model MODEL --png heard.png
+  nartk-trace trace.jsonl --model asr-digits --html heard.html
       of speech, the spectrogram with the tokens, and CTC's posteriors or a Paraformer's weights
+  nartk-trace trace.jsonl --line 12 --model asr-digits --png heard.png
   head -n 50 trace.jsonl | nartk-trace - --html some.html"""
 
 
@@ -38,7 +51,8 @@ def _parser() -> Parser:
     parser.add_argument(
         "--model",
         metavar="MODEL",
-        help="the model of speech that wrote the trace: with --line, the picture shows what it heard where",
+        help="the model of speech that wrote the trace: the page, and with --line the picture, show what it "
+        "heard where; the recordings are read again",
     )
     return parser
 
@@ -49,40 +63,75 @@ def main(argv: Sequence[str]) -> int:
     args = _parser().parse_args(argv)
     if args.line is not None and args.line < 1:
         raise UsageError(f"--line is {args.line}", fix="count sentences from 1")
-    if args.model is not None and args.line is None:
-        raise UsageError("--model without --line", fix="say which sentence is to be drawn")
     pictures = [(getattr(args, form), form) for form in ("png", "svg") if getattr(args, form) is not None]
-
+    if args.model is not None:
+        if args.html is None and not pictures:
+            raise UsageError("--model, but nothing is drawn", fix="give --html, --png or --svg")
+        if pictures and args.line is None:
+            raise UsageError(
+                f"--model and --{pictures[0][1]} without --line", fix="say which sentence is to be drawn"
+            )
     if pictures:
         plot.require_matplotlib()
     trace, damaged = _read(args.trace)
     if args.line is not None:
         trace = _only(trace, args.line)
+    hear = None if args.model is None else _hearing(args.model)
+    unheard = 0
     if args.html is not None:
         name = Path(shown(args.trace)).name
+        speech: dict[int, dict[str, Any]] = {}
+        if hear is not None:
+            speech, unheard = _heard_everywhere(hear, trace)
         with writing(Path(args.html)) as file:
-            file.write(page.page(trace, name=name, damaged=damaged))
+            file.write(page.page(trace, name=name, damaged=damaged, speech=speech))
     for path, form in pictures:
-        if args.model is not None:
-            _plot_speech(args.model, trace[0], Path(path), form)
+        if hear is not None:
+            _plot_speech(hear, trace[0], Path(path), form)
         elif args.line is None:
             plot.plot_histogram(trace, Path(path), form)
         else:
             plot.plot_passes(trace[0], Path(path), form)
     tell(args, page.summary(trace))
-    return EXIT_SOME_FAILED if damaged else EXIT_OK
+    return EXIT_SOME_FAILED if damaged or unheard else EXIT_OK
 
 
-def _plot_speech(name: str, traced: Traced, path: Path, form: str) -> None:
-    """Draws what a model heard in the recording of a line."""
+def _hearing(name: str) -> Callable[[Traced], Heard]:
+    """What tells what a model heard in the recording of a line that was decoded."""
     from nartk.pipeline import load
-    from nartk.tracing.speech import heard, plot_speech
+    from nartk.tracing.speech import heard
+
+    model = load(name)
+    return lambda traced: heard(model, traced.source_text, model.checkpoint.target_vocab.ids(traced.output))
+
+
+def _heard_everywhere(
+    hear: Callable[[Traced], Heard], trace: Sequence[Traced]
+) -> tuple[dict[int, dict[str, Any]], int]:
+    """By index, what a page shows of each recording; and how many there are of which it shows nothing."""
+    from nartk.tracing.speech import for_page
+
+    found: dict[int, dict[str, Any]] = {}
+    unheard = 0
+    for index, traced in enumerate(trace):
+        if traced.error is not None:
+            continue
+        try:
+            found[index] = for_page(hear(traced))
+        except (InputFileError, InputTooLongError, UsageError) as error:
+            unheard += 1
+            error.where = error.where or f"line {traced.line}"
+            print(f"nartk: {error}", file=sys.stderr)
+    return found, unheard
+
+
+def _plot_speech(hear: Callable[[Traced], Heard], traced: Traced, path: Path, form: str) -> None:
+    """Draws what a model heard in the recording of a line."""
+    from nartk.tracing.speech import plot_speech
 
     if traced.error is not None:
         raise UsageError(f"line {traced.line} failed when it was decoded", fix="choose another one")
-    model = load(name)
-    tokens = model.checkpoint.target_vocab.ids(traced.output)
-    plot_speech(heard(model, traced.source_text, tokens), path, form)
+    plot_speech(hear(traced), path, form)
 
 
 def _read(name: str) -> tuple[list[Traced], int]:

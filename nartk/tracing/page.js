@@ -222,6 +222,7 @@ function drawSentence(place, view) {
   article.append(drawSource(line), output);
   const first = output.querySelector(".token");
   if (first) first.tabIndex = 0;
+  if (line.speech) article.append(drawSpeech(line.speech, data.marked[line.of]));
   if (line.nbest.length) {
     article.append(fold(plural(line.nbest.length, "further output"), () => {
       const list = make("ol", "others");
@@ -305,6 +306,75 @@ function describeVertex(graph, vertex, words, emitted) {
   const next = graph.links.filter(([from]) => from === vertex).sort((a, b) => b[2] - a[2]);
   if (next.length) lines.push(`next: ${next.map(([, to, lprob]) => `${to}${chance(lprob)}`).join(", ")}`);
   return lines.join("\n");
+}
+
+// Speech: the spectrogram with the tokens, and below it CTC's posteriors or the weights of fires, over seconds
+
+function drawSpeech(speech, marked) {
+  const SECOND = Math.max(160, Math.min(400, 960 / speech.seconds)), LEFT = 34, TOP = 56, HIGH = 120, LOW = 206, CURVES = 100, HEIGHT = 334;
+  const right = LEFT + speech.seconds * SECOND, width = right + 40;
+  const x = (seconds) => (LEFT + seconds * SECOND).toFixed(1);
+  const y = (share) => (LOW + CURVES * (1 - Math.min(1, Math.max(0, share)))).toFixed(1);
+  const plain = (piece) => (marked && piece.length > 1 ? piece.replace(/^[▁Ġ]/, "") : piece);
+  const center = (at) => x((at + 0.5) * speech.position);
+  const span = (begin, end) => `${begin.toFixed(2)} to ${end.toFixed(2)} s`;
+  const box = make("div", "graph");
+  box.tabIndex = 0; // so that the arrow keys scroll it
+  const svg = shape("svg", { class: "speech", width, height: HEIGHT, viewBox: `0 0 ${width} ${HEIGHT}`, role: "img" });
+  svg.setAttribute("aria-label", speech.tokens.map(([word, begin, end]) => `${plain(word)} ${span(begin, end)}`).join(", ") || "no token");
+  const write = (into, text, attributes) => {
+    const element = shape("text", attributes);
+    element.textContent = text;
+    into.append(element);
+  };
+  svg.append(shape("image", {
+    x: LEFT, y: TOP, width: right - LEFT, height: HIGH, preserveAspectRatio: "none", href: `data:image/png;base64,${speech.image}`,
+  }));
+  for (const [share, label] of [[0, "0"], [0.5, "½"], [1, "1"]]) {
+    svg.append(shape("path", { class: "grid", d: `M${LEFT} ${y(share)}H${right}` }));
+    write(svg, label, { x: LEFT - 6, y: Number(y(share)) + 4, "text-anchor": "end" });
+  }
+  const step = speech.seconds > 20 ? 1 : 0.5;
+  for (let tick = 0; tick * step <= speech.seconds; tick += 1) {
+    svg.append(shape("path", { class: "grid", d: `M${x(tick * step)} ${LOW + CURVES}v5` }));
+    write(svg, `${tick * step}${tick ? "" : " s"}`, { x: x(tick * step), y: LOW + CURVES + 18, "text-anchor": "middle" });
+  }
+  write(svg, `${speech.bands} bands`, { transform: `translate(${LEFT - 8} ${TOP + HIGH / 2}) rotate(-90)`, "text-anchor": "middle" });
+  const line = (values) => values.map((share, at) => `${at ? "L" : "M"}${center(at)} ${y(share)}`).join("");
+  const curve = (values, name, tip) => {
+    const path = shape("path", { class: `curve ${name}`, d: line(values) });
+    path.dataset.tip = tip;
+    svg.append(path);
+  };
+  if (speech.weights) {
+    const bar = (speech.position * SECOND).toFixed(1);
+    speech.weights.forEach((weight, at) => {
+      svg.append(shape("rect", { class: "weight", x: x(at * speech.position), y: y(weight), width: bar, height: LOW + CURVES - y(weight) }));
+    });
+    for (const at of speech.fires) svg.append(shape("path", { class: "fire", d: `M${center(at)} ${LOW}V${LOW + CURVES}` }));
+    curve(speech.sums, "rest", "sum since the last fire");
+  } else {
+    curve(speech.blank, "rest", "blank");
+    curve(speech.other, "rest other", "other words");
+    speech.probs.forEach((values, word) => {
+      const name = `word${word % 4}`;
+      svg.append(shape("path", { class: `area ${name}`, d: `${line(values)}L${center(values.length - 1)} ${y(0)}L${center(0)} ${y(0)}Z` }));
+      curve(values, name, plain(speech.tokens.find((token) => token[3] === word)[0]));
+    });
+  }
+  for (const [piece, begin, end, number] of speech.tokens) {
+    const word = plain(piece);
+    const group = shape("g", { class: `vertex heard word${number % 4}`, tabindex: -1 });
+    group.dataset.tip = `${word}\n${span(begin, end)}`;
+    group.append(shape("rect", { x: x(begin), y: TOP, width: Math.max(1, (end - begin) * SECOND), height: HIGH }));
+    group.append(shape("path", { d: `M${x(begin)} ${TOP - 4}V${LOW + CURVES}` }));
+    write(group, word.length > 14 ? `${word.slice(0, 13)}…` : word, { transform: `translate(${x(begin)} ${TOP - 8}) rotate(-25)` });
+    svg.append(group);
+  }
+  box.append(svg, make("p", "note", speech.weights
+    ? "Bars: a Paraformer's weights; grey: their sum since the last fire; dashed: the fires, each a token."
+    : "CTC's posteriors; grey: the blank; dotted: words that are not output."));
+  return box;
 }
 
 // The list: what is searched for, in order, drawn as the reader scrolls
@@ -425,7 +495,7 @@ function hideTip() {
   for (const element of document.querySelectorAll(".token.same")) element.classList.remove("same");
 }
 
-const TELLS = "#list .token, #list .vertex";
+const TELLS = "#list .token, #list .vertex, #list .curve";
 const told = (event) => (event.target instanceof Element ? event.target.closest(TELLS) : null);
 document.addEventListener("pointerover", (event) => { if (told(event)) showTip(told(event)); });
 document.addEventListener("pointerout", (event) => { if (told(event)) hideTip(); });

@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -90,12 +90,19 @@ def summary(trace: Sequence[Traced]) -> str:
     )
 
 
-def page(trace: Sequence[Traced], *, name: str, damaged: int = 0) -> str:
+def page(
+    trace: Sequence[Traced],
+    *,
+    name: str,
+    damaged: int = 0,
+    speech: Mapping[int, dict[str, Any]] | None = None,
+) -> str:
     """The page.
 
     Args:
         name: What it calls the trace.
         damaged: Lines of it that could not be read.
+        speech: By index in the trace, what was heard in a recording (`nartk.tracing.speech.for_page`).
     """
     style, script = (_part(f"page.{suffix}") for suffix in ("css", "js"))
     parts = {
@@ -103,7 +110,7 @@ def page(trace: Sequence[Traced], *, name: str, damaged: int = 0) -> str:
         f"style-src '{_hash(style)}'; script-src '{_hash(script)}'",
         "style": style,
         "script": script,
-        "data": embed(_data(trace, name, damaged)),
+        "data": embed(_data(trace, name, damaged, {} if speech is None else speech)),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _part("page.html"))
 
@@ -124,7 +131,9 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _data(trace: Sequence[Traced], name: str, damaged: int) -> dict[str, Any]:
+def _data(
+    trace: Sequence[Traced], name: str, damaged: int, speech: Mapping[int, dict[str, Any]]
+) -> dict[str, Any]:
     signatures = list(dict.fromkeys(traced.signature for traced in trace))
     numbers = {signature: i for i, signature in enumerate(signatures)}
     marked = {
@@ -149,7 +158,8 @@ def _data(trace: Sequence[Traced], name: str, damaged: int) -> dict[str, Any]:
         "latency": {key: _round(value) for key, value in total.latency_ms.items()},
         "lines": [
             _line(traced, numbers[traced.signature], changes)
-            for traced, changes in zip(trace, _changes(trace), strict=True)
+            | ({"speech": speech[index]} if index in speech else {})
+            for index, (traced, changes) in enumerate(zip(trace, _changes(trace), strict=True))
         ],
     }
 

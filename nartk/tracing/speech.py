@@ -5,6 +5,9 @@ Symbols: T frames, F features of a frame, S positions of the encoder, N tokens, 
 
 from __future__ import annotations
 
+import base64
+import struct
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +31,7 @@ _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
 _SECOND = 2.2  # inches of a second of sound
 _MOST_SECONDS = 60.0
 _LONG = 4  # letters of a token, from which on they are written aslant
+_SHOWN = (2.0, 99.5)  # percentiles of the features that are drawn white and black
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,29 @@ class Heard:
     probs: FloatArray | None = None
     blank: int | None = None
     weights: FloatArray | None = None
+
+    @property
+    def spoken(self) -> list[int]:
+        """The different words of the tokens, in the order in which they come first."""
+        return [*dict.fromkeys(self.words)]
+
+    @property
+    def other_probs(self) -> _Times:
+        """Of each position [S], what CTC gives to words that are not output."""
+        assert self.probs is not None
+        assert self.blank is not None
+        return 1.0 - self.probs[:, [*self.spoken, self.blank]].sum(1, dtype=np.float64)
+
+    @property
+    def sums(self) -> _Times:
+        """The weights' running sum [S]: a word fires whenever it has grown by 1."""
+        assert self.weights is not None
+        return np.cumsum(self.weights, dtype=np.float64)
+
+    @property
+    def fires(self) -> npt.NDArray[np.int64]:
+        """The positions of the fires, ascending."""
+        return np.flatnonzero(np.diff(np.floor(self.sums), prepend=0.0) > 0)
 
 
 def heard(model: Model, line: str, tokens: Sequence[int]) -> Heard:
@@ -147,10 +174,7 @@ def plot_speech(found: Heard, path: Path, form: str) -> None:
     Raises:
         UsageError: The recording is longer than a minute.
     """
-    if found.seconds > _MOST_SECONDS:
-        raise UsageError(
-            f"a picture of {found.seconds:.0f} s of sound", fix=f"draw {_MOST_SECONDS:.0f} s at most"
-        )
+    _require_short(found)
     figure = make_figure(max(6.0, 1.5 + _SECOND * found.seconds), 5.2)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1.15, 1))
     _draw_spectrogram(above, found)
@@ -163,13 +187,86 @@ def plot_speech(found: Heard, path: Path, form: str) -> None:
     save_figure(figure, path, form)
 
 
+def for_page(found: Heard) -> dict[str, Any]:
+    """The same as values for JSON, of which the page of a trace draws it.
+
+    Keys: ``seconds`` of the recording and ``position`` of a position; ``bands`` F; ``image``, the spectrogram
+    as a PNG in base64; ``tokens``, of each its text, begin and end, seconds, and ``spoken``'s index of its
+    word; of CTC ``probs``, the posteriors [S] of each word of ``spoken``, with ``blank`` and ``other``; of
+    fires ``weights`` [S], their ``sums`` since the last fire [S], and the positions of the ``fires``.
+
+    Raises:
+        UsageError: The recording is longer than a minute.
+    """
+    _require_short(found)
+    spoken = found.spoken
+    times = np.round(found.times, 3).tolist()
+    values: dict[str, Any] = {
+        "seconds": found.seconds,
+        "position": found.position,
+        "bands": found.frames.shape[1],
+        "image": base64.b64encode(png(_shades(found.frames).T[::-1])).decode(),
+        "tokens": [
+            [piece, *time, spoken.index(word)]
+            for piece, time, word in zip(found.tokens, times, found.words, strict=True)
+        ],
+    }
+    if found.weights is not None:
+        return values | {
+            "weights": np.round(found.weights.astype(np.float64), 3).tolist(),
+            "sums": np.round(found.sums % 1.0, 3).tolist(),
+            "fires": found.fires.tolist(),
+        }
+    assert found.probs is not None
+    probs = np.round(found.probs.astype(np.float64).T, 3)
+    return values | {
+        "probs": probs[spoken].tolist(),
+        "blank": probs[found.blank].tolist(),
+        "other": np.round(found.other_probs, 3).tolist(),
+    }
+
+
+def png(pixels: npt.NDArray[np.uint8]) -> bytes:
+    """Shades of grey [H,W], 0 black, as a PNG (ISO/IEC 15948)."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    height, width = pixels.shape
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)  # 8 bits of grey
+    rows = np.pad(pixels, ((0, 0), (1, 0)))  # before each row its filter: none
+    data = zlib.compress(rows.tobytes(), 9)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+def _shades(frames: FloatArray) -> npt.NDArray[np.uint8]:
+    """Features [T,F] as shades of grey, the loud ones dark."""
+    low, high = _range(frames)
+    loudness = (frames - low) / max(high - low, 1e-9)
+    return np.round(255 * (1 - loudness.clip(0, 1))).astype(np.uint8)
+
+
+def _range(frames: FloatArray) -> tuple[float, float]:
+    """What is drawn white and black: of the sound alone, since digital silence lies far below all of it."""
+    sound = frames[frames > frames.min(0)]
+    low, high = np.percentile(sound if sound.size else frames, _SHOWN)
+    return float(low), float(high)
+
+
+def _require_short(found: Heard) -> None:
+    if found.seconds > _MOST_SECONDS:
+        raise UsageError(
+            f"a picture of {found.seconds:.0f} s of sound", fix=f"draw {_MOST_SECONDS:.0f} s at most"
+        )
+
+
 def _colour(found: Heard, word: int) -> str:
     """Words that are neighbours differ."""
-    return _COLOURS[[*dict.fromkeys(found.words)].index(word) % len(_COLOURS)]
+    return _COLOURS[found.spoken.index(word) % len(_COLOURS)]
 
 
 def _draw_spectrogram(axes: Any, found: Heard) -> None:
-    low, high = np.percentile(found.frames, (2, 99.5))
+    low, high = _range(found.frames)
     axes.imshow(
         found.frames.T,
         origin="lower",
@@ -205,12 +302,10 @@ def _draw_probs(axes: Any, found: Heard) -> None:
     assert found.blank is not None
     centers = (np.arange(len(found.probs)) + 0.5) * found.position
     axes.plot(centers, found.probs[:, found.blank], color="#999999", linewidth=1, label="blank")
-    spoken = [*dict.fromkeys(found.words)]
-    for word in spoken:
+    for word in found.spoken:
         axes.fill_between(centers, found.probs[:, word], color=_colour(found, word), alpha=0.3, linewidth=0)
         axes.plot(centers, found.probs[:, word], color=_colour(found, word), linewidth=1.2)
-    rest = 1 - found.probs[:, [*spoken, found.blank]].sum(1)
-    axes.plot(centers, rest, color="#999999", linewidth=1, linestyle=":", label="other words")
+    axes.plot(centers, found.other_probs, color="#999999", linewidth=1, linestyle=":", label="other words")
     axes.set_ylim(0, 1.05)
     axes.set_ylabel("CTC posterior")
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize="small")
@@ -219,11 +314,9 @@ def _draw_probs(axes: Any, found: Heard) -> None:
 def _draw_weights(axes: Any, found: Heard) -> None:
     assert found.weights is not None
     centers = (np.arange(len(found.weights)) + 0.5) * found.position
-    sums = np.cumsum(found.weights, dtype=np.float64)
     axes.bar(centers, found.weights, found.position, color=_COLOURS[0], alpha=0.7, label="weight")
-    axes.plot(centers, sums % 1.0, color="#999999", linewidth=1, label="sum since the last fire")
-    fires = np.flatnonzero(np.diff(np.floor(sums), prepend=0.0) > 0)
-    axes.vlines(centers[fires], 0, 1.05, color=_COLOURS[4], linewidth=1, linestyle="--", label="fire")
+    axes.plot(centers, found.sums % 1.0, color="#999999", linewidth=1, label="sum since the last fire")
+    axes.vlines(centers[found.fires], 0, 1.05, color=_COLOURS[4], linewidth=1, linestyle="--", label="fire")
     axes.set_ylim(0, 1.05)
     axes.set_ylabel("CIF weight")
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize="small")
