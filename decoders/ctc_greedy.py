@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import groupby
+from typing import ClassVar
 
 import numpy as np
 
@@ -31,6 +32,7 @@ class CtcGreedy(Native):
 
     needs = FrameScorer
     promise = Promise(Guarantee.APPROXIMATE, "the likeliest label of each frame")
+    is_streamed: ClassVar[bool] = True
 
     def search(self, scorer: FrameScorer, memory: IntArray, requests: Sequence[Request]) -> list[Found]:
         blank, vocab, counts = require_blank(self.name, scorer), scorer.vocab, scorer.frames(memory)

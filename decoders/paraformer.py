@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -41,6 +41,7 @@ class ParaformerGreedy(Native):
 
     needs = FireScorer
     promise = Promise(Guarantee.APPROXIMATE, "the likeliest word of each fire")
+    is_streamed: ClassVar[bool] = True
 
     hotwords: str = option(
         "",

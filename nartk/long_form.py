@@ -74,7 +74,7 @@ class Buffers:
         *,
         chunk_ms: float,
         left_ms: float,
-        right_ms: float,
+        look_ahead_ms: float,
         shift_ms: float,
         subsampling: int,
         is_whole: bool = True,
@@ -90,7 +90,7 @@ class Buffers:
         """
         position = shift_ms * subsampling
         counts = {}
-        for name, value in (("chunk_ms", chunk_ms), ("left_ms", left_ms), ("right_ms", right_ms)):
+        for name, value in (("chunk_ms", chunk_ms), ("left_ms", left_ms), ("look_ahead_ms", look_ahead_ms)):
             counts[name] = round(value / position)
             least = int(name == "chunk_ms")
             if abs(counts[name] * position - value) > 1e-6 or counts[name] < least:
@@ -101,6 +101,15 @@ class Buffers:
                 )
         chunk, left, right = counts.values()
         return cls(chunk, left, right, subsampling, chunk + left + right if is_whole else 0)
+
+    def require_fit(self, scorer: Any) -> None:
+        """Raises UsageError where a buffer is longer than what a model reads at once."""
+        size = (self.chunk + self.left + self.right + 1) * self.subsampling - 1
+        if size > scorer.limits.source:
+            raise UsageError(
+                f"a buffer of {size} frames, the model reads {scorer.limits.source} at once",
+                fix="give shorter chunks or contexts",
+            )
 
     def positions(self, frames: int) -> int:
         """Positions of a source of so many frames: convolutions without padding leave the rest out."""
@@ -247,12 +256,7 @@ class BufferedFrames:
     """
 
     def __init__(self, scorer: Any, buffers: Buffers) -> None:
-        size = (buffers.chunk + buffers.left + buffers.right + 1) * buffers.subsampling - 1
-        if size > scorer.limits.source:
-            raise UsageError(
-                f"a buffer of {size} frames, the model reads {scorer.limits.source} at once",
-                fix="give shorter chunks or contexts",
-            )
+        buffers.require_fit(scorer)
         self.scorer, self.buffers = scorer, buffers
         self.vocab, self.blank = scorer.vocab, scorer.blank
         self.numerics = f"{scorer.numerics}|buffers:{buffers.left}+{buffers.chunk}+{buffers.right}"

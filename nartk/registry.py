@@ -253,6 +253,11 @@ def reads_any_length(strategy: Any) -> bool:
     return getattr(strategy, "reads_any_length", False)
 
 
+def is_streamed(strategy: Any) -> bool:
+    """Whether `nartk.streaming` gives, at a recording's end, what a strategy, or a class of them, does."""
+    return getattr(strategy, "is_streamed", False)
+
+
 def require_drafts_reader(strategy: Any) -> None:
     """Refuses drafts for a strategy that reads none, naming those that do."""
     if reads_drafts(strategy):

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from io import IOBase
 from itertools import takewhile
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from nartk.passes import FeatureSource, FloatArray, Want
 if TYPE_CHECKING:
     from nartk.pipeline import Model
 
+CHUNK_MS, LEFT_MS, LOOK_AHEAD_MS = 640.0, 2560.0, 320.0  # of `stream`, where nothing else is said
 _FOREVER = 2**62  # positions of a recording whose end has not come
 _Spoken = list[tuple[int, int]]  # labels, or words, with the position of each
 
@@ -56,11 +58,11 @@ class StreamStats:
 
     Attributes:
         audio_ms: Sound that was read.
+        seconds: That computing took, without features and without waiting for sound, a number for each text.
         partials: Texts that were given.
         revised: Tokens that were taken back, in all of them.
         latencies_ms: Of each token, when the recording has ended: sound that was read after the position in
             which it begins, until it was shown to stay. What computing takes comes on top, in `seconds`.
-        seconds: That computing took, a number for each text.
     """
 
     audio_ms: float = 0.0
@@ -68,6 +70,11 @@ class StreamStats:
     revised: int = 0
     latencies_ms: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+
+    def add(self, other: StreamStats) -> None:
+        """Adds what another stream took."""
+        for name in ("audio_ms", "partials", "revised", "latencies_ms", "seconds"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
     @property
     def mean_latency_ms(self) -> float:
@@ -86,9 +93,8 @@ class FrameStream:
         buffers: How the recording is cut; `Buffers.right` is the look-ahead.
         shift: From one frame to the next, ms.
         write: Makes a line of tokens.
-
-    Attributes:
-        stats: What it has taken so far.
+        words, prompt: Beside the frames of each buffer, as `FeatureSource` has them.
+        stats: Is kept up with what it has taken so far.
     """
 
     def __init__(
@@ -98,9 +104,13 @@ class FrameStream:
         *,
         shift: float,
         write: Callable[[Sequence[int]], str] | None = None,
+        words: tuple[int, ...] = (),
+        prompt: tuple[int, ...] = (),
+        stats: StreamStats | None = None,
     ) -> None:
         self.scorer, self.buffers, self.shift, self.write = scorer, buffers, shift, write
-        self.stats = StreamStats()
+        self.stats = StreamStats() if stats is None else stats
+        self._beside = words, prompt
         self._silent = silent_words(scorer)
         self._frames: FloatArray | None = None  # from the frame `_dropped` on
         self._dropped = self._number = 0
@@ -156,7 +166,7 @@ class FrameStream:
         assert self._frames is not None
         scorer, part = self.scorer, self.buffers.frames_of(window)
         frames = self._frames[part.start - self._dropped : part.stop - self._dropped]
-        memory = scorer.encode([FeatureSource(np.ascontiguousarray(frames), self.shift)])
+        memory = scorer.encode([FeatureSource(np.ascontiguousarray(frames), self.shift, *self._beside)])
         try:
             (positions,) = positions_of(scorer, memory, [window])
             best = scorer.read_frames(
@@ -210,43 +220,80 @@ class FrameStream:
         )
 
 
+def buffers_of(
+    model: Model,
+    *,
+    chunk_ms: float = CHUNK_MS,
+    left_ms: float = LEFT_MS,
+    look_ahead_ms: float = LOOK_AHEAD_MS,
+) -> Buffers:
+    """How a model's recordings are cut while they come; arguments and errors as `stream`."""
+    reader: Any = model.checkpoint.input
+    if not isinstance(model.passes, FrameScorer) or getattr(reader, "settings", None) is None:
+        raise StrategyMismatchError(
+            "streaming needs a FrameScorer of sound, this model is none",
+            fix="name a CTC model or a Paraformer of speech",
+        )
+    buffers = Buffers.of_time(
+        chunk_ms=chunk_ms,
+        left_ms=left_ms,
+        look_ahead_ms=look_ahead_ms,
+        shift_ms=reader.settings.shift_ms,
+        subsampling=model.config.subsampling,  # type: ignore[attr-defined]
+        is_whole=False,
+    )
+    buffers.require_fit(model.passes)
+    return buffers
+
+
 def stream(
     model: Model,
-    sound: str | Iterable[FloatArray],
+    sound: str | IO[bytes] | Iterable[FloatArray],
     *,
-    chunk_ms: float = 640.0,
-    left_ms: float = 2560.0,
-    look_ahead_ms: float = 320.0,
+    chunk_ms: float = CHUNK_MS,
+    left_ms: float = LEFT_MS,
+    look_ahead_ms: float = LOOK_AHEAD_MS,
+    stats: StreamStats | None = None,
 ) -> Iterator[Partial]:
     """Yields texts of a recording while it is read; the last one is of all of it.
 
     Args:
         model: Of CTC, or a Paraformer.
-        sound: A file, or blocks of features [T,F] as the model reads them.
+        sound: A line as `Model.decode` takes it, an open file such as ``sys.stdin.buffer``, of which nothing
+            has been read, or blocks of features [T,F] as the model reads them.
         chunk_ms: Sound between two texts, whole positions of the model's encoder.
         left_ms: Sound before a chunk that the model sees with it.
         look_ahead_ms: Sound behind it that the model waits for.
+        stats: Is kept up with what it takes.
 
     Raises:
         StrategyMismatchError: The model has no frames that can be read by themselves.
-        UsageError: A time is no whole number of positions, or the features need the whole sound.
+        UsageError: A time is no whole number of positions, a buffer is too long for the model, or the
+            features need the whole sound.
+        InputFileError: The sound cannot be read, or is too short for the model.
     """
-    scorer: Any = model.passes
-    if not isinstance(scorer, FrameScorer):
-        raise StrategyMismatchError(
-            "streaming needs a FrameScorer, this model is none", fix="name a CTC model or a Paraformer"
-        )
+    buffers = buffers_of(model, chunk_ms=chunk_ms, left_ms=left_ms, look_ahead_ms=look_ahead_ms)
     reader: Any = model.checkpoint.input
-    shift = reader.settings.shift_ms
-    buffers = Buffers.of_time(
-        chunk_ms=chunk_ms,
-        left_ms=left_ms,
-        right_ms=look_ahead_ms,
-        shift_ms=shift,
-        subsampling=model.config.subsampling,  # type: ignore[attr-defined]
-        is_whole=False,
+    words, prompt = reader.beside(sound if isinstance(sound, str) else "")
+    decoding = FrameStream(
+        model.passes,
+        buffers,
+        shift=reader.settings.shift_ms,
+        write=model.checkpoint.output.decode,
+        words=words,
+        prompt=prompt,
+        stats=stats,
     )
-    decoding = FrameStream(scorer, buffers, shift=shift, write=model.checkpoint.output.decode)
-    for frames in reader.stream(sound) if isinstance(sound, str) else sound:
-        yield from decoding.accept(frames)
+    position = buffers.subsampling  # frames
+    blocks: Iterable[FloatArray]
+    if isinstance(sound, str):
+        blocks = reader.stream(sound)
+    elif isinstance(sound, IOBase):
+        blocks = reader.stream_open(sound, position * decoding.shift / 1000)
+    else:
+        blocks = sound  # type: ignore[assignment]
+    for frames in blocks:
+        # A file is read many seconds at a time: its sound is as late as if it came by itself.
+        for begin in range(0, len(frames), position):
+            yield from decoding.accept(frames[begin : begin + position])
     yield from decoding.finish()

@@ -20,7 +20,7 @@ from support.memory import rising_at_most
 from support.sounds import RATE, cases, noise, wav
 
 import nartk
-from nartk.cli import decode
+from nartk.cli import _job
 from nartk.cli.decode import main
 from nartk.data.audio.features import FeatureSettings, compute
 from nartk.data.audio.manifests import read_manifest
@@ -336,7 +336,7 @@ def test_windows_of_features_join_seamlessly(
     capsysbinary: pytest.CaptureFixture[bytes],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(decode, "WINDOW_OF_FEATURES", 2)
+    monkeypatch.setattr(_job, "WINDOW_OF_FEATURES", 2)
     files = [str(folder / name) for name in outputs]
     lines, _ = decoded(capsysbinary, str(folder / "model"), *files)
     assert lines == [*outputs.values()]

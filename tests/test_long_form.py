@@ -64,14 +64,14 @@ def test_a_windows_frames_give_its_positions(subsampling: int) -> None:
 
 
 def test_times_are_whole_positions() -> None:
-    cut = Buffers.of_time(chunk_ms=22000, left_ms=4000, right_ms=4000, shift_ms=10, subsampling=4)
+    cut = Buffers.of_time(chunk_ms=22000, left_ms=4000, look_ahead_ms=4000, shift_ms=10, subsampling=4)
     assert cut == Buffers(550, 100, 100, 4, 750)
     with pytest.raises(
         UsageError, match=r"left_ms is 50, but the model's positions are 40 ms\. Fix: give 40"
     ):
-        Buffers.of_time(chunk_ms=400, left_ms=50, right_ms=0, shift_ms=10, subsampling=4)
+        Buffers.of_time(chunk_ms=400, left_ms=50, look_ahead_ms=0, shift_ms=10, subsampling=4)
     with pytest.raises(UsageError, match=r"chunk_ms is 0, .* Fix: give 80"):
-        Buffers.of_time(chunk_ms=0, left_ms=80, right_ms=0, shift_ms=10, subsampling=8)
+        Buffers.of_time(chunk_ms=0, left_ms=80, look_ahead_ms=0, shift_ms=10, subsampling=8)
 
 
 # What is read of them.

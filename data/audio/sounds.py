@@ -12,7 +12,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -21,7 +21,7 @@ import numpy as np
 from nartk.errors import InputFileError, named, requiring
 from nartk.passes import FloatArray
 
-Source: TypeAlias = str | Path | bytes
+Source: TypeAlias = str | Path | bytes | IO[bytes]
 Notice: TypeAlias = Callable[[str, str], None]  # of a file's name, and what is odd about it
 RATES = range(1000, 768_001)  # Hz
 BLOCK_SECONDS = 10.0
@@ -49,8 +49,15 @@ class Sound:
         self.name, self._file = name, file
         self.rate, self.channels, self.samples = file.samplerate, file.channels, file.frames
 
-    def blocks(self, rate: int, *, strict: bool = False, tell: Notice | None = None) -> Iterator[FloatArray]:
-        """The samples [n] of the file at a rate, mono, some seconds at a time; none is empty.
+    def blocks(
+        self,
+        rate: int,
+        *,
+        strict: bool = False,
+        tell: Notice | None = None,
+        seconds: float = BLOCK_SECONDS,
+    ) -> Iterator[FloatArray]:
+        """The samples [n] of the file at a rate, mono, so many seconds at a time; none is empty.
 
         Args:
             strict: Whether a file that has another rate, several channels or no end is refused.
@@ -70,7 +77,7 @@ class Sound:
         if differs:
             self._notice(" and ".join(differs), "convert it", strict, tell)
         resampler = soxr.ResampleStream(self.rate, rate, 1, dtype="float32") if self.rate != rate else None
-        size, read = max(1, int(BLOCK_SECONDS * self.rate)), 0
+        size, read = max(1, int(seconds * self.rate)), 0
         while True:
             try:
                 block = self._file.read(size, dtype="float32", always_2d=True)  # [n, channels]
@@ -92,7 +99,8 @@ class Sound:
         cut = _CUT.search(self._file.extra_info)
         if cut is not None and int(cut[2]) < int(cut[1]) < _UNKNOWN:
             self._notice(f"{cut[2]} bytes of sound, its header says {cut[1]}", "copy it again", strict, tell)
-        elif read < self.samples < np.iinfo(np.int64).max:
+        elif self._file.seekable() and read < self.samples < np.iinfo(np.int64).max:
+            # What comes by a pipe ends where it ends: its header was written before that was known.
             message = f"{read} samples, its header says {self.samples}"
             self._notice(message, "copy it again", strict, tell)
 
@@ -108,7 +116,7 @@ class Sound:
 
 @contextmanager
 def open_sound(source: Source) -> Iterator[Sound]:
-    """Opens a sound file, or the bytes of one.
+    """Opens a sound file, or the bytes of one; of an open file, what its descriptor still has to give.
 
     Raises:
         InputFileError: There is no such file, it cannot be read, or it is no sound that can be read.
@@ -116,8 +124,8 @@ def open_sound(source: Source) -> Iterator[Sound]:
     """
     with requiring_audio():
         import soundfile
-    name = f"{len(source)} bytes" if isinstance(source, bytes) else os.fspath(source)
-    with io.BytesIO(source) if isinstance(source, bytes) else open_file(name) as data:
+    name, opened = _opened(source)
+    with opened as data:
         try:
             # By its descriptor: of a file with a name, soundfile takes the format from the name's suffix.
             file = soundfile.SoundFile(data if isinstance(source, bytes) else data.fileno(), closefd=False)
@@ -131,6 +139,15 @@ def open_sound(source: Source) -> Iterator[Sound]:
                     fix="give another file",
                 )
             yield Sound(file, name)
+
+
+def _opened(source: Source) -> tuple[str, AbstractContextManager[IO[bytes]]]:
+    """A source's name, and what opens it; a file that is open already stays so."""
+    if isinstance(source, bytes):
+        return f"{len(source)} bytes", io.BytesIO(source)
+    if isinstance(source, str | Path):
+        return os.fspath(source), open_file(os.fspath(source))
+    return str(source.name), nullcontext(source)
 
 
 def read_sound(
@@ -152,10 +169,11 @@ def sound_blocks(
     rate: int = 16000,
     strict: bool = False,
     tell: Notice | None = None,
+    seconds: float = BLOCK_SECONDS,
 ) -> Iterator[FloatArray]:
-    """The same in blocks [n] of some seconds."""
+    """The same in blocks [n] of so many seconds."""
     with open_sound(source) as sound:
-        yield from sound.blocks(rate, strict=strict, tell=tell)
+        yield from sound.blocks(rate, strict=strict, tell=tell, seconds=seconds)
 
 
 def resample(samples: FloatArray, rate: float, to: float) -> FloatArray:

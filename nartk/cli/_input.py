@@ -48,7 +48,7 @@ def add_input(parser: Parser) -> None:
         help="a shipped model, or one's folder (default: gec-en), then files, - for stdin (default: stdin)",
     )
     parser.add_argument(
-        "--format", choices=(*FORMATS, MANIFEST), help="of the files (default: by suffix, else txt)"
+        "--format", choices=(*FORMATS, SOUND, MANIFEST), help="of the files (default: by suffix, else txt)"
     )
     parser.add_argument(
         "--column", type=int, default=1, metavar="N", help="TSV column of the sentence (default: 1)"
@@ -65,8 +65,8 @@ def add_input(parser: Parser) -> None:
     parser.add_argument("--truncate", action="store_true", help="cut sentences too long for the model")
 
 
-def add_sound(parser: Parser) -> None:
-    """Adds how sound files are read."""
+def add_sound(parser: Parser) -> argparse._ArgumentGroup:
+    """Adds a group of flags, of how sound files are read."""
     group = parser.add_argument_group("of sound")
     group.add_argument(
         "--manifest",
@@ -88,6 +88,7 @@ def add_sound(parser: Parser) -> None:
         help="decode recordings of any length in buffers of at most so many seconds, such as 30, of which an "
         "eighth on either side is context; with ctc-greedy, ctc-beam and paraformer",
     )
+    return group
 
 
 def with_manifest(args: argparse.Namespace, files: Sequence[str]) -> list[str]:
@@ -291,6 +292,10 @@ def are_tokenized(checkpoint: Checkpoint, args: argparse.Namespace, files: Seque
                 )
         if getattr(args, "strict_audio", False):
             raise UsageError("--strict-audio, but the model reads text", fix="leave it out")
+    if forms.get(SOUND) == STDIN and not getattr(args, "partials", False):
+        raise UsageError(
+            "sound from stdin, which is read as it comes alone", fix="give a file, or --partials"
+        )
     if checkpoint.tokenization.name and not args.pretokenized and "m2" in forms and len(forms) > 1:
         raise UsageError(
             "files in M2, which are tokenised, beside others",

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -110,6 +110,14 @@ class AudioInput:
             raise InputFileError(f"{name!r} holds no sound", fix="give another file")
         return self._source(compute(samples, self.settings), name)
 
+    def beside(self, line: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The words in front of a line's frames, and its prompt: as `FeatureSource` has them.
+
+        Raises:
+            InputFormatError: A word is none of the model's.
+        """
+        return (), ()
+
     def stream(self, line: str) -> Iterator[FloatArray]:
         """The features of a sound file of any length, in blocks [t,F] as it is read.
 
@@ -119,16 +127,26 @@ class AudioInput:
             UsageError: The model's features need the whole sound.
             InputFileError: As `read`.
         """
+        yield from self._streamed(self._blocks(line), line)
+
+    def stream_open(self, file: IO[bytes], seconds: float) -> Iterator[FloatArray]:
+        """The same of an open file such as stdin, in blocks of so many seconds as its sound comes."""
+        yield from self._streamed(self._blocks(file, seconds=seconds), str(file.name))
+
+    def _streamed(self, blocks: Iterable[FloatArray], name: str) -> Iterator[FloatArray]:
         from nartk.data.audio.features import streamed
 
         if self.cmvn == UTTERANCE or not self.settings.is_local:
             raise UsageError(
-                f"{line!r} cannot be read as a stream: the model's features need the whole sound",
+                f"{name!r} cannot be read as a stream: the model's features need the whole sound",
                 fix="decode it whole, or use a model with filterbank features and global normalisation",
             )
-        for frames in streamed(self._blocks(line), self.settings):
+        count = 0
+        for frames in streamed(blocks, self.settings):
             if len(frames):
-                yield self._normalized(frames, line)
+                count += len(frames)
+                yield self._normalized(frames, name)
+        self._require_long(count, name)
 
     def require_equal(self, other: InputProcessor, mine: str, theirs: str) -> None:
         same = isinstance(other, AudioInput) and (
@@ -156,10 +174,11 @@ class AudioInput:
             )
         return np.concatenate(blocks)[:most]
 
-    def _blocks(self, line: str) -> Iterable[FloatArray]:
+    def _blocks(self, source: str | IO[bytes], **sizes: float) -> Iterable[FloatArray]:
         from nartk.data.audio.sounds import sound_blocks
 
-        return sound_blocks(line, rate=self.settings.sample_rate, strict=self.strict, tell=self._notice)
+        rate = self.settings.sample_rate
+        return sound_blocks(source, rate=rate, strict=self.strict, tell=self._notice, **sizes)
 
     def _notice(self, name: str, what: str) -> None:
         if what not in self._noticed:
@@ -167,12 +186,15 @@ class AudioInput:
             self.tell(f"{name!r} has {what}")
 
     def _source(self, frames: FloatArray, name: str) -> FeatureSource:
-        if len(frames) < self.shortest:
+        self._require_long(len(frames), name)
+        return FeatureSource(self._normalized(frames, name), self.settings.shift_ms)
+
+    def _require_long(self, count: int, name: str) -> None:
+        if count < self.shortest:
             raise InputFileError(
-                f"{name!r} has {len(frames)} frames, the model reads {self.shortest} or more",
+                f"{name!r} has {count} frames, the model reads {self.shortest} or more",
                 fix="give a longer sound",
             )
-        return FeatureSource(self._normalized(frames, name), self.settings.shift_ms)
 
     def _normalized(self, frames: FloatArray, name: str) -> FloatArray:
         """Frames [T,F] as the model reads them; raises InputFileError if one is not finite."""

@@ -40,14 +40,17 @@ class PromptedAudio(AudioInput):
         self.output, self.front = output, self._ids(front, output)
 
     def read(self, line: str, *, longest: int, truncate: bool = False) -> FeatureSource:
-        path, *beside = line.split("\t", 2)
-        words = self._ids(beside[0], self.output) if beside and beside[0].strip() else self.front
-        prompt = tuple(self.output.encode(beside[1])) if len(beside) > 1 else ()
-        source = super().read(path, longest=longest, truncate=truncate)
+        words, prompt = self.beside(line)
+        source = super().read(line.split("\t", 1)[0], longest=longest, truncate=truncate)
         return replace(source, words=words, prompt=prompt)
 
+    def beside(self, line: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        _, *beside = line.split("\t", 2)
+        words = self._ids(beside[0], self.output) if beside and beside[0].strip() else self.front
+        return words, tuple(self.output.encode(beside[1])) if len(beside) > 1 else ()
+
     def stream(self, line: str) -> Iterator[FloatArray]:
-        return super().stream(line.split("\t", 2)[0])
+        return super().stream(line.split("\t", 1)[0])
 
     def require_equal(self, other: InputProcessor, mine: str, theirs: str) -> None:
         super().require_equal(other, mine, theirs)

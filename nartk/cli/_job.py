@@ -1,0 +1,211 @@
+"""What `nartk-decode` does with records: decodes them, writes what comes out, and counts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
+
+from nartk.cli._input import batching
+from nartk.errors import NartkError
+from nartk.hypothesis import WINDOW, DecodeStats, Hypothesis, Result
+from nartk.registry import reads_drafts
+from nartk.tracing import describe, describe_error, finite, head, provenance
+
+if TYPE_CHECKING:
+    from nartk.data.readers import Record
+    from nartk.pipeline import Model
+
+_IN_COLUMNS = str.maketrans("\n\t", "  ")
+WARM_UP = ("Warm up .", "The first sentences take longer .")
+WINDOW_OF_FEATURES = 256  # sources in memory at a time: a minute of sound takes 2 MB, a sentence nothing
+
+
+class Job:
+    """Decodes records, or scores their outputs, and writes what comes out in their order.
+
+    Attributes:
+        lines: Sentences written, blank and failed ones included.
+        failed: Sentences that had an error.
+        windows: What the others took, in parts.
+    """
+
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        model: Model,
+        strategy: Any,
+        write: Callable[[str], None],
+        write_trace: Callable[[str], None] | None,
+    ) -> None:
+        self.args, self.model, self.strategy = args, model, strategy
+        self.write, self.write_trace = write, write_trace
+        self.nbest: int = getattr(strategy, "nbest", 1)  # strategies that can find several have this option
+        self.scores = args.score is not None
+        self.reads_text = model.checkpoint.input.vocab is not None
+        self.reads_drafts = reads_drafts(strategy)
+        self.lines = self.failed = 0
+        self.warmed = 0.0  # seconds of sound
+        self.signature = model.signature(strategy)
+        self.windows: list[DecodeStats] = []
+
+    def warm_up(self, records: Iterator[Record]) -> Iterator[Record]:
+        """Decodes a little that does not count; gives the records back."""
+        lines: Sequence[str] = WARM_UP
+        if not self.reads_text:
+            first = [*islice(records, 1)]
+            records = chain(first, records)
+            lines = [record.text for record in first]
+        targets = WARM_UP[: len(lines)] if self.scores else None
+        deque(self.model.stream(lines, self.strategy, targets=targets, truncate=True), maxlen=0)
+        self.warmed = self._sound_read()
+        return records
+
+    def _sound_read(self) -> float:
+        """Seconds of sound that have been read since warming up; 0 of text."""
+        return getattr(self.model.checkpoint.input, "seconds", 0.0) - self.warmed
+
+    def decode(self, records: Iterator[Record], done: Callable[[int], None]) -> None:
+        """Decodes all records; tells `done` how many sentences are written."""
+        size = 1 if self.args.stream else WINDOW if self.reads_text else WINDOW_OF_FEATURES
+        while window := list(islice(records, size)):
+            self._decode_window(window, done)
+
+    def _decode_window(self, window: Sequence[Record], done: Callable[[int], None]) -> None:
+        from nartk.pipeline import in_order, summarize
+
+        start = time.perf_counter()
+        finished: list[Result] = []
+        given = [record.drafts for record in window]
+        # A record with an error has no text and takes a place: what a line gives, sampled or not, does not
+        # depend on whether those before it can be read.
+        outcomes = self.model.stream(
+            [record.text for record in window],
+            self.strategy,
+            prefixes=None if self.scores else [record.prefix for record in window],
+            drafts=given if self.reads_drafts else None,
+            targets=given if self.scores else None,
+            **batching(self.args),
+            trace=self.write_trace is not None,
+            first=self.lines,
+        )
+        for record, found in zip(window, in_order(outcomes), strict=True):
+            outcome = found if record.error is None else record.error
+            if not isinstance(outcome, NartkError):
+                finished.append(outcome)
+            self._write(record, outcome)
+            done(self.lines)
+        self.windows.append(summarize(finished, time.perf_counter() - start))
+
+    def _write(self, record: Record, outcome: Result | NartkError) -> None:
+        self.lines += 1
+        name = {"id": self.lines if record.id is None else record.id}
+        hypotheses: Sequence[Hypothesis] = ()
+        if isinstance(outcome, NartkError):
+            self.failed += 1
+            outcome.where = record.where
+            print(f"nartk: {outcome}", file=sys.stderr)
+            failure = {"error": describe_error(outcome)}
+        else:
+            hypotheses = outcome.hypotheses if self.scores else outcome.hypotheses[: self.nbest]
+        if self.args.output_format == "jsonl":
+            found = {"source": record.text, "hypotheses": [self._describe(each) for each in hypotheses]}
+            self.write(_to_json(name | (found if hypotheses else failure)))
+        elif self.scores:
+            self.write("\t".join(f"{each.score:.6f}" for each in hypotheses))
+        elif self.nbest == 1:
+            # The text of a JSONL record may have line breaks.
+            self.write(hypotheses[0].text.replace("\n", " ") if hypotheses else "")
+        else:
+            scores = ["" if each.score is None else f"{each.score:.6f}" for each in hypotheses]
+            pairs = zip(scores, hypotheses, strict=True)
+            columns = [f"{self.lines}\t{score}\t{each.text.translate(_IN_COLUMNS)}" for score, each in pairs]
+            self.write("\n".join(columns) if columns else f"{self.lines}\t\t")
+        if self.write_trace is not None:
+            traced = failure if isinstance(outcome, NartkError) else self._describe_trace(record, outcome)
+            self.write_trace(_to_json(head(self.lines, name["id"], self.signature) | traced))
+
+    def _describe(self, hypothesis: Hypothesis) -> dict[str, Any]:
+        scores = hypothesis.positional_scores
+        described = {
+            "text": hypothesis.text,
+            "tokens": hypothesis.pieces,
+            "score": finite(hypothesis.score),
+            "positional_scores": None if scores is None else [*map(finite, scores)],
+        }
+        return described | provenance(hypothesis)
+
+    def _describe_trace(self, record: Record, result: Result) -> dict[str, Any]:
+        from nartk.passes import texts_of
+
+        checkpoint = self.model.checkpoint
+        source: list[str] = []  # of what is no text
+        if checkpoint.input.vocab is not None:
+            paragraph = self.model.tokenization.paragraph(
+                record.text, prefix=record.prefix, drafts=record.drafts
+            )
+            for sentence in paragraph.sentences:
+                ids = texts_of([self.model.encode(sentence.text, truncate=self.args.truncate)])[0]
+                source += checkpoint.input.vocab.to_words(ids)
+        return describe(
+            result,
+            nbest=self.nbest,
+            text=record.text,
+            source=source,
+            words=checkpoint.target_vocab.to_words,
+        )
+
+    def stats(self) -> DecodeStats:
+        """What all sentences took."""
+        return DecodeStats.total(self.windows)
+
+    def report(self) -> dict[str, Any]:
+        """What `--stats` writes, without loading and warm-up; blank and failed lines are no sentences."""
+        stats, args = self.stats(), self.args
+        sound = self._sound_read()
+        timed = {"sound_seconds": sound, "real_time_factor": stats.seconds / sound} if sound else {}
+        return {
+            "seconds": stats.seconds,
+            **timed,
+            "lines": self.lines,
+            "failed": self.failed,
+            "sentences": stats.sentences,
+            "tokens": stats.tokens,
+            "passes": stats.passes,
+            "drafted": stats.drafted,
+            "accepted": stats.accepted,
+            "accepted_per_pass": stats.accepted / stats.passes if stats.passes else 0.0,
+            "tokens_per_second": stats.tokens_per_second,
+            "latency_ms": stats.latency_ms,
+            "strategy": self.strategy.name,
+            "guarantee": self.strategy.promised.guarantee.value,
+            "batch_size": args.batch_size,
+            "max_tokens": args.max_tokens,
+            "drafts": args.drafts,
+            "device": args.device,
+            "dtype": self.model.dtype,
+            "threads": self.model.threads,
+            "replicas": self.model.replicas,
+            "signature": self.signature,
+        }
+
+    def summary(self) -> str:
+        """The run in a line."""
+        stats = self.stats()
+        drafted = f", {stats.accepted} of {stats.drafted} drafted tokens accepted" if stats.drafted else ""
+        failed = f", {self.failed} lines failed" if self.failed else ""
+        sound = self._sound_read()
+        factor = f", real-time factor {stats.seconds / sound:.4f}" if sound else ""
+        return (
+            f"{stats.sentences} sentences, {stats.tokens} tokens in {stats.seconds:.2f} s "
+            f"({stats.tokens_per_second:.0f} tokens/s), {stats.passes} passes{drafted}{factor}{failed}"
+        )
+
+
+def _to_json(values: dict[str, Any]) -> str:
+    return json.dumps(values, ensure_ascii=False, allow_nan=False)

@@ -1,0 +1,124 @@
+"""`nartk-decode --partials`: recordings that are decoded while they are read."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nartk.cli._job import Job
+from nartk.cli._output import tell
+from nartk.data.readers import SOUND
+from nartk.errors import InputFileError, InputFormatError, NartkError, UsageError
+from nartk.files import STDIN
+from nartk.hypothesis import DecodeStats, Hypothesis, Result
+from nartk.streaming import Partial, StreamStats, buffers_of, stream
+
+if TYPE_CHECKING:
+    from nartk.data.readers import Record
+    from nartk.pipeline import Model
+
+_WARM_UP = 100  # frames of silence
+_SHOWN = ("stable", "revised", "audio_ms", "seconds")  # of a partial text, in JSONL
+_MOST = 200  # characters of a text that stderr shows: its end
+
+
+class PartialsJob(Job):
+    """Decodes recordings one after the other while they are read, and tells what it has heard so far.
+
+    Args:
+        cut: Times of chunks, as `nartk.streaming.stream` takes them.
+    """
+
+    def __init__(self, args: argparse.Namespace, model: Model, *rest: Any, **cut: float) -> None:
+        self.cut: dict[str, Any] = cut
+        model.buffers = buffers_of(model, **cut)  # the signature is that of the same chunks at once
+        super().__init__(args, model, *rest)
+        self.buffers = model.buffers
+        self.took = StreamStats()  # all recordings
+        self.partials: list[dict[str, Any]] = []  # of the one that is decoded
+
+    def warm_up(self, records: Iterator[Record]) -> Iterator[Record]:
+        silence = np.zeros((_WARM_UP, self._settings.bins), np.float32)
+        deque(stream(self.model, [silence], **self.cut), maxlen=0)
+        return records
+
+    @property
+    def _settings(self) -> Any:
+        return self.model.checkpoint.input.settings  # type: ignore[attr-defined]
+
+    def decode(self, records: Iterator[Record], done: Callable[[int], None]) -> None:
+        for record in records:
+            self._write(record, self._streamed(record))
+            done(self.lines)
+
+    def _streamed(self, record: Record) -> Result | NartkError:
+        if record.error is not None:
+            return record.error
+        if record.prefix:
+            raise UsageError(
+                "--partials with a prefix, which outputs cannot be made to begin with", fix="leave it out"
+            )
+        if not record.text.strip():
+            return Result(self.lines, (Hypothesis(tokens=()),))
+        is_open = record.text == STDIN and self.args.format == SOUND
+        sound = sys.stdin.buffer if is_open else record.text
+        took, start, last = StreamStats(), time.perf_counter(), None
+        vocab = self.model.checkpoint.target_vocab
+        self.partials = []
+        try:
+            for found in stream(self.model, sound, stats=took, **self.cut):
+                if not found.is_last and (last is None or last.text != found.text):
+                    cut = "" if len(found.text) <= _MOST else "... "
+                    tell(self.args, f"{found.audio_ms / 1000:.2f} s: {cut}{found.text[-_MOST:]}")
+                self._keep(found, last)
+                last = found
+        except (InputFileError, InputFormatError) as error:
+            return error
+        assert last is not None  # a stream has a last text
+        seconds = time.perf_counter() - start
+        tokens = (*last.tokens, vocab.eos)
+        best = Hypothesis(tokens, text=last.text, pieces=tuple(vocab.to_words(tokens)))
+        self.took.add(took)
+        self.windows.append(DecodeStats(seconds, 1, len(tokens), passes=took.partials, latencies=(seconds,)))
+        return Result(self.lines, (best,), seconds, passes=took.partials)
+
+    def _keep(self, found: Partial, last: Partial | None) -> None:
+        """Keeps, for JSONL, how a text differs from the one before: all texts of an hour are too many."""
+        if self.args.output_format != "jsonl":
+            return
+        same = 0 if last is None else len(last.tokens) - found.revised
+        added = self.model.checkpoint.target_vocab.to_words(found.tokens[same:])
+        self.partials.append({"added": added, **{name: getattr(found, name) for name in _SHOWN}})
+
+    def _describe(self, hypothesis: Hypothesis) -> dict[str, Any]:
+        return super()._describe(hypothesis) | {"partials": self.partials}
+
+    def _sound_read(self) -> float:
+        return self.took.audio_ms / 1000
+
+    def report(self) -> dict[str, Any]:
+        took, cut = self.took, self.buffers
+        position = cut.subsampling * self._settings.shift_ms
+        latencies = DecodeStats(latencies=[each / 1000 for each in took.latencies_ms])
+        return super().report() | {
+            "chunk_ms": cut.chunk * position,
+            "left_ms": cut.left * position,
+            "look_ahead_ms": cut.right * position,
+            "partials": took.partials,
+            "revised": took.revised,
+            "token_latency_ms": {"mean": took.mean_latency_ms, **latencies.latency_ms},
+            "model_real_time_factor": took.real_time_factor,
+        }
+
+    def summary(self) -> str:
+        took = self.took
+        return (
+            f"{super().summary()}; {took.partials} partial texts, {took.revised} tokens revised, a token's "
+            f"latency {took.mean_latency_ms:.0f} ms"
+        )
