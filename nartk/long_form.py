@@ -18,7 +18,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from tempfile import TemporaryFile
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,6 +25,7 @@ import numpy.typing as npt
 
 from nartk.contexts import Handles
 from nartk.errors import SourceMismatchError, StrategyMismatchError, UsageError, named
+from nartk.frames import FrameFile
 from nartk.parallel import FireScorer, FrameScorer, always_banned
 from nartk.passes import FeatureSource, FloatArray, IntArray, Ragged, Scores, Source, Want
 from nartk.reading import Reading
@@ -208,7 +208,7 @@ def in_buffers(strategy: Any, scorer: Any, buffers: Buffers) -> BufferedFrames:
 
 
 def read_long(reader: Any, line: str) -> FeatureSource:
-    """The source of a recording of any length, with its features in a file that has no name.
+    """The source of a recording of any length, with its features in a file (`nartk.frames`).
 
     So memory does not grow with the recording. Features that need the whole sound are read at once.
 
@@ -222,16 +222,10 @@ def read_long(reader: Any, line: str) -> FeatureSource:
     if not hasattr(reader, "stream") or not settings.is_local or reader.cmvn == "utterance":
         found: FeatureSource = reader.read(line, longest=sys.maxsize)
         return found
-    seconds, count = reader.seconds, 0
-    with TemporaryFile() as file:
-        for frames in reader.stream(line):
-            file.write(np.ascontiguousarray(frames, np.float32).data)
-            count += len(frames)
-        begin: FeatureSource = reader.read(line, longest=reader.shortest, truncate=True)
-        file.flush()
-        features = np.memmap(file, np.float32, "r", shape=(count, settings.bins))
-    reader.seconds = seconds + count * settings.shift_ms / 1000
-    return replace(begin, frames=features)
+    words, prompt = reader.beside(line)
+    frames: Any = FrameFile(reader.stream(line), settings.bins)
+    reader.seconds += len(frames) * settings.shift_ms / 1000
+    return FeatureSource(frames, settings.shift_ms, words, prompt)
 
 
 @dataclass(frozen=True)
@@ -287,7 +281,7 @@ class BufferedFrames:
             )
         windows = tuple(self.buffers.windows(self.buffers.positions(len(source))))
         if not windows:  # too short for the model, which says so
-            self.scorer.free(self.scorer.encode([source]))
+            self.scorer.free(self.scorer.encode([replace(source, frames=source.frames[:])]))
         if self.blank is not None:
             sizes = [each.last - each.first + (0 if each.first else len(source.words)) for each in windows]
             return _Recording(source, windows, tuple(sizes), None)
@@ -317,12 +311,11 @@ class BufferedFrames:
         return kept
 
     def _encoded(self, recording: _Recording, windows: Sequence[Window]) -> IntArray:
-        source = recording.source
-        sources = [source]
-        if len(recording.windows) > 1:
-            parts = (np.ascontiguousarray(source.frames[self.buffers.frames_of(each)]) for each in windows)
-            sources = [replace(source, frames=part) for part in parts]
-        memory: IntArray = self.scorer.encode(sources)
+        source, is_whole = recording.source, len(recording.windows) == 1
+        parts = [slice(None) if is_whole else self.buffers.frames_of(each) for each in windows]
+        memory: IntArray = self.scorer.encode(
+            [replace(source, frames=np.ascontiguousarray(source.frames[part])) for part in parts]
+        )
         return memory
 
     def _readings(

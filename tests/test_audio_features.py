@@ -380,3 +380,28 @@ def test_statistics_are_plain_json(tmp_path: Path) -> None:
     Statistics(3, np.array([0.5, 1.0]), np.array([2.0, 0.25])).write(tmp_path / "a.json")
     wanted = {"frames": 3, "mean": [0.5, 1.0], "variance": [2.0, 0.25]}
     assert json.loads((tmp_path / "a.json").read_text()) == wanted
+
+
+@pytest.mark.parametrize("sizes", [(16_000 * 10,), (100, 50, 60, 7, 40_000), (10**7,)])
+def test_whispers_features_come_in_blocks(sizes: tuple[int, ...]) -> None:
+    """Of 65 s that grow louder, so that a block's own floor would lie elsewhere; against a plain formula."""
+    count = 65 * RATE + 77
+    samples = (noise(count) * np.geomspace(1e-6, 1, count)).astype(np.float32)
+    of = FeatureSettings(features="whisper", seconds=(count + 0.5) / RATE)
+    whole = compute(samples, of)
+    assert whole.shape == (6500, 80)
+    padded = np.pad(samples.astype(np.float64), 200, mode="reflect")
+    weights = features._mel_weights(80).astype(np.float64)
+    windows = (padded[160 * t : 160 * t + 400] * np.hanning(401)[:400] for t in range(6500))
+    power = np.stack([np.abs(np.fft.rfft(each)) ** 2 for each in windows])
+    mel = np.log10(np.maximum(power @ weights, 1e-10))
+    assert np.abs(whole - (np.maximum(mel, mel.max() - 8) + 4) / 4).max() < 1e-4
+    ends = np.cumsum([*sizes, *[sizes[-1]] * (count // sizes[-1])])
+    blocks = [each for each in np.split(samples, ends) if len(each)]
+    log_mel, early = features.WhisperLogMel(of), features.WhisperLogMel(of)
+    found = [*log_mel.frames(blocks)]
+    assert max(map(len, found)) <= 3000
+    assert log_mel.floored(np.concatenate(found)).tobytes() == whole.tobytes()
+    # Known bad: a floor before the end is known.
+    bad = np.concatenate([early.floored(each) for each in early.frames(blocks)])
+    assert np.abs(bad - whole).max() > 0.1

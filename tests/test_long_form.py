@@ -21,6 +21,7 @@ import nartk
 from nartk.checkpoint import save_checkpoint
 from nartk.cli.decode import main as decode_command
 from nartk.errors import SourceMismatchError, StrategyMismatchError, UsageError
+from nartk.frames import FrameFile
 from nartk.long_form import BufferedFrames, Buffers, buffers_for, positions_of, read_long
 from nartk.parallel import FrameScorer, always_banned
 from nartk.passes import Draw, FeatureSource, PassScorer, TextSource, Want
@@ -237,13 +238,13 @@ def test_words_in_front_of_the_frames_are_the_first_buffers() -> None:
         assert best.tolist() == [7, 8, *bare.tolist()]
 
 
-def test_memory_does_not_grow_with_the_recording(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_recording() -> None:
     """Of features in a file; half an hour takes hardly more than three minutes."""
     peaks = []
     for frames in (18_000, 180_000):
-        path = tmp_path / f"{frames}.f32"
-        np.random.default_rng(0).random((frames, FEATURES), np.float32).tofile(path)
-        features = np.memmap(path, np.float32, "r", shape=(frames, FEATURES))
+        rng = np.random.default_rng(0)
+        blocks = (rng.random((500, FEATURES), np.float32) for _ in range(frames // 500))
+        features: Any = FrameFile(blocks, FEATURES)
         scorer = LocalFrames(sees=5)
         buffered = BufferedFrames(scorer, buffers(550, 100, 100))
         tracemalloc.start()
@@ -347,6 +348,17 @@ def test_a_model_decodes_a_file_that_is_longer_than_it_reads(model: Path) -> Non
     assert len(wanted) > 10
 
 
+def test_slices_of_a_file_are_those_of_the_array() -> None:
+    rng = np.random.default_rng(2)
+    blocks = [rng.random((count, 5), np.float32) for count in (3, 0, 40, 1)]
+    whole = np.concatenate(blocks)
+    found, halved = FrameFile(blocks, 5), FrameFile(blocks, 5, finish=lambda frames: frames / 2)
+    assert len(found) == len(whole) == 44
+    for part in (slice(None), slice(3, 9), slice(-5, None), slice(40, 99), slice(7, 7), slice(9, 3)):
+        assert found[part].tolist() == whole[part].tolist()
+        assert halved[part].tolist() == (whole[part] / 2).tolist()
+
+
 def test_features_in_a_file_are_those_of_the_sound(model: Path) -> None:
     loaded = nartk.load(model / "model")
     reader: Any = loaded.checkpoint.input
@@ -356,8 +368,8 @@ def test_features_in_a_file_are_those_of_the_sound(model: Path) -> None:
         found = read_long(reader, line)
         assert reader.seconds - before == pytest.approx(len(found) / 100)
         wanted = reader.read(line, longest=10**9)
-        assert isinstance(found.frames, np.memmap)
-        assert (found.frames == wanted.frames).all()
+        assert isinstance(found.frames, FrameFile)
+        assert (found.frames[:] == wanted.frames).all()
         assert found.shift == wanted.shift
 
 

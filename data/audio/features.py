@@ -29,6 +29,7 @@ WINDOWS = ("povey", "hamming", "hanning")
 FULL_SCALE = 32768.0  # of Kaldi's samples, which are 16-bit numbers
 FBANK, WHISPER, STORED = FEATURES = ("fbank", "whisper", "stored")
 _WHISPER = {"sample_rate": 16000, "shift_ms": 10.0, "window_ms": 25.0}  # all that it knows
+_TOGETHER = 3000  # frames of Whisper's features that are computed at a time: 30 s
 _PIECE = 160_000  # samples given to kaldi-native-fbank at a time, which makes a Python number of each
 
 
@@ -175,22 +176,67 @@ def _take(online: Any, done: int) -> FloatArray:
 
 def _whisper(samples: FloatArray, settings: FeatureSettings) -> FloatArray:
     """Whisper's features [T,F] of a sound [N]."""
-    most, window = int(settings.seconds * settings.sample_rate), settings.window_samples
-    shift = settings.shift_samples
+    most = int(settings.seconds * settings.sample_rate)
     if len(samples) > most:
         raise InputTooLongError(
             f"{len(samples) / settings.sample_rate:.1f} s of sound > {settings.seconds:g} s",
             fix=f"split the sound, or use {named('truncate', True)}",
         )
-    filled = np.pad(np.pad(samples, (0, most - len(samples))), window // 2, mode="reflect")
-    # The last frame, which begins with the sound's end, is left out.
-    frames = np.lib.stride_tricks.sliding_window_view(filled, window)[: most - most % shift : shift]
-    shape = 0.5 - 0.5 * np.cos(2 * np.pi / window * np.arange(window))
-    spectrum = np.fft.rfft(frames * shape.astype(np.float32))  # [T, window] -> [T, window // 2 + 1]
-    power = (spectrum.real**2 + spectrum.imag**2).astype(np.float32)
-    mel = np.log10(np.maximum(power @ _mel_weights(settings.bins), np.float32(1e-10)))
-    loudest: FloatArray = (np.maximum(mel, mel.max() - 8) + 4) / 4
-    return loudest
+    log_mel = WhisperLogMel(settings)
+    filled = np.pad(samples, (0, most - len(samples)))
+    return log_mel.floored(np.concatenate([*log_mel.frames([filled])]))
+
+
+class WhisperLogMel:
+    """Whisper's features of sound that comes in blocks; their floor is known when all have come.
+
+    Whatever the blocks, bits are the same: frames are computed `_TOGETHER` at a time.
+
+    Attributes:
+        loudest: Of the frames so far, log10 of power.
+    """
+
+    def __init__(self, settings: FeatureSettings) -> None:
+        self.settings = settings
+        self.loudest = np.float32(-np.inf)
+
+    def frames(self, blocks: Iterable[FloatArray]) -> Iterator[FloatArray]:
+        """The logarithms of the mel bins' power, in blocks [t,F], of sound in blocks [n]."""
+        shift, window = self.settings.shift_samples, self.settings.window_samples
+        half = window // 2
+        held: FloatArray = np.zeros(0, np.float32)  # from the beginning of the next frame's window on
+        samples = done = 0
+        for block in blocks:
+            held = np.concatenate([held, block])
+            samples += len(block)
+            if samples - len(block) <= half < samples:  # there are as many as are reflected
+                held = np.pad(held, (half, 0), mode="reflect")
+            while len(held) >= (_TOGETHER - 1) * shift + window:
+                yield self._log_mel(held, _TOGETHER)
+                held = held[_TOGETHER * shift :]
+                done += _TOGETHER
+        held = np.pad(held, (0 if samples > half else half, half), mode="reflect")
+        # The last frame, which begins with the sound's end, is left out.
+        for begin in range(done, samples // shift, _TOGETHER):
+            yield self._log_mel(held[(begin - done) * shift :], min(_TOGETHER, samples // shift - begin))
+
+    def floored(self, log_mel: FloatArray) -> FloatArray:
+        """The features [t,F] of what `frames` gave, when all has come."""
+        found = (np.maximum(log_mel, self.loudest - 8) + 4) / 4
+        return found.astype(np.float32, copy=False)
+
+    def _log_mel(self, held: FloatArray, count: int) -> FloatArray:
+        """The first frames [count,F] of samples."""
+        window = self.settings.window_samples
+        frames = np.lib.stride_tricks.sliding_window_view(held, window)[:: self.settings.shift_samples]
+        shape = 0.5 - 0.5 * np.cos(2 * np.pi / window * np.arange(window))
+        shaped = frames[:count] * shape.astype(np.float32)
+        spectrum = np.fft.rfft(shaped)  # [t, window] -> [t, window // 2 + 1]
+        power = (spectrum.real**2 + spectrum.imag**2).astype(np.float32)
+        bins = np.maximum(power @ _mel_weights(self.settings.bins), np.float32(1e-10))
+        found: FloatArray = np.log10(bins)
+        self.loudest = max(self.loudest, found.max())
+        return found
 
 
 @cache

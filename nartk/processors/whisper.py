@@ -6,15 +6,16 @@ Settings of the input in ``config.json`` are those of `nartk.processors.audio`, 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nartk.errors import CheckpointError, InputTooLongError, UsageError
+from nartk.errors import CheckpointError, UsageError
+from nartk.frames import FrameFile
 from nartk.passes import FeatureSource
 from nartk.processors import audio, hugging_face, register_processor
 from nartk.processors.audio import AudioInput
@@ -22,33 +23,35 @@ from nartk.prompts import STEP, PromptedPasses, Prompts
 from nartk.vocab import SpecialIds, Vocab
 
 NAME = "whisper"
-_MOST_SECONDS = 3600  # of sound whose features are held at once
 
 
 class WhisperInput(AudioInput):
     """Reads sound as the frames of 30 s, silence behind its end; longer sound, where it may be, as its own.
 
-    Of longer sound the loudest frame is that of all, as in transformers.
+    Of longer sound the loudest frame is that of all, as in transformers, and the frames lie in a file
+    (`nartk.frames`), so that memory does not grow with the sound.
     """
 
     def read(self, line: str, *, longest: int, truncate: bool = False) -> FeatureSource:
         if longest * self.settings.shift_ms <= self.settings.seconds * 1000:
             return super().read(line, longest=longest, truncate=truncate)
-        samples = np.concatenate([np.zeros(0, np.float32), *self._blocks(line)])
-        rate = self.settings.sample_rate
-        if len(samples) > _MOST_SECONDS * rate:
-            raise InputTooLongError(
-                f"{len(samples) / rate:.1f} s of sound > {_MOST_SECONDS} s",
-                fix="split the file",
-            )
-        reader = self
-        if len(samples) > self.settings.seconds * rate:
-            reader = copy.copy(self)
-            # Half a sample more, so that rounding loses none.
-            reader.settings = replace(self.settings, seconds=(len(samples) + 0.5) / rate)
-        found = reader.of_samples(samples, name=line)
-        self.seconds = reader.seconds
-        return found
+        from nartk.data.audio.features import WhisperLogMel
+
+        most, count, begin = self.settings.most_samples(longest), 0, [np.zeros(0, np.float32)]
+        blocks = iter(self._blocks(line))
+        for block in blocks:
+            begin.append(block)
+            count += len(block)
+            if count > most:
+                break
+        if count <= most:
+            return self.of_samples(np.concatenate(begin), name=line)
+        log_mel = WhisperLogMel(self.settings)
+        frames: Any = FrameFile(
+            log_mel.frames(chain(begin[1:], blocks)), self.settings.bins, finish=log_mel.floored
+        )
+        self.seconds += len(frames) * self.settings.shift_ms / 1000
+        return FeatureSource(frames, self.settings.shift_ms)
 
 
 @dataclass(frozen=True)
