@@ -320,6 +320,7 @@ def test_the_table_by_hand(tmp_path: Path) -> None:
     (tmp_path / "failed").mkdir()
     (tmp_path / "failed" / "ctc").touch()
     script("asr", "table.py", "--work", str(tmp_path))
+    assert (tmp_path / "plot.png").stat().st_size > 1000
     found = json.loads((tmp_path / "table.json").read_text(encoding="utf-8"))
     mine = next(row for row in found if row["name"] == "paraformer")
     # Medians of the rounds' ratios, not ratios of medians: 2/1, 3/1, 4/0.5 and 8/1, 8/2, 8/4.
@@ -332,6 +333,24 @@ def test_the_table_by_hand(tmp_path: Path) -> None:
     assert table[3] == f"| Paraformer | `paraformer` | {score} | {score} | {speed} |"
     assert table[4].startswith("| CTC | `ctc-greedy` | failed |")
     assert table[5].startswith("| CTC | `ctc-new` | not available: no strategy ctc-new |")
+    code = """
+import json, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import table
+table.plot = lambda path, dots, x, y: print(json.dumps([*dots]))
+table.draw(table.collect(Path(sys.argv[2])), Path("plot.png"))
+"""
+    drawn = subprocess.run(
+        [sys.executable, "-c", code, str(RECIPES / "asr"), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    # Word errors over the medians of 4, 5, 6 and of 3, 1, 2 seconds for 20 s of sound.
+    points = {label: points for label, _, _, points in json.loads(drawn.stdout)}
+    assert [*points.values()] == [[[0.25, 3.0]], [[0.1, 2.0]]]
+    assert [*points][1] == "Paraformer"
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,24 @@
-"""The speech recipe's table: error rates of every system, and how fast each is.
+"""The speech recipe's table and plot: error rates of every system, and how fast each is.
 
     python recipes/asr/table.py --work DIR
 
-Reads DIR/systems.tsv, DIR/scores/KEY.{wer,cer}.json and DIR/speed.json; writes DIR/table.md and
-DIR/table.json. What is missing or has failed gets a row that says so.
+Reads DIR/systems.tsv, DIR/scores/KEY.{wer,cer}.json and DIR/speed.json; writes DIR/table.md,
+DIR/table.json and, where matplotlib is installed, DIR/plot.png. What is missing or has failed gets a row
+that says so.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
+import sys
 from pathlib import Path
 from typing import Any
 
 from recognizers import SYSTEMS
+
+sys.path.append(str(Path(__file__).parents[1]))
+from tables import Dots, number, plot, read_json, score, signatures, write
 
 TITLES = {system.name: system.title for system in SYSTEMS}
 BASE = ("ar", "beam:beam_size=5")  # whose decoder the others' are compared with
@@ -34,10 +38,6 @@ x beam's decoder: how many times as fast as the decoder with beam 5, by rounds."
 def key_of(name: str, spec: str) -> str:
     """What a run's files are called."""
     return f"{name}.{spec}".replace(":", "_").replace("=", "-")
-
-
-def read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
 def speed_of(key: str, speed: dict[str, Any]) -> dict[str, float]:
@@ -80,23 +80,34 @@ def collect(work: Path) -> list[dict[str, Any]]:
 
 
 def cells(row: dict[str, Any]) -> tuple[str, ...]:
-    def number(key: str, digits: int, unit: str = "") -> str:
-        return f"{row[key]:.{digits}f}{unit}" if key in row else "-"
-
-    def score(metric: str) -> str:
-        found = row[metric]
-        bounds = found.get("confidence")
-        around = f" ({bounds['low']:.2f} to {bounds['high']:.2f})" if bounds else ""
-        return f"{found['score']:.2f}{around}"
-
     first = (TITLES[row["name"]], f"`{row['strategy']}`")
     if "missing" in row:
         return (*first, row["missing"], *["-"] * (len(COLUMNS) - 3))
     speed = (
-        (number(f"rtf_{size}", 4), number(f"decoder_ms_{size}", 2), number(f"over_beam_{size}", 2, "x"))
+        (
+            number(row, f"rtf_{size}", 4),
+            number(row, f"decoder_ms_{size}", 2),
+            number(row, f"over_beam_{size}", 2, "x"),
+        )
         for size in (1, 32)
     )
-    return (*first, score("wer"), score("cer"), *(cell for part in speed for cell in part))
+    return (*first, score(row["wer"], 2), score(row["cer"], 2), *(cell for part in speed for cell in part))
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """Word errors over the real-time factor of one sound at a time."""
+    shown = [row for row in rows if "rtf_1" in row]
+    names = dict.fromkeys(row["name"] for row in shown)
+    dots = [
+        Dots(
+            TITLES[name],
+            i,
+            True,
+            [(row["rtf_1"], row["wer"]["score"]) for row in shown if row["name"] == name],
+        )
+        for i, name in enumerate(names)
+    ]
+    plot(path, dots, "real-time factor, one sound at a time", "WER, percent")
 
 
 def main() -> None:
@@ -104,16 +115,11 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     work = parser.parse_args().work
     rows, speed = collect(work), read_json(work / "speed.json")
-    lines = ["| " + " | ".join(row) + " |" for row in (COLUMNS, ("---",) * len(COLUMNS), *map(cells, rows))]
     counts = {"1": 0, "32": 0} if speed is None else speed["sounds"]
-    lines += ["", LEGEND.format(single=counts["1"], many=counts["32"])]
-    signatures = {row[metric]["signature"] for row in rows for metric in ("wer", "cer") if row.get(metric)}
-    lines += [f"signature {signature}" for signature in sorted(signatures)]
+    notes = [LEGEND.format(single=counts["1"], many=counts["32"]), *signatures(rows, ("wer", "cer"))]
     if speed is not None:
-        lines.append(f"{speed['machine']}, {speed['device']}, {speed['dtype']}, {speed['threads']} threads")
-    (work / "table.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    (work / "table.json").write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
-    print("\n".join(lines))
+        notes.append(f"{speed['machine']}, {speed['device']}, {speed['dtype']}, {speed['threads']} threads")
+    write(work, rows, COLUMNS, cells, notes, lambda path: draw(rows, path))
 
 
 if __name__ == "__main__":

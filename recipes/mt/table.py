@@ -10,13 +10,15 @@ another run, whose table.json is given, has measured, gets that run's row and a 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from pathlib import Path
 from typing import Any
 
 from systems import DRAFTERS, STUDENTS, TEACHER, VARIANTS
+
+sys.path.append(str(Path(__file__).parents[1]))
+from tables import Dots, number, plot, read_json, score, signatures, write
 
 TITLES = {system.name: system.title for system in (TEACHER, *STUDENTS, *VARIANTS, *DRAFTERS)}
 DATA_OF = {"teacher": ("raw",), **dict.fromkeys((system.name for system in DRAFTERS), ("distilled",))}
@@ -45,10 +47,6 @@ def key_of(name: str, data: str, spec: str) -> str:
 
 def identity(row: dict[str, Any]) -> tuple[str, str, str]:
     return row["name"], row["data"], row["strategy"]
-
-
-def read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
 def ratio(base: list[float], mine: list[float]) -> float:
@@ -92,58 +90,40 @@ def collect(work: Path) -> list[dict[str, Any]]:
 
 
 def cells(row: dict[str, Any]) -> tuple[str, ...]:
-    def number(key: str, digits: int, unit: str = "") -> str:
-        return f"{row[key]:.{digits}f}{unit}" if key in row else "-"
-
-    def score(metric: str) -> str:
-        found = row[metric]
-        bounds = found.get("confidence")
-        around = f" ({bounds['low']:.1f} to {bounds['high']:.1f})" if bounds else ""
-        return f"{found['score']:.2f}{around}"
-
     first = (TITLES[row["name"]], row["data"], row["strategy"] + " *" * row.get("earlier", False))
     if "missing" in row:
         return (*first, row["missing"], *["-"] * 7)
     return (
         *first,
-        score("bleu"),
-        score("chrf"),
-        number("ms", 1),
-        number("over_greedy_1", 2, "x"),
-        number("over_beam_1", 2, "x"),
-        number("sentences_per_second", 1),
-        number("over_greedy_32", 2, "x"),
-        number("over_beam_32", 2, "x"),
+        score(row["bleu"], 1),
+        score(row["chrf"], 1),
+        number(row, "ms", 1),
+        number(row, "over_greedy_1", 2, "x"),
+        number(row, "over_beam_1", 2, "x"),
+        number(row, "sentences_per_second", 1),
+        number(row, "over_greedy_32", 2, "x"),
+        number(row, "over_beam_32", 2, "x"),
     )
 
 
-def plot(rows: list[dict[str, Any]], path: Path) -> None:
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """BLEU against the speed of one sentence at a time; raw data hollow, distilled data filled."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     shown = [row for row in rows if "over_beam_1" in row]
-    names = list(dict.fromkeys(row["name"] for row in shown))
-    figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
-    for i, name in enumerate(names):
-        for data, filled in (("raw", False), ("distilled", True)):
-            mine = [row for row in shown if row["name"] == name and row["data"] == data]
-            if mine:
-                axes.scatter(
-                    [row["over_beam_1"] for row in mine],
-                    [row["bleu"]["score"] for row in mine],
-                    edgecolors=f"C{i}",
-                    facecolors=f"C{i}" if filled else "none",
-                    label=f"{TITLES[name]}, {data}",
-                )
-    axes.set_xscale("log")
-    axes.set_xlabel("times as fast as the teacher with beam 5, one sentence at a time")
-    axes.set_ylabel("BLEU")
-    axes.legend(fontsize="small")
-    axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=150)
+    dots = [
+        Dots(
+            f"{TITLES[name]}, {data}",
+            i,
+            data == "distilled",
+            [
+                (row["over_beam_1"], row["bleu"]["score"])
+                for row in shown
+                if (row["name"], row["data"]) == (name, data)
+            ],
+        )
+        for i, name in enumerate(dict.fromkeys(row["name"] for row in shown))
+        for data in ("raw", "distilled")
+    ]
+    plot(path, dots, "times as fast as the teacher with beam 5, one sentence at a time", "BLEU")
 
 
 def main() -> None:
@@ -163,25 +143,15 @@ def main() -> None:
         for row in rows
     ]
     speed = read_json(work / "speed.json")
-    lines = ["| " + " | ".join(row) + " |" for row in (COLUMNS, ("---",) * len(COLUMNS), *map(cells, rows))]
-    signatures = {
-        row[metric]["signature"] for row in rows for metric in ("bleu", "chrf") if row.get(metric) is not None
-    }
-    lines += ["", LEGEND.format(many=speed["sentences"]["32"] if speed else 0)]
+    notes = [LEGEND.format(many=speed["sentences"]["32"] if speed else 0)]
     if any(row.get("earlier") for row in rows):
-        lines.append("*: from an earlier run of the same recipe, relative to that run's own teacher.")
-    lines += [f"signature {signature}" for signature in sorted(signatures)]
+        notes.append("*: from an earlier run of the same recipe, relative to that run's own teacher.")
+    notes += signatures(rows, ("bleu", "chrf"))
     if speed:
-        lines.append(
+        notes.append(
             f"{speed['machine']}, {speed['device']}, {speed['threads']} threads, torch {speed['torch']}"
         )
-    (work / "table.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    (work / "table.json").write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
-    print("\n".join(lines))
-    try:
-        plot(rows, work / "plot.png")
-    except ModuleNotFoundError as error:
-        print(f"table.py: no plot, {error.name} is not installed: pip install 'nartk[plot]'", file=sys.stderr)
+    write(work, rows, COLUMNS, cells, notes, lambda path: draw(rows, path))
 
 
 if __name__ == "__main__":
