@@ -9,6 +9,7 @@ the two programs may choose differently.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any, ClassVar
 
@@ -102,14 +103,6 @@ def error_rate(
     )
 
 
-def _reference(files: Files, unit: str) -> list[str]:
-    if len(files.ref) != 1:
-        raise UsageError(
-            f"{unit} takes one reference, but there are {len(files.ref)}", fix=f"name one with {named('ref')}"
-        )
-    return files.references()[0]
-
-
 @register_metric("wer")
 class WordErrorRate(Metric):
     """Word error rate by jiwer, percent."""
@@ -122,26 +115,19 @@ class WordErrorRate(Metric):
     lowercase: bool = option(False, "ignore case, as sclite does")
 
     def scorer(self, files: Files) -> Scorer:
-        reference = _reference(files, self.name)
-        return lambda name: [error_rate(reference, read_lines(name), lowercase=self.lowercase)]
+        if len(files.ref) != 1:
+            raise UsageError(
+                f"{self.name} takes one reference, but there are {len(files.ref)}",
+                fix=f"name one with {named('ref')}",
+            )
+        (reference,) = files.references()
+        return lambda name: [error_rate(reference, read_lines(name), unit=self.name, **asdict(self))]
 
 
 @register_metric("cer")
-class CharacterErrorRate(Metric):
+class CharacterErrorRate(WordErrorRate):
     """Character error rate by jiwer, percent."""
 
-    reads: ClassVar[Mapping[str, Reads]] = {"ref": Reads("what was said")}
-    digits: ClassVar[int] = 2
     example: ClassVar[str] = "cer HYP --ref REF --no-spaces"
-    counts_errors: ClassVar[bool] = True
 
-    lowercase: bool = option(False, "ignore case, as sclite does")
     spaces: bool = option(True, "a space between words is a character too")
-
-    def scorer(self, files: Files) -> Scorer:
-        reference = _reference(files, self.name)
-        return lambda name: [
-            error_rate(
-                reference, read_lines(name), unit=self.name, lowercase=self.lowercase, spaces=self.spaces
-            )
-        ]
