@@ -42,6 +42,29 @@ attempt() {
   "$@" || touch "$work/failed/$name"
 }
 
+# logged NAME WHAT LOG COMMAND...: runs it with a log of its own, and says how long WHAT took; if it fails, which
+# NAME's mark and the end of its log tell, the run goes on.
+logged() {
+  local name=$1 what=$2 log=$3 start=$SECONDS status
+  shift 3
+  mkdir -p "${log%/*}"
+  rm -f "$work/failed/$name"
+  set +e # not in the condition below, where the first error of a function would not end it
+  (
+    set -e
+    "$@"
+  ) >"$log" 2>&1 </dev/null # not what a loop around it reads
+  status=$?
+  set -e
+  if [ $status = 0 ]; then
+    echo "   $what: $((SECONDS - start)) s" >&2
+  else
+    touch "$work/failed/$name"
+    echo "${0##*/}: $what failed: $log ends with" >&2
+    tail -n 2 "$log" >&2
+  fi
+}
+
 # fit FOLDER KIND UPDATES FLAGS...: trains, and writes FOLDER/model; of flags that are given twice the last counts.
 fit() {
   local folder=$1 kind=$2 most=$3

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -100,6 +102,30 @@ def test_the_language_model_loses_no_probability(tmp_path: Path) -> None:
 def write(path: Path, value: object) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(value), encoding="utf-8")
+
+
+def test_what_fails_leaves_a_mark_and_the_end_of_its_log(tmp_path: Path) -> None:
+    code = """
+set -euo pipefail
+work=$1
+source "$2"
+mkdir -p "$work/failed"
+touch "$work/failed/good"
+steps() { echo first; "$1"; echo last; }
+logged bad "bad on raw data" "$work/bad/log" steps false
+logged good good "$work/good/log" steps true
+"""
+    stages = str(RECIPES / "stages.sh")
+    done = subprocess.run(
+        ["bash", "-c", code, "run.sh", str(tmp_path), stages], capture_output=True, text=True, check=True
+    )
+    log = tmp_path / "bad" / "log"
+    *failed, good = done.stderr.splitlines()
+    assert failed == [f"run.sh: bad on raw data failed: {log} ends with", "first"]
+    assert re.fullmatch(r"   good: \d+ s", good)
+    assert [each.name for each in (tmp_path / "failed").iterdir()] == ["bad"]
+    assert log.read_text() == "first\n"  # its first error ends it
+    assert (tmp_path / "good" / "log").read_text() == "first\nlast\n"
 
 
 def test_the_table_by_hand(tmp_path: Path) -> None:

@@ -111,24 +111,9 @@ fit() {
 
 # One system: what fails leaves a mark and its log, and the others go on.
 system() {
-  local name=$1 architecture=$2 most=$3 flags=$4 start=$SECONDS status
-  mkdir -p "$work/$name"
-  rm -f "$work/failed/$name"
-  set +e # not in the condition below, where the first error of `fit` would not end it
+  local name=$1 architecture=$2 most=$3 flags=$4
   # shellcheck disable=SC2086
-  (
-    set -e
-    fit "$name" "$architecture" "$most" ${flags//WORK/$work}
-  ) >"$work/$name/log" 2>&1 </dev/null
-  status=$?
-  set -e
-  if [ $status = 0 ]; then
-    echo "   $name: $((SECONDS - start)) s" >&2
-  else
-    touch "$work/failed/$name"
-    echo "run.sh: $name failed: $work/$name/log ends with" >&2
-    tail -n 2 "$work/$name/log" >&2
-  fi
+  logged "$name" "$name" "$work/$name/log" fit "$name" "$architecture" "$most" ${flags//WORK/$work}
 }
 
 # Those that others begin with: CTC, whose encoder all do, and the Paraformer, which MWER training does.

@@ -143,26 +143,12 @@ distil() {
 
 # One student: what fails leaves a mark and its log, and the others go on.
 student() {
-  local name=$1 kind=$2 flags=$3 kind_of_data=$4 start=$SECONDS
+  local name=$1 kind=$2 flags=$3 kind_of_data=$4
   local folder=$work/$name.$kind_of_data extra=(--init-encoder "$work/teacher/checkpoints/checkpoint_last.pt")
   [ "$kind_of_data" = raw ] || extra+=(--distilled "$work/bin-distilled")
-  mkdir -p "$folder"
-  rm -f "$work/failed/$name.$kind_of_data"
-  set +e # not in the condition below, where the first error of `fit` would not end it
   # shellcheck disable=SC2086
-  (
-    set -e
+  logged "$name.$kind_of_data" "$name on $kind_of_data data" "$folder/log" \
     fit "$folder" "$kind" "$updates" "${size[@]}" --max-tokens "$tokens" --dropout 0.1 $flags "${extra[@]}"
-  ) >"$folder/log" 2>&1
-  local status=$?
-  set -e
-  if [ $status = 0 ]; then
-    echo "   $name on $kind_of_data data: $((SECONDS - start)) s" >&2
-  else
-    touch "$work/failed/$name.$kind_of_data"
-    echo "run.sh: $name on $kind_of_data data failed: $folder/log ends with" >&2
-    tail -n 2 "$folder/log" >&2
-  fi
 }
 
 models() {
