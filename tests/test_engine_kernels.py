@@ -113,12 +113,12 @@ def test_a_number_that_fp16_cannot_hold_keeps_fp32(isa: str, value: float) -> No
     same_bits(_native.apply(layer, x, isa=isa), _native.apply(wide, x, isa=isa))
 
 
-def quantised(rows: Array) -> tuple[npt.NDArray[np.int64], Array]:
-    """Rows as whole numbers of at most 127, of halves the even one, and a scale each."""
+def quantised(rows: Array, largest: int = 127) -> tuple[npt.NDArray[np.int64], Array]:
+    """Rows as whole numbers of at most `largest`, of halves the even one, and a scale each."""
     most = np.abs(rows).max(1, initial=0)
     with np.errstate(divide="ignore"):
-        by = np.where(most > 0, np.float32(127) / most, np.float32(0)).astype(np.float32)
-    return np.rint(rows * by[:, None]).astype(np.int64), most / np.float32(127)
+        by = np.where(most > 0, np.float32(largest) / most, np.float32(0)).astype(np.float32)
+    return np.rint(rows * by[:, None]).astype(np.int64), most / np.float32(largest)
 
 
 def int8_twin(x: Array, weights: Array, bias: Array) -> Array:
@@ -169,6 +169,53 @@ def test_an_int8_row_of_nothing_is_zero(isa: str) -> None:
 def test_more_inputs_than_32_bits_sum_are_refused() -> None:
     with pytest.raises(ValueError, match="too many inputs for int8"):
         linear(np.ones((1, 65537), np.float32), "int8")
+
+
+def int16_twin(x: Array, weights: Array) -> Array:
+    whole_x, x_scales = quantised(x, 2047)
+    whole_weights, scales = quantised(weights, 2047)
+    return (whole_x @ whole_weights.T).astype(np.float32) * x_scales[:, None] * scales
+
+
+@pytest.mark.parametrize(("k", "m"), [*SIZES, (512, 3), (511, 33)])
+def test_int16_equals_its_twin_bit_for_bit(isa: str, k: int, m: int) -> None:
+    weights = normal(1, m, k)
+    for n in (1, 2, 3, 7, 13, 40):
+        x = normal(n, n, k)
+        same_bits(_native.apply_int16(weights, x, isa=isa), int16_twin(x, weights))
+
+
+def test_int16_sums_are_whole_numbers_at_the_extremes(isa: str) -> None:
+    """Of as many inputs as a layer may have, all as large as they may be, of both signs."""
+    ones = np.full((3, 512), 2047, np.float32)
+    for x, weights in ((ones, ones), (-ones, ones), (-ones, -ones)):
+        same_bits(_native.apply_int16(weights, x, isa=isa), (x[:, :1] * weights[:, 0] * np.float32(512)))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_what_is_no_number_is_never_hidden_in_int16(isa: str, bad: float) -> None:
+    x, weights = normal(1, 3, 21), normal(2, 35, 21)
+    clean = _native.apply_int16(weights, x, isa=isa)
+    x[1, 19] = bad
+    found = _native.apply_int16(weights, x, isa=isa)
+    assert not np.isfinite(found[1]).any()
+    same_bits(found[[0, 2]], clean[[0, 2]])
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 100, 1500])
+def test_exponentials_in_int16(isa: str, count: int) -> None:
+    scores = 3 * normal(1, count)
+    scores[::7] = -np.inf
+    scores[0] = 0.5
+    found, total = _native.int16_exponentials(scores, isa=isa)
+    wanted = 2047 * np.exp(scores.astype(np.float64) - scores.max())
+    assert (np.abs(found[:count] - wanted) <= 0.5 + 1e-3).all()
+    assert (found[:count] >= 0).all()
+    assert found.max() == 2047
+    assert not found[count:].any()
+    assert total == found.sum()
+    scores[count // 2] = np.nan
+    assert np.isnan(_native.int16_exponentials(scores, isa=isa)[1])
 
 
 def to_bf16(x: Array) -> Array:
@@ -350,12 +397,24 @@ def test_a_score_of_minus_infinity_weighs_nothing(isa: str) -> None:
     )
 
 
+@pytest.mark.parametrize("halves", [False, True])
 @pytest.mark.parametrize("where", ["query", "key", "value"])
-def test_attention_keeps_nan(isa: str, where: str) -> None:
+def test_attention_keeps_nan(isa: str, where: str, halves: bool) -> None:
     q, keys, values = normal(1, 32), normal(2, 20, 32), normal(3, 20, 32)
     {"query": q, "key": keys[18], "value": values[18]}[where][7] = np.nan
-    found = np.isnan(_native.attend(q, keys, values, 0.1, isa=isa))
+    found = np.isnan(_native.attend(q, keys, values, 0.1, isa=isa, halves=halves))
     assert found.sum() == (1 if where == "value" else 32)
+
+
+@pytest.mark.parametrize("features", [16, 32, 48, 64, 80, 128])
+def test_attention_over_fp16_is_that_over_rounded_numbers(isa: str, features: int) -> None:
+    """Halves go to the even number, and what fp16 has no number for to its largest."""
+    q, keys, values = normal(1, features), normal(2, 40, features), normal(3, 40, features)
+    keys[0, :4] = [1 + 2.0**-11, 1 + 3 * 2.0**-11, 2.0**-24, -(2.0**-14) + 2.0**-24]
+    values[:, :3] = [65519.0, 65536.0, -1e30]
+    near = (np.clip(each, -65504, 65504).astype(np.float16).astype(np.float32) for each in (keys, values))
+    wanted = _native.attend(q, *near, 0.1, isa=isa)
+    same_bits(_native.attend(q, keys, values, 0.1, isa=isa, halves=True), wanted)
 
 
 def test_attention_to_a_prefix_is_the_same_in_any_memory(isa: str) -> None:

@@ -30,6 +30,8 @@ from nartk.cli.convert import main as convert
 from nartk.engine import _native
 from nartk.errors import PassError, SourceMismatchError
 from nartk.models.cif import count_fires
+from nartk.models.speech_encoder import RelativeAttention, _by_key
+from nartk.models.transformer import Attention
 from nartk.parallel import FrameScorer
 from nartk.passes import CopiesSource, FeatureSource, FloatArray, Pass, PassScorer, TextSource, Want
 from nartk.vocab import MASK
@@ -266,6 +268,23 @@ def test_a_source_is_the_same_in_any_company(
             assert everything(scorer, [sources[i] for i in order]) == [alone[i] for i in order]
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("kind", "frames"), [("whisper", 1300), ("conformer", 2600)])
+def test_a_long_source_is_the_same_in_any_company_in_int8(
+    kind: str, frames: int, isa: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of more positions than an integer sum has: alone, beside a short one, with two threads."""
+    monkeypatch.setenv(engine.FORCED_ISA, isa)
+    network = random_network(kind, 0, max_source_len=frames)
+    long, short = sources_of(network, 0, (frames, 40))
+    assert network.encoder.read([long])[1].shape[1] > 512
+    one, two = (engine_of(network, "int8", threads) for threads in (1, 2))
+    alone = [everything(one, [source])[0] for source in (long, short)]
+    for scorer in (one, two):
+        assert everything(scorer, [long, short]) == alone
+        assert everything(scorer, [short, long]) == alone[::-1]
+
+
 # int8 and bf16
 
 
@@ -273,10 +292,49 @@ def to_bf16(x: Tensor) -> Tensor:
     return x.bfloat16().float()
 
 
-def to_int8(x: Tensor) -> Tensor:
-    """Rows as whole numbers of at most 127 times a scale each."""
+def to_int8(x: Tensor, largest: int = 127) -> Tensor:
+    """Rows as whole numbers of at most `largest` times a scale each."""
     most = x.abs().amax(-1, keepdim=True)
-    return (x * torch.where(most > 0, 127 / most, most)).round() * (most / 127)
+    return (x * torch.where(most > 0, largest / most, most)).round() * (most / largest)
+
+
+to_int16 = partial(to_int8, largest=2047)
+
+
+def int16_attention(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """`nartk.models.transformer.Attention.attend` where all factors are whole numbers."""
+    scores = to_int16(q) @ to_int16(k).transpose(-1, -2) * module.scale
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+    weights = ((scores - scores.amax(-1, keepdim=True)).exp() * 2047).round()
+    columns = torch.cat([to_int16(part) for part in v.transpose(-1, -2).split(512, -1)], -1)
+    y = weights @ columns.transpose(-1, -2) / weights.sum(-1, keepdim=True)
+    return module.out(y.transpose(1, 2).flatten(2))
+
+
+def int16_relative_attention(module: Any, x: Tensor, kept: Tensor, distances: Tensor) -> Tensor:
+    """`RelativeAttention.forward`, its scores by distance too."""
+    q, k, v = module.split(module.qkv(x), 3)
+    r = module.positions(distances).unflatten(1, (module.heads, -1)).transpose(0, 1)
+    by_distance = to_int16(q + module.bias_v[:, None]) @ to_int16(r).transpose(1, 2)
+    scores = _by_key(by_distance) * module.scale
+    return module.attend(q + module.bias_u[:, None], k, v, scores.masked_fill(~kept, -torch.inf))
+
+
+def fp16_attention(attend: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
+    return attend(q, k.half().float(), v.half().float(), mask)
+
+
+def round_attention(twin: Any) -> None:
+    """Of positions of sound to one another in int16; to what another part has encoded, over fp16."""
+    modules: list[tuple[str, Any]] = list(twin.named_modules())
+    for name, module in modules:
+        if isinstance(module, Attention) and hasattr(module, "kv"):
+            module.attend = partial(fp16_attention, module.attend)
+        elif name.endswith("self_attention") and "decoder" not in name and "prompt" not in name:
+            module.attend = partial(int16_attention, module)
+            if isinstance(module, RelativeAttention):
+                _replace(module, partial(int16_relative_attention, module))
 
 
 ROUND: dict[str, Callable[[Tensor], Tensor]] = {"bf16": to_bf16, "int8": to_int8}
@@ -338,16 +396,19 @@ def _rounded_patches(module: Any, rounded: Callable[[Tensor], Tensor]) -> Callab
     return forward
 
 
+@pytest.mark.parametrize("frames", [70, 2300])
 @pytest.mark.parametrize("type", ROUND)
 @pytest.mark.parametrize("kind", KINDS)
-def test_smaller_types_round_as_a_twin_does(kind: str, type: str) -> None:
+def test_smaller_types_round_as_a_twin_does(kind: str, type: str, frames: int) -> None:
     """But for numbers halfway between two, which fp32's own rounding moves to either."""
     near: list[float] = []
     far: list[float] = []
-    for seed in range(6):
-        network = random_network(kind, seed)
+    for seed in range(6 if frames < 1000 else 1):
+        network = random_network(kind, seed, max_source_len=2300)
         scorer, twin = engine_of(network, type), rounded_twin(network, ROUND[type])
-        (source,) = sources_of(network, seed, (70,))
+        if type == "int8":
+            round_attention(twin)
+        (source,) = sources_of(network, seed, (frames,))
         (memory,) = scorer.encode([source])
         found = scorer._engine.output(int(memory))
         for model, errors in ((twin, near), (network, far)):

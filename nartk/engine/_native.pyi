@@ -28,8 +28,16 @@ def cores() -> int:
 def apply(layer: Linear, x: FloatArray, isa: str = "", activation: str | None = None) -> FloatArray:
     """A linear layer over x [N,inputs] -> [N,outputs], for tests."""
 
-def attend(q: FloatArray, keys: FloatArray, values: FloatArray, scale: float, isa: str = "") -> FloatArray:
-    """One head of one query [f] over keys and values [T,f] -> [f], for tests."""
+def apply_int16(weights: FloatArray, x: FloatArray, isa: str = "") -> FloatArray:
+    """Products of x [N,inputs] and weights [outputs,inputs] in int16 -> [N,outputs], for tests."""
+
+def int16_exponentials(scores: FloatArray, isa: str = "") -> tuple[npt.NDArray[np.int16], float]:
+    """2047 times exp(scores [T] less the largest) as integers, zeros behind, and their sum, for tests."""
+
+def attend(
+    q: FloatArray, keys: FloatArray, values: FloatArray, scale: float, isa: str = "", halves: bool = False
+) -> FloatArray:
+    """One head of one query [f] over keys and values [T,f] -> [f], for tests; halves: these lie as fp16."""
 
 def norm(x: FloatArray, gain: FloatArray, bias: FloatArray | None, eps: float, isa: str = "") -> FloatArray:
     """LayerNorm of x [D], without bias RMSNorm, for tests."""

@@ -254,7 +254,7 @@ void Engine::attend_sources(Workspace& space, const Layer& layer, float* x, int 
               [&](int token) {
                   const Memory& source = *sources[token];
                   const int part = source.length * layer.features;  // of keys or values of a head
-                  return Where{{source.rows[index].data(), source.length}, 0, 0, part, 2 * part};
+                  return Where{{source.rows[index].data(), source.length, source.halves}, 0, 0, part, 2 * part};
               });
 }
 
@@ -264,7 +264,12 @@ Engine::Made Engine::encode_all(Workspace& space, const Stack& stack, const Stac
     const int step = stride(), d = network->features, count = (int)lengths.size();
     const bool speech = network->hears() && &stack == &network->encoder;
     size_t floats = 0;  // of keys and values of a position
-    for (const Layer& layer : readers.layers) floats += layer.cross_kv ? 2 * (size_t)layer.width() : 0;
+    // A word reads keys and values of all the hundreds of positions of sound: in int8, as fp16, half as many bytes.
+    bool halves = network->hears();
+    for (const Layer& layer : readers.layers) {
+        floats += layer.cross_kv ? 2 * (size_t)layer.width() : 0;
+        halves &= !layer.cross_kv || layer.cross_kv->type == Type::int8;
+    }
     Made made;
     for (int begin = 0; begin < count;) {
         int end = begin, n = 0;  // sources that go together
@@ -295,7 +300,8 @@ Engine::Made Engine::encode_all(Workspace& space, const Stack& stack, const Stac
             memory->output.resize((size_t)lengths[b] * d);
             for (int j = 0; j < lengths[b]; j++)
                 std::memcpy(memory->output.data() + (size_t)j * d, x + (size_t)(i + j) * step, d * sizeof(float));
-            memory->kv.get(lengths[b] * floats);
+            memory->halves = halves;
+            memory->kv.get(lengths[b] * floats / (halves ? 2 : 1));
             memory->rows.resize(readers.layers.size());
             if (speech && network->parallel.fire_out) fire(space, *memory);
             made.push_back(memory);
@@ -309,13 +315,19 @@ Engine::Made Engine::encode_all(Workspace& space, const Stack& stack, const Stac
             linear(space, *layer.cross_kv, x, n, step, kv, wide);
             for (int b = begin, i = 0; b < end; i += lengths[b++]) {
                 const int length = lengths[b];
-                float* to = made[b]->kv.get(0) + before * length;
+                const size_t size = halves ? sizeof(uint16_t) : sizeof(float);
+                char* to = (char*)made[b]->kv.get(0) + before * length * size;
                 made[b]->rows[l].resize(length);
                 for (int j = 0; j < length; j++) {
-                    made[b]->rows[l][j] = to + (size_t)j * f;
-                    for (int part = 0; part < 2 * heads; part++)  // keys of all heads, then values
-                        std::memcpy(to + ((size_t)(part % heads * 2 + part / heads) * length + j) * f,
-                                    kv + (size_t)(i + j) * wide + part * f, f * sizeof(float));
+                    made[b]->rows[l][j] = (const float*)(to + (size_t)j * f * size);
+                    for (int part = 0; part < 2 * heads; part++) {  // keys of all heads, then values
+                        char* at = to + ((size_t)(part % heads * 2 + part / heads) * length + j) * f * size;
+                        const float* from = kv + (size_t)(i + j) * wide + part * f;
+                        if (halves)
+                            kernels->to_fp16(from, f, (uint16_t*)at);
+                        else
+                            std::memcpy(at, from, f * sizeof(float));
+                    }
                 }
             }
             before += 2 * (size_t)layer.width();

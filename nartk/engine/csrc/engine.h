@@ -162,6 +162,7 @@ struct Memory {
     std::vector<float> fired;         // [fires,d], what continuous integrate-and-fire makes of the output
     // Keys and values of the decoder's layers, [layer][head][keys, values][S,f]: what one query reads lies together.
     Buffer kv;
+    bool halves = false;  // they lie as fp16
     std::vector<std::vector<const float*>> rows;  // of each layer, [S]
 };
 
@@ -169,7 +170,7 @@ struct Memory {
 // from longest - 1 down to 1 - longest.
 struct Distances {
     int longest = 0;
-    std::deque<Buffer> layers;  // [H][panels][f][32]
+    std::deque<Buffer> layers;  // of each head, one after the other
 };
 
 // What is read after a token beside the best word.

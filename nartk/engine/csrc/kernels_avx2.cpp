@@ -41,6 +41,27 @@ struct Int8 {
     }
 };
 
+struct Int16 {
+    using In = int16_t;
+    using Weight = int16_t;
+    struct Sum {
+        __m256i a, b;
+    };
+    using Loaded = Sum;
+    static constexpr int GROUP = 2;
+    static Sum zero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+    static Loaded load_weight(const int16_t* w) {
+        return {_mm256_loadu_si256((const __m256i*)w), _mm256_loadu_si256((const __m256i*)(w + 16))};
+    }
+    static Sum step(Sum s, Loaded w, const int16_t* p) {
+        int32_t two;
+        memcpy(&two, p, 4);
+        const __m256i x = _mm256_set1_epi32(two);
+        return {_mm256_add_epi32(s.a, _mm256_madd_epi16(w.a, x)), _mm256_add_epi32(s.b, _mm256_madd_epi16(w.b, x))};
+    }
+    static F16 finish(Sum s, const Linear& w, float scale, int at) { return Int8::finish({s.a, s.b}, w, scale, at); }
+};
+
 // Registers: 6 tokens by a vector, which is two registers, of sums, two of weights and an input.
 #define FP32_ROWS 6
 #define BF16_ROWS 4

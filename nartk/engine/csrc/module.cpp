@@ -704,7 +704,40 @@ Floats apply(const Layered& layer, Floats x, const std::string& isa, std::option
     return made;
 }
 
-Floats attend(Floats q, Floats keys, Floats values, float scale, const std::string& isa) {
+Floats apply_int16(Floats weights, Floats x, const std::string& isa) {
+    const Kernels& kernels = kernels_of(isa);
+    require(x.ndim() == 2 && weights.ndim() == 2 && x.shape(1) == weights.shape(1) && x.shape(1) <= MOST_INT16,
+            "inputs of another size than the weights");
+    const Rounding rounding;
+    const int n = (int)x.shape(0), m = (int)weights.shape(0), k = (int)x.shape(1);
+    Linear w{m, k, Type::int16};
+    const int stride = 2 * w.groups(), wide = w.width();
+    std::vector<int16_t> rows((size_t)(n + m) * stride), panels((size_t)wide * stride);
+    std::vector<float> scales(n + wide), zeros(wide), y((size_t)n * wide + LANES);
+    kernels.to_int16(x.data(), n, k, k, rows.data(), stride, scales.data());
+    int16_t* own = rows.data() + (size_t)n * stride;
+    kernels.to_int16(weights.data(), m, k, k, own, stride, scales.data() + n);
+    for (int j = 0; j < m; j++)
+        for (int i = 0; i < stride; i++)
+            panels[(((size_t)(j / PANEL) * w.groups() + i / 2) * PANEL + j % PANEL) * 2 + i % 2] = own[j * stride + i];
+    w.weights = panels.data();
+    w.bias = zeros.data();
+    w.scales = scales.data() + n;
+    kernels.linear(w, rows.data(), scales.data(), n, stride, y.data(), wide, 0, w.panels(), {});
+    Floats made({(py::ssize_t)n, (py::ssize_t)m});
+    for (int i = 0; i < n; i++) std::copy_n(y.data() + (size_t)i * wide, m, made.mutable_data() + (size_t)i * m);
+    return made;
+}
+
+py::tuple int16_exponentials(Floats scores, const std::string& isa) {
+    const Rounding rounding;
+    const int n = (int)scores.size();
+    std::vector<int16_t> made(rounded(n, LANES), -1);
+    const float total = kernels_of(isa).int16_exponentials(scores.data(), n, made.data());
+    return py::make_tuple(array(made), total);
+}
+
+Floats attend(Floats q, Floats keys, Floats values, float scale, const std::string& isa, bool halves) {
     const Kernels& kernels = kernels_of(isa);
     require(keys.ndim() == 2 && keys.shape(1) == q.size() && q.size() % LANES == 0,
             "keys of another size than the query");
@@ -715,12 +748,18 @@ Floats attend(Floats q, Floats keys, Floats values, float scale, const std::stri
     std::vector<float> rows((size_t)n * 2 * d), scores(n + LANES);
     std::vector<const float*> list(n);
     for (int i = 0; i < n; i++) {
-        list[i] = rows.data() + (size_t)i * 2 * d;
-        std::copy_n(keys.data() + (size_t)i * d, d, rows.data() + (size_t)i * 2 * d);
-        std::copy_n(values.data() + (size_t)i * d, d, rows.data() + (size_t)i * 2 * d + d);
+        float* row = rows.data() + (size_t)i * 2 * d;
+        list[i] = row;
+        if (halves) {
+            kernels.to_fp16(keys.data() + (size_t)i * d, d, (uint16_t*)row);
+            kernels.to_fp16(values.data() + (size_t)i * d, d, (uint16_t*)row + d);
+            continue;
+        }
+        std::copy_n(keys.data() + (size_t)i * d, d, row);
+        std::copy_n(values.data() + (size_t)i * d, d, row + d);
     }
     Floats made(d);
-    kernels.attend(q.data(), {list.data(), n}, 0, d, d, scale, nullptr, scores.data(), made.mutable_data());
+    kernels.attend(q.data(), {list.data(), n, halves}, 0, d, d, scale, nullptr, scores.data(), made.mutable_data());
     return made;
 }
 
@@ -750,7 +789,10 @@ PYBIND11_MODULE(_native, m) {
     m.def("multiplies_bf16", [](const std::string& name) { return kernels_of(name).bf16; }, py::arg("name") = "");
     m.def("cores", &Threads::available);
     m.def("apply", &apply, py::arg("layer"), py::arg("x"), py::arg("isa") = "", py::arg("activation") = py::none());
-    m.def("attend", &attend, py::arg("q"), py::arg("keys"), py::arg("values"), py::arg("scale"), py::arg("isa") = "");
+    m.def("apply_int16", &apply_int16, py::arg("weights"), py::arg("x"), py::arg("isa") = "");
+    m.def("int16_exponentials", &int16_exponentials, py::arg("scores"), py::arg("isa") = "");
+    m.def("attend", &attend, py::arg("q"), py::arg("keys"), py::arg("values"), py::arg("scale"), py::arg("isa") = "",
+          py::arg("halves") = false);
     m.def("norm", &norm, py::arg("x"), py::arg("gain"), py::arg("bias"), py::arg("eps"), py::arg("isa") = "");
 
     py::class_<Layered, std::shared_ptr<Layered>>(m, "Linear")

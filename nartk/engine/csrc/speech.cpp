@@ -95,10 +95,45 @@ void Engine::subsample(Workspace& space, const float* frames, int count, float* 
     }
 }
 
-// Puts rows [count,f] of x into panels of 32, each [f][32], times a scale: the weights of a linear layer.
-static void into_panels(const float* x, size_t ldx, int count, int f, float scale, float* to) {
-    for (int j = 0; j < count; j++)
-        for (int k = 0; k < f; k++) to[((size_t)(j / PANEL) * f + k) * PANEL + j % PANEL] = x[j * ldx + k] * scale;
+// Weights [outputs,inputs] of a linear layer that are made of activations: fp32, or int16 with a scale an output.
+static Linear operand(Type type, int outputs, int inputs, float* at, const float* zeros) {
+    Linear made{outputs, inputs, type};
+    made.weights = at;
+    made.bias = zeros;
+    if (type == Type::int16) made.scales = at + (size_t)made.width() * made.groups();
+    return made;
+}
+
+// Floats that they take.
+static size_t operand_floats(Type type, int outputs, int inputs) {
+    const Linear made{outputs, inputs, type};
+    return (size_t)made.width() * (made.groups() + (type == Type::int16));
+}
+
+// Writes rows [outputs,inputs] of x, times a scale, as such weights.
+static void pack(const Kernels& kernels, const Linear& w, const float* x, size_t ldx, float scale) {
+    float *to = (float*)w.weights, *scales = (float*)w.scales;
+    const int groups = w.groups(), last = (w.outputs - 1) / PANEL * PANEL;
+    std::fill(to + (size_t)last * groups, to + (size_t)w.width() * groups, 0.0f);
+    if (w.type == Type::fp32) {
+        for (int j = 0; j < w.outputs; j++)
+            for (int k = 0; k < w.inputs; k++)
+                to[((size_t)(j / PANEL) * groups + k) * PANEL + j % PANEL] = x[j * ldx + k] * scale;
+        return;
+    }
+    std::fill(scales + last, scales + w.width(), 0.0f);
+    int16_t row[MOST_INT16];
+    for (int j = 0; j < w.outputs; j++) {
+        kernels.to_int16(x + j * ldx, 1, w.inputs, w.inputs, row, 2 * groups, scales + j);
+        scales[j] *= scale;
+        float* panel = to + (size_t)(j / PANEL) * groups * PANEL + j % PANEL;
+        for (int g = 0; g < groups; g++) std::memcpy(panel + (size_t)g * PANEL, row + 2 * g, sizeof(float));
+    }
+}
+
+// Attention of an int8 encoder is in int16, whose sums are as exact as those of int8; fp32 where heads are too large.
+static Type attention_type(const Layer& layer) {
+    return layer.qkv->type == Type::int8 && layer.features <= MOST_INT16 ? Type::int16 : Type::fp32;
 }
 
 // Dai et al. 2019, https://arxiv.org/abs/1901.02860, section 3.3: sines and cosines of distances in turn, projected.
@@ -124,12 +159,13 @@ std::shared_ptr<const Distances> Engine::distances(Workspace& space, int longest
     for (const Layer& layer : stack.layers) {
         const Linear& w = *layer.distances;
         const int f = layer.features;
-        const size_t part = (size_t)rounded(count, PANEL) * f;  // of a head
+        const Type type = attention_type(layer);
+        const size_t part = operand_floats(type, count, f);  // of a head
         float* rows = space.projected.get((size_t)count * w.width());
         linear(space, w, sinusoids.data(), count, d, rows, w.width());
         float* to = made->layers.emplace_back().get(layer.heads * part);
         for (int h = 0; h < layer.heads; h++)
-            into_panels(rows + h * f, w.width(), count, f, layer.scale, to + h * part);
+            pack(*kernels, operand(type, count, f, to + h * part, nullptr), rows + h * f, w.width(), layer.scale);
     }
     std::lock_guard<std::mutex> lock(mutex);
     if (!projected || projected->longest < made->longest) projected = made;
@@ -137,11 +173,14 @@ std::shared_ptr<const Distances> Engine::distances(Workspace& space, int longest
 }
 
 // Attention of all positions of a row to one another, a head after the other: its keys, and then its values, are the
-// weights of a linear layer. A position's sums are in the order of its row's positions, whatever else is computed.
+// weights of linear layers. A position's sums are in the order of its row's positions, whatever else is computed.
 void Engine::attend_products(Workspace& space, const Layer& layer, const Distances* distances, const float* qkv,
                              int wide, const Rows& rows, float* attended) {
+    const Type type = attention_type(layer);
+    const bool whole = type == Type::int16;
     const int longest = distances ? distances->longest : 0;
     const int heads = layer.heads, f = layer.features, width = layer.width(), across = rounded(f, PANEL);
+    const int most = whole ? MOST_INT16 : rows.longest;  // positions whose values are summed at once
     struct Head {
         int begin, size, index;
         size_t keys, values;  // where they lie
@@ -152,49 +191,68 @@ void Engine::attend_products(Workspace& space, const Layer& layer, const Distanc
     for (int begin = 0; begin < (int)rows.size.size(); begin += rows.size[begin])
         for (int h = 0; h < heads; h++) {
             const int size = rows.size[begin];
-            const size_t keys = floats, values = keys + (size_t)rounded(size, PANEL) * f;
-            floats = values + (size_t)size * across;
+            const size_t keys = floats, values = keys + operand_floats(type, size, f);
+            floats = values;
+            for (int i = 0; i < size; i += most) floats += operand_floats(type, f, std::min(most, size - i));
             for (int i = 0; i < size; i += TILE) tiles.emplace_back((int)all.size(), i);
             all.push_back({begin, size, h, keys, values});
         }
     const double work = 2.0 * rows.size.size() * rows.longest * width / PART;
     float* packed = space.packed.get(floats);
-    const int count = (int)all.size();
-    threads.share(count, threads.parts(count, work), [&](int, int first, int last) {
+    const float* zeros = space.zeros.get(rounded(2 * std::max(longest, rows.longest) + f, PANEL));
+    const int count = (int)all.size(), packers = threads.parts(count, work);
+    const size_t turned = whole ? (size_t)f * MOST_INT16 : 0;
+    float* columns = space.patches.get(packers * turned);
+    // The values of a head, `most` positions at a time: calls each(values, first position).
+    const auto each_values = [&](const Head& head, auto each) {
+        float* at = packed + head.values;
+        for (int i = 0; i < head.size; i += most) {
+            const int n = std::min(most, head.size - i);
+            each(operand(type, f, n, at, zeros), i);
+            at += operand_floats(type, f, n);
+        }
+    };
+    threads.share(count, packers, [&](int part, int first, int last) {
         for (int i = first; i < last; i++) {
             const Head& head = all[i];
             const float *key = qkv + (size_t)head.begin * wide + width + head.index * f, *value = key + width;
-            float *keys = packed + head.keys, *values = packed + head.values;
-            const int whole = head.size / PANEL * PANEL;
-            std::fill(keys + (size_t)whole * f, values, 0.0f);
-            into_panels(key, wide, head.size, f, layer.scale, keys);
-            for (int p = 0; p < across; p += PANEL)
-                for (int j = 0; j < head.size; j++) {
-                    float* to = values + ((size_t)p / PANEL * head.size + j) * PANEL;
-                    const int kept = std::min(PANEL, f - p);
-                    std::memcpy(to, value + (size_t)j * wide + p, kept * sizeof(float));
-                    std::fill(to + kept, to + PANEL, 0.0f);
+            pack(*kernels, operand(type, head.size, f, packed + head.keys, zeros), key, wide, layer.scale);
+            each_values(head, [&](const Linear& w, int from) {
+                const float* x = value + (size_t)from * wide;
+                if (whole) {
+                    float* column = columns + part * turned;  // [f,n]
+                    for (int j = 0; j < w.inputs; j++)
+                        for (int k = 0; k < f; k++) column[(size_t)k * w.inputs + j] = x[(size_t)j * wide + k];
+                    return pack(*kernels, w, column, w.inputs, 1.0f);
                 }
+                for (int p = 0; p < across; p += PANEL)
+                    for (int j = 0; j < w.inputs; j++) {
+                        float* to = (float*)w.weights + ((size_t)p / PANEL * w.inputs + j) * PANEL;
+                        const int kept = std::min(PANEL, f - p);
+                        std::memcpy(to, x + (size_t)j * wide + p, kept * sizeof(float));
+                        std::fill(to + kept, to + PANEL, 0.0f);
+                    }
+            });
         }
     });
     const int room = rounded(rows.longest, PANEL) + LANES;                // of a query's scores
     const int far = rounded(rows.longest + TILE, PANEL) + PANEL + LANES;  // and of those of distances
-    const size_t scratch = (size_t)TILE * (room + far + across + f);
-    const float* zeros = space.zeros.get(rounded(2 * std::max(longest, rows.longest) + f, PANEL));
+    const size_t scratch = (size_t)TILE * (room + far + across + f + (whole ? room / 2 + f / 2 : 0));
     const int parts = threads.parts((int)tiles.size(), work);
     float* scratches = space.weights.get(parts * scratch);
-    const auto product = [&](const float* weights, int outputs, int inputs, const float* x, int n, int ldx, float* y,
-                             int ldy, int first, int last) {
-        Linear w;
-        w.outputs = outputs;
-        w.inputs = inputs;
-        w.weights = weights;
-        w.bias = zeros;
-        kernels->linear(w, x, nullptr, n, ldx, y, ldy, first, last, {});
-    };
     threads.share((int)tiles.size(), parts, [&](int part, int first, int last) {
         float *scores = scratches + part * scratch, *by_distance = scores + (size_t)TILE * room;
         float *mixed = by_distance + (size_t)TILE * far, *query = mixed + (size_t)TILE * across;
+        int16_t *whole_query = (int16_t*)(query + (size_t)TILE * f), *weights = whole_query + (size_t)TILE * f;
+        float scales[TILE], ones[TILE];
+        std::fill(ones, ones + TILE, 1.0f);
+        // y = what layers of activations give of n queries.
+        const auto product = [&](const Linear& w, const float* x, int n, int ldx, float* y, int ldy, int first,
+                                 int last) {
+            if (whole) kernels->to_int16(x, n, f, ldx, whole_query, f, scales);
+            const void* inputs = whole ? (const void*)whole_query : x;
+            kernels->linear(w, inputs, scales, n, whole ? f : ldx, y, ldy, first, last, {});
+        };
         for (int t = first; t < last; t++) {
             const Head& head = all[tiles[t].first];
             const int begin = tiles[t].second, n = std::min(TILE, head.size - begin), size = head.size;
@@ -206,24 +264,33 @@ void Engine::attend_products(Workspace& space, const Layer& layer, const Distanc
                 }
                 return query;
             };
-            const int panels = rounded(size, PANEL) / PANEL;
+            const Linear keys = operand(type, size, f, packed + head.keys, zeros);
             if (distances) {
-                product(packed + head.keys, size, f, moved(layer.content), n, f, scores, room, 0, panels);
+                product(keys, moved(layer.content), n, f, scores, room, 0, keys.panels());
                 const int spread = 2 * longest - 1, from = (longest - begin - n) / PANEL;
                 const int to = (longest - 1 - begin + size - 1) / PANEL + 1;
                 const size_t index = &layer - network->encoder.layers.data();
-                const float* table =
-                    distances->layers[index].floats() + (size_t)head.index * rounded(spread, PANEL) * f;
-                product(table, spread, f, moved(layer.position), n, f, by_distance - from * PANEL, far, from, to);
+                float* table =
+                    (float*)distances->layers[index].floats() + head.index * operand_floats(type, spread, f);
+                product(operand(type, spread, f, table, zeros), moved(layer.position), n, f, by_distance - from * PANEL,
+                        far, from, to);
                 for (int i = 0; i < n; i++)
                     kernels->add(scores + (size_t)i * room,
                                  by_distance + (size_t)i * far + longest - 1 - begin - i - from * PANEL, size);
             } else {
-                product(packed + head.keys, size, f, q, n, wide, scores, room, 0, panels);
+                product(keys, q, n, wide, scores, room, 0, keys.panels());
             }
             float total[TILE];
-            for (int i = 0; i < n; i++) total[i] = kernels->exponentials(scores + (size_t)i * room, size);
-            product(packed + head.values, f, size, scores, n, room, mixed, across, 0, across / PANEL);
+            for (int i = 0; i < n; i++) {
+                float* row = scores + (size_t)i * room;
+                total[i] = whole ? kernels->int16_exponentials(row, size, weights + (size_t)i * room)
+                                 : kernels->exponentials(row, size);
+            }
+            each_values(head, [&](const Linear& values, int at) {
+                const void* inputs = whole ? (const void*)(weights + at) : scores + at;
+                kernels->linear(values, inputs, ones, n, room, mixed, across, 0, across / PANEL,
+                                {Activation::none, at > 0});
+            });
             for (int i = 0; i < n; i++) {
                 const float by = 1.0f / total[i];
                 float* to = attended + (size_t)(head.begin + begin + i) * width + head.index * f;

@@ -15,7 +15,7 @@ uint16_t fp16_of(float x) { return (uint16_t)(bits_of(x) >> 16 & 0x8000 | bits_o
 bool are_fp16(const float* x, size_t count) {
     bool all = true;
     for (size_t i = 0; i < count; i++)
-        all &= std::fabs(x[i]) <= 65504.0f && bits_of(from_fp16(fp16_of(x[i]))) == bits_of(x[i]);
+        all &= std::fabs(x[i]) <= LARGEST_FP16 && bits_of(from_fp16(fp16_of(x[i]))) == bits_of(x[i]);
     return all;
 }
 
