@@ -12,11 +12,11 @@ from nartk.data.audio.stored import write_features
 
 
 def test_the_page_by_hand() -> None:
-    ways = {
+    strategies = {
         "paraformer": {"encoder": [0.1, 0.2, 0.1], "decoder": [0.001, 0.002, 0.001], "length": 14.6},
         "beam": {"encoder": [0.1, 0.1, 0.1], "decoder": [0.004, 0.010, 0.006], "length": 15.0},
     }
-    cell = {"dtype": "int8", "batch": 1, "torch": [0.2, 0.2, 0.4], "ways": ways}
+    cell = {"dtype": "int8", "batch": 1, "torch": [0.2, 0.2, 0.4], "strategies": strategies}
     around = {"cpu": "a CPU", "load_average": 0.5}
     found = {"command": ["run", "a b"], "environment": around, "rounds": 3, "cells": [cell]}
     lines = speech.page(found).splitlines()

@@ -48,6 +48,7 @@ LAZY = {
     "nartk/registry.py",
     "nartk/processors/text.py",
     "nartk/processors/audio.py",
+    "nartk/processors/whisper.py",
 }
 # Files of the core that load no torch: of what is installed, numpy alone; of the core, one another.
 WITHOUT_TORCH = {

@@ -37,7 +37,7 @@ CHARACTERS, BINS = 4233, 80  # of AISHELL-1's recipes
 # Of AISHELL-1's test set, 7,176 sounds: 10.0 hours, 104,765 characters.
 FRAMES, OUTPUT = 502, 14.6
 SIZES = {"aishell": {}, "test": {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn": 32}}
-WAYS: dict[str, tuple[str, dict[str, Any]]] = {
+STRATEGIES: dict[str, tuple[str, dict[str, Any]]] = {
     "paraformer": ("paraformer", {}),
     "greedy": ("conformer", {"max_len": round(OUTPUT)}),
     "beam": ("conformer", {"max_len": round(OUTPUT), "beam_size": 5}),
@@ -88,11 +88,11 @@ class Measured:
         self.encoder += time.process_time() - start
         return found
 
-    def run(self, lines: Sequence[str], way: str, batch_size: int) -> tuple[float, float, list[int]]:
+    def run(self, lines: Sequence[str], strategy: str, batch_size: int) -> tuple[float, float, list[int]]:
         """CPU seconds of the encoder and of the rest, and the lengths of outputs."""
         self.encoder, start = 0.0, time.process_time()
-        name, (_, options) = way, WAYS[way]
-        found = self.model.decode(lines, strategy=name, batch_size=batch_size, **options)
+        _, options = STRATEGIES[strategy]
+        found = self.model.decode(lines, strategy=strategy, batch_size=batch_size, **options)
         taken = time.process_time() - start
         return self.encoder, taken - self.encoder, [len(each.tokens) for each in found]
 
@@ -100,7 +100,7 @@ class Measured:
 def measure(
     size: str, *, dtypes: Sequence[str], sizes: Sequence[int], count: int, rounds: int
 ) -> list[dict[str, Any]]:
-    """Runs all ways in turns, each round once.
+    """Runs all strategies in turns, each round once.
 
     Args:
         size: Of `SIZES`.
@@ -109,8 +109,8 @@ def measure(
 
     Returns:
         Of each type and size of batch ``dtype``, ``batch``, ``torch``, the seconds that PyTorch's encoder
-        takes each round, and ``ways``: by name ``encoder`` and ``decoder``, seconds by round, and ``length``,
-        the mean of outputs. All are of one sound.
+        takes each round, and ``strategies``: by name ``encoder`` and ``decoder``, seconds by round, and
+        ``length``, the mean of outputs. All are of one sound.
     """
     rng = np.random.default_rng(1)
     features = {f"s{i}": rng.standard_normal((FRAMES, BINS)).astype(np.float32) for i in range(count)}
@@ -121,24 +121,24 @@ def measure(
         root = Path(scratch)
         write_features(root / "f.npz", features)
         lines = [f"{root}/f.npz#{name}" for name in features]
-        names = {model for model, _ in WAYS.values()}
+        names = {model for model, _ in STRATEGIES.values()}
         networks = {name: save_random_model(root / name, name, size, seed=1) for name in sorted(names)}
         for dtype in dtypes:
             models = {name: Measured(root / name, dtype) for name in networks}
             for batch in sizes:
-                ways: dict[str, dict[str, Any]] = {way: {"encoder": [], "decoder": []} for way in WAYS}
+                found: dict[str, Any] = {name: {"encoder": [], "decoder": []} for name in STRATEGIES}
                 eager: list[float] = []
                 for turn in range(rounds + 1):
                     taken = _encode_in_torch(networks["conformer"], list(features.values()), batch)
                     if turn > 0:  # the first warms up
                         eager.append(taken / count)
-                    for way, (name, _) in WAYS.items():
-                        encoder, decoder, lengths = models[name].run(lines, way, batch)
-                        ways[way]["length"] = statistics.mean(lengths)
+                    for strategy, (name, _) in STRATEGIES.items():
+                        encoder, decoder, lengths = models[name].run(lines, strategy, batch)
+                        found[strategy]["length"] = statistics.mean(lengths)
                         if turn > 0:
-                            ways[way]["encoder"].append(encoder / count)
-                            ways[way]["decoder"].append(decoder / count)
-                cells.append({"dtype": dtype, "batch": batch, "torch": eager, "ways": ways})
+                            found[strategy]["encoder"].append(encoder / count)
+                            found[strategy]["decoder"].append(decoder / count)
+                cells.append({"dtype": dtype, "batch": batch, "torch": eager, "strategies": found})
     torch.set_num_threads(threads)
     return cells
 
@@ -167,17 +167,17 @@ def page(found: dict[str, Any]) -> str:
     ]
     rows = []
     for cell in found["cells"]:
-        for way, each in cell["ways"].items():
+        for strategy, each in cell["strategies"].items():
             encoder, decoder = (statistics.median(each[part]) for part in ("encoder", "decoder"))
             rows.append(
                 [
                     cell["dtype"],
                     str(cell["batch"]),
-                    f"`{way}`",
+                    f"`{strategy}`",
                     f"{1000 * encoder:.1f}",
                     _ratio(cell["torch"], each["encoder"]),
                     f"{1000 * decoder:.2f}",
-                    _ratio(cell["ways"]["beam"]["decoder"], each["decoder"]),
+                    _ratio(cell["strategies"]["beam"]["decoder"], each["decoder"]),
                     f"{each['length']:.1f}",
                 ]
             )
