@@ -44,7 +44,7 @@ for i, each in enumerate(islice(numbers("test"), {COUNT})):
 def test_few_words_are_wrong(dtype: str, numbers: tuple[list[str], list[str]]) -> None:
     sounds, said = numbers
     found = [each.text for each in nartk.load("asr-digits", dtype=dtype).decode(sounds, "paraformer")]
-    assert error_rate(said, found).score < 5  # 2.67 of all 500
+    assert error_rate(said, found).score < 2  # 0.26 of all 500
     assert error_rate(said, found[1:] + found[:1]).score > 50
 
 
@@ -75,4 +75,4 @@ def test_a_long_recording_is_heard_as_its_parts_are(
     assert main(["asr-digits", whole, "--long-form", "4", "--quiet"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     # It was trained on four digits at a time, and leaves out some of those that a buffer has.
-    assert error_rate([" ".join(said)], [line]).score < 35
+    assert error_rate([" ".join(said)], [line]).score < 15
