@@ -10,7 +10,6 @@ import pytest
 from support.memory import rising_at_most
 from support.sounds import RATE, cases, noise, sine, wav
 
-from nartk.data.audio import sounds
 from nartk.data.audio.sounds import open_sound, read_sound, resample, sound_blocks
 from nartk.errors import InputFileError
 
@@ -74,12 +73,11 @@ def test_what_the_rate_cannot_hold_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("rate", [16000, 44100])
-def test_blocks_are_the_whole(monkeypatch: pytest.MonkeyPatch, rate: int) -> None:
+def test_blocks_are_the_whole(rate: int) -> None:
     data = wav(noise(rate), rate)
     whole = read_sound(data)
     for seconds in (1.0, 0.25, 0.0371, 1e-3):
-        monkeypatch.setattr(sounds, "BLOCK_SECONDS", seconds)
-        blocks = [*sound_blocks(data)]
+        blocks = [*sound_blocks(data, seconds=seconds)]
         assert all(len(block) for block in blocks)
         assert len(blocks) > 1 or seconds == 1.0
         assert np.concatenate(blocks).tobytes() == whole.tobytes()

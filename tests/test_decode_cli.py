@@ -22,7 +22,7 @@ from support.bad_lines import BAD, WRAP
 
 import nartk.pipeline
 from nartk import engine
-from nartk.cli import decode
+from nartk.cli import _job
 from nartk.cli.decode import main
 from nartk.cli.verify import main as verify
 from nartk.guarantee import IDENTICAL, Guarantee, Promise
@@ -123,7 +123,7 @@ def test_lines_come_in_order(
 def test_windows_and_files_join_seamlessly(
     model: str, source: str, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decode, "WINDOW", 3)
+    monkeypatch.setattr(_job, "WINDOW", 3)
     give_stdin(monkeypatch, "\n".join(LINES).encode())  # without a last line feed
     assert main([model, source, "-", source]) == 0
     assert outputs_of(capsysbinary) == [*OUTPUTS, *OUTPUTS, *OUTPUTS]
@@ -144,11 +144,11 @@ def test_samples_depend_on_a_lines_place_alone(
     assert len(set(wanted)) > 4
     args = [pieces_model, str(path), "--strategy", "sample", "--max-len", "12", "--quiet", *where]
     for size, extra in ((4096, []), (3, []), (4096, ["--stream"])):
-        monkeypatch.setattr(decode, "WINDOW", size)
+        monkeypatch.setattr(_job, "WINDOW", size)
         assert main([*args, *extra]) == 0
         assert outputs_of(capsysbinary) == wanted
     path.write_bytes(b"The cat sat .\n\xff\n" * 4)
-    monkeypatch.setattr(decode, "WINDOW", 3)
+    monkeypatch.setattr(_job, "WINDOW", 3)
     assert main(args) == 3
     found = outputs_of(capsysbinary)
     assert found[::2] == wanted[::2]

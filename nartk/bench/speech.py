@@ -57,10 +57,10 @@ def save_random_model(folder: Path, name: str, size: str, *, seed: int) -> torch
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         network = found.network(config).eval()
-        if name == "paraformer":
+        if (predictor := getattr(network, "cif", None)) is not None:
             rate = OUTPUT / _SUBSAMPLED
-            network.cif.out.weight.mul_(0.1)
-            network.cif.out.bias.fill_(math.log(rate / (1 - rate)))
+            predictor.out.weight.mul_(0.1)
+            predictor.out.bias.fill_(math.log(rate / (1 - rate)))
     save_checkpoint(
         folder,
         architecture=name,
