@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -135,6 +135,11 @@ def read_log_probs(found: Any) -> FloatArray:
     return torch.from_numpy(found.rows(range(count))).double().log_softmax(-1).numpy()
 
 
+def rounded_anew(frames: FloatArray, rng: np.random.Generator) -> FloatArray:
+    """Frames [T,F], each number moved by one rounding of fp32 at most."""
+    return (frames * (1 + 2.0**-23 * rng.uniform(-1, 1, frames.shape))).astype(np.float32)
+
+
 # What it computes
 
 
@@ -150,10 +155,15 @@ def test_frames_are_those_of_the_network(kind: str, seed: int) -> None:
     assert scorer.frames(memory).tolist() == [len(each) for each in wanted]
     flat = np.concatenate(wanted)
     found = scorer.read_frames(memory, Want(hidden=True))
-    # What fp32 rounds of weights moves fires, which the decoder may magnify: so does the network in fp32.
-    own = np.abs(np.concatenate([frame_log_probs(network, source) for source in sources]) - flat).max()
+    # What fp32 rounds of weights moves fires, which the decoder may magnify: so does the network in fp32, the
+    # more or less as its input rounds.
+    rng, own = np.random.default_rng(seed), 0.0
+    for _ in range(4):
+        moved = [replace(source, frames=rounded_anew(source.frames, rng)) for source in sources]
+        theirs = np.concatenate([frame_log_probs(network, source) for source in moved])
+        own = max(own, float(np.abs(theirs - flat).max()))
     close = max(CLOSE, 4 * own)
-    assert close < 10 * CLOSE
+    assert close < 20 * CLOSE
     np.testing.assert_allclose(read_log_probs(found), flat, rtol=0, atol=close)
     np.testing.assert_allclose(found.log_probs, flat.max(1), rtol=0, atol=close)
     assert flat.std() > 0.3  # that what is compared says something
