@@ -455,17 +455,17 @@ def label_smoothed_cross_entropy(
         The smoothed and weighted loss, the plain negative log-likelihood (both summed, nats) and the number
         of tokens.
     """
+    # Padding is masked, not taken out: the gradient of a choice of rows costs more than their softmax.
     kept = target.ne(pad).flatten()
-    logits = logits.flatten(0, 1)[kept]  # [B,T,V] -> [N,V]
     wide = torch.float32 if logits.dtype in (torch.float16, torch.bfloat16) else logits.dtype
-    lprobs = F.log_softmax(logits, -1, dtype=wide)
-    losses = F.nll_loss(lprobs, target.flatten()[kept], reduction="none")
+    lprobs = F.log_softmax(logits.flatten(0, 1), -1, dtype=wide)  # [B,T,V] -> [BT,V]
+    losses = F.nll_loss(lprobs, target.flatten(), ignore_index=pad, reduction="none")
     nll = losses.sum()
     if epsilon > 0.0:
         spread = epsilon / (logits.shape[-1] - 1)
-        losses = (1.0 - epsilon - spread) * losses - spread * lprobs.sum(-1)
+        losses = (1.0 - epsilon - spread) * losses - spread * lprobs.sum(-1).where(kept, 0.0)
     if weights is not None:
-        losses = losses * weights.flatten()[kept]
+        losses = losses * weights.flatten()
     return losses.sum(), nll, kept.sum()
 
 
