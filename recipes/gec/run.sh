@@ -12,6 +12,8 @@
 # Needs the extras train and score (README.md, "Train").
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=../stages.sh
+source "$here/../stages.sh"
 work=runs/gec quick= device=cpu from= updates= jfleg=
 stages=(prepare binarise train finish convert decode score)
 
@@ -50,8 +52,7 @@ if [ -z "$updates" ]; then
   [ -z "$quick" ] || updates=300
 fi
 part=$((updates * 64 / 100))
-place=(--cpu --autocast bf16)
-[ "$device" = cpu ] || place=(--autocast bf16)
+train_on "$device"
 
 prepare() {
   python "$here/prepare.py" --output "$work" ${quick:+--quick}
