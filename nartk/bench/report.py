@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import shlex
 import statistics
 from collections.abc import Collection, Sequence
@@ -153,8 +155,12 @@ def _ratio(series: Series, base: Series | None) -> dict[str, float] | None:
     """How many times faster than `base`, round by round."""
     if base is None or base is series:
         return None
-    pairs = zip(base.samples, series.samples, strict=True)
-    ratios = [theirs.seconds / mine.seconds for theirs, mine in pairs]
+    return ratio(*([sample.seconds for sample in each.samples] for each in (base, series)))
+
+
+def ratio(base: Sequence[float], mine: Sequence[float]) -> dict[str, float]:
+    """How many times as fast as `base`: both are seconds by round, which are paired."""
+    ratios = [theirs / own for theirs, own in zip(base, mine, strict=True)]
     return {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
 
 
@@ -256,10 +262,10 @@ def cost_table(summaries: Sequence[dict[str, Any]]) -> str:
                     *(_number(_per(greedy, each), 2) for each in (whole, free)),
                 )
             )
-    return "\n".join(_markdown(_COST_COLUMNS, rows))
+    return "\n".join(markdown(_COST_COLUMNS, rows))
 
 
-def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """The lines of a table, without columns in which there is nothing."""
     used = [i for i in range(len(columns)) if any(row[i] != "-" for row in rows)]
     lines = [columns, ["---"] * len(columns), *rows]
@@ -279,7 +285,7 @@ def table(summaries: Sequence[dict[str, Any]]) -> str:
                 absent.append(f"not run: {entry['engine']} {entry['dtype']}, {where}: {entry['not_run']}")
                 continue
             rows.append((*_row(summary, entry), *_cells(entry, metrics)))
-    lines = _markdown(columns, rows)
+    lines = markdown(columns, rows)
     return "\n".join([*lines, *([""] if lines and absent else []), *dict.fromkeys(absent)])
 
 
@@ -293,9 +299,9 @@ def _row(summary: dict[str, Any], entry: dict[str, Any]) -> tuple[str, ...]:
         str(summary["batch_size"]),
         _number(summary["edits"], 0),
         _number(entry["tokens_per_second"], 0),
-        _times(entry["over_greedy"]),
-        _times(entry["over_hf"]),
-        _times(entry["over_ctranslate2"]),
+        times(entry["over_greedy"]),
+        times(entry["over_hf"]),
+        times(entry["over_ctranslate2"]),
         _number(entry["passes_per_sentence"], 2),
         _number(entry["accepted_per_pass"], 2),
         *(_number(latency.get(p), 1) for p in ("p50", "p90", "p99")),
@@ -322,10 +328,30 @@ def _number(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def _times(ratio: dict[str, float] | None) -> str:
+def times(ratio: dict[str, float] | None) -> str:
+    """A `ratio` as a cell: the median and, in brackets, lowest and highest."""
     if ratio is None:
         return "-"
     return f"{ratio['median']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f})"
+
+
+def add_outputs(parser: argparse.ArgumentParser) -> None:
+    """The options that `publish` goes by."""
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the page here too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
+
+
+def publish(found: dict[str, Any], page: str, options: argparse.Namespace) -> None:
+    """Prints a page of what was found, and writes what `add_outputs` was told to.
+
+    Raises:
+        OutputError: A file cannot be written.
+    """
+    print(page)
+    for path, text in ((options.markdown, page), (options.json, json.dumps(found, indent=2))):
+        if path is not None:
+            with writing(path) as file:
+                file.write(f"{text}\n")
 
 
 def require_plot(path: Path) -> None:

@@ -10,7 +10,6 @@ the same weights. One process, one thread, CPU time, in turns.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import shlex
 import statistics
@@ -27,6 +26,7 @@ import torch
 
 import nartk
 from nartk.architectures import architecture
+from nartk.bench.report import add_outputs, markdown, publish, ratio, times
 from nartk.bench.runner import environment
 from nartk.checkpoint import save_checkpoint
 from nartk.data.audio.stored import write_features
@@ -175,9 +175,9 @@ def page(found: dict[str, Any]) -> str:
                     str(cell["batch"]),
                     f"`{strategy}`",
                     f"{1000 * encoder:.1f}",
-                    _ratio(cell["torch"], each["encoder"]),
+                    times(ratio(cell["torch"], each["encoder"])),
                     f"{1000 * decoder:.2f}",
-                    _ratio(cell["strategies"]["beam"]["decoder"], each["decoder"]),
+                    times(ratio(cell["strategies"]["beam"]["decoder"], each["decoder"])),
                     f"{each['length']:.1f}",
                 ]
             )
@@ -188,17 +188,12 @@ def page(found: dict[str, Any]) -> str:
             f"- a sound: {FRAMES / 100} s; rounds: {found['rounds']}; time: of the CPU, one thread, a sound",
             f"- hardware: {around['cpu']}, load average {around['load_average']:.2f} at the start",
             "",
-            *("| " + " | ".join(row) + " |" for row in (columns, ["---"] * len(columns), *rows)),
+            *markdown(columns, rows),
             "",
             "Ratios are medians of the rounds (lowest-highest), paired: how many times as fast as PyTorch's",
             "encoder in fp32, and as the decoder of beam 5.",
         ]
     )
-
-
-def _ratio(base: Sequence[float], mine: Sequence[float]) -> str:
-    ratios = [theirs / own for theirs, own in zip(base, mine, strict=True)]
-    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -208,8 +203,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch-size", nargs="+", type=int, default=[1, 16], help="sounds (default: 1 16)")
     parser.add_argument("--count", type=int, default=16, help="sounds (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="after one to warm up (default: %(default)s)")
-    parser.add_argument("--markdown", type=Path, metavar="FILE")
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    add_outputs(parser)
     return parser
 
 
@@ -225,11 +219,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "rounds": options.rounds,
         "cells": measure(options.size, rounds=options.rounds, **settings),
     }
-    print(page(found))
-    if options.markdown is not None:
-        options.markdown.write_text(f"{page(found)}\n", encoding="utf-8")
-    if options.json is not None:
-        options.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    publish(found, page(found), options)
     return EXIT_OK
 
 

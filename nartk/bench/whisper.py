@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import math
 import multiprocessing
 import shlex
@@ -34,6 +33,7 @@ import torch
 import nartk
 from nartk.adapters.ctranslate2 import TYPES, import_ctranslate2
 from nartk.adapters.hf import import_transformers
+from nartk.bench.report import add_outputs, markdown, publish, ratio, times
 from nartk.bench.runner import environment
 from nartk.errors import EXIT_FAILED, EXIT_OK
 from nartk.hypothesis import Request
@@ -376,17 +376,12 @@ def measure(
                 "engine": engine,
                 "dtype": dtype,
                 "seconds": seconds[i],
-                "over_hf": {part: _ratio(seconds[base][part], seconds[i][part]) for part in PARTS},
+                "over_hf": {part: ratio(seconds[base][part], seconds[i][part]) for part in PARTS},
                 "differ": _differing(outputs[i], outputs[base]) if dtype == "fp32" else None,
             }
             for i, (engine, dtype) in enumerate(chosen)
         ],
     }
-
-
-def _ratio(base: Sequence[float], mine: Sequence[float]) -> dict[str, float]:
-    ratios = [theirs / own for theirs, own in zip(base, mine, strict=True)]
-    return {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
 
 
 def _differing(mine: Sequence[int], theirs: Sequence[int]) -> int:
@@ -418,7 +413,7 @@ def page(found: dict[str, Any]) -> str:
             "# Whisper with random weights",
             *(f"- {name}: {value}" for name, value in facts.items()),
             "",
-            *("| " + " | ".join(row) + " |" for row in (columns, ["---"] * len(columns), *rows)),
+            *markdown(columns, rows),
             "",
             _LEGEND.format(count=found["tokens"]),
         ]
@@ -434,7 +429,7 @@ def _row(cell: dict[str, Any], engine: dict[str, Any]) -> list[str]:
         engine["dtype"],
         *(f"{1000 * middle[part]:.{2 if part == 'step' else 0}f}" for part in ("encoder", "first", "step")),
         *(f"{middle[part] / cell['sound']:.4f}" for part in _FACTORS),
-        *(f"{each['median']:.2f} ({each['low']:.2f}-{each['high']:.2f})" for each in ratios),
+        *map(times, ratios),
         "-" if engine["differ"] is None else str(engine["differ"]),
     ]
 
@@ -453,8 +448,7 @@ def _parser() -> argparse.ArgumentParser:
         "--rounds", type=int, default=5, help="measured rounds after one to warm up (default: 5)"
     )
     parser.add_argument("--weights", choices=("fp16", "fp32"), default="fp16", help=_WEIGHTS)
-    parser.add_argument("--markdown", type=Path, metavar="FILE")
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    add_outputs(parser)
     return parser
 
 
@@ -473,12 +467,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "tokens": options.tokens,
         "cells": [measure(name, chosen, **settings) for name in options.size],
     }
-    shown = page(found)
-    print(shown)
-    if options.markdown is not None:
-        options.markdown.write_text(f"{shown}\n", encoding="utf-8")
-    if options.json is not None:
-        options.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    publish(found, page(found), options)
     differing = [
         f"{cell['size']}, {engine['engine']}: {engine['differ']} words are not those of transformers"
         for cell in found["cells"]
