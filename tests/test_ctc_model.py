@@ -6,7 +6,7 @@ import math
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -20,7 +20,7 @@ from support.labellings import all_outputs
 from support.parallel_models import engine_of
 from support.scripted import decode
 from support.tiny import WORDS
-from support.transformers_small import padded, random_config, random_requests, stir, vocabulary
+from support.transformers_small import check_slope, padded, random_config, random_requests, stir, vocabulary
 from torch import Tensor
 
 from nartk import engine
@@ -195,22 +195,6 @@ def test_glancing_shows_the_words_of_the_best_labelling(device: torch.device) ->
     fed.clear()
     assert model.eval().losses(src, target, training=every, update=0).parts["shown"].item() == 0.0
     assert len(fed) == 1
-
-
-def check_slope(model: CtcNat, loss: Callable[[], Tensor]) -> None:
-    """Gradients of a loss, there already, against its slope in a random direction of all weights."""
-    step, parameters = 1e-6, list(model.parameters())
-    ways = [torch.randn_like(p) for p in parameters]
-    slope = sum((p.grad * way).sum() for p, way in zip(parameters, ways, strict=True) if p.grad is not None)
-    found = []
-    with torch.no_grad():
-        for sign in (1, -2):
-            for p, way in zip(parameters, ways, strict=True):
-                p += sign * step * way
-            found.append(loss().item())
-        for p, way in zip(parameters, ways, strict=True):
-            p += step * way
-    assert (found[0] - found[1]) / (2 * step) == pytest.approx(float(slope), rel=1e-5)
 
 
 def test_gradients_are_difference_quotients() -> None:

@@ -6,8 +6,6 @@ The models see only so far to either side; where the context of buffers is as wi
 from __future__ import annotations
 
 import tracemalloc
-import wave
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +13,10 @@ import numpy as np
 import pytest
 from support.local_frames import EOS, FEATURES, SHIFT, LocalFires, LocalFrames, recording, requests_of
 from support.scripted_passes import decode
-from support.speech_models import random_speech
+from support.sounds import tones, wav
+from support.speech_models import save_random_speech
 
 import nartk
-from nartk.checkpoint import save_checkpoint
 from nartk.cli.decode import main as decode_command
 from nartk.errors import SourceMismatchError, StrategyMismatchError, UsageError
 from nartk.frames import FrameFile
@@ -27,7 +25,6 @@ from nartk.parallel import FrameScorer, always_banned
 from nartk.passes import Draw, FeatureSource, PassScorer, TextSource, Want
 from nartk.registry import make_strategy
 from nartk.streaming import stream
-from nartk.vocab import Vocab
 
 
 def buffers(chunk: int, left: int, right: int, whole: int = 0, subsampling: int = 4) -> Buffers:
@@ -297,25 +294,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random model of at most 4 s of sound, and recordings of 9.4 s and 1 s beside it."""
     pytest.importorskip("kaldi_native_fbank")
     folder = tmp_path_factory.mktemp("long")
-    network = random_speech("owsm_ctc", seed=3, words=12, max_source_len=400)
-    save_checkpoint(
-        folder / "model",
-        architecture="owsm_ctc",
-        settings=asdict(network.config),
-        tensors=network.state_dict(),
-        source_vocab=None,
-        target_vocab=Vocab.from_words([f"w{i}" for i in range(8)]),
-        card="# Random\n",
-        input={"name": "audio", "features": "fbank", "bins": 16},
-    )
+    save_random_speech(folder / "model", "owsm_ctc", 3, words=12, max_source_len=400)
     for name, seconds in (("long", 9.4), ("short", 1.0)):
-        rng = np.random.default_rng(len(name))
-        time = np.arange(int(16000 * seconds)) / 16000
-        tones = sum(np.sin(2000 * f * time + 9 * np.sin(f * time)) for f in (1, 2.3, 4.1))
-        samples = tones * np.exp(2.5 * np.sin(9 * time)) + rng.normal(size=len(time))
-        with wave.open(str(folder / f"{name}.wav"), "wb") as file:
-            file.setparams((1, 2, 16000, 0, "NONE", ""))
-            file.writeframes(samples.astype("<i2").tobytes())
+        (folder / f"{name}.wav").write_bytes(wav(tones(seconds)))
     return folder
 
 

@@ -9,36 +9,24 @@ import struct
 import subprocess
 import sys
 import threading
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from support.local_frames import SHIFT, LocalFrames, recording
-from support.sounds import RATE, wav
-from support.speech_models import random_speech
+from support.sounds import RATE, tones, wav
+from support.speech_models import save_random_speech
 
 import nartk
-from nartk.checkpoint import save_checkpoint
 from nartk.cli.decode import CUT, main
 from nartk.long_form import BufferedFrames, Buffers
 from nartk.parallel import always_banned
 from nartk.passes import FeatureSource, Want
 from nartk.streaming import FrameStream, StreamStats, stream
-from nartk.vocab import Vocab
 
 STRATEGY = {"owsm_ctc": "ctc-greedy", "paraformer": "paraformer"}
 SECONDS = {"long": 9.4, "short": 1.0}
 TIMES = ("--chunk-ms", "320", "--left-ms", "640", "--look-ahead-ms", "160")
-
-
-def tones(seconds: float) -> np.ndarray:
-    """Sound [N] whose features change all the time."""
-    time = np.arange(int(RATE * seconds)) / RATE
-    found = sum(np.sin(2000 * f * time + 9 * np.sin(f * time)) for f in (1, 2.3, 4.1))
-    found = found * np.exp(2.5 * np.sin(9 * time)) + np.random.default_rng(4).normal(size=len(time))
-    return (found / 2**15).astype(np.float32)  # quiet: features of many values
 
 
 @pytest.fixture(scope="module", params=[*STRATEGY])
@@ -46,18 +34,8 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """A random model that names its strategy, and recordings beside it."""
     pytest.importorskip("kaldi_native_fbank")
     folder = tmp_path_factory.mktemp(request.param)
-    network = random_speech(request.param, seed=3, words=12, max_source_len=400)
-    save_checkpoint(
-        folder / "model",
-        architecture=request.param,
-        settings=asdict(network.config),
-        tensors=network.state_dict(),
-        source_vocab=None,
-        target_vocab=Vocab.from_words([f"w{i}" for i in range(8)]),
-        card="# Random\n",
-        input={"name": "audio", "features": "fbank", "bins": 16},
-        generation={"strategy": STRATEGY[request.param]},
-    )
+    settings = {"strategy": STRATEGY[request.param], "words": 12, "max_source_len": 400}
+    save_random_speech(folder / "model", request.param, 3, **settings)
     for name, seconds in SECONDS.items():
         (folder / f"{name}.wav").write_bytes(wav(tones(seconds)))
     return folder

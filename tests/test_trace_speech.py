@@ -8,23 +8,20 @@ import itertools
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from support.labellings import collapsed
-from support.speech_models import random_speech, random_speeches
+from support.speech_models import random_speeches, save_random_speech
 
 import nartk
-from nartk.checkpoint import save_checkpoint
 from nartk.cli.decode import main as decode
 from nartk.cli.trace import main as trace
 from nartk.errors import StrategyMismatchError, UsageError
 from nartk.tracing import speech
 from nartk.tracing.speech import aligned_times, for_page, heard, plot_speech, png
-from nartk.vocab import Vocab
 
 BLANK = 0
 
@@ -69,18 +66,7 @@ def test_without_blanks_between_equal_words_they_lie_elsewhere() -> None:
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random model, and stored features beside it."""
     folder = tmp_path_factory.mktemp("speech")
-    network = random_speech(request.param, seed=5)
-    vocab = Vocab.from_words([f"w{i}" for i in range(5)])
-    save_checkpoint(
-        folder / "model",
-        architecture=request.param,
-        settings=asdict(network.config),
-        tensors=network.state_dict(),
-        source_vocab=None,
-        target_vocab=vocab,
-        card="# Random\n",
-        input={"name": "audio", "features": "stored", "bins": 16},
-    )
+    save_random_speech(folder / "model", request.param, 5, features="stored")
     np.savez(folder / "all.npz", **{f"u{i}": s.frames for i, s in enumerate(random_speeches(2, (120, 61)))})
     return folder
 

@@ -45,6 +45,14 @@ def sine(samples: int, frequency: float, rate: float = RATE) -> FloatArray:
     return np.sin(2 * math.pi * frequency / rate * np.arange(samples)).astype(np.float32)
 
 
+def tones(seconds: float, seed: int = 4) -> FloatArray:
+    """Sound [N] whose features change all the time, so quiet that they take many values."""
+    time = np.arange(int(RATE * seconds)) / RATE
+    found = sum(np.sin(2000 * f * time + 9 * np.sin(f * time)) for f in (1, 2.3, 4.1))
+    found = found * np.exp(2.5 * np.sin(9 * time)) + np.random.default_rng(seed).normal(size=len(time))
+    return (found / 2**15).astype(np.float32)
+
+
 def wav(samples: FloatArray, rate: int = RATE, subtype: str = "PCM_16", form: str = "WAV") -> bytes:
     """The bytes of a sound file; samples [N] or [N, channels]."""
     import io

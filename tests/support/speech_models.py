@@ -9,14 +9,18 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 from nartk.architectures import architecture
+from nartk.checkpoint import save_checkpoint
 from nartk.passes import FeatureSource
+from nartk.vocab import SPECIALS, Vocab
+from support.transformers_small import check_slope
 
 Array = np.ndarray
 SMALL = {
@@ -59,6 +63,35 @@ def random_speech(name: str, seed: int = 0, *, words: int = 9, **changes: Any) -
             loud = key in ("ctc.weight", "output.weight") or ("cross" in key and key.startswith("decoder"))
             weight.normal_(std=(4.0 if loud else 1.3) / math.sqrt(fan))
     return model
+
+
+def save_random_speech(
+    folder: Path,
+    name: str,
+    seed: int,
+    *,
+    words: int = 9,
+    features: str = "fbank",
+    strategy: str | None = None,
+    **changes: Any,
+) -> None:
+    """Writes a `random_speech` that reads files of sound, or stored features, as a model folder.
+
+    Args:
+        strategy: The one that it names for `nartk-decode`.
+    """
+    network = random_speech(name, seed, words=words, **changes)
+    save_checkpoint(
+        folder,
+        architecture=name,
+        settings=asdict(network.config),
+        tensors=network.state_dict(),
+        source_vocab=None,
+        target_vocab=Vocab.from_words([f"w{i}" for i in range(words - len(SPECIALS))]),
+        card="# Random\n",
+        input={"name": "audio", "features": features, "bins": SMALL["input_features"]},
+        generation={} if strategy is None else {"strategy": strategy},
+    )
 
 
 def random_speeches(seed: int, lengths: Sequence[int], features: int = 16) -> list[FeatureSource]:
@@ -234,16 +267,7 @@ class EncoderTwin:
 
 
 def assert_slope(model: Any, loss: Callable[[], torch.Tensor]) -> None:
-    """A loss's gradient is its slope in a random direction of all weights, each of which has a gradient."""
+    """As `check_slope`, of a loss without gradients yet, which reach every weight."""
     loss().backward()
-    parameters = [p for p in model.parameters() if p.grad is not None]
-    assert len(parameters) == len([*model.parameters()])
-    ways, step = [torch.randn_like(p) for p in parameters], 1e-6
-    slope = sum(float((p.grad * way).sum()) for p, way in zip(parameters, ways, strict=True))
-    ends = []
-    with torch.no_grad():
-        for sign in (1, -2):
-            for p, way in zip(parameters, ways, strict=True):
-                p += sign * step * way
-            ends.append(loss().item())
-    assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(slope, rel=1e-4)
+    assert all(p.grad is not None for p in model.parameters())
+    check_slope(model, loss, rel=1e-4)

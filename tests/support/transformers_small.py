@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -95,3 +96,20 @@ def random_requests(
         )
         for index in range(count)
     ]
+
+
+def check_slope(model: Any, loss: Callable[[], torch.Tensor], *, rel: float = 1e-5) -> None:
+    """Gradients of a loss, there already, against its slope in a random direction of all weights."""
+    step, parameters = 1e-6, list(model.parameters())
+    ways = [torch.randn_like(p) for p in parameters]
+    pairs = zip(parameters, ways, strict=True)
+    slope = sum(float((p.grad * way).sum()) for p, way in pairs if p.grad is not None)
+    found = []
+    with torch.no_grad():
+        for sign in (1, -2):
+            for p, way in zip(parameters, ways, strict=True):
+                p += sign * step * way
+            found.append(loss().item())
+        for p, way in zip(parameters, ways, strict=True):
+            p += step * way
+    assert (found[0] - found[1]) / (2 * step) == pytest.approx(slope, rel=rel)
