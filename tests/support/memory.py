@@ -5,6 +5,7 @@ Not `ru_maxrss`: it never falls, and a child begins with its parent's.
 
 from __future__ import annotations
 
+import ctypes
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,10 @@ def rising_at_most(kib: int) -> Iterator[None]:
     if not CLEAR.exists():
         yield
         return
+    # What was freed before would be filled again, and not be seen to rise.
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+    if trim is not None:
+        trim(0)
     CLEAR.write_text("5")
     before = peak()
     try:
