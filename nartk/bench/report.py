@@ -155,7 +155,8 @@ def _ratio(series: Series, base: Series | None) -> dict[str, float] | None:
     """How many times faster than `base`, round by round."""
     if base is None or base is series:
         return None
-    return ratio(*([sample.seconds for sample in each.samples] for each in (base, series)))
+    theirs, mine = ([sample.seconds for sample in each.samples] for each in (base, series))
+    return ratio(theirs, mine)
 
 
 def ratio(base: Sequence[float], mine: Sequence[float]) -> dict[str, float]:

@@ -27,17 +27,10 @@ while [ $# -gt 0 ]; do
     --updates) updates=$2; shift 2 ;;
     --jfleg) jfleg=$2; shift 2 ;;
     -h | --help) usage; exit 0 ;;
-    *) echo "run.sh: unknown option $1" >&2; usage >&2; exit 2 ;;
+    *) usage >&2; die "unknown option $1" ;;
   esac
 done
-if [ -n "$from" ] && [[ ! " ${stages[*]} " == *" $from "* ]]; then
-  echo "run.sh: no stage '$from': choose from ${stages[*]}" >&2
-  exit 2
-fi
-if ! command -v nartk-train >/dev/null; then
-  echo "run.sh: nartk is not installed: pip install '.[train,score]' && pip install --no-deps fairseq==0.12.2" >&2
-  exit 2
-fi
+require "$from" train,score "${stages[@]}"
 mkdir -p "$work/done"
 
 model=(--arch nartk_transformer --d-model 256 --encoder-layers 6 --decoder-layers 2 --encoder-ffn 1024

@@ -45,11 +45,11 @@ def sine(samples: int, frequency: float, rate: float = RATE) -> FloatArray:
     return np.sin(2 * math.pi * frequency / rate * np.arange(samples)).astype(np.float32)
 
 
-def tones(seconds: float, seed: int = 4) -> FloatArray:
+def tones(seconds: float) -> FloatArray:
     """Sound [N] whose features change all the time, so quiet that they take many values."""
     time = np.arange(int(RATE * seconds)) / RATE
     found = sum(np.sin(2000 * f * time + 9 * np.sin(f * time)) for f in (1, 2.3, 4.1))
-    found = found * np.exp(2.5 * np.sin(9 * time)) + np.random.default_rng(seed).normal(size=len(time))
+    found = found * np.exp(2.5 * np.sin(9 * time)) + np.random.default_rng(4).normal(size=len(time))
     return (found / 2**15).astype(np.float32)
 
 
