@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from nartk.architectures.dag import DagConfig
 from nartk.models.dag import dag_best_path, dag_log_likelihood, match_scores
+from nartk.models.fuzzy_alignment import fuzzy_alignment
 from nartk.models.glancing import is_best, reveal, same_dropout
 from nartk.models.lengths import length_loss, pool, predictor
 from nartk.models.nar import Losses, NarTraining, NonAutoregressive, align_left, uniform_copy
@@ -176,6 +177,10 @@ class DaTransformer(NonAutoregressive):
         `--no-force-emit`, which all its scripts but that of pre-training give: it always pins what it shows,
         as is the default here. Version 1 restricted the shown vertex to its token, not the token to its
         vertex.
+
+        With `ngram_order` the loss is minus the targets' `fuzzy_alignment` (Ma et al. 2023), and nothing is
+        pinned. Its parts are ``ngrams``, the score, and ``length_ratio``. Targets of fewer tokens count for
+        nothing.
         """
         config, by_source = self.config, self.config.upsampling == "source"
         src_tokens = align_left(src_tokens, config.pad)
@@ -185,13 +190,15 @@ class DaTransformer(NonAutoregressive):
         scale = low + (high - low) * float(torch.rand(())) if self.training else high
         sizes = self.sizes(source_lengths if by_source else counts - 1, scale)
         fits = (counts <= sizes) & ((counts - 1) * config.max_transition_length >= sizes - 1)
+        fits &= counts >= training.ngram_order
         parts = {"dropped": (~fits).sum()}
         if not bool(fits.all()):
             src_tokens, source_lengths = src_tokens[fits], source_lengths[fits]
             target, counts, sizes = target[fits], counts[fits], sizes[fits]
         if not len(counts):
             nothing = torch.stack([weights.sum() for weights in self.parameters()]).sum() * 0.0
-            names = ("words", "shown", "length") if config.upsampling == "predict" else ("words", "shown")
+            names = ["shown", *(("ngrams", "length_ratio") if training.ngram_order else ("words",))]
+            names += ["length"] if config.upsampling == "predict" else []
             return Losses(nothing, counts.sum(), {**dict.fromkeys(names, nothing.detach()), **parts})
 
         memory, mask = self.encode(src_tokens)
@@ -207,12 +214,18 @@ class DaTransformer(NonAutoregressive):
             canvas = canvas.index_put((rows, path[rows, positions]), batch.target[rows, positions])
         with second:
             _, match, links = self._graph(canvas, batch)
-        if glancing and not training.no_force_emit:
-            match = force(match, path, shown)
-        each = -dag_log_likelihood(match, links, counts, sizes)
         tokens = (counts - 1).sum()
-        loss = (each / counts).mean() * tokens
-        parts["words"] = each.detach().sum() / tokens
+        if training.ngram_order:
+            aligned = fuzzy_alignment(match, links, batch.target, counts, training.ngram_order)
+            loss = -aligned.score.mean() * tokens
+            parts["ngrams"] = aligned.score.detach().mean()
+            parts["length_ratio"] = aligned.length_ratio.detach().mean()
+        else:
+            if glancing and not training.no_force_emit:
+                match = force(match, path, shown)
+            each = -dag_log_likelihood(match, links, counts, sizes)
+            loss = (each / counts).mean() * tokens
+            parts["words"] = each.detach().sum() / tokens
         parts["shown"] = shown.sum() / (counts - 2).sum().clamp(min=1)
         if config.upsampling == "predict":
             logits = self.lengths(pool(memory, src_tokens.ne(config.pad)))

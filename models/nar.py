@@ -43,6 +43,12 @@ class NarTraining:
     no_force_emit: bool = setting(
         False, "DA-Transformer: what is shown may be emitted anywhere, not at its vertex alone"
     )
+    ngram_order: int = setting(
+        0,
+        "DA-Transformer: train for n-grams of this length that outputs and target have in common, in place "
+        "of the likelihood, with which a model begins (Ma et al. 2023, and --finetune-from-model); 0: the "
+        "likelihood",
+    )
     schedule: Schedule = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -50,6 +56,8 @@ class NarTraining:
             raise UsageError(f"`label_smoothing` is {self.label_smoothing}, not in [0, 1)")
         if self.length_factor < 0.0:
             raise UsageError(f"`length_factor` is {self.length_factor}, below 0")
+        if self.ngram_order < 0:
+            raise UsageError(f"`ngram_order` is {self.ngram_order}, below 0")
         if self.glancing_strategy not in STRATEGIES:
             raise UsageError(
                 f"`glancing_strategy` is {self.glancing_strategy!r}",
