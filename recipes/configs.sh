@@ -27,5 +27,5 @@ one_step() {
     return 1
   fi
   echo "$name: $(grep -o 'model params: [0-9,]*' "$log" | head -n 1), one step," \
-    "$(grep -o 'loss [0-9.]*' "$log" | head -n 1)"
+    "$(grep -o 'loss -\?[0-9.]*' "$log" | head -n 1)"
 }

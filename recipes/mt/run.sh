@@ -13,7 +13,7 @@
 #   --quick    small models on 3,000 pairs, few updates: every stage for real, in minutes on two cores
 #   --only     these alone: the students nat, cmlm, glat, ctc, ctc-glat, dag, and the teacher's drafters, blockwise
 #              and small; or settings to compare them with: glat-masked, dag-8, dag-masked, dag-masked-8,
-#              dag-longer
+#              dag-longer, dag-fuzzy (goes on with dag)
 #   --on       train the students on these data alone (default: on both); drafters know distilled data alone
 #   --d-model  width of all models (default 128, so that two cores train one in an hour at most; --quick 64)
 #   --updates  of a student (default 4000, --quick 60); --teacher-updates (default 4000, --quick 200)
@@ -146,21 +146,25 @@ student() {
   local name=$1 kind=$2 flags=$3 kind_of_data=$4
   local folder=$work/$name.$kind_of_data extra=(--init-encoder "$work/teacher/checkpoints/checkpoint_last.pt")
   [ "$kind_of_data" = raw ] || extra+=(--distilled "$work/bin-distilled")
+  flags=${flags//WORK/$work} flags=${flags//DATA/$kind_of_data}
   # shellcheck disable=SC2086
   logged "$name.$kind_of_data" "$name on $kind_of_data data" "$folder/log" \
     fit "$folder" "$kind" "$updates" "${size[@]}" --max-tokens "$tokens" --dropout 0.1 $flags "${extra[@]}"
 }
 
 models() {
-  local what name kind flags kind_of_data
-  while IFS=$'\t' read -r what name kind flags; do
-    for kind_of_data in $on; do
-      [ "$name" = teacher ] || [ "$what.$kind_of_data" = drafter.raw ] ||
-        [ -e "$work/$name.$kind_of_data/model/config.json" ] ||
-        later student "$name" "$kind" "$flags" "$kind_of_data"
-    done
-  done < <({ systems model; systems drafter; } | tac) # the longest first, so that no job is left over at the end
-  wait
+  local what name kind flags kind_of_data with
+  for with in -v ''; do # those that go on with another one after it
+    while IFS=$'\t' read -r what name kind flags; do
+      for kind_of_data in $on; do
+        [ "$name" = teacher ] || [ "$what.$kind_of_data" = drafter.raw ] ||
+          [ -e "$work/$name.$kind_of_data/model/config.json" ] ||
+          later student "$name" "$kind" "$flags" "$kind_of_data"
+      done
+      # The longest first, so that no job is left over at the end.
+    done < <({ systems model; systems drafter; } | grep $with -e --finetune-from-model | tac)
+    wait
+  done
 }
 
 # Thresholds of bild, kept with the teacher; where none keeps the promise, those that are built in remain.

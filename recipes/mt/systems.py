@@ -6,7 +6,8 @@ Prints lines of columns: `model NAME ARCHITECTURE FLAGS` for each system to trai
 ARCHITECTURE FLAGS` for one that is trained on distilled data alone, `decode NAME SPEC FLAGS` for each way to
 decode one, and `missing NAME SPEC REASON` for what this version of nartk has not. SPEC is as in nartk-bench,
 NAME:OPTION=VALUE; a value in capitals, in it and in FLAGS, stands for the folder of the system of that name,
-and LM for the language model of the target.
+and LM for the language model of the target. In flags of training, WORK stands for the folder of the run and
+DATA for the kind of data.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class System:
     Attributes:
         architecture: Its name, after ``nartk_``.
         flags: Of training, beside those that all share; {updates} stands for its length, {longer} for twice
-            that.
+            that, {fewer} for an eighth.
         decoders: Strategies with options.
     """
 
@@ -61,6 +62,12 @@ _CTC = "--max-source-len 256 --max-target-len 512 --upsample 2 --label-smoothing
 # Not as published, which is for 300,000 steps: in a few thousand, masks in place of copied source words learn
 # to read little but the words that glancing shows.
 _DAG = "--max-source-len 256 --label-smoothing 0 --decoder-input uniform-copy --glancing 0.3:0.1@{updates} "
+# What a trained DA-Transformer goes on with; as published 5,000 steps after 300,000, with larger batches.
+_FUZZY = (
+    " --ngram-order 2 --glancing 0.1 --lr 0.0005 --warmup-updates 50 --max-tokens 4096 "
+    "--total-num-update {fewer} --max-update {fewer} "
+    "--finetune-from-model WORK/dag.DATA/checkpoints/checkpoint_last.pt"
+)
 _GLAT_DECODERS = ("glat", "glat:length_beam=5", "glat:length_beam=5:rerank=TEACHER")
 # The weights of the language model are those of which some were best on Multi30k's validation set.
 _CTC_DECODERS = ("ctc-greedy", "ctc-beam", "ctc-beam:lm=LM:lm_weight=0.3:word_bonus=1.5")
@@ -105,6 +112,7 @@ VARIANTS = tuple(
             "twice as long",
             "--glancing 0.3:0.1@{longer} --total-num-update {longer} --max-update {longer}",
         ),
+        (STUDENTS[5], "fuzzy", "fuzzy alignment", _FUZZY),
     )
 )
 # What drafts for the teacher, and is of no use but for it: it learns from what the teacher says.
@@ -144,6 +152,7 @@ def describe(
     updates: int, *, only: set[str], systems: Iterable[System] = (TEACHER, *STUDENTS, *VARIANTS, *DRAFTERS)
 ) -> Iterator[tuple[str, str, str, str]]:
     """What `systems.py` prints."""
+    lengths = {"updates": updates, "longer": 2 * updates, "fewer": updates // 8}
     for system in systems:
         if system is not TEACHER and (system.name not in only if only else system in VARIANTS):
             continue
@@ -152,7 +161,7 @@ def describe(
             yield "missing", system.name, "-", reason
             continue
         what = "drafter" if system in DRAFTERS else "model"
-        yield what, system.name, system.architecture, system.flags.format(updates=updates, longer=2 * updates)
+        yield what, system.name, system.architecture, system.flags.format(**lengths)
         for spec in system.decoders:
             name, options = parse_spec(spec)
             if name not in strategies() or not options.keys() <= options_of(name).keys():
