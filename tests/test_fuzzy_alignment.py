@@ -1,4 +1,4 @@
-"""The fuzzy alignment of graphs with targets, against all outputs of small graphs and the authors' program."""
+"""Fuzzy alignment of graphs with targets, against all outputs of small graphs and the authors' program."""
 
 from __future__ import annotations
 

@@ -153,6 +153,14 @@ def test_says_how_to_get_a_pipeline(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert find_pipeline("yours") == "yours"
 
 
+def test_names_a_pipeline_whose_tags_errant_does_not_know(tmp_path: Path) -> None:
+    spacy = pytest.importorskip("spacy")
+    spacy.blank("en").to_disk(tmp_path / "blank")  # a pipeline without a tagger
+    annotator = ErrantAnnotator(str(tmp_path / "blank"))
+    with pytest.raises(MissingDependencyError, match="blank' gives the tag '', which ERRANT does not know"):
+        annotator.annotate([["She", "go", "home"]], [["She", "went", "home"]])
+
+
 def test_names_a_pipeline_that_does_not_load(tmp_path: Path) -> None:
     pytest.importorskip("errant", reason="errant is not installed")
     with pytest.raises(MissingDependencyError, match="spaCy cannot load the pipeline"):

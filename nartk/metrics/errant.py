@@ -86,7 +86,7 @@ class ErrantAnnotator:
         with requiring("errant needs the packages errant and spacy", "score"):
             import errant
             import spacy
-        name = find_pipeline(pipeline)
+        self._name = name = find_pipeline(pipeline)
         try:
             self._nlp = spacy.load(str(Path(name).expanduser()), disable=["ner"])
         except (OSError, ValueError) as error:
@@ -110,6 +110,7 @@ class ErrantAnnotator:
         Raises:
             LengthMismatchError: There are not as many corrections as sources.
             InputTooLongError: A sentence is too long to align; the error names it.
+            MissingDependencyError: The pipeline gives a tag that ERRANT does not know, such as none.
         """
         return self.annotate_all(sources, [targets])
 
@@ -142,7 +143,15 @@ class ErrantAnnotator:
                 target = corpus[number]
                 found = []
                 if list(source) != list(target):
-                    found = self._annotator.annotate(parsed[tuple(source)], parsed[tuple(target)])
+                    try:
+                        found = self._annotator.annotate(parsed[tuple(source)], parsed[tuple(target)])
+                    except KeyError as error:  # errant looks each token's tag up
+                        raise MissingDependencyError(
+                            f"the spaCy pipeline {self._name!r} gives the tag {error.args[0]!r}, which "
+                            "ERRANT does not know",
+                            fix="name a pipeline for English with tags of the Penn Treebank, or run "
+                            "recipes/gec/train_spacy.sh",
+                        ) from error
                 for edit in found:
                     # Its c_str keeps spaCy's spacing; the tokens are what M2 holds.
                     correction = " ".join(target[edit.c_start : edit.c_end])
