@@ -28,8 +28,10 @@ def test_every_system_has_its_architecture_and_strategies() -> None:
     rows = [line.split("\t") for line in script("mt", "systems.py", "--updates", "123").splitlines()]
     assert [row for row in rows if row[0] == "missing"] == []
     models = {row[1]: row[3] for row in rows if row[0] == "model"}
-    assert set(models) == {"teacher", "nat", "cmlm", "glat", "ctc", "ctc-glat", "dag"}
+    assert set(models) == {"teacher", "nat", "cmlm", "glat", "ctc", "ctc-glat", "dag", "dag-fuzzy"}
     assert "--glancing 0.3:0.1@123" in models["dag"]
+    goes_on = models["dag-fuzzy"].removeprefix(models["dag"])
+    assert "--max-update 15 --finetune-from-model WORK/dag.DATA/checkpoints/checkpoint_last.pt" in goes_on
     assert {row[1] for row in rows if row[0] == "drafter"} == {"blockwise", "small"}
     for _, name, spec, _ in (row for row in rows if row[0] == "decode"):
         strategy, *options = spec.split(":")

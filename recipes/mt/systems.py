@@ -61,15 +61,26 @@ _NAT = "--max-source-len 256 --max-target-len 256 "
 _CTC = "--max-source-len 256 --max-target-len 512 --upsample 2 --label-smoothing 0 "
 # Not as published, which is for 300,000 steps: in a few thousand, masks in place of copied source words learn
 # to read little but the words that glancing shows.
-_DAG = "--max-source-len 256 --label-smoothing 0 --decoder-input uniform-copy --glancing 0.3:0.1@{updates} "
+_DAG = (
+    "--max-source-len 256 --max-target-len 1024 --label-smoothing 0 --decoder-input uniform-copy "
+    "--upsample-scale 3 --glancing 0.3:0.1@{updates} "
+)
+_GOES_ON = "--finetune-from-model WORK/{}.DATA/checkpoints/checkpoint_last.pt"
 # What a trained DA-Transformer goes on with; as published 5,000 steps after 300,000, with larger batches.
 _FUZZY = (
-    " --ngram-order 2 --glancing 0.1 --lr 0.0005 --warmup-updates 50 --max-tokens 4096 "
+    "--ngram-order 2 --glancing 0.1 --lr 0.0005 --warmup-updates 50 --max-tokens 4096 "
     "--total-num-update {fewer} --max-update {fewer} "
-    "--finetune-from-model WORK/dag.DATA/checkpoints/checkpoint_last.pt"
 )
 _GLAT_DECODERS = ("glat", "glat:length_beam=5", "glat:length_beam=5:rerank=TEACHER")
 # The weights of the language model are those of which some were best on Multi30k's validation set.
+_DAG_DECODERS = (
+    "dag-greedy",
+    "dag-lookahead",
+    "dag-viterbi",
+    "dag-joint-viterbi",
+    "dag-beam",
+    "dag-beam:lm=LM:gamma=0.3:alpha=1.3",
+)
 _CTC_DECODERS = ("ctc-greedy", "ctc-beam", "ctc-beam:lm=LM:lm_weight=0.3:word_bonus=1.5")
 STUDENTS = (
     System("nat", "vanilla NAT", "nat", _NAT + "--decoder-input uniform-copy --glancing 0", _GLAT_DECODERS),
@@ -83,19 +94,13 @@ STUDENTS = (
     System("glat", "GLAT", "nat", _NAT + "--glancing 0.5:0.3@{updates}", _GLAT_DECODERS),
     System("ctc", "CTC", "ctc", _CTC + "--glancing 0", _CTC_DECODERS),
     System("ctc-glat", "CTC + GLAT", "ctc", _CTC + "--glancing 0.5:0.3@{updates}", _CTC_DECODERS),
+    System("dag", "DA-Transformer", "dag", _DAG, _DAG_DECODERS),
     System(
+        "dag-fuzzy",
+        "DA-Transformer, fuzzy alignment",
         "dag",
-        "DA-Transformer",
-        "dag",
-        _DAG + "--max-target-len 1024 --upsample-scale 3",
-        (
-            "dag-greedy",
-            "dag-lookahead",
-            "dag-viterbi",
-            "dag-joint-viterbi",
-            "dag-beam",
-            "dag-beam:lm=LM:gamma=0.3:alpha=1.3",
-        ),
+        _DAG + _FUZZY + _GOES_ON.format("dag"),
+        _DAG_DECODERS,
     ),
 )
 # Settings to compare with those above: trained where --only names them.
@@ -106,13 +111,14 @@ VARIANTS = tuple(
         (STUDENTS[5], "8", "8 vertices", "--upsample-scale 8"),
         (STUDENTS[5], "masked", "masked input", "--decoder-input mask"),
         (STUDENTS[5], "masked-8", "masked input, 8 vertices", "--decoder-input mask --upsample-scale 8"),
+        (STUDENTS[6], "8", "8 vertices", "--upsample-scale 8 " + _GOES_ON.format("dag-8")),
+        (STUDENTS[6], "masked", "masked input", "--decoder-input mask " + _GOES_ON.format("dag-masked")),
         (
             STUDENTS[5],
             "longer",
             "twice as long",
             "--glancing 0.3:0.1@{longer} --total-num-update {longer} --max-update {longer}",
         ),
-        (STUDENTS[5], "fuzzy", "fuzzy alignment", _FUZZY),
     )
 )
 # What drafts for the teacher, and is of no use but for it: it learns from what the teacher says.
