@@ -54,12 +54,12 @@ def fuzzy_alignment(
     ngrams = target.shape[1] - order + 1
     first, times = _distinct(target, counts, order)
     with torch.autocast(match.device.type, enabled=False):
-        passed, steps, words = passing_probability(links), links.exp(), match.exp()  # [B,L], [B,L,L], [B,T,L]
+        passed, edges, words = passing_probability(links), links.exp(), match.exp()  # [B,L], [B,L,L], [B,T,L]
         found = passed[:, None] * words[:, :ngrams]  # [B,N,L]: an output has the first token, at vertex j
         every = passed[:, None]  # [B,1,L]: has any token there
         for token in range(1, order):
-            found = (found @ steps) * words[:, token : token + ngrams]
-            every = every @ steps
+            found = (found @ edges) * words[:, token : token + ngrams]
+            every = every @ edges
         matched = torch.minimum(found.sum(2), times.to(found.dtype)).masked_fill(~first, 0.0).sum(1)
         precision = matched / every.sum((1, 2))
         length_ratio = passed.sum(1) / counts
@@ -72,12 +72,12 @@ def passing_probability(links: Tensor) -> Tensor:
 
     ``passed[j] = sum over i of passed[i] exp(links[i,j])``, ``passed[0] = 1``.
     """
-    steps = links.exp()
-    start = torch.zeros_like(steps[:, :1])
+    edges = links.exp()
+    start = torch.zeros_like(edges[:, :1])
     start[:, :, 0] = 1.0
     # p = s + p E, so p (1 - E) = s, with E above the diagonal. All terms are positive: nothing cancels.
-    own = torch.eye(steps.shape[1], dtype=steps.dtype, device=steps.device)
-    solved = torch.linalg.solve_triangular(own - steps, start, upper=True, left=False, unitriangular=True)
+    own = torch.eye(edges.shape[1], dtype=edges.dtype, device=edges.device)
+    solved = torch.linalg.solve_triangular(own - edges, start, upper=True, left=False, unitriangular=True)
     return solved[:, 0]
 
 
