@@ -111,6 +111,12 @@ VARIANTS = tuple(
         (STUDENTS[5], "8", "8 vertices", "--upsample-scale 8"),
         (STUDENTS[5], "masked", "masked input", "--decoder-input mask"),
         (STUDENTS[5], "masked-8", "masked input, 8 vertices", "--decoder-input mask --upsample-scale 8"),
+        (
+            STUDENTS[5],
+            "continued",
+            "as long as fuzzy alignment",
+            _FUZZY + _GOES_ON.format("dag") + " --ngram-order 0",
+        ),
         (STUDENTS[6], "8", "8 vertices", "--upsample-scale 8 " + _GOES_ON.format("dag-8")),
         (STUDENTS[6], "masked", "masked input", "--decoder-input mask " + _GOES_ON.format("dag-masked")),
         (
