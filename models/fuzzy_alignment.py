@@ -54,7 +54,8 @@ def fuzzy_alignment(
     ngrams = target.shape[1] - order + 1
     first, times = _distinct(target, counts, order)
     with torch.autocast(match.device.type, enabled=False):
-        passed, edges, words = passing_probability(links), links.exp(), match.exp()  # [B,L], [B,L,L], [B,T,L]
+        edges, words = links.exp(), match.exp()
+        passed = passing_probability(edges)  # [B,L]
         found = passed[:, None] * words[:, :ngrams]  # [B,N,L]: an output has the first token, at vertex j
         every = passed[:, None]  # [B,1,L]: has any token there
         for token in range(1, order):
@@ -67,12 +68,11 @@ def fuzzy_alignment(
     return FuzzyAlignment(precision * brevity, precision, length_ratio)
 
 
-def passing_probability(links: Tensor) -> Tensor:
-    """The probability that a path visits each vertex -> [B,L]; links [B,L,L] as for `fuzzy_alignment`.
+def passing_probability(edges: Tensor) -> Tensor:
+    """The probability that a path visits each vertex -> [B,L]; edges [B,L,L], the probabilities of links.
 
-    ``passed[j] = sum over i of passed[i] exp(links[i,j])``, ``passed[0] = 1``.
+    ``passed[j] = sum over i of passed[i] edges[i,j]``, ``passed[0] = 1``.
     """
-    edges = links.exp()
     start = torch.zeros_like(edges[:, :1])
     start[:, :, 0] = 1.0
     # p = s + p E, so p (1 - E) = s, with E above the diagonal. All terms are positive: nothing cancels.
