@@ -33,6 +33,30 @@ def reading(name: str) -> Iterator[IO[bytes]]:
         ) from error
 
 
+def read_lines(name: str) -> list[str]:
+    """Lines of a file or of stdin, without their ends.
+
+    Raises:
+        InputFileError: It cannot be read or is not UTF-8.
+    """
+    with reading(name) as file:
+        data = file.read()
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise InputFileError(
+            f"byte {data[error.start]:#x} is not UTF-8",
+            fix="convert the file to UTF-8",
+            where=f"{name}:{line}",
+        ) from error
+    # Only the line feed ends a line: other separators are text here.
+    lines = text.split("\n")
+    if lines[-1] == "":
+        del lines[-1]
+    return [line.removesuffix("\r") for line in lines]
+
+
 def shown(name: str) -> str:
     """A file as errors name it."""
     return "stdin" if name == STDIN else name

@@ -296,6 +296,9 @@ def test_what_is_missing_is_named(task: Any, tmp_path: Path) -> None:
     load()
     with pytest.raises(UsageError, match="--speeds is 'fast'"):
         load(speeds="fast")
+    (folder / "train.txt").write_bytes(b"low\nna\xefve\n")
+    with pytest.raises(InputFileError, match=r"train\.txt:2: byte 0xef is not UTF-8"):
+        load()
     (folder / "train.txt").write_text("low\n")
     with pytest.raises(LengthMismatchError, match=r"train\.txt has 1 lines, the list of sources 40"):
         load()

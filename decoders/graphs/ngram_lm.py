@@ -90,7 +90,7 @@ def load_ngram(path: str, vocab: Vocab) -> NGram:
     try:
         found = Path(path).stat()
     except OSError as error:
-        raise InputFileError(f"cannot read the language model: {error.strerror}", where=path) from error
+        raise _unreadable(path, error) from error
     return _load(path, found.st_mtime_ns, found.st_size, vocab)
 
 
@@ -114,7 +114,13 @@ def read_arpa(path: Path, vocab: Vocab) -> NGram:
         with path.open("rb") as file:
             return _Reader(str(path), vocab).read(file.read().split(b"\n"))
     except OSError as error:
-        raise InputFileError(f"cannot read the language model: {error.strerror}", where=str(path)) from error
+        raise _unreadable(str(path), error) from error
+
+
+def _unreadable(path: str, error: OSError) -> InputFileError:
+    return InputFileError(
+        f"cannot read the language model: {error.strerror}", fix="give a readable file", where=path
+    )
 
 
 class _Reader:

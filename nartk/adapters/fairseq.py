@@ -186,7 +186,7 @@ def loading_safely(path: Path) -> Iterator[None]:
         )
     where = str(path)
     if not os.path.isfile(path):
-        raise InputFileError("no such file", where=where)
+        raise InputFileError("no such file", fix="check the name", where=where)
     try:
         _refuse_bombs(path)
         with torch.serialization.safe_globals(safe_globals()):
@@ -562,7 +562,7 @@ def _saved(folder: Path) -> list[FairseqCheckpoint]:
     ``checkpoint_last.pt`` and ``checkpoint_best.pt`` are copies of others, and as good as they.
     """
     if not os.path.isdir(folder):
-        raise InputFileError("no such folder", where=str(folder))
+        raise InputFileError("no such folder", fix="check the name", where=str(folder))
     found = {}
     for path in sorted(folder.iterdir()):
         if _SAVED.fullmatch(path.name):

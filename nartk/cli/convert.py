@@ -119,7 +119,7 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     for path in (args.spm, args.target_spm, args.card, args.bpe_codes, args.encoder_json):
         if path is not None and not os.path.isfile(path):
-            raise InputFileError("no such file", where=str(path))
+            raise InputFileError("no such file", fix="check the name", where=str(path))
 
     wanted = 2 if args.bpe == "gpt2" else int(args.bpe in BPE)
     given = [args.bpe_codes is not None, args.encoder_json is not None]

@@ -29,7 +29,8 @@ from nartk.errors import (
     named,
     requiring,
 )
-from nartk.metrics.metric import Files, Metric, Reads, Scorer, read_lines
+from nartk.files import read_lines
+from nartk.metrics.metric import Files, Metric, Reads, Scorer
 from nartk.metrics.result import MetricResult, check_lengths, f_measure
 from nartk.registry import option, register_metric
 

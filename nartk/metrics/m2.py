@@ -19,7 +19,8 @@ import numpy as np
 from nartk import __version__
 from nartk.data.m2 import M2Edit, M2Sentence, read_m2
 from nartk.errors import InputTooLongError, NartkError
-from nartk.metrics.metric import Files, Metric, Reads, Scorer, read_lines
+from nartk.files import read_lines
+from nartk.metrics.metric import Files, Metric, Reads, Scorer
 from nartk.metrics.result import MetricResult, check_lengths, f_measure
 from nartk.registry import option, register_metric
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nartk.errors import InputFileError
-from nartk.files import reading
+from nartk.files import read_lines
 from nartk.metrics.result import MetricResult
 
 Scorer = Callable[[str], list[MetricResult]]  # of a file's name; of several scores the first leads
@@ -72,27 +71,3 @@ class Metric:
             NartkError: A file cannot be read, or a package is missing.
         """
         raise NotImplementedError
-
-
-def read_lines(name: str) -> list[str]:
-    """Lines of a file or of stdin, without their ends.
-
-    Raises:
-        InputFileError: It cannot be read or is not UTF-8.
-    """
-    with reading(name) as file:
-        data = file.read()
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise InputFileError(
-            f"byte {data[error.start]:#x} is not UTF-8",
-            fix="convert the file to UTF-8",
-            where=f"{name}:{line}",
-        ) from error
-    # Only the line feed ends a line: other separators are text here.
-    lines = text.split("\n")
-    if lines[-1] == "":
-        del lines[-1]
-    return [line.removesuffix("\r") for line in lines]

@@ -16,7 +16,8 @@ import numpy as np
 
 from nartk import __version__
 from nartk.errors import InputFileError, requiring
-from nartk.metrics.metric import Files, Metric, Reads, Scorer, read_lines
+from nartk.files import read_lines
+from nartk.metrics.metric import Files, Metric, Reads, Scorer
 from nartk.metrics.result import MetricResult, check_corpora
 from nartk.registry import option, register_metric
 

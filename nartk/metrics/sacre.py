@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from nartk.errors import MissingDependencyError, UsageError, requiring
-from nartk.metrics.metric import Files, Metric, Reads, Scorer, read_lines
+from nartk.files import read_lines
+from nartk.metrics.metric import Files, Metric, Reads, Scorer
 from nartk.metrics.result import MetricResult, check_corpora
 from nartk.registry import option, register_metric
 

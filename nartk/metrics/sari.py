@@ -25,8 +25,9 @@ import numpy as np
 
 from nartk import __version__
 from nartk.errors import UsageError
+from nartk.files import read_lines
 from nartk.metrics.gleu import ORDER, ngrams
-from nartk.metrics.metric import Files, Metric, Reads, Scorer, read_lines
+from nartk.metrics.metric import Files, Metric, Reads, Scorer
 from nartk.metrics.result import MetricResult, check_corpora
 from nartk.metrics.sacre import tokenizer
 from nartk.registry import option, register_metric

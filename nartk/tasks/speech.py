@@ -43,6 +43,7 @@ from nartk.data.audio.manifests import read_manifest
 from nartk.data.audio.sounds import open_sound, read_sound
 from nartk.data.audio.stored import read_features
 from nartk.errors import InputFileError, LengthMismatchError, UsageError
+from nartk.files import read_lines, reading
 from nartk.models.speech_training import SpeechTraining
 from nartk.passes import FeatureSource
 from nartk.processors import load_processor
@@ -253,8 +254,8 @@ class SpeechTask(FairseqTask):
         path = next((each for each in lists if os.path.isfile(each)), None)
         if path is None:
             names = ", ".join(each.name for each in lists)
-            raise InputFileError(f"none of {names}", where=str(self.folder))
-        with path.open("rb") as file:
+            raise InputFileError(f"none of {names}", fix="give the data's folder", where=str(self.folder))
+        with reading(str(path)) as file:
             records = [*read_manifest(file, path.name)]
         for record in records:
             if record.error is not None:
@@ -275,11 +276,7 @@ class SpeechTask(FairseqTask):
 
     def _targets(self, name: str, count: int) -> list[Tensor]:
         """The words of each line and eos; nothing of an empty one."""
-        try:
-            lines = (self.folder / name).read_text(encoding="utf-8").split("\n")
-        except OSError as error:
-            raise InputFileError(f"cannot read: {error.strerror}", where=str(self.folder / name)) from error
-        lines = lines[:-1] if lines[-1] == "" else lines
+        lines = read_lines(str(self.folder / name))
         if len(lines) != count:
             raise LengthMismatchError(f"{name} has {len(lines)} lines, the list of sources {count}")
         end = self.output.vocab.eos
