@@ -13,8 +13,8 @@
 #   --quick    small models on 3,000 pairs, few updates: every stage for real, in minutes on two cores
 #   --only     these alone: the students nat, cmlm, glat, ctc, ctc-glat, dag, dag-fuzzy (goes on with dag), and the
 #              teacher's drafters, blockwise and small; or settings to compare them with: glat-masked, dag-8,
-#              dag-masked, dag-masked-8, dag-longer; dag-continued (goes on with dag), dag-fuzzy-8 and
-#              dag-fuzzy-masked (go on with theirs)
+#              dag-masked, dag-masked-8, dag-longer, dag-masked-longer; dag-continued (goes on with dag),
+#              dag-fuzzy-8 and dag-fuzzy-masked (go on with theirs)
 #   --on       train the students on these data alone (default: on both); drafters know distilled data alone
 #   --d-model  width of all models (default 128, so that two cores train one in an hour at most; --quick 64)
 #   --updates  of a student (default 4000, --quick 60); --teacher-updates (default 4000, --quick 200)

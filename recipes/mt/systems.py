@@ -103,6 +103,7 @@ STUDENTS = (
         _DAG_DECODERS,
     ),
 )
+_LONGER = "--glancing 0.3:0.1@{longer} --total-num-update {longer} --max-update {longer}"
 # Settings to compare with those above: trained where --only names them.
 VARIANTS = tuple(
     replace(base, name=f"{base.name}-{name}", title=f"{base.title}, {title}", flags=f"{base.flags} {flags}")
@@ -119,12 +120,8 @@ VARIANTS = tuple(
         ),
         (STUDENTS[6], "8", "8 vertices", "--upsample-scale 8 " + _GOES_ON.format("dag-8")),
         (STUDENTS[6], "masked", "masked input", "--decoder-input mask " + _GOES_ON.format("dag-masked")),
-        (
-            STUDENTS[5],
-            "longer",
-            "twice as long",
-            "--glancing 0.3:0.1@{longer} --total-num-update {longer} --max-update {longer}",
-        ),
+        (STUDENTS[5], "longer", "twice as long", _LONGER),
+        (STUDENTS[5], "masked-longer", "masked input, twice as long", "--decoder-input mask " + _LONGER),
     )
 )
 # What drafts for the teacher, and is of no use but for it: it learns from what the teacher says.
