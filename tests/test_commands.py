@@ -78,6 +78,7 @@ def test_a_flag_means_one_thing(printed: Callable[..., str]) -> None:
 
 def test_one_name_for_all(printed: Callable[..., str], tmp_path: Path) -> None:
     page = printed("nartk", "--help")
+    assert printed("nartk") == page
     for name, _ in SCRIPTS[1:]:
         assert re.search(rf"^  {name.removeprefix('nartk-')} +\w", page, re.MULTILINE), name
     assert printed("nartk", "decode", "--help") == printed("nartk-decode", "--help")
@@ -107,7 +108,6 @@ def test_what_ships_is_listed(printed: Callable[..., str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "the following arguments are required: COMMAND"),
         (["decod"], "argument COMMAND: invalid choice: 'decod'"),
         (["models", "gec-en"], "unrecognized arguments: gec-en"),
     ],

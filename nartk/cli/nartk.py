@@ -25,7 +25,7 @@ EXAMPLES = """  echo 'She go to school yesterday .' | nartk decode
 
 @command
 def main(argv: Sequence[str]) -> int:
-    """Runs the command and returns its exit code."""
+    """Runs the command and returns its exit code; without arguments shows the help."""
     own = Path(__file__)
     commands = {file.stem: file for file in sorted(own.parent.glob("[a-z]*.py")) if file != own}
     if argv and argv[0] in commands:
@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     listed = "\n".join(f"  {name:<{width}}{text}" for name, text in rows.items())
     parser.epilog = f"commands:\n{listed}\n\n{parser.epilog}"
     parser.add_argument("command", choices=[*rows], metavar="COMMAND", help="one of those below")
-    print("\n".join(lists[parser.parse_args(argv).command]()))
+    print("\n".join(lists[parser.parse_args(argv or ["--help"]).command]()))
     return EXIT_OK
 
 
