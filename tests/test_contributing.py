@@ -66,7 +66,10 @@ def test_the_drafter_drafts_and_the_output_is_greedy_searchs(
     wanted = model.run(SENTENCES, "greedy", batch_size=batch_size)
     found = model.run(SENTENCES, "same-position", options, batch_size=batch_size)
     for ours, theirs in zip(found.hypotheses, wanted.hypotheses, strict=True):
-        assert (ours[0].tokens, ours[0].positional_scores) == (theirs[0].tokens, theirs[0].positional_scores)
+        assert ours[0].tokens == theirs[0].tokens
+        # Torch, in place of an engine that is not built, adds in another order in passes of another shape.
+        rounding = 0 if available() else 1e-5
+        assert ours[0].positional_scores == pytest.approx(theirs[0].positional_scores, rel=0, abs=rounding)
     if options:
         assert 0 < found.stats.accepted < found.stats.drafted
         assert found.stats.passes < wanted.stats.passes
