@@ -122,6 +122,13 @@ VARIANTS = tuple(
         (STUDENTS[6], "masked", "masked input", "--decoder-input mask " + _GOES_ON.format("dag-masked")),
         (STUDENTS[5], "longer", "twice as long", _LONGER),
         (STUDENTS[5], "masked-longer", "masked input, twice as long", "--decoder-input mask " + _LONGER),
+        (
+            STUDENTS[5],
+            "masked-8-continued",
+            "masked input, 8 vertices, as long again",
+            "--decoder-input mask --upsample-scale 8 --glancing 0.1 --lr 0.001 "
+            + _GOES_ON.format("dag-masked-8"),
+        ),
     )
 )
 # What drafts for the teacher, and is of no use but for it: it learns from what the teacher says.
