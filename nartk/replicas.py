@@ -6,9 +6,10 @@ The engine computes without Python's lock, so that threads that each decode a pa
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from typing import Any, TypeAlias
 
@@ -56,7 +57,7 @@ def run_replicas(
             thread.start()
         left = len(threads)
         while left:
-            outcome = finished.get()
+            outcome = _next(finished)
             if isinstance(outcome, BaseException):
                 raise outcome
             if outcome is None:
@@ -68,6 +69,17 @@ def run_replicas(
         for thread in threads:
             if thread.ident is not None:
                 thread.join()
+
+
+def _next(finished: SimpleQueue[_Outcome]) -> _Outcome:
+    """The next outcome, waited for in parts.
+
+    One long wait would go on after a signal that came just before it, or to another thread: Python handles
+    signals in the main thread alone, between two of its operations.
+    """
+    while True:
+        with suppress(Empty):
+            return finished.get(timeout=0.1)
 
 
 def deal(requests: Sequence[Request], count: int) -> list[list[Request]]:

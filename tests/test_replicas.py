@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,10 +180,11 @@ def test_a_closed_iterator_ends_all(folder: Path, replicas: list[EngineScorer]) 
     stream.close()
 
 
+@pytest.mark.parametrize("to_main_thread", [True, False])
 def test_an_interrupt_ends_all(
-    folder: Path, replicas: list[EngineScorer], monkeypatch: pytest.MonkeyPatch
+    to_main_thread: bool, folder: Path, replicas: list[EngineScorer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though no sentence of theirs ends, and nobody reads results."""
+    """Though no sentence of theirs ends, and nobody reads results; whichever thread the signal is for."""
     begun, run = threading.Event(), EngineScorer.run
 
     def endless(self: EngineScorer, work: Pass, want: Want) -> Scores:
@@ -195,7 +196,10 @@ def test_an_interrupt_ends_all(
 
     def interrupt() -> None:
         begun.wait()
-        os.kill(os.getpid(), signal.SIGINT)  # which the main thread gets, as from a terminal
+        time.sleep(0.3)  # until the main thread waits
+        thread = threading.main_thread() if to_main_thread else threading.current_thread()
+        assert thread.ident is not None
+        signal.pthread_kill(thread.ident, signal.SIGINT)
 
     failing(endless, monkeypatch)
     waiting = threading.Thread(target=interrupt)
