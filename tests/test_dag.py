@@ -434,36 +434,46 @@ def test_an_empty_batch() -> None:
     assert [x.shape[0] for x in solve(empty)] == [0] * 5
 
 
-KERNELS = """
-import torch
-from nartk.models.dag import _FLOOR, _torch_recursions
-from nartk.models.dag_triton import triton_recursions
-
-for batch, length, width in ((2, 1, 1), (2, 5, 9), (2, 3, 64), (1, 4, 65), (2, 3, 130)):
-    draw = torch.Generator().manual_seed(width)
-    weights, words, start = (
-        torch.rand(batch, size, width, generator=draw, dtype=torch.float64).to(DEVICE)
-        for size in (width, length, length)
-    )
-    start = torch.where(start < 0.9, _FLOOR, start)
-    found = triton_recursions(weights.triu(1), words, start, _FLOOR)
-    wanted = _torch_recursions(weights.triu(1), words, start)
-    for ours, theirs in zip(found, wanted, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=0.0)
-"""
+def compare_kernels(device: torch.device | str) -> None:
+    for batch, length, width in ((2, 1, 1), (2, 5, 9), (2, 3, 64), (1, 4, 65), (2, 3, 130)):
+        draw = torch.Generator().manual_seed(width)
+        weights, words, start = (
+            torch.rand(batch, size, width, generator=draw, dtype=torch.float64).to(device)
+            for size in (width, length, length)
+        )
+        start = torch.where(start < 0.9, dag._EPSILON, start)
+        found = dag_triton.triton_recursions(weights.triu(1), words, start, dag._EPSILON)
+        wanted = dag._torch_recursions(weights.triu(1), words, start)
+        for ours, theirs in zip(found, wanted, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=0.0)
 
 
 @pytest.mark.cuda
 def test_the_kernels_are_used_and_equal_torch(device: torch.device) -> None:
     pytest.importorskip("triton")
-    exec(KERNELS, {"DEVICE": device})
+    compare_kernels(device)
     assert dag._recursions(device) is not dag._torch_recursions
 
 
 def test_the_kernels_equal_torch_in_tritons_interpreter() -> None:
     pytest.importorskip("triton")
+    code = "import test_dag; test_dag.compare_kernels('cpu')"
+    # Triton reads it when it is imported.
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    subprocess.run([sys.executable, "-c", f"DEVICE = 'cpu'\n{KERNELS}"], env=environment, check=True)
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, env=environment, check=True)
+
+
+def test_the_comparison_tells_kernels_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where Triton is missing, and so nothing else runs it."""
+    monkeypatch.setattr(dag_triton, "triton_recursions", lambda *given: dag._torch_recursions(*given[:3]))
+    compare_kernels("cpu")
+    monkeypatch.setattr(
+        dag_triton,
+        "triton_recursions",
+        lambda weights, *given: dag._torch_recursions(weights * (1 + 1e-9), *given[:2]),
+    )
+    with pytest.raises(AssertionError, match="not close"):
+        compare_kernels("cpu")
 
 
 @pytest.mark.slow
@@ -477,7 +487,7 @@ from triton.compiler import ASTSource
 from nartk.models import dag_triton
 
 for kernel in (dag_triton._forward_kernel, dag_triton._backward_kernel):
-    fixed = {{"FLOOR": 1e-300, "FROM": dag_triton._TILE[0], "TO": dag_triton._TILE[1]}}
+    fixed = {{"EPSILON": 1e-300, "FROM": dag_triton._TILE[0], "TO": dag_triton._TILE[1]}}
     kinds = {{"length": "i32", "width": "i32", **dict.fromkeys(fixed, "constexpr")}}
     names = kernel.arg_names
     source = ASTSource(
