@@ -22,7 +22,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from nartk.architectures import architectures
-from nartk.errors import StrategyMismatchError
 from nartk.hypothesis import Request
 from nartk.models.da_transformer import DaTransformer
 from nartk.registry import make_strategy, options_of, speaks, strategies
@@ -104,7 +103,10 @@ PAIRS = [
     (kind, name)
     for kind in architectures()
     for name in strategies()
-    if speaks(make_strategy(name, {}), scorer_of(kind)) and "drafter" not in options_of(name)
+    if speaks(make_strategy(name, {}), scorer_of(kind))
+    and "drafter" not in options_of(name)
+    # Which need blank frames, and a Paraformer has none.
+    and not (kind == "paraformer" and name in ("ctc-greedy", "ctc-beam"))
 ]
 
 
@@ -113,10 +115,7 @@ def test_strategies_keep_to_the_scorers_device(kind: str, name: str) -> None:
     scorer = scorer_of(kind)
     strategy = make_strategy(name, {})
     requests = requests_for(kind)
-    try:
-        wanted = decode(strategy, scorer, requests, batch_size=3, trace=True)
-    except StrategyMismatchError as error:  # of frames that may be blank, or never are
-        pytest.skip(str(error))
+    wanted = decode(strategy, scorer, requests, batch_size=3, trace=True)
     with Apart():
         found = decode(strategy, scorer, requests, batch_size=3, trace=True)
     assert [each.hypotheses for each in found] == [each.hypotheses for each in wanted]
