@@ -303,9 +303,9 @@ def test_the_command_decodes_as_the_model_asks(folder: Path, capsys: pytest.Capt
     assert "|beam_size:2|" in signature("--beam", "2")
     assert "strategy:iad|max_len:12|" in signature("--strategy", "iad")
     assert main(["--strategy", "beam", "--help"]) == 0
-    help = capsys.readouterr().out
-    assert "--beam-size N, --beam N, --num-beams N" in help
-    assert "--max-len N, --max-new-tokens N" in help
+    help = capsys.readouterr().out.replace(" N,", ",")  # from Python 3.13 on argparse says N once
+    assert "--beam-size, --beam, --num-beams N" in help
+    assert "--max-len, --max-new-tokens N" in help
 
 
 @pytest.mark.parametrize(
