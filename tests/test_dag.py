@@ -458,8 +458,7 @@ def test_the_kernels_are_used_and_equal_torch(device: torch.device) -> None:
 def test_the_kernels_equal_torch_in_tritons_interpreter() -> None:
     pytest.importorskip("triton")
     code = "import test_dag; test_dag.compare_kernels('cpu')"
-    # Triton reads it when it is imported.
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}  # read when Triton is imported
     subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, env=environment, check=True)
 
 
