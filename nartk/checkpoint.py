@@ -496,7 +496,10 @@ def save_files(
     Raises:
         OutputError: The folder cannot be written, or what is there is no model's.
     """
-    with writing_folder(folder, known={*_NAMES, *_files_of(folder), *files}) as made:
+    copied = {
+        name for name, source in files.items() if os.path.realpath(source) == os.path.realpath(folder / name)
+    }
+    with writing_folder(folder, known={*_files_of(folder), *copied}) as made:
         with writing(made / WEIGHTS, binary=True) as file:
             file.writelines(weights)
         for name, vocab in vocabs.items():
@@ -518,10 +521,11 @@ def fact_card(facts: Mapping[str, object]) -> str:
 
 
 def _files_of(folder: Path) -> Collection[str]:
-    """The files that config.json of a folder names; none where there is no such file."""
+    """The names that files of a model in this folder may have; none where there is no model."""
     try:
-        return read_json(folder / CONFIG).get("files", {}).keys()
-    except (CheckpointError, AttributeError):
+        config = read_json(folder / CONFIG)
+        return {*_NAMES, *config.get("files", {})} if "format" in config else ()
+    except (CheckpointError, TypeError):
         return ()
 
 
@@ -532,7 +536,21 @@ def _hashes(config: Mapping[str, Any], folder: Path) -> dict[str, str]:
     found = config.get("files")
     if not isinstance(found, dict) or WEIGHTS not in found or set("".join(found)) & set("/\\:\0"):
         raise CheckpointError("'files' does not name the files of the folder", where=str(folder / CONFIG))
+    for name in _strings([config.get(side) for side in SIDES]):
+        if name not in found and os.path.isfile(folder / name):
+            raise CheckpointError(
+                f"'files' has no hash of {name!r}", fix=_RESTORE, where=str(folder / CONFIG)
+            )
     return found
+
+
+def _strings(value: object) -> Iterator[str]:
+    """The strings in a value of JSON, but for the names of its members."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _strings(each)
 
 
 def _compare(folder: Path, hashes: Mapping[str, str], but: Collection[str] = ()) -> None:

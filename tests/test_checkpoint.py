@@ -232,6 +232,15 @@ def test_hashes_of_files_elsewhere_are_refused(name: str, sound: Path, tmp_path:
             load_checkpoint(folder)
 
 
+@pytest.mark.parametrize("name", [DICTIONARY, "spm.model"])
+def test_a_file_that_is_read_has_a_hash(name: str, with_pieces_of_its_own: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(with_pieces_of_its_own, tmp_path / "model")
+    files = json.loads((folder / CONFIG).read_text(encoding="utf-8"))["files"]
+    config_with(files={each: files[each] for each in files if each != name})(folder)
+    with pytest.raises(CheckpointError, match=f"'files' has no hash of '{name}'"):
+        load_checkpoint(folder)
+
+
 def test_a_card_may_be_edited_but_is_checked(sound: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(sound, tmp_path / "model")
     (folder / "card.md").write_text("mine\n", encoding="utf-8")
@@ -281,12 +290,24 @@ def test_a_folder_is_written_whole_or_not_at_all(
     assert seen == {True, False}
 
 
-def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "mine",
+    [
+        {"thesis.txt": "mine"},
+        {DICTIONARY: "a 1\n", "spm.model": "mine"},  # names that a model's files have, and no model
+        {CONFIG: '{"name": "a web application"}'},
+        {CONFIG: "[]"},
+        {CONFIG: '{"format": 3, "files": 3}'},
+    ],
+    ids=lambda mine: "-".join(mine),
+)
+def test_a_folder_of_something_else_is_not_replaced(mine: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "thesis.txt").write_text("mine")
-    with pytest.raises(OutputError, match=r"holds 'thesis.txt', which would be lost"):
+    for name, text in mine.items():
+        (tmp_path / "model" / name).write_text(text)
+    with pytest.raises(OutputError, match=f"holds '{min(mine)}', which would be lost"):
         random_model(tmp_path / "model", words=WORDS)
-    assert contents(tmp_path / "model") == {"thesis.txt": b"mine"}
+    assert contents(tmp_path / "model") == {name: text.encode() for name, text in mine.items()}
 
 
 def load_in_little_memory(folder: Path) -> None:

@@ -440,6 +440,34 @@ REFUSED: dict[str, tuple[str, Callable[[Path], Any], dict[str, str], type[Except
         CheckpointError,
         "not a sentencepiece model",
     ),
+    "marian's pieces of targets": (
+        "marian",
+        damage("target.spm", "none"),
+        {},
+        CheckpointError,
+        "not a sentencepiece model",
+    ),
+    "marian's unknown": (
+        "marian",
+        lambda folder: edit(folder / "vocab.json", **{"<unk>": None}),
+        {},
+        CheckpointError,
+        "a vocabulary without '<unk>'",
+    ),
+    "an id that is none": (
+        "marian",
+        lambda folder: edit(folder / "vocab.json", **{"<unk>": "3"}),
+        {},
+        CheckpointError,
+        "the id of '<unk>' is '3'",
+    ),
+    "an id below 0": (
+        "m2m_100",
+        lambda folder: edit(folder / "vocab.json", **{"</s>": -1}),
+        {},
+        CheckpointError,
+        "the id of '</s>' is -1",
+    ),
     "settings": ("t5", damage("tokenizer_config.json", "[]"), {}, CheckpointError, "not a JSON object"),
     "added": (
         "t5",
@@ -466,7 +494,7 @@ def test_refused(case: str, folders: dict[str, Path], tmp_path: Path) -> None:
     folder = shutil.copytree(folders[family], tmp_path / family)
     change(folder)
     with pytest.raises(error) as raised:
-        ours(folder, **settings)[1].read("a", longest=10)
+        hugging_face_processors(folder, model_type(folder), **settings)
     assert message in str(raised.value)
 
 

@@ -17,6 +17,7 @@ import re
 import struct
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from itertools import groupby, takewhile
@@ -559,6 +560,13 @@ class _Slow(_Tokenizer):
         if "target_vocabulary" in self.paths:
             self.target_ids = _read_json(self.paths["target_vocabulary"])
         self.added = {token["content"]: id for id, token in self.listed.items()}
+        unknown = self.named["unk_token"]["content"]
+        for ids in (self.ids, self.target_ids, self.added):
+            for word, id in ids.items():
+                if type(id) is not int or id < 0:
+                    raise CheckpointError(f"the id of {word[:40]!r} is {id!r}", where=str(self.folder))
+            if ids is not self.added and unknown not in ids:
+                raise CheckpointError(f"a vocabulary without {unknown!r}", where=str(self.folder))
         self.stripped = {token["content"]: token for token in self.listed.values()}
         size = len(self.ids.keys() | self.added.keys())
         special = [token["content"] for token in (*self.named.values(), *self.extras)]
@@ -820,6 +828,9 @@ def hugging_face_processors(
         raise CheckpointError(f"the files of a {name} are missing: {wanted}", where=str(folder))
     settings = {"name": NAME, "class": name, **names, **beside}
     tokenizer = _open(folder, settings)
+    with _naming_damage(folder, name):  # now, for some files are read when they are first needed
+        tokenizer.encode("a", target=False)
+        tokenizer.decode(tokenizer.encode("a", target=True))
     languages = tokenizer.languages()
     prefix = "" if source_prefix is None else source_prefix
 
@@ -937,14 +948,20 @@ def _open(folder: Path, settings: Mapping[str, Any]) -> _Tokenizer:
     key = (name, *((path, stat.st_ino, stat.st_mtime_ns) for path, stat in stats))
     tokenizer = _OPEN.get(key)
     if tokenizer is None:
-        try:
+        with _naming_damage(folder, str(name)):
             tokenizer = found(folder, paths)
-        except (NartkError, MemoryError, OSError):
-            raise
-        except Exception as error:  # `tokenizers` raises nothing narrower
-            raise CheckpointError(f"damaged files of a {name}: {error}", where=str(folder)) from error
         _OPEN[key] = tokenizer
     return tokenizer
+
+
+@contextmanager
+def _naming_damage(folder: Path, name: str) -> Iterator[None]:
+    try:
+        yield
+    except (NartkError, MemoryError, OSError):
+        raise
+    except Exception as error:  # `tokenizers` raises nothing narrower
+        raise CheckpointError(f"damaged files of a {name}: {error}", where=str(folder)) from error
 
 
 class _Models(dict[str, Any]):
