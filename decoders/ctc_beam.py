@@ -14,7 +14,7 @@ from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request
 from nartk.parallel import FrameScorer, always_banned
 from nartk.passes import IntArray, Want
-from nartk.registry import WIDEST, option, register_decoder
+from nartk.registry import HEAVIEST, WIDEST, option, register_decoder
 
 
 @register_decoder("ctc-beam")
@@ -34,8 +34,15 @@ class CtcBeam(Native):
         20, "words of each frame that outputs are extended by, the likeliest", low=1, high=WIDEST
     )
     lm: str = option("", "n-gram language model of target tokens, a file in ARPA format")
-    lm_weight: float = option(0.3, "weight of the language model's log-probabilities")
-    word_bonus: float = option(0.0, "added to the score for each token, nats; more favours long outputs")
+    lm_weight: float = option(
+        0.3, "weight of the language model's log-probabilities", low=-HEAVIEST, high=HEAVIEST
+    )
+    word_bonus: float = option(
+        0.0,
+        "added to the score for each token, nats; more favours long outputs",
+        low=-HEAVIEST,
+        high=HEAVIEST,
+    )
     nbest: int = option(1, "outputs given back, at most the beam size", low=1, most="beam_size")
 
     def search(self, scorer: FrameScorer, memory: IntArray, requests: Sequence[Request]) -> list[Found]:

@@ -15,7 +15,7 @@ from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request
 from nartk.parallel import GraphScorer
 from nartk.passes import IntArray
-from nartk.registry import WIDEST, option, register_decoder
+from nartk.registry import HEAVIEST, WIDEST, option, register_decoder
 
 
 @register_decoder("dag-beam")
@@ -52,8 +52,8 @@ class DagBeam(Native):
     alpha: float = option(
         1.1, "scores are divided by length ** this; more favours long outputs", low=-10, high=10
     )
-    gamma: float = option(0.1, "weight of the language model's log-probabilities", low=0)
-    decode_beta: float = option(1.0, BETA_HELP, above=0)
+    gamma: float = option(0.1, "weight of the language model's log-probabilities", low=0, high=HEAVIEST)
+    decode_beta: float = option(1.0, BETA_HELP, above=0, high=HEAVIEST)
     lm: str = option("", "n-gram language model of target tokens, a file in ARPA format")
     candidates: int = option(5, "likeliest words of a vertex that count", low=1, high=WIDEST)
     no_repeat_ngram: int = option(0, "no n tokens recur in an output; 0: they may", low=0)

@@ -21,7 +21,7 @@ from nartk.hypothesis import Request
 from nartk.parallel import Graphs, GraphScorer, always_banned
 from nartk.passes import Draw, FloatArray, IntArray, Want
 from nartk.reading import by_inversion
-from nartk.registry import MOST_SAMPLES, option, register_decoder
+from nartk.registry import HEAVIEST, MOST_SAMPLES, MOST_WORDS, option, register_decoder
 
 _Drawn = tuple[list[int], IntArray, FloatArray]  # a path, and the words behind vertex 0 with their scores
 _EDGE, _WORD = 0, 1  # what a random number is for
@@ -52,10 +52,10 @@ class DagSample(PairOptions, Native):
         5, "likeliest pairs, and words of a vertex, that count; 0: draw edges, then words", low=0
     )
     temperature: float = option(
-        1.0, "divides the words' log-probabilities: below 1 sharper, above 1 flatter", low=1e-3
+        1.0, "divides the words' log-probabilities: below 1 sharper, above 1 flatter", low=1e-3, high=HEAVIEST
     )
-    link_temperature: float = option(1.0, "the same for edges", low=1e-3)
-    top_k: int = option(0, "draw from the k likeliest words; 0: from all", low=0)
+    link_temperature: float = option(1.0, "the same for edges", low=1e-3, high=HEAVIEST)
+    top_k: int = option(0, "draw from the k likeliest words; 0: from all", low=0, high=MOST_WORDS)
     top_p: float = option(
         1.0, "draw from the likeliest words that together have this probability", low=0, high=1
     )

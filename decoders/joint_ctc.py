@@ -27,7 +27,7 @@ from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request, Result
 from nartk.parallel import FrameScorer
 from nartk.passes import FloatArray, IntArray, PassScorer, Scores, Want
-from nartk.registry import WIDEST, option, register_decoder
+from nartk.registry import HEAVIEST, WIDEST, option, register_decoder
 
 
 @register_decoder("joint-ctc")
@@ -57,9 +57,13 @@ class JointCtc(Constrained):
     candidates: int = option(
         30, "words that extend each hypothesis, the decoder's likeliest", low=1, high=WIDEST
     )
-    length_penalty: float = option(0.0, "scores are divided by length ** this; more favours long outputs")
+    length_penalty: float = option(
+        0.0, "scores are divided by length ** this; more favours long outputs", low=-50, high=50
+    )
     lm: str = option("", "n-gram language model of target tokens, a file in ARPA format")
-    lm_weight: float = option(0.3, "weight of the language model's log-probabilities")
+    lm_weight: float = option(
+        0.3, "weight of the language model's log-probabilities", low=-HEAVIEST, high=HEAVIEST
+    )
     nbest: int = option(1, "hypotheses given back, at most the beam size", low=1, most="beam_size")
 
     def results(self, scorer: Any, requests: Sequence[Request], batching: Batching) -> Iterator[Result]:

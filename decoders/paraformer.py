@@ -20,7 +20,7 @@ from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request
 from nartk.parallel import FireScorer, always_banned
 from nartk.passes import IntArray, Want
-from nartk.registry import option, register_decoder
+from nartk.registry import HEAVIEST, option, register_decoder
 from nartk.vocab import Vocab
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class ParaformerGreedy(Native):
         _WEIGHT,
         "added to an output's score for each token of each hotword that it holds, nats",
         low=0.0,
+        high=HEAVIEST,
         does_nothing=True,
     )
 

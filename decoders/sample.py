@@ -21,7 +21,16 @@ from nartk.errors import StrategyMismatchError, UsageError, named
 from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import PhaseSeconds, Request, Result, added
 from nartk.passes import PassScorer
-from nartk.registry import DRAFTERS, MOST_SAMPLES, named_protocols, option, register_decoder, speaks
+from nartk.registry import (
+    DRAFTERS,
+    HEAVIEST,
+    MOST_SAMPLES,
+    MOST_WORDS,
+    named_protocols,
+    option,
+    register_decoder,
+    speaks,
+)
 from nartk.vocab import Vocab
 
 _MAX_DRAFT = 10
@@ -41,8 +50,10 @@ class Sampling(Constrained, DraftAndVerify):
         Guarantee.SAME_DISTRIBUTION, "drawn from the model's, filtered as asked; the same in any batch"
     )
 
-    temperature: float = option(1.0, "divides the logits: below 1 sharper, above 1 flatter", low=1e-3)
-    top_k: int = option(0, "draw from the k likeliest words; 0: from all", low=0)
+    temperature: float = option(
+        1.0, "divides the logits: below 1 sharper, above 1 flatter", low=1e-3, high=HEAVIEST
+    )
+    top_k: int = option(0, "draw from the k likeliest words; 0: from all", low=0, high=MOST_WORDS)
     top_p: float = option(
         1.0,
         "draw from the likeliest words that together have this probability; 0: the likeliest alone",

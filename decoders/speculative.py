@@ -29,7 +29,7 @@ from nartk.errors import UsageError, named
 from nartk.guarantee import Promise
 from nartk.passes import FloatArray, PassScorer, Scores, Want
 from nartk.reading import by_inversion
-from nartk.registry import option, register_decoder
+from nartk.registry import HEAVIEST, option, register_decoder
 from nartk.vocab import Vocab
 
 _LEAST = 1e-3  # temperature above 0, as in `sample`
@@ -46,7 +46,9 @@ class Speculative(SmallModelDrafts, AdaptiveDrafts, Sampling):
     depends on the seed, the sentence, the sample, the options and both models alone.
     """
 
-    temperature: float = option(0.0, "0: greedy search; above: divides the logits of the draws", low=0.0)
+    temperature: float = option(
+        0.0, "0: greedy search; above: divides the logits of the draws", low=0.0, high=HEAVIEST
+    )
 
     def __post_init__(self) -> None:
         if 0 < self.temperature < _LEAST:

@@ -7,6 +7,7 @@ files, and so its fingerprint, stay as they are.
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import tempfile
 from collections import defaultdict, deque
@@ -20,7 +21,7 @@ import numpy as np
 
 from nartk.checkpoint import CALIBRATION as FILE
 from nartk.errors import CheckpointError, OutputError, UsageError
-from nartk.files import Journal, write_json, writing
+from nartk.files import Journal, read_file, write_json, writing
 from nartk.guarantee import Guarantee
 from nartk.registry import make_strategy, options_of
 
@@ -32,6 +33,7 @@ GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "gad": {"beta": (2, 3, 5), "tau": (0.5, 1.0, 2.0, 4.0)},
 }
 LEVEL = 0.95
+_MOST = 10_000_000  # bytes of the file
 PART = 3  # one sentence in so many, the first ones, tells which settings are hopeless
 PART_ROUNDS = 2
 CLEARLY = 1.1  # times as fast, in each round, that a setting is on the first sentences to count as faster
@@ -313,8 +315,11 @@ def read_calibrations(folder: Path) -> list[Calibration]:
         CheckpointError: The file is damaged, or of another format.
     """
     path = folder / FILE
+    if not os.path.exists(path):
+        return []
+    raw = read_file(path, most=_MOST)
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(raw)
         if found["format"] != FORMAT:
             raise ValueError(f"format {found['format']!r}, this version reads {FORMAT}")
         entries = [Calibration(**entry) for entry in found["calibrations"]]
@@ -323,10 +328,6 @@ def read_calibrations(folder: Path) -> list[Calibration]:
                 if not isinstance(getattr(entry, item.name), dict if item.type.startswith("dict") else str):
                     raise TypeError(f"{item.name!r} is {getattr(entry, item.name)!r}")
         return entries
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise CheckpointError(f"cannot read: {error.strerror}", where=str(path)) from error
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise _damaged(folder, str(error)) from error
 

@@ -13,12 +13,13 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from nartk.errors import CheckpointError, InputFileError, OutputError, ResumeMismatchError
+from nartk.errors import CheckpointError, InputFileError, OutputError, ResumeMismatchError, UsageError
 
 _RECORD = struct.Struct("<II")  # bytes of the payload, and the CRC-32 of the payload
 
 
 STDIN = "-"  # as the name of a file
+_WRITTEN: set[Path] = set()  # what `writing` is about to write
 
 
 @contextlib.contextmanager
@@ -51,7 +52,7 @@ def read_lines(name: str) -> list[str]:
             where=f"{name}:{line}",
         ) from error
     # Only the line feed ends a line: other separators are text here.
-    lines = text.split("\n")
+    lines = text.removeprefix("\ufeff").split("\n")  # a byte order mark is no text
     if lines[-1] == "":
         del lines[-1]
     return [line.removesuffix("\r") for line in lines]
@@ -70,6 +71,7 @@ def writing(path: Path, *, binary: bool = False) -> Iterator[IO]:
 
     Raises:
         OutputError: The folder is missing, not writable, or the disk is full.
+        UsageError: The file is being written already, and would be lost.
     """
     mode, encoding = ("wb", None) if binary else ("w", "utf-8")
     if os.path.exists(path) and not os.path.isfile(path):
@@ -82,10 +84,13 @@ def writing(path: Path, *, binary: bool = False) -> Iterator[IO]:
     import tempfile  # which takes 10 ms: few write files
 
     target = Path(os.path.realpath(path))
+    if target in _WRITTEN:
+        raise UsageError(f"two outputs go to {str(path)!r}", fix="name two files")
     try:
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     except OSError as error:
         raise _output_error(path, error) from error
+    _WRITTEN.add(target)
     try:
         with os.fdopen(handle, mode, encoding=encoding) as file:
             yield file
@@ -99,6 +104,8 @@ def writing(path: Path, *, binary: bool = False) -> Iterator[IO]:
         if isinstance(error, OSError):
             raise _output_error(path, error) from error
         raise
+    finally:
+        _WRITTEN.discard(target)
 
 
 def write_json(file: IO[str], values: Any, **settings: Any) -> None:

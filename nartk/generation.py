@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nartk.errors import CheckpointError, NartkError, UnsupportedCheckpointError
-from nartk.registry import options_of
+from nartk.errors import CheckpointError, NartkError, UnknownStrategyError, UnsupportedCheckpointError
+from nartk.registry import DECODERS, options_of
 
 KEY = "generation"
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
@@ -316,6 +316,11 @@ def check_generation(values: object, where: str) -> dict[str, Any]:
     for name, value in values.items():
         if type(value) is not (_TYPES | _CONSTRAINTS).get(name):
             raise CheckpointError(f"{KEY!r} has {name!r} {value!r}, which is no such option", where=where)
+    try:
+        if "strategy" in values:
+            DECODERS.find(values["strategy"])
+    except UnknownStrategyError as error:
+        raise CheckpointError(f"{KEY!r}: {error.message}", where=where) from error
     return values
 
 

@@ -414,8 +414,7 @@ class Model:
         Raises:
             NartkError: As `decode`.
         """
-        if window < 1:
-            raise UsageError(f"{named('window')} is {window}", fix="give at least 1")
+        _require_count("window", window)
         made = self.strategy(strategy, options)
         rest = _several("lines", lines)
 
@@ -565,9 +564,9 @@ class Model:
             LengthMismatchError: There are drafts, prefixes or targets for more or fewer lines.
             OutOfMemoryError: Memory runs out with a single sentence.
         """
-        for name, most in (("batch_size", batch_size), ("max_tokens", max_tokens)):
-            if most is not None and most < 1:
-                raise UsageError(f"{named(name)} is {most}", fix="give at least 1")
+        _require_count("batch_size", batch_size)
+        if max_tokens is not None:
+            _require_count("max_tokens", max_tokens)
         texts = _strings("lines", lines, first)
         forced = [""] * len(texts) if prefixes is None else _strings("prefixes", prefixes)
         none: list[list[str]] = [[] for _ in texts]
@@ -782,9 +781,9 @@ def load(
     """
     if dtype is not None and dtype not in TYPES:
         raise UsageError(f"{named('dtype')} is {dtype!r}", fix=f"choose from {', '.join(TYPES)}")
-    for option, count in (("replicas", replicas), ("threads", threads)):
-        if count is not None and not 1 <= count <= MOST_THREADS:
-            raise UsageError(f"{named(option)} is {count}", fix=f"give 1 to {MOST_THREADS}")
+    _require_count("replicas", replicas, MOST_THREADS)
+    if threads is not None:
+        _require_count("threads", threads, MOST_THREADS)
     if replicas > 1 and threads not in (None, 1):
         raise UsageError(
             f"{named('threads', threads)} with {named('replicas', replicas)}, each of which has one thread",
@@ -868,12 +867,21 @@ def _words_of(checkpoint: Checkpoint) -> dict[str, Any]:
     return found
 
 
+def _require_count(name: str, value: object, most: int | None = None) -> None:
+    if type(value) is not int or value < 1 or (most is not None and value > most):
+        raise UsageError(
+            f"{named(name)} is {value!r}", fix="give at least 1" if most is None else f"give 1 to {most}"
+        )
+
+
 def model_folder(name: str | os.PathLike[str]) -> Path:
     """The folder of a shipped model; any other name is a folder itself.
 
     Raises:
         ModelNotFoundError: The shipped model is not in this installation.
     """
+    if not isinstance(name, str | os.PathLike):
+        raise UsageError(f"the model is {name!r}, not a name or a path", fix="give a string or a path")
     if str(name) not in SHIPPED:
         return Path(name)
     folder = Path(__file__).parent / "data" / "models" / str(name)
@@ -910,6 +918,8 @@ def _device(name: str) -> str:
         import torch
     try:
         device = torch.device(name)
+        if device.type not in ("cpu", "cuda"):
+            raise RuntimeError("a device that nartk does not serve")
     except RuntimeError as error:
         raise UsageError(f"{named('device')} is {name!r}", fix="choose cpu, cuda or cuda:N") from error
     if device.type == "cuda" and not torch.cuda.is_available():

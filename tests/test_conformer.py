@@ -191,6 +191,7 @@ def test_what_cannot_be_read_is_refused() -> None:
     [
         ("subsampling", 6),
         ("input_features", 6),
+        ("max_source_len", 6),
         ("conv_kernel", 4),
         ("merge_kernel", 2),
         ("cgmlp_features", 3),

@@ -48,6 +48,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "in.txt").write_text("a b\n")
     (folder / "gec-en").write_text("a file by the name of a shipped model\n")
     (folder / "latin1.md").write_bytes(b"na\xefve")
+    for key, change in (("strategy", {"strategy": "none"}), ("reads", {})):
+        random_model(folder / key, words=WORDS)
+        path = folder / key / CONFIG
+        path.write_text(json.dumps({**json.loads(path.read_text()), "generation": change}))
+    (folder / "reads" / "calibration.json").symlink_to("/dev/zero")
     (folder / "id.jsonl").write_text('{"id": 1e400, "source": "a"}\n{"id": [1, -1e400], "source": "b"}\n')
     (folder / "loop").symlink_to(folder / "loop")
     return folder
@@ -122,6 +127,26 @@ EDGES = [
     (f"{DECODE} --threads 0", 2, "error[E101 Usage] --threads is 0. Fix: give 1 to 1024"),
     (f"{DECODE} --replicas 100000", 2, "error[E101 Usage] --replicas is 100000. Fix: give 1 to 1024"),
     (f"{DECODE} --strategy beam --beam-size 100000", 2, "--beam-size"),
+    (f"{DECODE} --strategy beam --length-penalty 400", 2, "give a value between -50 and 50"),
+    (f"{DECODE} --strategy beam --length-penalty=-1e300", 2, "give a value between -50 and 50"),
+    (f"{DECODE} --strategy beam --length-penalty nan", 2, "of 'beam' is nan. Fix: give a value between"),
+    (f"{DECODE} --strategy sample --top-k 3000000000", 2, "is 3000000000. Fix: give a value between 0 and"),
+    (f"{DECODE} --strategy sample --temperature inf", 2, "is inf. Fix: give a value between 0.001 and 1000"),
+    (f"{DECODE} --strategy sample --repetition-penalty inf", 2, "give a value between 0.001 and 1000"),
+    *((f"{DECODE} --device {name}", 2, "choose cpu, cuda or cuda:N") for name in ("mps", "meta", "xla:0")),
+    (f"{DECODE} --output out --trace out", 2, "error[E101 Usage] two outputs go to 'out'. Fix: name two"),
+    (f"{DECODE} --stats ./out --trace out", 2, "error[E101 Usage] two outputs go to 'out'. Fix: name two"),
+    (
+        "decode strategy in.txt",
+        5,
+        "error[E402 Checkpoint] strategy/config.json: 'generation': no strategy 'none'",
+    ),
+    (
+        "decode reads in.txt --strategy bild --drafter model",
+        5,
+        "calibration.json: larger than 10000000 bytes",
+    ),
+    ("bench model in.txt --threads 1,5000", 2, "--threads is '1,5000'. Fix: give numbers from 1 to 1024"),
     (
         "decode model id.jsonl --output-format jsonl",
         3,
@@ -151,7 +176,11 @@ def test_an_edge_is_an_error_in_a_line(
 STREAMS = [
     ("{} decode model in.txt --quiet <&-", 0, ""),
     ("{} decode model <&-", 2, "nartk: error[E201 InputFile] stdin: cannot read: "),
-    ("{} decode model in.txt >&-", 6, "nartk: error[E501 Output] stdout: cannot write: "),
+    (
+        "{} decode model in.txt >&-",
+        6,
+        "nartk: error[E501 Output] stdout: cannot write: Bad file descriptor. Fix: leave stdout open.",
+    ),
     ("{} decode model in.txt --quiet --output out.txt >&-", 0, ""),
     ("{} decode model in.txt 2>&-", 0, None),
     ("{} decode none in.txt 2>&-", 2, None),
@@ -165,7 +194,11 @@ STREAMS = [
         6,
         "nartk: error[E501 Output] stdout: cannot write: No",
     ),
-    ("{} verify model in.txt --quiet >&-", 6, "nartk: error[E501 Output] stdout: cannot write: "),
+    (
+        "{} verify model in.txt --quiet >&-",
+        6,
+        "nartk: error[E501 Output] stdout: cannot write: Bad file descriptor. Fix: leave stdout open.",
+    ),
     ("{} score gleu in.txt --ref in.txt --source in.txt >/dev/full", 6, "nartk: error[E501 Output] stdout: "),
 ]
 

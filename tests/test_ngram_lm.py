@@ -201,7 +201,7 @@ def test_other_files_are_named(path: Path, tmp_path: Path) -> None:
     path.write_bytes(ARPA.encode().replace(b"mat", b"m\xff", 1))
     with pytest.raises(InputFormatError, match=r"lm.arpa:15: not UTF-8"):
         read_arpa(path, VOCAB)
-    for name in (tmp_path / "missing", tmp_path):
+    for name in (tmp_path / "missing", tmp_path, "a\0b"):
         with pytest.raises(InputFileError, match=r"E201 InputFile\] .*: cannot read the language model"):
             load_ngram(str(name), VOCAB)
 

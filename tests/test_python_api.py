@@ -84,6 +84,28 @@ def test_prefixes_and_drafts_are_lists_too(
     assert str(caught.value) == f"error[E101 Usage] {message}"
 
 
+@pytest.mark.parametrize("value", [0, None, "2", 1.5, True])
+def test_counts_are_whole_numbers(value: Any, model: Model) -> None:
+    calls: dict[str, Callable[[], object]] = {
+        "batch_size": lambda: model.decode(["she"], batch_size=value),
+        "max_tokens": lambda: model.decode(["she"], max_tokens=value),
+        "window": lambda: model.iterate(["she"], window=value),
+        "threads": lambda: nartk.load("gec-en", threads=value),
+        "replicas": lambda: nartk.load("gec-en", replicas=value),
+    }
+    for name, call in calls.items():
+        if value is None and name in ("max_tokens", "threads"):
+            continue  # which need none
+        with pytest.raises(UsageError, match=f"{name} is {value!r}. Fix: give "):
+            call()
+
+
+@pytest.mark.parametrize("name", [None, 3, b"gec-en"])
+def test_a_model_has_a_name_or_a_path(name: Any) -> None:
+    with pytest.raises(UsageError, match=f"the model is {name!r}, not a name or a path"):
+        nartk.load(name)
+
+
 @pytest.mark.parametrize("name", ["prefixes", "drafts"])
 @pytest.mark.parametrize("given", [["he"], ["he", "he", "he"]])
 def test_as_many_prefixes_and_drafts_as_lines(name: str, given: list[str], model: Model) -> None:

@@ -159,6 +159,12 @@ def test_reads_stdin(
     assert score("bleu", "-", "--ref", write("ref", HYPOTHESIS))["score"] == pytest.approx(100.0)
 
 
+def test_a_byte_order_mark_is_no_text(write: Write, score: Callable[..., dict[str, Any]]) -> None:
+    marked, plain = write("marked", "\ufeff" + HYPOTHESIS), write("plain", HYPOTHESIS)
+    assert score("wer", marked, "--ref", plain)["score"] == 0
+    assert score("wer", plain, "--ref", marked)["score"] == 0
+
+
 def test_only_line_feeds_end_lines(write: Write, score: Callable[..., dict[str, Any]]) -> None:
     text = write("hyp", "a\u2028b c d\r\ne\u0085f g h\x0ci\n")
     assert score("bleu", text, "--ref", text)["sentences"] == 2

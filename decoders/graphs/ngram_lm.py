@@ -89,7 +89,7 @@ def load_ngram(path: str, vocab: Vocab) -> NGram:
     """The model in an ARPA file; raises as `read_arpa` does. The last one is kept."""
     try:
         found = Path(path).stat()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # the latter of NUL in a name
         raise _unreadable(path, error) from error
     return _load(path, found.st_mtime_ns, found.st_size, vocab)
 
@@ -117,10 +117,9 @@ def read_arpa(path: Path, vocab: Vocab) -> NGram:
         raise _unreadable(str(path), error) from error
 
 
-def _unreadable(path: str, error: OSError) -> InputFileError:
-    return InputFileError(
-        f"cannot read the language model: {error.strerror}", fix="give a readable file", where=path
-    )
+def _unreadable(path: str, error: OSError | ValueError) -> InputFileError:
+    why = getattr(error, "strerror", error)
+    return InputFileError(f"cannot read the language model: {why}", fix="give a readable file", where=path)
 
 
 class _Reader:

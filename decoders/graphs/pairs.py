@@ -14,7 +14,7 @@ import numpy as np
 from nartk.decoders.graphs.beam import repeats
 from nartk.decoders.graphs.best import best_of
 from nartk.passes import FloatArray, IntArray
-from nartk.registry import option
+from nartk.registry import HEAVIEST, option
 
 BETA_HELP = "the words' log-probabilities are multiplied by it before edges' are added"
 
@@ -23,7 +23,7 @@ BETA_HELP = "the words' log-probabilities are multiplied by it before edges' are
 class PairOptions:
     """Options of the strategies that choose among pairs, named as in the program."""
 
-    decode_beta: float = option(1.0, BETA_HELP, above=0)
+    decode_beta: float = option(1.0, BETA_HELP, above=0, high=HEAVIEST)
     decode_no_consecutive_repeated_ngram: int = option(
         0, "no up to n tokens are followed by the same ones; 0: they may be", low=0
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nartk.decoders.loop.constraints import Constraints
 from nartk.decoders.strategy import Strategy
 from nartk.errors import UsageError, named
-from nartk.registry import option, options_of
+from nartk.registry import HEAVIEST, option, options_of
 from nartk.vocab import Vocab
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class Constrained(Strategy):
         1.0,
         "logits of words that the output holds are divided by it if above 0, else multiplied",
         low=1e-3,
+        high=HEAVIEST,
         does_nothing=True,
     )
     no_repeat_ngram: int = option(0, "no n tokens recur in an output; 0: they may", low=0, does_nothing=True)

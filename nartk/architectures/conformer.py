@@ -112,6 +112,8 @@ class ConformerConfig(TransformerConfig):
                 f"`input_features` is {self.input_features}, of which subsampling by {self.subsampling} "
                 "leaves none"
             )
+        if self.encoded_length(self.max_source_len) < 1:
+            raise UsageError(f"`max_source_len` is {self.max_source_len}, below {self.least_frames}")
         for name in ("conv_kernel", "merge_kernel"):
             if getattr(self, name) % 2 == 0:
                 raise UsageError(f"`{name}` is {getattr(self, name)}, which is not odd")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import functools
 import io
 import os
@@ -212,7 +213,13 @@ class _Output(io.TextIOWrapper):
             raise
         except OSError as error:
             discard(self)
-            raise OutputError(f"cannot write: {error.strerror}", fix="make space", where="stdout") from error
+            raise stdout_error(error) from error
+
+
+def stdout_error(error: OSError) -> OutputError:
+    """The error of what stdout refuses."""
+    fix = "leave stdout open" if error.errno == errno.EBADF else "make space"
+    return OutputError(f"cannot write: {error.strerror}", fix=fix, where="stdout")
 
 
 class _Log(io.TextIOWrapper):

@@ -141,7 +141,7 @@ def add_model(parser: Parser) -> None:
     """Adds the flags of how a model reads and computes, but for its type."""
     add_pretokenized(parser)
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: %(default)s)")
-    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's choice)")
+    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: all cores)")
     parser.add_argument(
         "--exact",
         action="store_true",

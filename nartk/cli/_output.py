@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from nartk.cli._common import discard
-from nartk.errors import EXIT_OUTPUT, OutputError
+from nartk.cli._common import discard, stdout_error
+from nartk.errors import EXIT_OUTPUT
 from nartk.files import STDIN, write_json, writing
 
 _INTERVAL = 0.1  # seconds between two drawings of a progress line, at least
@@ -101,7 +101,7 @@ def _write_to_stdout(line: str) -> None:
         discard(sys.stdout)
         if isinstance(error, BrokenPipeError):
             raise SystemExit(EXIT_OUTPUT) from None  # as with `| head`: no news to the user
-        raise OutputError(f"cannot write: {error.strerror}", fix="make space", where="stdout") from error
+        raise stdout_error(error) from error
 
 
 def _encode(line: str) -> bytes:

@@ -272,20 +272,25 @@ def _check(args: argparse.Namespace) -> None:
         args.metric = [DEFAULT_METRIC]
 
 
-def _integers(flag: str, text: str, *, low: int) -> list[int]:
+def _integers(flag: str, text: str, *, low: int, high: int | None = None) -> list[int]:
     try:
         values = [int(part) for part in text.split(",")]
     except ValueError:
         values = []
-    if not values or min(values) < low:
-        raise UsageError(f"{flag} is {text!r}", fix=f"give numbers from {low} on, with commas")
+    if not values or min(values) < low or (high is not None and max(values) > high):
+        bounds = f"from {low} on" if high is None else f"from {low} to {high}"
+        raise UsageError(f"{flag} is {text!r}", fix=f"give numbers {bounds}, with commas")
     return values
 
 
 def _threads(wanted: str | None) -> list[int]:
     import torch
 
-    return [torch.get_num_threads()] if wanted is None else _integers("--threads", wanted, low=1)
+    from nartk.pipeline import MOST_THREADS
+
+    if wanted is None:
+        return [torch.get_num_threads()]
+    return _integers("--threads", wanted, low=1, high=MOST_THREADS)
 
 
 def _named(args: argparse.Namespace) -> tuple[list[Spec | str], list[Spec | str]]:
