@@ -3,17 +3,20 @@
 `read_paragraph` finds the sentences of a line and gives their tokens (`nartk.data.text`); `Paragraph.join`
 makes a line of what a model made of them. What the model left alone is as it was typed: quotation marks,
 dashes, and the white space around it and between sentences. What it wrote anew is spaced by the rules of
-`nartk.data.text.detokenize`, or as the punctuation beside it was.
+`nartk.data.text.detokenize`, or as the punctuation beside it was. Models read single quotation marks, and the
+apostrophe before a shortened word, as double quotation marks.
 
-An edit is undone that changes or drops a URL, an e-mail address, or a character that the model cannot write,
-or that leaves other digits, double quotation marks or brackets. Sentences that are not decoded come through
-as they are: those without a word that the model can read, and those in another language that uses Latin
-letters, which common words of it show.
+An edit is undone that changes or drops an address (URLs of any scheme, e-mail, @names, #tags, paths, hosts,
+files), a name written like iPhone or HTTPS, but for a plural's s, or a character that the model cannot write;
+that leaves other numbers, quotation marks or brackets; or that takes the s before a plural's apostrophe.
+Sentences that are not decoded come through as they are: those without a word that the model can read, and
+those in another language that uses Latin letters, which common words of it show.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -31,9 +34,22 @@ _PLAIN = {
     "…": "...",
 }
 _DOUBLED = re.compile("''|``")
-_SINGLE_QUOTED = re.compile(r"(?<!\w)‘(?=\w)[^‘]*?(?<=\S)’(?!\w)")
-_KEPT = re.compile(r"(?:https?://|www\.)\S|\S+@[\w-]+\.\w|[\w-]+(?:\.[\w-]+)*\.(?:com|edu|gov|io|net|org)\b")
-_COUNTED = re.compile(r'[\d"()\[\]{}]')
+# Marks that models take for apostrophes: a single quotation mark, with the one that closes it or without; one
+# behind punctuation, or behind a number (of feet). The apostrophe of a clitic that was typed apart is none.
+_SINGLE_QUOTED = re.compile(
+    r"(?<![\w'’])['‘’](?=[^\s'’])(?!(?i:s|m|d|re|ve|ll)(?![\w'’]))"
+    r"(?:(?:[^'‘’]|(?<=\w)['’](?=\w))*?(?<=\S)['’](?!\w))?"
+    r"|(?<=[.,!?\d])['’](?!\w)"
+)
+# URLs, e-mail addresses, @names and #tags, paths, and names of hosts and files.
+_HOSTS = "com|edu|gov|io|net|org"
+_FILES = "csv|docx?|exe|gif|gz|html?|jpe?g|js|json|md|mp[34]|pdf|png|py|txt|xlsx?|xml|zip"
+_ADDRESS = re.compile(
+    r"(?i:[a-z][a-z\d+.-]*://|www\.)\S|\S*@\w|#[^\W\d]|[~.]*/\w|[A-Za-z]:\\|(?:[\w.-]+/){2}|\w*_\w"
+    rf"|(?i:[\w-]+(?:\.[\w-]+)*\.(?:{_HOSTS}|{_FILES})\b)"
+)
+_NAME = re.compile(r"[^\Wa-z]*[a-z]\w*[A-Z]|[A-Z]{2}[^a-z]*s?$")  # iPhone, LaTeX, HTTPS, CDs
+_COUNTED = re.compile(r"\d(?:\S*\d)?|[()\[\]{}]")
 _LETTER = re.compile(r"[^\W\d_]")
 _IS_SYMBOLS = re.compile(r"[\W_]+").fullmatch
 
@@ -113,7 +129,7 @@ class Sentence(Tokenized):
         matcher = SequenceMatcher(None, self.spelled, written, autojunk=False)
         for tag, *block in matcher.get_opcodes():
             for i, end, j, stop in _pairs(*block):
-                if tag == "equal" or (j >= self.prefix and self._is_undone(i, end, written[j:stop])):
+                if tag == "equal" or (j >= self.prefix and self._is_undone(i, end, written, j, stop)):
                     found += ((self.typed[index], index) for index in range(i, end))
                 else:
                     found += ((token, None) for token in written[j:stop])
@@ -125,13 +141,18 @@ class Sentence(Tokenized):
             text += after[0]
         return text
 
-    def _is_undone(self, start: int, end: int, written: Sequence[str]) -> bool:
-        """Whether the tokens from `start` to `end` stay in the place of what was written."""
+    def _is_undone(self, start: int, end: int, output: Sequence[str], j: int, stop: int) -> bool:
+        """Whether the tokens from `start` to `end` stay in the place of the output's from `j` to `stop`."""
+        typed, written = self.typed[start:end], output[j:stop]
         if start == len(self.typed) and _stop("".join(self.typed[-4:])) and {*written} == {"."}:
             return True  # a second full stop, behind a bracket that closes after the first
+        names = [] if self.text.isupper() else filter(_NAME.match, typed)
+        is_genitive = self.spelled[end : end + 1] == ("'",) and output[stop : stop + 1] == ["'"]
         return (
-            any(UNKNOWN in token for token in (*written, *self.spelled[start:end]))
-            or any(map(_KEPT.match, self.typed[start:end]))
+            any(UNKNOWN in token or '"' in token for token in (*written, *self.spelled[start:end]))
+            or any(map(_ADDRESS.match, typed))
+            or any(not {name, f"{name}s"} & {*written} for name in names)
+            or (is_genitive and not "".join(written).lower().endswith("s"))
             or _counted(self.spelled[start:end]) != _counted(written)
         )
 
@@ -147,7 +168,7 @@ class Sentence(Tokenized):
 
 def plain_tokens(text: str) -> str:
     """The tokens of ordinary text as models read them, with spaces between."""
-    return " ".join(token for token, _, _ in _tokens(text))
+    return " ".join(tokenize(_plain(text)[0]))
 
 
 def read_paragraph(
@@ -161,10 +182,11 @@ def read_paragraph(
         prefix: How many tokens of its output are forced.
     """
     sentences, between, last = [], [], 0
+    plain, origins = _plain(line)
     for start, stop in [(0, len(line))] if whole else sentence_spans(line):
         bullet = None if whole else _BULLET.match(line, start, stop)
         start = start if bullet is None else bullet.end()
-        tokens = [(token, start + begin, start + end) for token, begin, end in _tokens(line[start:stop])]
+        tokens = _tokens(plain, origins, bisect_left(origins, start), bisect_left(origins, stop))
         read = tuple(token for token, _, _ in tokens)
         spelled = read if spell(" ".join(read)) == " ".join(read) else tuple(map(spell, read))
         if not (tokens and whole) and not _is_decoded(read, spelled):
@@ -233,27 +255,26 @@ def _stop(chunk: str) -> str:
 def _is_decoded(tokens: Sequence[str], spelled: Sequence[str]) -> bool:
     """Whether the model can read at least half of the words, and they look like English."""
     words = [pair for pair in zip(tokens, spelled, strict=True) if _LETTER.search(pair[0])]
-    readable = [word for word, written in words if UNKNOWN not in written and not _KEPT.match(word)]
+    readable = [word for word, written in words if UNKNOWN not in written and not _ADDRESS.match(word)]
     english = sum(word.lower() in _ENGLISH for word in readable)
     foreign = {word for word, _ in words if word in _FOREIGN}
     return bool(readable) and 2 * len(readable) >= len(words) and len(foreign) <= max(1, english)
 
 
-def _tokens(text: str) -> list[tuple[str, int, int]]:
-    """The tokens of a text as models read them, and where in it each begins and ends."""
-    plain, origins = _plain(text)
-    found, end = [], 0
-    for token in tokenize(plain):
-        start = plain.index(token, end)
-        end = start + len(token)
-        found.append((token, origins[start], origins[end]))
+def _tokens(plain: str, origins: Sequence[int], start: int, stop: int) -> list[tuple[str, int, int]]:
+    """The tokens of a part of a plain text, and where in the text that it comes from each begins and ends."""
+    found, end = [], start
+    for token in tokenize(plain[start:stop]):
+        begin = plain.index(token, end)
+        end = begin + len(token)
+        found.append((token, origins[begin], origins[end]))
     return found
 
 
 def _plain(text: str) -> tuple[str, list[int]]:
     """A text in plain characters, and where in it each comes from; also where it ends."""
     marks: dict[int, str] = {}
-    for found in _SINGLE_QUOTED.finditer(text):  # which models take for apostrophes
+    for found in _SINGLE_QUOTED.finditer(text):
         marks |= {found.start(): '"', found.end() - 1: '"'}
     for found in _DOUBLED.finditer(text):
         marks |= {found.start(): '"', found.end() - 1: ""}

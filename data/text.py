@@ -25,8 +25,8 @@ _ABBREVIATIONS = """
 _DOTTED = re.compile(r"(?:[A-Za-z]\.){2,}$")
 _INITIAL = re.compile(r"[A-Z]\.$")
 ABBREVIATIONS = frozenset(_ABBREVIATIONS.split())
-_WHOLE = re.compile(r"(?:https?://|www\.)\S+[\w/]$|[\w.+-]+@[\w-]+(?:\.[\w-]+)+$")
-_LEADING = re.compile(r"\.{2,}|--+|``|[(\[{<\"“‘«¿¡$£€#'`—–]")
+_WHOLE = re.compile(r"(?i:[a-z][a-z\d+.-]*://|www\.)\S*[\w/=&#~+*-]$|[\w.+-]+@[\w-]+(?:\.[\w-]+)+$")
+_LEADING = re.compile(r"\.{2,}|--+|``|[(\[{<\"“‘«¿¡$£€'`—–]|#(?![^\W\d])")
 _TRAILING = re.compile(r"(?:\.{2,}|--+|''|[)\]}>\"”’»,;:!?%'—–])$")
 _INNER = re.compile(
     r"(\.{3,}|--+|[—–]|(?<=[^\W\d])[,;](?=[^\W\d])|(?<=\w)[\"“”()\[\]](?=\w)|(?<=\w[.!?])[\"”])"

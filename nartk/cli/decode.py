@@ -38,8 +38,8 @@ A line that cannot be decoded gives an empty line, an error on stderr, and exit 
 
 Of models that know how their text was tokenised, such as gec-en, lines are ordinary text, of any number of
 sentences, which are decoded on their own. What the model leaves alone is written as it was read: quotation
-marks, white space, numbers, URLs, words that it cannot read, sentences that are not English. With
---pretokenized a line is one sentence of tokens with spaces between.
+marks, white space, numbers, URLs, words that it cannot read, sentences that are not English. A line of white
+space alone comes out empty. With --pretokenized a line is one sentence of tokens with spaces between.
 
 Of a line of several sentences, tokens, log-probabilities and traces follow each other, scores and counts are
 sums, and the i-th output has each sentence's i-th. A sentence that is too long is cut by --truncate; without
