@@ -1,4 +1,4 @@
-"""S1: no checkpoint runs code, whichever command is given it."""
+"""S1: no checkpoint runs code or takes the memory that it asks for, whichever command is given it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import malicious
-from support.commands import ROOT, run
+from support import bombs, malicious
+from support.commands import ROOT, own
 from support.tiny import SENTENCES, random_model
 
 from nartk.checkpoint import WEIGHTS
@@ -29,7 +29,20 @@ for path in sorted(folder.iterdir()):
         code = left.code
     print("\\nEACH", path.name, code, canary.exists(), flush=True)
 """
+# The same with little memory; the first call imports what the command needs.
+EACH_BOMB = """
+import importlib, sys
+from pathlib import Path
+sys.path.append("tests")
+from support.memory import rising_at_most
+command = importlib.import_module(f"nartk.cli.{sys.argv[1]}").main
+for i, path in enumerate(sorted(Path(sys.argv[2]).iterdir())):
+    with rising_at_most(100_000 if i else 10_000_000):
+        code = command([each.replace("PATH", str(path)) for each in sys.argv[3:]])
+    print("\\nEACH", path.name, code, flush=True)
+"""
 COMMANDS = {
+    "average": "--inputs PATH --output OUT",
     "convert": "PATH --output OUT",
     "decode": "PATH --output OUT",
     "train": "DATA --restore-file PATH --save-dir OUT --arch nartk_transformer_tiny --d-model 32 --cpu"
@@ -45,8 +58,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for side in ("src", "trg"):
         (folder / f"text.{side}").write_text("\n".join(SENTENCES) + "\n")
     flags = f"--source-lang src --target-lang trg --trainpref {folder}/text --validpref {folder}/text"
-    code = "import sys; from nartk.cli.preprocess import main; sys.exit(main())"
-    run([sys.executable, "-c", code, *flags.split(), "--joined-dictionary", "--destdir", str(folder / "bin")])
+    own("preprocess", *flags.split(), "--joined-dictionary", "--destdir", str(folder / "bin"))
     return folder / "bin"
 
 
@@ -85,6 +97,74 @@ def test_no_command_runs_what_a_checkpoint_holds(
     )
     found = [line[5:] for line in done.stdout.splitlines() if line.startswith("EACH ")]
     assert found == [f"{name} 5 False" for name in names], done.stderr[-3000:]
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture(scope="module")
+def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of one update."""
+    folder = tmp_path_factory.mktemp("trained")
+    own("train", *COMMANDS["train"].replace("DATA", str(data)).replace("OUT", str(folder)).split())
+    return folder / "checkpoint_last.pt"
+
+
+@pytest.mark.parametrize("command", ["average", "train", "generate"])
+def test_no_command_takes_the_memory_that_a_small_checkpoint_asks_for(
+    command: str, data: Path, trained: Path, tmp_path: Path
+) -> None:
+    """Those that nartk-convert refuses, and what a checkpoint has beside its weights."""
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "0").write_bytes(b"")
+    wrong = bombs.write(trained, files)
+    if command == "average":  # which reads the weights alone
+        del wrong["a moment of one number"]
+        (files / "a moment of one number").unlink()
+    assert max(path.stat().st_size for path in files.iterdir()) < 2_000_000
+    flags = COMMANDS[command].replace("OUT", str(tmp_path / "out")).replace("DATA", str(data))
+    done = subprocess.run(
+        [sys.executable, "-c", EACH_BOMB, command, str(files), *flags.split()],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = [line[5:] for line in done.stdout.splitlines() if line.startswith("EACH ")]
+    assert found == [f"{name} 5" for name in sorted({"0", *wrong})], done.stderr[-3000:]
+    for name, text in wrong.items():
+        assert f"nartk: error[E402 Checkpoint] {files / name}: {text}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "key", "message"),
+    [
+        ("train", "exp_avg", "'exp_avg' of the optimizer has shape [1], its weight ["),
+        ("train", "model", "the checkpoint is of another architecture, or of other dictionaries. Fix: "),
+        ("generate", "model", "the checkpoint is of another architecture, or of other dictionaries. Fix: "),
+    ],
+)
+def test_a_checkpoint_whose_shapes_do_not_fit_is_refused(
+    command: str, key: str, message: str, data: Path, trained: Path, tmp_path: Path
+) -> None:
+    """Moments of one number, which torch would read beyond; a weight of one number."""
+    state = torch.load(trained, weights_only=False)
+    if key == "model":
+        state["model"][next(iter(state["model"]))] = torch.zeros(1)
+    else:
+        state["last_optimizer_state"]["state"][0][key] = torch.zeros(1)
+    torch.save(state, tmp_path / "changed.pt")
+    flags = COMMANDS[command].replace("OUT", str(tmp_path / "out")).replace("DATA", str(data))
+    code = f"import sys; from nartk.cli.{command} import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *flags.replace("PATH", str(tmp_path / "changed.pt")).split()],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 5, done.stderr[-3000:]
+    assert f"nartk: error[E402 Checkpoint] {message}" in done.stderr
     assert "Traceback" not in done.stderr
 
 

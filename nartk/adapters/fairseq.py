@@ -139,7 +139,7 @@ def read_checkpoint(path: Path) -> FairseqCheckpoint:
     tensors = state.get("model") if isinstance(state, dict) else None
     if not _are_tensors(tensors):
         raise CheckpointError("not a checkpoint of fairseq: it holds no weights under 'model'", where=where)
-    _require_dense(tensors, where)
+    require_dense(tensors, where)
     settings = _section(state, "model") or _options(state.get("args"))
     if not settings:
         raise CheckpointError("not a checkpoint of fairseq: it holds no settings", where=where)
@@ -152,7 +152,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
         tensors = torch.load(path, map_location="cpu", weights_only=True)
     if not _are_tensors(tensors):
         raise CheckpointError("holds something else than tensors by name", where=str(path))
-    _require_dense(tensors, str(path))
+    require_dense(tensors, str(path))
     return dict(tensors)
 
 
@@ -162,7 +162,8 @@ def _are_tensors(values: object) -> TypeGuard[dict[str, Tensor]]:
     )
 
 
-def _require_dense(tensors: Mapping[str, Tensor], where: str) -> None:
+def require_dense(tensors: Mapping[str, Tensor], where: str) -> None:
+    """Raises CheckpointError if one of a file's tensors would take more memory than the file stores of it."""
     for name, tensor in tensors.items():
         # Else 1 number with strides of 0 would be a tensor of any size.
         if tensor.layout != torch.strided or tensor.device.type != "cpu":

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
+import io
 import logging
+import os
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from nartk import _fairseq_hook
 from nartk.cli import _common
-from nartk.errors import InputFileError, UsageError, requiring_fairseq
+from nartk.errors import CheckpointError, InputFileError, UsageError, requiring_fairseq
+from nartk.files import reading
+
+_MOST = 100_000_000  # bytes of a dictionary
+# How fairseq's and torch's errors begin that say so of weights.
+_MISFITS = ("Cannot load model parameters from checkpoint", "Error(s) in loading state_dict")
 
 # When this module is imported, so that processes which torch spawns are cured as well.
 _fairseq_hook.install()
@@ -36,17 +45,43 @@ def command(work: Callable[[Sequence[str]], int]) -> Callable[..., int]:
     def guarded(args: Sequence[str]) -> int:
         start()
         try:
-            return work([each for each in args if each != "--debug"])  # which fairseq does not know
+            with _one_line_usage():
+                return work([each for each in args if each != "--debug"])  # which fairseq does not know
         except FileNotFoundError as error:
             named = {} if error.filename is None else {"where": str(error.filename)}
             message = "no such file or folder" if named else _first_line(error)
             raise InputFileError(message, fix="--debug shows who asks for it", **named) from error
-        except AssertionError as error:
-            if not str(error):
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            raise InputFileError(_first_line(error), fix="--debug shows who asks for it") from error
+        except Exception as error:
+            if str(error).startswith(_MISFITS):
+                raise CheckpointError(
+                    "the checkpoint is of another architecture, or of other dictionaries",
+                    fix="--debug shows what does not fit",
+                ) from error
+            if not isinstance(error, AssertionError) or not str(error):
                 raise
             raise UsageError(_first_line(error), fix="see --help; --debug shows where") from error
 
     return guarded
+
+
+@contextlib.contextmanager
+def _one_line_usage() -> Iterator[None]:
+    """Makes an error of argparse nartk's, as in `_common.Parser`, in the parsers that fairseq makes too."""
+
+    def error(parser: argparse.ArgumentParser, message: str) -> NoReturn:
+        few = re.sub(r" \(choose from .{300,}\)", "", message)  # there are a hundred architectures
+        raise UsageError(few, fix=f"see {parser.prog} --help")
+
+    before = argparse.ArgumentParser.error
+    argparse.ArgumentParser.error = error  # type: ignore[assignment,method-assign]
+    try:
+        yield
+    finally:
+        argparse.ArgumentParser.error = before  # type: ignore[method-assign]
 
 
 def _first_line(error: Exception) -> str:
@@ -69,6 +104,7 @@ def start() -> None:
     with requiring_fairseq("training runs on fairseq 0.12.2, and the module {name} is not installed"):
         import fairseq  # noqa: F401
     _load_safely()
+    _read_safely()
     # Not by fairseq's own --user-dir: it registers nothing once the package nartk has been imported.
     import nartk.tasks
 
@@ -79,7 +115,7 @@ def _load_safely() -> None:
     """Has fairseq refuse by name the checkpoints that `nartk.adapters.fairseq` refuses."""
     from fairseq import checkpoint_utils
 
-    from nartk.adapters.fairseq import loading_safely
+    from nartk.adapters.fairseq import loading_safely, require_dense
 
     load = checkpoint_utils.load_checkpoint_to_cpu
     if hasattr(load, "_nartk"):
@@ -88,7 +124,84 @@ def _load_safely() -> None:
     @functools.wraps(load)
     def checked(path: str, *args: Any, **options: Any) -> Any:
         with loading_safely(Path(path)):
-            return load(path, *args, **options)
+            state = load(path, *args, **options)
+        for name, tensor in _tensors(state):
+            require_dense({name: tensor}, path)
+        return state
 
     checked._nartk = True  # type: ignore[attr-defined]
     checkpoint_utils.load_checkpoint_to_cpu = checked
+
+
+def _tensors(state: Any) -> Iterator[tuple[str, Any]]:
+    """The tensors of a checkpoint, each with the last key to it. Its lists may contain themselves."""
+    import torch
+
+    seen: set[int] = set()
+    found = [("", state)]
+    while found:
+        name, value = found.pop()
+        if isinstance(value, torch.Tensor):
+            yield name, value
+        elif isinstance(value, (dict, list, tuple)) and id(value) not in seen:
+            seen.add(id(value))
+            items = value.items() if isinstance(value, dict) else ((name, each) for each in value)
+            found += ((key if isinstance(key, str) else name, each) for key, each in items)
+
+
+def _read_safely() -> None:
+    """Has fairseq refuse by name a dictionary that is malformed, not UTF-8 or endless."""
+    from fairseq.data import Dictionary
+
+    add = Dictionary.add_from_file
+    if hasattr(add, "_nartk"):
+        return
+
+    @functools.wraps(add)
+    def checked(self: Any, file: Any) -> None:
+        if not isinstance(file, str):
+            add(self, file)
+            return
+        with reading(file) as opened:
+            data = opened.read(_MOST + 1)
+        if len(data) > _MOST:
+            raise InputFileError(f"larger than {_MOST} bytes", fix="give fairseq's dict.txt", where=file)
+        for number, line in enumerate(_decoded(io.BytesIO(data), file), 1):
+            try:
+                add(self, io.StringIO(line, newline=None))
+            except (ValueError, RuntimeError) as error:
+                found = repr(line.rstrip()[:40])
+                if isinstance(error, ValueError):
+                    message, fix = f"expected 'WORD COUNT', found {found}", "give fairseq's dict.txt"
+                else:
+                    message, fix = f"{found} has the word of a line before", "take the line out"
+                raise InputFileError(message, fix=fix, where=f"{file}:{number}") from error
+
+    checked._nartk = True  # type: ignore[attr-defined]
+    Dictionary.add_from_file = checked
+
+
+def require_text(name: str) -> None:
+    """Refuses a file of text that fairseq could not read: that is missing, endless, or not UTF-8.
+
+    Raises:
+        InputFileError: It is such a file.
+    """
+    if os.path.exists(name) and not os.path.isfile(name):
+        raise InputFileError("no regular file", fix="give a file of text", where=name)
+    with reading(name) as file:
+        for _ in _decoded(file, name):
+            pass
+
+
+def _decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:
+    """Lines of a file; raises InputFileError at a byte that is not UTF-8."""
+    for number, line in enumerate(lines, 1):
+        try:
+            yield line.decode()
+        except UnicodeDecodeError as error:
+            raise InputFileError(
+                f"byte {line[error.start]:#x} is not UTF-8",
+                fix="convert the file to UTF-8",
+                where=f"{name}:{number}",
+            ) from error

@@ -1,0 +1,151 @@
+"""What nartk-preprocess, nartk-train and nartk-generate refuse: one line with its name, and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import fairseq_host
+from support.memory import rising_at_most
+from support.tiny import SENTENCES
+
+LONG = "x" * 300  # more than a name of a file may have
+PREPROCESS = "preprocess -s src -t trg --joined-dictionary --trainpref"
+INTO_NEW = f"{PREPROCESS} text --destdir new"
+GENERATE = "generate bin --cpu --path"
+# A command, its exit code, and how its line of error begins.
+EDGES = [
+    (
+        f"{PREPROCESS} text --destdir bin",
+        6,
+        "error[E501 Output] bin/dict.src.txt: exists already. Fix: name another --destdir, or remove it",
+    ),
+    (f"{PREPROCESS} text --destdir in.txt", 6, "error[E501 Output] in.txt: cannot write: File exists"),
+    (f"{PREPROCESS} text --destdir in.txt/x", 6, "error[E501 Output] in.txt/x: cannot write: Not a dir"),
+    (f"{PREPROCESS} text --destdir /dev/null", 6, "error[E501 Output] /dev/null: cannot write: "),
+    (f"{PREPROCESS} text --destdir {LONG}", 6, f"error[E501 Output] {LONG}: cannot write: File name too"),
+    (f"{PREPROCESS} text --destdir loop/x", 6, "error[E501 Output] loop/x: cannot write: "),
+    (f"{PREPROCESS} text --destdir /proc/x", 6, "error[E501 Output] /proc/x: cannot write: "),
+    (
+        f"{PREPROCESS} latin --destdir new",
+        2,
+        "error[E201 InputFile] latin.src:2: byte 0xe9 is not UTF-8. Fix: convert the file to UTF-8.",
+    ),
+    (f"{INTO_NEW} --validpref text,latin", 2, "error[E201 InputFile] latin.src:2: byte 0xe9 is not UTF-8"),
+    (f"{INTO_NEW} --testpref latin", 2, "error[E201 InputFile] latin.src:2: byte 0xe9 is not UTF-8"),
+    (
+        "preprocess --only-source --trainpref latin.src --destdir new",
+        2,
+        "error[E201 InputFile] latin.src:2: byte 0xe9 is not UTF-8",
+    ),
+    (f"{INTO_NEW} --validpref none", 2, "error[E201 InputFile] none.src: cannot read: No such file"),
+    (f"{PREPROCESS} zeros --destdir new", 2, "error[E201 InputFile] zeros.src: no regular file. Fix: "),
+    (f"{INTO_NEW} --workers 0", 2, "error[E101 Usage] --workers is 0, below 1. Fix: give at least 1."),
+    (f"{INTO_NEW} --workers -3", 2, "error[E101 Usage] --workers is -3, below 1. Fix: give at least 1."),
+    (f"{INTO_NEW} --srcdict none.txt", 2, "error[E201 InputFile] none.txt: cannot read: No such file"),
+    (
+        f"{INTO_NEW} --srcdict bad.txt",
+        2,
+        "error[E201 InputFile] bad.txt:2: expected 'WORD COUNT', found 'foo'. Fix: ",
+    ),
+    (f"{INTO_NEW} --tgtdict bad.txt", 2, "error[E201 InputFile] bad.txt:2: expected 'WORD COUNT', found"),
+    (f"{INTO_NEW} --srcdict twice.txt", 2, "error[E201 InputFile] twice.txt:3: 'a 2' has the word of"),
+    (f"{INTO_NEW} --srcdict latin.src", 2, "error[E201 InputFile] latin.src:1: expected 'WORD COUNT', found"),
+    (f"{INTO_NEW} --srcdict latin.txt", 2, "error[E201 InputFile] latin.txt:2: byte 0xe9 is not UTF-8"),
+    (f"{INTO_NEW} --srcdict zeros.txt", 2, "error[E201 InputFile] zeros.txt: larger than 100000000 bytes"),
+    (f"{INTO_NEW} --tgtdict zeros.txt", 2, "error[E201 InputFile] zeros.txt: larger than 100000000 bytes"),
+    (
+        "generate zeros -s src -t trg --cpu --path none.pt",
+        2,
+        "error[E201 InputFile] zeros/dict.src.txt: larger than 100000000 bytes",
+    ),
+    (
+        "train zeros -s src -t trg --arch nartk_transformer_tiny --max-tokens 9 --cpu --save-dir saved",
+        2,
+        "error[E201 InputFile] zeros/dict.src.txt: larger than 100000000 bytes",
+    ),
+    (f"{GENERATE} none.pt", 2, "error[E201 InputFile] Model file not found: none.pt. Fix: "),
+    (f"{GENERATE} .", 2, "error[E201 InputFile] .: no such file. Fix: check the name."),
+    ("preprocess --nosuch", 2, "error[E101 Usage] unrecognized arguments: --nosuch. Fix: see nartk-prepro"),
+    ("preprocess --workers x", 2, "error[E101 Usage] argument --workers: invalid int value: 'x'. Fix: see"),
+    ("generate", 2, "error[E101 Usage] the following arguments are required: data. Fix: see nartk-generate"),
+    (
+        "train bin --arch nope",
+        2,
+        "error[E101 Usage] argument --arch/-a: invalid choice: 'nope'. Fix: see nartk-train --help.",
+    ),
+    (
+        "train bin --ddp-backend x",
+        2,
+        "error[E101 Usage] argument --ddp-backend: invalid choice: 'x' (choose from",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with sentences, dictionaries and data, sound ones and others."""
+    fairseq_host.require_fairseq()
+    folder = tmp_path_factory.mktemp("place")
+    for side in ("src", "trg"):
+        (folder / f"text.{side}").write_text("\n".join(SENTENCES) + "\n")
+        (folder / f"zeros.{side}").symlink_to("/dev/zero")
+    (folder / "latin.src").write_bytes(b"a b\na caf\xe9\n")
+    (folder / "latin.trg").write_text("a b\nc d\n")
+    (folder / "latin.txt").write_bytes(b"a 1\ncaf\xe9 1\n")
+    (folder / "bad.txt").write_text("a 1\nfoo\n")
+    (folder / "twice.txt").write_text("a 1\nb 1\na 2\n")
+    (folder / "in.txt").write_text("a b\n")
+    (folder / "loop").symlink_to(folder / "loop")
+    (folder / "zeros.txt").symlink_to("/dev/zero")
+    (folder / "zeros").mkdir()
+    (folder / "zeros" / "dict.src.txt").symlink_to("/dev/zero")
+    flags = f"-s src -t trg --joined-dictionary --trainpref {folder}/text --testpref {folder}/text"
+    assert import_module("nartk.cli.preprocess").main([*flags.split(), "--destdir", str(folder / "bin")]) == 0
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore")  # fairseq's own
+@pytest.mark.parametrize(("command", "code", "message"), EDGES, ids=[each[0][-60:] for each in EDGES])
+def test_an_edge_is_an_error_in_a_line(
+    command: str, code: int, message: str, place: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    monkeypatch.chdir(place)
+    name, *args = command.split()
+    capfd.readouterr()
+    with rising_at_most(300_000):
+        assert import_module(f"nartk.cli.{name}").main(args) == code
+    errors = capfd.readouterr().err
+    assert errors.startswith(f"nartk: {message}")
+    assert errors.count("\n") == 1
+    made = place / "new"
+    assert not made.exists() or [file.name for file in made.iterdir()] == ["preprocess.log"]
+
+
+@pytest.mark.filterwarnings("ignore")  # fairseq's own
+def test_a_parser_that_fairseq_makes_by_itself(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    """It reads the command line before the command's parser is made."""
+    fairseq_host.require_fairseq()
+    monkeypatch.setattr(sys, "argv", ["nartk-preprocess", "--user-dir"])
+    assert import_module("nartk.cli.preprocess").main(sys.argv[1:]) == 2
+    assert capfd.readouterr().err == (
+        "nartk: error[E101 Usage] argument --user-dir: expected one argument. "
+        "Fix: see nartk-preprocess --help.\n"
+    )
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r", " #fairseq:overwrite\n"])
+def test_a_sound_dictionary_is_read_as_fairseq_does(end: str, place: Path, tmp_path: Path) -> None:
+    from fairseq.data import Dictionary
+
+    rows = (place / "bin" / "dict.src.txt").read_text().splitlines()
+    rows += rows[:1] if "overwrite" in end else []
+    (tmp_path / "dict.txt").write_bytes(end.join([*rows, ""]).encode())
+    ours, theirs = Dictionary(), Dictionary()
+    ours.add_from_file(str(tmp_path / "dict.txt"))
+    Dictionary.add_from_file.__wrapped__(theirs, str(tmp_path / "dict.txt"))
+    assert vars(ours) == vars(theirs)
+    assert len(ours) > len(rows)
