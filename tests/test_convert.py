@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import subprocess
 import sys
-import zipfile
 from argparse import Namespace
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from support import fairseq_host
-from support.commands import ROOT
 from support.fairseq_host import WORDS, native_checkpoint
 
 import nartk
@@ -295,80 +290,6 @@ def test_broken_files_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert convert_command.main([str(path), "--output", str(tmp_path / "m")]) == 5
         assert "not a checkpoint of fairseq" in capsys.readouterr().err
     assert convert_command.main([str(tmp_path / "none.pt"), "--output", str(tmp_path / "m")]) == 2
-
-
-def rezip(path: Path, change: Callable[[zipfile.ZipFile], None], method: int) -> None:
-    """Writes the parts of a checkpoint anew, by another method."""
-    with zipfile.ZipFile(path) as old:
-        parts = {name: old.read(name) for name in old.namelist()}
-    with zipfile.ZipFile(path, "w", method) as new:
-        for name, data in parts.items():
-            new.writestr(name, data)
-        change(new)
-
-
-def compressed(path: Path) -> None:
-    """Of 400 KB, inflated to 400 MB."""
-    state = torch.load(native_checkpoint(path), weights_only=False)
-    state["model"]["core.zeros"] = torch.zeros(100_000_000)
-    torch.save(state, path)
-    rezip(path, lambda parts: None, zipfile.ZIP_DEFLATED)
-
-
-def a_part_many_times(path: Path) -> None:
-    def repeat(parts: zipfile.ZipFile) -> None:
-        largest = max(parts.filelist, key=lambda part: part.file_size)
-        for i in range(100):
-            part = copy.copy(largest)
-            part.filename = f"{largest.filename}{i}"
-            parts.filelist.append(part)
-
-    rezip(native_checkpoint(path), repeat, zipfile.ZIP_STORED)
-
-
-def of_one_number(path: Path) -> None:
-    native_checkpoint(path)
-    state = torch.load(path, weights_only=False)
-    state["model"]["core.encoder_norm.bias"] = torch.zeros(1).expand(1_000_000_000)
-    torch.save(state, path)
-
-
-class Zeros:
-    def __reduce__(self) -> tuple[Any, tuple[int]]:
-        return bytearray, (1_000_000_000,)
-
-
-def zeros(path: Path, zipped: bool = True) -> None:
-    torch.save({"model": {}, "cfg": Zeros()}, path, _use_new_zipfile_serialization=zipped)
-
-
-@pytest.mark.parametrize(
-    ("write", "message"),
-    [
-        (compressed, "is compressed, from "),
-        (a_part_many_times, "its parts have "),
-        (of_one_number, "tensor 'core.encoder_norm.bias' is larger than what is stored of it"),
-        (zeros, "asks for 'builtins.bytearray', which a checkpoint has no need of"),
-        (partial(zeros, zipped=False), "asks for 'builtins.bytearray', which a checkpoint has no need of"),
-    ],
-)
-def test_a_small_file_takes_little_memory(
-    write: Callable[[Path], None], message: str, tmp_path: Path
-) -> None:
-    write(tmp_path / "a.pt")
-    assert (tmp_path / "a.pt").stat().st_size < 2_000_000
-    code = (
-        "import sys; import nartk.adapters.fairseq; from nartk.cli.convert import main\n"
-        "sys.path.append('tests'); from support.memory import rising_at_most\n"
-        "with rising_at_most(100_000): code = main()\n"
-        "sys.exit(code)"
-    )
-    args = [str(tmp_path / "a.pt"), "--output", str(tmp_path / "m")]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *args], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 5, done.stderr
-    assert message in done.stderr
 
 
 def test_a_torch_that_may_run_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
