@@ -21,7 +21,8 @@ from nartk.hypothesis import Request
 from nartk.parallel import Graphs, GraphScorer, always_banned
 from nartk.passes import Draw, FloatArray, IntArray, Want
 from nartk.reading import by_inversion
-from nartk.registry import HEAVIEST, MOST_SAMPLES, MOST_WORDS, option, register_decoder
+from nartk.registry import HEAVIEST, MOST_SAMPLES, option, register_decoder
+from nartk.vocab import MOST_WORDS
 
 _Drawn = tuple[list[int], IntArray, FloatArray]  # a path, and the words behind vertex 0 with their scores
 _EDGE, _WORD = 0, 1  # what a random number is for

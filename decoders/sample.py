@@ -25,13 +25,12 @@ from nartk.registry import (
     DRAFTERS,
     HEAVIEST,
     MOST_SAMPLES,
-    MOST_WORDS,
     named_protocols,
     option,
     register_decoder,
     speaks,
 )
-from nartk.vocab import Vocab
+from nartk.vocab import MOST_WORDS, Vocab
 
 _MAX_DRAFT = 10
 NONE = "none"

@@ -32,7 +32,6 @@ T_Scorer = TypeVar("T_Scorer")
 WIDEST, MOST_SAMPLES = 1000, 10_000
 # Beyond this a weight leaves nothing else of a score, and infinity times 0 is no number.
 HEAVIEST = 1000.0
-MOST_WORDS = 10_000_000  # of a vocabulary
 
 
 def option(

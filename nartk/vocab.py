@@ -12,6 +12,7 @@ from nartk.errors import CheckpointError, VocabMismatchError
 from nartk.files import read_file, writing
 
 _MOST = 100_000_000  # bytes of a dictionary
+MOST_WORDS = 10_000_000
 UNKNOWN = "⁇"  # what stands in the output for a word that the vocabulary cannot spell
 SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3, in fairseq's order
 # To non-autoregressive models an unfilled position, and the blank of frames: a word that no target has.

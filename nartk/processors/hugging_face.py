@@ -38,7 +38,7 @@ from nartk.files import read_file
 from nartk.passes import TextSource
 from nartk.processors import named_file, register_processor
 from nartk.processors.text import TextInput
-from nartk.vocab import SpecialIds, Vocab
+from nartk.vocab import MOST_WORDS, SpecialIds, Vocab
 
 NAME = "hugging_face"
 _MOST = 500_000_000  # bytes of a tokenizer's file
@@ -71,7 +71,6 @@ _CLEANED = [(f" {mark}", mark) for mark in (".", "?", "!", ",")] + [(" ' ", "'")
 _CLEANED += [(f" {end}", end) for end in ("n't", "'m", "'s", "'ve", "'re")]
 
 _NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4  # types of a sentencepiece model's pieces
-_MOST_WORDS = 10_000_000
 
 _Token = dict[str, Any]  # ``content`` of an added token, and its flags
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -921,7 +920,7 @@ def _load(
     folder: Path, settings: Mapping[str, Any], specials: SpecialIds, *, target: bool
 ) -> tuple[_Tokenizer, Vocab]:
     count = settings.get("words")
-    if type(count) is not int or not max(astuple(specials)) < count <= _MOST_WORDS:
+    if type(count) is not int or not max(astuple(specials)) < count <= MOST_WORDS:
         raise CheckpointError(f"'words' is {count!r}, with special ids {specials}", where=str(folder))
     tokenizer = _open(folder, settings)
     key = (count, specials, target and "target_vocabulary" in tokenizer.paths)
