@@ -57,6 +57,7 @@ def random_settings(config: Any, rng: random.Random) -> dict[str, Any]:
         values["self_conditioning"] &= values["intermediate_ctc"] != ""
         speech = {"conv_kernel": 3, "merge_kernel": 5, "cgmlp_features": 2 * rng.randint(0, 5)}
         values |= {**speech, "subsampling_channels": rng.randint(0, 4), "input_features": rng.randint(15, 20)}
+        values["max_source_len"] = rng.randint(15, 20)  # frames, of which subsampling leaves some
     if "prompt_layers" in known:
         values |= {"prompt_layers": rng.randint(0, 2), "prompt_every": rng.randint(1, 2)}
     return values

@@ -143,7 +143,7 @@ def test_what_is_no_word_is_refused(text: str) -> None:
 def test_a_weight_without_hotwords_is_refused() -> None:
     with pytest.raises(UsageError, match=r"hotword_weight is 2\.0, but there are no hotwords"):
         make_strategy("paraformer", {"hotword_weight": 2.0})
-    with pytest.raises(UsageError, match="at least 0"):
+    with pytest.raises(UsageError, match="between 0"):
         make_strategy("paraformer", {"hotword_weight": -2.0})
 
 
