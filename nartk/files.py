@@ -45,17 +45,19 @@ def read_lines(name: str) -> list[str]:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise InputFileError(
-            f"byte {data[error.start]:#x} is not UTF-8",
-            fix="convert the file to UTF-8",
-            where=f"{name}:{line}",
-        ) from error
+        raise not_utf8(name, data[: error.start].count(b"\n") + 1, data[error.start]) from error
     # Only the line feed ends a line: other separators are text here.
     lines = text.removeprefix("\ufeff").split("\n")  # a byte order mark is no text
     if lines[-1] == "":
         del lines[-1]
     return [line.removesuffix("\r") for line in lines]
+
+
+def not_utf8(name: str, line: int, byte: int) -> InputFileError:
+    """The error of a byte in a line, counted from 1, of a file that should be UTF-8."""
+    return InputFileError(
+        f"byte {byte:#x} is not UTF-8", fix="convert the file to UTF-8", where=f"{name}:{line}"
+    )
 
 
 def shown(name: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from nartk.errors import CheckpointError, VocabMismatchError
 from nartk.files import read_file, writing
 
-_MOST = 100_000_000  # bytes of a dictionary
+MOST_BYTES = 100_000_000  # of a dictionary
 MOST_WORDS = 10_000_000
 UNKNOWN = "⁇"  # what stands in the output for a word that the vocabulary cannot spell
 SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3, in fairseq's order
@@ -103,7 +103,7 @@ class Vocab:
         """
         words: list[str] = []
         try:
-            text = read_file(path, most=_MOST).decode("utf-8")
+            text = read_file(path, most=MOST_BYTES).decode("utf-8")
         except UnicodeDecodeError as error:
             raise CheckpointError(f"cannot read the dictionary: {error}", where=str(path)) from error
         for number, line in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), 1):

@@ -17,9 +17,9 @@ from typing import Any, NoReturn
 from nartk import _fairseq_hook
 from nartk.cli import _common
 from nartk.errors import CheckpointError, InputFileError, UsageError, requiring_fairseq
-from nartk.files import reading
+from nartk.files import not_utf8, reading
+from nartk.vocab import MOST_BYTES
 
-_MOST = 100_000_000  # bytes of a dictionary
 # How fairseq's and torch's errors begin that say so of weights.
 _MISFITS = ("Cannot load model parameters from checkpoint", "Error(s) in loading state_dict")
 
@@ -163,9 +163,9 @@ def _read_safely() -> None:
             add(self, file)
             return
         with reading(file) as opened:
-            data = opened.read(_MOST + 1)
-        if len(data) > _MOST:
-            raise InputFileError(f"larger than {_MOST} bytes", fix="give fairseq's dict.txt", where=file)
+            data = opened.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise InputFileError(f"larger than {MOST_BYTES} bytes", fix="give fairseq's dict.txt", where=file)
         for number, line in enumerate(_decoded(io.BytesIO(data), file), 1):
             try:
                 add(self, io.StringIO(line, newline=None))
@@ -200,8 +200,4 @@ def _decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:
         try:
             yield line.decode()
         except UnicodeDecodeError as error:
-            raise InputFileError(
-                f"byte {line[error.start]:#x} is not UTF-8",
-                fix="convert the file to UTF-8",
-                where=f"{name}:{number}",
-            ) from error
+            raise not_utf8(name, number, line[error.start]) from error
