@@ -918,10 +918,10 @@ def _device(name: str) -> str:
         import torch
     try:
         device = torch.device(name)
-        if device.type not in ("cpu", "cuda"):
-            raise RuntimeError("a device that nartk does not serve")
-    except RuntimeError as error:
-        raise UsageError(f"{named('device')} is {name!r}", fix="choose cpu, cuda or cuda:N") from error
+    except RuntimeError:
+        device = torch.device("meta")  # as one that torch has and nartk does not serve
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError(f"{named('device')} is {name!r}", fix="choose cpu, cuda or cuda:N")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UsageError(
             f"{named('device')} is {name!r}, but torch sees no GPU here", fix=f"use {named('device', 'cpu')}"

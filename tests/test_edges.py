@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from support import fairseq_host
-from support.commands import ROOT, SCRIPTS
+from support.commands import ROOT, SCRIPTS, main_of
 from support.tiny import random_model
 
 from nartk.checkpoint import CONFIG
@@ -160,9 +160,8 @@ def test_an_edge_is_an_error_in_a_line(
     command: str, code: int, message: str, place: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
     monkeypatch.chdir(place)
-    name, *args = command.split()
-    assert import_module(f"nartk.cli.{name}").main(args) == code
-    out, errors = capfd.readouterr()
+    found, out, errors = main_of(command, capfd)
+    assert found == code
     assert message in errors
     if code not in (0, 3):
         assert errors.startswith("nartk: error[")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support import fairseq_host
+from support.commands import main_of
 from support.memory import rising_at_most
 from support.tiny import SENTENCES
 
@@ -114,11 +115,9 @@ def test_an_edge_is_an_error_in_a_line(
     command: str, code: int, message: str, place: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
     monkeypatch.chdir(place)
-    name, *args = command.split()
-    capfd.readouterr()
     with rising_at_most(300_000):
-        assert import_module(f"nartk.cli.{name}").main(args) == code
-    errors = capfd.readouterr().err
+        found, _, errors = main_of(command, capfd)
+    assert found == code
     assert errors.startswith(f"nartk: {message}")
     assert errors.count("\n") == 1
     made = place / "new"

@@ -1,4 +1,4 @@
-"""Commands in processes of their own, from the checkout."""
+"""Commands from the checkout, in processes of their own or in this one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import os
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import nartk
 
@@ -33,3 +35,11 @@ def own(command: str, *arguments: str) -> str:
     """One of nartk's commands, from the checkout."""
     code = f"import sys; from nartk.cli.{command} import main; sys.exit(main())"
     return run([sys.executable, "-c", code, *arguments])
+
+
+def main_of(command: str, capfd: Any) -> tuple[int, str, str]:
+    """Runs a command line, without ``nartk-``, in this process: exit code, stdout and stderr."""
+    name, *args = command.split()
+    capfd.readouterr()
+    code: int = import_module(f"nartk.cli.{name}").main(args)
+    return code, *capfd.readouterr()
