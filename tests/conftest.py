@@ -23,6 +23,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="the tests of tests/quick.txt alone, in a minute")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--quick") and config.getoption("numprocesses", None):
+        raise pytest.UsageError("--quick counts what runs in one process. Fix: leave -n out.")
+    if "PYTEST_XDIST_WORKER" in os.environ:  # by -n there is a process a core
+        torch.set_num_threads(1)
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the commands that tests start
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--quick"):
         items[:] = quick.chosen(items)
