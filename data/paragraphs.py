@@ -7,8 +7,9 @@ dashes, and the white space around it and between sentences. What it wrote anew 
 apostrophe before a shortened word, as double quotation marks.
 
 An edit is undone that changes or drops an address (URLs of any scheme, e-mail, @names, #tags, paths, hosts,
-files), a name written like iPhone or HTTPS, but for a plural's s, or a character that the model cannot write;
-that leaves other numbers, quotation marks or brackets; or that takes the s before a plural's apostrophe.
+files), code in backticks, a name written like iPhone or HTTPS, but for a plural's s, or a character that the
+model cannot write; that leaves other numbers, quotation marks or brackets; or that takes the s before a
+plural's apostrophe.
 Sentences that are not decoded come through as they are: those without a word that the model can read, and
 those in another language that uses Latin letters, which common words of it show.
 """
@@ -49,6 +50,7 @@ _ADDRESS = re.compile(
     rf"|(?i:[\w-]+(?:\.[\w-]+)*\.(?:{_HOSTS}|{_FILES})\b)"
 )
 _NAME = re.compile(r"[^\Wa-z]*[a-z]\w*[A-Z]|[A-Z]{2}[^a-z]*s?$")  # iPhone, LaTeX, HTTPS, CDs
+_CODE = re.compile(r"(?<![\w`])`(?![\s`])[^`]*(?<!\s)`(?![\w`])")
 _COUNTED = re.compile(r"\d(?:\S*\d)?|[()\[\]{}]")
 _LETTER = re.compile(r"[^\W\d_]")
 _IS_SYMBOLS = re.compile(r"[\W_]+").fullmatch
@@ -144,6 +146,8 @@ class Sentence(Tokenized):
     def _is_undone(self, start: int, end: int, output: Sequence[str], j: int, stop: int) -> bool:
         """Whether the tokens from `start` to `end` stay in the place of the output's from `j` to `stop`."""
         typed, written = self.typed[start:end], output[j:stop]
+        if self._is_code(start, end):
+            return True
         if start == len(self.typed) and _stop("".join(self.typed[-4:])) and {*written} == {"."}:
             return True  # a second full stop, behind a bracket that closes after the first
         names = [] if self.text.isupper() else filter(_NAME.match, typed)
@@ -155,6 +159,12 @@ class Sentence(Tokenized):
             or (is_genitive and not "".join(written).lower().endswith("s"))
             or _counted(self.spelled[start:end]) != _counted(written)
         )
+
+    def _is_code(self, start: int, end: int) -> bool:
+        """Whether one of the tokens from `start` to `end`, or a token put in there, is in backticks."""
+        pieces = [gap + token for gap, token in zip(self.gaps, self.typed, strict=True)]
+        first, last = (len("".join(pieces[:i])) for i in (start, end))
+        return any(code.start() < last and first < code.end() for code in _CODE.finditer("".join(pieces)))
 
     def _gap(self, before: tuple[str, int | None], after: tuple[str, int | None]) -> str | None:
         """What was typed between two tokens, or on this side of one that is punctuation; else None."""

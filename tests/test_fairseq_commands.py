@@ -70,6 +70,7 @@ EDGES = [
     ),
     (f"{GENERATE} none.pt", 2, "error[E201 InputFile] Model file not found: none.pt. Fix: "),
     (f"{GENERATE} .", 2, "error[E201 InputFile] .: no such file. Fix: check the name."),
+    ("preprocess --user-dir none", 2, "error[E201 InputFile] PLACE/none: no such file or folder. Fix: "),
     ("preprocess --nosuch", 2, "error[E101 Usage] unrecognized arguments: --nosuch. Fix: see nartk-prepro"),
     ("preprocess --workers x", 2, "error[E101 Usage] argument --workers: invalid int value: 'x'. Fix: see"),
     ("generate", 2, "error[E101 Usage] the following arguments are required: data. Fix: see nartk-generate"),
@@ -118,7 +119,7 @@ def test_an_edge_is_an_error_in_a_line(
     with rising_at_most(300_000):
         found, _, errors = main_of(command, capfd)
     assert found == code
-    assert errors.startswith(f"nartk: {message}")
+    assert errors.startswith(f"nartk: {message.replace('PLACE', str(place))}")
     assert errors.count("\n") == 1
     made = place / "new"
     assert not made.exists() or [file.name for file in made.iterdir()] == ["preprocess.log"]

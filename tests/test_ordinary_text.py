@@ -102,6 +102,9 @@ BY_HAND = [
     ("The file notes.txt is in /etc/passwd.", "The file notes.txt is in /etc/passwd."),
     ("He left at 14:05:33 UTC.", "He left at 14:05:33 UTC."),
     ("An old soldiers' home is near HTTPS.", "An old soldiers' home is near HTTPS."),
+    ("Use `x = foo(a, b)` in your code.", "Use `x = foo(a, b)` in your code."),
+    ("Run `she go home`, it are good.", "Run `she go home`, it is good."),
+    ("I don`t like it, it are good.", "I don't like it, it is good."),
 ]
 
 
