@@ -441,7 +441,7 @@ TWINS = {"blockwise": block_twin, "nat": canvas_twin, "ctc": frame_twin}
 
 def wrong_drafts(kind: str, groups: int = 2) -> int:
     """How many drafts are not the twin's. Outputs grow by any number of tokens between two drafts."""
-    wrong = 0
+    count = wrong = 0
     for seed in range(groups):
         rng = random.Random(f"{kind}.{seed}")
         words, block = rng.randint(12, 60), rng.choice([2, 5, 25])
@@ -466,7 +466,7 @@ def wrong_drafts(kind: str, groups: int = 2) -> int:
             rate = rng.choice([0.0, 0.2, 1.0])
             pairs = zip([*own, *[EOS] * len(noise)], noise, strict=False)
             grown.append([a if rng.random() >= rate and a != EOS else b for a, b in pairs])
-        going, count = rows, 0
+        going = rows
         while going:
             rng.shuffle(going)
             budgets = [max(0, row.request.max_len - len(row.tokens) - 1) for row in going]
@@ -477,9 +477,9 @@ def wrong_drafts(kind: str, groups: int = 2) -> int:
                 size = len(row.tokens) + rng.randint(1, 5)
                 row.tokens = grown[row.request.index][:size]
             going = [row for row in going if len(row.tokens) < row.request.max_len]
-        assert count > 20
         drafter.stop(states)
         assert scorer.memories_in_use == 0
+    assert count > 20 * groups
     return wrong
 
 
