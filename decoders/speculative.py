@@ -7,10 +7,11 @@ p the model's distribution and q the drafter's, as in the paper.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from nartk.decoders.drafters.small_model import PickBest, SmallModel, SmallModelDrafts, small_model
 from nartk.decoders.loop.acceptance import (
@@ -32,6 +33,7 @@ from nartk.reading import by_inversion
 from nartk.registry import HEAVIEST, option, register_decoder
 from nartk.vocab import Vocab
 
+_Probs = npt.NDArray[np.float64]
 _LEAST = 1e-3  # temperature above 0, as in `sample`
 # Of random numbers; each decision has one that no other decision has, or the draws would not be independent.
 _DRAFTS, _ACCEPTS, _REPLACES = 1, 2, 3
@@ -125,38 +127,79 @@ class RejectionSampling(StepwiseAcceptance):
     accepts: RowDraws
     replaces: RowDraws
 
-    def judge(self, row: Row, first: int, verified: Verified) -> Iterator[DraftOutcome]:
-        draft, count, scores = row.draft, len(row.draft.tokens), verified.scores
-        if first == count:
-            return
-        assert draft.log_probs is not None
-        assert draft.logits is not None
-        nodes = range(row.begin + first, row.begin + count)
-        log_probs = scores.given_log_probs[nodes.start : nodes.stop].tolist()
-        positions = len(row.tokens) + np.arange(first, count)
-        numbers = self.accepts.uniforms(np.full_like(positions, row.request.index), positions).tolist()
-        # Where nothing is filtered, p(x) and q(x) are known: logits are read where x is rejected alone.
-        logits = None if self.accepts.is_plain else scores.rows(nodes)
-        for i, number, token_log_prob in zip(range(first, count), numbers, log_probs, strict=True):
-            token = draft.tokens[i]
-            if logits is None:
-                p_of_token, q_of_token = math.exp(token_log_prob), math.exp(draft.log_probs[i])
-            else:
-                p_of_token = self.accepts.probs(logits[i - first])[token]
-                q_of_token = self.accepts.probs(draft.logits[i])[token]
-            if number * q_of_token < p_of_token:
-                yield DraftOutcome(True, token, token_log_prob)
-                continue
-            after = scores.rows([row.begin + i])[0] if logits is None else logits[i - first]
-            word = self._replacement(row, i, after)
-            yield DraftOutcome(False, word, log_prob(after, word))
+    def judge_all(
+        self, rows: Sequence[Row], firsts: Sequence[int], verified: Verified
+    ) -> list[list[DraftOutcome]]:
+        """All rows at once, of each the first token that is left, then the next."""
+        outcomes: list[list[DraftOutcome]] = [[] for _ in rows]
+        going = [k for k, row in enumerate(rows) if firsts[k] < len(row.draft.tokens)]
+        while going:
+            places = [firsts[k] + len(outcomes[k]) for k in going]
+            judged = self._judge([rows[k] for k in going], places, verified.scores)
+            for k, outcome in zip(going, judged, strict=True):
+                outcomes[k].append(outcome)
+            going = [
+                k
+                for k, place, outcome in zip(going, places, judged, strict=True)
+                if outcome.is_accepted
+                and outcome.word != verified.eos
+                and place + 1 < len(rows[k].draft.tokens)
+            ]
+        return outcomes
 
-    def _replacement(self, row: Row, i: int, logits: FloatArray) -> int:
-        """The word in the place of a rejected token, after which the model's logits are [V]."""
-        assert row.draft.logits is not None
-        p, q = self.replaces.probs(logits), self.replaces.probs(row.draft.logits[i])
+    def _judge(self, rows: Sequence[Row], places: Sequence[int], scores: Scores) -> list[DraftOutcome]:
+        """Of each row the drafted token at this place."""
+        each = list(zip(rows, places, strict=True))
+        index = np.array([row.request.index for row in rows])
+        positions = np.array([len(row.tokens) + i for row, i in each])
+        nodes = [row.begin + i for row, i in each]
+        tokens = [row.draft.tokens[i] for row, i in each]
+        numbers = self.accepts.uniforms(index, positions).tolist()
+        log_probs = scores.given_log_probs[nodes].tolist()
+
+        def distributions(chosen: Sequence[int]) -> tuple[FloatArray, _Probs, _Probs]:
+            """The model's logits, p and q of some of the rows, each [n,V]."""
+            logits = scores.rows([nodes[k] for k in chosen])
+            drafted = np.stack([_logits(*each[k]) for k in chosen])
+            return logits, self.accepts.probs(logits), self.accepts.probs(drafted)
+
+        # Where nothing is filtered, p(x) and q(x) are known: logits are read where x is rejected alone.
+        if self.accepts.is_plain:
+            p_of_tokens = [math.exp(score) for score in log_probs]
+            q_of_tokens = [math.exp(_log_prob(row, i)) for row, i in each]
+        else:
+            logits, p, q = distributions(range(len(rows)))
+            p_of_tokens, q_of_tokens = (x[range(len(rows)), tokens].tolist() for x in (p, q))
+        decided = enumerate(zip(numbers, p_of_tokens, q_of_tokens, strict=True))
+        rejected = [k for k, (number, p_of_token, q_of_token) in decided if number * q_of_token >= p_of_token]
+        outcomes = [DraftOutcome(True, *token) for token in zip(tokens, log_probs, strict=True)]
+        if rejected:
+            if self.accepts.is_plain:
+                logits, p, q = distributions(rejected)
+            else:
+                logits, p, q = logits[rejected], p[rejected], q[rejected]
+            drawn = self.replaces.uniforms(index[rejected], positions[rejected])
+            words = by_inversion(self.rest(p, q), drawn).tolist()
+            for k, after, word in zip(rejected, logits, words, strict=True):
+                outcomes[k] = DraftOutcome(False, word, log_prob(after, word))
+        return outcomes
+
+    @staticmethod
+    def rest(p: _Probs, q: _Probs) -> _Probs:
+        """The weights [n,V] of words in the place of rejected tokens."""
         rest = np.maximum(p - q, 0)
-        if not rest.any():  # where p equals q, up to rounding
-            rest = p
-        index, position = np.array([row.request.index]), np.array([len(row.tokens) + i])
-        return int(by_inversion(rest[None], self.replaces.uniforms(index, position))[0])
+        # Where p equals q, up to rounding, words are drawn from p.
+        return np.where(rest.any(1, keepdims=True), rest, p)
+
+
+def _logits(row: Row, i: int) -> FloatArray:
+    """What the drafter chose a token from, [V]."""
+    assert row.draft.logits is not None
+    logits: FloatArray = row.draft.logits[i]
+    return logits
+
+
+def _log_prob(row: Row, i: int) -> float:
+    """The log-probability of a drafted token under the drafter."""
+    assert row.draft.log_probs is not None
+    return row.draft.log_probs[i]

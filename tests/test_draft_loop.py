@@ -209,9 +209,9 @@ def test_p1_drafters_equal_greedy(name: str) -> None:
 class Believes(ArgmaxAcceptance):
     """Known to be wrong: whatever is drafted is accepted."""
 
-    def __call__(self, row: Row, verified: Verified) -> Verdict:
+    def verdict(self, row: Row, verified: Verified) -> Verdict:
         if row.draft.parents is not None or not row.draft.tokens:
-            return super().__call__(row, verified)
+            return super().verdict(row, verified)
         tokens = [*row.draft.tokens, verified.words[row.begin + len(row.draft.tokens)]]
         return Verdict(range(len(row.draft.tokens)), tokens, [0.0] * len(tokens))
 

@@ -57,7 +57,7 @@ from nartk.cli.decode import main
 from nartk.cli.verify import main as verify
 from nartk.decoders import gad
 from nartk.decoders.drafters import parallel_block, parallel_graph, parallel_text
-from nartk.decoders.loop.acceptance import Acceptance, Verdict, Verified
+from nartk.decoders.loop.acceptance import Acceptance, ArgmaxAcceptance, Verdict, Verified
 from nartk.decoders.loop.length import EVERYTHING, NOTHING, DraftLength, Plan
 from nartk.decoders.loop.rows import Row
 from nartk.errors import PassError, StrategyMismatchError, UsageError
@@ -168,12 +168,10 @@ def test_p1_passes_may_go_by_without_the_drafter(kind: str) -> None:
         assert sum(result.accepted for result in found) > 0
 
 
-class Believe:
+class Believe(ArgmaxAcceptance):
     """Known to be wrong: whatever is drafted is accepted."""
 
-    want = Want()
-
-    def __call__(self, row: Row, verified: Verified) -> Verdict:
+    def verdict(self, row: Row, verified: Verified) -> Verdict:
         drafted, end = row.draft.tokens, row.begin + len(row.draft.tokens)
         tokens = [*drafted, verified.words[end]]
         end_at = tokens.index(EOS) + 1 if EOS in tokens else len(tokens)
@@ -615,9 +613,11 @@ def test_nearly_best_is_what_the_paper_tells() -> None:
 class ScoresTheBest(gad.NearlyBest):
     """Known to be wrong: gives the log-probability of the verifier's word, whatever is output."""
 
-    def __call__(self, row: Row, verified: Verified) -> Verdict:
-        accepted, tokens, log_probs = super().__call__(row, verified)
-        return Verdict(accepted, tokens, verified.log_probs[row.begin : row.begin + len(log_probs)])
+    def __call__(self, rows: Sequence[Row], verified: Verified) -> list[Verdict]:
+        return [
+            Verdict(accepted, tokens, verified.log_probs[row.begin : row.begin + len(log_probs)])
+            for row, (accepted, tokens, log_probs) in zip(rows, super().__call__(rows, verified), strict=True)
+        ]
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ from nartk.decoders.loop.rows import Row
 from nartk.decoders.sample import Sample
 from nartk.errors import StrategyMismatchError, UsageError
 from nartk.hypothesis import Request
-from nartk.passes import ROOT, Draw, Want
+from nartk.passes import ROOT, Draw
 from nartk.registry import make_strategy
 from nartk.vocab import Vocab
 
@@ -290,15 +290,13 @@ def test_garbage_changes_no_draw() -> None:
     assert changed_draws(ArgmaxAcceptance()) == 0
 
 
-class Believes:
+class Believes(ArgmaxAcceptance):
     """Known to be wrong: accepts whatever is drafted in a chain."""
 
-    want = Want()
-
-    def __call__(self, row: Row, verified: Verified) -> Verdict:
+    def verdict(self, row: Row, verified: Verified) -> Verdict:
         begin, tokens = row.begin, row.draft.tokens
         if row.draft.parents is not None or EOS in tokens:
-            return ArgmaxAcceptance()(row, verified)
+            return super().verdict(row, verified)
         end = begin + len(tokens)
         log_probs = verified.log_probs[begin : end + 1]
         return Verdict(range(len(tokens)), [*tokens, verified.words[end]], log_probs)

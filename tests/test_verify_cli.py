@@ -166,12 +166,12 @@ def test_a_wrong_draft_that_is_accepted_is_a_bug(
     go = load(model).checkpoint.target_vocab.ids(["go"])[0]
 
     class AcceptsGo(ArgmaxAcceptance):
-        def __call__(self, row: Row, verified: Verified) -> Verdict:
+        def verdict(self, row: Row, verified: Verified) -> Verdict:
             words = [*verified.words]
             for i, word in enumerate(row.draft.tokens):
                 if word == go:
                     words[row.begin + i] = go
-            return super().__call__(row, dataclasses.replace(verified, words=words))
+            return super().verdict(row, dataclasses.replace(verified, words=words))
 
     @register_decoder("gullible")
     class Gullible(InputGuidedAggressive):

@@ -288,9 +288,9 @@ def test_any_draft_leaves_greedys_output() -> None:
 class Believes(ArgmaxAcceptance):
     """Known to be wrong: whatever is drafted first is accepted."""
 
-    def __call__(self, row: Row, verified: Verified) -> Verdict:
+    def verdict(self, row: Row, verified: Verified) -> Verdict:
         if not row.draft.tokens:
-            return super().__call__(row, verified)
+            return super().verdict(row, verified)
         return Verdict((0,), [row.draft.tokens[0], verified.words[row.begin + 1]], [0.0, 0.0])
 
 

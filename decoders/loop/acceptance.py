@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -57,8 +57,8 @@ class Acceptance(Protocol):
 
     want: Want
 
-    def __call__(self, row: Row, verified: Verified) -> Verdict:
-        """Judges a row's draft, which lies in the pass behind its last token, at `Row.begin`.
+    def __call__(self, rows: Sequence[Row], verified: Verified) -> list[Verdict]:
+        """Judges the draft of each row, which lies in the pass behind its last token, at `Row.begin`.
 
         Inside a forced prefix (`Row.request`), what is output must be the prefix's word.
         """
@@ -69,7 +69,10 @@ class ArgmaxAcceptance:
 
     want = Want()
 
-    def __call__(self, row: Row, verified: Verified) -> Verdict:
+    def __call__(self, rows: Sequence[Row], verified: Verified) -> list[Verdict]:
+        return [self.verdict(row, verified) for row in rows]
+
+    def verdict(self, row: Row, verified: Verified) -> Verdict:
         begin, draft, words = row.begin, row.draft, verified.words
         if not draft.tokens:
             return Verdict((), [words[begin]], [verified.log_probs[begin]])
@@ -121,14 +124,28 @@ class StepwiseAcceptance:
 
     want = Want()
 
-    def judge(self, row: Row, first: int, verified: Verified) -> Iterator[DraftOutcome]:
+    def judge(self, row: Row, first: int, verified: Verified) -> Iterable[DraftOutcome]:
         """Judges the drafted tokens from this one on; asked for up to the first that is rejected, or eos."""
         raise NotImplementedError
 
-    def __call__(self, row: Row, verified: Verified) -> Verdict:
+    def judge_all(
+        self, rows: Sequence[Row], firsts: Sequence[int], verified: Verified
+    ) -> Iterable[Iterable[DraftOutcome]]:
+        """The same of each row, for those that judge all rows at once."""
+        return (self.judge(row, first, verified) for row, first in zip(rows, firsts, strict=True))
+
+    def __call__(self, rows: Sequence[Row], verified: Verified) -> list[Verdict]:
+        forced = [
+            min(max(0, len(row.request.prefix) - len(row.tokens)), len(row.draft.tokens)) for row in rows
+        ]
+        judged = zip(rows, forced, self.judge_all(rows, forced, verified), strict=True)
+        return [self._verdict(row, first, outcomes, verified) for row, first, outcomes in judged]
+
+    @staticmethod
+    def _verdict(row: Row, forced: int, outcomes: Iterable[DraftOutcome], verified: Verified) -> Verdict:
+        """Of a row whose first drafted tokens are words of its prefix, or not; outcomes are of the others."""
         drafted, begin = row.draft.tokens, row.begin
         assert row.draft.parents is None, "a chain"
-        forced = min(max(0, len(row.request.prefix) - len(row.tokens)), len(drafted))
         words, log_probs = verified.words[begin : begin + forced], verified.log_probs[begin : begin + forced]
         of_prefix = (
             DraftOutcome(word == token, word, log_prob)
@@ -136,7 +153,7 @@ class StepwiseAcceptance:
         )
         tokens: list[int] = []
         scores: list[float] = []
-        for i, outcome in enumerate(chain(of_prefix, self.judge(row, forced, verified))):
+        for i, outcome in enumerate(chain(of_prefix, outcomes)):
             tokens.append(outcome.word)
             scores.append(outcome.log_prob)
             if not outcome.is_accepted or outcome.word == verified.eos:

@@ -79,9 +79,10 @@ class RowDraws(RowConstraints):
         return (self.temperature, self.top_k, self.top_p) == (1.0, 0, 1.0)
 
     def probs(self, logits: FloatArray) -> npt.NDArray[np.float64]:
-        """The probabilities [V] with which words are drawn after logits [V]."""
-        weights = draw_weights(logits[None], Draw(np.zeros(1), self.temperature, self.top_k, self.top_p))[0]
-        return weights / weights.sum()
+        """The probabilities [N,V] with which words are drawn after logits [N,V]."""
+        nothing = np.zeros(len(logits))
+        weights = draw_weights(logits, Draw(nothing, self.temperature, self.top_k, self.top_p))
+        return weights / weights.sum(1, keepdims=True)
 
     def uniforms(self, index: _Ints, positions: _Ints) -> npt.NDArray[np.float64]:
         """The number [N] in [0, 1) of each position [N] of the requests of these indices [N]."""

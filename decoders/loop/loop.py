@@ -147,7 +147,7 @@ class Loop:
         scores = self.scorer.run(work, want)
         scored = clock()
         verified = self._verified(rows, work, scores)
-        verdicts = [self.accept(row, verified) for row in rows]
+        verdicts = self.accept(rows, verified)
         self._emit(rows, verdicts, scores)
         self._commit(rows, verdicts, scores)
         committed = clock()

@@ -117,8 +117,8 @@ def paths_of(draft: Draft) -> list[tuple[int, ...]]:
 class OneTooMany(ArgmaxAcceptance):
     """Known to be wrong: the cell of one rejected token is kept."""
 
-    def __call__(self, row: Row, verified: Verified) -> Verdict:
-        verdict = super().__call__(row, verified)
+    def verdict(self, row: Row, verified: Verified) -> Verdict:
+        verdict = super().verdict(row, verified)
         if row.draft.parents is None and len(verdict.accepted) < len(row.draft.tokens):
             return verdict._replace(accepted=range(len(verdict.accepted) + 1))
         return verdict
@@ -127,6 +127,6 @@ class OneTooMany(ArgmaxAcceptance):
 class RunnerUp(ArgmaxAcceptance):
     """Known to be wrong: the word after the best one by id follows."""
 
-    def __call__(self, row: Row, verified: Verified) -> Verdict:
-        verdict = super().__call__(row, verified)
+    def verdict(self, row: Row, verified: Verified) -> Verdict:
+        verdict = super().verdict(row, verified)
         return verdict._replace(tokens=[*verdict.tokens[:-1], max(4, verdict.tokens[-1])])
