@@ -134,22 +134,20 @@ class RejectionSampling(StepwiseAcceptance):
         outcomes: list[list[DraftOutcome]] = [[] for _ in rows]
         going = [k for k, row in enumerate(rows) if firsts[k] < len(row.draft.tokens)]
         while going:
-            places = [firsts[k] + len(outcomes[k]) for k in going]
-            judged = self._judge([rows[k] for k in going], places, verified.scores)
-            for k, outcome in zip(going, judged, strict=True):
+            at = [firsts[k] + len(outcomes[k]) for k in going]
+            found = self._judge([rows[k] for k in going], at, verified.scores)
+            for k, outcome in zip(going, found, strict=True):
                 outcomes[k].append(outcome)
             going = [
                 k
-                for k, place, outcome in zip(going, places, judged, strict=True)
-                if outcome.is_accepted
-                and outcome.word != verified.eos
-                and place + 1 < len(rows[k].draft.tokens)
+                for k, i, outcome in zip(going, at, found, strict=True)
+                if outcome.is_accepted and outcome.word != verified.eos and i + 1 < len(rows[k].draft.tokens)
             ]
         return outcomes
 
-    def _judge(self, rows: Sequence[Row], places: Sequence[int], scores: Scores) -> list[DraftOutcome]:
-        """Of each row the drafted token at this place."""
-        each = list(zip(rows, places, strict=True))
+    def _judge(self, rows: Sequence[Row], at: Sequence[int], scores: Scores) -> list[DraftOutcome]:
+        """Of each row the drafted token of this index."""
+        each = list(zip(rows, at, strict=True))
         index = np.array([row.request.index for row in rows])
         positions = np.array([len(row.tokens) + i for row, i in each])
         nodes = [row.begin + i for row, i in each]

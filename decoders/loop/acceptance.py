@@ -138,8 +138,11 @@ class StepwiseAcceptance:
         forced = [
             min(max(0, len(row.request.prefix) - len(row.tokens)), len(row.draft.tokens)) for row in rows
         ]
-        judged = zip(rows, forced, self.judge_all(rows, forced, verified), strict=True)
-        return [self._verdict(row, first, outcomes, verified) for row, first, outcomes in judged]
+        outcomes = self.judge_all(rows, forced, verified)
+        return [
+            self._verdict(row, first, each, verified)
+            for row, first, each in zip(rows, forced, outcomes, strict=True)
+        ]
 
     @staticmethod
     def _verdict(row: Row, forced: int, outcomes: Iterable[DraftOutcome], verified: Verified) -> Verdict:

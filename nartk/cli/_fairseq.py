@@ -48,8 +48,8 @@ def command(work: Callable[[Sequence[str]], int]) -> Callable[..., int]:
             with _one_line_usage():
                 return work([each for each in args if each != "--debug"])  # which fairseq does not know
         except FileNotFoundError as error:
-            told = str(error.filename or error)  # of --user-dir fairseq tells the path alone
-            named = {"where": told} if error.filename or os.path.isabs(told) else {}
+            path = str(error.filename or error)  # of --user-dir fairseq gives the path alone
+            named = {"where": path} if error.filename or os.path.isabs(path) else {}
             message = "no such file or folder" if named else _first_line(error)
             raise InputFileError(message, fix="--debug shows who asks for it", **named) from error
         except OSError as error:
