@@ -146,8 +146,6 @@ class Sentence(Tokenized):
     def _is_undone(self, start: int, end: int, output: Sequence[str], j: int, stop: int) -> bool:
         """Whether the tokens from `start` to `end` stay in the place of the output's from `j` to `stop`."""
         typed, written = self.typed[start:end], output[j:stop]
-        if self._is_code(start, end):
-            return True
         if start == len(self.typed) and _stop("".join(self.typed[-4:])) and {*written} == {"."}:
             return True  # a second full stop, behind a bracket that closes after the first
         names = [] if self.text.isupper() else filter(_NAME.match, typed)
@@ -158,6 +156,7 @@ class Sentence(Tokenized):
             or any(not {name, f"{name}s"} & {*written} for name in names)
             or (is_genitive and not "".join(written).lower().endswith("s"))
             or _counted(self.spelled[start:end]) != _counted(written)
+            or self._is_code(start, end)
         )
 
     def _is_code(self, start: int, end: int) -> bool:

@@ -158,13 +158,13 @@ class RejectionSampling(StepwiseAcceptance):
         def distributions(chosen: Sequence[int]) -> tuple[FloatArray, _Probs, _Probs]:
             """The model's logits, p and q of some of the rows, each [n,V]."""
             logits = scores.rows([nodes[k] for k in chosen])
-            drafted = np.stack([_logits(*each[k]) for k in chosen])
+            drafted = np.stack([_drafter_logits(*each[k]) for k in chosen])
             return logits, self.accepts.probs(logits), self.accepts.probs(drafted)
 
         # Where nothing is filtered, p(x) and q(x) are known: logits are read where x is rejected alone.
         if self.accepts.is_plain:
             p_of_tokens = [math.exp(score) for score in log_probs]
-            q_of_tokens = [math.exp(_log_prob(row, i)) for row, i in each]
+            q_of_tokens = [math.exp(_drafter_log_prob(row, i)) for row, i in each]
         else:
             logits, p, q = distributions(range(len(rows)))
             p_of_tokens, q_of_tokens = (x[range(len(rows)), tokens].tolist() for x in (p, q))
@@ -190,14 +190,14 @@ class RejectionSampling(StepwiseAcceptance):
         return np.where(rest.any(1, keepdims=True), rest, p)
 
 
-def _logits(row: Row, i: int) -> FloatArray:
+def _drafter_logits(row: Row, i: int) -> FloatArray:
     """What the drafter chose a token from, [V]."""
     assert row.draft.logits is not None
     logits: FloatArray = row.draft.logits[i]
     return logits
 
 
-def _log_prob(row: Row, i: int) -> float:
+def _drafter_log_prob(row: Row, i: int) -> float:
     """The log-probability of a drafted token under the drafter."""
     assert row.draft.log_probs is not None
     return row.draft.log_probs[i]

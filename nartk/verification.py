@@ -106,7 +106,8 @@ class Divergences:
         """What the difference is of an output that leaves the reference's at `position`."""
         # A pass may go on beyond the position, and so be as wide as the longer output.
         longer = max(self.outputs[line], found, key=len)
-        logits, noise = self._measure(line, longer, position, batch_size)
+        every, noise = self._measure(line, longer, batch_size)
+        logits = every[position]
         words, margin = [], None
         for tokens in (self.outputs[line], found):
             words.append(tokens[position] if position < len(tokens) else None)
@@ -119,14 +120,12 @@ class Divergences:
     def _noise(self) -> float:
         """Of some outputs, up to their ends: in the few logits of one it may not show."""
         some = [*self.outputs][:: -(-len(self.outputs) // SAMPLE)]
-        return max(self._measure(line, self.outputs[line], 0, 8)[1] for line in some)
+        return max(self._measure(line, self.outputs[line], 8)[1] for line in some)
 
-    def _measure(
-        self, line: int, tokens: Sequence[int], position: int, batch_size: int
-    ) -> tuple[FloatArray, float]:
+    def _measure(self, line: int, tokens: Sequence[int], batch_size: int) -> tuple[FloatArray, float]:
         others = (other.source for index, other in self.requests.items() if index != line)
         peers = sorted(others, key=len)[-(batch_size - 1) :] if batch_size > 1 else []
-        return measure(self.scorer, self.requests[line].source, tokens, position, peers=peers)
+        return measure(self.scorer, self.requests[line].source, tokens, peers=peers)
 
 
 class Verifier:
@@ -235,17 +234,18 @@ class Verifier:
 
 
 def measure(
-    scorer: PassScorer, source: Source, tokens: Sequence[int], position: int, *, peers: Sequence[Source]
+    scorer: PassScorer, source: Source, tokens: Sequence[int], *, peers: Sequence[Source]
 ) -> tuple[FloatArray, float]:
-    """The logits [V] of the token at `position`, and how much the way of computing an output's moves any.
+    """The logits of an output's tokens and of what follows it, and how much the way of computing moves any.
 
-    The ways: token by token, four at a time or all in one pass, alone or beside rows of other sources.
+    The ways: token by token, four at a time or all in one pass, alone or beside rows of other sources. Logits
+    are [T+1,V] for T tokens, or [T,V] where the model allows no more than T.
     """
     tokens = tokens[: scorer.limits.target - 1]  # nothing follows the last one that there may be
     alone = _logits(scorer, [source], tokens, width=1)
     layouts = [([source, *peers], 1), ([source], len(tokens) + 1), ([source, *peers], 4)]
     others = [_logits(scorer, sources, tokens, width=width) for sources, width in layouts]
-    return alone[position], max(float(np.abs(other - alone).max()) for other in others)
+    return alone, max(float(np.abs(other - alone).max()) for other in others)
 
 
 def _logits(

@@ -431,7 +431,8 @@ def graph_twin(graphs: ScriptedGraphs, request: Request, block: int) -> Twin:
                 to: says(to, word) + max(score + max(links[at][to], JUMP) for at, score in forward.items())
                 for to in range(last)
             }
-        likeliest = [at for at, score in forward.items() if score > max(forward.values()) - 1e-3]
+        least = max(forward.values()) - 1e-3
+        likeliest = [at for at, score in forward.items() if score > least]
         return [path(at)[:block][:budget] for at in likeliest]
 
     return draft

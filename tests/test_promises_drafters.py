@@ -370,7 +370,7 @@ def ledger(type: str, tokens: int, makes: dict[str, Make], *, first: int = 0) ->
         longest = sorted((request.source for request in requests), key=len)[-7:]
         wanted = [output for output, _ in made.wanted]
         pairs = list(zip(requests, wanted, strict=True))
-        noise = max(measure(scorer, each.source, output, 0, peers=longest)[1] for each, output in pairs[::4])
+        noise = max(measure(scorer, each.source, output, peers=longest)[1] for each, output in pairs[::4])
         rng = random.Random(f"ledger {number}")
         for name in rng.sample(list(makes), min(4, len(makes))):
             results = decoded(
@@ -386,7 +386,8 @@ def ledger(type: str, tokens: int, makes: dict[str, Make], *, first: int = 0) ->
                 both = zip(found[i], wanted[i], strict=False)
                 at, words = next((at, [*pair]) for at, pair in enumerate(both) if pair[0] != pair[1])
                 longer = max(wanted[i], found[i], key=len)
-                logits, here = measure(scorer, requests[i].source, longer, at, peers=longest)
+                every, here = measure(scorer, requests[i].source, longer, peers=longest)
+                logits = every[at]
                 is_tie = logits.max() - logits[words].min() <= 2 * max(noise, here)
                 counts["ties" if is_tie else "bugs"] += 1
         if counts["tokens"] >= tokens:

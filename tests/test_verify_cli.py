@@ -404,11 +404,11 @@ def test_measured_logits_are_those_of_the_training_forward(model: str) -> None:
     request = loaded.request(0, "she go home .", make_strategy("greedy", {}))
     tokens = loaded.checkpoint.target_vocab.ids(["she", "goes", "home"])
     peers = [loaded.request(1, LINES[0], make_strategy("greedy", {})).source]
-    logits, noise = measure(loaded.passes, request.source, tokens, 3, peers=peers)
+    logits, noise = measure(loaded.passes, request.source, tokens, peers=peers)
     eos = loaded.passes.vocab.eos
     with torch.inference_mode():
         forced = tiny.trained_corrector()(torch.tensor([request.source]), torch.tensor([[eos, *tokens]]))
-    torch.testing.assert_close(torch.from_numpy(logits), forced[0, -1], rtol=0, atol=1e-4)
+    torch.testing.assert_close(torch.from_numpy(logits[-1]), forced[0, -1], rtol=0, atol=1e-4)
     assert noise == 0 if loaded.is_exact else noise < 1e-4
     assert loaded.passes.cells_in_use == 0
 
@@ -434,16 +434,17 @@ def test_what_moves_logits_is_noise() -> None:
         (3, (), 0, 1),
         (1, (), 0, 0),
     ):
-        logits, noise = measure(scorer, (4, 5, 2), tokens, position, peers=[(6, 2)] * count)
+        logits, noise = measure(scorer, (4, 5, 2), tokens, peers=[(6, 2)] * count)
         assert noise == pytest.approx(wanted, abs=1e-6)
-        assert logits.tolist() == pytest.approx(scorer.logits((4, 5, 2), tokens[:position]))
+        assert logits[position].tolist() == pytest.approx(scorer.logits((4, 5, 2), tokens[:position]))
 
 
 def test_noise_of_an_output_as_long_as_there_may_be() -> None:
     scorer = RealPasses(20, seed=1)
     tokens = [5] * scorer.limits.target
-    logits, _ = measure(scorer, (4, 5, 2), tokens, len(tokens) - 1, peers=[])
-    assert logits.tolist() == pytest.approx(scorer.logits((4, 5, 2), tokens[:-1]))
+    logits, _ = measure(scorer, (4, 5, 2), tokens, peers=[])
+    assert len(logits) == len(tokens)
+    assert logits[-1].tolist() == pytest.approx(scorer.logits((4, 5, 2), tokens[:-1]))
 
 
 @pytest.mark.parametrize("longer", ["expected", "found"])
@@ -468,8 +469,8 @@ def test_noise_may_show_in_another_sentence(
     she, he = loaded.checkpoint.target_vocab.ids(["she", "he"])
     source = loaded.request(0, LINES[0], make_strategy("greedy", {})).source
 
-    def measured(scorer: Any, of: Any, *place: Any, peers: Any) -> Any:
-        return measure(scorer, of, *place, peers=peers)[0], 0.0 if of == source else elsewhere
+    def measured(scorer: Any, of: Any, tokens: Any, *, peers: Any) -> Any:
+        return measure(scorer, of, tokens, peers=peers)[0], 0.0 if of == source else elsewhere
 
     def swap(hypothesis: Any) -> Any:
         tokens = tuple(he if token == she else token for token in hypothesis.tokens)

@@ -73,6 +73,7 @@ class ArgmaxAcceptance:
         return [self.verdict(row, verified) for row in rows]
 
     def verdict(self, row: Row, verified: Verified) -> Verdict:
+        """Of one row."""
         begin, draft, words = row.begin, row.draft, verified.words
         if not draft.tokens:
             return Verdict((), [words[begin]], [verified.log_probs[begin]])
