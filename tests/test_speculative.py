@@ -394,6 +394,14 @@ def test_p9_holds_where_the_wrong_ways_show(temperature: float) -> None:
     assert misfit(far(temperature), 10_000)[0] > CHANCE
 
 
+@pytest.mark.parametrize("temperature", [1.0, 3.0])
+def test_p9_holds_after_a_prefix(temperature: float) -> None:
+    """Whose words some drafts have, so that the words behind it are drafted too."""
+    made = far(temperature)
+    request = Request(0, (4, 4, EOS), 4, prefix=(4,))
+    assert misfit(dataclasses.replace(made, request=request), 10_000)[0] > CHANCE
+
+
 class AcceptsAlways(RejectionSampling):
     """Known to be wrong."""
 

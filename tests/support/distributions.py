@@ -52,7 +52,7 @@ def filtered(lprobs: Sequence[float], temperature: float, top_k: int, top_p: flo
 def every_output(
     log_probs: Callable[[Sequence[int], Sequence[int]], Sequence[float]], request: Request, options: Any
 ) -> dict[tuple[int, ...], float]:
-    """All outputs that can be drawn, with their probabilities.
+    """All outputs that can be drawn after the prefix, with their probabilities.
 
     Args:
         log_probs: Of each word, for a source and the output before it.
@@ -68,7 +68,7 @@ def every_output(
             if p > 0:
                 grow((*prefix, word), probability * p)
 
-    grow((), 1.0)
+    grow(tuple(request.prefix), 1.0)
     return found
 
 
