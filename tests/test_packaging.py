@@ -118,11 +118,12 @@ def test_a_link_that_git_wrote_as_text_is_one_error(name: str, tmp_path: Path) -
     assert last_line(building) == f"nartk: {wanted}"
 
 
-def test_the_citation_is_of_this_version_and_of_the_papers_in_the_readme() -> None:
+def test_the_citation_is_of_this_version_and_of_the_papers_in_the_pages() -> None:
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"\nversion: {nartk.__version__}\n" in citation
     links = re.compile(r"https://arxiv\.org/abs/[\d.]+")
-    cited = set(links.findall((ROOT / "README.md").read_text(encoding="utf-8")))
+    pages = [ROOT / "README.md", ROOT / "docs" / "strategies.md"]
+    cited = {link for page in pages for link in links.findall(page.read_text(encoding="utf-8"))}
     assert cited - set(links.findall(citation)) == set()
 
 

@@ -1,4 +1,4 @@
-"""The README's tables say of each strategy what it declares."""
+"""The tables of docs/strategies.md say of each strategy what it declares; the pages' links lead somewhere."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import pytest
 from nartk.guarantee import Guarantee
 from nartk.registry import make_strategy, strategies
 
-README = Path(__file__).parent.parent / "README.md"
-_, VERIFYING, PARALLEL = re.split(r"^\| `--strategy` \|", README.read_text(encoding="utf-8"), flags=re.M)
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "strategies.md"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_, VERIFYING, PARALLEL = re.split(r"^\| `--strategy` \|", PAGE.read_text(encoding="utf-8"), flags=re.M)
+PROMISE = VERIFYING.split("|").index(" promise ")  # its index among the other cells
 
 
 def rows(table: str) -> dict[str, list[str]]:
@@ -29,7 +32,7 @@ def test_the_tables_hold_every_strategy() -> None:
 
 @pytest.mark.parametrize("name", rows(VERIFYING))
 def test_each_row_begins_with_the_guarantee(name: str) -> None:
-    assert rows(VERIFYING)[name][-1].startswith(strategies()[name].guarantee.value)
+    assert rows(VERIFYING)[name][PROMISE].startswith(strategies()[name].guarantee.value)
 
 
 @pytest.mark.parametrize("name", rows(PARALLEL))
@@ -42,4 +45,19 @@ def test_all_decoders_of_parallel_models_are_approximate(name: str) -> None:
 def test_a_row_says_what_else_options_give(name: str, options: dict[str, float]) -> None:
     other = make_strategy(name, options).promised.guarantee
     assert other is not strategies()[name].guarantee
-    assert f"above {'1' if 'beta' in options else '0'} {other.value}" in rows(VERIFYING)[name][-1]
+    assert f"above {'1' if 'beta' in options else '0'} {other.value}" in rows(VERIFYING)[name][PROMISE]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text(encoding="utf-8")):
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file), target

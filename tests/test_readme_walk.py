@@ -1,4 +1,4 @@
-"""The README's walk from a checkpoint to a faster decoder, run by bash as it stands but for its sizes."""
+"""What the pages tell to run: the walk to a faster decoder, with smaller sizes, and the Python page."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import pytest
 from support import fairseq_host
 
 ROOT = Path(__file__).parents[1]
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "training.md"
+PYTHON = ROOT / "docs" / "python.md"
 TITLE = "## Make your own model faster\n"
-# What the README says, and what is run in its place.
+# What the page says, and what is run in its place.
 SMALLER = {
     "head -n 20400": "head -n 1200",
     "1,200p": "1,12p",
@@ -29,7 +30,7 @@ SMALLER = {
 BREAKS = "nartk-noise --no-such-flag && exit 99\n"  # it must be noticed that a command breaks
 
 pytestmark = [
-    pytest.mark.skipif(not README.is_file(), reason="the README is not beside the tests"),
+    pytest.mark.skipif(not PAGE.is_file(), reason="the documentation is not beside the tests"),
     pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="there is no /proc"),
     pytest.mark.skipif(not all(map(shutil.which, ("bash", "xz"))), reason="bash or xz is not installed"),
 ]
@@ -37,7 +38,7 @@ pytestmark = [
 
 def walk() -> str:
     """The commands of the walk, with smaller sizes."""
-    text = README.read_text(encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
     block = text.split(TITLE)[1].split("\n## ")[0].split("```bash\n")[1].split("```")[0]
     for said, run in SMALLER.items():
         assert said in block, said
@@ -71,3 +72,13 @@ def test_the_walk_goes_to_its_end(tmp_path: Path) -> None:
     stats = json.loads((tmp_path / "walk/test.json").read_text())
     assert stats["lines"] == 12
     assert stats["failed"] == 0
+
+
+def test_the_python_page_runs(tmp_path: Path) -> None:
+    code = PYTHON.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.startswith("She went home. ")
+    assert "\nI have a dog.\nThey are here.\n" in done.stdout
