@@ -1,7 +1,6 @@
 """Reads sentences from text, TSV, JSONL and M2, line by line: none is lost, and none stops a run.
 
-A line ends at a line feed and nowhere else; a carriage return before it goes with it, other separators
-(form feed, U+0085, U+2028) are text.
+Lines end as `nartk.files.raw_lines` has it; other separators (form feed, U+0085, U+2028) are text.
 """
 
 from __future__ import annotations
@@ -20,6 +19,8 @@ from nartk.errors import (
     named,
     require_text,
 )
+from nartk.files import MOST_LINE, raw_lines
+from nartk.unpacking import PACKED_SUFFIXES
 
 SOUND, FEATURES, MANIFEST = "sound", "features", "manifest"  # files that are a record, or list such files
 SOUNDS = ("wav", "flac", "ogg", "oga", "opus", "mp3", "aif", "aiff", "au", "w64", "caf", "sph")
@@ -30,8 +31,7 @@ SUFFIXES = {
 }
 FORMATS = ("txt", "tsv", "jsonl", "m2")  # of lines that are a sentence each
 SOURCE_KEYS = ("source", "text")  # keys of a JSON object that may hold the sentence, the first one wins
-MOST_BYTES = 1 << 24  # of a line; the rest of a longer one, which is no sentence, is skipped unread
-_BOM = b"\xef\xbb\xbf"
+MOST_BYTES = MOST_LINE  # of a line; the rest of a longer one, which is no sentence, is skipped unread
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,12 @@ class Fields:
 
 
 def format_of(name: str) -> str:
-    """The format that a file name's suffix stands for; ``txt`` where it stands for none."""
-    return SUFFIXES.get(Path(name).suffix.lower(), "txt")
+    """The format that a file name's suffix stands for; ``txt`` where it stands for none.
+
+    The suffix of a packed file goes before: ``in.tsv.gz`` is TSV.
+    """
+    path = Path(name.lower())
+    return SUFFIXES.get((path.with_suffix("") if path.suffix in PACKED_SUFFIXES else path).suffix, "txt")
 
 
 def read_records(file: IO[bytes], name: str, form: str, fields: Fields) -> Iterator[Record]:
@@ -94,7 +98,7 @@ def read_records(file: IO[bytes], name: str, form: str, fields: Fields) -> Itera
         name: What errors call it.
         form: One of `FORMATS`.
     """
-    for number, (raw, whole) in enumerate(_lines(file), start=1):
+    for number, (raw, whole) in enumerate(raw_lines(file, MOST_BYTES), start=1):
         if form == "m2" and (not raw.strip() or raw.startswith(b"A ")):
             continue
         where, id = f"{name}:{number}", None
@@ -115,18 +119,6 @@ def read_records(file: IO[bytes], name: str, form: str, fields: Fields) -> Itera
         except NartkError as error:
             error.where = where
             yield Record("", number, where, id, error=error)
-
-
-def _lines(file: IO[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """Lines without their ends, and whether each is whole."""
-    start = _BOM
-    while raw := file.readline(MOST_BYTES + 1):
-        whole = len(raw) <= MOST_BYTES or raw.endswith(b"\n")
-        rest = raw
-        while not rest.endswith(b"\n") and (rest := file.readline(MOST_BYTES)):
-            pass
-        yield raw.removeprefix(start).removesuffix(b"\n").removesuffix(b"\r"), whole
-        start = b""
 
 
 def _decode(raw: bytes) -> str:

@@ -14,43 +14,82 @@ from pathlib import Path
 from typing import IO, Any
 
 from nartk.errors import CheckpointError, InputFileError, OutputError, ResumeMismatchError, UsageError
+from nartk.unpacking import unpacked
 
 _RECORD = struct.Struct("<II")  # bytes of the payload, and the CRC-32 of the payload
 
 
 STDIN = "-"  # as the name of a file
+BOM = b"\xef\xbb\xbf"  # a byte order mark, which is no text
+MOST_LINE = 1 << 24  # bytes of a line; a longer one is no sentence
 _WRITTEN: set[Path] = set()  # what `writing` is about to write
 
 
 @contextlib.contextmanager
 def reading(name: str) -> Iterator[IO[bytes]]:
-    """Opens a file, or stdin, of which an InputFileError says why it cannot be read."""
+    """Opens a file of text, or stdin, and unpacks it (`nartk.unpacking`).
+
+    Raises:
+        InputFileError: It cannot be read, is damaged, or is no UTF-8 from its first bytes on.
+        MissingDependencyError: A package is missing that unpacks it.
+    """
     try:
         with contextlib.nullcontext(sys.stdin.buffer) if name == STDIN else open(name, "rb") as file:
-            yield file
-    except OSError as error:
-        raise InputFileError(
-            f"cannot read: {error.strerror}", fix="give a readable file", where=shown(name)
-        ) from error
+            yield unpacked(file)
+    except InputFileError as error:
+        error.where = error.where or shown(name)
+        raise
+    except _damage() as error:
+        what = getattr(error, "strerror", None) or f"damaged: {error}"
+        raise InputFileError(f"cannot read: {what}", fix="give a readable file", where=shown(name)) from error
+
+
+def _damage() -> tuple[type[Exception], ...]:
+    """What unpacking raises of a damaged file."""
+    errors: list[type[Exception]] = [OSError, EOFError]
+    for module, name in (("lzma", "LZMAError"), ("zlib", "error"), ("zstandard", "ZstdError")):
+        if (loaded := sys.modules.get(module)) is not None:  # else nothing has raised it
+            errors.append(getattr(loaded, name))
+    return (*errors,)
+
+
+def raw_lines(file: IO[bytes], most: int = MOST_LINE) -> Iterator[tuple[bytes, bool]]:
+    """The lines of a file without their ends, each with whether it is whole.
+
+    A line ends at a line feed and nowhere else. A carriage return before it goes with it, and so does a byte
+    order mark at the start of the file.
+
+    Args:
+        most: Bytes of a line; what a longer one has beyond is skipped unread.
+    """
+    start = BOM
+    while raw := file.readline(most + 1):
+        whole = len(raw) <= most or raw.endswith(b"\n")
+        rest = raw
+        while not rest.endswith(b"\n") and (rest := file.readline(most)):
+            pass
+        yield raw.removeprefix(start).removesuffix(b"\n").removesuffix(b"\r"), whole
+        start = b""
 
 
 def read_lines(name: str) -> list[str]:
-    """Lines of a file or of stdin, without their ends.
+    """Lines of a file or of stdin, without their ends, as `raw_lines` has them.
 
     Raises:
         InputFileError: It cannot be read or is not UTF-8.
     """
+    found = []
     with reading(name) as file:
-        data = file.read()
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise not_utf8(name, data[: error.start].count(b"\n") + 1, data[error.start]) from error
-    # Only the line feed ends a line: other separators are text here.
-    lines = text.removeprefix("\ufeff").split("\n")  # a byte order mark is no text
-    if lines[-1] == "":
-        del lines[-1]
-    return [line.removesuffix("\r") for line in lines]
+        for number, (raw, whole) in enumerate(raw_lines(file), start=1):
+            if not whole:
+                raise InputFileError(
+                    f"a line of more than {MOST_LINE} bytes", fix="split it", where=f"{shown(name)}:{number}"
+                )
+            try:
+                found.append(raw.decode())
+            except UnicodeDecodeError as error:
+                raise not_utf8(shown(name), number, raw[error.start]) from error
+    return found
 
 
 def not_utf8(name: str, line: int, byte: int) -> InputFileError:

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from nartk.errors import CheckpointError, VocabMismatchError
-from nartk.files import read_file, writing
+from nartk.files import BOM, read_file, writing
 
 MOST_BYTES = 100_000_000  # of a dictionary
 MOST_WORDS = 10_000_000
@@ -103,7 +103,7 @@ class Vocab:
         """
         words: list[str] = []
         try:
-            text = read_file(path, most=MOST_BYTES).decode("utf-8")
+            text = read_file(path, most=MOST_BYTES).removeprefix(BOM).decode("utf-8")
         except UnicodeDecodeError as error:
             raise CheckpointError(f"cannot read the dictionary: {error}", where=str(path)) from error
         for number, line in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), 1):

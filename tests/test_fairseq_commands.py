@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import lzma
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,10 @@ from support import fairseq_host
 from support.commands import main_of
 from support.memory import rising_at_most
 from support.tiny import SENTENCES
+
+from nartk.cli._input import read_files
+from nartk.data.readers import Fields
+from nartk.vocab import Vocab
 
 LONG = "x" * 300  # more than a name of a file may have
 PREPROCESS = "preprocess -s src -t trg --joined-dictionary --trainpref"
@@ -149,3 +156,66 @@ def test_a_sound_dictionary_is_read_as_fairseq_does(end: str, place: Path, tmp_p
     Dictionary.add_from_file.__wrapped__(theirs, str(tmp_path / "dict.txt"))
     assert vars(ours) == vars(theirs)
     assert len(ours) > len(rows)
+
+
+def binarized(folder: Path, side: str) -> list[str]:
+    """The lines of training data, as fairseq reads them back."""
+    from fairseq.data import Dictionary, data_utils
+
+    words = Dictionary.load(str(folder / f"dict.{side}.txt"))
+    found = data_utils.load_indexed_dataset(str(folder / f"train.src-trg.{side}"), words)
+    return [words.string(ids) for ids in found]
+
+
+@pytest.mark.filterwarnings("ignore")  # fairseq's own
+@pytest.mark.parametrize("workers", ["1", "3"])
+@pytest.mark.parametrize("packed", [lambda data: data, gzip.compress, lzma.compress])
+def test_lines_are_those_that_other_commands_read(
+    packed: Callable[[bytes], bytes], workers: str, tmp_path: Path, capfd: Any
+) -> None:
+    """A lone carriage return ends no line, and a byte order mark is no part of a word."""
+    fairseq_host.require_fairseq()
+    source = b"\xef\xbb\xbfone two\nthree\rfour\r\nfive\n\nsix\x0bseven\xc2\x85eight\xe2\x80\xa8nine\nten"
+    (tmp_path / "text.src").write_bytes(packed(source))
+    (tmp_path / "text.trg").write_bytes("".join(f"{n}\n" for n in range(1, 7)).encode())
+    flags = f"-s src -t trg --trainpref {tmp_path}/text --destdir {tmp_path}/bin --workers {workers}"
+    code, _, errors = main_of(f"preprocess {flags}", capfd)
+    assert code == 0, errors
+    by_hand = ["one two", "three four", "five", "", "six seven eight nine", "ten"]
+    assert binarized(tmp_path / "bin", "src") == by_hand
+    assert binarized(tmp_path / "bin", "trg") == ["1", "2", "3", "4", "5", "6"]
+    words = [
+        " ".join(record.text.split()) for record in read_files([f"{tmp_path}/text.src"], "txt", Fields())
+    ]
+    assert words == by_hand
+    assert {path.name for path in (tmp_path / "bin").iterdir()} == {
+        *(f"train.src-trg.{side}.{end}" for side in ("src", "trg") for end in ("bin", "idx")),
+        *("dict.src.txt", "dict.trg.txt", "preprocess.log"),
+    }
+
+
+@pytest.mark.filterwarnings("ignore")  # fairseq's own
+def test_a_dictionary_has_no_byte_order_mark(tmp_path: Path, capfd: Any) -> None:
+    fairseq_host.require_fairseq()
+    (tmp_path / "dict.txt").write_bytes(b"\xef\xbb\xbfone 2\ntwo 1\n")
+    for side in ("src", "trg"):
+        (tmp_path / f"text.{side}").write_text("two one\n")
+    flags = f"--trainpref {tmp_path}/text --destdir {tmp_path}/bin --joined-dictionary"
+    assert main_of(f"preprocess -s src -t trg {flags} --srcdict {tmp_path}/dict.txt", capfd)[0] == 0
+    assert binarized(tmp_path / "bin", "src") == ["two one"]
+    assert Vocab.read(tmp_path / "dict.txt").words[4:] == ("one", "two")
+
+
+@pytest.mark.filterwarnings("ignore")  # fairseq's own
+@pytest.mark.parametrize("flag", ["--trainpref {0}", "--trainpref {1} --validpref {1},{0}"])
+def test_texts_of_unequal_length(flag: str, place: Path, tmp_path: Path, capfd: Any) -> None:
+    for name, lines in (("odd.src", "a\nb\n"), ("odd.trg", "a\n"), ("even.src", "a\n"), ("even.trg", "a\n")):
+        (tmp_path / name).write_text(lines)
+    flags = flag.format(tmp_path / "odd", tmp_path / "even")
+    code, _, errors = main_of(f"preprocess -s src -t trg {flags} --destdir {tmp_path}/bin", capfd)
+    assert code == 4
+    assert errors == (
+        f"nartk: error[E301 LengthMismatch] {tmp_path}/odd.trg has 1 lines, but {tmp_path}/odd.src has 2. "
+        "Fix: give files with the same sentences in the same order.\n"
+    )
+    assert not (tmp_path / "bin").exists()

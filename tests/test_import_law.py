@@ -28,6 +28,8 @@ LIGHT = {"numpy"}  # what the core imports when it is loaded
 FAIRSEQ = {"fairseq", "fairseq_cli", "hydra", "omegaconf"}
 FOREIGN_MODELS = {"transformers", "ctranslate2"}
 
+UNPACKERS = ("compression", "zstandard")  # which load no torch: modules of Python 3.14, or in their place
+
 DYNAMIC = ("importlib.import_module", "import_module", "__import__")  # calls that import
 # The commands that start fairseq's own, with the cure that makes it run, and the one that measures it.
 FAIRSEQ_DOORS = {
@@ -53,7 +55,9 @@ LAZY = {
 # Files of the core that load no torch: of what is installed, numpy alone; of the core, one another.
 WITHOUT_TORCH = {
     f"nartk/{name}.py"
-    for name in ("errors", "files", "vocab", "hypothesis", "passes", "parallel", "contexts", "reading")
+    for name in (
+        *("errors", "files", "unpacking", "vocab", "hypothesis", "passes", "parallel", "contexts", "reading"),
+    )
 }
 REFERENCES = ("models/parallel_reference.py",)  # these give arrays
 # What decoders see of the core.
@@ -152,7 +156,7 @@ def complaint(path: str, found: Import) -> str | None:
             return f"the core imports no room: {target}"
         if external and found.at_load and top not in LIGHT:
             return "the core imports nothing heavier than numpy"
-        if path in WITHOUT_TORCH and external and top != "numpy":
+        if path in WITHOUT_TORCH and external and top not in ("numpy", *UNPACKERS):
             return "this file imports numpy alone"
         if path in WITHOUT_TORCH and target and f"nartk/{found.name.split('.')[1]}.py" not in WITHOUT_TORCH:
             return "this file imports only what loads no torch"

@@ -350,8 +350,9 @@ def test_command_names_bad_lines_and_goes_on(
     assert out.startswith("\n\n")
     assert out.count("\n") == 3
     assert err == (
-        "nartk: error[E202 InputEncoding] stdin:1: byte 1 is not UTF-8. Fix: convert the text to UTF-8.\n"
-        "nartk: error[E202 InputEncoding] stdin:2: the line holds a NUL byte. Fix: take it out.\n"
+        "nartk: error[E202 InputEncoding] stdin:1: byte 2 of the line, 0xff, is not UTF-8. "
+        "Fix: convert the input to UTF-8.\n"
+        "nartk: error[E202 InputEncoding] stdin:2: the line holds a NUL character. Fix: take it out.\n"
     )
 
 
@@ -377,7 +378,7 @@ def test_command_fits_and_uses_the_table(
         (["--copies", "0"], 2, "--copies is 0, below 1"),
         (["--fit", "x.m2", "--pairs"], 2, "measuring takes no text and no option of noising"),
         (["--fit-parallel", "x"], 2, "--fit-parallel has one file"),
-        (["/no/such/file"], 2, "cannot read '/no/such/file'"),
+        (["/no/such/file"], 2, "/no/such/file: cannot read: No such file"),
         (["--rates", "nope"], 2, "no table of rates at 'nope'"),
         (["--noise"], 2, "unrecognized arguments: --noise"),
     ],

@@ -17,7 +17,8 @@ from typing import Any, NoReturn
 from nartk import _fairseq_hook
 from nartk.cli import _common
 from nartk.errors import CheckpointError, InputFileError, UsageError, requiring_fairseq
-from nartk.files import not_utf8, reading
+from nartk.files import BOM, MOST_LINE, not_utf8, raw_lines, reading, writing
+from nartk.unpacking import is_packed
 from nartk.vocab import MOST_BYTES
 
 # How fairseq's and torch's errors begin that say so of weights.
@@ -167,11 +168,11 @@ def _read_safely() -> None:
             data = opened.read(MOST_BYTES + 1)
         if len(data) > MOST_BYTES:
             raise InputFileError(f"larger than {MOST_BYTES} bytes", fix="give fairseq's dict.txt", where=file)
-        for number, line in enumerate(_decoded(io.BytesIO(data), file), 1):
+        for number, line in enumerate(_checked(io.BytesIO(data.removeprefix(BOM)), file), 1):
             try:
-                add(self, io.StringIO(line, newline=None))
+                add(self, io.StringIO(line.decode(), newline=None))
             except (ValueError, RuntimeError) as error:
-                found = repr(line.rstrip()[:40])
+                found = repr(line.decode().rstrip()[:40])
                 if isinstance(error, ValueError):
                     message, fix = f"expected 'WORD COUNT', found {found}", "give fairseq's dict.txt"
                 else:
@@ -182,23 +183,40 @@ def _read_safely() -> None:
     Dictionary.add_from_file = checked
 
 
-def require_text(name: str) -> None:
-    """Refuses a file of text that fairseq could not read: that is missing, endless, or not UTF-8.
+def measure_text(name: str) -> tuple[int, bool]:
+    """Counts the lines of a file of text, and says whether fairseq reads the same ones.
+
+    It ends lines at lone carriage returns too, keeps a byte order mark, and unpacks nothing.
 
     Raises:
-        InputFileError: It is such a file.
+        InputFileError: It is missing, endless, or not UTF-8.
     """
     if os.path.exists(name) and not os.path.isfile(name):
         raise InputFileError("no regular file", fix="give a file of text", where=name)
+    count, same = 0, True
     with reading(name) as file:
-        for _ in _decoded(file, name):
-            pass
+        if os.path.isfile(name):
+            with open(name, "rb") as raw:
+                same = not is_packed(raw)
+        for count, line in enumerate(_checked(file, name), 1):
+            same &= b"\r" not in line.removesuffix(b"\r\n") and not (count == 1 and line.startswith(BOM))
+    return count, same
 
 
-def _decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:
+def copy_text(name: str, copy: Path) -> None:
+    """Writes the lines of a text as all commands read them, in a form of which fairseq reads the same."""
+    with reading(name) as file, writing(copy, binary=True) as out:
+        for line, whole in raw_lines(file):
+            if not whole:
+                raise InputFileError(f"a line of more than {MOST_LINE} bytes", fix="split it", where=name)
+            out.write(line.replace(b"\r", b" ") + b"\n")  # where words end too
+
+
+def _checked(lines: Iterable[bytes], name: str) -> Iterator[bytes]:
     """Lines of a file; raises InputFileError at a byte that is not UTF-8."""
     for number, line in enumerate(lines, 1):
         try:
-            yield line.decode()
+            line.decode()
         except UnicodeDecodeError as error:
             raise not_utf8(name, number, line[error.start]) from error
+        yield line

@@ -466,7 +466,7 @@ def count_sentences(files: Sequence[str], form: str | None) -> int | None:
             count += 1
             continue
         m2 = found == "m2"
-        with open(name, "rb") as file:
+        with reading(name) as file:
             count += sum(not m2 or (line.strip() != b"" and not line.startswith(b"A ")) for line in file)
     return count
 

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
-import lzma
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, cast
 
 from nartk.cli._common import Parser, command, require_least
+from nartk.cli._input import read_files
 from nartk.cli._output import add_output, printing
 from nartk.data.m2 import M2Sentence, read_m2
-from nartk.errors import (
-    EXIT_OK,
-    InputEncodingError,
-    InputFileError,
-    InputFormatError,
-    LengthMismatchError,
-    NartkError,
-    UsageError,
-)
+from nartk.data.readers import Fields
+from nartk.errors import EXIT_OK, InputFormatError, LengthMismatchError, UsageError
 
 DESCRIPTION = """Adds learners' errors to clean tokenised English, one sentence a line, from files or stdin.
 With --fit or --fit-parallel it measures such errors instead and prints a table for --rates."""
@@ -37,9 +28,7 @@ PROGRESS_EVERY = 10000  # lines
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="nartk-noise", description=DESCRIPTION, examples=EXAMPLES)
-    parser.add_argument(
-        "files", nargs="*", metavar="FILE", help="clean text, .gz and .xz too; default: stdin"
-    )
+    parser.add_argument("files", nargs="*", metavar="FILE", help="clean text, packed or not; default: stdin")
     parser.add_argument("--rates", metavar="NAME", help="gec-en (default), jfleg, cweb or a JSON file")
     parser.add_argument("--seed", type=int, default=1, help="same seed and line: same noise (default: 1)")
     parser.add_argument("--copies", type=int, default=1, help="noised lines for each clean one (default: 1)")
@@ -104,15 +93,13 @@ def _noise(args: argparse.Namespace) -> int:
     status = EXIT_OK
     number = 0
     drawn = not args.quiet and sys.stderr.isatty()
-    for name, row, line in _rows(args.files):
+    for record in read_files(args.files, "txt", Fields()):
         number += 1
-        try:
-            text = _decode(line, f"{name}:{row}")
-            if args.pairs and "\t" in text:
-                raise InputFormatError(
-                    "the line has a tab, which separates pairs", fix="take tabs out", where=f"{name}:{row}"
-                )
-        except NartkError as error:
+        text, error = record.text, record.error
+        if args.pairs and "\t" in text:
+            message = "the line has a tab, which separates pairs"
+            error = InputFormatError(message, fix="take tabs out", where=record.where)
+        if error is not None:
             print(f"nartk: {error}", file=sys.stderr)
             status = error.exit_code
             text = ""
@@ -128,41 +115,9 @@ def _noise(args: argparse.Namespace) -> int:
     return status
 
 
-def _open(name: str) -> IO[bytes]:
-    if name.endswith(".xz"):
-        return cast("IO[bytes]", lzma.open(name, "rb"))
-    return cast("IO[bytes]", gzip.open(name, "rb") if name.endswith(".gz") else open(name, "rb"))
-
-
-def _rows(files: Sequence[str]) -> Iterator[tuple[str, int, bytes]]:
-    """Name, line number and raw line of each line; stdin where there is no file or it is `-`."""
-    for name in files or ["-"]:
-        if name == "-":
-            for row, line in enumerate(sys.stdin.buffer, start=1):
-                yield "stdin", row, line
-            continue
-        try:
-            with _open(name) as lines:
-                for row, line in enumerate(lines, start=1):
-                    yield name, row, line
-        except (OSError, EOFError, lzma.LZMAError) as error:
-            raise InputFileError(f"cannot read {name!r}: {error}", fix="give a readable file") from None
-
-
-def _decode(line: bytes, where: str) -> str:
-    line = line.rstrip(b"\r\n")
-    try:
-        text = line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputEncodingError(
-            f"byte {error.start} is not UTF-8", fix="convert the text to UTF-8", where=where
-        ) from None
-    if "\0" in text:
-        raise InputEncodingError("the line holds a NUL byte", fix="take it out", where=where)
-    return text
-
-
 def _strict(name: str) -> Iterator[str]:
     """Lines of a file whose every line must be readable."""
-    for source, row, line in _rows([name]):
-        yield _decode(line, f"{source}:{row}")
+    for record in read_files([name], "txt", Fields()):
+        if record.error is not None:
+            raise record.error
+        yield record.text

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from nartk.cli import _common, _fairseq
-from nartk.errors import OutputError
+from nartk.errors import LengthMismatchError, OutputError
 from nartk.files import make_folder
 
 EXAMPLES = """examples:
@@ -26,26 +28,75 @@ def main(argv: Sequence[str]) -> int:
     parser = _fairseq.parser_of(options.get_preprocessing_parser(), "nartk-preprocess", EXAMPLES)
     args = parser.parse_args(list(argv))
     _common.require_least(args, 1, "workers")
-    for text in _texts(args):
-        _fairseq.require_text(text)
+    groups = {key: _texts(args, key) for key in ("trainpref", "validpref", "testpref")}
     make_folder(Path(args.destdir))
-    try:
-        preprocess.main(args)
-    except FileExistsError as error:  # of a dictionary, which fairseq does not replace
-        fix = "name another --destdir, or remove it yourself"
-        raise OutputError("exists already", fix=fix, where=str(error)) from error
+    with TemporaryDirectory(dir=args.destdir) as folder:
+        for key, texts in groups.items():
+            if texts:
+                copies = (_readable(each, Path(folder, f"{key}{at}")) for at, each in enumerate(texts))
+                setattr(args, key, ",".join(copies))
+        try:
+            preprocess.main(args)
+        except FileExistsError as error:  # of a dictionary, which fairseq does not replace
+            fix = "name another --destdir, or remove it yourself"
+            raise OutputError("exists already", fix=fix, where=str(error)) from error
     return 0
 
 
-def _texts(args: argparse.Namespace) -> Iterator[str]:
-    """The files of text that fairseq will read."""
+@dataclass(frozen=True)
+class _Texts:
+    """The texts of a prefix, which belong together line by line.
+
+    Attributes:
+        ends: Of their names, behind the prefix.
+        same: Whether fairseq reads the lines that other commands read.
+    """
+
+    prefix: str
+    ends: tuple[str, ...]
+    same: bool
+
+
+def _texts(args: argparse.Namespace, key: str) -> list[_Texts]:
+    """The texts that fairseq will read of a flag; all are read once.
+
+    Raises:
+        InputFileError: A text cannot be read, or is not UTF-8.
+        LengthMismatchError: Texts that belong together have different numbers of lines.
+    """
+    given = getattr(args, key)
+    if not given or (args.dict_only and key != "trainpref"):
+        return []
+    # fairseq takes one prefix for training, and of the others several.
+    prefixes = [given] if key == "trainpref" else given.split(",")
+    return [_measure(args, prefix, is_train=key == "trainpref") for prefix in prefixes]
+
+
+def _measure(args: argparse.Namespace, prefix: str, *, is_train: bool) -> _Texts:
     languages = [args.source_lang] if args.only_source else [args.source_lang, args.target_lang]
-    prefixes = [args.trainpref]
-    if not args.dict_only:
-        prefixes += [*(args.validpref or "").split(","), *(args.testpref or "").split(",")]
-    for prefix in filter(None, prefixes):
-        for language in languages:
-            name = prefix if language is None else f"{prefix}.{language}"
-            # A dictionary alone is made of text only where none is given.
-            if not args.dict_only or os.path.exists(name):
-                yield name
+    ends = ["" if language is None else f".{language}" for language in languages]
+    aligned: list[str] = []
+    if args.dict_only:  # is made of text only where none is given
+        ends = [end for end in ends if os.path.exists(prefix + end)]
+    elif args.align_suffix and os.path.exists(f"{prefix}.{args.align_suffix}"):
+        ends.append(f".{args.align_suffix}")
+    if not args.dict_only and args.alignfile and is_train:
+        aligned.append(args.alignfile)
+    found = {name: _fairseq.measure_text(name) for name in [*(prefix + end for end in ends), *aligned]}
+    counts = [(name, count) for name, (count, _) in found.items()]
+    for name, count in counts[1:]:
+        if count != counts[0][1] and not args.dict_only:
+            raise LengthMismatchError(
+                f"{name} has {count} lines, but {counts[0][0]} has {counts[0][1]}",
+                fix="give files with the same sentences in the same order",
+            )
+    return _Texts(prefix, (*ends,), all(same for _, same in found.values()))
+
+
+def _readable(texts: _Texts, copy: Path) -> str:
+    """The prefix of texts, or where fairseq would read other lines, of copies."""
+    if texts.same:
+        return texts.prefix
+    for end in texts.ends:
+        _fairseq.copy_text(texts.prefix + end, Path(f"{copy}{end}"))
+    return str(copy)
