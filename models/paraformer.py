@@ -24,20 +24,30 @@ from nartk.models.mwer import mwer_loss
 from nartk.models.nar import Losses, ParallelDecoding
 from nartk.models.speech_encoder import SpeechEncoder, name_weights
 from nartk.models.speech_training import SpeechTraining, ctc_losses
+from nartk.models.training import Dropout
 from nartk.models.transformer import Decoder, Embedding, label_smoothed_cross_entropy, word_embedding
 
 
 class Predictor(nn.Module):
-    """Weighs positions: memory [B,S,D] -> [B,S] in (0, 1), fp32 or wider, 0 where nothing counts."""
+    """Weighs positions: memory [B,S,D] -> [B,S] in (0, 1), fp32 or wider, 0 where nothing counts.
+
+    FunASR has two. In CifPredictorV2, which its large models have, a convolution over all features is all. In
+    CifPredictor, which its AISHELL recipe has, a depthwise one is added to what it reads, with dropout; there
+    the sum is what ReLU takes. Both see one position before and one after.
+    """
 
     def __init__(self, config: ParaformerConfig) -> None:
         super().__init__()
-        self.conv = nn.Conv1d(config.d_model, config.d_model, 3, padding=1)
-        self.out = nn.Linear(config.d_model, 1)
+        d = config.d_model
+        self.is_residual = config.predictor == "depthwise"
+        self.conv = nn.Conv1d(d, d, 3, padding=1, groups=d if self.is_residual else 1)
+        self.dropout = Dropout(config.dropout)
+        self.out = nn.Linear(d, 1)
 
     def forward(self, memory: Tensor, kept: Tensor) -> Tensor:
         x = memory.masked_fill(~kept[:, :, None], 0.0).transpose(1, 2)
-        logits = self.out(F.relu(self.conv(x)).transpose(1, 2)).squeeze(2)
+        y = self.dropout(self.conv(x) + x) if self.is_residual else self.conv(x)
+        logits = self.out(F.relu(y).transpose(1, 2)).squeeze(2)
         wide = torch.promote_types(logits.dtype, torch.float32)
         return logits.to(wide).sigmoid().masked_fill(~kept, 0.0)
 

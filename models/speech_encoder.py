@@ -7,8 +7,12 @@ Intermediate CTC and self-conditioning: Nozaki and Komatsu 2021 (https://arxiv.o
 
 It differs from ESPnet's program in this. Padding changes nothing of an utterance: behind its end convolutions
 see zeros, as they do in an utterance alone, and batch norm's means are of what counts. Sinusoids of distances
-are computed, in fp64, as many as there are. Intermediate CTC reads what the encoder's last norm makes of a
-layer in all encoders; ESPnet's OWSM-CTC leaves that norm out.
+are computed, in fp64, as many as there are.
+
+What differs within ESPnet is a setting. Its Conformer's intermediate CTC reads what the encoder's last norm
+makes of a layer, that of its E-Branchformer (OWSM-CTC's too) the layer as it is (`intermediate_norm`); layers
+are conditioned on the same predictions. Its layer norms add 1e-12 to the variance (`norm_eps`), its batch
+norm 1e-5 (`batch_norm_eps`).
 
 Symbols: B rows, T frames, F features of a frame, S positions of the encoder, W tokens of a prompt, H heads, D
 features a head, V words.
@@ -180,7 +184,8 @@ class Convolution(nn.Module):
         d = config.d_model
         self.up = nn.Linear(d, 2 * d)
         self.depthwise = Depthwise(d, config.conv_kernel)
-        self.norm = (BatchNorm if config.conv_norm == "batch" else LayerNorm)(d, config.norm_eps)
+        is_batch = config.conv_norm == "batch"
+        self.norm = BatchNorm(d, config.eps_of_batch_norm) if is_batch else LayerNorm(d, config.norm_eps)
         self.down = nn.Linear(d, d)
 
     def forward(self, x: Tensor, kept: Tensor) -> Tensor:
@@ -369,7 +374,7 @@ class SpeechEncoder(SourceEncoder):
         for number, layer in enumerate(self.layers, start=1):
             x = layer(x, kept, distances, prompt)
             if number in config.intermediate_layers and (intermediate or self.condition is not None):
-                found.append(self.ctc(self.norm(x)))
+                found.append(self.ctc(self.norm(x) if config.intermediate_norm else x))
                 if self.condition is not None:
                     x = x + self.condition(found[-1].softmax(-1))
         return Encoded(self.norm(x), kept, found if intermediate else [])

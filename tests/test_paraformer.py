@@ -44,6 +44,7 @@ from nartk.timestamps import cif_times
 
 BLANK, PAD, EOS = 0, 1, 2
 LENGTHS = (61, 7, 30, 18, 90)
+ORACLE = Path(__file__).parent / "oracles" / "predictors.npz"
 
 
 def requests_of(sources: Sequence[FeatureSource], longest: int = 30) -> list[Request]:
@@ -55,7 +56,10 @@ class Twin(EncoderTwin):
 
     def alpha(self, memory: np.ndarray) -> np.ndarray:
         wide = np.pad(memory, ((1, 1), (0, 0)))
-        kernel = self.w["cif.conv.weight"]  # [d,d,3]
+        kernel = self.w["cif.conv.weight"]  # [d,d,3] or [d,1,3]
+        if self.config.predictor == "depthwise":
+            kernel = kernel * np.eye(len(kernel))[:, :, None]
+            kernel[:, :, 1] += np.eye(len(kernel))
         rows = [sum(kernel[:, :, k] @ wide[t + k] for k in range(3)) for t in range(len(memory))]
         hidden = (np.stack(rows) + self.w["cif.conv.bias"]).clip(min=0)
         return 1 / (1 + np.exp(-self.linear(hidden, "cif.out")[:, 0]))
@@ -106,7 +110,38 @@ def encoder_settings(seed: int) -> dict[str, Any]:
     found = random_settings(random.Random(seed))
     for name in ("head_features", "scale_attention", "gated_ffn", "activation"):
         del found[name]
-    return found
+    return {**found, "predictor": ("convolution", "depthwise")[seed % 2]}
+
+
+# Predictors
+
+
+@pytest.mark.parametrize(
+    ("predictor", "theirs"), [("depthwise", "CifPredictor"), ("convolution", "CifPredictorV2")]
+)
+def test_predictors_are_those_of_funasr(predictor: str, theirs: str, device: torch.device) -> None:
+    """With FunASR's weights and its numbers, which tests/oracles/funasr_predictors.py wrote."""
+    model = random_speech("paraformer", predictor=predictor, tail_threshold=0.45).to(device)
+    with np.load(ORACLE) as stored:
+        own = {name.removeprefix(f"{theirs}."): torch.from_numpy(stored[name]) for name in stored}
+    names = {"conv": "cif_conv1d", "out": "cif_output"}
+    model.cif.load_state_dict(
+        {f"{mine}.{part}": own[f"{its}.{part}"] for mine, its in names.items() for part in ("weight", "bias")}
+    )
+    for i in range(2):
+        hidden, alphas, embeds = (own[f"{i}.{name}"] for name in ("hidden", "alphas", "embeds"))
+        padded_one = F.pad(hidden, (0, 0, 0, 3), value=5.0)[None].to(device)
+        kept = torch.arange(len(hidden) + 3, device=device)[None] < len(hidden)
+        found, lengths, alpha = model.fires(padded_one, kept)
+        torch.testing.assert_close(alpha[0, : len(hidden)].cpu(), alphas[:-1], atol=1e-6, rtol=0)
+        assert lengths.tolist() == [len(embeds)]
+        torch.testing.assert_close(found[0].cpu(), embeds, atol=1e-5, rtol=0)
+
+
+def test_the_depthwise_predictor_has_dropout() -> None:
+    model = random_speech("paraformer", predictor="depthwise", dropout=0.5).train()
+    memory, kept = torch.randn(1, 9, 12), torch.ones(1, 9, dtype=torch.bool)
+    assert not torch.equal(model.cif(memory, kept), model.cif(memory, kept))
 
 
 # Serving
@@ -117,6 +152,10 @@ def test_weights_are_named_as_the_configuration_says() -> None:
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     assert shapes == model.config.weight_shapes()
     assert shapes["cif.conv.weight"] == (12, 12, 3)
+    own = random_speech("paraformer", predictor="depthwise")
+    shapes_own = {name: tuple(value.shape) for name, value in own.state_dict().items()}
+    assert shapes_own == own.config.weight_shapes()
+    assert shapes_own["cif.conv.weight"] == (12, 1, 3)
     assert shapes["cif.out.weight"] == (1, 12)
     assert architecture("paraformer").protocols == (FireScorer, FrameScorer)
 

@@ -34,7 +34,12 @@ SPEECH_PRESETS: dict[str, dict[str, Any]] = {
     "": _PUBLISHED,
     "_tiny": TINY,
     "_large": {**_PUBLISHED, "d_model": 512, **both(heads=8)},
-    "_e_branchformer": {**_PUBLISHED, "encoder_block": "e-branchformer", "encoder_ffn": 1024},
+    "_e_branchformer": {
+        **_PUBLISHED,
+        "encoder_block": "e-branchformer",
+        "encoder_ffn": 1024,
+        "intermediate_norm": False,
+    },
 }
 
 
@@ -96,10 +101,18 @@ class ConformerConfig(TransformerConfig):
         "norm behind the Conformer's depthwise convolution",
         choices=("batch", "layer"),
     )
+    batch_norm_eps: float = setting(
+        0.0, "what batch norm adds to the variance; 0: norm_eps. ESPnet's are 1e-5, and norm_eps 1e-12"
+    )
     cgmlp_features: int = setting(0, "inner features of E-Branchformer's gating branch, even; 0: 6 d_model")
     merge_kernel: int = setting(31, "positions that E-Branchformer's merging convolution sees, odd")
     intermediate_ctc: str = setting(
         "", "layers of the encoder behind which CTC is trained too, from 1, such as 6,12"
+    )
+    intermediate_norm: bool = setting(
+        True,
+        "intermediate CTC reads what the encoder's last norm makes of a layer, as in ESPnet's Conformer; its "
+        "E-Branchformer and OWSM-CTC have none there",
     )
     self_conditioning: bool = setting(
         False, "layers behind intermediate CTC read what it predicts (Nozaki and Komatsu 2021)"
@@ -147,6 +160,11 @@ class ConformerConfig(TransformerConfig):
                 fix="write such as 6,12",
             )
         return layers
+
+    @property
+    def eps_of_batch_norm(self) -> float:
+        """What batch norm adds to the variance."""
+        return self.batch_norm_eps if self.batch_norm_eps else self.norm_eps
 
     @property
     def channels(self) -> int:

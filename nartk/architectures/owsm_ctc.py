@@ -41,6 +41,8 @@ _SELF_CONDITIONED = {"self_conditioning": True, "decoder_layers": 0}
             "cgmlp_features": 4096,
             "subsampling": 8,
             "intermediate_ctc": "6,12,15,21",
+            "intermediate_norm": False,
+            "norm_eps": 1e-12,
             "transcript_ctc": 3,
             "words_in_front": True,
             "prompt_layers": 4,

@@ -31,6 +31,12 @@ class ParaformerConfig(ConformerConfig):
         UsageError: As ConformerConfig does.
     """
 
+    predictor: str = setting(
+        "convolution",
+        "what weighs positions: a convolution over all features (convolution: FunASR's CifPredictorV2), or "
+        "one of each feature by itself that is added to what it reads (depthwise: its CifPredictor)",
+        choices=("convolution", "depthwise"),
+    )
     decoder_positions: str = setting("sinusoidal", "of the fires", choices=POSITIONS)
     tail_threshold: float = setting(
         0.45, "added to the sum of the weights of a source, so that what is left of it may fire"
@@ -38,4 +44,5 @@ class ParaformerConfig(ConformerConfig):
 
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
         d = self.d_model
-        return super().weight_shapes() | convolution("cif.conv", d, d, 3) | linear("cif.out", 1, d)
+        read = 1 if self.predictor == "depthwise" else d
+        return super().weight_shapes() | convolution("cif.conv", d, read, 3) | linear("cif.out", 1, d)

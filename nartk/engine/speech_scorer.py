@@ -13,6 +13,7 @@ import numpy as np
 from nartk.engine.base import OnEngine
 from nartk.engine.parallel_scorer import COPIED
 from nartk.engine.scorer import PassEngine
+from nartk.engine.speech_weights import depthwise
 from nartk.engine.weights import Arrays, Weights
 from nartk.errors import PassError
 from nartk.passes import FloatArray, IntArray, Scores, Source, Want, features_of
@@ -89,11 +90,14 @@ class ParaformerEngine(_SpeechEngine):
 
     def _beside(self, config: Any, arrays: Arrays) -> dict[str, Any]:
         weights = Weights(arrays, "fp32")
-        return {
+        if config.predictor == "depthwise":
+            taps = {"fire_depthwise": depthwise(weights, "cif.conv")}
+        else:
+            taps = {"fire_taps": weights.convolution("cif.conv")}
+        return taps | {
             "copied": "fires",
             "frames": 1,
             "temperature": 1.0,
-            "fire_taps": weights.convolution("cif.conv"),
             "fire_out": weights.linear("cif.out"),
             "tail": config.tail_threshold,
         }

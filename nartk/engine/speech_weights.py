@@ -43,6 +43,7 @@ def speech_encoder(weights: Weights, config: Any) -> dict[str, Any]:
         },
         "ctc": weights.linear("ctc"),
         "condition": weights.linear("condition") if config.self_conditioning else None,
+        "condition_normed": config.intermediate_norm,
     }
     if weights.has("encoder_prompt.embedding.words.weight"):
         parts["prompt"] = _prompt(weights, config)
@@ -124,12 +125,12 @@ def _layer(weights: Weights, config: Any, index: int) -> dict[str, Any]:
     made["gating"] = {
         "of_gate": True,
         "up": weights.linear(f"{name}.cgmlp.up"),
-        "depthwise": _depthwise(weights, f"{name}.cgmlp.depthwise"),
+        "depthwise": depthwise(weights, f"{name}.cgmlp.depthwise"),
         "inner": weights.norm(f"{name}.cgmlp.norm", config),
         "down": weights.linear(f"{name}.cgmlp.down"),
         "norm": weights.norm(f"{name}.cgmlp_norm", config),
     }
-    made["merge"] = _depthwise(weights, f"{name}.merge.depthwise")
+    made["merge"] = depthwise(weights, f"{name}.merge.depthwise")
     made["merge_out"] = weights.linear(f"{name}.merge.out")
     return made
 
@@ -144,7 +145,7 @@ def _half(weights: Weights, name: str, config: Any) -> dict[str, Any]:
     }
 
 
-def _depthwise(weights: Weights, name: str) -> tuple[FloatArray, FloatArray]:
+def depthwise(weights: Weights, name: str) -> tuple[FloatArray, FloatArray]:
     """Taps [k,c] and biases [c] of a convolution [c,1,k], c filled up."""
     return _filled(weights.array(f"{name}.weight")[:, 0].T, weights.array(f"{name}.bias"))
 
@@ -152,7 +153,7 @@ def _depthwise(weights: Weights, name: str) -> tuple[FloatArray, FloatArray]:
 def _normed_depthwise(weights: Weights, name: str, config: Any) -> tuple[FloatArray, FloatArray]:
     """The Conformer's convolution, which its batch norm is a part of."""
     if config.conv_norm != "batch":
-        return _depthwise(weights, f"{name}.depthwise")
+        return depthwise(weights, f"{name}.depthwise")
     taps, bias, gain, shift, mean, variance = (
         weights.array(f"{name}.{part}").astype(np.float64)
         for part in (
@@ -160,7 +161,7 @@ def _normed_depthwise(weights: Weights, name: str, config: Any) -> tuple[FloatAr
             *("norm.running_mean", "norm.running_var"),
         )
     )
-    scale = gain / np.sqrt(variance + config.norm_eps)
+    scale = gain / np.sqrt(variance + config.eps_of_batch_norm)
     return _filled(taps[:, 0].T * scale, (bias - mean) * scale + shift)
 
 

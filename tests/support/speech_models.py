@@ -104,7 +104,7 @@ def random_settings(rng: random.Random) -> dict[str, Any]:
     """What encoders of speech may differ in, sizes aside."""
     block = rng.choice(["conformer", "e-branchformer"])
     conditioned = rng.random() < 0.5
-    return {
+    drawn = {
         "encoder_block": block,
         "encoder_positions": rng.choice(["transformer-xl", "transformer-xl", "sinusoidal", "none"]),
         "conv_norm": rng.choice(["batch", "layer"]),
@@ -115,6 +115,11 @@ def random_settings(rng: random.Random) -> dict[str, Any]:
         "norm_eps": rng.choice([1e-5, 1e-3]),
         "gated_ffn": rng.random() < 0.5,
         "activation": rng.choice(["relu", "gelu"]),
+    }
+    other = random.Random(str(drawn))  # what rng draws next is the caller's
+    return drawn | {
+        "batch_norm_eps": other.choice([0.0, 0.1]),
+        "intermediate_norm": other.random() < 0.5,
     }
 
 
@@ -192,7 +197,7 @@ class EncoderTwin:
         y = self.convolve(one / (1 + np.exp(-gate)), f"{name}.depthwise")
         if self.config.conv_norm == "batch":
             mean, var = (self.w[f"{name}.norm.running_{each}"] for each in ("mean", "var"))
-            y = (y - mean) / np.sqrt(var + self.config.norm_eps)
+            y = (y - mean) / np.sqrt(var + (self.config.batch_norm_eps or self.config.norm_eps))
             y = y * self.w[f"{name}.norm.weight"] + self.w[f"{name}.norm.bias"]
         else:
             y = self.norm(y, f"{name}.norm")
@@ -256,13 +261,13 @@ class EncoderTwin:
         for i in range(config.encoder_layers):
             x = self.layer(x, i, prompt)
             if i + 1 in config.intermediate_layers:
-                heads.append(self.ctc(x))
+                heads.append(self.ctc(x, config.intermediate_norm))
                 if config.self_conditioning:
                     x = x + self.linear(np.exp(heads[-1]), "condition")
         return self.norm(x, "encoder_norm"), [*heads, self.ctc(x)]
 
-    def ctc(self, x: Array) -> Array:
-        logits = self.linear(self.norm(x, "encoder_norm"), "ctc")
+    def ctc(self, x: Array, normed: bool = True) -> Array:
+        logits = self.linear(self.norm(x, "encoder_norm") if normed else x, "ctc")
         return logits - np.logaddexp.reduce(logits, 1)[:, None]
 
 

@@ -113,8 +113,10 @@ struct Parallel {
     const float* positions = nullptr;  // [most_target,d]
     int longest_link = 0;              // vertices that a link leads ahead, at most
     const Linear *query = nullptr, *key = nullptr, *gate = nullptr;
-    // Continuous integrate-and-fire: positions' weights by a convolution over 3 of them, padded with zeros.
+    // Continuous integrate-and-fire: positions' weights by a convolution over 3 of them, padded with zeros, or by one
+    // of each feature by itself, which is added to what it reads.
     const Linear *fire_taps = nullptr, *fire_out = nullptr;
+    Depthwise fire_depthwise;
     double tail = 0.0;  // what is added to a source's weights
 };
 
@@ -125,6 +127,7 @@ struct Network {
     Subsampling subsampling;            // of sources of frames
     const Linear* ctc = nullptr;        // words that positions of the encoder say
     const Linear* condition = nullptr;  // of their probabilities, what `conditioned` layers add
+    bool condition_normed = true;       // those words are read behind the encoder's last norm there too
     const Linear* output = nullptr;
     Linear biased;              // the output where its words are another's, but its bias is its own
     float output_scale = 1.0f;  // of what the output layer reads

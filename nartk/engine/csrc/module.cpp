@@ -329,7 +329,9 @@ struct Model {
         require(!made.lengths || made.lengths->inputs == d, "a length predictor of another size");
         made.fire_taps = linear(from, "fire_taps", d, 3 * d);
         made.fire_out = linear(from, "fire_out", 1, d);
-        require(!made.fire_taps == !made.fire_out && (made.copied != Copied::fires || made.fire_out),
+        if (from.contains("fire_depthwise")) made.fire_depthwise = depthwise(from, "fire_depthwise", d);
+        require((made.fire_taps || made.fire_depthwise.taps) == (made.fire_out != nullptr) &&
+                    !(made.fire_taps && made.fire_depthwise.taps) && (made.copied != Copied::fires || made.fire_out),
                 "fires lack a part");
         if (made.fire_out) made.tail = from["tail"].cast<double>();
         made.query = linear(from, "query");
@@ -355,6 +357,7 @@ struct Model {
         network->ctc = linear(from, "ctc");
         require(!network->ctc || network->ctc->inputs == d, "a CTC head of another size");
         if (network->ctc) network->condition = linear(from, "condition", d, network->ctc->outputs);
+        if (network->condition) network->condition_normed = from["condition_normed"].cast<bool>();
         network->encoder = stack(from["encoder"].cast<py::dict>(), false);
         if (from.contains("prompt")) network->prompt = stack(from["prompt"].cast<py::dict>(), false);
         if (!from["decoder"].is_none()) network->decoder = stack(from["decoder"].cast<py::dict>(), true);

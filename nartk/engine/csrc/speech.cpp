@@ -380,9 +380,13 @@ void Engine::condition(Workspace& space, float* x, int n) {
     for (int begin = 0; begin < n; begin += CHUNK) {
         const int m = std::min(CHUNK, n - begin);
         float* part = x + (size_t)begin * step;
-        float* y = space.normed.get((size_t)m * step);
+        const float* y = part;
         float* rows = space.logits.get((size_t)m * wide);
-        normed(network->encoder.norm, part, m, y);
+        if (network->condition_normed) {
+            float* to = space.normed.get((size_t)m * step);
+            normed(network->encoder.norm, part, m, to);
+            y = to;
+        }
         linear(space, *network->ctc, y, m, step, rows, wide);
         threads.share(m, threads.parts(m, (double)m * words * 8 / PART), [&](int, int first, int last) {
             for (int i = first; i < last; i++) {
@@ -399,21 +403,35 @@ void Engine::condition(Workspace& space, float* x, int n) {
 // line on which each token is one long. The running sum is fp64, so that rounding neither adds a token nor loses one.
 void Engine::fire(Workspace& space, Memory& memory) {
     const Parallel& parallel = network->parallel;
-    const int d = network->features, n = memory.length, wide = parallel.fire_taps->width(), across = 3 * d;
-    const int one = parallel.fire_out->width();
-    float* patches = space.patches.get((size_t)n * across);
-    for (int i = 0; i < n; i++)
-        for (int k = 0; k < 3; k++) {
-            float* to = patches + (size_t)i * across + k * d;
-            const int at = i + k - 1;
-            if (at < 0 || at >= n)
-                std::fill(to, to + d, 0.0f);
-            else
-                std::memcpy(to, memory.output.data() + (size_t)at * d, d * sizeof(float));
-        }
+    const int d = network->features, n = memory.length, across = 3 * d, one = parallel.fire_out->width();
+    const int wide = parallel.fire_taps ? parallel.fire_taps->width() : stride();
     float* inner = space.inner.get((size_t)n * wide);
     float* weights = space.logits.get((size_t)n * one);
-    linear(space, *parallel.fire_taps, patches, n, across, inner, wide, {Activation::relu, false});
+    if (parallel.fire_taps) {
+        float* patches = space.patches.get((size_t)n * across);
+        for (int i = 0; i < n; i++)
+            for (int k = 0; k < 3; k++) {
+                float* to = patches + (size_t)i * across + k * d;
+                const int at = i + k - 1;
+                if (at < 0 || at >= n)
+                    std::fill(to, to + d, 0.0f);
+                else
+                    std::memcpy(to, memory.output.data() + (size_t)at * d, d * sizeof(float));
+            }
+        linear(space, *parallel.fire_taps, patches, n, across, inner, wide, {Activation::relu, false});
+    } else {
+        float* x = space.patches.get((size_t)n * wide);  // rows as wide as kernels read them
+        for (int i = 0; i < n; i++) {
+            std::memcpy(x + (size_t)i * wide, memory.output.data() + (size_t)i * d, d * sizeof(float));
+            std::fill(x + (size_t)i * wide + d, x + (size_t)(i + 1) * wide, 0.0f);
+        }
+        convolve(parallel.fire_depthwise, x, wide, Rows(&n, 1), inner, wide);
+        for (int i = 0; i < n; i++) {
+            float* row = inner + (size_t)i * wide;
+            kernels->add(row, x + (size_t)i * wide, d);
+            for (int k = 0; k < d; k++) row[k] = std::max(row[k], 0.0f);
+        }
+    }
     linear(space, *parallel.fire_out, inner, n, wide, weights, one);
     double total = 0.0;
     for (int i = 0; i < n; i++) {

@@ -5,7 +5,8 @@
 architecture=paraformer
 flags=(--d-model 256 --encoder-layers 12 --decoder-layers 6 --encoder-ffn 2048 --decoder-ffn 2048
   --encoder-heads 4 --decoder-heads 4 --conv-kernel 15 --subsampling 4 --share-embeddings none
-  --tail-threshold 0.45 --dropout 0.1 --activation-dropout 0.1
+  --predictor depthwise --tail-threshold 0.45 --norm-eps 1e-12 --batch-norm-eps 1e-5
+  --dropout 0.1 --activation-dropout 0.1
   --ctc-weight 0.3 --label-smoothing 0.1 --sampling-ratio 0.4 --quantity-weight 1 --clip-norm 5 --lr 0.0005
   --warmup-updates 30000 --time-masks 2 --time-width 40 --bin-masks 2 --bin-width 30 --speeds 0.9,1.0,1.1)
 batch=(--max-tokens 25000 --update-freq 2 --max-update 162000)
