@@ -270,6 +270,21 @@ def test_full_size_models_have_the_published_number_of_parameters(
     assert numbers / 1e6 == pytest.approx(published, abs=0.01)
 
 
+def test_the_paraformer_of_aishell_is_that_of_funasrs_recipe() -> None:
+    """Transcribed from examples/aishell/paraformer/conf and, of the norms, the modules that it names."""
+    name, flags = flags_of("aishell-paraformer")
+    assert name == "paraformer"
+    assert {
+        "--predictor": "depthwise",  # CifPredictor
+        "--tail-threshold": "0.45",
+        "--norm-eps": "1e-12",
+        "--batch-norm-eps": "1e-5",
+        "--conv-kernel": "15",
+        "--sampling-ratio": "0.4",
+        "--warmup-updates": "30000",
+    }.items() <= flags.items()
+
+
 @pytest.mark.slow
 def test_full_size_configurations_take_a_step(tmp_path: Path) -> None:
     run = RECIPES / "asr/full/run.sh"

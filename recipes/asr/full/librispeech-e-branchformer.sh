@@ -6,7 +6,7 @@ architecture=conformer
 flags=(--d-model 512 --encoder-layers 17 --decoder-layers 6 --encoder-ffn 1024 --decoder-ffn 2048
   --encoder-heads 8 --decoder-heads 8 --encoder-block e-branchformer --cgmlp-features 3072 --conv-kernel 31
   --merge-kernel 31 --subsampling 4 --share-embeddings none
-  --norm-eps 1e-12 --no-intermediate-norm --dropout 0.1 --attention-dropout 0.1 --activation-dropout 0.1
+  --norm-eps 1e-12 --dropout 0.1 --attention-dropout 0.1 --activation-dropout 0.1
   --ctc-weight 0.3 --label-smoothing 0.1 --clip-norm 5 --lr 0.002 --warmup-updates 40000
   --time-masks 10 --time-width 10000 --time-share 0.05 --bin-masks 2 --bin-width 27 --speeds 0.9,1.0,1.1)
 batch=(--max-tokens 55000 --update-freq 16 --max-update 95000)
