@@ -36,13 +36,20 @@ class JointCtc(Constrained):
 
     A word adds (1 - w) times its log-probability by the decoder, w times what it takes from CTC's
     log-probability of all outputs that begin so, and with a language model `lm_weight` times that model's
-    log-probability; eos, that the frames say nothing more. So a score is (1 - w) times the decoder's
-    log-probability of the output, plus w times CTC's, plus the language model's share; `positional_scores`
-    are its parts. What no labelling of the frames gives costs 1e10 nats.
+    log-probability, and `word_bonus`; eos, that the frames say nothing more. So a score is (1 - w) times the
+    decoder's log-probability of the output, plus w times CTC's, plus the language model's share and a bonus
+    for each word; `positional_scores` are its parts. What no labelling of the frames gives costs 1e10 nats.
 
-    The candidates of a hypothesis are the decoder's likeliest words, and all words if `ctc_weight` is 1. The
-    search ends when no hypothesis that goes on is better than those to be given back: without a length
-    penalty none can become better.
+    The candidates of a hypothesis, which CTC scores, are the decoder's likeliest words, and all words if
+    `ctc_weight` is 1. With `pre_beam_ratio` they are fewer, and chosen as ESPnet's pre-beam does: by decoder
+    and language model together. The search ends when no hypothesis that goes on is better than those to be
+    given back, or can become so by the bonus of as many words as are allowed: without a length penalty,
+    nothing else makes it better.
+
+    ESPnet's command decodes with w 0.5, a beam of 20, a pre-beam of 1.5 times that, no bonus, and weight 1
+    for a language model. Its search differs in this: it goes on with one hypothesis less for each that has
+    ended; it stops when those that ended with each of the last three lengths are ten nats worse than the
+    best; and at the greatest length it adds an eos.
     """
 
     needs = (PassScorer, FrameScorer)
@@ -52,37 +59,57 @@ class JointCtc(Constrained):
 
     beam_size: int = option(10, "hypotheses of a sentence that are kept", low=1, high=WIDEST)
     ctc_weight: float = option(
-        0.3, "w, weight of CTC's log-probabilities; the decoder's is 1 - w", low=0, high=1
+        0.3, "w, weight of CTC's log-probabilities; the decoder's is 1 - w; ESPnet's is 0.5", low=0, high=1
     )
     candidates: int = option(
         30, "words that extend each hypothesis, the decoder's likeliest", low=1, high=WIDEST
+    )
+    pre_beam_ratio: float = option(
+        0.0,
+        "candidates in their place: the beam size times this, the best by decoder and language model; "
+        "ESPnet's is 1.5; 0: off",
+        low=0,
+        high=WIDEST,
+        does_nothing=True,
+    )
+    word_bonus: float = option(
+        0.0,
+        "added to a score for each word, nats, eos too; more favours long outputs (ESPnet's penalty)",
+        low=-HEAVIEST,
+        high=HEAVIEST,
+        does_nothing=True,
     )
     length_penalty: float = option(
         0.0, "scores are divided by length ** this; more favours long outputs", low=-50, high=50
     )
     lm: str = option("", "n-gram language model of target tokens, a file in ARPA format")
     lm_weight: float = option(
-        0.3, "weight of the language model's log-probabilities", low=-HEAVIEST, high=HEAVIEST
+        0.3, "weight of the language model's log-probabilities; ESPnet's is 1", low=-HEAVIEST, high=HEAVIEST
     )
     nbest: int = option(1, "hypotheses given back, at most the beam size", low=1, most="beam_size")
 
     def results(self, scorer: Any, requests: Sequence[Request], batching: Batching) -> Iterator[Result]:
         """What `run` yields. Its `batch_size` counts sentences, each of which has `beam_size` hypotheses."""
         vocab, blank = scorer.vocab, require_blank(self.name, scorer)
+        lm = load_ngram(self.lm, vocab) if self.lm else None
+        candidates, read = self._widths(len(vocab), lm is not None)
         constraints = JointScores(
             self.constraints(vocab),
             vocab.eos,
             False,
             False,
             self.ctc_weight,
-            load_ngram(self.lm, vocab) if self.lm else None,
+            lm,
             self.lm_weight,
+            self.word_bonus,
+            candidates,
             start=scorer.start_token,
             are_forcing=any(request.prefix for request in requests),
         )
-        ranking = BestRanking(self.beam_size, vocab.eos, self.length_penalty, "false", self.nbest)
-        candidates = len(vocab) if self.ctc_weight == 1 else max(self.candidates, self.beam_size + 1)
-        search = JointSearch(scorer, constraints, ranking, blank, min(candidates, len(vocab)))
+        ranking = BestRanking(
+            self.beam_size, vocab.eos, self.length_penalty, "false", self.nbest, max(0.0, self.word_bonus)
+        )
+        search = JointSearch(scorer, constraints, ranking, blank, read)
         for row, phases, early in search.run(
             requests, batch_size=batching.size, max_tokens=batching.max_tokens
         ):
@@ -90,15 +117,36 @@ class JointCtc(Constrained):
                 perf_counter(), nbest=self.nbest, trace=batching.trace, phases=phases, early=early
             )
 
+    def _widths(self, words: int, has_lm: bool) -> tuple[int, int]:
+        """Candidates of a hypothesis, and how many of the decoder's likeliest words they are chosen from."""
+        if self.ctc_weight == 1:
+            return words, words
+        if not self.pre_beam_ratio:
+            count = min(max(self.candidates, self.beam_size + 1), words)
+            return count, count
+        if self.ctc_weight == 0:  # nothing is spared: every word is a candidate
+            return words, words
+        count = min(max(int(self.pre_beam_ratio * self.beam_size), self.beam_size), words)
+        return count, words if has_lm else count
+
 
 @dataclass(frozen=True)
 class BestRanking(Ranking):
-    """Ends a search when no hypothesis that goes on is better than the `nbest` that have ended."""
+    """Ends a search when no hypothesis that goes on is better than the `nbest` that have ended.
+
+    Attributes:
+        bonus: What each further word may add to a sum, at least 0.
+    """
 
     nbest: int
+    bonus: float
 
     def is_done(self, finished: Sequence[Ended], best: float, length: int, longest: int) -> bool:
-        return len(finished) >= self.nbest and self.score(best, length) <= finished[self.nbest - 1].score
+        if len(finished) < self.nbest:
+            return False
+        lengths = range(length, longest + 1) if self.bonus else (length,)
+        most = max(self.score(best + self.bonus * (each - length), each) for each in lengths)
+        return most <= finished[self.nbest - 1].score
 
 
 class _Row:
@@ -131,15 +179,41 @@ class _Known(NamedTuple):
 
 @dataclass(frozen=True)
 class JointScores(BeamConstraints):
-    """The rules of hypotheses, and what the decoder, CTC and the language model give their words together."""
+    """The rules of hypotheses, and what the decoder, CTC and the language model give their words together.
+
+    Attributes:
+        weight: CTC's.
+        bonus: Of each word.
+        kept: Candidates of a hypothesis that CTC scores.
+    """
 
     weight: float
     lm: NGram | None
     lm_weight: float
+    bonus: float
+    kept: int
 
     def candidates(self, scores: Scores, rows: Sequence[Any]) -> tuple[IntArray, FloatArray]:
         top, log_probs = super().candidates(scores, rows)
-        added = np.zeros(top.shape)
+        is_none = log_probs == -np.inf
+        sums = (1 - self.weight) * np.where(is_none, 0, log_probs).astype(np.float64) + self.bonus
+        parts = self._grown(rows)
+        if self.lm is not None:
+            for row, part in parts:
+                added, _ = self.lm.advance(row.states[:, None], top[part].astype(np.int64))
+                sums[part] += self.lm_weight * added
+        sums[is_none] = -np.inf
+        if self.kept < top.shape[1]:
+            best = np.argsort(-sums, axis=1, kind="stable")[:, : self.kept]  # of equal ones the first
+            top, sums = np.take_along_axis(top, best, 1), np.take_along_axis(sums, best, 1)
+        for row, part in parts:
+            if row.ctc is not None and row.prefixes is not None:
+                sums[part] += self.weight * row.ctc.scores(row.prefixes, top[part])
+        return top, sums.astype(np.float32)
+
+    def _grown(self, rows: Sequence[Any]) -> list[tuple[_Row, slice]]:
+        """Reads the last words of hypotheses; of each sentence, what is known and which of `rows` are its."""
+        parts: list[tuple[_Row, slice]] = []
         begin = 0
         for row, group in groupby(cast("Sequence[Beam]", rows), key=lambda beam: beam.state.row):
             beams = [*group]
@@ -148,15 +222,8 @@ class JointScores(BeamConstraints):
                 row.grow([beam.state.number for beam in beams], [beam.tokens[-1] for beam in beams], self.lm)
             for i, beam in enumerate(beams):
                 beam.state = _Known(row, i)
-            if row.ctc is not None:
-                added[part] += self.weight * row.ctc.scores(row.prefixes, top[part])
-            if self.lm is not None:
-                added[part] += (
-                    self.lm_weight * self.lm.advance(row.states[:, None], top[part].astype(np.int64))[0]
-                )
-        is_none = log_probs == -np.inf
-        decoder = (1 - self.weight) * np.where(is_none, 0, log_probs)
-        return top, np.where(is_none, -np.inf, decoder + added).astype(np.float32)
+            parts.append((row, part))
+        return parts
 
 
 class JointSearch(BeamSearch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.joint import BLANK, JointPasses
+from support.joint import BLANK, LM, JointPasses
 from support.labellings import all_outputs
 from support.scripted_passes import EOS, PAD, decode
 
@@ -23,25 +24,7 @@ from nartk.registry import make_strategy
 
 INF = math.inf
 SILENT = (PAD, EOS)  # beside the blank
-LM = """\\data\\
-ngram 1=6
-ngram 2=3
-
-\\1-grams:
--1.1 <s> -0.3
--0.9 </s>
--1.4 <unk>
--0.5 w0 -0.2
--0.8 w1 -0.6
--2.0 w2 -0.1
-
-\\2-grams:
--0.3 <s> w0
--0.2 w0 w1
--0.6 w1 </s>
-
-\\end\\
-"""
+ORACLE = Path(__file__).parent / "oracles" / "joint_ctc.json"
 
 
 def joint(**options: Any) -> Any:
@@ -173,7 +156,12 @@ def requests_of(rng: random.Random, count: int, words: int, most: int = 6, longe
 
 
 def every_output(
-    scorer: JointPasses, request: Request, weight: float, penalty: float, lm: Any = None
+    scorer: JointPasses,
+    request: Request,
+    weight: float,
+    penalty: float,
+    lm: Any = None,
+    bonus: float = 0.0,
 ) -> list[tuple[float, tuple[int, ...]]]:
     """All outputs that CTC can give with their scores, best first."""
     logits = scorer.frame_logits(request.source).astype(np.float64)
@@ -188,7 +176,7 @@ def every_output(
             ctc = outputs.get(words, -INF) if is_whole else prefix_total(outputs, words)
             if ctc > -INF and not {*words} & {BLANK, *SILENT}:
                 language = sum(0.4 * lm.score([0, *prefix[:i]], w) for i, w in enumerate(prefix)) if lm else 0
-                score = (1 - weight) * total + weight * ctc + language
+                score = (1 - weight) * total + weight * ctc + language + bonus * len(prefix)
                 found.append((score / len(prefix) ** penalty, prefix))
             return
         for word, log_prob in enumerate(scorer.log_probs(request.source, prefix)):
@@ -239,6 +227,45 @@ def test_a_language_model_adds_its_share(tmp_path: Path) -> None:
         (without,) = decode(joint(**options), scorer, [request])
         changed += without.hypotheses[0].tokens != found.hypotheses[0].tokens
     assert changed
+
+
+def test_it_finds_what_espnets_search_does(tmp_path: Path) -> None:
+    """With pre-beam, bonus and language model; tests/oracles/espnet_joint.py wrote ESPnet's lists.
+
+    As there, eos is not chosen before the greatest length.
+    """
+    path, length = tmp_path / "lm.arpa", 6
+    path.write_text(LM, encoding="utf-8")
+    cut = 0
+    for case in json.loads(ORACLE.read_text(encoding="utf-8")):
+        scorer = JointPasses(20, seed=case["seed"], frames=lambda size: 3 * size)
+        request = Request(0, tuple(case["source"]), length)
+        options = {"beam_size": 4, "nbest": 4, "min_len": length, **case["options"]}
+        if "lm_weight" in options:
+            options["lm"] = str(path)
+        (found,) = decode(joint(**options), scorer, [request])
+        assert [list(each.tokens) for each in found.hypotheses] == [each["tokens"] for each in case["nbest"]]
+        scores = [each["score"] for each in case["nbest"]]
+        assert [each.score for each in found.hypotheses] == pytest.approx(scores, abs=1e-4)
+        (wide,) = decode(joint(**{**options, "pre_beam_ratio": 0.0, "candidates": 20}), scorer, [request])
+        cut += wide.hypotheses != found.hypotheses
+    assert cut > 5  # that the pre-beam leaves words out
+
+
+@pytest.mark.parametrize("bonus", [-1.0, 0.4, 2.0])
+def test_each_word_has_its_bonus(bonus: float) -> None:
+    """Also of searches that end early: what goes on may gain the bonus of all words that are allowed."""
+    for seed in range(8):
+        scorer = JointPasses(6, seed=seed)
+        (request,) = requests_of(random.Random(seed), 1, 6, longest=4)
+        for penalty in (0.0, 1.0):
+            wanted = every_output(scorer, request, 0.3, penalty, bonus=bonus)
+            options = {"beam_size": 400, "candidates": 6, "length_penalty": penalty, "word_bonus": bonus}
+            for nbest in (1, len(wanted)) if penalty == 0 or bonus > 0 else (len(wanted),):
+                (found,) = decode(joint(nbest=nbest, **options), scorer, [request])
+                assert [each.tokens for each in found.hypotheses] == [words for _, words in wanted[:nbest]]
+                scores = [score for score, _ in wanted[:nbest]]
+                assert [each.score for each in found.hypotheses] == pytest.approx(scores, abs=1e-4)
 
 
 def test_with_weight_1_it_is_ctcs_prefix_search() -> None:

@@ -16,6 +16,25 @@ from support.parallel_drafters import KnowingFrames, LogitScores
 from support.real_passes import RealPasses
 
 BLANK = 0
+LM = """\\data\\
+ngram 1=6
+ngram 2=3
+
+\\1-grams:
+-1.1 <s> -0.3
+-0.9 </s>
+-1.4 <unk>
+-0.5 w0 -0.2
+-0.8 w1 -0.6
+-2.0 w2 -0.1
+
+\\2-grams:
+-0.3 <s> w0
+-0.2 w0 w1
+-0.6 w1 </s>
+
+\\end\\
+"""
 
 
 class JointPasses(RealPasses):
