@@ -100,9 +100,12 @@ def merged(word: str, ranks: dict[tuple[str, str], int]) -> list[str]:
         parts = made
 
 
-def test_fastbpe(codes: Path, tmp_path: Path) -> None:
-    """By the algorithm itself: fastBPE does not build everywhere."""
+@pytest.mark.parametrize("odd", ["", "\u2028", "\x85", "\x0c", "\x1c", "\u00a0"])
+def test_fastbpe(codes: Path, odd: str, tmp_path: Path) -> None:
+    """By the algorithm itself: fastBPE does not build everywhere. Separators of lines may be symbols."""
     pairs = [tuple(line.split(" ")) for line in codes.read_text().splitlines()[1:]]
+    if odd:
+        pairs[:0] = [(odd, "a"), ("b", f"{odd}</w>"), (f"{odd}a", f"b{odd}</w>")]
     counted = tmp_path / "codes"
     counted.write_text("".join(f"{a} {b} {1000 - i}\n" for i, (a, b) in enumerate(pairs)))
     ours = SubwordNmt(counted, counted=True)
@@ -111,6 +114,8 @@ def test_fastbpe(codes: Path, tmp_path: Path) -> None:
         split = " ".join("@@ ".join(merged(word, ranks)) for word in line.split())
         assert ours.split(line) == split
         assert ours.join(split) == " ".join(line.split())
+    if odd:
+        assert ours.split(f"{odd}ab{odd}") == f"{odd}ab{odd}"
 
 
 @pytest.mark.usefixtures("libraries")

@@ -309,7 +309,8 @@ class _Job:
                     continue
                 origins[origin] += 1
                 for file, line in ((sources, record.text), (targets, text)):
-                    file.write(line.replace("\r", " ") + "\n")  # which ends a line for many readers
+                    # Both end a line, the first for many readers.
+                    file.write(line.replace("\r", " ").replace("\n", " ") + "\n")
         report = {
             "lines": self.lines,
             "kept": origins.total(),

@@ -71,7 +71,8 @@ class SubwordNmt:
 
         text = _read_text(codes)
         if counted:
-            pairs = (line.split()[:2] for line in text.splitlines())
+            # A symbol may be a separator of lines, such as U+2028, or white space other than the space.
+            pairs = (line.split(" ")[:2] for line in text.removesuffix("\n").split("\n"))
             text = "#version: 0.2\n" + "".join(f"{' '.join(pair)}\n" for pair in pairs)
         lines = [
             line.split(" ") for line in text.rstrip("\n").split("\n") if not line.startswith("#version:")

@@ -56,7 +56,10 @@ class SentencePieceTokenizer:
         return self.vocab.ids(self.pieces.encode(text, out_type=str))
 
     def decode(self, ids: Sequence[int]) -> str:
-        return "".join(spell(ids, self.vocab)).replace("▁", " ").strip(" ")
+        # sentencepiece joins bytes to characters, denormalises, and knows which spaces it has added at the
+        # ends. Words of the dictionary that are none of its pieces it leaves as they are, with their mark.
+        text: str = self.pieces.decode(spell(ids, self.vocab))
+        return text.removeprefix("▁").replace("▁", " ")
 
 
 Tokenizer: TypeAlias = WhitespaceTokenizer | SentencePieceTokenizer
