@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -47,12 +48,12 @@ def test_published_scores_of_jfleg(shared_data: Path) -> None:
         assert f"{gleu_score(source, used, lines(name)).score:.6f}" == printed, row
 
 
-def _python3_draw(sentences: int, references: int, iterations: int) -> np.ndarray:
+def _python3_draw(references: Sequence[int], iterations: int) -> np.ndarray:
     """The draw of a port to Python 3, whose `randint` takes other numbers from the same generator."""
     rows = []
     for k in range(iterations):
         generator = random.Random(101 * k)
-        rows.append([generator.randint(0, references - 1) for _ in range(sentences)])
+        rows.append([generator.randint(0, many - 1) for many in references])
     return np.array(rows)
 
 

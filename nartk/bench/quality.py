@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-
-import numpy as np
 
 from nartk.metrics.bootstrap import PairedDifference, compare
 from nartk.metrics.metric import Scorer
@@ -51,7 +49,7 @@ class Quality:
             for row, text in zip(self.rows, self.join(texts), strict=True):
                 lines[row] = text.replace("\n", " ")
             self.path.write_bytes("".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))
-            self._results[key] = _of_rows(self.score(str(self.path))[0], self.rows)
+            self._results[key] = self.score(str(self.path))[0].of_lines(self.rows)
         return self._results[key]
 
     def difference(self, texts: Sequence[str], greedy: Sequence[str]) -> PairedDifference:
@@ -60,17 +58,3 @@ class Quality:
         if key not in self._differences:
             self._differences[key] = compare(self.of(texts), self.of(greedy))
         return self._differences[key]
-
-
-def _of_rows(result: MetricResult, rows: Sequence[int]) -> MetricResult:
-    """The result of some sentences alone."""
-    if len(rows) == result.sentences:
-        return result
-
-    def resample(weights: np.ndarray) -> np.ndarray:
-        spread = np.zeros((len(weights), result.sentences))
-        spread[:, list(rows)] = weights
-        return result.resample(spread)
-
-    score = float(resample(np.ones((1, len(rows))))[0])
-    return replace(result, score=score, parts={}, sentences=len(rows), resample=resample)

@@ -469,7 +469,7 @@ def _qualities(
     source.write_bytes("".join(f"{text}\n" for text in texts).encode("utf-8", "backslashreplace"))
     found = []
     for metric in dict.fromkeys(args.metric):
-        scorer = score.scorer_of(metric, references=args.ref, source=str(source))
+        scorer = score.scorer_of(metric, references=args.ref, source=str(source), tell=partial(tell, args))
         quality = Quality(metric, scorer, rows, len(records), folder / "output", join)
         quality.of(job.lines)
         found.append(quality)

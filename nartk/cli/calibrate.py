@@ -12,11 +12,10 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from nartk import __version__, calibration
 from nartk.calibration import (
@@ -224,7 +223,9 @@ class _Job:
                     f"--metric {args.metric}, which is the better the lower it is, so that nothing drops",
                     fix="choose a metric that rises with quality",
                 )
-            scorer = score.scorer_of(args.metric, references=args.ref, source=self.dev)
+            scorer = score.scorer_of(
+                args.metric, references=args.ref, source=self.dev, tell=partial(tell, args)
+            )
             scores = _Scores(scorer, len(self.records), args, folder / "output")
             scores([record.text for record in self.records])  # refuses references that do not fit
             model = load_model(self.name, args, args.dtype)
@@ -409,13 +410,10 @@ class _Scores:
         first, rest = len(texts), self.sentences - len(texts)
         lines = [text.replace("\n", " ") + "\n" for text in (*texts, *[""] * rest)]
         self.path.write_bytes("".join(lines).encode("utf-8", "backslashreplace"))
-        result = self.scorer(str(self.path))[0]
+        result = self.scorer(str(self.path))[0].of_lines(range(first))
         self.signature = result.signature
-        # What stands for the rest has no weight.
-        there = np.repeat([[1.0, 0.0]], [first, rest], axis=1)
         return Scored(
-            float(result.resample(there)[0]) if rest else result.score,
-            resampled(result, samples=self.args.bootstrap, seed=self.args.bootstrap_seed, first=first),
+            result.score, resampled(result, samples=self.args.bootstrap, seed=self.args.bootstrap_seed)
         )
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nartk.cli._common import Parser, command
-from nartk.cli._output import add_json, json_writer
+from nartk.cli._output import add_json, json_writer, tell
 from nartk.cli._strategy import add_options
 from nartk.errors import EXIT_OK, UnknownStrategyError, UsageError
 from nartk.files import STDIN
 from nartk.metrics.bootstrap import compare, confidence
-from nartk.metrics.metric import Files, Metric, Scorer
+from nartk.metrics.metric import BLANKS, Files, Metric, Scorer, Tell
 from nartk.registry import METRICS
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("HYP is missing", fix="put HYP before --ref and --json, or -- between them and HYP")
 
     metric = _made(args)
-    score = metric.scorer(_files(args))
+    score = metric.scorer(_files(args, partial(tell, args)))
     results = score(system)
     baselines: list[MetricResult | None] = [None] * len(results)
     if args.baseline is not None:
@@ -87,13 +89,16 @@ def metric_of(metric: str | None) -> tuple[type[Metric], list[str]]:
     return METRICS.find(name), flags
 
 
-def scorer_of(metric: str | None, *, references: Sequence[str], source: str) -> Scorer:
+def scorer_of(
+    metric: str | None, *, references: Sequence[str], source: str, tell: Tell = warnings.warn
+) -> Scorer:
     """What scores a file of outputs, as nartk-score would.
 
     Args:
         metric: A name, and options of it if need be, as on a command line.
         references: Files, for ``--ref``.
         source: A file, for the ``--source`` of those that need one.
+        tell: Takes notices for the user.
 
     Raises:
         UnknownStrategyError: There is no such metric.
@@ -106,7 +111,7 @@ def scorer_of(metric: str | None, *, references: Sequence[str], source: str) -> 
     if references:
         flags += ["--ref", *references]
     args = _parser().parse_args([name, *flags])
-    scorer: Scorer = _made(args).scorer(_files(args))
+    scorer: Scorer = _made(args).scorer(_files(args, tell))
     return scorer
 
 
@@ -116,8 +121,15 @@ def _made(args: argparse.Namespace) -> Any:
     return METRICS.make(args.metric, {key: getattr(args, key) for key in known if hasattr(args, key)})
 
 
-def _files(args: argparse.Namespace) -> Files:
-    return Files(source=args.source, ref=tuple(args.ref), gold=args.gold, hyp_m2=args.hyp_m2)
+def _files(args: argparse.Namespace, tell: Tell) -> Files:
+    return Files(
+        source=args.source,
+        ref=tuple(args.ref),
+        gold=args.gold,
+        hyp_m2=args.hyp_m2,
+        blank=args.blank,
+        tell=tell,
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -135,11 +147,18 @@ def _parser() -> argparse.ArgumentParser:
         )
         sub.add_argument("--seed", type=_whole, default=12345, help="of the bootstrap (default: %(default)s)")
         sub.add_argument("--baseline", metavar="HYP2", help="output of another system to compare HYP with")
-        sub.set_defaults(source=None, ref=[], gold=None, hyp_m2=None)
+        sub.set_defaults(source=None, ref=[], gold=None, hyp_m2=None, blank=None)
         for key, reads in metric.reads.items():
             settings: dict[str, Any] = {"help": reads.help, "required": reads.required, "dest": key}
             settings |= {"nargs": "+", "action": "extend"} if key == "ref" else {"metavar": METAVARS[key]}
             sub.add_argument("--" + key.replace("_", "-"), **settings)
+        if "ref" in metric.reads:
+            sub.add_argument(
+                "--blank",
+                choices=BLANKS,
+                help="a blank line of --ref: there is no reference, or an empty one (default: "
+                f"{metric.reads['ref'].blank})",
+            )
         add_options(sub, METRICS.options(name))
     return parser
 

@@ -75,21 +75,13 @@ def confidence(result: MetricResult, *, samples: int = 1000, seed: int = SEED) -
     return _interval(resampled(result, samples=samples, seed=seed), seed)
 
 
-def resampled(
-    result: MetricResult, *, samples: int = 1000, seed: int = SEED, first: int | None = None
-) -> np.ndarray:
+def resampled(result: MetricResult, *, samples: int = 1000, seed: int = SEED) -> np.ndarray:
     """The scores of resamples [samples]. With the same seed they are those of the same sentences.
-
-    Args:
-        first: Only so many sentences, from the first on, are drawn; None: all.
 
     Raises:
         UsageError: `samples` is not positive.
     """
-    drawn = result.sentences if first is None else first
-    blocks = (
-        np.pad(block, ((0, 0), (0, result.sentences - drawn))) for block in _weights(drawn, samples, seed)
-    )
+    blocks = _weights(result.sentences, samples, seed)
     return np.concatenate([result.resample(block) for block in blocks])
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,7 +29,7 @@ from nartk.errors import (
     requiring,
 )
 from nartk.files import read_lines
-from nartk.metrics.metric import Files, Metric, Reads, Scorer
+from nartk.metrics.metric import Comparison, Files, Metric, Reads, Scorer, Texts
 from nartk.metrics.result import MetricResult, check_lengths, f_measure
 from nartk.registry import option, register_metric
 
@@ -116,20 +115,23 @@ class ErrantAnnotator:
         return self.annotate_all(sources, [targets])
 
     def annotate_all(
-        self, sources: Sequence[Sequence[str]], targets: Sequence[Sequence[Sequence[str]]]
+        self, sources: Sequence[Sequence[str]], targets: Sequence[Sequence[Sequence[str] | None]]
     ) -> list[M2Sentence]:
-        """As `annotate` with several corrections of each source; the number of one is its annotator's."""
+        """As `annotate` with several corrections of each source; the number of one is its annotator's.
+
+        None: that annotator has not corrected the sentence.
+        """
         lengths = {f"correction {number}": len(corpus) for number, corpus in enumerate(targets, start=1)}
         check_lengths(len(sources), "source", lengths)
         changed = {
             tuple(side)
             for corpus in targets
             for source, target in zip(sources, corpus, strict=True)
-            if list(source) != list(target)
+            if target is not None and list(source) != list(target)
             for side in (source, target)
         }
         for number, source in enumerate(sources):
-            size = len(source) * max(len(corpus[number]) for corpus in targets)
+            size = len(source) * max(len(corpus[number] or ()) for corpus in targets)
             if size > MAX_CELLS:
                 raise InputTooLongError(
                     f"{len(source)} source tokens against their correction need {size} cells > {MAX_CELLS}",
@@ -142,6 +144,8 @@ class ErrantAnnotator:
             edits: list[M2Edit] = []
             for annotator, corpus in enumerate(targets):
                 target = corpus[number]
+                if target is None:
+                    continue
                 found = []
                 if list(source) != list(target):
                     try:
@@ -322,26 +326,29 @@ class Errant(Metric):
                 f"{named('source')} and {named('ref')} belong together", fix=f"give both, or {named('gold')}"
             )
 
-        annotator = cache(lambda: ErrantAnnotator(self.spacy if self.spacy else None))
-        has_edits = files.gold is not None and files.hyp_m2 is not None
-        annotation = "" if has_edits else annotator().signature
-        if files.gold is not None:
-            gold = list(read_m2(read_lines(files.gold), name=files.gold))
-        else:
-            references = [_tokens(lines) for lines in files.references()]
-            gold = annotator().annotate_all(_tokens(files.sources()), references)
+        if files.gold is None:
+            return super().scorer(files)
+        gold = list(read_m2(read_lines(files.gold), name=files.gold))
+        if files.hyp_m2 is not None:
+            return lambda name: [errant_score(gold, [*read_m2(read_lines(name), name=name)], beta=self.beta)]
+        compare = self._compare(ErrantAnnotator(self.spacy or None), gold)
+        return lambda name: compare(read_lines(name))
 
-        def score(name: str) -> list[MetricResult]:
-            lines = read_lines(name)
-            if files.hyp_m2 is not None:
-                edits = list(read_m2(lines, name=name))
-            else:
-                edits = annotator().annotate([sentence.source for sentence in gold], _tokens(lines))
-            return [errant_score(gold, edits, beta=self.beta, annotation=annotation)]
+    def against(self, texts: Texts) -> Comparison:
+        annotator = ErrantAnnotator(self.spacy or None)
+        references = [
+            [None if line is None else _tokens(line) for line in lines] for lines in texts.references
+        ]
+        return self._compare(annotator, annotator.annotate_all([*map(_tokens, texts.sources)], references))
 
-        return score
+    def _compare(self, annotator: ErrantAnnotator, gold: Sequence[M2Sentence]) -> Comparison:
+        def compare(outputs: Sequence[str]) -> list[MetricResult]:
+            edits = annotator.annotate([sentence.source for sentence in gold], [*map(_tokens, outputs)])
+            return [errant_score(gold, edits, beta=self.beta, annotation=annotator.signature)]
+
+        return compare
 
 
-def _tokens(lines: Iterable[str]) -> list[list[str]]:
+def _tokens(line: str) -> list[str]:
     # As M2 files do: only the space separates tokens.
-    return [[token for token in line.split(" ") if token] for line in lines]
+    return [token for token in line.split(" ") if token]

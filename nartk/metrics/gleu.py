@@ -15,9 +15,15 @@ from typing import ClassVar, TypeVar
 import numpy as np
 
 from nartk import __version__
-from nartk.files import read_lines
-from nartk.metrics.metric import Files, Metric, Reads, Scorer
-from nartk.metrics.result import MetricResult, check_corpora
+from nartk.metrics.metric import Comparison, Metric, Reads, Texts
+from nartk.metrics.result import (
+    MetricResult,
+    References,
+    check_corpora,
+    counted,
+    present,
+    reference_counts,
+)
 from nartk.registry import option, register_metric
 
 ORDER = 4  # longest n-gram, tokens
@@ -40,9 +46,7 @@ def _split(line: str) -> list[bytes]:
     return line.encode().split()
 
 
-def gleu_statistics(
-    sources: Sequence[str], references: Sequence[Sequence[str]], hypotheses: Sequence[str]
-) -> np.ndarray:
+def gleu_statistics(sources: Sequence[str], references: References, hypotheses: Sequence[str]) -> np.ndarray:
     """Sufficient statistics of each sentence against each of its references, [N, R, 2 + 2 ORDER] float64.
 
     The columns are hypothesis length and reference length, tokens; then for each n the matches less the
@@ -50,14 +54,15 @@ def gleu_statistics(
     source has and the reference has not at all.
 
     Args:
-        references: R reference corpora of N sentences each.
+        references: R reference corpora of N sentences each. Those that a sentence has come first in its row;
+            the rest is 0.
     """
     table = np.zeros((len(hypotheses), len(references), 2 + 2 * ORDER))
     for row, line in enumerate(hypotheses):
         hypothesis = _split(line)
         hypothesis_grams, source_grams = ngrams(hypothesis), ngrams(_split(sources[row]))
         done: dict[str, np.ndarray] = {}
-        for column, reference_line in enumerate(reference[row] for reference in references):
+        for column, reference_line in enumerate(present(references, row)):
             if reference_line not in done:
                 reference = _split(reference_line)
                 numbers = [len(hypothesis), len(reference)]
@@ -79,21 +84,21 @@ def gleu_of(statistics: np.ndarray) -> np.ndarray:
     return np.where(usable, np.exp(brevity + precision), 0.0)
 
 
-def draw_references(sentences: int, references: int, iterations: int) -> np.ndarray:
-    """Which reference each iteration takes for each sentence, [iterations, N] int64.
+def draw_references(references: Sequence[int], iterations: int) -> np.ndarray:
+    """Which reference each iteration takes for each sentence, of so many, [iterations, N] int64.
 
     Python 2 drew a number from a range as `int(random() * width)`; its generator is that of Python 3.
     """
-    drawn = np.empty((iterations, sentences), dtype=np.int64)
+    drawn = np.empty((iterations, len(references)), dtype=np.int64)
     for k in range(iterations):
         draw = random.Random(SEED_STEP * k).random
-        drawn[k] = [int(draw() * references) for _ in range(sentences)]
+        drawn[k] = [int(draw() * many) for many in references]
     return drawn
 
 
 def gleu_score(
     sources: Sequence[str],
-    references: Sequence[Sequence[str]],
+    references: References,
     hypotheses: Sequence[str],
     *,
     iterations: int = ITERATIONS,
@@ -104,7 +109,7 @@ def gleu_score(
 
     Args:
         sources: N uncorrected sentences, tokens separated by white space.
-        references: R corpora of N corrected sentences.
+        references: R corpora of N corrected sentences; None is not drawn.
         hypotheses: N sentences of the system.
 
     Raises:
@@ -112,10 +117,10 @@ def gleu_score(
         LengthMismatchError: The corpora differ in length.
     """
     check_corpora("GLEU", references, source=sources, hypothesis=hypotheses)
-    statistics = gleu_statistics(sources, references, hypotheses)
+    statistics, counts = gleu_statistics(sources, references, hypotheses), reference_counts(references)
     sentences, width, columns = statistics.shape
-    iterations = 1 if width == 1 else iterations
-    drawn = draw_references(sentences, width, iterations)
+    iterations = 1 if max(counts) == 1 else iterations
+    drawn = draw_references(counts, iterations)
     rows = np.arange(sentences)
     block = max(1, BLOCK // (sentences * columns))
 
@@ -138,7 +143,7 @@ def gleu_score(
         metric="gleu",
         score=float(scores.mean()),
         parts={"std": float(scores.std()), "references": width, "iterations": iterations, "order": ORDER},
-        signature=f"metric:gleu|refs:{width}|iterations:{iterations}|order:{ORDER}|nartk:{__version__}",
+        signature=f"metric:gleu|refs:{counted(references)}|iterations:{iterations}|order:{ORDER}|nartk:{__version__}",
         sentences=sentences,
         resample=resample,
     )
@@ -157,6 +162,7 @@ class Gleu(Metric):
 
     iterations: int = option(ITERATIONS, "draws of references", low=1)
 
-    def scorer(self, files: Files) -> Scorer:
-        sources, references = files.sources(), files.references()
-        return lambda name: [gleu_score(sources, references, read_lines(name), iterations=self.iterations)]
+    def against(self, texts: Texts) -> Comparison:
+        return lambda outputs: [
+            gleu_score(texts.sources, texts.references, outputs, iterations=self.iterations)
+        ]

@@ -8,7 +8,6 @@ Correction", https://aclanthology.org/N12-1067, sections 2 and 3.
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -336,10 +335,7 @@ class MaxMatch(Metric):
         gold = list(read_m2(read_lines(files.gold), name=files.gold, outside=dropped.append))
         if dropped:
             first = f"{dropped[0].where}: {dropped[0].message}"
-            print(
-                f"nartk: left out gold edits outside their sentence: {len(dropped)}, first {first}",
-                file=sys.stderr,
-            )
+            files.tell(f"left out gold edits outside their sentence: {len(dropped)}, first {first}")
         return lambda name: [
             m2_score(
                 gold,

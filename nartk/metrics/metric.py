@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import ClassVar
 
+from nartk.errors import InputFileError, named
 from nartk.files import read_lines
-from nartk.metrics.result import MetricResult
+from nartk.metrics.result import MetricResult, check_corpora
 
 Scorer = Callable[[str], list[MetricResult]]  # of a file's name; of several scores the first leads
+Comparison = Callable[[Sequence[str]], list[MetricResult]]  # the same of outputs
+Tell = Callable[[str], None]  # takes a notice for the user
+
+MISSING, EMPTY = "missing", "empty"
+BLANKS = (MISSING, EMPTY)  # what a blank line of the references may be
 
 
 @dataclass(frozen=True)
 class Reads:
-    """A file that a metric reads, or several: the references, a file each."""
+    """A file that a metric reads, or several: the references, a file each.
+
+    Attributes:
+        blank: Of `BLANKS`: what a blank line of the references is where the user does not say.
+    """
 
     help: str
     required: bool = True
+    blank: str = MISSING
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,12 +42,16 @@ class Files:
         ref: What it should have output.
         gold: M2, sources and gold edits.
         hyp_m2: The system's output as M2, in place of text.
+        blank: Of `BLANKS`: what a blank line of `ref` is; None: as the metric declares.
+        tell: Takes notices for the user.
     """
 
     source: str | None = None
     ref: tuple[str, ...] = ()
     gold: str | None = None
     hyp_m2: str | None = None
+    blank: str | None = None
+    tell: Tell = warnings.warn
 
     def sources(self) -> list[str]:
         """The lines of the source."""
@@ -47,8 +64,25 @@ class Files:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Texts:
+    """What outputs are compared with, line by line; each line has a reference.
+
+    Attributes:
+        references: R corpora of N lines; None: the line has no such reference.
+        sources: N lines; of metrics that read no source, none.
+        tell: Takes notices for the user, each of which is told once.
+    """
+
+    references: Sequence[Sequence[str | None]]
+    sources: Sequence[str] = ()
+    tell: Tell = warnings.warn
+
+
+@dataclass(frozen=True, kw_only=True)
 class Metric:
     """Base of metrics, which are declared by `register_metric`; the docstring's first line is the summary.
+
+    A metric of references gives `against`, and never sees a line that has none; another gives `scorer`.
 
     Attributes:
         reads: What it reads, by the names of `Files`; each is a flag of nartk-score.
@@ -64,10 +98,62 @@ class Metric:
     digits: ClassVar[int]
     example: ClassVar[str]
 
+    def against(self, texts: Texts) -> Comparison:
+        """What scores as many outputs as there are lines of references.
+
+        Raises:
+            NartkError: The texts cannot be scored, or a package is missing.
+        """
+        raise NotImplementedError
+
     def scorer(self, files: Files) -> Scorer:
         """What scores a file of outputs, once what it is compared with has been read.
 
         Raises:
             NartkError: A file cannot be read, or a package is missing.
         """
-        raise NotImplementedError
+        declared = self.reads["ref"].blank
+        blank = declared if files.blank is None else files.blank
+        sources = None if files.source is None else files.sources()
+        references: list[list[str | None]] = [
+            [None if blank == MISSING and not line.strip() else line for line in lines]
+            for lines in files.references()
+        ]
+        tell = cache(files.tell)
+
+        @cache
+        def prepared() -> tuple[list[int], Comparison]:
+            """The lines that have a reference, and what scores them."""
+            rows = [*zip(*references, strict=True)]
+            lines = [i for i, row in enumerate(rows) if any(each is not None for each in row)]
+            if not lines:
+                raise InputFileError(
+                    "no line has a reference", fix=f"give references, or {named('blank', EMPTY)}"
+                )
+            if len(lines) < len(rows):
+                tell(
+                    f"{len(rows) - len(lines)} of {len(rows)} lines have no reference and are not scored; "
+                    f"{named('blank', EMPTY)} scores them against empty ones"
+                )
+            texts = Texts(
+                references=[[lines_of[i] for i in lines] for lines_of in references],
+                sources=() if sources is None else [sources[i] for i in lines],
+                tell=tell,
+            )
+            return lines, self.against(texts)
+
+        def score(name: str) -> list[MetricResult]:
+            outputs = read_lines(name)
+            others = (
+                {"hypothesis": outputs} if sources is None else {"source": sources, "hypothesis": outputs}
+            )
+            check_corpora(self.name, references, **others)
+            lines, compare = prepared()
+            results = compare([outputs[i] for i in lines])
+            if blank != declared:
+                results = [replace(each, signature=f"{each.signature}|blank:{blank}") for each in results]
+            if len(lines) < len(outputs):
+                results = [replace(each, lines=tuple(lines)) for each in results]
+            return results
+
+        return score

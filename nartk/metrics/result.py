@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from nartk.errors import InputFileError, LengthMismatchError, named
+
+# R corpora of N texts; None: the text has no such reference.
+References = Sequence[Sequence[str | None]]
+
+
+def present(references: References, row: int) -> list[str]:
+    """The references that a text has."""
+    return [text for text in (corpus[row] for corpus in references) if text is not None]
+
+
+def reference_counts(references: References) -> list[int]:
+    """How many references each text has, [N]."""
+    return [sum(text is not None for text in texts) for texts in zip(*references, strict=True)]
+
+
+def counted(references: References) -> str:
+    """The number of references for a signature: ``var`` where texts have more and fewer, as sacrebleu's."""
+    counts = {*reference_counts(references)}
+    return str(counts.pop()) if len(counts) == 1 else "var"
 
 
 @dataclass(frozen=True)
@@ -24,6 +43,7 @@ class MetricResult:
         sentences: Number of sentences scored, N.
         resample: Scores of corpora that hold sentence n as often as weights[k, n] says:
             [K, N] float64 -> [K] float64.
+        lines: The places of the N sentences among the lines, from 0; None: all lines are scored.
     """
 
     metric: str
@@ -32,6 +52,31 @@ class MetricResult:
     signature: str
     sentences: int
     resample: Callable[[np.ndarray], np.ndarray] = field(repr=False, compare=False)
+    lines: tuple[int, ...] | None = None
+
+    def of_lines(self, lines: Sequence[int]) -> MetricResult:
+        """The result of some lines alone, without parts.
+
+        Raises:
+            InputFileError: None of them is scored.
+        """
+        scored = range(self.sentences) if self.lines is None else self.lines
+        if len(lines) == self.sentences and [*lines] == [*scored]:
+            return self
+        wanted = {*lines}
+        kept = [place for place, line in enumerate(scored) if line in wanted]
+        if not kept:
+            raise InputFileError(
+                f"none of {len(lines)} lines has a reference", fix="give references of other lines"
+            )
+
+        def resample(weights: np.ndarray) -> np.ndarray:
+            spread = np.zeros((len(weights), self.sentences))
+            spread[:, kept] = weights
+            return self.resample(spread)
+
+        score = float(resample(np.ones((1, len(kept))))[0])
+        return replace(self, score=score, parts={}, sentences=len(kept), resample=resample, lines=tuple(kept))
 
 
 def f_measure(
@@ -50,7 +95,7 @@ def f_measure(
     return precision, recall, np.divide(above, below, out=np.zeros_like(above), where=below > 0)
 
 
-def check_corpora(metric: str, references: Sequence[Sequence[str]], **others: Sequence[str]) -> None:
+def check_corpora(metric: str, references: References, **others: Sequence[str]) -> None:
     """Refuses, as `check_lengths` does, references and `others` that do not fit the first of these.
 
     Raises:

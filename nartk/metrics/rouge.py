@@ -16,9 +16,8 @@ import numpy as np
 
 from nartk import __version__
 from nartk.errors import InputFileError, requiring
-from nartk.files import read_lines
-from nartk.metrics.metric import Files, Metric, Reads, Scorer
-from nartk.metrics.result import MetricResult, check_corpora
+from nartk.metrics.metric import Comparison, Metric, Reads, Texts
+from nartk.metrics.result import MetricResult, References, check_corpora, counted
 from nartk.registry import option, register_metric
 
 TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
@@ -27,7 +26,7 @@ F = MEASURES.index("fmeasure")
 
 
 def rouge_statistics(
-    references: Sequence[Sequence[str]],
+    references: References,
     hypotheses: Sequence[str],
     *,
     stem: bool = False,
@@ -36,7 +35,7 @@ def rouge_statistics(
     """Precision, recall and F of each text against each of its references, [N, R, types, 3] float64.
 
     Args:
-        references: R corpora of N texts each.
+        references: R corpora of N texts each; None scores 0.
         stem: Whether Porter's stemmer cuts words of more than three letters.
         separator: What stands between the sentences of a text, for ROUGE-Lsum; empty: each is one sentence.
 
@@ -53,13 +52,15 @@ def rouge_statistics(
     table = np.zeros((len(hypotheses), len(references), len(TYPES), len(MEASURES)))
     for row, hypothesis in enumerate(hypotheses):
         for column, reference in enumerate(corpus[row] for corpus in references):
+            if reference is None:
+                continue
             scores = scorer.score(lines(reference), lines(hypothesis))
             table[row, column] = [[getattr(scores[name], part) for part in MEASURES] for name in TYPES]
     return table
 
 
 def rouge_score(
-    references: Sequence[Sequence[str]],
+    references: References,
     hypotheses: Sequence[str],
     *,
     stem: bool = False,
@@ -67,11 +68,10 @@ def rouge_score(
 ) -> list[MetricResult]:
     """ROUGE-1, ROUGE-2, ROUGE-L and ROUGE-Lsum, 0 to 1: F, the mean over texts.
 
-    Words are what is written with a to z and 0 to 9, in either case; all else parts them. An empty line among
-    the references of a text stands for none: it is never the best.
+    Words are what is written with a to z and 0 to 9, in either case; all else parts them.
 
     Args:
-        references: R corpora of N texts.
+        references: R corpora of N texts; None: there is none.
         stem: Whether Porter's stemmer cuts words of more than three letters.
         separator: What stands between the sentences of a text, for ROUGE-Lsum; without it that is ROUGE-L.
 
@@ -81,7 +81,9 @@ def rouge_score(
         LengthMismatchError: The corpora differ in length.
     """
     check_corpora("rouge", references, hypothesis=hypotheses)
-    if not any(char.isascii() and char.isalnum() for texts in references for text in texts for char in text):
+    if not any(
+        char.isascii() and char.isalnum() for texts in references for text in texts for char in text or ""
+    ):
         raise InputFileError(
             "no reference holds a letter a to z or a digit", fix="score other scripts with bleu or chrf"
         )
@@ -90,7 +92,7 @@ def rouge_score(
     scores = np.take_along_axis(table, best[:, None, :, None], 1)[:, 0]  # -> [N, types, 3]
     settings = [
         "metric:rouge",
-        f"refs:{len(references)}",
+        f"refs:{counted(references)}",
         *(["best:F"] if len(references) > 1 else []),
         f"stem:{int(stem)}",
         f"sep:{separator or 'none'}",
@@ -124,17 +126,14 @@ def _result(name: str, scores: np.ndarray, references: int, signature: str) -> M
 class Rouge(Metric):
     """ROUGE-1, 2, L and Lsum F by rouge-score, 0 to 1."""
 
-    reads: ClassVar[Mapping[str, Reads]] = {
-        "ref": Reads("references, of which the best counts; an empty line: there is none")
-    }
+    reads: ClassVar[Mapping[str, Reads]] = {"ref": Reads("references, of which the best counts")}
     digits: ClassVar[int] = 5
     example: ClassVar[str] = "rouge HYP --ref REF0 REF1"
 
     stem: bool = option(False, "Porter's stemmer, as ROUGE-1.5.5 with -m")
     separator: str = option("", "what parts the sentences of a line, for ROUGE-Lsum")
 
-    def scorer(self, files: Files) -> Scorer:
-        references = files.references()
-        return lambda name: rouge_score(
-            references, read_lines(name), stem=self.stem, separator=self.separator
+    def against(self, texts: Texts) -> Comparison:
+        return lambda outputs: rouge_score(
+            texts.references, outputs, stem=self.stem, separator=self.separator
         )

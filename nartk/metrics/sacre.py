@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from nartk.errors import MissingDependencyError, UsageError, requiring
-from nartk.files import read_lines
-from nartk.metrics.metric import Files, Metric, Reads, Scorer
-from nartk.metrics.result import MetricResult, check_corpora
+from nartk.metrics.metric import Comparison, Metric, Reads, Texts
+from nartk.metrics.result import MetricResult, References, check_corpora
 from nartk.registry import option, register_metric
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def bleu_score(
-    references: Sequence[Sequence[str]],
+    references: References,
     hypotheses: Sequence[str],
     *,
     tokenize: str = "13a",
@@ -27,7 +26,7 @@ def bleu_score(
     """Corpus BLEU, 0 to 100.
 
     Args:
-        references: R corpora of N sentences.
+        references: R corpora of N sentences; None: there is none.
         tokenize: sacrebleu's tokeniser; `none` for text that is tokenised already.
 
     Raises:
@@ -71,7 +70,7 @@ def _bleu(tokenize: str, **settings: bool) -> Any:
 
 
 def chrf_score(
-    references: Sequence[Sequence[str]],
+    references: References,
     hypotheses: Sequence[str],
     *,
     word_order: int = 0,
@@ -93,12 +92,10 @@ def _import_sacrebleu() -> Any:
     return sacrebleu
 
 
-def _score(
-    name: str, metric: SacreMetric, references: Sequence[Sequence[str]], hypotheses: Sequence[str]
-) -> MetricResult:
+def _score(name: str, metric: SacreMetric, references: References, hypotheses: Sequence[str]) -> MetricResult:
     check_corpora(name, references, hypothesis=hypotheses)
     # sacrebleu's own significance tests stand on these two methods; it has no public way to resample.
-    rows = metric._extract_corpus_statistics(hypotheses, references)
+    rows = metric._extract_corpus_statistics(hypotheses, references)  # type: ignore[arg-type]
     result = metric._aggregate_and_compute(rows)
     statistics = np.array(rows, dtype=np.float64)  # [N, columns]
 
@@ -140,10 +137,9 @@ class Bleu(Metric):
     tokenize: str = option("13a", "sacrebleu's tokeniser")
     lowercase: bool = option(False, "ignore case")
 
-    def scorer(self, files: Files) -> Scorer:
-        references = files.references()
-        return lambda name: [
-            bleu_score(references, read_lines(name), tokenize=self.tokenize, lowercase=self.lowercase)
+    def against(self, texts: Texts) -> Comparison:
+        return lambda outputs: [
+            bleu_score(texts.references, outputs, tokenize=self.tokenize, lowercase=self.lowercase)
         ]
 
 
@@ -158,8 +154,7 @@ class Chrf(Metric):
     word_order: int = option(0, "2 gives chrF++", low=0)
     lowercase: bool = option(False, "ignore case")
 
-    def scorer(self, files: Files) -> Scorer:
-        references = files.references()
-        return lambda name: [
-            chrf_score(references, read_lines(name), word_order=self.word_order, lowercase=self.lowercase)
+    def against(self, texts: Texts) -> Comparison:
+        return lambda outputs: [
+            chrf_score(texts.references, outputs, word_order=self.word_order, lowercase=self.lowercase)
         ]

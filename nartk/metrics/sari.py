@@ -25,10 +25,9 @@ import numpy as np
 
 from nartk import __version__
 from nartk.errors import UsageError
-from nartk.files import read_lines
 from nartk.metrics.gleu import ORDER, ngrams
-from nartk.metrics.metric import Files, Metric, Reads, Scorer
-from nartk.metrics.result import MetricResult, check_corpora
+from nartk.metrics.metric import Comparison, Metric, Reads, Texts
+from nartk.metrics.result import MetricResult, References, check_corpora, counted, present
 from nartk.metrics.sacre import tokenizer
 from nartk.registry import option, register_metric
 
@@ -85,7 +84,7 @@ def sari_operations(statistics: np.ndarray, *, deletion: str = "f1") -> np.ndarr
 
 def sari_score(
     sources: Sequence[str],
-    references: Sequence[Sequence[str]],
+    references: References,
     hypotheses: Sequence[str],
     *,
     level: str = "corpus",
@@ -97,7 +96,8 @@ def sari_score(
 
     Args:
         sources: N sentences to simplify.
-        references: R corpora of N simplified sentences; an empty line is a reference that deletes all.
+        references: R corpora of N simplified sentences; None: there is none, where an empty one deletes all.
+            Keeping and deleting counts once for each reference that a sentence has.
         hypotheses: N sentences of the system.
         level: Of `LEVELS`: counts summed over the corpus, or the mean of the sentences' scores.
         deletion: Of `DELETIONS`: what is taken of deletions.
@@ -116,8 +116,10 @@ def sari_score(
     split = tokenizer(tokenize, lowercase=lowercase)
     statistics = np.array(
         [
-            sari_statistics(split(source), [split(line) for line in lines], split(hypothesis))
-            for source, hypothesis, *lines in zip(sources, hypotheses, *references, strict=True)
+            sari_statistics(
+                split(source), [split(line) for line in present(references, row)], split(hypothesis)
+            )
+            for row, (source, hypothesis) in enumerate(zip(sources, hypotheses, strict=True))
         ]
     )  # [N, ORDER, 3 operations, 3]
     if level == "sentence":
@@ -139,7 +141,7 @@ def sari_score(
         "metric:sari",
         f"level:{level}",
         f"del:{deletion}",
-        f"refs:{len(references)}",
+        f"refs:{counted(references)}",
         f"case:{'lc' if lowercase else 'mixed'}",
         f"tok:{tokenize}",
         f"order:{ORDER}",
@@ -177,13 +179,12 @@ class Sari(Metric):
     tokenize: str = option("13a", "sacrebleu's tokeniser")
     keep_case: bool = option(False, "do not ignore case")
 
-    def scorer(self, files: Files) -> Scorer:
-        sources, references = files.sources(), files.references()
-        return lambda name: [
+    def against(self, texts: Texts) -> Comparison:
+        return lambda outputs: [
             sari_score(
-                sources,
-                references,
-                read_lines(name),
+                texts.sources,
+                texts.references,
+                outputs,
                 level=self.level,
                 deletion=self.deletion,
                 tokenize=self.tokenize,

@@ -17,8 +17,7 @@ import numpy as np
 
 from nartk import __version__
 from nartk.errors import InputFileError, UsageError, named, requiring
-from nartk.files import read_lines
-from nartk.metrics.metric import Files, Metric, Reads, Scorer
+from nartk.metrics.metric import EMPTY, Comparison, Metric, Reads, Texts
 from nartk.metrics.result import MetricResult, check_corpora
 from nartk.registry import option, register_metric
 
@@ -108,21 +107,21 @@ def error_rate(
 class WordErrorRate(Metric):
     """Word error rate by jiwer, percent."""
 
-    reads: ClassVar[Mapping[str, Reads]] = {"ref": Reads("what was said")}
+    reads: ClassVar[Mapping[str, Reads]] = {"ref": Reads("what was said; a blank line: nothing", blank=EMPTY)}
     digits: ClassVar[int] = 2
     example: ClassVar[str] = "wer HYP --ref REF"
     counts_errors: ClassVar[bool] = True
 
     lowercase: bool = option(False, "ignore case, as sclite does")
 
-    def scorer(self, files: Files) -> Scorer:
-        if len(files.ref) != 1:
+    def against(self, texts: Texts) -> Comparison:
+        if len(texts.references) != 1:
             raise UsageError(
-                f"{self.name} takes one reference, but there are {len(files.ref)}",
+                f"{self.name} takes one reference, but there are {len(texts.references)}",
                 fix=f"name one with {named('ref')}",
             )
-        (reference,) = files.references()
-        return lambda name: [error_rate(reference, read_lines(name), unit=self.name, **asdict(self))]
+        reference = [text for text in texts.references[0] if text is not None]
+        return lambda outputs: [error_rate(reference, outputs, unit=self.name, **asdict(self))]
 
 
 @register_metric("cer")
