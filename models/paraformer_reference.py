@@ -37,6 +37,7 @@ class ParaformerReference(FrameReference):
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self._memories = Handles[_Fired]("memory")
+        self.tail: float = self.model.config.tail_threshold
 
     @torch.inference_mode()
     def encode(self, sources: Sequence[Source]) -> IntArray:
@@ -54,8 +55,19 @@ class ParaformerReference(FrameReference):
 
     @torch.inference_mode()
     def read_frames(self, memory: Sequence[int] | IntArray, want: Want) -> Scores:
+        return self._read([each.embeddings for each in self._fired(memory)], memory, want)
+
+    @torch.inference_mode()
+    def read_fires(self, memory: Sequence[int] | IntArray, fires: Sequence[FloatArray], want: Want) -> Scores:
+        own = [each.embeddings for each in self._fired(memory)]
+        given = [
+            torch.from_numpy(each).to(like.device, like.dtype) for each, like in zip(fires, own, strict=True)
+        ]
+        return self._read(given, memory, want)
+
+    def _read(self, embeddings: list[Tensor], memory: Sequence[int] | IntArray, want: Want) -> Scores:
         fired = self._fired(memory)
-        x, kept = _padded([each.embeddings for each in fired])
+        x, kept = _padded(embeddings)
         source, counted = _padded([each.memory for each in fired])
         hidden = self.model.fill(self.model.embed_vectors(x), kept, source, counted[:, None, None])
         return read_head(self.model.output, hidden[kept], want)
@@ -63,6 +75,9 @@ class ParaformerReference(FrameReference):
     def weights(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
         """The weights [S] fp32 of each source's positions: see `nartk.timestamps.cif_times`."""
         return [each.alpha.float().cpu().numpy() for each in self._fired(memory)]
+
+    def encoded(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
+        return [each.memory.float().cpu().numpy() for each in self._fired(memory)]
 
     def _fired(self, memory: Sequence[int] | IntArray) -> list[_Fired]:
         return [self._memories[int(handle)] for handle in memory]

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from nartk.contexts import Handles
 from nartk.errors import SourceMismatchError, StrategyMismatchError, UsageError, named
+from nartk.fires import Carried
 from nartk.frames import FrameFile
 from nartk.parallel import FireScorer, FrameScorer, always_banned
 from nartk.passes import FeatureSource, FloatArray, IntArray, Ragged, Scores, Source, Want
@@ -137,22 +138,13 @@ class Buffers:
 def positions_of(scorer: FrameScorer, memory: IntArray, windows: Sequence[Window]) -> list[_Ints]:
     """The position of the recording in which each frame of encoded buffers lies; -1: of no sound.
 
+    Args:
+        scorer: Of CTC, whose frames are the encoder's positions.
+
     Raises:
-        StrategyMismatchError: They cannot be found out, or the model has other positions.
+        StrategyMismatchError: The model has other positions.
     """
     counts = scorer.frames(memory).tolist()
-    if scorer.blank is None:
-        if not isinstance(scorer, FireScorer):
-            raise StrategyMismatchError(
-                "buffers of a model that does not tell where in a recording its words are",
-                fix="use a CTC model, or shorter recordings",
-            )
-        found = []
-        for weights, count, window in zip(scorer.weights(memory), counts, windows, strict=True):
-            sums = np.cumsum(weights, dtype=np.float64)
-            fires = np.searchsorted(sums, np.arange(1, count + 1) - 1e-6)
-            found.append(window.begin + np.minimum(fires, len(sums) - 1))
-        return found
     found = []
     for count, window in zip(counts, windows, strict=True):
         size = window.end - window.begin
@@ -229,13 +221,21 @@ def read_long(reader: Any, line: str) -> FeatureSource:
 
 
 @dataclass(frozen=True)
+class _Fires:
+    """The fires [N,D] of a buffer, and which of them are kept."""
+
+    embeddings: FloatArray
+    kept: _Ints
+
+
+@dataclass(frozen=True)
 class _Recording:
-    """A source, and its buffers; of a model of fires also which of their frames are kept."""
+    """A source, its buffers and how many frames each has; of a model of fires also those."""
 
     source: FeatureSource
     windows: tuple[Window, ...]
     counts: tuple[int, ...]
-    kept: tuple[_Ints, ...] | None
+    fires: tuple[_Fires, ...] | None = None
 
 
 class BufferedFrames:
@@ -284,31 +284,41 @@ class BufferedFrames:
             self.scorer.free(self.scorer.encode([replace(source, frames=source.frames[:])]))
         if self.blank is not None:
             sizes = [each.last - each.first + (0 if each.first else len(source.words)) for each in windows]
-            return _Recording(source, windows, tuple(sizes), None)
-        kept: list[_Ints] = []
-        bare = _Recording(source, windows, (), None)
+            return _Recording(source, windows, tuple(sizes))
+        carried = carried_fires(self.scorer)
+        bare = _Recording(source, windows, ())
+        if len(windows) == 1:  # read as a whole
+            memory = self._encoded(bare, windows)
+            count = int(self.scorer.frames(memory)[0])
+            self.scorer.free(memory)
+            return replace(bare, counts=(count,))
+        fires: list[_Fires] = []
         for begin in range(0, len(windows), _TOGETHER):
             own = windows[begin : begin + _TOGETHER]
-            with_memory = self._encoded(bare, own)
+            memory = self._encoded(bare, own)
             try:
-                kept += self._fires(with_memory, own, is_last=begin + len(own) == len(windows))
+                is_last = begin + len(own) == len(windows)
+                fires += self._fires(carried, memory, own, is_last=is_last)
             finally:
-                self.scorer.free(with_memory)
-        return _Recording(source, windows, tuple(map(len, kept)), tuple(kept))
+                self.scorer.free(memory)
+        return _Recording(source, windows, tuple(len(each.kept) for each in fires), tuple(fires))
 
-    def _fires(self, memory: IntArray, windows: Sequence[Window], *, is_last: bool) -> list[_Ints]:
-        """Which frames of encoded buffers are kept: words of the chunk, and eos of the last buffer alone."""
-        positions = positions_of(self.scorer, memory, windows)
-        ends = np.cumsum([len(each) for each in positions])
-        banned = always_banned(silent_words(self.scorer), int(ends[-1]))
-        best = self.scorer.read_frames(memory, Want(banned=banned)).best
-        kept = [
-            kept_fires(labels, own, window, self.vocab.eos)
-            for labels, own, window in zip(np.split(best, ends[:-1]), positions, windows, strict=True)
+    def _fires(
+        self, carried: Carried, memory: IntArray, windows: Sequence[Window], *, is_last: bool
+    ) -> list[_Fires]:
+        """The fires of encoded buffers, of which words of the chunk are kept, and eos at the end alone."""
+        scorer = self.scorer
+        ends_here = [is_last and i + 1 == len(windows) for i in range(len(windows))]
+        rows = zip(scorer.encoded(memory), scorer.weights(memory), windows, ends_here, strict=True)
+        parts = [carried.fires(*row, is_last=last) for *row, last in rows]
+        fires = [each for each, _ in parts]
+        banned = always_banned(silent_words(scorer), sum(map(len, fires)))
+        best = scorer.read_fires(memory, fires, Want(banned=banned)).best
+        labels = np.split(best, np.cumsum([len(each) for each in fires])[:-1])
+        return [
+            _Fires(own, kept_fires(said, at, window, self.vocab.eos, is_last=last))
+            for said, (own, at), window, last in zip(labels, parts, windows, ends_here, strict=True)
         ]
-        if is_last:
-            kept[-1] = np.flatnonzero(positions[-1] >= windows[-1].first)
-        return kept
 
     def _encoded(self, recording: _Recording, windows: Sequence[Window]) -> IntArray:
         source, is_whole = recording.source, len(recording.windows) == 1
@@ -350,18 +360,25 @@ class BufferedFrames:
         windows = [recording.windows[i] for i in numbers]
         memory = self._encoded(recording, windows)
         try:
-            if recording.kept is None:
+            fires = None if recording.fires is None else [recording.fires[i] for i in numbers]
+            counts = self.scorer.frames(memory)
+            if fires is not None:
+                kept = [each.kept for each in fires]
+                counts = np.array([len(each.embeddings) for each in fires])
+            elif self.blank is None:
+                kept = [np.arange(counts[0])]
+            else:
                 positions = positions_of(self.scorer, memory, windows)
                 kept = [
                     np.flatnonzero((own >= window.first) & (own < window.last))
                     for own, window in zip(positions, windows, strict=True)
                 ]
-            else:
-                kept = [recording.kept[i] for i in numbers]
-            counts = self.scorer.frames(memory)
             begins = np.cumsum(counts) - counts
             only = np.concatenate([own + begin for own, begin in zip(kept, begins, strict=True)])[scored]
-            return take(self.scorer.read_frames(memory, _wanted(want, only.astype(np.int32), part)))
+            wanted = _wanted(want, only.astype(np.int32), part)
+            if fires is None:
+                return take(self.scorer.read_frames(memory, wanted))
+            return take(self.scorer.read_fires(memory, [each.embeddings for each in fires], wanted))
         finally:
             self.scorer.free(memory)
 
@@ -381,10 +398,25 @@ def silent_words(scorer: FrameScorer) -> list[int]:
     return [word for word in words if word != (vocab.eos if blank is None else blank)]
 
 
-def kept_fires(labels: IntArray, positions: _Ints, window: Window, eos: int) -> _Ints:
-    """Which fires of a buffer that others follow are kept: those of its chunk that are words, not eos."""
-    inside = (positions >= window.first) & (positions < window.last)
-    return np.flatnonzero(inside & (labels != eos))
+def carried_fires(scorer: FrameScorer) -> Carried:
+    """Fires of a recording's buffers; raises StrategyMismatchError where a model has none."""
+    if not isinstance(scorer, FireScorer):
+        raise StrategyMismatchError(
+            "buffers of a model that does not tell where in a recording its words are",
+            fix="use a CTC model, or shorter recordings",
+        )
+    return Carried(scorer)
+
+
+def kept_fires(labels: IntArray, positions: _Ints, window: Window, eos: int, *, is_last: bool) -> _Ints:
+    """Which fires of a buffer are kept: those of its chunk that are words; of the last also eos at its end.
+
+    A model that hears a pause may take it for the end.
+    """
+    words = labels != eos
+    if is_last:
+        words[-1:] = True
+    return np.flatnonzero((positions >= window.first) & (positions < window.last) & words)
 
 
 def _all_logits(scores: Scores) -> FloatArray:
@@ -398,9 +430,10 @@ class _Joined(Reading):
         self, parts: Sequence[Reading], fetch: Callable[[Sequence[int] | IntArray], FloatArray]
     ) -> None:
         names = ("best", "log_probs", *(name for name in _OPTIONAL if parts and _has(parts[0], name)))
-        empty: dict[str, Any] = {"best": np.zeros(0, np.int32), "log_probs": np.zeros(0, np.float32)}
+        nothing = np.zeros(0, np.float32)  # of recordings in which no frame says anything
+        empty: dict[str, Any] = {"best": nothing.astype(np.int32), "log_probs": nothing, "margins": nothing}
         joined = {name: np.concatenate([getattr(each, name) for each in parts]) for name in names if parts}
-        super().__init__(**(empty | joined))
+        super().__init__(**(joined if parts else empty))
         self._fetch = fetch
 
     def rows(self, index: Sequence[int] | IntArray) -> FloatArray:

@@ -99,10 +99,22 @@ class FrameScorer(ParallelScorer, Protocol):
 
 @runtime_checkable
 class FireScorer(FrameScorer, Protocol):
-    """Frames that are fires of a predictor and each say a word, `blank` None: Paraformer."""
+    """Frames that are fires of a predictor and each say a word, `blank` None: Paraformer.
+
+    Attributes:
+        tail: Weight that is added behind a source, so that what is left of it may fire.
+    """
+
+    tail: float
 
     def weights(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
         """The weights [S] fp32 of each source's positions; whenever their sum grows by 1, a frame fires."""
+
+    def encoded(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
+        """The encoder's output [S,D] fp32 of each source, which fires are weighted sums of."""
+
+    def read_fires(self, memory: Sequence[int] | IntArray, fires: Sequence[FloatArray], want: Want) -> Scores:
+        """Reads what is wanted of other fires [N,D] of each source than its own, as `read_frames` does."""
 
 
 class Filler(ParallelScorer, Protocol):

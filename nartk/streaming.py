@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from nartk.errors import StrategyMismatchError
-from nartk.long_form import Buffers, Window, kept_fires, positions_of, silent_words
+from nartk.long_form import Buffers, Window, carried_fires, kept_fires, positions_of, silent_words
 from nartk.parallel import FrameScorer, always_banned
 from nartk.passes import FeatureSource, FloatArray, Want
 
@@ -112,6 +112,7 @@ class FrameStream:
         self.stats = StreamStats() if stats is None else stats
         self._beside = words, prompt
         self._silent = silent_words(scorer)
+        self._carried = carried_fires(scorer) if scorer.blank is None else None
         self._frames: FloatArray | None = None  # from the frame `_dropped` on
         self._dropped = self._number = 0
         self._words: _Spoken = []  # that stay
@@ -168,14 +169,21 @@ class FrameStream:
         frames = self._frames[part.start - self._dropped : part.stop - self._dropped]
         memory = scorer.encode([FeatureSource(np.ascontiguousarray(frames), self.shift, *self._beside)])
         try:
-            (positions,) = positions_of(scorer, memory, [window])
-            best = scorer.read_frames(
-                memory, Want(banned=always_banned(self._silent, len(positions)))
-            ).best.copy()
+            if self._carried is None:
+                (positions,) = positions_of(scorer, memory, [window])
+                wanted = Want(banned=always_banned(self._silent, len(positions)))
+                best = scorer.read_frames(memory, wanted).best.copy()
+            else:
+                of = self._carried.scorer
+                (encoded,), (weights,) = of.encoded(memory), of.weights(memory)
+                fires, positions = self._carried.fires(encoded, weights, window, is_last=is_last)
+                wanted = Want(banned=always_banned(self._silent, len(fires)))
+                best = of.read_fires(memory, [fires], wanted).best.copy()
         finally:
             scorer.free(memory)
-        if scorer.blank is None and not is_last:
-            index = kept_fires(best, positions, Window(0, 0, window.first, window.end), scorer.vocab.eos)
+        if scorer.blank is None:
+            shown = Window(0, 0, window.first, window.end)
+            index = kept_fires(best, positions, shown, scorer.vocab.eos, is_last=is_last)
         else:
             index = np.flatnonzero(positions >= window.first)
         spoken = [*zip(best[index].tolist(), positions[index].tolist(), strict=True)]

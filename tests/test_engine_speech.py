@@ -29,7 +29,9 @@ from nartk.checkpoint import WEIGHTS, load_checkpoint, read_config, save_checkpo
 from nartk.cli.convert import main as convert
 from nartk.engine import _native
 from nartk.errors import PassError, SourceMismatchError
+from nartk.fires import Integrator
 from nartk.models.cif import count_fires
+from nartk.models.paraformer_reference import ParaformerReference
 from nartk.models.speech_encoder import RelativeAttention, _by_key
 from nartk.models.transformer import Attention
 from nartk.parallel import FrameScorer
@@ -225,6 +227,34 @@ def test_weights_fire_as_those_of_the_network(seed: int, predictor: str) -> None
         np.testing.assert_allclose(weights, alpha[0].numpy(), rtol=0, atol=2e-5)
         fires = int(count_fires(torch.from_numpy(weights)[None], tail_threshold=tail))
         assert count == min(max(1, fires), network.config.target_positions)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_fires_that_are_given_are_read_as_the_network_reads_them(seed: int) -> None:
+    """Given its own, both read what they read anyway; given others, the engine what the reference does."""
+    network = random_network("paraformer", seed)
+    scorers = engine_of(network), ParaformerReference(network, vocabulary(network.config.tgt_vocab))
+    sources, rng, want = sources_of(network, seed), np.random.default_rng(seed), Want()
+    memories = [scorer.encode(sources) for scorer in scorers]
+    sizes = rng.integers(1, network.config.target_positions + 1, len(sources))
+    fires = [rng.normal(size=(n, network.config.d_model)).astype(np.float32) for n in sizes]
+    found = [scorer.read_fires(m, fires, want) for scorer, m in zip(scorers, memories, strict=True)]
+    logits = [each.rows(range(sizes.sum())).copy() for each in found]
+    np.testing.assert_allclose(*logits, rtol=0, atol=1e-3)  # both are fp32
+    for scorer, memory in zip(scorers, memories, strict=True):
+        own = []
+        for encoded, weights, count in zip(
+            scorer.encoded(memory), scorer.weights(memory), scorer.frames(memory), strict=True
+        ):
+            sums = Integrator()
+            tokens, _ = sums.accept(encoded, weights)
+            own.append(np.concatenate([tokens, sums.rest(scorer.tail)])[:count])
+        wanted = scorer.read_frames(memory, want)
+        total = int(scorer.frames(memory).sum())
+        rows = wanted.rows(range(total)).copy()
+        np.testing.assert_allclose(
+            scorer.read_fires(memory, own, want).rows(range(total)), rows, rtol=0, atol=1e-3
+        )
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -11,7 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.local_frames import EOS, FEATURES, SHIFT, LocalFires, LocalFrames, recording, requests_of
+from support.local_frames import (
+    EOS,
+    FEATURES,
+    SHIFT,
+    FractionalFires,
+    LocalFires,
+    LocalFrames,
+    recording,
+    requests_of,
+)
 from support.scripted_passes import decode
 from support.sounds import tones, wav
 from support.speech_models import save_random_speech
@@ -20,7 +29,7 @@ import nartk
 from nartk.cli.decode import main as decode_command
 from nartk.errors import SourceMismatchError, StrategyMismatchError, UsageError
 from nartk.frames import FrameFile
-from nartk.long_form import BufferedFrames, Buffers, buffers_for, positions_of, read_long
+from nartk.long_form import BufferedFrames, Buffers, buffers_for, carried_fires, positions_of, read_long
 from nartk.parallel import FrameScorer, always_banned
 from nartk.passes import Draw, FeatureSource, PassScorer, TextSource, Want
 from nartk.registry import make_strategy
@@ -125,7 +134,7 @@ SOURCES = [recording(1, 700), recording(2, 7), recording(3, 403), recording(4, 1
 
 
 @pytest.mark.parametrize("name", WANTS)
-@pytest.mark.parametrize("model", [LocalFrames, LocalFires])
+@pytest.mark.parametrize("model", [LocalFrames, LocalFires, FractionalFires])
 def test_with_enough_context_buffers_change_nothing(name: str, model: type[LocalFrames]) -> None:
     for seed in range(3):
         scorer = model(sees=5, seed=seed)
@@ -181,6 +190,7 @@ def test_a_result_does_not_depend_on_where_buffers_lie() -> None:
         ("ctc-greedy", {}, LocalFrames),
         ("ctc-beam", {"beam_size": 4, "nbest": 3}, LocalFrames),
         ("paraformer", {}, LocalFires),
+        ("paraformer", {}, FractionalFires),
     ],
 )
 @pytest.mark.parametrize("batch_size", [1, 4])
@@ -190,7 +200,7 @@ def test_strategies_decode_recordings_of_any_length(
     strategy, scorer = make_strategy(name, options), model(sees=5, seed=2)
     buffered = BufferedFrames(scorer, buffers(40, 5, 5, whole=50))
     found = decode(strategy, Counted(buffered), requests_of(SOURCES), batch_size=batch_size)
-    longest = max(scorer.encoded)
+    longest = max(scorer.sizes)
     assert longest <= 4 * 51
     wanted = decode(strategy, Counted(scorer), requests_of(SOURCES), batch_size=batch_size)
     assert len(found[0].hypotheses[0].tokens) > 20
@@ -269,10 +279,9 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
     with pytest.raises(SourceMismatchError, match="source 1 is text of 2 tokens, the model reads features"):
         buffered.encode([recording(0, 200), TextSource((5, EOS))])
     blind = LocalFrames(sees=1)
-    blind.blank = None
     memory = blind.encode([recording(0, 200)])
     with pytest.raises(StrategyMismatchError, match="does not tell where in a recording its words are"):
-        positions_of(blind, memory, [*buffers(99, 0, 0).windows(49)])
+        carried_fires(blind)
     with pytest.raises(StrategyMismatchError, match=r"a buffer has 49 positions, by .* has 50"):
         positions_of(LocalCtc(blind), memory, [*buffers(99, 0, 0).windows(50)])
 

@@ -7,14 +7,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.local_frames import FEATURES, SHIFT, LocalFires, LocalFrames, recording, requests_of
+from support.local_frames import (
+    FEATURES,
+    SHIFT,
+    FractionalFires,
+    LocalFires,
+    LocalFrames,
+    recording,
+    requests_of,
+)
 
 from nartk.long_form import BufferedFrames, Buffers
-from nartk.passes import FeatureSource
+from nartk.parallel import always_banned
+from nartk.passes import FeatureSource, Want
 from nartk.registry import make_strategy
 from nartk.streaming import FrameStream, Partial, StreamStats
 
-STRATEGY = {LocalFrames: "ctc-greedy", LocalFires: "paraformer"}
+STRATEGY = {LocalFrames: "ctc-greedy", LocalFires: "paraformer", FractionalFires: "paraformer"}
 MODELS = pytest.mark.parametrize("model", [*STRATEGY])
 
 
@@ -59,6 +68,20 @@ def test_the_last_text_is_that_of_the_same_chunks_at_once(model: type[LocalFrame
         assert len(partials) == max(1, -(-buffers.positions(frames) // buffers.chunk))
 
 
+def test_no_word_is_lost_or_doubled_where_chunks_meet() -> None:
+    """With as much context as a position sees, a stream says what the model says of the whole recording."""
+    for seed in range(4):
+        scorer, source = FractionalFires(sees=3, seed=seed), recording(seed, 2000)
+        memory = scorer.encode([source])
+        whole = scorer.read_frames(memory, Want(banned=always_banned((0, 1), len(scorer.of(memory)[0]))))
+        *words, last = whole.best.tolist()
+        scorer.free(memory)
+        assert len(words) > 100
+        for cut in ((16, 12, 8), (4, 12, 8), (1, 12, 8), (5, 12, 13)):
+            partials, _ = streamed(scorer, Buffers(*cut, 4), source, [64])
+            assert partials[-1].tokens == (*words, last)[: len(words) + (last != 2)]
+
+
 @MODELS
 def test_texts_are_prefixes_or_say_what_they_revise(model: type[LocalFrames]) -> None:
     """Labels of the look-ahead see less of what follows than those of the chunk that they become."""
@@ -95,9 +118,6 @@ def test_latency_is_the_sound_read_since_a_token_began() -> None:
     partials, stats = streamed(scorer, Buffers(8, 8, 4, 4), source, [40])
     buffered = BufferedFrames(scorer, Buffers(8, 8, 4, 4))
     handle = buffered.encode([source])
-    from nartk.parallel import always_banned
-    from nartk.passes import Want
-
     count = int(buffered.frames(handle)[0])
     labels = buffered.read_frames(handle, Want(banned=always_banned((1, 2), count))).best.tolist()
     begins = [i for i, (a, b) in enumerate(zip([0, *labels], labels, strict=False)) if b not in (0, a)]

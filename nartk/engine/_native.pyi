@@ -120,6 +120,7 @@ class Engine:
         lengths: _Ints,
         words: _Ints,
         want: Want,
+        fired: FloatArray | None = None,
     ) -> Scores: ...
     def words(
         self,

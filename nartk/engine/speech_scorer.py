@@ -88,6 +88,11 @@ class ParaformerEngine(_SpeechEngine):
 
     blank: int | None = None
 
+    @property
+    def tail(self) -> float:
+        found: float = self._config.tail_threshold
+        return found
+
     def _beside(self, config: Any, arrays: Arrays) -> dict[str, Any]:
         weights = Weights(arrays, "fp32")
         if config.predictor == "depthwise":
@@ -109,6 +114,15 @@ class ParaformerEngine(_SpeechEngine):
         self._require_running()
         counts = self.frames(memory)
         return self._engine.fill(memory, counts, np.full(counts.sum(), COPIED, np.int32), want)
+
+    def read_fires(self, memory: Sequence[int] | IntArray, fires: Sequence[FloatArray], want: Want) -> Scores:
+        self._require_running()
+        counts = np.array([len(each) for each in fires], np.int32)
+        words = np.full(counts.sum(), COPIED, np.int32)
+        return self._engine.fill(memory, counts, words, want, np.concatenate([*fires]))
+
+    def encoded(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
+        return [self._engine.output(int(handle)) for handle in memory]
 
     def weights(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
         """The weights [S] of each source's positions, whose running sum fires at whole numbers."""

@@ -25,7 +25,7 @@ class LocalFrames:
         longest: Frames of a source, at most.
 
     Attributes:
-        encoded: Frames of each source that was encoded.
+        sizes: Frames of each source that was encoded.
     """
 
     blank: int | None = 0
@@ -41,12 +41,12 @@ class LocalFrames:
         self.kernel = rng.normal(size=(2 * subsampling - 1, FEATURES))
         self.labels = rng.normal(size=(2 * sees + 1, words)) * 2
         self.sources: Handles[FeatureSource] = Handles("memory")
-        self.encoded: list[int] = []
+        self.sizes: list[int] = []
 
     def encode(self, sources: Sequence[Source]) -> IntArray:
         for frames in features_of(sources, FEATURES):
             assert 2 * self.subsampling - 1 <= len(frames) <= self.limits.source
-            self.encoded.append(len(frames))
+            self.sizes.append(len(frames))
         return self.sources.add(sources)  # type: ignore[arg-type]
 
     def free(self, memory: Sequence[int] | IntArray) -> None:
@@ -101,11 +101,54 @@ class LocalFires(LocalFrames):
     def weights(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
         return [self.alphas(self.sources[int(handle)]) for handle in memory]
 
-    def logits(self, source: FeatureSource) -> FloatArray:
-        logits = super().logits(source)
-        logits[:, EOS] = -9
-        logits[-1, EOS] = 99
-        return logits[self.alphas(source) > 0]
+    tail = 0.0
+
+    def encoded(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
+        """The logits of each position, which those of a fire are sums of."""
+        found = []
+        for handle in memory:
+            logits = super().logits(self.sources[int(handle)])
+            logits[:, EOS] = -9
+            logits[-1, EOS] = 99
+            found.append(logits)
+        return found
+
+    def of(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
+        rows = zip(self.encoded(memory), self.weights(memory), strict=True)
+        return [logits[alphas > 0] for logits, alphas in rows]
+
+    def read_fires(self, memory: Sequence[int] | IntArray, fires: Sequence[FloatArray], want: Want) -> Scores:
+        return LogitScores(np.concatenate([*fires]), want)
+
+
+class FractionalFires(LocalFires):
+    """The same with weights between 0 and 1, as a Paraformer has: a word takes several."""
+
+    tail = 0.4
+
+    def alphas(self, source: FeatureSource) -> FloatArray:
+        return (1 / (1 + np.exp(-self.positions(source) / 4))).astype(np.float32)
+
+    def of(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
+        rows = zip(self.encoded(memory), self.weights(memory), strict=True)
+        return [integrated(logits, alphas, self.tail) for logits, alphas in rows]
+
+
+def integrated(encoded: FloatArray, weights: FloatArray, tail: float) -> FloatArray:
+    """Continuous integrate-and-fire position by position, as FunASR's loop has it -> [N,D], N at least 1."""
+    rows = [
+        *zip(encoded.astype(np.float64), weights.tolist(), strict=True),
+        (np.zeros(encoded.shape[1]), tail),
+    ]
+    weight, frame, found = 0.0, np.zeros(encoded.shape[1]), []
+    for hidden, alpha in rows:
+        if weight + alpha < 1.0 - 1e-9:
+            weight, frame = weight + alpha, frame + alpha * hidden
+        else:
+            found.append(frame + (1.0 - weight) * hidden)
+            weight = weight + alpha - 1.0
+            frame = weight * hidden
+    return np.array(found or [frame], np.float32)
 
 
 def recording(seed: int, frames: int) -> FeatureSource:

@@ -214,6 +214,7 @@ struct Canvas {
     int rows;
     const int *memories, *lengths;  // [rows]
     const int* words;               // [N], or COPIED
+    const float* fired = nullptr;   // [N,d], in place of the sources' own fires; as many as there are positions for
 };
 
 class Engine {
@@ -279,7 +280,7 @@ class Engine {
     void embed(const Embedding& embedding, const int* words, const int* positions, int n, float* x);
     void vector(const Embedding& embedding, int word, float* x);
     void place(const Embedding& embedding, const int* positions, int n, float* x);  // adds positions to vectors
-    void copy_source(Workspace& space, const Memory& source, const int* words, int places, float* x);
+    void copy_source(Workspace& space, const Memory& source, const float* fired, const int* words, int places, float* x);
     void normed(const Norm& norm, const float* x, int n, float* y) {
         normed(norm, x, n, y, network->features, stride());
     }

@@ -577,12 +577,21 @@ struct Places {
     Canvas canvas() const { return {(int)memories.size(), memories.data(), lengths.data(), words.data()}; }
 };
 
+// Fires [N,d] may be given in place of those of the sources.
 std::shared_ptr<Scores> fill(std::shared_ptr<Runner> runner, py::object memories, py::object lengths, py::object words,
-                             const py::object& want) {
+                             const py::object& want, const std::optional<Floats>& fired) {
     const Places places(memories, lengths, words);
+    Canvas canvas = places.canvas();
+    if (fired) {
+        const Network& network = *runner->engine.network;
+        if (network.parallel.copied != Copied::fires || fired->ndim() != 2 || fired->shape(1) != network.features ||
+            fired->shape(0) != places.words.size())
+            throw PassFault("fires that the model does not read");
+        canvas.fired = fired->data();
+    }
     const Wanted wanted(places.words.size(), runner->engine.network->words, want);
     return wanted.scores(runner, [&](Scores&, Read& read) {
-        runner->engine.fill(places.canvas(), wanted.want.only, read.hidden);
+        runner->engine.fill(canvas, wanted.want.only, read.hidden);
         runner->engine.read(wanted.want, read);
     });
 }
@@ -873,7 +882,8 @@ PYBIND11_MODULE(_native, m) {
         .def("read_encoded", &read_encoded)
         .def("length_logits", &length_logits)
         .def("graph", &graph)
-        .def("fill", &fill, py::arg("memories"), py::arg("lengths"), py::arg("words"), py::arg("want"))
+        .def("fill", &fill, py::arg("memories"), py::arg("lengths"), py::arg("words"), py::arg("want"),
+             py::arg("fired") = py::none())
         .def("words", &words_at, py::arg("features"), py::arg("want"))
         .def("run", &run, py::arg("words"), py::arg("positions"), py::arg("memories"), py::arg("contexts"),
              py::arg("parents"), py::arg("want"));

@@ -19,7 +19,8 @@ int nearest(int j, int places, int length) {
 }  // namespace
 
 // What stands at the places of one row that hold no word, [places,stride].
-void Engine::copy_source(Workspace& space, const Memory& source, const int* words, int places, float* x) {
+void Engine::copy_source(Workspace& space, const Memory& source, const float* fired, const int* words, int places,
+                         float* x) {
     const Parallel& parallel = network->parallel;
     const Embedding& embedding = network->encoder.embedding;
     const int d = network->features, step = stride(), length = source.length;
@@ -46,8 +47,8 @@ void Engine::copy_source(Workspace& space, const Memory& source, const int* word
         float* to = x + (size_t)j * step;
         const int at = parallel.copied == Copied::uniform ? nearest(j, places, length) : j / parallel.frames;
         if (parallel.copied == Copied::memory || parallel.copied == Copied::fires) {
-            const auto& from = parallel.copied == Copied::memory ? source.output : source.fired;
-            std::memcpy(to, from.data() + (size_t)at * d, d * sizeof(float));
+            const float* from = parallel.copied == Copied::memory ? source.output.data() : fired;
+            std::memcpy(to, from + (size_t)at * d, d * sizeof(float));
             std::fill(to + d, to + step, 0.0f);
         } else {
             vector(embedding, source.tokens[at], to);
@@ -74,7 +75,7 @@ void Engine::fill(const Canvas& canvas, const std::vector<int>& only, std::vecto
         }
         const bool in_order = parallel.copied == Copied::source || parallel.copied == Copied::memory;
         const int most = parallel.copied == Copied::fires ? sources[b]->fires : parallel.frames * sources[b]->length;
-        if ((in_order || parallel.copied == Copied::fires) && places > most)
+        if ((in_order || (parallel.copied == Copied::fires && !canvas.fired)) && places > most)
             throw PassFault("row " + number(b) + " has " + number(places) + " places, more than its source's " +
                             number(most));
     }
@@ -94,7 +95,8 @@ void Engine::fill(const Canvas& canvas, const std::vector<int>& only, std::vecto
         float* x = space.x.get((size_t)n * step);
         for (int b = begin, i = 0; b < end; i += canvas.lengths[b++]) {
             const int* words = canvas.words + at + i;
-            copy_source(space, *sources[b], words, canvas.lengths[b], x + (size_t)i * step);
+            const float* fired = canvas.fired ? canvas.fired + (size_t)(at + i) * d : sources[b]->fired.data();
+            copy_source(space, *sources[b], fired, words, canvas.lengths[b], x + (size_t)i * step);
             for (int j = 0; j < canvas.lengths[b]; j++) {
                 positions[i + j] = j;
                 attended[i + j] = sources[b];
