@@ -23,13 +23,17 @@ from nartk.files import MOST_LINE, raw_lines
 from nartk.unpacking import PACKED_SUFFIXES
 
 SOUND, FEATURES, MANIFEST = "sound", "features", "manifest"  # files that are a record, or list such files
-SOUNDS = ("wav", "flac", "ogg", "oga", "opus", "mp3", "aif", "aiff", "au", "w64", "caf", "sph")
+SOUNDS = (
+    *("wav", "flac", "ogg", "oga", "opus", "mp3", "aif", "aiff", "au", "w64", "caf", "sph"),
+    *("m4a", "mp4", "mov", "3gp", "aac", "webm", "mka", "mkv", "wma", "amr"),
+)
 SUFFIXES = {
     **{".txt": "txt", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".m2": "m2"},
     **{f".{suffix}": SOUND for suffix in SOUNDS},
     **{".npz": FEATURES, ".scp": MANIFEST},
 }
 FORMATS = ("txt", "tsv", "jsonl", "m2")  # of lines that are a sentence each
+SCP = "scp"  # of lines that are a name and a path
 SOURCE_KEYS = ("source", "text")  # keys of a JSON object that may hold the sentence, the first one wins
 MOST_BYTES = MOST_LINE  # of a line; the rest of a longer one, which is no sentence, is skipped unread
 
@@ -78,13 +82,13 @@ class Fields:
     root: str | None = None
 
 
-def format_of(name: str) -> str:
-    """The format that a file name's suffix stands for; ``txt`` where it stands for none.
+def format_of(name: str, default: str = "txt") -> str:
+    """The format that a file name's suffix stands for; the default where it stands for none.
 
     The suffix of a packed file goes before: ``in.tsv.gz`` is TSV.
     """
     path = Path(name.lower())
-    return SUFFIXES.get((path.with_suffix("") if path.suffix in PACKED_SUFFIXES else path).suffix, "txt")
+    return SUFFIXES.get((path.with_suffix("") if path.suffix in PACKED_SUFFIXES else path).suffix, default)
 
 
 def read_records(file: IO[bytes], name: str, form: str, fields: Fields) -> Iterator[Record]:
@@ -96,13 +100,16 @@ def read_records(file: IO[bytes], name: str, form: str, fields: Fields) -> Itera
     Args:
         file: Opened in binary mode.
         name: What errors call it.
-        form: One of `FORMATS`.
+        form: One of `FORMATS`, or `SCP`.
     """
     for number, (raw, whole) in enumerate(raw_lines(file, MOST_BYTES), start=1):
         if form == "m2" and (not raw.strip() or raw.startswith(b"A ")):
             continue
         where, id = f"{name}:{number}", None
         try:
+            if form == SCP and raw.strip():
+                id = _decode(raw.split(maxsplit=1)[0])
+                where = f"{where} ({id})"
             if not whole:
                 raise InputTooLongError(f"a line of more than {MOST_BYTES} bytes", fix="split the line")
             line, prefix = _decode(raw), ""
@@ -115,6 +122,8 @@ def read_records(file: IO[bytes], name: str, form: str, fields: Fields) -> Itera
                 line, prefix, drafts = _parse_tsv(line, fields)
             elif form == "m2":
                 line = _parse_m2(line)
+            elif form == SCP and id is not None:
+                line = _parse_scp(line)
             yield Record(line, number, where, id, prefix, drafts)
         except NartkError as error:
             error.where = where
@@ -140,6 +149,16 @@ def _parse_m2(line: str) -> str:
             fix=f"give a file in M2 format, or name another {named('format')}",
         )
     return line[2:]
+
+
+def _parse_scp(line: str) -> str:
+    """The path in a line of Kaldi's wav.scp, which begins with a name."""
+    _, *path = line.split(maxsplit=1)
+    if not path:
+        raise InputFormatError(f"{line[:80]!r} names no file", fix="write a name, a space and a path")
+    if path[0].rstrip().endswith("|"):
+        raise InputFormatError("a command, which is not run", fix="write its output to a file, and name that")
+    return path[0].strip()
 
 
 def _parse_tsv(line: str, fields: Fields) -> tuple[str, str, tuple[str, ...]]:

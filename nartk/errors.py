@@ -37,13 +37,18 @@ def naming_flags() -> Iterator[None]:
         _AS_FLAGS.reset(token)
 
 
-def named(option: str, *value: object) -> str:
+def named(option: str, *value: object, python: str | None = None) -> str:
     """An option, perhaps with a value, as the user writes it, for messages.
 
     In Python ``batch_size``, ``dtype='int8'`` and ``truncate=True``; within `naming_flags` ``--batch-size``,
     ``--dtype int8`` and ``--truncate``.
+
+    Args:
+        python: How it is set in Python, if it is no keyword there.
     """
     if not _AS_FLAGS.get():
+        if python is not None:
+            return f"`{python}`"
         return "=".join([option, *map(repr, value)])
     flag = "--" + option.replace("_", "-")
     return " ".join([flag, *(str(each) for each in value if each is not True)])

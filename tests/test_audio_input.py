@@ -34,6 +34,7 @@ from nartk.errors import (
     MissingDependencyError,
     UsageError,
     VocabMismatchError,
+    naming_flags,
 )
 from nartk.pipeline import Model
 from nartk.processors.audio import AudioInput
@@ -136,7 +137,12 @@ def test_longer_sounds_are_refused_or_cut(tmp_path: Path) -> None:
     whole = compute(samples, settings)
     assert len(whole) == 98
     assert (audio.read(line, longest=98).frames == whole).all()
-    with pytest.raises(InputTooLongError, match=r"more than 1\.0 s of sound, 97 frames"):
+    with pytest.raises(InputTooLongError, match=r"more than 1\.0 s of sound, 97 frames") as caught:
+        audio.read(line, longest=97)
+    assert caught.value.fix == (
+        "use `Model.buffers` with a strategy that reads frames, split the recording, or use truncate=True"
+    )
+    with naming_flags(), pytest.raises(InputTooLongError, match="use --long-form 30 with a strategy that"):
         audio.read(line, longest=97)
     assert (audio.read(line, longest=97, truncate=True).frames == whole[:97]).all()
 
@@ -375,7 +381,8 @@ def test_manifests_are_the_files_that_they_list(
     lines, told = decoded(capsysbinary, *arguments, code=3)
     assert lines == wanted
     number = 3 if suffix == ".tsv" else 2
-    assert f"{manifest}:{number}: '{folder / 'missing.wav'}' cannot be read" in "\n".join(told)
+    where = f"{manifest}:{number}" + (" (id1)" if suffix == ".scp" else "")
+    assert f"{where}: '{folder / 'missing.wav'}' cannot be read" in "\n".join(told)
     lines, _ = decoded(capsysbinary, *arguments, "--output-format", "jsonl", code=3)
     ids = [json.loads(line)["id"] for line in lines]
     assert ids == ([f"id{i}" for i in range(4)] if suffix == ".scp" else [1, 2, 3, 4])
@@ -394,9 +401,19 @@ def test_lines_of_a_manifest_that_name_no_file(
     lines, told = decoded(capsysbinary, model, "--manifest", str(scp), code=3)
     assert lines == ["", "", "", "", outputs["plain.wav"]]
     text = "\n".join(told)
-    assert f"{scp}:1: 'alone' names no file" in text
-    assert f"{scp}:2: a command, which is not run" in text
-    assert "E202 InputEncoding" in text
+    assert f"{scp}:1 (alone): 'alone' names no file" in text
+    assert f"{scp}:2 (id): a command, which is not run" in text
+    assert f"E202 InputEncoding] {scp}:4: " in text
+    arguments = [model, "--manifest", str(scp), "--output-format", "jsonl"]
+    scp.write_bytes(b"a sox in.wav -t wav - |\nb /\xff.wav\nc\n\xff x.wav\nd none.wav\n")
+    lines, told = decoded(capsysbinary, *arguments, code=3)
+    assert [json.loads(line)["id"] for line in lines] == ["a", "b", "c", 4, "d"]
+    places = [f"{scp}:1 (a)", f"{scp}:2 (b)", f"{scp}:3 (c)", f"{scp}:4", f"{scp}:5 (d)"]
+    assert [json.loads(line)["error"]["where"] for line in lines] == places
+    assert [line.partition("] ")[2].partition(": ")[0] for line in told[:5]] == places
+    scp.write_text("out /plain.wav\n")
+    lines, _ = decoded(capsysbinary, *arguments, "--root", str(tmp_path), code=3)
+    assert [json.loads(line)["id"] for line in lines] == ["out"]
     tsv = tmp_path / "a.tsv"
     for first in ("a.wav\t3", "", "\xff"):
         tsv.write_text(f"{first}\nb.wav\t8000\n", encoding="latin-1")

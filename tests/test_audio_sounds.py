@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from support.sounds import RATE, cases, noise, sine, wav
 
 from nartk.data.audio.sounds import open_sound, read_sound, resample, sound_blocks
 from nartk.errors import InputFileError
+from nartk.passes import FloatArray
 
 PLAIN = noise(RATE // 2)
 
@@ -66,6 +68,55 @@ def test_a_tone_of_another_rate_is_the_same_tone(rate: int) -> None:
     assert np.abs(found - wanted)[500:-500].max() < 1e-4
 
 
+def told_of(samples: FloatArray, **options: Any) -> tuple[FloatArray, list[str]]:
+    """The samples [N] of channels [N, C], and what is noticed."""
+    told: list[str] = []
+    blocks = sound_blocks(wav(samples, subtype="FLOAT"), tell=lambda _, what: told.append(what), **options)
+    return np.concatenate([*blocks]), told
+
+
+@pytest.mark.parametrize(
+    ("gains", "loudest"),
+    [((1, -1), 1), ((-1, 1), 1), ((0.9, -1), 2), ((1, -0.9, 0, 0), 1), ((0.5, 0.5, -1), 3)],
+)
+@pytest.mark.parametrize("seconds", [10.0, 0.25, 0.001])
+def test_of_channels_that_cancel_the_loudest_is_taken(
+    gains: tuple[float, ...], loudest: int, seconds: float
+) -> None:
+    found, told = told_of(np.stack([gain * PLAIN for gain in gains], axis=1), seconds=seconds)
+    assert found == pytest.approx(gains[loudest - 1] * PLAIN, abs=1e-7)
+    assert told == [
+        f"{len(gains)} channels that cancel each other, of which the loudest, number {loudest}, is taken"
+    ]
+
+
+def test_channels_that_do_not_cancel_are_averaged() -> None:
+    other = noise(RATE // 2, seed=8)
+    for second in (PLAIN, 0 * PLAIN, -0.5 * PLAIN, other, -other):
+        found, told = told_of(np.stack([PLAIN, second], axis=1))
+        assert found == pytest.approx((PLAIN + second) / 2, abs=1e-6)
+        assert told == ["2 channels, which are averaged"]
+    silence = np.zeros((RATE, 2), np.float32)
+    assert told_of(silence) == (pytest.approx(silence[:, 0]), ["2 channels, which are averaged"])
+
+
+@pytest.mark.parametrize("seconds", [10.0, 0.5, 0.13])
+def test_channels_may_begin_to_cancel_later(seconds: float) -> None:
+    """Where there is next to nothing before, what cancels is told and taken from its beginning on."""
+    hiss = 1e-3 * np.stack([noise(2 * RATE, seed=seed) for seed in (5, 6)], axis=1)
+    found, told = told_of(np.concatenate([hiss, np.stack([PLAIN, -PLAIN], axis=1)]), seconds=seconds)
+    assert found[2 * RATE :] == pytest.approx(PLAIN, abs=1e-6)
+    assert found[: 2 * RATE] == pytest.approx(hiss.mean(1), abs=1e-6)
+    assert told[-1].startswith("2 channels that cancel each other, of which the loudest, number 1, is taken")
+    assert len(told) == 1 + (seconds < 2)
+
+
+def test_channels_that_cancel_are_refused_if_asked() -> None:
+    data = wav(np.stack([PLAIN, -PLAIN], axis=1))
+    with pytest.raises(InputFileError, match="has 2 channels, which are averaged"):
+        read_sound(data, strict=True)
+
+
 def test_what_the_rate_cannot_hold_is_left_out() -> None:
     high = sine(48000, 11000, 48000)
     assert np.abs(read_sound(wav(high, 48000, subtype="FLOAT"))[500:-500]).max() < 1e-3
@@ -73,8 +124,9 @@ def test_what_the_rate_cannot_hold_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("rate", [16000, 44100])
-def test_blocks_are_the_whole(rate: int) -> None:
-    data = wav(noise(rate), rate)
+@pytest.mark.parametrize("form", ["WAV", "MP3"])
+def test_blocks_are_the_whole(rate: int, form: str) -> None:
+    data = wav(noise(rate), rate, subtype="PCM_16" if form == "WAV" else "MPEG_LAYER_III", form=form)
     whole = read_sound(data)
     for seconds in (1.0, 0.25, 0.0371, 1e-3):
         blocks = [*sound_blocks(data, seconds=seconds)]

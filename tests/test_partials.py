@@ -168,12 +168,6 @@ def test_what_cannot_be_is_refused(folder: Path, capsys: pytest.CaptureFixture[s
         assert out == ""
     for arguments, message in {
         (model, line, "--chunk-ms", "320"): "--chunk-ms without --partials. Fix: give both",
-        (
-            model,
-            "-",
-            "--format",
-            "sound",
-        ): "sound from stdin, which is read as it comes alone. Fix: give a file",
         ("gec-en", line, "--partials", "--strategy", "paraformer"): "the model reads text",
     }.items():
         assert main([*arguments]) == 2 + 2 * ("gec-en" in arguments)

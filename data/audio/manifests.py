@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from nartk.data.readers import Fields, Record, read_records
-from nartk.errors import InputFileError, InputFormatError, NartkError
+from nartk.data.readers import SCP, Fields, Record, read_records
+from nartk.errors import InputFileError
 
 
 def read_manifest(file: IO[bytes], name: str, root: str | None = None) -> Iterator[Record]:
@@ -17,8 +17,8 @@ def read_manifest(file: IO[bytes], name: str, root: str | None = None) -> Iterat
 
     The list's suffix says what it is. ``.tsv`` is fairseq's: its first line is the folder of the paths, which
     are the first column; the others, such as the number of samples, are not read. ``.scp`` is Kaldi's: a
-    name, which becomes the record's id, and a path; a command there is not run. Of any other a line is a
-    path.
+    name, which becomes the record's id, whatever is wrong with the rest, and a path; a command there is not
+    run. Of any other a line is a path.
 
     Args:
         file: Opened in binary mode.
@@ -28,7 +28,8 @@ def read_manifest(file: IO[bytes], name: str, root: str | None = None) -> Iterat
     Raises:
         InputFileError: A TSV's first line is no folder.
     """
-    lines, suffix = read_records(file, name, "txt", Fields()), Path(name).suffix.lower()
+    suffix = Path(name).suffix.lower()
+    lines = read_records(file, name, SCP if suffix == ".scp" else "txt", Fields())
     folder = ""
     if suffix == ".tsv" and (first := next(lines, None)) is not None:
         folder = first.text
@@ -43,29 +44,14 @@ def read_manifest(file: IO[bytes], name: str, root: str | None = None) -> Iterat
         if line.error is not None or not line.text.strip():
             yield line
             continue
-        id, path = None, line.text
+        path = line.text.partition("\t")[0] if suffix == ".tsv" else line.text
+        path = os.path.join(folder, path)
         try:
-            if suffix == ".tsv":
-                path = path.partition("\t")[0]
-            elif suffix == ".scp":
-                id, path = _of_kaldi(path)
-            path = os.path.join(folder, path)
             if root is not None:
                 _require_below(path, root)
-            yield replace(line, text=path, id=id)
-        except NartkError as error:
-            error.where = line.where
-            yield replace(line, text="", id=id, error=error)
-
-
-def _of_kaldi(line: str) -> tuple[str, str]:
-    """The name and the path of a line of wav.scp."""
-    parts = line.split(maxsplit=1)
-    if len(parts) < 2:
-        raise InputFormatError(f"{line[:80]!r} names no file", fix="write a name, a space and a path")
-    if parts[1].rstrip().endswith("|"):
-        raise InputFormatError("a command, which is not run", fix="write its output to a file, and name that")
-    return parts[0], parts[1].strip()
+            yield replace(line, text=path)
+        except InputFileError as error:
+            yield replace(line, text="", error=error)
 
 
 def _require_below(path: str, root: str) -> None:

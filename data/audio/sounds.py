@@ -1,32 +1,40 @@
 """Sound files as mono samples of one rate, whole or in blocks, so that memory does not grow with a file.
 
-Samples are float32 [N], 1 the largest that a file of whole numbers can hold. Channels are averaged, rates
-converted by soxr in its high quality; as it is always given blocks of the file, whole and streamed reading
-give the same samples.
+Samples are float32 [N], 1 the largest that a file of whole numbers can hold. Channels are averaged, but for
+those that cancel each other, and rates converted by soxr in its high quality; as it is always given blocks of
+the file, whole and streamed reading give the same samples.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import os
 import re
+import shutil
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, Any, TypeAlias
 
 import numpy as np
 
+from nartk.data.audio.media import STREAMED, MediaError, MediaFile
+from nartk.data.audio.signatures import CONVERT, HEAD, MEDIA, sound_kind, wav_head
 from nartk.errors import InputFileError, named, requiring
 from nartk.passes import FloatArray
 
-Source: TypeAlias = str | Path | bytes | IO[bytes]
+Source: TypeAlias = "str | Path | bytes | IO[bytes] | Piped"
 Notice: TypeAlias = Callable[[str, str], None]  # of a file's name, and what is odd about it
 RATES = range(1000, 768_001)  # Hz
 BLOCK_SECONDS = 10.0
+_CELLS = 10  # a second, after each of which it is seen again whether channels cancel each other
+_CANCELLED = 0.01  # of the power of the loudest channel, that their mean has less of
 # libsndfile's log of a file whose end is missing; it reads what is there without a word.
 _CUT = re.compile(r"^\s*data : (\d+) \(should be (\d+)\)", re.MULTILINE)
+_TOLD = 16  # bytes that are waited for of a pipe, which tell most formats
 _UNKNOWN = 0x7FFF_0000  # bytes that a header has from there on if its program could not know the size
 
 
@@ -42,12 +50,13 @@ class Sound:
         name: As errors call it.
         rate: Samples a second.
         channels: Of a sample.
-        samples: As many as the file says that it has.
+        samples: As many as the file says that it has; None: it does not say.
     """
 
-    def __init__(self, file: Any, name: str) -> None:
-        self.name, self._file = name, file
-        self.rate, self.channels, self.samples = file.samplerate, file.channels, file.frames
+    def __init__(self, file: Any, name: str, *, is_open: bool = False) -> None:
+        self.name, self._file, self._is_open = name, file, is_open
+        self.rate, self.channels = file.samplerate, file.channels
+        self.samples: int | None = file.frames
 
     def blocks(
         self,
@@ -69,40 +78,51 @@ class Sound:
         with requiring_audio():
             import soundfile
             import soxr
-        differs = []
-        if self.channels > 1:
-            differs.append(f"{self.channels} channels, which are averaged")
-        if self.rate != rate:
-            differs.append(f"{self.rate} samples a second, which become {rate}")
-        if differs:
-            self._notice(" and ".join(differs), "convert it", strict, tell)
+        mono = _Mono(self.channels, self.rate)
         resampler = soxr.ResampleStream(self.rate, rate, 1, dtype="float32") if self.rate != rate else None
-        size, read = max(1, int(seconds * self.rate)), 0
-        while True:
+        size, read, last = mono.whole(seconds), 0, False
+        if strict:
+            self._tell_differences(mono, rate, strict, tell)
+        while not last:
             try:
                 block = self._file.read(size, dtype="float32", always_2d=True)  # [n, channels]
-            except soundfile.SoundFileError as error:
+            except (soundfile.SoundFileError, MediaError) as error:
                 raise self._error(f"is damaged after {read} samples: {_reason(error)}") from error
             finite = np.isfinite(block).all(axis=1)
             if not finite.all():
                 at = read + int(np.argmin(finite))
                 raise self._error(f"holds NaN or infinity at sample {at}", "write it again without")
+            chosen = mono.chosen
+            samples = mono.of(block)
+            if not strict and (read == 0 or mono.chosen != chosen):
+                self._tell_differences(mono, rate, strict, tell)
             read += len(block)
             last = not len(block)
-            mono = np.ascontiguousarray(block[:, 0]) if self.channels == 1 else block.mean(axis=1)
             if resampler is not None:
-                mono = resampler.resample_chunk(mono, last=last)
-            if len(mono):
-                yield mono
-            if last:
-                break
+                samples = resampler.resample_chunk(samples, last=last)
+            if len(samples):
+                yield samples
         cut = _CUT.search(self._file.extra_info)
         if cut is not None and int(cut[2]) < int(cut[1]) < _UNKNOWN:
             self._notice(f"{cut[2]} bytes of sound, its header says {cut[1]}", "copy it again", strict, tell)
-        elif self._file.seekable() and read < self.samples < np.iinfo(np.int64).max:
-            # What comes by a pipe ends where it ends: its header was written before that was known.
+        elif self.samples is not None and not self._is_open and read < self.samples < _UNKNOWN:
             message = f"{read} samples, its header says {self.samples}"
             self._notice(message, "copy it again", strict, tell)
+
+    def _tell_differences(self, mono: _Mono, rate: int, strict: bool, tell: Notice | None) -> None:
+        """Says what is converted, or refuses it."""
+        differs = []
+        if mono.chosen is not None:
+            differs.append(
+                f"{self.channels} channels that cancel each other, of which the loudest, number "
+                f"{mono.chosen + 1}, is taken"
+            )
+        elif self.channels > 1:
+            differs.append(f"{self.channels} channels, which are averaged")
+        if self.rate != rate:
+            differs.append(f"{self.rate} samples a second, which become {rate}")
+        if differs:
+            self._notice(" and ".join(differs), "convert it", strict, tell)
 
     def _notice(self, what: str, fix: str, strict: bool, tell: Notice | None) -> None:
         if strict:
@@ -114,31 +134,183 @@ class Sound:
         return InputFileError(f"{self.name!r} {message}", fix=fix)
 
 
+class _Mono:
+    """Makes one channel of several: their mean, or the loudest one where they cancel each other.
+
+    It is decided for a tenth of a second at a time, by all power until its end, so that the sizes of blocks
+    do not matter. The loudest channel is chosen once.
+
+    Attributes:
+        chosen: The channel that is taken; None: the mean is.
+    """
+
+    def __init__(self, channels: int, rate: int) -> None:
+        self.channels, self.rate, self.cell = channels, rate, max(1, rate // _CELLS)
+        self.chosen: int | None = None
+        self._loudest: int | None = None  # once there was one
+        self._power: Any = np.zeros(channels)  # sums of squares
+        self._mean_power = 0.0
+
+    def whole(self, seconds: float) -> int:
+        """Samples of a block of about so many seconds; of several channels, of whole tenths of a second."""
+        if self.channels == 1:
+            return max(1, int(seconds * self.rate))
+        return self.cell * max(1, int(seconds * self.rate) // self.cell)
+
+    def of(self, block: FloatArray) -> FloatArray:
+        """The samples [n] of a block [n, channels], of a size as `whole` gives."""
+        if self.channels == 1:
+            return np.ascontiguousarray(block[:, 0])
+        found = block.mean(axis=1)
+        for begin in range(0, len(block), self.cell):
+            part = slice(begin, begin + self.cell)
+            self._power += np.square(block[part], dtype=np.float64).sum(axis=0)
+            self._mean_power += float(np.square(found[part], dtype=np.float64).sum())
+            cancelled = self._mean_power < _CANCELLED * self._power.max()
+            if cancelled and self._loudest is None:
+                self._loudest = int(self._power.argmax())
+            self.chosen = self._loudest if cancelled else None
+            if cancelled:
+                found[part] = block[part, self._loudest]
+        return found
+
+
+class Piped:
+    """Sound of an open file, which may be a pipe such as stdin, and is read as often as is asked.
+
+    Args:
+        file: Opened in binary mode, at its beginning.
+        name: As errors call it.
+    """
+
+    def __init__(self, file: IO[bytes], name: str) -> None:
+        self.file, self.name = file, name
+        self._kept: IO[bytes] | None = None
+
+    def whole(self) -> IO[bytes]:
+        """A file that can be read from any place; a pipe is read to its end first, into a temporary one."""
+        if self.file.seekable():
+            return self.file
+        if self._kept is None:
+            self._kept = TemporaryFile(buffering=0)  # noqa: SIM115
+            shutil.copyfileobj(self.file, self._kept)
+        return self._kept
+
+    def __del__(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
+
+
+class _Begun:
+    """A file of which the first bytes are read, and may be others.
+
+    soundfile asks for the places in it that a header names. Of a pipe no place is skipped: there is nothing
+    behind what has come.
+    """
+
+    def __init__(self, file: IO[bytes], head: bytes) -> None:
+        self.file, self.head, self.at = file, head, 0
+        self.is_pipe = not file.seekable()
+        self.size = 1 << 62 if self.is_pipe else file.seek(0, os.SEEK_END)
+        self.come = len(head)  # bytes of a pipe
+
+    def seekable(self) -> bool:
+        return not self.is_pipe
+
+    def tell(self) -> int:
+        return self.at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self.at = offset + (0, self.at, self.size)[whence]
+        return self.at
+
+    def read(self, count: int) -> bytes:
+        found = self.head[self.at : self.at + count]
+        self.at += len(found)
+        if len(found) == count or (self.is_pipe and self.at != self.come):
+            return found
+        if not self.is_pipe:
+            self.file.seek(self.at)
+        rest = self.file.read(count - len(found))
+        self.at += len(rest)
+        self.come += len(rest)
+        return found + rest
+
+
 @contextmanager
 def open_sound(source: Source) -> Iterator[Sound]:
-    """Opens a sound file, or the bytes of one; of an open file, what its descriptor still has to give.
+    """Opens a sound file, or the bytes of one. Of an open file that is a pipe, what it still has to give.
+
+    Sound that comes by a pipe is given as it comes, if it is a WAV or AU file, or if PyAV is installed and
+    its format allows for it; else when it has come to its end.
 
     Raises:
         InputFileError: There is no such file, it cannot be read, or it is no sound that can be read.
         MissingDependencyError: soundfile is not installed.
     """
-    with requiring_audio():
-        import soundfile
     name, opened = _opened(source)
     with opened as data:
-        try:
-            # By its descriptor: of a file with a name, soundfile takes the format from the name's suffix.
-            file = soundfile.SoundFile(data if isinstance(source, bytes) else data.fileno(), closefd=False)
-        except soundfile.SoundFileError as error:
-            fix = "give a sound file, such as wav, flac, ogg or mp3"
-            raise InputFileError(f"{name!r} is no sound: {_reason(error)}", fix=fix) from error
-        with file:
+        is_pipe = not data.seekable()
+        size = None if is_pipe else data.seek(0, os.SEEK_END)
+        if not is_pipe:
+            data.seek(0)
+        head = data.read(_TOLD if is_pipe else HEAD)
+        kind = sound_kind(head)
+        if is_pipe and not (kind in ("wav", "au") or (kind in STREAMED and _has_av())):
+            with open_sound(Piped(_Begun(data, head), name)) as sound:  # type: ignore[arg-type]
+                yield sound
+            return
+        is_open = False
+        if kind == "wav":
+            head, is_open = wav_head(_Begun(data, head), size)  # type: ignore[arg-type]
+        begun = _Begun(data, head) if is_pipe or is_open else data
+        by_ffmpeg = kind in MEDIA or (is_pipe and kind in STREAMED)
+        with closing(_media(begun, name, str(kind)) if by_ffmpeg else _sound_file(begun, name)) as file:
             if file.samplerate not in RATES:
                 raise InputFileError(
                     f"{name!r} has {file.samplerate} samples a second, not {RATES[0]} to {RATES[-1]}",
                     fix="give another file",
                 )
-            yield Sound(file, name)
+            yield Sound(file, name, is_open=is_open)
+
+
+def _sound_file(data: Any, name: str) -> Any:
+    """An open file as libsndfile reads it; raises as `open_sound`."""
+    with requiring_audio():
+        import soundfile
+    try:
+        # By its descriptor: of a file with a name, soundfile takes the format from the name's suffix.
+        handle = data.fileno()
+        os.lseek(handle, 0, os.SEEK_SET)
+    except (AttributeError, io.UnsupportedOperation):
+        data.seek(0)
+        handle = data
+    try:
+        file: Any = soundfile.SoundFile(handle, closefd=False)
+    except soundfile.SoundFileError as error:
+        raise InputFileError(f"{name!r} is no sound: {_reason(error)}", fix=CONVERT) from error
+    # Else soundfile seeks behind each block that it reads, and an mp3 decoder loses what came before.
+    file.seekable = lambda: False
+    return file
+
+
+def _media(data: Any, name: str, kind: str) -> MediaFile:
+    """The same as FFmpeg does."""
+    if data.seekable():
+        data.seek(0)
+    try:
+        return MediaFile(data, kind)
+    except ImportError as error:
+        raise InputFileError(
+            f"{name!r} is {MEDIA[kind]}, which takes the package {error.name!r} to be read",
+            fix=f"pip install 'nartk[media]', or convert it: ffmpeg -i {name} {Path(name).stem}.wav",
+        ) from error
+    except MediaError as error:
+        raise InputFileError(f"{name!r} is no sound: {_reason(error)}", fix=CONVERT) from error
+
+
+def _has_av() -> bool:
+    return importlib.util.find_spec("av") is not None
 
 
 def _opened(source: Source) -> tuple[str, AbstractContextManager[IO[bytes]]]:
@@ -147,7 +319,10 @@ def _opened(source: Source) -> tuple[str, AbstractContextManager[IO[bytes]]]:
         return f"{len(source)} bytes", io.BytesIO(source)
     if isinstance(source, str | Path):
         return os.fspath(source), open_file(os.fspath(source))
-    return str(source.name), nullcontext(source)
+    if isinstance(source, Piped):
+        return source.name, nullcontext(source.whole())
+    name = getattr(source, "name", None)  # of a pipe, a number
+    return name.strip("<>") if isinstance(name, str) else "an open file", nullcontext(source)
 
 
 def read_sound(

@@ -7,9 +7,10 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
+from io import BytesIO
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from nartk import engine
 from nartk.cli._common import Parser
@@ -31,11 +32,13 @@ from nartk.errors import (
     SourceMismatchError,
     UsageError,
 )
-from nartk.files import STDIN, reading, shown
+from nartk.files import STDIN, first_bytes, reading, shown
 from nartk.registry import reads_drafts, require_drafts_reader
+from nartk.unpacking import is_packed
 
 if TYPE_CHECKING:
     from nartk.checkpoint import Checkpoint
+    from nartk.data.audio.sounds import Piped
     from nartk.pipeline import Model
 
 
@@ -266,6 +269,8 @@ def load_model(
     if input.vocab is None:
         input.tell = partial(tell, args)
         input.strict |= getattr(args, "strict_audio", False)
+        if reads_stdin(args, files):
+            input.stdin = _stdin(sys.stdin.buffer)
     if getattr(args, "long_form", None) is not None:
         from nartk.long_form import buffers_for
 
@@ -275,6 +280,20 @@ def load_model(
     return model
 
 
+def reads_stdin(args: argparse.Namespace, files: Sequence[str]) -> bool:
+    """Whether the files are, or hold, sound that stdin brings."""
+    form = getattr(args, "format", None)
+    return (not files or STDIN in files) and _format(STDIN, form) == SOUND
+
+
+@lru_cache(maxsize=1)
+def _stdin(file: IO[bytes]) -> Piped:
+    """The sound of stdin, which all models of a run read."""
+    from nartk.data.audio.sounds import Piped
+
+    return Piped(file, shown(STDIN))
+
+
 def are_tokenized(checkpoint: Checkpoint, args: argparse.Namespace, files: Sequence[str]) -> bool:
     """Whether all sentences of the files are tokenised.
 
@@ -282,26 +301,39 @@ def are_tokenized(checkpoint: Checkpoint, args: argparse.Namespace, files: Seque
         SourceMismatchError: A file holds sound, and the model reads text.
         UsageError: Only some are, or a flag of sound is given for text.
     """
-    forms = {_format(name, getattr(args, "format", None)): name for name in files or [STDIN]}
-    if checkpoint.input.vocab is not None:
+    form = getattr(args, "format", None)
+    forms = {_format(name, form): name for name in files or [STDIN]}
+    if checkpoint.input.vocab is None:
+        _require_lists([name for name in files or [STDIN] if _format(name, form) == "txt"])
+    else:
         for form in (SOUND, FEATURES, MANIFEST):
             if form in forms:
                 raise SourceMismatchError(
-                    f"{forms[form]!r} holds sound or names files that do, the model reads text",
+                    f"{shown(forms[form])!r} holds sound or names files that do, the model reads text",
                     fix="name a model of speech",
                 )
         if getattr(args, "strict_audio", False):
             raise UsageError("--strict-audio, but the model reads text", fix="leave it out")
-    if forms.get(SOUND) == STDIN and not getattr(args, "partials", False):
-        raise UsageError(
-            "sound from stdin, which is read as it comes alone", fix="give a file, or --partials"
-        )
     if checkpoint.tokenization.name and not args.pretokenized and "m2" in forms and len(forms) > 1:
         raise UsageError(
             "files in M2, which are tokenised, beside others",
             fix="give them apart, or --pretokenized if all are",
         )
     return args.pretokenized or set(forms) == {"m2"}
+
+
+def _require_lists(names: Sequence[str]) -> None:
+    """Refuses files, read as lists of sound files, that are no text; raises InputFileError."""
+    from nartk.data.audio.signatures import CONVERT, HEAD, is_binary
+
+    for name in names:
+        head = first_bytes(name, HEAD)
+        if is_binary(head) and not is_packed(BytesIO(head)):
+            raise InputFileError(
+                "neither sound of a format that is known nor a list of such files",
+                fix=CONVERT,
+                where=shown(name),
+            )
 
 
 def require_exact(model: Model, flag: str) -> None:
@@ -433,7 +465,7 @@ def read_files(files: Sequence[str], form: str | None, fields: Fields) -> Iterat
     for name in files or [STDIN]:
         found = _format(name, form)
         if found == SOUND:
-            yield Record(name, 1, name)
+            yield Record(name, 1, shown(name))
         elif found == FEATURES:
             from nartk.data.audio.stored import names
 
@@ -450,7 +482,13 @@ def read_files(files: Sequence[str], form: str | None, fields: Fields) -> Iterat
 
 
 def _format(name: str, form: str | None) -> str:
-    return format_of(name) if form is None else form
+    """The format of a file: the one that is given, or by its suffix, or, of another suffix, by its bytes."""
+    found = format_of(name, "") if form is None else form
+    if found:
+        return found
+    from nartk.data.audio.signatures import HEAD, sound_kind
+
+    return "txt" if sound_kind(first_bytes(name, HEAD)) is None else SOUND
 
 
 def count_sentences(files: Sequence[str], form: str | None) -> int | None:

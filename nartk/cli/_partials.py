@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -13,7 +12,6 @@ import numpy as np
 
 from nartk.cli._job import Job
 from nartk.cli._output import tell
-from nartk.data.readers import SOUND
 from nartk.errors import InputFileError, InputFormatError, NartkError, UsageError
 from nartk.files import STDIN
 from nartk.hypothesis import DecodeStats, Hypothesis, Result
@@ -66,8 +64,9 @@ class PartialsJob(Job):
             )
         if not record.text.strip():
             return Result(self.lines, (Hypothesis(tokens=()),))
-        is_open = record.text == STDIN and self.args.format == SOUND
-        sound = sys.stdin.buffer if is_open else record.text
+        reader: Any = self.model.checkpoint.input
+        is_open = record.text == STDIN and reader.stdin is not None
+        sound = reader.stdin.file if is_open else record.text
         took, start, last = StreamStats(), time.perf_counter(), None
         vocab = self.model.checkpoint.target_vocab
         self.partials = []

@@ -24,6 +24,7 @@ from nartk.cli._input import (
     are_tokenized,
     languages,
     read_sentences,
+    reads_stdin,
     split_inputs,
 )
 from nartk.cli._output import add_json, json_writer, tell
@@ -402,6 +403,8 @@ def _file_cells(
     checkpoint = load_checkpoint(model_folder(model), **languages(args))
     longest = checkpoint.settings["max_source_len"]
     limit = make_strategy(GREEDY, {"max_len": args.max_len}).limit
+    if reads_stdin(args, files):
+        raise UsageError("sound from stdin, which is read more than once", fix="give a file")
     text = AsGiven() if are_tokenized(checkpoint, args, files) else checkpoint.tokenization
     rows: list[int] = []
     paragraphs: list[Paragraph] = []

@@ -46,14 +46,17 @@ sums, and the i-th output has each sentence's i-th. A sentence that is too long 
 it the whole line fails. A line with a prefix or with drafts counts as one sentence. What is drawn for a line
 does not depend on others.
 
-With a model of speech a sound file (wav, flac, ogg, mp3) is a line, and so is each file of a manifest, each
-array of an .npz of features, and each path in a text. Sound is converted to the model's rate and one channel.
+With a model of speech a sound file (wav, flac, ogg, mp3; with the extra `media` also m4a, webm and others) is
+a line, and so are stdin where it brings sound, each file of a manifest, each array of an .npz of features and
+each path in a text. A file is sound by its suffix or its first bytes. It is converted to the model's rate and
+to one channel: the mean of several or, where that cancels them, the loudest.
 
 With --partials a recording is decoded while it is read: stderr gets a text for each chunk, as of the sound
 until then and --look-ahead-ms more, stdout the last one when the recording has ended. A wav that stdin brings
-(--format sound) may have no end. In JSONL a hypothesis holds its partial texts, of each how many tokens of
-the one before it "revised" and which it "added"; --stats has the latency of tokens, and the real-time factor
-of the model's computing beside that of the whole.
+may have no end; so may mp3, flac and ogg with the extra `media`, without which they are read to their end
+first. In JSONL a hypothesis holds its partial texts, of each how many tokens of the one before it "revised"
+and which it "added"; --stats has the latency of tokens, and the real-time factor of the model's computing
+beside that of the whole.
 
 With --score nothing is decoded: a line is the natural log-probability of each given output of its line, eos
 included, with tabs between; in JSONL also each token's. It takes one pass and no strategy. A line is one

@@ -26,6 +26,7 @@ from nartk.errors import (
     VocabMismatchError,
     named,
 )
+from nartk.files import STDIN
 from nartk.passes import FeatureSource, FloatArray
 from nartk.processors import InputProcessor, named_file, register_processor
 from nartk.vocab import SpecialIds
@@ -33,6 +34,7 @@ from nartk.vocab import SpecialIds
 if TYPE_CHECKING:
     from nartk.data.audio.features import FeatureSettings
     from nartk.data.audio.normalization import Statistics
+    from nartk.data.audio.sounds import Piped
 
 NONE, UTTERANCE, GLOBAL = CMVN = ("none", "utterance", "global")
 SHORTEST = 7  # frames, of which subsampling by 4 leaves one
@@ -49,6 +51,7 @@ class AudioInput:
 
     Attributes:
         tell: Is called with a line of each conversion that files need, at the first of them; may be set.
+        stdin: Sound that the line ``-`` names; None: it is a file's name, as any other. May be set.
         seconds: Of sound read so far.
 
     Raises:
@@ -77,6 +80,7 @@ class AudioInput:
         self.settings, self.cmvn, self.statistics = settings, cmvn, statistics
         self.strict, self.shortest = strict, shortest
         self.tell: Callable[[str], None] = warnings.warn
+        self.stdin: Piped | None = None
         self.seconds = 0.0
         self._noticed: set[str] = set()
 
@@ -86,10 +90,7 @@ class AudioInput:
 
             frames = read_features(line)
             if len(frames) > longest and not truncate:
-                raise InputTooLongError(
-                    f"{len(frames)} frames > {longest}",
-                    fix=f"split the features, or use {named('truncate', True)}",
-                )
+                raise self._too_long(f"{len(frames)} frames > {longest}")
             self.seconds += len(frames) * self.settings.shift_ms / 1000
             return self._source(frames[:longest], line)
         return self.of_samples(self._samples(line, longest, truncate), name=line)
@@ -168,16 +169,26 @@ class AudioInput:
             if count > most:
                 break
         if count > most and not truncate:
-            raise InputTooLongError(
-                f"more than {most / self.settings.sample_rate:.1f} s of sound, {longest} frames",
-                fix=f"split the file, or use {named('truncate', True)}",
-            )
+            seconds = most / self.settings.sample_rate
+            raise self._too_long(f"more than {seconds:.1f} s of sound, {longest} frames")
         return np.concatenate(blocks)[:most]
+
+    @property
+    def _longer(self) -> str:
+        """How sound that is longer than the model reads is decoded, as a remedy."""
+        return f"use {named('long_form', 30, python='Model.buffers')} with a strategy that reads frames"
+
+    def _too_long(self, message: str) -> InputTooLongError:
+        return InputTooLongError(
+            message, fix=f"{self._longer}, split the recording, or use {named('truncate', True)}"
+        )
 
     def _blocks(self, source: str | IO[bytes], **sizes: float) -> Iterable[FloatArray]:
         from nartk.data.audio.sounds import sound_blocks
 
         rate = self.settings.sample_rate
+        if source == STDIN and self.stdin is not None:
+            return sound_blocks(self.stdin, rate=rate, strict=self.strict, tell=self._notice, **sizes)
         return sound_blocks(source, rate=rate, strict=self.strict, tell=self._notice, **sizes)
 
     def _notice(self, name: str, what: str) -> None:

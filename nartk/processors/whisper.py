@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from nartk.errors import CheckpointError, UsageError
+from nartk.errors import CheckpointError, UsageError, named
 from nartk.frames import FrameFile
 from nartk.passes import FeatureSource
 from nartk.processors import audio, hugging_face, register_processor
@@ -31,6 +31,10 @@ class WhisperInput(AudioInput):
     Of longer sound the loudest frame is that of all, as in transformers, and the frames lie in a file
     (`nartk.frames`), so that memory does not grow with the sound.
     """
+
+    @property
+    def _longer(self) -> str:
+        return f"use {named('strategy', 'windows')}"
 
     def read(self, line: str, *, longest: int, truncate: bool = False) -> FeatureSource:
         if longest * self.settings.shift_ms <= self.settings.seconds * 1000:

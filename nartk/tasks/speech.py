@@ -203,7 +203,10 @@ def frames_of(line: str, settings: FeatureSettings) -> int:
     if settings.is_stored:
         return len(read_features(path))
     with open_sound(path) as sound:
-        samples = sound.samples * settings.sample_rate // sound.rate
+        if sound.samples is None:
+            samples = sum(map(len, sound.blocks(settings.sample_rate)))
+        else:
+            samples = sound.samples * settings.sample_rate // sound.rate
     if not settings.is_local:
         return int(settings.seconds * 1000 / settings.shift_ms)
     return max(0, 1 + (samples - settings.window_samples) // settings.shift_samples)

@@ -1,0 +1,81 @@
+"""Sound in containers and codecs that libsndfile does not read, such as M4A and WebM, by FFmpeg (PyAV)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import IO, Any
+
+import numpy as np
+
+from nartk.passes import FloatArray
+
+STREAMED = frozenset({"mp3", "flac", "ogg", "aac", "matroska", "mpegts"})  # formats that a pipe may bring
+
+
+class MediaError(Exception):
+    """FFmpeg cannot read the sound of a file; the text is why."""
+
+
+class MediaFile:
+    """The sound of an open file, with the names of `soundfile.SoundFile`.
+
+    Args:
+        file: Opened in binary mode; it may be a pipe.
+        kind: FFmpeg's name of its format. It is never guessed: some formats name other files to be opened.
+
+    Raises:
+        MediaError: It is damaged, or holds no sound.
+        ImportError: PyAV is not installed.
+    """
+
+    extra_info = ""
+    frames = None  # samples of a channel: unknown before they are read
+
+    def __init__(self, file: IO[bytes], kind: str) -> None:
+        import av
+
+        self._errors: Any = (av.error.FFmpegError, OSError, ValueError)
+        try:
+            self._container: Any = av.open(file, format=kind, metadata_errors="ignore")
+            sounds = self._container.streams.audio
+            if not sounds:
+                raise MediaError("it holds no sound")
+            self._stream = sounds[0]
+            codec = self._stream.codec_context
+            self.samplerate, self.channels = codec.rate, codec.channels
+        except self._errors as error:
+            raise MediaError(_reason(error)) from error
+        self._blocks = self._decoded()
+        self._held: list[FloatArray] = []
+
+    def read(self, count: int, **form: Any) -> FloatArray:
+        """The next samples [n, channels] fp32, at most so many; fewer only at the end."""
+        have = sum(map(len, self._held))
+        while have < count and (block := next(self._blocks, None)) is not None:
+            self._held.append(block)
+            have += len(block)
+        found = np.concatenate([np.zeros((0, self.channels), np.float32), *self._held])
+        self._held = [found[count:]]
+        return found[:count]
+
+    def close(self) -> None:
+        self._container.close()
+
+    def _decoded(self) -> Iterator[FloatArray]:
+        import av
+
+        # Of a packed format an array is [1, n * channels], of a planar one [channels, n].
+        to_floats: Any = av.AudioResampler("flt", self._stream.codec_context.layout, self.samplerate)
+        try:
+            for frame in self._container.decode(self._stream):
+                for part in to_floats.resample(frame):
+                    yield part.to_ndarray().reshape(-1, self.channels)
+            for part in to_floats.resample(None):
+                yield part.to_ndarray().reshape(-1, self.channels)
+        except self._errors as error:
+            raise MediaError(_reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    """What FFmpeg says, without its number and the name of a file that has none."""
+    return str(getattr(error, "strerror", None) or error)
