@@ -6,7 +6,8 @@ python recipes/asr/whisper_peers.py MODEL --ctranslate2 FOLDER --clips TSV [--ro
 
 Greedy search, one recording of up to 30 s at a time, one thread each, in turns. nartk's time is from the
 sound file to the text; that of the others begins with features, which transformers' extractor computed.
-Only transcripts in ASCII count, as they are and by Whisper's own normaliser of English.
+Only transcripts in ASCII count, as they are and by Whisper's own normaliser of English, of the package
+whisper-normalizer.
 """
 
 from __future__ import annotations
@@ -24,19 +25,20 @@ from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch and CTranslate2 are loaded
 
-import ctranslate2
 import torch
-import transformers
 from whisper_normalizer.english import EnglishTextNormalizer
 
 import nartk
+from nartk.adapters.ctranslate2 import TYPES, import_ctranslate2
+from nartk.adapters.hf import import_transformers
 from nartk.bench.report import add_outputs, markdown, publish, ratio, times
 from nartk.bench.runner import environment
 from nartk.data.audio.sounds import read_sound
 from nartk.metrics.wer import error_rate
 
 RATE = 16000
-TYPES = ("fp32", "int8")
+CHOSEN = ("fp32", "int8")
+transformers, ctranslate2 = import_transformers(), import_ctranslate2()
 
 
 class Nartk:
@@ -63,8 +65,8 @@ class Transformers:
 
 class CTranslate2:
     def __init__(self, folder: str, dtype: str) -> None:
-        kind = {"fp32": "float32"}.get(dtype, dtype)
-        self.model = ctranslate2.models.Whisper(folder, compute_type=kind, inter_threads=1, intra_threads=1)
+        settings = {"compute_type": TYPES[dtype], "inter_threads": 1, "intra_threads": 1}
+        self.model = ctranslate2.models.Whisper(folder, **settings)
         self.tokenizer = transformers.WhisperTokenizerFast(
             tokenizer_file=str(Path(folder) / "tokenizer.json")
         )
@@ -169,9 +171,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
     clips = read_clips(options.clips)
-    engines = {("nartk", dtype): Nartk(options.model, dtype) for dtype in TYPES}
+    engines = {("nartk", dtype): Nartk(options.model, dtype) for dtype in CHOSEN}
     engines |= {("transformers", "fp32"): Transformers(options.model, "fp32")}
-    engines |= {("CTranslate2", dtype): CTranslate2(options.ctranslate2, dtype) for dtype in TYPES}
+    engines |= {("CTranslate2", dtype): CTranslate2(options.ctranslate2, dtype) for dtype in CHOSEN}
     around = environment("cpu")
     texts, seconds = measure(engines, clips, features_of(clips, options.model), options.rounds)
     counted = [i for i, (_, said) in enumerate(clips) if said.strip() and said.isascii()]
