@@ -9,11 +9,18 @@ import random
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support import oracles
 
 from nartk.data.m2 import M2Edit, M2Sentence, apply_edits, read_m2, write_m2
-from nartk.errors import InputFileError, InputTooLongError, LengthMismatchError, MissingDependencyError
+from nartk.errors import (
+    InputFileError,
+    InputTooLongError,
+    LengthMismatchError,
+    MissingDependencyError,
+    UsageError,
+)
 from nartk.metrics import errant
 from nartk.metrics.errant import ErrantAnnotator, errant_score, find_pipeline
 
@@ -75,11 +82,21 @@ def _errant_compare(
     return [line.split() for line in capsys.readouterr().out.splitlines()]
 
 
+FLAGS = {
+    "span-correction": "-cs",
+    "span-correction-type": "-cse",
+    "span-detection": "-ds",
+    "token-detection": "-dt",
+}
+
+
+@pytest.mark.parametrize("level", FLAGS)
 @pytest.mark.parametrize("beta", ["0.5", "2"])
 @pytest.mark.parametrize("seed", range(20))
 def test_equals_errant_compare(
     seed: int,
     beta: str,
+    level: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -92,16 +109,38 @@ def test_equals_errant_compare(
         beta,
         "-cat",
         "3",
+        FLAGS[level],
+        "-v",
         tmp_path=tmp_path,
         monkeypatch=monkeypatch,
         capsys=capsys,
     )
-    result = errant_score(references, hypotheses, beta=float(beta))
+    result = errant_score(references, hypotheses, beta=float(beta), level=level)
+    assert f"|level:{level}|" in result.signature
+    assert result.each is not None
+    assert [round(score, 4) for score in result.each()] == _chosen(lines, beta)
+    assert result.resample(np.ones((1, 200)))[0] == pytest.approx(result.score)
+    lines = lines[next(i for i, line in enumerate(lines) if "Span-Based" in line or "Token-Based" in line) :]
     at = next(number for number, line in enumerate(lines) if line[:3] == ["TP", "FP", "FN"])
     assert _row({**result.parts, "f": result.score}) == lines[at + 1]
-    names = {name for name in TYPES if name != "UNK"}
+    names = {name for name in TYPES if name != "UNK" or level.endswith("detection")}
     by_type = {line[0]: line[1:] for line in lines if line and line[0] in names}
     assert {name: _row(row) for name, row in result.parts["types"].items()} == by_type
+
+
+def _chosen(lines: list[list[str]], beta: str) -> list[float]:
+    """The scores that errant_compare -v prints of the annotators that it chooses, sentence by sentence."""
+    scores: dict[tuple[str, ...], float] = {}
+    found = []
+    for line in lines:
+        if line[:1] == ["SENTENCE"]:
+            pair = (line[4], line[7])
+        elif line[:2] == ["Local", f"P/R/F{float(beta)}"]:
+            scores[pair] = float(line[-1])
+        elif line[:2] == ["^^", "HYP"]:
+            found.append(scores[line[2].rstrip(","), line[4]])
+            scores = {}
+    return found
 
 
 def _row(report: dict[str, float]) -> list[str]:
@@ -132,7 +171,25 @@ def test_groups_by_operation_and_category() -> None:
     }
 
 
+def test_an_error_that_is_found_counts_where_it_is_detected() -> None:
+    """Its span is right and its correction is not; an error that nobody corrected has a span too."""
+    reference = M2Sentence(["a", "b", "c"], [M2Edit(0, 2, "R:X", "x"), M2Edit(2, 3, "UNK", "c")])
+    system = M2Sentence(["a", "b", "c"], [M2Edit(0, 2, "R:Y", "y"), M2Edit(2, 3, "R:Y", "d")])
+    counts = {}
+    for level in FLAGS:
+        parts = errant_score([reference], [system], level=level).parts
+        counts[level] = (parts["tp"], parts["fp"], parts["fn"])
+    assert counts == {
+        "span-correction": (0, 2, 1),
+        "span-correction-type": (0, 2, 1),
+        "span-detection": (2, 0, 0),
+        "token-detection": (3, 0, 0),
+    }
+
+
 def test_refuses_other_sources_and_lengths() -> None:
+    with pytest.raises(UsageError, match="errant has no level 'detection'"):
+        errant_score([M2Sentence(["a"])], [M2Sentence(["a"])], level="detection")
     with pytest.raises(InputFileError, match="the sources of sentence 1 differ: 'a' in gold, 'b' in"):
         errant_score([M2Sentence(["a"])], [M2Sentence(["b"])])
     with pytest.raises(LengthMismatchError, match="hypothesis has 0 sentences, but gold has 1"):

@@ -72,6 +72,16 @@ def test_the_port_to_python_3(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gleu_of(statistics).mean(axis=1) == pytest.approx(case["expected_official"]["sentence"], abs=2e-7)
 
 
+def test_scores_of_sentences_are_what_the_original_prints() -> None:
+    """compute_gleu -d, which counts a statistic of 0 as 1: the mean over a sentence's references."""
+    texts = oracles.corrected()
+    each = gleu_score(texts["source"], oracles.references("0123"), texts["mix"]).each
+    assert each is not None
+    printed = "0.513462 0.925422 0.838670 0.898981 0.774935 0.669570 0.832938 0.838871 0.489432 0.978275"
+    assert [f"{score:.6f}" for score in each()[:10]] == printed.split()
+    assert each().mean() == pytest.approx(0.7827403600000001, abs=1e-6)
+
+
 def test_by_hand() -> None:
     # The source's "a d" and its longer n-grams are gone from the reference, and the hypothesis kept none.
     statistics = gleu_statistics(["a d c e f"], [["a b c e f"]], ["a b c e f g"])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import sys
+import unicodedata
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +15,12 @@ from support import oracles
 
 from nartk import __version__
 from nartk.cli.score import main
-from nartk.errors import InputFileError, LengthMismatchError, MissingDependencyError
+from nartk.errors import InputFileError, LengthMismatchError, MissingDependencyError, UsageError
 from nartk.metrics.bootstrap import compare, confidence
-from nartk.metrics.rouge import F, rouge_score, rouge_statistics
+from nartk.metrics.rouge import F, characters, rouge_score, rouge_statistics, unicode_words
 
 pytest.importorskip("rouge_score", reason="rouge-score is not installed")
+regex = pytest.importorskip("regex", reason="regex is not installed")
 
 # ROUGE-1.5.5 reads one sentence a line, and its ROUGE-L is over all of them: the package's ROUGE-Lsum.
 ORACLES = {"ROUGE-1": ("rouge1", 0, 1), "ROUGE-2": ("rouge2", 1, 2), "ROUGE-L": ("rougeLsum", 3, 1)}
@@ -67,6 +70,9 @@ def test_of_one_reference_the_score_is_rouge_155s() -> None:
     by_name = {result.metric: result.score for result in results}
     for oracle, (name, *_) in ORACLES.items():
         printed = oracles.expected("rouge155")[f"wikisplit A {oracle}"]["items"]
+        each = next(result.each for result in results if result.metric == name)
+        assert each is not None
+        assert each() == pytest.approx([f for _, _, f in printed], abs=1e-5)
         assert by_name[name] == pytest.approx(np.mean([f for _, _, f in printed]), abs=1e-5)  # it rounds each
 
 
@@ -109,6 +115,82 @@ def test_an_empty_line_among_the_references_is_none() -> None:
     assert [result.score for result in padded] == [result.score for result in full]
 
 
+def _renamed(texts: list[list[str]], name: Callable[[str], list[str]]) -> list[list[str]]:
+    """Texts of which each word has a name of ASCII letters, so that the original's tokeniser keeps it."""
+    ids: dict[str, str] = {}
+    return [
+        [" ".join(ids.setdefault(word, f"w{len(ids)}") for word in name(text)) for text in lines]
+        for lines in texts
+    ]
+
+
+def _marked_letters(text: str) -> list[str]:
+    return regex.findall(r"[\p{L}\p{N}]\p{M}*", unicodedata.normalize("NFC", text.lower()))
+
+
+def _marked_words(text: str) -> list[str]:
+    return regex.findall(r"[\p{L}\p{M}\p{N}]+", unicodedata.normalize("NFC", text.lower()))
+
+
+# Chinese, Japanese, Hindi, Arabic and Vietnamese, composed and not.
+OTHERS = [
+    ("他昨天买了3本书，很高兴。", "他今天买了三本新书。"),
+    ("猫がマットの上に座っている。", "猫はマットに座った！"),
+    ("मैं कल दिल्ली गया था।", "मैं आज दिल्ली जा रहा था।"),
+    ("ذهبت إلى المدرسة أمس.", "ذهب الولد إلى المدرسة"),
+    ("Hôm qua tôi đã đến trường", unicodedata.normalize("NFD", "Hôm nay tôi đến trường")),
+]
+
+
+@pytest.mark.parametrize(("tokenize", "name"), [("unicode", _marked_words), ("char", _marked_letters)])
+def test_other_scripts_score_as_the_same_words_in_ascii(
+    tokenize: str, name: Callable[[str], list[str]]
+) -> None:
+    """ROUGE sees but which words are equal: named anew they are scored by the original's tokeniser."""
+    texts = oracles.corrected()
+    references = [texts["ann0"] + [one for one, _ in OTHERS], texts["ann1"] + [one for one, _ in OTHERS]]
+    outputs = texts["mix"] + [two for _, two in OTHERS]
+    *ascii_references, ascii_outputs = _renamed([*references, outputs], name)
+    wanted = rouge_statistics(ascii_references, ascii_outputs)
+    assert rouge_statistics(references, outputs, tokenize=tokenize) == pytest.approx(wanted, abs=1e-12)
+    for found, by_ascii in zip(
+        rouge_score(references, outputs, tokenize=tokenize),
+        rouge_score(ascii_references, ascii_outputs),
+        strict=True,
+    ):
+        assert found.score == pytest.approx(by_ascii.score, abs=1e-12)
+        assert f"|tok:{tokenize}|" in found.signature
+    for one, _ in OTHERS:
+        assert rouge_score([[one]], [one], tokenize=tokenize)[0].score == 1
+
+
+def test_words_of_other_scripts_by_hand() -> None:
+    assert unicode_words("Él niño_1 don't मैं, 3½") == ["él", "niño", "1", "don", "t", "मैं", "3½"]
+    assert characters("मैं 他!") == ["मैं", "他"]
+    # No mark is the first of a word's: what it stands on is gone.
+    assert characters("\u0301a") == ["\u0301", "a"]
+
+
+def test_the_user_is_told_what_does_not_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def told(text: str, *flags: str) -> str:
+        (tmp_path / "text").write_text(text + "\n", encoding="utf-8")
+        assert main(["rouge", str(tmp_path / "text"), "--ref", str(tmp_path / "text"), *flags]) == 0
+        return capsys.readouterr().err
+
+    # 31 of 38 letters.
+    assert told("Señor Núñez bebió café en el jardín con su niña") == (
+        "nartk: rouge counts a to z and 0 to 9, which are 81.6% of the references' letters and digits, "
+        "and parts words at the others: use --tokenize unicode\n"
+    )
+    assert told("the cat sat on the mat") == ""
+    assert told("Señor Núñez", "--tokenize", "unicode") == ""
+    assert told("他昨天买了三本书，很高兴。", "--tokenize", "unicode") == (
+        "nartk: rouge with --tokenize unicode counts words between spaces, which do not part those of "
+        "Chinese: use --tokenize char\n"
+    )
+    assert told("他昨天买了三本书，很高兴。", "--tokenize", "char") == ""
+
+
 def test_resampling_every_text_once_gives_the_score() -> None:
     references = [["the cat sat on the mat", "a dog barked", "rain"]]
     hypotheses = ["the cat sat on a mat", "the dog barked", "snow"]
@@ -130,8 +212,21 @@ def test_refuses_what_cannot_be_scored(monkeypatch: pytest.MonkeyPatch) -> None:
         rouge_score([], ["a"])
     # Without the refusal each Japanese line would score 0.
     assert rouge_statistics([["猫がいる"]], ["猫がいる"]).max() == 0
-    with pytest.raises(InputFileError, match="no reference holds a letter a to z"):
+    with pytest.raises(InputFileError, match=r"rouge counts a to z and 0 to 9, which are 0\.0% of the ref"):
         rouge_score([["猫がいる"]], ["猫がいる"])
+    # With a number in common they would score 1.
+    assert rouge_statistics([["他买了3本书。"]], ["她卖掉3只猫!"])[0, 0, 0, F] == 1
+    with pytest.raises(InputFileError, match=r"which are 16\.7% of the references' letters") as caught:
+        rouge_score([["他买了3本书。"]], ["她卖掉3只猫!"])
+    assert caught.value.fix == "use tokenize='unicode', or, where no spaces part words, tokenize='char'"
+    with pytest.raises(InputFileError, match="no reference holds a letter or a digit"):
+        rouge_score([["..."]], ["a"])
+    with pytest.raises(InputFileError, match="sentence 2: rouge needs a reference"):
+        rouge_score([["a", None]], ["a", "b"])
+    with pytest.raises(UsageError, match="rouge has no tokeniser 'jieba'"):
+        rouge_score([["a"]], ["a"], tokenize="jieba")
+    with pytest.raises(UsageError, match="stem=True with tokenize='char', but Porter's stemmer is for Engl"):
+        rouge_score([["a"]], ["a"], tokenize="char", stem=True)
     monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
     with pytest.raises(MissingDependencyError, match="rouge needs the package rouge-score"):
         rouge_score([["a"]], ["a"])

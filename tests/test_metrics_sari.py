@@ -180,6 +180,16 @@ def test_equals_a_twin_in_exact_fractions(deletion: str) -> None:
             assert alone.score == pytest.approx(twin, abs=1e-10)
 
 
+@pytest.mark.parametrize("deletion", ["f1", "precision"])
+def test_scores_of_sentences_do_not_depend_on_the_level(deletion: str) -> None:
+    sources, references, outputs = [SOURCE] * 3, [[text] * 3 for text in REFERENCES], OUTPUTS
+    twins = [float(_twin(SOURCE, REFERENCES, output, deletion=deletion)) for output in OUTPUTS]
+    for level in ("corpus", "sentence"):
+        each = sari_score(sources, references, outputs, level=level, deletion=deletion).each
+        assert each is not None
+        assert each() == pytest.approx(twins, abs=1e-10)
+
+
 @pytest.mark.parametrize("level", ["corpus", "sentence"])
 def test_resampling(level: str) -> None:
     sources = [SOURCE, SOURCE, "The cat perched on the mat ."]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from pathlib import Path
 
@@ -69,6 +70,18 @@ def test_rates_are_of_the_corpus() -> None:
     assert result.parts["insertions"] == 3
     assert error_rate(["a b"], [""]).parts["deletions"] == 2
     assert error_rate(["广州市"], ["广洲"], unit="cer").score == pytest.approx(100 * 2 / 3)
+
+
+def test_rates_of_sentences_are_sclites() -> None:
+    lower = ([text.lower() for text in texts] for texts in (REFERENCES, OUTPUTS))
+    each = error_rate(*lower).each
+    assert each is not None
+    counts = [each["counts"] for each in UTTERANCES]
+    assert each() == pytest.approx([100 * (s + d + i) / (h + s + d) for h, s, d, i in counts], abs=1e-12)
+    # Of words where nothing was said there is none.
+    silent = error_rate(["", "", "a"], ["b", "", "a"]).each
+    assert silent is not None
+    assert silent().tolist() == pytest.approx([math.nan, 0, 0], nan_ok=True)
 
 
 def test_resamples_are_the_corpora_that_they_stand_for() -> None:

@@ -216,7 +216,7 @@ def test_refuses_files_that_cannot_be_read(
         (
             ["comet"],
             "E102 UnknownStrategy] no metric 'comet'. Fix: choose from bleu, cer, chrf, errant, gleu, m2, "
-            "rouge, sari, wer.",
+            "rouge, sari, ter, wer.",
         ),
         ([], "the following arguments are required: METRIC"),
         (
@@ -263,3 +263,42 @@ def test_figures_go_where_they_are_wanted(write: Write, tmp_path: Path, capsys: 
     # What would be taken for the file is none: the output to score is missing.
     assert main(["bleu", "--json", text, "--ref", text]) == 2
     assert Path(text).read_text() == "the cat sat down .\n"
+
+
+def test_scores_of_lines(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As TSV in place of the text, in a file beside it, or in the report; a line each, scored or not."""
+    system, other = write("hyp", "a b\nx\nc d\n"), write("other", "a b\nx\ny\n")
+    command = ["rouge", system, "--ref", write("ref", "a b\n\nc e\n"), "--quiet"]
+    table = (
+        "line\trouge1\trouge2\trougeL\trougeLsum\n1\t1.00000\t1.00000\t1.00000\t1.00000\n2\t\t\t\t\n"
+        "3\t0.50000\t0.00000\t0.50000\t0.50000\n"
+    )
+    assert main([*command, "--per-line"]) == 0
+    assert capsys.readouterr().out == table
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    assert main([*command, "--per-line", str(tmp_path / "scores.tsv")]) == 0
+    assert capsys.readouterr().out == text
+    assert (tmp_path / "scores.tsv").read_text() == table
+    assert main([*command, "--per-line", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["lines"] == {
+        "rouge1": [1, None, 0.5],
+        "rouge2": [1, None, 0],
+        "rougeL": [1, None, 0.5],
+        "rougeLsum": [1, None, 0.5],
+    }
+    assert main([*command, "--per-line", "--baseline", other]) == 0
+    head, *rows = [line.split("\t")[:3] for line in capsys.readouterr().out.splitlines()]
+    assert head == ["line", "rouge1", "baseline rouge1"]
+    assert rows == [["1", "1.00000", "1.00000"], ["2", "", ""], ["3", "0.50000", "0.00000"]]
+
+
+def test_a_metric_without_scores_of_lines_is_refused(
+    write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The MaxMatch scorer prints, of each sentence, the figures of all up to it."""
+    files = [write("hyp", HYPOTHESIS), "--gold", write("gold.m2", GOLD)]
+    assert _fails(capsys, 2, "m2", *files, "--per-line") == (
+        "nartk: error[E101 Usage] m2 has no score of a single line. Fix: leave --per-line out."
+    )

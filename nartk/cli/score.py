@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import math
 import shlex
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nartk.cli._common import Parser, command
-from nartk.cli._output import add_json, json_writer, tell
+from nartk.cli._output import add_json, json_writer, printing, tell
 from nartk.cli._strategy import add_options
-from nartk.errors import EXIT_OK, UnknownStrategyError, UsageError
+from nartk.errors import EXIT_OK, UnknownStrategyError, UsageError, named
 from nartk.files import STDIN
 from nartk.metrics.bootstrap import compare, confidence
 from nartk.metrics.metric import BLANKS, Files, Metric, Scorer, Tell
@@ -35,6 +36,7 @@ EXAMPLES = """  nartk-score m2 out.txt --gold gold.m2
   nartk-score rouge out.txt --ref ref0 ref1 ref2                   of several references the best
   nartk-score sari out.txt --source in.txt --ref ref0 ref1
   nartk-score wer out.txt --ref ref.txt --lowercase
+  nartk-score bleu out.txt --ref ref.txt --per-line scores.tsv
   nartk-decode model in.txt | nartk-score chrf - --ref ref.txt"""
 METAVARS = {"source": "SRC", "gold": "M2", "hyp_m2": "M2"}
 
@@ -59,6 +61,12 @@ def main(argv: Sequence[str]) -> int:
     baselines: list[MetricResult | None] = [None] * len(results)
     if args.baseline is not None:
         baselines = [*score(args.baseline)]
+    by_line = None if args.per_line is None else _by_line(results, baselines)
+    if by_line is not None and (args.per_line != STDIN or args.json is None):
+        with printing(None if args.per_line == STDIN else args.per_line):
+            print("\n".join(_as_rows(by_line, metric.digits)))
+        if args.per_line == STDIN:
+            return EXIT_OK
     reports = []
     for result, baseline in zip(results, baselines, strict=True):
         interval = difference = None
@@ -69,6 +77,11 @@ def main(argv: Sequence[str]) -> int:
         reports.append((result, interval, difference))
     with json_writer(args.json) as write:
         first, *others = (_as_json(*report) for report in reports)
+        if by_line is not None and args.per_line == STDIN:
+            first["lines"] = {
+                name: [None if math.isnan(score) else score for score in scores]
+                for name, scores in by_line.items()
+            }
         if others:
             first["others"] = others
         write(first, ensure_ascii=False)
@@ -143,6 +156,14 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("hypothesis", nargs="?", metavar="HYP", help="output to score; - reads stdin")
         add_json(sub)
         sub.add_argument(
+            "--per-line",
+            nargs="?",
+            const=STDIN,
+            metavar="FILE",
+            help="write the score of each line as TSV; without FILE, or to -, on stdout in place of the "
+            "text, or in the report of --json",
+        )
+        sub.add_argument(
             "--bootstrap", type=_whole, default=1000, metavar="N", help="resamples for intervals; 0: none"
         )
         sub.add_argument("--seed", type=_whole, default=12345, help="of the bootstrap (default: %(default)s)")
@@ -167,6 +188,31 @@ def _whole(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, but is {text!r}")
     return int(text)
+
+
+def _by_line(
+    results: Sequence[MetricResult], baselines: Sequence[MetricResult | None]
+) -> dict[str, list[float]]:
+    """The scores of each line, by the metric's name; NaN where there is none."""
+    found = {}
+    for result, baseline in zip(results, baselines, strict=True):
+        for name, each in (("", result), ("baseline ", baseline)):
+            if each is None:
+                continue
+            if each.each is None:
+                raise UsageError(
+                    f"{each.metric} has no score of a single line", fix=f"leave {named('per_line')} out"
+                )
+            found[name + each.metric] = each.each().tolist()
+    return found
+
+
+def _as_rows(scores: Mapping[str, Sequence[float]], digits: int) -> Iterator[str]:
+    """A table of scores by line, counted from 1; what is not defined stays empty."""
+    yield "\t".join(["line", *scores])
+    for number, row in enumerate(zip(*scores.values(), strict=True), start=1):
+        shown = ["" if math.isnan(score) else f"{score:.{digits}f}" for score in row]
+        yield "\t".join([str(number), *shown])
 
 
 def _as_json(

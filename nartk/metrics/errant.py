@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,7 +40,7 @@ UNKNOWN_TYPE = "UNK"  # an error that was found and not corrected: no correction
 MAX_CELLS = 4_000_000  # of ERRANT's alignment matrix, which it fills in Python: 2,000 tokens against 2,000
 DIGITS = 4  # errant_compare ranks annotators by F rounded to so many
 
-Edits = dict[tuple[int, int, str], list[str]]  # (start, end, correction) -> types
+Edits = dict[tuple[int | str, ...], list[str]]  # what must be equal -> types
 Counts = tuple[int, int, int]  # true positives, false positives, false negatives
 
 
@@ -174,13 +174,30 @@ class ErrantAnnotator:
         return {tuple(token.text for token in doc): doc for doc in self._nlp.pipe(unparsed)}
 
 
-def _edits_by_annotator(sentence: M2Sentence) -> dict[int, Edits]:
+def _tokens_of(edit: M2Edit) -> list[tuple[int | str, ...]]:
+    """The tokens of an edit, one by one; an insertion is at the token on its right."""
+    return [(token, token + 1) for token in range(edit.start, max(edit.end, edit.start + 1))]
+
+
+# What of an edit must be equal for it to be right, as errant_compare has it with -cs, -cse, -ds and -dt.
+CORRECTION = "span-correction"
+LEVELS: dict[str, Callable[[M2Edit], list[tuple[int | str, ...]]]] = {
+    CORRECTION: lambda edit: [(edit.start, edit.end, edit.correction)],
+    "span-correction-type": lambda edit: [(edit.start, edit.end, edit.type, edit.correction)],
+    "span-detection": lambda edit: [(edit.start, edit.end)],
+    "token-detection": _tokens_of,
+}
+DETECTION = ("span-detection", "token-detection")  # which errors that nobody corrected count for
+
+
+def _edits_by_annotator(sentence: M2Sentence, level: str) -> dict[int, Edits]:
     """Each annotator's edits in the order of the file; annotators who only wrote `noop` have none."""
     edits: dict[int, Edits] = {}
     for edit in sentence.edits:
         mine = edits.setdefault(edit.annotator, {})
-        if not edit.is_noop and edit.type != UNKNOWN_TYPE:
-            mine.setdefault((edit.start, edit.end, edit.correction), []).append(edit.type)
+        if not edit.is_noop and (edit.type != UNKNOWN_TYPE or level in DETECTION):
+            for key in LEVELS[level](edit):
+                mine.setdefault(key, []).append(edit.type)
     return edits or {0: {}}
 
 
@@ -211,6 +228,12 @@ def _report(counts: Sequence[int], beta: float) -> dict[str, float]:
     }
 
 
+def _f(counts: np.ndarray, beta: float) -> np.ndarray:
+    """F of true positives, false positives and false negatives: [3, N] -> [N]."""
+    tp, fp, fn = counts
+    return f_measure(tp, tp + fp, tp + fn, beta)[2]
+
+
 def _grouped(types: Mapping[str, Sequence[int]], names: Mapping[str, str], beta: float) -> dict[str, Any]:
     """Scores of the error types that share a name."""
     groups: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(3, dtype=np.int64))
@@ -225,8 +248,9 @@ def errant_score(
     *,
     beta: float = 0.5,
     annotation: str = "",
+    level: str = CORRECTION,
 ) -> MetricResult:
-    """Span-based correction F of a corpus: an edit is right when its span and its correction are.
+    """F of the edits of a corpus, of which by default the span and the correction must be right.
 
     Sentence by sentence it takes the annotators whose counts, added to the totals so far, give the highest
     F; at a tie the pair with more true positives, then fewer false positives, then fewer false negatives.
@@ -235,11 +259,15 @@ def errant_score(
         references: Sentences with the edits of one or more annotators.
         hypotheses: The same sentences with the edits of the system.
         annotation: Signature of the annotator that made the edits, where one did.
+        level: Of `LEVELS`: spans with their correction, perhaps with its type too, spans alone, or tokens.
 
     Raises:
+        UsageError: There is no such level.
         LengthMismatchError: There are not as many hypotheses as references.
         InputFileError: A source differs between the two.
     """
+    if level not in LEVELS:
+        raise UsageError(f"errant has no level {level!r}", fix=f"choose one of {', '.join(LEVELS)}")
     check_lengths(len(references), "gold", {"hypothesis": len(hypotheses)})
     totals = np.zeros(3, dtype=np.int64)
     rows: list[Counts] = []
@@ -252,8 +280,8 @@ def errant_score(
                 fix="give annotations of the same sentences in the same order",
             )
         best: tuple[float, int, int, int] | None = None
-        golds = _edits_by_annotator(reference).values()
-        for mine in _edits_by_annotator(hypothesis).values():
+        golds = _edits_by_annotator(reference, level).values()
+        for mine in _edits_by_annotator(hypothesis, level).values():
             for gold in golds:
                 compared = _compare(mine, gold)
                 tp, fp, fn = np.array([*compared.values(), (0, 0, 0)]).sum(axis=0).tolist()
@@ -270,8 +298,7 @@ def errant_score(
     counts = np.array(rows, dtype=np.float64)  # [N, 3]
 
     def resample(weights: np.ndarray) -> np.ndarray:
-        tp, fp, fn = (weights @ counts).T
-        return f_measure(tp, tp + fp, tp + fn, beta)[2]
+        return _f((weights @ counts).T, beta)
 
     corpus = _report(totals.tolist(), beta)
     operations = {name: name.split(":")[0] for name in types}
@@ -279,7 +306,7 @@ def errant_score(
     settings = [
         "metric:errant",
         f"beta:{beta:g}",
-        "level:span-correction",
+        f"level:{level}",
         annotation,
         f"nartk:{__version__}",
     ]
@@ -296,12 +323,13 @@ def errant_score(
         signature="|".join(setting for setting in settings if setting),
         sentences=len(rows),
         resample=resample,
+        each=lambda: _f(counts.T, beta),
     )
 
 
 @register_metric("errant")
 class Errant(Metric):
-    """ERRANT span-based correction F, 0 to 1."""
+    """ERRANT F of corrections or of detected errors, 0 to 1."""
 
     reads: ClassVar[Mapping[str, Reads]] = {
         "gold": Reads("gold edits; else --source and --ref", required=False),
@@ -314,6 +342,12 @@ class Errant(Metric):
 
     spacy: str = option("", "spaCy pipeline, a name or a folder")
     beta: float = option(0.5, "weight of recall", above=0.0)
+    level: str = option(
+        CORRECTION,
+        "what must be right of an edit: its span and correction, these and its type, or, where errors are "
+        "to be detected, its span or its tokens; errant_compare's -cs, -cse, -ds and -dt",
+        choices=tuple(LEVELS),
+    )
 
     def scorer(self, files: Files) -> Scorer:
         if (files.gold is None) == (files.source is None and not files.ref):
@@ -330,7 +364,9 @@ class Errant(Metric):
             return super().scorer(files)
         gold = list(read_m2(read_lines(files.gold), name=files.gold))
         if files.hyp_m2 is not None:
-            return lambda name: [errant_score(gold, [*read_m2(read_lines(name), name=name)], beta=self.beta)]
+            return lambda name: [
+                errant_score(gold, [*read_m2(read_lines(name), name=name)], beta=self.beta, level=self.level)
+            ]
         compare = self._compare(ErrantAnnotator(self.spacy or None), gold)
         return lambda name: compare(read_lines(name))
 
@@ -344,7 +380,9 @@ class Errant(Metric):
     def _compare(self, annotator: ErrantAnnotator, gold: Sequence[M2Sentence]) -> Comparison:
         def compare(outputs: Sequence[str]) -> list[MetricResult]:
             edits = annotator.annotate([sentence.source for sentence in gold], [*map(_tokens, outputs)])
-            return [errant_score(gold, edits, beta=self.beta, annotation=annotator.signature)]
+            return [
+                errant_score(gold, edits, beta=self.beta, level=self.level, annotation=annotator.signature)
+            ]
 
         return compare
 

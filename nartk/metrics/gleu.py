@@ -24,6 +24,7 @@ from nartk.metrics.result import (
     present,
     reference_counts,
 )
+from nartk.metrics.scripts import tell_unspaced
 from nartk.registry import option, register_metric
 
 ORDER = 4  # longest n-gram, tokens
@@ -82,6 +83,20 @@ def gleu_of(statistics: np.ndarray) -> np.ndarray:
     precision = np.log(safe[..., 2::2] / safe[..., 3::2]).sum(axis=-1) / ORDER
     brevity = np.minimum(0.0, 1.0 - safe[..., 1] / safe[..., 0])
     return np.where(usable, np.exp(brevity + precision), 0.0)
+
+
+def sentence_gleu(statistics: np.ndarray, references: Sequence[int]) -> np.ndarray:
+    """GLEU of single sentences, the mean over their references, as `compute_gleu -d` prints it, [N].
+
+    A statistic that is 0 counts as 1.
+
+    Args:
+        statistics: [N, R, 2 + 2 ORDER], as `gleu_statistics` gives them.
+        references: How many a sentence has.
+    """
+    scores = gleu_of(np.where(statistics == 0, 1.0, statistics))  # [N, R]
+    there = np.arange(scores.shape[1]) < np.array(references)[:, None]
+    return (scores * there).sum(1) / there.sum(1)
 
 
 def draw_references(references: Sequence[int], iterations: int) -> np.ndarray:
@@ -146,6 +161,7 @@ def gleu_score(
         signature=f"metric:gleu|refs:{counted(references)}|iterations:{iterations}|order:{ORDER}|nartk:{__version__}",
         sentences=sentences,
         resample=resample,
+        each=lambda: sentence_gleu(statistics, counts),
     )
 
 
@@ -163,6 +179,7 @@ class Gleu(Metric):
     iterations: int = option(ITERATIONS, "draws of references", low=1)
 
     def against(self, texts: Texts) -> Comparison:
+        tell_unspaced(texts.lines(), texts.tell, self.name, "put spaces between words or characters")
         return lambda outputs: [
             gleu_score(texts.sources, texts.references, outputs, iterations=self.iterations)
         ]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import ClassVar
 
+import numpy as np
+
 from nartk.errors import InputFileError, named
 from nartk.files import read_lines
-from nartk.metrics.result import MetricResult, check_corpora
+from nartk.metrics.result import MetricResult, References, check_corpora
 
 Scorer = Callable[[str], list[MetricResult]]  # of a file's name; of several scores the first leads
 Comparison = Callable[[Sequence[str]], list[MetricResult]]  # the same of outputs
@@ -73,9 +75,13 @@ class Texts:
         tell: Takes notices for the user, each of which is told once.
     """
 
-    references: Sequence[Sequence[str | None]]
+    references: References
     sources: Sequence[str] = ()
     tell: Tell = warnings.warn
+
+    def lines(self) -> Iterator[str]:
+        """All references that there are."""
+        return (line for lines in self.references for line in lines if line is not None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,9 +121,9 @@ class Metric:
         declared = self.reads["ref"].blank
         blank = declared if files.blank is None else files.blank
         sources = None if files.source is None else files.sources()
-        references: list[list[str | None]] = [
-            [None if blank == MISSING and not line.strip() else line for line in lines]
-            for lines in files.references()
+        corpora = files.references()
+        references = [
+            [None if blank == MISSING and not line.strip() else line for line in lines] for lines in corpora
         ]
         tell = cache(files.tell)
 
@@ -147,13 +153,26 @@ class Metric:
             others = (
                 {"hypothesis": outputs} if sources is None else {"source": sources, "hypothesis": outputs}
             )
-            check_corpora(self.name, references, **others)
+            check_corpora(self.name, corpora, **others)
             lines, compare = prepared()
             results = compare([outputs[i] for i in lines])
             if blank != declared:
                 results = [replace(each, signature=f"{each.signature}|blank:{blank}") for each in results]
             if len(lines) < len(outputs):
-                results = [replace(each, lines=tuple(lines)) for each in results]
+                results = [_of_some(result, lines, len(outputs)) for result in results]
             return results
 
         return score
+
+
+def _of_some(result: MetricResult, lines: list[int], total: int) -> MetricResult:
+    """The result of some of all lines, of which the others have no score."""
+    each = result.each
+
+    def spread() -> np.ndarray:
+        assert each is not None
+        scores = np.full(total, np.nan)
+        scores[lines] = each()
+        return scores
+
+    return replace(result, lines=tuple(lines), each=None if each is None else spread)

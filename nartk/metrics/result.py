@@ -44,6 +44,8 @@ class MetricResult:
         resample: Scores of corpora that hold sentence n as often as weights[k, n] says:
             [K, N] float64 -> [K] float64.
         lines: The places of the N sentences among the lines, from 0; None: all lines are scored.
+        each: The scores of single lines by the metric's published sentence form, [lines] float64, NaN where
+            there is none; None: the metric has no such form.
     """
 
     metric: str
@@ -53,6 +55,7 @@ class MetricResult:
     sentences: int
     resample: Callable[[np.ndarray], np.ndarray] = field(repr=False, compare=False)
     lines: tuple[int, ...] | None = None
+    each: Callable[[], np.ndarray] | None = field(default=None, repr=False, compare=False)
 
     def of_lines(self, lines: Sequence[int]) -> MetricResult:
         """The result of some lines alone, without parts.
@@ -76,7 +79,15 @@ class MetricResult:
             return self.resample(spread)
 
         score = float(resample(np.ones((1, len(kept))))[0])
-        return replace(self, score=score, parts={}, sentences=len(kept), resample=resample, lines=tuple(kept))
+        return replace(
+            self,
+            score=score,
+            parts={},
+            sentences=len(kept),
+            resample=resample,
+            lines=tuple(kept),
+            each=None,
+        )
 
 
 def f_measure(
@@ -99,7 +110,7 @@ def check_corpora(metric: str, references: References, **others: Sequence[str]) 
     """Refuses, as `check_lengths` does, references and `others` that do not fit the first of these.
 
     Raises:
-        InputFileError: There is no reference, or no sentence.
+        InputFileError: There is no reference, perhaps of a single sentence, or no sentence.
         LengthMismatchError: The corpora differ in length.
     """
     if not references:
@@ -107,6 +118,10 @@ def check_corpora(metric: str, references: References, **others: Sequence[str]) 
     lengths = {f"reference {number}": len(lines) for number, lines in enumerate(references, start=1)}
     first, *_ = others
     check_lengths(len(others[first]), first, lengths | {name: len(others[name]) for name in others})
+    counts = reference_counts(references)
+    if 0 in counts:
+        where = f"sentence {counts.index(0) + 1}"
+        raise InputFileError(f"{metric} needs a reference", fix="leave the sentence out", where=where)
 
 
 def check_lengths(expected: int, name: str, others: Mapping[str, int]) -> None:

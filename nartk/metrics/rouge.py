@@ -8,21 +8,77 @@ report; ROUGE-1.5.5 pools all (`-f A`) or takes the one with the highest recall 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import cache
 from importlib.metadata import version
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from nartk import __version__
-from nartk.errors import InputFileError, requiring
+from nartk.errors import InputFileError, UsageError, named, requiring
 from nartk.metrics.metric import Comparison, Metric, Reads, Texts
 from nartk.metrics.result import MetricResult, References, check_corpora, counted
+from nartk.metrics.scripts import tell_unspaced
 from nartk.registry import option, register_metric
 
 TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 MEASURES = ("precision", "recall", "fmeasure")
 F = MEASURES.index("fmeasure")
+ORIGINAL = "original"
+# Shares of the references' letters and digits that are of ASCII: below the first the original's tokeniser
+# sees too little to score, below the second the user is told.
+ENOUGH, ALL = 0.5, 0.99
+
+_category = cache(unicodedata.category)
+
+
+def _known(text: str) -> Iterator[str]:
+    """Letters, marks and numbers of a text in lower case, and a space for each of the others."""
+    for char in unicodedata.normalize("NFC", text.lower()):
+        yield char if _category(char)[0] in "LMN" else " "
+
+
+def unicode_words(text: str) -> list[str]:
+    """Words of a text in lower case: runs of letters, marks and numbers of any script."""
+    return "".join(_known(text)).split()
+
+
+def characters(text: str) -> list[str]:
+    """Letters and numbers of a text in lower case, each with its marks; punctuation is left out."""
+    found: list[str] = []
+    for char in _known(text):
+        if found and _category(char)[0] == "M":
+            found[-1] += char
+        elif char != " ":
+            found.append(char)
+    return found
+
+
+TOKENIZERS: dict[str, Callable[[str], list[str]] | None] = {
+    ORIGINAL: None,  # rouge-score's own
+    "unicode": unicode_words,
+    "char": characters,
+}
+
+
+class _Tokenizer:
+    """A tokeniser as rouge-score asks for one."""
+
+    def __init__(self, tokenize: Callable[[str], list[str]]) -> None:
+        self.tokenize = tokenize
+
+
+def ascii_share(texts: Iterable[str]) -> float:
+    """The share of the letters and digits of texts that the original's tokeniser keeps; without any, 0."""
+    kept = total = 0
+    for text in texts:
+        found = [char for char in text if char.isalnum()]
+        total += len(found)
+        kept += sum(map(str.isascii, found))
+    return kept / total if total else 0.0
 
 
 def rouge_statistics(
@@ -31,6 +87,7 @@ def rouge_statistics(
     *,
     stem: bool = False,
     separator: str = "",
+    tokenize: str = ORIGINAL,
 ) -> np.ndarray:
     """Precision, recall and F of each text against each of its references, [N, R, types, 3] float64.
 
@@ -38,13 +95,25 @@ def rouge_statistics(
         references: R corpora of N texts each; None scores 0.
         stem: Whether Porter's stemmer cuts words of more than three letters.
         separator: What stands between the sentences of a text, for ROUGE-Lsum; empty: each is one sentence.
+        tokenize: Of `TOKENIZERS`.
 
     Raises:
         MissingDependencyError: rouge-score is not installed.
+        UsageError: There is no such tokeniser, or it has no stemmer.
     """
+    if tokenize not in TOKENIZERS:
+        raise UsageError(f"rouge has no tokeniser {tokenize!r}", fix=f"choose one of {', '.join(TOKENIZERS)}")
+    split = TOKENIZERS[tokenize]
+    if stem and split is not None:
+        raise UsageError(
+            f"{named('stem', True)} with {named('tokenize', tokenize)}, but Porter's stemmer is for English",
+            fix=f"leave {named('stem')} out, or use {named('tokenize', ORIGINAL)}",
+        )
     with requiring("rouge needs the package rouge-score", "score"):
         from rouge_score.rouge_scorer import RougeScorer
-    scorer = RougeScorer(list(TYPES), use_stemmer=stem)
+    scorer = RougeScorer(
+        list(TYPES), use_stemmer=stem, tokenizer=None if split is None else _Tokenizer(split)
+    )
 
     def lines(text: str) -> str:
         return text.replace(separator, "\n") if separator else text
@@ -65,29 +134,39 @@ def rouge_score(
     *,
     stem: bool = False,
     separator: str = "",
+    tokenize: str = ORIGINAL,
 ) -> list[MetricResult]:
     """ROUGE-1, ROUGE-2, ROUGE-L and ROUGE-Lsum, 0 to 1: F, the mean over texts.
 
-    Words are what is written with a to z and 0 to 9, in either case; all else parts them.
+    Words are what is written with a to z and 0 to 9, in either case; all else parts them. With `tokenize`
+    ``unicode`` they are letters, marks and numbers of any script, with ``char`` each of these is a word.
 
     Args:
         references: R corpora of N texts; None: there is none.
         stem: Whether Porter's stemmer cuts words of more than three letters.
         separator: What stands between the sentences of a text, for ROUGE-Lsum; without it that is ROUGE-L.
+        tokenize: Of `TOKENIZERS`.
 
     Raises:
         MissingDependencyError: rouge-score is not installed.
-        InputFileError: There is no reference, no text, or no reference holds a word.
+        UsageError: There is no such tokeniser, or it has no stemmer.
+        InputFileError: There is no reference, no text, no reference holds a word, or the tokeniser would
+            leave out more than half of their letters and digits.
         LengthMismatchError: The corpora differ in length.
     """
     check_corpora("rouge", references, hypothesis=hypotheses)
-    if not any(
-        char.isascii() and char.isalnum() for texts in references for text in texts for char in text or ""
-    ):
+    texts = [text for lines in references for text in lines if text is not None]
+    if not any(char.isalnum() for text in texts for char in text):
         raise InputFileError(
-            "no reference holds a letter a to z or a digit", fix="score other scripts with bleu or chrf"
+            "no reference holds a letter or a digit", fix="give references that are not empty"
         )
-    table = rouge_statistics(references, hypotheses, stem=stem, separator=separator)
+    if tokenize == ORIGINAL and (share := ascii_share(texts)) < ENOUGH:
+        raise InputFileError(
+            f"rouge counts a to z and 0 to 9, which are {share:.1%} of the references' letters and digits",
+            fix=f"use {named('tokenize', 'unicode')}, or, where no spaces part words, "
+            f"{named('tokenize', 'char')}",
+        )
+    table = rouge_statistics(references, hypotheses, stem=stem, separator=separator, tokenize=tokenize)
     best = table[..., F].argmax(1)  # [N, types]
     scores = np.take_along_axis(table, best[:, None, :, None], 1)[:, 0]  # -> [N, types, 3]
     settings = [
@@ -96,6 +175,7 @@ def rouge_score(
         *(["best:F"] if len(references) > 1 else []),
         f"stem:{int(stem)}",
         f"sep:{separator or 'none'}",
+        *([] if tokenize == ORIGINAL else [f"tok:{tokenize}"]),
         f"rouge-score:{version('rouge-score')}",
         f"nartk:{__version__}",
     ]
@@ -119,6 +199,7 @@ def _result(name: str, scores: np.ndarray, references: int, signature: str) -> M
         signature=signature,
         sentences=len(scores),
         resample=resample,
+        each=lambda: scores[:, F],
     )
 
 
@@ -133,7 +214,25 @@ class Rouge(Metric):
     stem: bool = option(False, "Porter's stemmer, as ROUGE-1.5.5 with -m")
     separator: str = option("", "what parts the sentences of a line, for ROUGE-Lsum")
 
+    tokenize: str = option(
+        ORIGINAL,
+        "words of a to z and 0 to 9, as ROUGE-1.5.5; of letters and digits of all scripts; or characters",
+        choices=tuple(TOKENIZERS),
+    )
+
     def against(self, texts: Texts) -> Comparison:
-        return lambda outputs: rouge_score(
-            texts.references, outputs, stem=self.stem, separator=self.separator
-        )
+        split = TOKENIZERS[self.tokenize]
+        if split is not None:
+            tell_unspaced(
+                (" ".join(split(text)) for text in texts.lines()),
+                texts.tell,
+                f"{self.name} with {named('tokenize', self.tokenize)}",
+                fix=f"use {named('tokenize', 'char')}",
+            )
+        elif ENOUGH <= (share := ascii_share(texts.lines())) < ALL:
+            texts.tell(
+                f"rouge counts a to z and 0 to 9, which are {share:.1%} of the references' letters and "
+                f"digits, and parts words at the others: use {named('tokenize', 'unicode')}"
+            )
+        settings: dict[str, Any] = asdict(self)
+        return lambda outputs: rouge_score(texts.references, outputs, **settings)

@@ -1,15 +1,18 @@
-"""BLEU and chrF as sacrebleu computes them, with its signature. Source: https://aclanthology.org/W18-6319."""
+"""BLEU, chrF and TER as sacrebleu computes them, with its signature. Source: aclanthology.org/W18-6319."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from nartk.errors import MissingDependencyError, UsageError, requiring
-from nartk.metrics.metric import Comparison, Metric, Reads, Texts
+from nartk.errors import MissingDependencyError, UsageError, named, requiring
+from nartk.metrics.metric import Comparison, Metric, Reads, Tell, Texts
 from nartk.metrics.result import MetricResult, References, check_corpora
+from nartk.metrics.scripts import tell_unspaced
 from nartk.registry import option, register_metric
 
 if TYPE_CHECKING:
@@ -22,20 +25,24 @@ def bleu_score(
     *,
     tokenize: str = "13a",
     lowercase: bool = False,
+    tell: Tell | None = None,
 ) -> MetricResult:
     """Corpus BLEU, 0 to 100.
 
     Args:
         references: R corpora of N sentences; None: there is none.
         tokenize: sacrebleu's tokeniser; `none` for text that is tokenised already.
+        tell: Takes what sacrebleu warns of, such as outputs that look tokenised.
 
     Raises:
         MissingDependencyError: sacrebleu, or what its tokeniser needs, is not installed.
         UsageError: There is no such tokeniser.
         LengthMismatchError: The corpora differ in length.
     """
-    metric = _bleu(tokenize, lowercase=lowercase, force=True)
-    return _score("bleu", metric, references, hypotheses)
+    metric = _bleu(tokenize, lowercase=lowercase, force=tell is None or tokenize == "none")
+    sentence = _bleu(tokenize, lowercase=lowercase, effective_order=True)
+    with _passing_on(tell):
+        return _score("bleu", metric, references, hypotheses, sentence)
 
 
 def sentence_bleu(tokenize: str = "13a") -> Callable[[str, str], float]:
@@ -55,6 +62,45 @@ def tokenizer(tokenize: str, *, lowercase: bool = False) -> Callable[[str], str]
     """
     prepare: Callable[[str], str] = _bleu(tokenize, lowercase=lowercase)._preprocess_segment
     return prepare
+
+
+def tell_unspaced_tokens(texts: Texts, metric: str, split: Callable[[str], str], tokenize: str) -> None:
+    """Tells the user where a tokeniser of sacrebleu leaves words together that no spaces part."""
+    tell_unspaced(
+        map(split, texts.lines()),
+        texts.tell,
+        f"{metric} with {named('tokenize', tokenize)}",
+        fix=f"use {named('tokenize', 'char')}",
+        Chinese=f"use {named('tokenize', 'zh')}",
+        Japanese=f"use {named('tokenize', 'ja-mecab')}, or {named('tokenize', 'char')}",
+    )
+
+
+class _Heard(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+
+@contextmanager
+def _passing_on(tell: Tell | None) -> Iterator[None]:
+    """Tells the user in one line what sacrebleu logs within, but for its advice on an option of its own."""
+    logger, heard = logging.getLogger("sacrebleu"), _Heard()
+    propagates, logger.propagate = logger.propagate, False
+    logger.addHandler(heard)
+    try:
+        yield
+    finally:
+        logger.removeHandler(heard)
+        logger.propagate = propagates
+    said = [message.rstrip(".") for message in heard.messages if "`force`" not in message]
+    if tell is not None and said:
+        tell(f"sacrebleu: {'. '.join(said)}. Detokenize it, or use {named('tokenize', 'none')}")
 
 
 def _bleu(tokenize: str, **settings: bool) -> Any:
@@ -86,13 +132,58 @@ def chrf_score(
     return _score("chrf", metric, references, hypotheses)
 
 
+def ter_score(
+    references: References,
+    hypotheses: Sequence[str],
+    *,
+    normalized: bool = False,
+    no_punct: bool = False,
+    asian: bool = False,
+    lowercase: bool = True,
+) -> MetricResult:
+    """Translation edit rate of a corpus in percent: lower is better, and long outputs may exceed 100.
+
+    Edits of words, and shifts of several, to the nearest reference, by the mean length of the references.
+    Source: Snover et al. 2006, https://aclanthology.org/2006.amta-papers.25.
+
+    Args:
+        normalized: Whether punctuation is split off, as Tercom does with ``-N``.
+        no_punct: Whether punctuation is left out, ``-P``.
+        asian: Whether these two know Chinese and Japanese: each character is then a word, ``-A``.
+
+    Raises:
+        MissingDependencyError: sacrebleu is not installed.
+        UsageError: `asian` is set, and neither of the two.
+        LengthMismatchError: The corpora differ in length.
+    """
+    if asian and not (normalized or no_punct):
+        both = f"{named('normalized', True)} or {named('no_punct', True)}"
+        raise UsageError(f"{named('asian', True)} changes what {both} does", fix=f"give {both} too")
+    metric = _ter(normalized, no_punct, asian, lowercase)
+    return _score("ter", metric, references, hypotheses)
+
+
+def _ter(normalized: bool, no_punct: bool, asian: bool, lowercase: bool) -> Any:
+    return _import_sacrebleu().TER(
+        normalized=normalized, no_punct=no_punct, asian_support=asian, case_sensitive=not lowercase
+    )
+
+
 def _import_sacrebleu() -> Any:
-    with requiring("bleu, chrf and sari need the package sacrebleu", "score"):
+    with requiring("bleu, chrf, ter and sari need the package sacrebleu", "score"):
         import sacrebleu
     return sacrebleu
 
 
-def _score(name: str, metric: SacreMetric, references: References, hypotheses: Sequence[str]) -> MetricResult:
+def _score(
+    name: str,
+    metric: SacreMetric,
+    references: References,
+    hypotheses: Sequence[str],
+    sentence: SacreMetric | None = None,
+) -> MetricResult:
+    """The result of a metric; `sentence` scores single sentences where the metric's settings differ there."""
+    of_one = metric if sentence is None else sentence
     check_corpora(name, references, hypothesis=hypotheses)
     # sacrebleu's own significance tests stand on these two methods; it has no public way to resample.
     rows = metric._extract_corpus_statistics(hypotheses, references)  # type: ignore[arg-type]
@@ -114,6 +205,8 @@ def _score(name: str, metric: SacreMetric, references: References, hypotheses: S
             "counts": list(result.counts),
             "totals": list(result.totals),
         }
+    elif name == "ter":
+        parts |= {"edits": result.num_edits, "reference_length": result.ref_length}
     else:
         parts |= {"char_order": result.char_order, "word_order": result.word_order, "beta": result.beta}
     return MetricResult(
@@ -123,6 +216,7 @@ def _score(name: str, metric: SacreMetric, references: References, hypotheses: S
         signature=metric.get_signature().format(),
         sentences=len(hypotheses),
         resample=resample,
+        each=lambda: np.array([of_one._compute_score_from_stats(row).score for row in rows]),
     )
 
 
@@ -138,9 +232,9 @@ class Bleu(Metric):
     lowercase: bool = option(False, "ignore case")
 
     def against(self, texts: Texts) -> Comparison:
-        return lambda outputs: [
-            bleu_score(texts.references, outputs, tokenize=self.tokenize, lowercase=self.lowercase)
-        ]
+        settings: dict[str, Any] = {"tokenize": self.tokenize, "lowercase": self.lowercase}
+        tell_unspaced_tokens(texts, self.name, tokenizer(**settings), self.tokenize)
+        return lambda outputs: [bleu_score(texts.references, outputs, **settings, tell=texts.tell)]
 
 
 @register_metric("chrf")
@@ -158,3 +252,37 @@ class Chrf(Metric):
         return lambda outputs: [
             chrf_score(texts.references, outputs, word_order=self.word_order, lowercase=self.lowercase)
         ]
+
+
+@register_metric("ter")
+class TranslationEditRate(Metric):
+    """Translation edit rate by sacrebleu, percent."""
+
+    reads: ClassVar[Mapping[str, Reads]] = {"ref": Reads("references, of which the nearest counts")}
+    digits: ClassVar[int] = 2
+    example: ClassVar[str] = "ter HYP --ref REF"
+    counts_errors: ClassVar[bool] = True
+
+    normalized: bool = option(False, "split punctuation off, as Tercom's -N")
+    no_punct: bool = option(False, "leave punctuation out, as Tercom's -P")
+    asian: bool = option(False, "with one of these two, each Chinese or Japanese character is a word")
+    keep_case: bool = option(False, "do not ignore case")
+
+    def against(self, texts: Texts) -> Comparison:
+        settings = {
+            "normalized": self.normalized,
+            "no_punct": self.no_punct,
+            "asian": self.asian,
+            "lowercase": not self.keep_case,
+        }
+        split = _ter(**settings)._preprocess_segment
+        fix = f"use {named('normalized', True)} {named('asian', True)}"
+        tell_unspaced(
+            map(split, texts.lines()),
+            texts.tell,
+            self.name,
+            fix="put spaces between words",
+            Chinese=fix,
+            Japanese=fix,
+        )
+        return lambda outputs: [ter_score(texts.references, outputs, **settings)]

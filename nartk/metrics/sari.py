@@ -28,7 +28,7 @@ from nartk.errors import UsageError
 from nartk.metrics.gleu import ORDER, ngrams
 from nartk.metrics.metric import Comparison, Metric, Reads, Texts
 from nartk.metrics.result import MetricResult, References, check_corpora, counted, present
-from nartk.metrics.sacre import tokenizer
+from nartk.metrics.sacre import tell_unspaced_tokens, tokenizer
 from nartk.registry import option, register_metric
 
 OPERATIONS = ("add", "keep", "delete")
@@ -154,6 +154,7 @@ def sari_score(
         signature="|".join(settings),
         sentences=len(sources),
         resample=resample,
+        each=lambda: sari_operations(statistics, deletion=deletion).mean(-1),
     )
 
 
@@ -180,6 +181,8 @@ class Sari(Metric):
     keep_case: bool = option(False, "do not ignore case")
 
     def against(self, texts: Texts) -> Comparison:
+        split = tokenizer(self.tokenize, lowercase=not self.keep_case)
+        tell_unspaced_tokens(texts, self.name, split, self.tokenize)
         return lambda outputs: [
             sari_score(
                 texts.sources,

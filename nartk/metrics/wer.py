@@ -100,7 +100,13 @@ def error_rate(
         signature="|".join(settings),
         sentences=len(hypotheses),
         resample=resample,
+        each=lambda: 100 * np.divide(errors, lengths, out=_without_words(errors), where=lengths > 0),
     )
+
+
+def _without_words(errors: np.ndarray) -> np.ndarray:
+    """The rates of sentences without a reference word, [N]: that of an error is not defined."""
+    return np.where(errors > 0, np.nan, 0.0)
 
 
 @register_metric("wer")
