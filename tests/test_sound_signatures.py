@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import struct
 import sys
 import threading
@@ -288,6 +289,19 @@ def test_containers_are_read(container: str, codec: str, kind: str, piped: bool,
     power = np.abs(np.fft.rfft(middle))
     assert power.argmax() == 440 * 3200 // RATE
     assert np.sqrt(np.mean(np.square(middle))) == pytest.approx(0.5 / np.sqrt(2), rel=0.03)
+
+
+def test_a_container_without_its_end_is_told() -> None:
+    data = encoded(0.5 * sine(4 * RATE, 440), "matroska", "aac", RATE)
+    told: list[str] = []
+    assert abs(len(read_sound(data, tell=lambda _, what: told.append(what))) - 4 * RATE) < 2048
+    assert told == []
+    found = read_sound(data[: len(data) // 2], tell=lambda _, what: told.append(what))
+    assert 1.7 * RATE < len(found) < 2.3 * RATE
+    assert len(told) == 1
+    assert re.fullmatch(rf"{len(found) / RATE:.1f} s of sound, its header says 4\.[01]", told[0])
+    with pytest.raises(InputFileError, match="or leave strict_audio=True out"):
+        read_sound(data[: len(data) // 2], strict=True)
 
 
 @pytest.mark.parametrize("kind", FOREIGN)

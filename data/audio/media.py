@@ -10,6 +10,7 @@ import numpy as np
 from nartk.passes import FloatArray
 
 STREAMED = frozenset({"mp3", "flac", "ogg", "aac", "matroska", "mpegts"})  # formats that a pipe may bring
+_TIMED = frozenset({"mov", "matroska", "asf"})  # of others, FFmpeg guesses a recording's length
 
 
 class MediaError(Exception):
@@ -18,6 +19,9 @@ class MediaError(Exception):
 
 class MediaFile:
     """The sound of an open file, with the names of `soundfile.SoundFile`.
+
+    Attributes:
+        seconds: Of the recording, as its header says; 0: it does not.
 
     Args:
         file: Opened in binary mode; it may be a pipe.
@@ -43,6 +47,8 @@ class MediaFile:
             self._stream = sounds[0]
             codec = self._stream.codec_context
             self.samplerate, self.channels = codec.rate, codec.channels
+            duration = self._container.duration if kind in _TIMED else None  # in units of 1 / time_base
+            self.seconds = 0.0 if duration is None else duration / av.time_base
         except self._errors as error:
             raise MediaError(_reason(error)) from error
         self._blocks = self._decoded()

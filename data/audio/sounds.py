@@ -24,12 +24,14 @@ import numpy as np
 from nartk.data.audio.media import STREAMED, MediaError, MediaFile
 from nartk.data.audio.signatures import CONVERT, HEAD, MEDIA, sound_kind, wav_head
 from nartk.errors import InputFileError, named, requiring
+from nartk.files import STDIN
 from nartk.passes import FloatArray
 
 Source: TypeAlias = "str | Path | bytes | IO[bytes] | Piped"
 Notice: TypeAlias = Callable[[str, str], None]  # of a file's name, and what is odd about it
 RATES = range(1000, 768_001)  # Hz
 BLOCK_SECONDS = 10.0
+_PADDED = 0.1  # s by which the length of a container and that of its sound may differ
 _CELLS = 10  # a second, after each of which it is seen again whether channels cancel each other
 _CANCELLED = 0.01  # of the power of the loudest channel, that their mean has less of
 # libsndfile's log of a file whose end is missing; it reads what is there without a word.
@@ -105,6 +107,9 @@ class Sound:
         cut = _CUT.search(self._file.extra_info)
         if cut is not None and int(cut[2]) < int(cut[1]) < _UNKNOWN:
             self._notice(f"{cut[2]} bytes of sound, its header says {cut[1]}", "copy it again", strict, tell)
+        elif read < self.rate * (getattr(self._file, "seconds", 0.0) - _PADDED):
+            message = f"{read / self.rate:.1f} s of sound, its header says {self._file.seconds:.1f}"
+            self._notice(message, "copy it again", strict, tell)
         elif self.samples is not None and not self._is_open and read < self.samples < _UNKNOWN:
             message = f"{read} samples, its header says {self.samples}"
             self._notice(message, "copy it again", strict, tell)
@@ -369,7 +374,9 @@ def open_file(name: str) -> IO[bytes]:
     """
     try:
         if not stat.S_ISREG(os.stat(name).st_mode):
-            raise InputFileError(f"{name!r} is no file", fix="give a file")
+            raise InputFileError(
+                f"{name!r} is no file", fix=f"give a file; sound of a pipe is read from stdin, {STDIN}"
+            )
         return open(name, "rb")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
