@@ -6,8 +6,9 @@ output begins with such words too where the targets of training do, so that a la
 reads it. Lower intermediate CTC heads may learn the transcript of what upper ones translate.
 
 It differs from ESPnet's program (s2t_ctc) in this. A prompt is read behind one mask word, which stands alone
-where there is none, as ESPnet's ``<na>``. Prompt and encoder have as many features. A transcript that is
-not there counts for nothing at its layers. See also `nartk.models.speech_encoder`.
+where there is none, as ESPnet's ``<na>``. Its positions are the decoders' sinusoids, which ESPnet orders
+otherwise and counts from 0. Prompt and encoder have as many features. A transcript that is not there counts
+for nothing at its layers. See also `nartk.models.speech_encoder`.
 
 Symbols: B rows, T frames, F features of a frame, S positions of the encoder, P words in front, W words of a
 prompt, U target tokens, V words.
