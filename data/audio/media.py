@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class MediaFile:
 
         self._errors: Any = (av.error.FFmpegError, OSError, ValueError)
         try:
-            self._container: Any = av.open(file, format=kind, metadata_errors="ignore")
+            self._container = cast(Any, av.open(file, format=kind, metadata_errors="ignore"))
             sounds = self._container.streams.audio
             if not sounds:
                 raise MediaError("it holds no sound")
