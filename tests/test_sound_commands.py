@@ -186,6 +186,19 @@ def test_samples_without_a_header_are_refused_in_a_line(
     ]
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/fd"), reason="a shell's <(...) has no name here")
+def test_sound_of_a_pipe_with_a_name_is_refused_in_a_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = model_of(folder, "paraformer")
+    for arguments, code in (((), 2), (("--format", "sound"), 3)):
+        with stdin_of(monkeypatch, (folder / "a.wav").read_bytes()):
+            path = f"/dev/fd/{sys.stdin.fileno()}"
+            _, err = run(capsys, model, path, *arguments, "--quiet", code=code)
+        assert len(err) == 1
+        assert "by stdin, -" in err[0] or "from stdin, -" in err[0]
+
+
 def test_a_model_of_text_refuses_sound_whatever_its_name(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -478,7 +478,25 @@ def read_files(files: Sequence[str], form: str | None, fields: Fields) -> Iterat
 
                     yield from read_manifest(file, shown(name), fields.root)
                 else:
+                    if form is None:
+                        _refuse_sound(file, name)
                     yield from read_records(file, shown(name), found, fields)
+
+
+def _refuse_sound(file: IO[bytes], name: str) -> None:
+    """Refuses sound that is read as text: of a pipe with a name, or of a file named as text.
+
+    Raises:
+        InputFileError: It is.
+    """
+    from nartk.data.audio.signatures import HEAD, sound_kind
+
+    if hasattr(file, "peek") and sound_kind(file.peek(HEAD)[:HEAD]) is not None:
+        raise InputFileError(
+            "holds sound, but is read as text",
+            fix="name a file by what it holds, and bring a pipe's sound by stdin, -",
+            where=shown(name),
+        )
 
 
 def _format(name: str, form: str | None) -> str:
