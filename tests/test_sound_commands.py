@@ -239,7 +239,7 @@ def test_channels_that_cancel_are_told_in_a_line(
 
 
 def test_sound_that_is_too_long_is_told_of_long_form(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model, path = model_of(folder, "owsm_ctc"), tmp_path / "a.wav"
     path.write_bytes(wav(tones(9.0)))
@@ -249,4 +249,7 @@ def test_sound_that_is_too_long_is_told_of_long_form(
         f"nartk: error[E203 InputTooLong] {path}: more than 4.0 s of sound, 400 frames. Fix: use --long-form "
         "30 with a strategy that reads frames, split the recording, or use --truncate."
     ]
-    assert run(capsys, model, str(path), "--long-form", "30", "--quiet")[0].strip()
+    wanted, _ = run(capsys, model, str(path), "--long-form", "30", "--quiet")
+    assert wanted.strip()
+    with stdin_of(monkeypatch, path.read_bytes()):
+        assert run(capsys, model, "-", "--long-form", "30", "--quiet") == (wanted, [])

@@ -15,12 +15,15 @@ from typing import IO, Any
 
 import numpy as np
 import pytest
+from support.fairseq_host import require_fairseq
 from support.sounds import RATE, noise, sine, wav
 
 from nartk.data.audio import sounds
+from nartk.data.audio.features import FeatureSettings
 from nartk.data.audio.signatures import HEAD, MEDIA, is_binary, sound_kind
 from nartk.data.audio.sounds import Piped, read_sound, sound_blocks
 from nartk.errors import InputFileError
+from nartk.processors.audio import AudioInput
 
 PLAIN = noise(RATE // 2)
 GOOD = wav(PLAIN)
@@ -289,6 +292,17 @@ def test_containers_are_read(container: str, codec: str, kind: str, piped: bool,
     power = np.abs(np.fft.rfft(middle))
     assert power.argmax() == 440 * 3200 // RATE
     assert np.sqrt(np.mean(np.square(middle))) == pytest.approx(0.5 / np.sqrt(2), rel=0.03)
+
+
+def test_frames_are_counted_where_no_header_tells_them(tmp_path: Path) -> None:
+    """As training needs them, to make batches."""
+    require_fairseq()
+    from nartk.tasks.speech import frames_of
+
+    path = tmp_path / "a.m4a"
+    path.write_bytes(encoded(0.5 * sine(2 * RATE, 440), "ipod", "aac", RATE))
+    audio = AudioInput(FeatureSettings())
+    assert frames_of(str(path), audio.settings) == len(audio.read(str(path), longest=999).frames) > 190
 
 
 def test_a_container_without_its_end_is_told() -> None:

@@ -209,8 +209,8 @@ class Piped:
 class _Begun:
     """A file of which the first bytes are read, and may be others.
 
-    soundfile asks for the places in it that a header names. Of a pipe no place is skipped: there is nothing
-    behind what has come.
+    Decoders ask for the places in it that a header names, which a damaged one may have before its beginning.
+    Of a pipe no place is skipped: there is nothing behind what has come.
     """
 
     def __init__(self, file: IO[bytes], head: bytes) -> None:
@@ -230,6 +230,8 @@ class _Begun:
         return self.at
 
     def read(self, count: int) -> bytes:
+        if self.at < 0:
+            return b""
         found = self.head[self.at : self.at + count]
         self.at += len(found)
         if len(found) == count or (self.is_pipe and self.at != self.come):
@@ -268,8 +270,8 @@ def open_sound(source: Source) -> Iterator[Sound]:
         is_open = False
         if kind == "wav":
             head, is_open = wav_head(_Begun(data, head), size)  # type: ignore[arg-type]
-        begun = _Begun(data, head) if is_pipe or is_open else data
         by_ffmpeg = kind in MEDIA or (is_pipe and kind in STREAMED)
+        begun = _Begun(data, head) if is_pipe or is_open or by_ffmpeg else data
         with closing(_media(begun, name, str(kind)) if by_ffmpeg else _sound_file(begun, name)) as file:
             if file.samplerate not in RATES:
                 raise InputFileError(
@@ -307,7 +309,7 @@ def _media(data: Any, name: str, kind: str) -> MediaFile:
         return MediaFile(data, kind)
     except ImportError as error:
         raise InputFileError(
-            f"{name!r} is {MEDIA[kind]}, which takes the package {error.name!r} to be read",
+            f"{name!r} is {MEDIA.get(kind, kind)}, which takes the package {error.name!r} to be read",
             fix=f"pip install 'nartk[media]', or convert it: ffmpeg -i {name} {Path(name).stem}.wav",
         ) from error
     except MediaError as error:
