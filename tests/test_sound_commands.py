@@ -169,15 +169,16 @@ def test_a_container_is_a_line_with_an_error(
     ]
 
 
-@pytest.mark.parametrize("by", ["file", "stdin"])
+@pytest.mark.parametrize("by", ["file", "stdin", "manifest"])
 def test_samples_without_a_header_are_refused_in_a_line(
     by: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = (np.clip(tones(1.0), -1, 1) * 32767).astype("<i2").tobytes()
     (tmp_path / "a.raw").write_bytes(data)
-    path = str(tmp_path / "a.raw") if by == "file" else "-"
+    path = "-" if by == "stdin" else str(tmp_path / "a.raw")
     with stdin_of(monkeypatch, data):
-        out, err = run(capsys, model_of(folder, "paraformer"), path, code=2)
+        arguments = ["--manifest", path] if by == "manifest" else [path]
+        out, err = run(capsys, model_of(folder, "paraformer"), *arguments, code=2)
     assert out == ""
     assert err == [
         f"nartk: error[E201 InputFile] {'stdin' if by == 'stdin' else path}: neither sound of a format that "

@@ -304,7 +304,7 @@ def are_tokenized(checkpoint: Checkpoint, args: argparse.Namespace, files: Seque
     form = getattr(args, "format", None)
     forms = {_format(name, form): name for name in files or [STDIN]}
     if checkpoint.input.vocab is None:
-        _require_lists([name for name in files or [STDIN] if _format(name, form) == "txt"])
+        _require_lists([name for name in files or [STDIN] if _format(name, form) not in (SOUND, FEATURES)])
     else:
         for form in (SOUND, FEATURES, MANIFEST):
             if form in forms:
