@@ -72,18 +72,15 @@ class BeamStrategy(Constrained):
         self, scorer: PassScorer, requests: Sequence[Request], batching: Batching
     ) -> Iterator[Result]:
         """What `run` yields. Its `batch_size` counts sentences, each of which has `beam_size` hypotheses."""
-        are_forcing = any(request.prefix for request in requests)
         constraints = BeamConstraints(
             self.constraints(scorer.vocab),
             scorer.vocab.eos,
             self.beam_size == 1,
             self.renormalize,
-            start=scorer.start_token,
-            are_forcing=are_forcing,
-        )
+        ).of_run(scorer, requests)
         drafter = make_beam_drafter(scorer, self.draft, self.max_draft)
         stopping = "first" if self.beam_size == 1 else self.early_stopping
-        ranking = Ranking(self.beam_size, scorer.vocab.eos, self.length_penalty, stopping)
+        ranking = Ranking(self.beam_size, scorer.vocab.ends, self.length_penalty, stopping)
         search = BeamSearch(scorer, constraints, drafter, ranking)
         for row, phases, early in search.run(
             requests, batch_size=batching.size, max_tokens=batching.max_tokens

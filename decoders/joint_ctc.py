@@ -103,11 +103,9 @@ class JointCtc(Constrained):
             self.lm_weight,
             self.word_bonus,
             candidates,
-            start=scorer.start_token,
-            are_forcing=any(request.prefix for request in requests),
-        )
+        ).of_run(scorer, requests)
         ranking = BestRanking(
-            self.beam_size, vocab.eos, self.length_penalty, "false", self.nbest, max(0.0, self.word_bonus)
+            self.beam_size, vocab.ends, self.length_penalty, "false", self.nbest, max(0.0, self.word_bonus)
         )
         search = JointSearch(scorer, constraints, ranking, blank, read)
         for row, phases, early in search.run(

@@ -141,7 +141,9 @@ class RejectionSampling(StepwiseAcceptance):
             going = [
                 k
                 for k, i, outcome in zip(going, at, found, strict=True)
-                if outcome.is_accepted and outcome.word != verified.eos and i + 1 < len(rows[k].draft.tokens)
+                if outcome.is_accepted
+                and outcome.word not in verified.ends
+                and i + 1 < len(rows[k].draft.tokens)
             ]
         return outcomes
 

@@ -353,6 +353,7 @@ class Checkpoint:
         quantized: The type of its matrices, ``int8``; None: all are stored as floating point.
         checked: Whether every hash has been compared.
         generation: Values that take the place of defaults of strategies' options, by name.
+        notices: What a user of the folder must know, in lines.
     """
 
     folder: Path
@@ -369,6 +370,7 @@ class Checkpoint:
     checked: bool = False
     tokenization: AsGiven = field(default_factory=AsGiven)
     generation: Mapping[str, Any] = field(default_factory=dict)
+    notices: tuple[str, ...] = ()
 
     @property
     def target_vocab(self) -> Vocab:

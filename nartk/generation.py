@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,16 @@ _TYPES = {
     "early_stopping": str,
     "renormalize": bool,
     "timestamps": bool,
+    "beam_groups": int,
+    "diversity_penalty": float,
 }
+# Of the strategy that draws, where the model names it: others that can draw do so where they are told to.
+_SAMPLING = {"temperature": float, "top_k": int, "top_p": float}
 _CONSTRAINTS = {
     "min_len": int,
     "repetition_penalty": float,
     "no_repeat_ngram": int,
+    "no_source_ngram": int,
     "suppress_ids": str,
     "suppress_first_ids": str,
     "forced_bos": int,
@@ -45,9 +50,10 @@ _UNBOUND = 1e6  # a max_ratio at which max_len alone bounds an output
 # Fields of transformers' GenerationConfig, 5.23 and older: those that are read below,
 _READ = """max_length max_new_tokens min_length min_new_tokens early_stopping num_beams num_return_sequences
     length_penalty renormalize_logits repetition_penalty no_repeat_ngram_size bad_words_ids suppress_tokens
-    begin_suppress_tokens forced_bos_token_id forced_eos_token_id eos_token_id decoder_start_token_id"""
-# those that change no output: words that are read elsewhere, sampling, drafts, caches and what is returned,
-_LEFT = """bos_token_id pad_token_id temperature top_k top_p min_p top_h typical_p epsilon_cutoff eta_cutoff
+    begin_suppress_tokens forced_bos_token_id forced_eos_token_id eos_token_id decoder_start_token_id
+    do_sample temperature top_k top_p encoder_no_repeat_ngram_size num_beam_groups diversity_penalty"""
+# those that change no output: words that are read elsewhere, drafts, caches and what is returned,
+_LEFT = """bos_token_id pad_token_id min_p top_h typical_p epsilon_cutoff eta_cutoff
     num_assistant_tokens num_assistant_tokens_schedule assistant_confidence_threshold
     prompt_lookup_num_tokens max_matching_ngram_size assistant_early_exit assistant_lookbehind
     target_lookbehind speculation_type use_cache cache_implementation cache_config max_cache_len
@@ -56,13 +62,13 @@ _LEFT = """bos_token_id pad_token_id temperature top_k top_p min_p top_h typical
     transformers_version _from_model_config _commit_hash _original_object_hash"""
 HONOURED, IRRELEVANT = frozenset(_READ.split()), frozenset(_LEFT.split())
 # and the others, with the values besides null at which they do nothing.
+# Of those that change none, some do where words are drawn, but for these values.
+_SAMPLERS = {"min_p": 0.0, "top_h": None, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0}
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "do_sample": (False,),
     "max_time": (),
     "stop_strings": (),
     "use_mtp": (False,),
     "encoder_repetition_penalty": (1.0,),
-    "encoder_no_repeat_ngram_size": (0,),
     "exponential_decay_length_penalty": (),
     "sequence_bias": (),
     "token_healing": (False,),
@@ -73,8 +79,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "low_memory": (False,),
     "penalty_alpha": (0.0,),
     "dola_layers": (),
-    "diversity_penalty": (0.0,),
-    "num_beam_groups": (1,),
     "constraints": (),
     "force_words_ids": (),
 }
@@ -90,6 +94,9 @@ OF_PROMPTS, OF_TIMES = frozenset(_PROMPTS.split()), frozenset(_TIMES.split())
 # and those by which a window is decoded again or otherwise, with the values at which they do nothing.
 SPEECH_NEUTRAL: dict[str, tuple[Any, ...]] = {
     "min_length": (0,),  # which counts the prompt
+    "do_sample": (False,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "num_beam_groups": (1,),
     "compression_ratio_threshold": (),
     "condition_on_prev_tokens": (False,),
     "logprob_threshold": (),
@@ -101,7 +108,24 @@ SPEECH_NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 
 
-def read_generation(config: Mapping[str, Any], generation_config: Mapping[str, Any] | None) -> dict[str, Any]:
+def ending_words(config: Mapping[str, Any], generation_config: Mapping[str, Any] | None) -> tuple[int, ...]:
+    """The words that end an output, as `generate` has them; first the one that is forced, if one is.
+
+    Args:
+        config, generation_config: As `read_generation` has them.
+    """
+    fields = _Fields.of(config, generation_config)
+    words = fields.words("eos_token_id")
+    forced = fields.word("forced_eos_token_id")
+    return tuple(dict.fromkeys([forced, *words] if forced in words else words))
+
+
+def read_generation(
+    config: Mapping[str, Any],
+    generation_config: Mapping[str, Any] | None,
+    *,
+    tell: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
     """The values of options with which strategies decode as `generate` does with a model's configuration.
 
     Where no longest output is given, nartk's own holds, not the 20 tokens of `generate`.
@@ -110,6 +134,7 @@ def read_generation(config: Mapping[str, Any], generation_config: Mapping[str, A
         config: What config.json holds.
         generation_config: What generation_config.json holds; None: there is none, and config.json is read for
             it, as older models have it.
+        tell: Is told in a line what is passed over.
 
     Raises:
         UnsupportedCheckpointError: It asks for what would change outputs and is not known here.
@@ -117,7 +142,7 @@ def read_generation(config: Mapping[str, Any], generation_config: Mapping[str, A
     """
     fields = _Fields.of(config, generation_config)
     speech = SPEECH.get(config.get("model_type", ""))
-    fields.refuse_unknown(of_speech=speech is not None)
+    fields.check_names(tell, of_speech=speech is not None)
     found: dict[str, Any] = {"max_ratio": _UNBOUND}
     # Theirs count the start token; of speech, prompts are not counted.
     less = int(speech is None)
@@ -131,6 +156,10 @@ def read_generation(config: Mapping[str, Any], generation_config: Mapping[str, A
     if beams > 1:
         found |= {"strategy": "beam", "beam_size": beams}
         found["nbest"] = fields.number("num_return_sequences", 1)
+    if (groups := fields.number("num_beam_groups", 1)) > 1:
+        found |= {"beam_groups": groups, "diversity_penalty": fields.real("diversity_penalty", 0.0)}
+    if fields.choice("do_sample", {False: False, True: True}):
+        found |= fields.sampling(beams, tell)
     if speech is not None:
         found |= {"strategy": speech, "beam_size": beams}
         found["timestamps"] = fields.choice("return_timestamps", {False: False, True: True})
@@ -143,20 +172,26 @@ def read_generation(config: Mapping[str, Any], generation_config: Mapping[str, A
         found["repetition_penalty"] = penalty
     if ngram := fields.number("no_repeat_ngram_size", 0, low=0):
         found["no_repeat_ngram"] = ngram
-    eos, bos = fields.word("eos_token_id"), fields.word("forced_bos_token_id")
+    if ngram := fields.number("encoder_no_repeat_ngram_size", 0, low=0):
+        found["no_source_ngram"] = ngram
+    if speech is not None:
+        fields.word("eos_token_id")
+    ends, bos = ending_words(config, generation_config), fields.word("forced_bos_token_id")
     fields.word("decoder_start_token_id")
     if bos is not None:
         found["forced_bos"] = bos
     ending = fields.word("forced_eos_token_id")
     if ending is not None:
-        if ending != eos:
+        if ending not in ends:
             raise fields.unsupported("forced_eos_token_id", "which is not eos_token_id")
         found["forced_eos"] = True
     suppressed = fields.words("suppress_tokens")
-    if {eos, bos} & {*suppressed}:
+    if {*ends, bos} & {*suppressed}:
         raise fields.unsupported("suppress_tokens", "eos or forced_bos_token_id among them")
     sequences = [[word] for word in suppressed]
-    sequences += [each for each in fields.sequences("bad_words_ids") if each != [eos]]
+    sequences += [
+        each for each in fields.sequences("bad_words_ids") if not (len(each) == 1 and each[0] in ends)
+    ]
     if sequences:
         found["suppress_ids"] = " / ".join(" ".join(map(str, each)) for each in sequences)
     if first := fields.words("begin_suppress_tokens"):
@@ -164,9 +199,9 @@ def read_generation(config: Mapping[str, Any], generation_config: Mapping[str, A
     return found
 
 
-def write_generation(generation: Mapping[str, Any], eos: int) -> dict[str, Any]:
+def write_generation(generation: Mapping[str, Any], eos: int, also_eos: Sequence[int] = ()) -> dict[str, Any]:
     """The fields of a generation_config.json for which `read_generation` gives these values."""
-    found: dict[str, Any] = {"eos_token_id": eos}
+    found: dict[str, Any] = {"eos_token_id": [eos, *also_eos] if also_eos else eos}
     names = {
         "beam_size": "num_beams",
         "nbest": "num_return_sequences",
@@ -174,9 +209,15 @@ def write_generation(generation: Mapping[str, Any], eos: int) -> dict[str, Any]:
         "renormalize": "renormalize_logits",
         "repetition_penalty": "repetition_penalty",
         "no_repeat_ngram": "no_repeat_ngram_size",
+        "no_source_ngram": "encoder_no_repeat_ngram_size",
+        "beam_groups": "num_beam_groups",
+        "diversity_penalty": "diversity_penalty",
+        **{name: name for name in _SAMPLING},
         "forced_bos": "forced_bos_token_id",
     }
     found |= {theirs: generation[ours] for ours, theirs in names.items() if ours in generation}
+    if _SAMPLING.keys() <= generation.keys():
+        found["do_sample"] = True
     # Their lengths count the start token.
     for ours, theirs in (("max_len", "max_length"), ("min_len", "min_length")):
         if ours in generation:
@@ -213,15 +254,18 @@ class _Fields:
             found["forced_bos_token_id"] = config.get("bos_token_id")
         return cls(found, CONFIG)
 
-    def refuse_unknown(self, *, of_speech: bool) -> None:
+    def check_names(self, tell: Callable[[str], None], *, of_speech: bool) -> None:
+        """Refuses what would change outputs and is not supported, and tells of what is not known."""
         neutral, others = NEUTRAL, HONOURED | IRRELEVANT
         if of_speech:
             neutral, others = {**NEUTRAL, **SPEECH_NEUTRAL}, others | OF_PROMPTS | OF_TIMES
         for name, value in self.values.items():
             if name in neutral and value not in neutral[name]:
                 raise self.unsupported(name, "which is not supported")
-            if name not in others | neutral.keys():
-                raise self.unsupported(name, "which is not known")
+            if (
+                name not in others | neutral.keys()
+            ):  # a field of somebody's own, which `generate` keeps to itself
+                tell(f"{self.file}: {name} is {self.values[name]!r}, which is not known and is passed over")
 
     def unsupported(self, name: str, why: str) -> UnsupportedCheckpointError:
         return UnsupportedCheckpointError(
@@ -229,6 +273,22 @@ class _Fields:
             fix="decode without it: take it out of the file",
             where=self.file,
         )
+
+    def sampling(self, beams: int, tell: Callable[[str], None]) -> dict[str, Any]:
+        """The options with which words are drawn where no strategy is named."""
+        if beams > 1:
+            tell(f"{self.file}: do_sample with num_beams of {beams}: beam search draws no words")
+            return {}
+        for name, neutral in _SAMPLERS.items():
+            if self.values.get(name, neutral) != neutral:
+                tell(f"{self.file}: {name} is {self.values[name]!r}; words are drawn without it")
+        return {
+            "strategy": "sample",
+            "temperature": self.real("temperature", 1.0),
+            "top_k": self.number("top_k", 50, low=0),  # `generate` has 50 where nothing is given
+            "top_p": self.real("top_p", 1.0),
+            "nbest": self.number("num_return_sequences", 1),
+        }
 
     def number(self, name: str, default: Any, *, low: int = 1, less: int = 0) -> Any:
         """A whole number, less so many."""
@@ -260,9 +320,11 @@ class _Fields:
         return word
 
     def words(self, name: str) -> list[int]:
-        found: list[int] = self.values.get(name, [])
-        self._require(name, _are_ids(found), "ids")
-        return found
+        """The ids of words; one may stand by itself."""
+        found = self.values.get(name, [])
+        words: list[int] = found if isinstance(found, list) else [found]
+        self._require(name, _are_ids(words), "ids")
+        return words
 
     def sequences(self, name: str) -> list[list[int]]:
         found: list[list[int]] = self.values.get(name, [])
@@ -314,7 +376,7 @@ def check_generation(values: object, where: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise CheckpointError(f"{KEY!r} is {values!r}, not options by name", where=where)
     for name, value in values.items():
-        if type(value) is not (_TYPES | _CONSTRAINTS).get(name):
+        if type(value) is not (_TYPES | _CONSTRAINTS | _SAMPLING).get(name):
             raise CheckpointError(f"{KEY!r} has {name!r} {value!r}, which is no such option", where=where)
     try:
         if "strategy" in values:
@@ -328,6 +390,8 @@ def with_generation(generation: Mapping[str, Any], strategy: str, given: Mapping
     """The options given for a strategy, with a model's own values of those that are not given."""
     known = options_of(strategy)
     found = {name: value for name, value in generation.items() if name in known}
+    if strategy != generation.get("strategy"):
+        found = {name: value for name, value in found.items() if name not in _SAMPLING}
     for name, value in found.items():
         most = known[name].metadata["most"]
         if most in given:

@@ -756,6 +756,7 @@ def load(
     source_lang: str | None = None,
     target_lang: str | None = None,
     source_prefix: str | None = None,
+    tell: Callable[[str], None] = warnings.warn,
 ) -> Model:
     """Loads a model.
 
@@ -772,6 +773,7 @@ def load(
         pretokenized: Whether text is tokenised already, a sentence a line, and is to stay so.
         source_lang, target_lang: Of the lines and the outputs, where a folder of transformers leaves it open.
         source_prefix: Put before each line, with such a folder.
+        tell: Is told in a line what of a folder is passed over, or taken where nothing is said.
 
     Raises:
         ModelNotFoundError: There is no such model.
@@ -796,6 +798,8 @@ def load(
         target_lang=target_lang,
         source_prefix=source_prefix,
     )
+    for notice in checkpoint.notices:
+        tell(notice)
     model = _serve(checkpoint, _device(device), dtype, threads=threads, replicas=replicas)
     model.pretokenized = pretokenized
     return model

@@ -50,13 +50,18 @@ FAIRSEQ = SpecialIds()
 
 @dataclass(frozen=True)
 class Vocab:
-    """Words by id, special symbols among them."""
+    """Words by id, special symbols among them.
+
+    Attributes:
+        also_eos: Further words that end an output.
+    """
 
     words: tuple[str, ...]
     bos: int = 0
     pad: int = 1
     eos: int = 2
     unk: int = 3
+    also_eos: tuple[int, ...] = ()
     _ids: dict[str, int] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -70,6 +75,11 @@ class Vocab:
     @property
     def specials(self) -> SpecialIds:
         return SpecialIds(self.bos, self.pad, self.eos, self.unk)
+
+    @cached_property
+    def ends(self) -> frozenset[int]:
+        """The words that end an output."""
+        return frozenset((self.eos, *self.also_eos))
 
     @cached_property
     def fingerprint(self) -> str:

@@ -42,6 +42,7 @@ def flags_of(rules: Constraints, vocab: Vocab) -> dict[str, Any]:
         "min_len": rules.min_len,
         "repetition_penalty": rules.repetition_penalty,
         "no_repeat_ngram": rules.no_repeat_ngram,
+        "no_source_ngram": rules.no_source_ngram,
         "suppress": " / ".join(vocab.to_words(rules.suppressed)),
     }
 
@@ -53,6 +54,7 @@ def mismatches(name: str, cases: int, *, forget: str = "") -> int:
         rng = random.Random(seed)
         scorer = TablePasses(Table(rng.randint(12, 30), seed=seed, spread=rng.choice([3, 8])))
         rules = random_rules(rng, scorer.table.words)
+        scorer.vocab = dataclasses.replace(scorer.vocab, also_eos=rules.also_eos)
         requests = [random_request(rng, i, scorer.table.words, 12) for i in range(8)]
         requests = [
             dataclasses.replace(each, max_len=1 + each.max_len % 20, prefix=each.prefix[:1])

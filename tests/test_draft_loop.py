@@ -412,6 +412,7 @@ def constrained_mismatches(cases: int, *, forget: str = "") -> int:
         scorer = TablePasses(Table(rng.randint(12, 30), seed=seed, spread=rng.choice([3, 8])))
         words = scorer.table.words
         rules = random_rules(rng, words)
+        scorer.vocab = dataclasses.replace(scorer.vocab, also_eos=rules.also_eos)
         requests = [random_request(rng, i, words, 12) for i in range(8)]
         requests = [
             dataclasses.replace(request, max_len=1 + request.max_len % 20, prefix=request.prefix[:1])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support import tiny
@@ -21,6 +23,7 @@ from nartk.generation import (
     HONOURED,
     IRRELEVANT,
     NEUTRAL,
+    ending_words,
     generation_of,
     read_generation,
     with_generation,
@@ -63,9 +66,14 @@ def random_fields(rng: random.Random, beams: int) -> dict[str, Any]:
     found |= sometimes(min_length=rng.randint(1, 12)) | sometimes(min_new_tokens=rng.randint(1, 12))
     found |= sometimes(repetition_penalty=rng.choice([0.7, 1.3, 2.0]))
     found |= sometimes(no_repeat_ngram_size=rng.randint(1, 3))
+    found |= sometimes(encoder_no_repeat_ngram_size=rng.randint(1, 3))
+    found |= sometimes(eos_token_id=[EOS, *rng.sample(range(4, WORDS), rng.randint(1, 3))])
     found |= sometimes(bad_words_ids=[words(1), words(3), [EOS], [rng.randrange(4, WORDS), EOS]])
     found |= sometimes(suppress_tokens=words(9)) | sometimes(begin_suppress_tokens=[*words(20), EOS])
     found |= sometimes(forced_bos_token_id=3) | sometimes(forced_eos_token_id=rng.choice([EOS, [EOS]]))
+    ends = {found["eos_token_id"]} if found["eos_token_id"] == EOS else {*found["eos_token_id"]}
+    for name in {"suppress_tokens", "begin_suppress_tokens"} & found.keys():
+        found[name] = [word for word in found[name] if word == EOS or word not in ends]
     if beams > 1:
         found["early_stopping"] = rng.choice([True, False, "never"])
         found["length_penalty"] = rng.choice([-1.0, 0.0, 0.6, 1.0, 2.0])
@@ -91,7 +99,9 @@ def theirs(
     with torch.inference_mode():
         given = hugging_face.generate(tokens, attention_mask=tokens.ne(PAD).long(), generation_config=config)
     rows = [row[1:] for row in given.sequences.tolist()]
-    rows = [row[: row.index(EOS) + 1] if EOS in row else row for row in rows]
+    given_ends = fields["eos_token_id"]
+    ends = given_ends if isinstance(given_ends, list) else [given_ends]
+    rows = [row[: next((i for i, word in enumerate(row, 1) if word in ends), len(row))] for row in rows]
     count = fields.get("num_return_sequences", 1)
     scores = [0.0] * len(rows) if fields["num_beams"] == 1 else given.sequences_scores.tolist()
     pairs = [*zip(scores, rows, strict=True)]
@@ -102,8 +112,11 @@ def theirs(
 @pytest.mark.parametrize("beams", [1, 4])
 def test_what_is_written_is_read_again(beams: int) -> None:
     for seed in range(200):
-        found = read_generation({}, random_fields(random.Random(seed), beams))
-        assert read_generation({}, write_generation(found, EOS)) == found
+        fields = random_fields(random.Random(seed), beams)
+        found, (eos, *others) = read_generation({}, fields), ending_words({}, fields)
+        written = write_generation(found, eos, others)
+        assert read_generation({}, written) == found
+        assert ending_words({}, written) == (eos, *others)
 
 
 def ours(
@@ -113,7 +126,9 @@ def ours(
     name = options.pop("strategy", generation.get("strategy", "greedy"))
     strategy = make_strategy(name, with_generation(generation, name, options))
     requests = [Request(i, (*source,), strategy.limit(len(source))) for i, source in enumerate(sources)]
-    scorer = ReferenceScorer(model, VOCAB, start_token=start)
+    eos, *others = ending_words({}, fields)
+    assert eos == EOS
+    scorer = ReferenceScorer(model, replace(VOCAB, also_eos=(*others,)), start_token=start)
     return [
         [(each.score, [*each.tokens]) for each in result.hypotheses]
         for result in decode(strategy, scorer, requests)
@@ -163,6 +178,8 @@ def test_outputs_and_scores_are_those_of_generate(beams: int, transformers: Any)
         ({"min_new_tokens": 25}, {}),
         ({"repetition_penalty": 1.5}, {}),
         ({"no_repeat_ngram_size": 2}, {}),
+        ({"encoder_no_repeat_ngram_size": 1}, {}),
+        ({"eos_token_id": [EOS, *range(4, 24)]}, {}),
     ],
     ids=str,
 )
@@ -201,11 +218,9 @@ def test_every_field_is_honoured_irrelevant_or_refused(transformers: Any) -> Non
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (
-            {"nonsense": 1},
-            "nonsense is 1, which is not known. Fix: decode without it: take it out of the file.",
-        ),
-        ({"eos_token_id": [2, 5]}, "eos_token_id is [2, 5], more than one word. Fix"),
+        ({"eos_token_id": [2, -5]}, "eos_token_id is [2, -5], not a value ids"),
+        ({"encoder_no_repeat_ngram_size": -1}, "encoder_no_repeat_ngram_size is -1, not a value from 0 on"),
+        ({"do_sample": 1}, "do_sample is 1, not a value of [False, True]"),
         (
             {"eos_token_id": 2, "forced_eos_token_id": 5},
             "forced_eos_token_id is 5, which is not eos",
@@ -220,7 +235,7 @@ def test_every_field_is_honoured_irrelevant_or_refused(transformers: Any) -> Non
         ({"early_stopping": "always"}, "early_stopping is 'always', not a value of [False, True, 'never']"),
         ({"early_stopping": []}, "early_stopping is [], not a value of [False, True, 'never']"),
         ({"bad_words_ids": [[]]}, "bad_words_ids is [[]], not a value lists of ids"),
-        ({"suppress_tokens": 4}, "suppress_tokens is 4, not a value ids"),
+        ({"suppress_tokens": "4"}, "suppress_tokens is '4', not a value ids"),
         ({"forced_bos_token_id": -3}, "forced_bos_token_id is -3, not a value an id"),
         ({"length_penalty": "1"}, "length_penalty is '1', not a value"),
     ],
@@ -243,6 +258,49 @@ def test_an_older_config_is_read_as_theirs_is(transformers: Any, tmp_path: Path)
     )
     assert generation_of(str(tmp_path)) == read_generation({}, config.to_dict())
     assert generation_of(str(tmp_path))["forced_bos"] == 0
+
+
+def test_fields_of_somebodys_own_are_told_of() -> None:
+    told: list[str] = []
+    fields = {"_nonsense_of_mine": 1, "num_beams": 3, "bos_token_id": 7}
+    assert read_generation({}, fields, tell=told.append) == read_generation({}, {"num_beams": 3})
+    assert told == ["generation_config.json: _nonsense_of_mine is 1, which is not known and is passed over"]
+
+
+def test_sampling_is_the_default_where_it_is_asked_for(transformers: Any) -> None:
+    """Drawn with the probabilities with which `generate` draws; other strategies decode without."""
+    model, start = random_transformer(3, WORDS), EOS
+    sources = random_sources(random.Random(1), 3)
+    fields = {"do_sample": True, "temperature": 1.7, "top_k": 12, "top_p": 0.85, "max_new_tokens": 1}
+    fields |= {"eos_token_id": EOS, "num_beams": 1}
+    generation = read_generation({}, fields)
+    assert generation["strategy"] == "sample"
+    assert with_generation(generation, "sample", {})["temperature"] == 1.7
+    assert with_generation(generation, "sample", {"temperature": 0.5})["temperature"] == 0.5
+    assert not {"temperature", "top_k", "top_p"} & with_generation(generation, "speculative", {}).keys()
+    config = transformers.GenerationConfig(
+        decoder_start_token_id=start, return_dict_in_generate=True, output_scores=True, **fields
+    )
+    from nartk.adapters.hf import to_hugging_face
+
+    count = 4000
+    for source in sources:
+        given = to_hugging_face(model, VOCAB, start_token=start).generate(
+            torch.tensor([source]), generation_config=config
+        )
+        wanted = given.scores[0].softmax(-1)[0].numpy()
+        found = ours(model, [source], fields, start, nbest=count)[0]
+        drawn = np.bincount([tokens[0] for _, tokens in found], minlength=WORDS) / count
+        assert set(np.flatnonzero(drawn)) <= set(np.flatnonzero(wanted))
+        assert np.abs(drawn - wanted).max() < 4 * np.sqrt(0.25 / count)  # four standard deviations
+    # What draws otherwise, and beam search that draws, is told of.
+    told: list[str] = []
+    read_generation({}, fields | {"min_p": 0.1, "typical_p": 1.0}, tell=told.append)
+    assert "strategy" in read_generation({}, fields | {"num_beams": 4}, tell=told.append)
+    assert told == [
+        "generation_config.json: min_p is 0.1; words are drawn without it",
+        "generation_config.json: do_sample with num_beams of 4: beam search draws no words",
+    ]
 
 
 # In the pipeline.

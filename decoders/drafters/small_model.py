@@ -156,7 +156,7 @@ class SmallModel(PlainDrafter):
 
     def __init__(self, scorer: PassScorer, longest: int, pick: Pick) -> None:
         self.scorer, self.longest, self.pick = scorer, longest, pick
-        self.eos = scorer.vocab.eos
+        self.ends = scorer.vocab.ends
 
     def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[Reader]:
         own = self.scorer.encode([request.source for request in requests]).tolist()
@@ -215,7 +215,7 @@ class SmallModel(PlainDrafter):
             if word >= 0:
                 turn.tokens.append(word)
                 turn.log_probs.append(log_prob)
-                if word != self.eos and len(turn.tokens) < turn.most:
+                if word not in self.ends and len(turn.tokens) < turn.most:
                     turn.unread = [word]
 
     def _pass(self, turns: Sequence[_Turn]) -> tuple[Pass, IntArray]:

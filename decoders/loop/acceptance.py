@@ -21,14 +21,14 @@ class Verified:
         words: [N], the word that greedy search outputs after each token: the best one that is not forbidden,
             or the one that a prefix forces.
         log_probs: [N], of these words, natural.
-        eos: The word that ends an output.
+        ends: The words that end an output.
         work: The pass.
         scores: All that was wanted of it.
     """
 
     words: list[int]
     log_probs: list[float]
-    eos: int
+    ends: frozenset[int]
     work: Pass
     scores: Scores
 
@@ -81,10 +81,10 @@ class ArgmaxAcceptance:
             return self._follow(row, draft.parents, verified)
         accepted, last = 0, -1
         for token, word in zip(draft.tokens, islice(words, begin, None), strict=False):
-            if token != word or last == verified.eos:
+            if token != word or last in verified.ends:
                 break
             accepted, last = accepted + 1, word
-        end = begin + accepted + (last != verified.eos)
+        end = begin + accepted + (last not in verified.ends)
         return Verdict(range(accepted), words[begin:end], verified.log_probs[begin:end])
 
     @staticmethod
@@ -96,7 +96,7 @@ class ArgmaxAcceptance:
             if parent != at or token != word:
                 continue
             accepted.append(i)
-            if token == verified.eos:
+            if token in verified.ends:
                 break
             at = i
             nodes.append(row.begin + 1 + i)
@@ -160,7 +160,7 @@ class StepwiseAcceptance:
         for i, outcome in enumerate(chain(of_prefix, outcomes)):
             tokens.append(outcome.word)
             scores.append(outcome.log_prob)
-            if not outcome.is_accepted or outcome.word == verified.eos:
+            if not outcome.is_accepted or outcome.word in verified.ends:
                 return Verdict(range(i + outcome.is_accepted), tokens, scores)
         end = begin + len(drafted)
         return Verdict(

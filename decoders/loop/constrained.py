@@ -37,6 +37,9 @@ class Constrained(Strategy):
         does_nothing=True,
     )
     no_repeat_ngram: int = option(0, "no n tokens recur in an output; 0: they may", low=0, does_nothing=True)
+    no_source_ngram: int = option(
+        0, "no n tokens of a source recur in its output; 0: they may", low=0, does_nothing=True
+    )
     suppress: str = option(
         "",
         "text that is never output: 'went / in fact' are a word, and two in a row, as written in a sentence. "
@@ -82,9 +85,11 @@ class Constrained(Strategy):
             suppressed=tuple(words[0] for words in sequences if len(words) == 1),
             forbidden=tuple(words for words in sequences if len(words) > 1),
             no_repeat_ngram=self.no_repeat_ngram,
+            no_source_ngram=self.no_source_ngram,
             forced_bos=self.forced_bos,
             forced_eos=self.forced_eos,
             suppressed_first=_numbers("suppress_first_ids", self.suppress_first_ids, vocab),
+            also_eos=vocab.also_eos,
         )
 
     def refuse_constraints(self, why: str) -> None:

@@ -7,16 +7,18 @@ Hugging Face's `generate` do. Symbols: N verified tokens, V words.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from functools import lru_cache
+from typing import Any, Protocol, Self
 
 import numpy as np
 
 from nartk.decoders.loop.drafter import Draft
 from nartk.decoders.loop.packing import levels_of
+from nartk.errors import UsageError, named
 from nartk.hypothesis import Request
-from nartk.passes import FloatArray, Ragged, Scores, Want
+from nartk.passes import CopiesSource, FloatArray, IntArray, PassScorer, Ragged, Scores, Want
 
 
 @dataclass(frozen=True)
@@ -30,9 +32,11 @@ class Constraints:
         suppressed: Words that are never output.
         forbidden: Sequences of words that no output holds, none empty.
         no_repeat_ngram: So many tokens in a row never recur in an output; 0: they may.
+        no_source_ngram: So many tokens in a row of a source occur in none of its outputs; 0: they may.
         forced_bos: The word that outputs begin with; -1: any.
         forced_eos: Whether the last token is eos where an output reaches its longest length.
         suppressed_first: Words that no output begins with, behind `forced_bos`.
+        also_eos: Words that end an output besides eos.
     """
 
     min_len: int = 0
@@ -40,14 +44,21 @@ class Constraints:
     suppressed: tuple[int, ...] = ()
     forbidden: tuple[tuple[int, ...], ...] = ()
     no_repeat_ngram: int = 0
+    no_source_ngram: int = 0
     forced_bos: int = -1
     forced_eos: bool = False
     suppressed_first: tuple[int, ...] = ()
+    also_eos: tuple[int, ...] = ()
 
     @property
     def are_banning(self) -> bool:
         return bool(
-            self.min_len or self.suppressed or self.suppressed_first or self.forbidden or self.no_repeat_ngram
+            self.min_len
+            or self.suppressed
+            or self.suppressed_first
+            or self.forbidden
+            or self.no_repeat_ngram
+            or self.no_source_ngram
         )
 
     @property
@@ -64,16 +75,17 @@ class Constraints:
             return eos
         return self.forced_bos if length == 0 else -1
 
-    def banned(self, output: Sequence[int], eos: int) -> list[int]:
-        """The words that may not follow the start token and an output.
+    def banned(self, output: Sequence[int], eos: int, source: tuple[int, ...] = ()) -> list[int]:
+        """The words that may not follow the start token and an output of a source, in words of outputs.
 
         Behind eos, where only drafts go on, any may.
         """
-        if eos in output[1:]:
+        ends = (eos, *self.also_eos)
+        if any(end in output[1:] for end in ends):
             return []
         words, length = list(self.suppressed), len(output) - 1
         if length < self.min_len:
-            words.append(eos)
+            words += ends
         if length == int(self.forced_bos >= 0):
             words += self.suppressed_first
         for *before, last in self.forbidden:
@@ -81,6 +93,9 @@ class Constraints:
                 words.append(last)
         if self.no_repeat_ngram:
             words += repeating(output, self.no_repeat_ngram)
+        if self.no_source_ngram:
+            n = self.no_source_ngram
+            words += _followers(source, n).get(tuple(output[len(output) - n + 1 :]), [])
         return words
 
     def penalize(self, logits: FloatArray, output: Sequence[int]) -> FloatArray:
@@ -91,13 +106,15 @@ class Constraints:
         found[repeated] = np.where(before > 0, before / penalty, before * penalty)
         return found
 
-    def best(self, logits: FloatArray, output: Sequence[int], eos: int) -> tuple[int, float]:
-        """The best word after the start token and an output by its logits [V].
+    def best(
+        self, logits: FloatArray, output: Sequence[int], eos: int, source: tuple[int, ...] = ()
+    ) -> tuple[int, float]:
+        """The best word after the start token and an output of a source by its logits [V].
 
         With it comes its log-probability under the model itself.
         """
         found = self.penalize(logits, output)
-        found[self.banned(output, eos)] = -np.inf
+        found[self.banned(output, eos, source)] = -np.inf
         word = int(found.argmax())  # of equal ones the first
         return word, log_prob(logits, word)
 
@@ -109,6 +126,16 @@ def repeating(output: Sequence[int], n: int) -> list[int]:
         return []
     before = output[begins:]
     return [output[i + n - 1] for i in range(begins) if output[i : i + n - 1] == before]
+
+
+@lru_cache(maxsize=1024)
+def _followers(source: tuple[int, ...], n: int) -> Mapping[tuple[int, ...], list[int]]:
+    """By the first words of each n-gram of a source, its last ones."""
+    found: dict[tuple[int, ...], list[int]] = {}
+    for i in range(len(source) - n + 1):
+        if (word := source[i + n - 1]) >= 0:
+            found.setdefault(source[i : i + n - 1], []).append(word)
+    return found
 
 
 def log_prob(logits: FloatArray, word: int) -> float:
@@ -137,8 +164,9 @@ class RowConstraints:
 
     Attributes:
         eos: The word that ends an output.
-        start: The token that outputs begin after; each run sets it to its scorer's.
+        start: The token that outputs begin after; each run sets it, and the next two, by `of_run`.
         are_forcing: Whether a request of the run has a prefix.
+        source_words: [source words], the word of an output that is each source word, or -1.
         reads_drafts: Whether log-probabilities of drafted chains are read, for acceptances that compare them:
             `Scores.given_log_probs` before each drafted token, where no prefix forces another.
     """
@@ -147,7 +175,26 @@ class RowConstraints:
     eos: int
     start: int = field(default=-1, kw_only=True)
     are_forcing: bool = field(default=False, kw_only=True)
+    source_words: IntArray | None = field(default=None, kw_only=True)
     reads_drafts: bool = field(default=False, kw_only=True)
+
+    def of_run(self, scorer: PassScorer, requests: Sequence[Request]) -> Self:
+        """The same for a run.
+
+        Raises:
+            UsageError: A rule reads words of sources that are none of the model's outputs.
+        """
+        words = None
+        if self.rules.no_source_ngram:
+            if not isinstance(scorer, CopiesSource):
+                raise UsageError(
+                    f"{named('no_source_ngram', self.rules.no_source_ngram)} with a model whose sources have "
+                    "no words of its outputs",
+                    fix="leave it out",
+                )
+            words = scorer.source_to_target
+        forced = any(request.prefix for request in requests)
+        return replace(self, start=scorer.start_token, are_forcing=forced, source_words=words)
 
     @property
     def are_none(self) -> bool:
@@ -164,8 +211,8 @@ class RowConstraints:
     def want(self, want: Want, rows: Sequence[Drafting]) -> Want:
         """What is wanted of a pass, so that `words` can be read of it."""
         if self.rules.are_banning:
-            banned = Ragged.of([self.rules.banned(output, self.eos) for output in self.outputs(rows)])
-            want = replace(want, banned=banned)
+            pairs = zip(self.outputs(rows), self.sources(rows), strict=True)
+            want = replace(want, banned=Ragged.of([self.rules.banned(o, self.eos, s) for o, s in pairs]))
         if self.are_forcing or self.reads_drafts:
             words_of = given_words if self.reads_drafts else forced_words
             given = [word for row in rows for word in words_of(row)]
@@ -204,8 +251,8 @@ class RowConstraints:
         if self.rules.are_penalizing:
             outputs = self.outputs(rows)
             logits = scores.rows(range(len(outputs)))
-            for i, output in enumerate(outputs):
-                words[i], log_probs[i] = self.rules.best(logits[i], output, self.eos)
+            for i, (output, source) in enumerate(zip(outputs, self.sources(rows), strict=True)):
+                words[i], log_probs[i] = self.rules.best(logits[i], output, self.eos, source)
         return words, log_probs
 
     def penalized(self, scores: Scores, rows: Sequence[Drafting]) -> tuple[FloatArray, FloatArray]:
@@ -217,6 +264,16 @@ class RowConstraints:
     def outputs(self, rows: Sequence[Drafting]) -> list[list[int]]:
         """The start token and the output that each token of a pass ends: the word scored there follows it."""
         return [[self.start, *output] for row in rows for output in outputs_before(row)]
+
+    def sources(self, rows: Sequence[Drafting]) -> list[tuple[int, ...]]:
+        """The source of each of `outputs`, in words of outputs; empty where no rule reads it."""
+        found: list[tuple[int, ...]] = []
+        for row in rows:
+            words = self.source_words
+            ids: Any = row.request.source
+            source = () if words is None else tuple(words[list(ids)].tolist())
+            found += [source] * (1 + len(row.draft.tokens))
+        return found
 
 
 def outputs_before(row: Drafting) -> list[list[int]]:

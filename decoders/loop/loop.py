@@ -7,7 +7,7 @@ Symbols: B rows, K drafted tokens of a row, N tokens of a pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 from typing import ClassVar
 
@@ -57,12 +57,11 @@ class DraftAndVerify(Strategy):
         self, scorer: PassScorer, requests: Sequence[Request], batching: Batching
     ) -> Iterator[Result]:
         tokens = sum(len(request.source) for request in requests)  # an output is as long as its source
-        forced = any(request.prefix for request in requests)
         loop = Loop(
             scorer,
             self.make_drafter(scorer),
             self.acceptance(),
-            replace(self.choice(scorer.vocab), start=scorer.start_token, are_forcing=forced),
+            self.choice(scorer.vocab).of_run(scorer, requests),
             length=self.draft_length(tokens / batching.size),
             trace=batching.trace,
             clock=perf_counter,
@@ -109,7 +108,7 @@ class Loop:
     ) -> None:
         self.scorer, self.drafter, self.accept, self.trace = scorer, drafter, accept, trace
         self.length, self.clock = length, clock
-        self.words, self.eos = len(scorer.vocab), scorer.vocab.eos
+        self.words, self.ends = len(scorer.vocab), scorer.vocab.ends
         self.constraints = None if constraints.are_none else constraints
         wants = [accept.want, Want(margin=trace)]
         self.wanted = combined(wants)  # of passes without drafts
@@ -193,7 +192,7 @@ class Loop:
             words, log_probs = scores.best.tolist(), scores.log_probs.tolist()
         else:
             words, log_probs = self.constraints.words(scores, rows)
-        return Verified(words, log_probs, self.eos, work, scores)
+        return Verified(words, log_probs, self.ends, work, scores)
 
     def _emit(self, rows: list[Row], verdicts: list[Verdict], scores: Scores) -> None:
         """Appends what each verdict outputs, and counts it."""
@@ -211,7 +210,7 @@ class Loop:
                 row.accepted += len(accepted)
                 row.branches += branches(row, accepted)
             row.drafter_passes += row.draft.passes
-            row.ended = last == self.eos or len(row.tokens) >= row.request.max_len
+            row.ended = last in self.ends or len(row.tokens) >= row.request.max_len
 
     def _commit(self, rows: list[Row], verdicts: list[Verdict], scores: Scores) -> None:
         """Keeps the cells of each row's last token before the pass and of what was accepted after it."""

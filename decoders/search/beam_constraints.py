@@ -39,21 +39,23 @@ class BeamConstraints(RowConstraints):
         if self.rules.are_penalizing or self.renormalize:
             outputs = self.outputs(rows)
             logits = scores.rows(range(len(outputs)))
-            for i, output in enumerate(outputs):
-                top[i], log_probs[i] = self._left(logits[i], output, top[i])
+            for i, (output, source) in enumerate(zip(outputs, self.sources(rows), strict=True)):
+                banned = self.rules.banned(output, self.eos, source)
+                top[i], log_probs[i] = self._left(logits[i], output, banned, top[i])
         for i, word, log_prob in self.forced(scores, rows):
             log_probs[i] = -np.inf
             top[i, 0], log_probs[i, 0] = word, log_prob
         return top, log_probs
 
-    def _left(self, logits: FloatArray, output: Sequence[int], top: IntArray) -> tuple[IntArray, FloatArray]:
+    def _left(
+        self, logits: FloatArray, output: Sequence[int], banned: Sequence[int], top: IntArray
+    ) -> tuple[IntArray, FloatArray]:
         """The best words [C] by logits [V] after the start token and an output; `top` are the model's."""
         found = logits
         if self.rules.are_penalizing:
             found = self.rules.penalize(logits - _log_sum_exp(logits), output)
-        banned = self.rules.banned(output, self.eos)
         found = found.copy()
-        found[banned] = -np.inf
+        found[[*banned]] = -np.inf
         if self.rules.are_penalizing:
             top = np.argsort(-found, kind="stable")[: len(top)].astype(np.int32)  # of equal ones the first
         log_probs = np.where(top < 0, np.float32(-np.inf), found[top])

@@ -74,7 +74,7 @@ class Ranking:
 
     Attributes:
         k: Hypotheses of a sentence.
-        eos: The word that ends one.
+        ends: The words that end one.
         length_penalty: Scores are divided by length ** this.
         early_stopping: ``first``: the first k that end are given back, as fairseq's SequenceGenerator does;
             ``true``, ``false`` and ``never``: the k best of those that end, until there are k, until none
@@ -83,7 +83,7 @@ class Ranking:
     """
 
     k: int
-    eos: int
+    ends: frozenset[int]
     length_penalty: float
     early_stopping: str
 
@@ -137,7 +137,7 @@ class BeamRow:
         Of the k best candidates those end that hold eos, or all at the limit; the first k that hold none go
         on.
         """
-        parents, k, eos = self.live, ranking.k, ranking.eos
+        parents, k, ends = self.live, ranking.k, ranking.ends
         live: list[Beam] = []
         ended: list[Ended] = []
         length = len(parents[0].tokens) + 1
@@ -147,9 +147,9 @@ class BeamRow:
                 break
             parent = parents[at]
             tokens, log_probs = [*parent.tokens, word], [*parent.log_probs, log_prob]
-            if (word == eos or is_last) and rank < k:
+            if (word in ends or is_last) and rank < k:
                 ended.append(Ended(ranking.score(math.fsum(log_probs), length), tokens, log_probs))
-            if word != eos:
+            if word not in ends:
                 live.append(
                     Beam(
                         self.request,

@@ -40,8 +40,8 @@ class BeamSearch:
     ) -> None:
         self.scorer, self.constraints, self.drafter, self.ranking = scorer, constraints, drafter, ranking
         self.words, self.k = len(scorer.vocab), ranking.k
-        # More than k + 1 of one hypothesis cannot count: k that go on, and eos.
-        self.wanted = Want(top=min(self.k + 1, self.words))
+        # More than k of one hypothesis cannot go on, and the others that count end.
+        self.wanted = Want(top=min(self.k + len(ranking.ends), self.words))
         self.seconds = [0.0] * 4  # as PhaseSeconds has them
 
     def run(
@@ -116,7 +116,7 @@ class BeamSearch:
                 row.accepted += len(row.live)
 
     def _candidates(self, rows: list[BeamRow], top: IntArray, log_probs: FloatArray) -> Iterator[Candidates]:
-        """The 2k best continuations of each sentence: k of them are no eos, since each hypothesis has one."""
+        """The best continuations of each sentence: k, and as many more as may end."""
         k, width = self.k, top.shape[1]
         nodes = np.zeros((len(rows), k), np.int64)
         totals = np.full((len(rows), k), -np.inf)
@@ -126,7 +126,9 @@ class BeamSearch:
             totals[i, :count] = [beam.total for beam in row.live]
         added = log_probs[nodes].reshape(len(rows), -1)  # [B,k,C] -> [B,k*C]
         sums = added + totals.repeat(width, 1)
-        best = np.argsort(-sums, axis=1, kind="stable")[:, : 2 * k]  # of equal ones the first
+        best = np.argsort(-sums, axis=1, kind="stable")[
+            :, : (1 + len(self.ranking.ends)) * k
+        ]  # of equal ones the first
         at = best + np.arange(0, sums.size, k * width)[:, None]
         words = top[nodes].ravel()[at]
         columns = sums.ravel()[at], best // width, words, added.ravel()[at]

@@ -146,7 +146,9 @@ def set_generation(model: Any, checkpoint: Checkpoint) -> None:
     """Makes a model of `own_or_converted` begin outputs, and choose words, as the checkpoint does."""
     settings = model.generation_config
     settings.decoder_start_token_id = checkpoint.start_token
-    for name, value in write_generation(checkpoint.generation, checkpoint.target_vocab.eos).items():
+    for name, value in write_generation(
+        checkpoint.generation, checkpoint.target_vocab.eos, checkpoint.target_vocab.also_eos
+    ).items():
         setattr(settings, name, value)
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import import_module
 from itertools import chain
@@ -41,7 +42,15 @@ from nartk.checkpoint import (
 )
 from nartk.errors import CheckpointError, UnsupportedCheckpointError, UsageError, requiring_torch
 from nartk.files import read_file, sha256
-from nartk.generation import GENERATION_CONFIG, HONOURED, IRRELEVANT, KEY, NEUTRAL, read_generation
+from nartk.generation import (
+    GENERATION_CONFIG,
+    HONOURED,
+    IRRELEVANT,
+    KEY,
+    NEUTRAL,
+    ending_words,
+    read_generation,
+)
 from nartk.processors.hugging_face import hugging_face_processors
 
 PICKLED = "pytorch_model.bin"
@@ -84,6 +93,8 @@ _REFUSED = {
         "name the model that it was made of; nartk quantises itself",
     ),
 }
+# Settings of transformers that some versions read and that change the network, where they have a value.
+_CHANGING = frozenset(["add_cross_attention", "per_layer_config", "pruned_heads", "tie_encoder_decoder"])
 _REQUIRED = {"is_encoder_decoder": True, "is_decoder": False}
 # Others are settings of `generate`, which older folders have in config.json.
 _OTHERS = frozenset([*_IRRELEVANT.split(), *_REQUIRED, *HONOURED, *IRRELEVANT, *NEUTRAL])
@@ -105,6 +116,7 @@ class Family:
         ties_words: Whether the words' matrices are tied whatever the settings are.
         unused: Tensors that older versions of transformers wrote, and none reads.
         irrelevant: Settings that change no output, beside those of all families.
+        start: What outputs begin after where the files have nothing: a setting, and its default.
     """
 
     architectures: tuple[str, ...]
@@ -118,6 +130,7 @@ class Family:
     ties_words: bool = False
     unused: frozenset[str] = frozenset()
     irrelevant: frozenset[str] = frozenset()
+    start: tuple[str, int] | None = None
 
 
 def _of_fairseq(
@@ -295,6 +308,7 @@ FAMILIES = {
         FAIRSEQ_NAMES,
         skipped=2,
         unused=_VERSIONS,
+        start=("eos_token_id", 2),
     ),
     "m2m_100": Family(
         ("M2M100ForConditionalGeneration", "M2M100Model"),
@@ -304,6 +318,7 @@ FAMILIES = {
         FAIRSEQ_NAMES,
         has_bias=False,
         unused=_VERSIONS | {_BIAS} | {f"{side}.embed_positions.weights" for side in ("encoder", "decoder")},
+        start=("eos_token_id", 2),
     ),
     "marian": Family(
         ("MarianMTModel", "MarianModel"),
@@ -318,6 +333,7 @@ FAMILIES = {
         _of_marian,
         FAIRSEQ_NAMES,
         computes_positions=True,
+        start=("pad_token_id", 58100),
     ),
     "mbart": Family(
         ("MBartForConditionalGeneration", "MBartModel"),
@@ -344,6 +360,7 @@ FAMILIES = {
         has_bias=False,
         ties_words=True,
         unused=_T5_UNUSED,
+        start=("pad_token_id", 0),
     ),
     "pegasus": Family(
         ("PegasusForConditionalGeneration", "PegasusModel"),
@@ -352,6 +369,7 @@ FAMILIES = {
         partial(_of_fairseq, norm_first=True, positions="learned", norm_embedding=False),
         FAIRSEQ_NAMES,
         computes_positions=True,
+        start=("pad_token_id", 0),
     ),
     "t5": Family(
         ("T5ForConditionalGeneration", "T5Model", "T5WithLMHeadModel"),
@@ -362,15 +380,19 @@ FAMILIES = {
         has_bias=False,
         ties_words=True,
         unused=_T5_UNUSED,
+        start=("pad_token_id", 0),
     ),
 }
 
 
-def read_settings(config: _Settings, family: Family) -> dict[str, Any]:
+def read_settings(config: _Settings, family: Family, tell: Callable[[str], None]) -> dict[str, Any]:
     """The settings of a config.json that are read, by name.
 
+    Args:
+        tell: Is told in a line of settings that are not known: of somebody's own, as transformers takes them.
+
     Raises:
-        UnsupportedCheckpointError: A setting may change the output, and is not known.
+        UnsupportedCheckpointError: A setting changes the output, and is not supported.
         CheckpointError: A value is of a wrong type.
     """
     values = {name: None if isinstance(value, type) else value for name, value in family.read.items()}
@@ -397,9 +419,9 @@ def read_settings(config: _Settings, family: Family) -> dict[str, Any]:
             [],
             {},
         ):
-            raise refusal(
-                name, value, "take it out of config.json if it does not change what the model outputs"
-            )
+            if name in _CHANGING:
+                raise refusal(name, value, "it changes what the model outputs, and is not supported")
+            tell(f"{CONFIG}: the setting {name!r} is {value!r}, which is not known and is passed over")
     listed = config.get("architectures")
     if listed and not set(family.architectures) & set(
         map(str, listed if isinstance(listed, list) else [listed])
@@ -525,8 +547,13 @@ class MappedTensors(Tensors):
 SPEECH: dict[str, str] = {"whisper": "nartk.adapters.hf_whisper"}
 
 
-def read_network(folder: Path, *, allow_pickle: bool = False) -> tuple[TransformerConfig, MappedTensors]:
+def read_network(
+    folder: Path, *, allow_pickle: bool = False, tell: Callable[[str], None] = warnings.warn
+) -> tuple[TransformerConfig, MappedTensors]:
     """The configuration and the weights of a folder.
+
+    Args:
+        tell: As `read_settings` has it.
 
     Raises:
         UnsupportedCheckpointError: The family or a setting is not known.
@@ -550,7 +577,7 @@ def read_network(folder: Path, *, allow_pickle: bool = False) -> tuple[Transform
         )
     family = FAMILIES[name]
     try:
-        settings = read_settings(config, family)
+        settings = read_settings(config, family, tell)
         values = family.config(settings)
     except (CheckpointError, UnsupportedCheckpointError) as error:
         error.where = str(folder / CONFIG)
@@ -700,24 +727,26 @@ def read_hugging_face(
             allow_pickle=allow_pickle,
         )
         return speech
-    network, tensors = read_network(folder, allow_pickle=allow_pickle)
+    notices: list[str] = []
+    network, tensors = read_network(folder, allow_pickle=allow_pickle, tell=notices.append)
     config = read_json(folder / CONFIG)
+    own = folder / GENERATION_CONFIG
+    generation_config = read_json(own) if own.is_file() else None
     text = hugging_face_processors(
         folder,
         config["model_type"],
+        ends=ending_words(config, generation_config),
         source_lang=source_lang,
         target_lang=target_lang,
         source_prefix=source_prefix,
     )
-    own = folder / GENERATION_CONFIG
-    generation_config = read_json(own) if own.is_file() else None
-    generation = read_generation(config, generation_config)
+    generation = read_generation(config, generation_config, tell=notices.append)
     # The language chosen takes the place of the model's own; decoding begins outputs with it, not the text.
     first, start_token = text.output["first_word"], text.output["start_word"]
     if first is not None:
         generation["forced_bos"] = first
     if start_token is None:
-        start_token = start_token_of(config if generation_config is None else generation_config, folder)
+        start_token = start_token_of(config, generation_config, FAMILIES[config["model_type"]].start, folder)
     beside = {
         "special_ids": asdict(text.specials),
         "start_token": start_token,
@@ -726,7 +755,8 @@ def read_hugging_face(
         KEY: generation,
     }
     config_of = {"architecture": "transformer", "model": asdict(network), **beside}
-    return as_checkpoint(folder, config_of, tensors, text.files, also=(own,))
+    found = as_checkpoint(folder, config_of, tensors, text.files, also=(own,))
+    return replace(found, notices=(*text.notices, *notices))
 
 
 def as_checkpoint(
@@ -755,12 +785,25 @@ def as_checkpoint(
     )
 
 
-def start_token_of(config: _Settings, folder: Path) -> int:
-    """What outputs begin after, as `generate` has it."""
-    for key in ("decoder_start_token_id", "bos_token_id"):
-        if type(config.get(key)) is int:
-            found: int = config[key]
-            return found
+def start_token_of(
+    config: _Settings, generation_config: _Settings | None, default: tuple[str, int] | None, folder: Path
+) -> int:
+    """What outputs begin after, as `generate` has it, and where that finds nothing, what the files have.
+
+    Args:
+        config, generation_config: What the files of these names hold; None: there is no such file.
+        default: A setting of the family, and its default.
+    """
+    given = [] if generation_config is None else [generation_config]
+    for values in (*given, config):
+        for key in ("decoder_start_token_id", "bos_token_id"):
+            found = values.get(key)
+            if isinstance(found, list) and len(found) == 1:
+                (found,) = found
+            if type(found) is int:
+                return found
+    if default is not None:
+        return int(config.get(*default))
     raise CheckpointError("'decoder_start_token_id' is missing", where=str(folder))
 
 

@@ -8,7 +8,7 @@ OpenAI's program does it; transformers then leaves the task out of the prompt.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +128,9 @@ def read_speech(
             fix="leave it out",
         )
     config = read_json(folder / CONFIG)
+    notices: list[str] = []
     try:
-        settings = read_settings(config, FAMILY)
+        settings = read_settings(config, FAMILY, notices.append)
         values = FAMILY.config(settings)
     except (CheckpointError, UnsupportedCheckpointError) as error:
         error.where = str(folder / CONFIG)
@@ -142,13 +143,13 @@ def read_speech(
     generation_config = read_json(own) if own.is_file() else None
     given = config if generation_config is None else generation_config
     prompts = _in_languages(_prompts(given, config, network, str(folder)), source_lang, target_lang)
-    return as_checkpoint(
+    found = as_checkpoint(
         folder,
         {
             "architecture": "whisper",
             "model": asdict(network),
             "special_ids": asdict(text.specials),
-            "start_token": start_token_of(given, folder),
+            "start_token": start_token_of(config, generation_config, FAMILY.start, folder),
             "input": {
                 "name": NAME,
                 "features": "whisper",
@@ -157,12 +158,13 @@ def read_speech(
                 "shortest": 1,
             },
             "output": {**text.output, "name": NAME, **asdict(prompts)},
-            KEY: read_generation(config, generation_config),
+            KEY: read_generation(config, generation_config, tell=notices.append),
         },
         tensors,
         text.files,
         also=(own, folder / PREPROCESSOR, folder / PROCESSOR),
     )
+    return replace(found, notices=(*notices,))
 
 
 def _network(files: Files, values: dict[str, Any], *, tied: bool) -> tuple[WhisperConfig, MappedTensors]:

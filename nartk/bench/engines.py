@@ -254,7 +254,7 @@ class Peer:
     def start(self, spec: Spec, setup: Setup) -> None:
         """Loads the model."""
         self.checkpoint = load_checkpoint(model_folder(setup.model), **setup.languages)
-        self.eos = self.checkpoint.target_vocab.eos
+        self.ends = self.checkpoint.target_vocab.ends
         self.device = torch.device(setup.device)
         self.dtype, self.threads = spec.dtype, setup.threads
         options = ":".join(f"{item.name}={getattr(self, item.name)}" for item in dataclasses.fields(self))
@@ -295,7 +295,8 @@ class Peer:
 
     def _cut(self, row: list[int], limit: int) -> list[int]:
         row = row[:limit]
-        return row[: row.index(self.eos) + 1] if self.eos in row else row
+        end = next((at for at, word in enumerate(row, 1) if word in self.ends), len(row))
+        return row[:end]
 
     def pad(self, batch: _Batch) -> torch.Tensor:
         """The sources [B,S] int64, padded on the right."""

@@ -263,6 +263,7 @@ def load_model(
         replicas=replicas,
         check=args.check,
         **languages(args),
+        tell=partial(tell, args),
     )
     model.pretokenized = are_tokenized(model.checkpoint, args, files)
     input: Any = model.checkpoint.input

@@ -24,6 +24,7 @@ ALIASES = {
     "length_penalty": ("--lenpen",),
     "max_len": ("--max-new-tokens",),
     "nbest": ("--num-return-sequences",),
+    "no_source_ngram": ("--encoder-no-repeat-ngram-size",),
 }
 
 

@@ -182,6 +182,8 @@ def _convert_folder(args: argparse.Namespace) -> int:
         _require_types(args)
         _refuse(args, ("card",), "with --quantize or --to", "leave it out")
     checkpoint = read_hugging_face(args.checkpoint, allow_pickle=args.allow_pickle, **languages(args))
+    for notice in checkpoint.notices:
+        tell(args, notice)
     if args.quantize is not None or args.to is not None:
         _write(checkpoint, args)
         return 0

@@ -18,7 +18,7 @@ import struct
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from itertools import groupby, takewhile
 from pathlib import Path
@@ -35,6 +35,7 @@ from nartk.errors import (
     requiring,
 )
 from nartk.files import read_file
+from nartk.languages import M2M100, MBART, MBART50, NLLB, WMT21
 from nartk.passes import TextSource
 from nartk.processors import named_file, register_processor
 from nartk.processors.text import TextInput
@@ -58,14 +59,6 @@ _FAIRSEQ = {
     "pad_token": "<pad>",
     "cls_token": "<s>",
 }
-_MBART_CODES = (
-    "ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV my_MM "
-    "ne_NP nl_XX ro_RO ru_RU si_LK tr_TR vi_VN zh_CN"
-)
-_MBART50_CODES = (
-    f"{_MBART_CODES} af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN pl_PL "
-    "ps_AF pt_XX sv_SE sw_KE ta_IN te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI"
-)
 # What is tidied of an output where ``clean_up_tokenization_spaces`` is set, one after the other.
 _CLEANED = [(f" {mark}", mark) for mark in (".", "?", "!", ",")] + [(" ' ", "'")]
 _CLEANED += [(f" {end}", end) for end in ("n't", "'m", "'s", "'ve", "'re")]
@@ -84,6 +77,7 @@ class HuggingFaceText(NamedTuple):
         files: What a native folder takes over, by name.
         specials: bos, pad and eos are the model's, unk is the tokenizer's.
         words: How many the source has, and the target.
+        notices: What was taken where nothing was said, in lines.
         tokenizer: What was read, which the loaders share as long as somebody holds it.
     """
 
@@ -92,6 +86,7 @@ class HuggingFaceText(NamedTuple):
     files: dict[str, Path]
     specials: SpecialIds
     words: tuple[int, int]
+    notices: tuple[str, ...]
     tokenizer: object
 
 
@@ -432,16 +427,16 @@ class _MBart(_Unigram):
     }
     language = r"([a-z]{2}_[A-Z]{2})"
     source_language = "en_XX"
-    codes = _MBART_CODES
+    codes = MBART
 
     def vocabulary(self) -> list[tuple[str, float]]:
         first = (self.named[f"{name}_token"] for name in ("bos", "pad", "eos", "unk"))
-        last = (*self.codes.split(), self.named["mask_token"])
+        last = (*self.codes, self.named["mask_token"])
         words = [*((_content(token), 0.0) for token in first), *self.pieces.scored()[3:]]
         return words + [(_content(token), 0.0) for token in last]
 
     def extra_tokens(self, found: Sequence[Any] | None) -> list[_Token]:
-        return super().extra_tokens(found) + list(map(_token, self.codes.split()))
+        return super().extra_tokens(found) + list(map(_token, self.codes))
 
     def arrange(self) -> None:
         # The class drops the model's own normalisation, which tokenizer.json may have.
@@ -453,7 +448,7 @@ class _MBart(_Unigram):
 
 
 class _MBart50(_MBart):
-    codes = _MBART50_CODES
+    codes = MBART50
     writes_language = True
 
     def arrange(self) -> None:
@@ -473,6 +468,9 @@ class _Nllb(_Fast):
     language = r"([a-z]{3}_[A-Z][a-z]{3})"
     source_language = "eng_Latn"
     writes_language = True
+
+    def extra_tokens(self, found: Sequence[Any] | None) -> list[_Token]:
+        return super().extra_tokens(NLLB if found is None and "tokenizer" not in self.paths else found)
 
     def model(self) -> Any:
         ids = {
@@ -647,6 +645,12 @@ class _M2M100(_Slow):
     source_language = "en"
     writes_language = True
 
+    def extra_tokens(self, found: Sequence[Any] | None) -> list[_Token]:
+        if not found:
+            codes = WMT21 if self.config.get("language_codes") == "wmt21" else M2M100
+            found = [f"__{code}__" for code in codes]
+        return super().extra_tokens(found)
+
     def model(self, target: bool) -> Any:
         return super().model(False)
 
@@ -795,11 +799,13 @@ def hugging_face_processors(
     source_lang: str | None = None,
     target_lang: str | None = None,
     source_prefix: str | None = None,
+    ends: Sequence[int] = (),
 ) -> HuggingFaceText:
     """The processors of a folder as transformers writes it.
 
     Args:
         model_type: As in config.json.
+        ends: The words that end an output, the model's eos first; none: config.json or the tokenizer says.
         source_lang: Of the lines; None: the tokenizer's own choice.
         target_lang: Of the outputs; None: what the model's configuration has.
         source_prefix: Put before each line.
@@ -862,6 +868,17 @@ def hugging_face_processors(
             start = target
         else:
             prefix = f">>{target_lang}<< {prefix}"
+    notices = []
+    if target_lang is None and tokenizer.source_language is not None:
+        names_of = {id: name for name, id in languages.items()}
+        taken = first if tokenizer.writes_language else config.get("decoder_start_token_id")
+        what = (
+            f"are in {names_of[taken]!r}" if taken in names_of else "are in a language of the model's choice"
+        )
+        notices.append(
+            f"{named('target_lang')} is not given: outputs {what}, as its files have it; lines are in "
+            f"{source_lang!r}"
+        )
     before, after = tokenizer.around(source)
     sizes = config.get("vocab_size"), config.get("decoder_vocab_size", config.get("vocab_size"))
     words = tuple(size if type(size) is int and size > 0 else -1 for size in sizes)
@@ -869,6 +886,8 @@ def hugging_face_processors(
         raise CheckpointError(
             f"'vocab_size' is {sizes[words.index(-1)]!r}", where=str(folder / "config.json")
         )
+    if ends:
+        config = {**config, "eos_token_id": ends[0]}
     specials = tokenizer.special_ids(config, min(words))
     return HuggingFaceText(
         input={
@@ -879,10 +898,14 @@ def hugging_face_processors(
             "after": after,
             "first_word": first,
         },
-        output={**settings, "words": words[1], "first_word": first, "start_word": start},
+        output={
+            **{**settings, "words": words[1], "first_word": first, "start_word": start},
+            **({"also_eos": [*ends[1:]]} if ends[1:] else {}),
+        },
         files={each: folder / each for each in (*names.values(), *beside.values())},
         specials=specials,
         words=(words[0], words[1]),
+        notices=(*notices,),
         tokenizer=tokenizer,
     )
 
@@ -923,10 +946,13 @@ def _load(
     if type(count) is not int or not max(astuple(specials)) < count <= MOST_WORDS:
         raise CheckpointError(f"'words' is {count!r}, with special ids {specials}", where=str(folder))
     tokenizer = _open(folder, settings)
-    key = (count, specials, target and "target_vocabulary" in tokenizer.paths)
+    ends = settings.get("also_eos", [])
+    if not isinstance(ends, list) or not all(type(id) is int and 0 <= id < count for id in ends):
+        raise CheckpointError(f"'also_eos' is {ends!r}, not ids of words", where=str(folder))
+    key = (count, specials, (*ends,), target and "target_vocabulary" in tokenizer.paths)
     if key not in tokenizer.vocabs:
         words = tuple(tokenizer.words(count, target=target))
-        tokenizer.vocabs[key] = Vocab(words, *astuple(specials))
+        tokenizer.vocabs[key] = replace(Vocab(words, *astuple(specials)), also_eos=(*ends,))
     return tokenizer, tokenizer.vocabs[key]
 
 

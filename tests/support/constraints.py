@@ -15,7 +15,7 @@ from support.scripted_passes import (
 
 def constrained_greedy(table: Table, request: Request, rules: Constraints) -> list[int]:
     output: list[int] = []
-    while len(output) < request.max_len and output[-1:] != [EOS]:
+    while len(output) < request.max_len and (not output or output[-1] not in (EOS, *rules.also_eos)):
         scores: list[float] = [*table.scores_by_hand(request.source, [EOS, *output])]
         for word in {EOS, *output} if rules.repetition_penalty != 1 else ():
             factor = rules.repetition_penalty
@@ -23,11 +23,14 @@ def constrained_greedy(table: Table, request: Request, rules: Constraints) -> li
         for word in range(table.words):
             said = [EOS, *output, word]
             first = len(output) == (1 if rules.forced_bos >= 0 else 0) and word in rules.suppressed_first
-            early = word == EOS and len(output) < rules.min_len
+            early = word in (EOS, *rules.also_eos) and len(output) < rules.min_len
             bad = any(said[-len(each) :] == list(each) for each in rules.forbidden)
             n = rules.no_repeat_ngram
             recurs = n > 0 and any(said[i : i + n] == said[-n:] for i in range(len(said) - n))
-            if word in rules.suppressed or first or early or bad or recurs:
+            n = rules.no_source_ngram
+            grams = [[*request.source[i : i + n]] for i in range(len(request.source) - n + 1)]
+            copies = n > 0 and len(said) >= n and said[-n:] in grams
+            if word in rules.suppressed or first or early or bad or recurs or copies:
                 scores[word] = -math.inf
         best = scores.index(max(scores))
         if len(output) < len(request.prefix):
@@ -49,6 +52,8 @@ def random_rules(rng: random.Random, words: int) -> Constraints:
             tuple(rng.choices(range(3, words), k=rng.randint(1, 2))) for _ in range(rng.choice([0, 2]))
         ),
         no_repeat_ngram=rng.choice([0, 0, 2, 3]),
+        no_source_ngram=rng.choice([0, 0, 1, 2]),
+        also_eos=tuple(rng.sample(range(3, words), rng.choice([0, 0, 2]))),
         forced_bos=rng.choice([-1, rng.randrange(3, words)]),
         forced_eos=rng.choice([False, True]),
         suppressed_first=tuple(rng.sample(range(3, words), rng.choice([0, 4]))),

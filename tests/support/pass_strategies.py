@@ -102,7 +102,7 @@ def verified(tokens: Sequence[int] = (), top: Sequence[Sequence[int]] = ()) -> V
     ranked = np.array(top, np.int32).reshape(len(tokens), width)
     best = np.zeros(len(tokens), np.int32)
     scores: Any = Reading(best, best.astype(np.float32), top=ranked)
-    return Verified([], [], -1, work, scores)
+    return Verified([], [], frozenset(), work, scores)
 
 
 def paths_of(draft: Draft) -> list[tuple[int, ...]]:
