@@ -17,6 +17,8 @@ from nartk.hypothesis import Hypothesis, PhaseSeconds, Request, Result, TokenTra
 from nartk.passes import FeatureSource, PassScorer, Prompted
 from nartk.registry import WIDEST, option, register_decoder
 
+NO_SPEECH, UNSURE = 0.6, -1.0  # a probability, and the mean of log-probabilities, of OpenAI's program
+
 
 @register_decoder("windows")
 class Windows(BeamStrategy):
@@ -28,7 +30,8 @@ class Windows(BeamStrategy):
     `generate` with ``condition_on_prev_tokens=False``: a file's language is that of its first window.
 
     The output of a file of several windows has an eos behind each window; of further hypotheses than the best
-    it has none.
+    it has none. A window in which nobody speaks has no words (section 4.5): the model gives the word for no
+    speech a probability above `NO_SPEECH`, and its output a mean log-probability below `UNSURE`.
     """
 
     needs = (PassScorer, Prompted)  # type: ignore[assignment]
@@ -56,10 +59,15 @@ class Windows(BeamStrategy):
             scorer.prompted(language=self.language, task=self.task, timestamps=timestamps)
             for timestamps in (False, True)
         )
+        if any(request.vad for request in requests):
+            plain.no_speech, timed.no_speech = {}, {}
         # With timestamps what follows the last whole segment is decoded again, in short sound too.
         longest = 0 if self.timestamps else plain.limits.source
         if whole := [request for request in requests if len(request.source) <= longest]:
-            yield from super().results(plain, [self._within(each, plain) for each in whole], batching)
+            within = {request.index: self._within(request, plain) for request in whole}
+            for result in super().results(plain, [*within.values()], batching):
+                is_silent = _is_silent(plain, within[result.index], result)
+                yield replace(result, hypotheses=(Hypothesis((plain.vocab.eos,)),)) if is_silent else result
         if files := [request for request in requests if len(request.source) > longest]:
             yield from self._in_windows(timed, files, batching)
 
@@ -96,11 +104,27 @@ class Windows(BeamStrategy):
             for result in super().results(scorer, list(asked.values()), batching):
                 unreported.append(result)
                 window = asked[result.index]
-                files[result.index].add(result, scorer, len(window.source), self.timestamps)
+                files[result.index].add(
+                    result,
+                    scorer,
+                    len(window.source),
+                    self.timestamps,
+                    is_silent=_is_silent(scorer, window, result),
+                )
             for file in [file for file in files if file.is_done]:
                 files.remove(file)
                 yield file.result(PhaseSeconds(**added(unreported)[1]), early=bool(files))
                 unreported = []
+
+
+def _is_silent(scorer: Any, request: Request, result: Result) -> bool:
+    """Whether nobody speaks in a window, by Whisper's rule."""
+    source: Any = request.source
+    if scorer.no_speech is None or not request.vad:
+        return False
+    prob = scorer.no_speech.pop(id(source.frames))
+    log_probs = result.hypotheses[0].positional_scores
+    return prob > NO_SPEECH and log_probs is not None and float(np.mean(log_probs)) < UNSURE
 
 
 @dataclass
@@ -132,9 +156,11 @@ class _File:
         filled = np.pad(frames, ((0, longest - len(frames)), (0, 0)))
         return FeatureSource(filled, source.shift, words=self.words)
 
-    def add(self, result: Result, scorer: Any, longest: int, timestamps: bool) -> None:
-        """Takes the best output of the next window."""
-        best = result.hypotheses[0]
+    def add(
+        self, result: Result, scorer: Any, longest: int, timestamps: bool, *, is_silent: bool = False
+    ) -> None:
+        """Takes the best output of the next window, or of one in which nobody speaks nothing."""
+        best = Hypothesis((scorer.vocab.eos,), 0.0, (0.0,)) if is_silent else result.hypotheses[0]
         ends = bool(best.tokens) and best.tokens[-1] == scorer.vocab.eos
         inner = best.tokens[: len(best.tokens) - ends]
         kept, advance = scorer.window(inner, min(longest, len(self.request.source) - self.seek))

@@ -25,6 +25,7 @@ class Request:
         prefix: Target ids that the output must begin with.
         drafts: Target ids, without eos, of what the output may be, for strategies that read drafts.
         targets: Target ids, with eos, of outputs that are to be scored, for `nartk.decoders.scoring`.
+        vad: Whether a model that tells how likely nobody speaks is listened to.
     """
 
     index: int
@@ -33,6 +34,7 @@ class Request:
     prefix: tuple[int, ...] = ()
     drafts: tuple[tuple[int, ...], ...] = ()
     targets: tuple[tuple[int, ...], ...] = ()
+    vad: bool = False
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from operator import mul
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from nartk.activity import Levels, is_speech
 from nartk.contexts import Handles
 from nartk.errors import SourceMismatchError, StrategyMismatchError, UsageError, named
 from nartk.fires import Carried
@@ -185,8 +187,13 @@ def buffers_for(model: Any, seconds: float = 30.0) -> Buffers:
     return Buffers(size - 2 * context, context, context, subsampling, size)
 
 
-def in_buffers(strategy: Any, scorer: Any, buffers: Buffers) -> BufferedFrames:
+def in_buffers(
+    strategy: Any, scorer: Any, buffers: Buffers, *, levels: Levels | None = None
+) -> BufferedFrames:
     """A scorer of recordings of any length, for a strategy that reads frames alone.
+
+    Args:
+        levels: Of frames, by which buffers in which nobody speaks say nothing; None: none is left out.
 
     Raises:
         StrategyMismatchError: The strategy needs another protocol.
@@ -196,7 +203,7 @@ def in_buffers(strategy: Any, scorer: Any, buffers: Buffers) -> BufferedFrames:
             f"{named('long_form')} with strategy {strategy.name!r}, which reads a source as a whole",
             fix=f"use one that reads frames, such as {named('strategy', 'ctc-greedy')}",
         )
-    return BufferedFrames(scorer, buffers)
+    return BufferedFrames(scorer, buffers, levels=levels)
 
 
 def read_long(reader: Any, line: str) -> FeatureSource:
@@ -247,10 +254,12 @@ class BufferedFrames:
 
     Args:
         scorer: Reads the buffers.
+        levels: As `in_buffers` has it.
     """
 
-    def __init__(self, scorer: Any, buffers: Buffers) -> None:
+    def __init__(self, scorer: Any, buffers: Buffers, *, levels: Levels | None = None) -> None:
         buffers.require_fit(scorer)
+        self._levels = levels
         self.scorer, self.buffers = scorer, buffers
         self.vocab, self.blank = scorer.vocab, scorer.blank
         self.numerics = f"{scorer.numerics}|buffers:{buffers.left}+{buffers.chunk}+{buffers.right}"
@@ -282,16 +291,17 @@ class BufferedFrames:
         windows = tuple(self.buffers.windows(self.buffers.positions(len(source))))
         if not windows:  # too short for the model, which says so
             self.scorer.free(self.scorer.encode([replace(source, frames=source.frames[:])]))
+        heard = [self._is_heard(source, window) for window in windows]
         if self.blank is not None:
             sizes = [each.last - each.first + (0 if each.first else len(source.words)) for each in windows]
-            return _Recording(source, windows, tuple(sizes))
+            return _Recording(source, windows, tuple(map(mul, sizes, heard)))
         carried = carried_fires(self.scorer)
         bare = _Recording(source, windows, ())
         if len(windows) == 1:  # read as a whole
             memory = self._encoded(bare, windows)
             count = int(self.scorer.frames(memory)[0])
             self.scorer.free(memory)
-            return replace(bare, counts=(count,))
+            return replace(bare, counts=(count * heard[0],))
         fires: list[_Fires] = []
         for begin in range(0, len(windows), _TOGETHER):
             own = windows[begin : begin + _TOGETHER]
@@ -301,7 +311,15 @@ class BufferedFrames:
                 fires += self._fires(carried, memory, own, is_last=is_last)
             finally:
                 self.scorer.free(memory)
+        fires = [
+            each if is_heard else replace(each, kept=each.kept[:0])
+            for each, is_heard in zip(fires, heard, strict=True)
+        ]
         return _Recording(source, windows, tuple(len(each.kept) for each in fires), tuple(fires))
+
+    def _is_heard(self, source: FeatureSource, window: Window) -> bool:
+        """Whether somebody speaks in a buffer."""
+        return self._levels is None or is_speech(self._levels(source.frames[self.buffers.frames_of(window)]))
 
     def _fires(
         self, carried: Carried, memory: IntArray, windows: Sequence[Window], *, is_last: bool
@@ -373,6 +391,7 @@ class BufferedFrames:
                     np.flatnonzero((own >= window.first) & (own < window.last))
                     for own, window in zip(positions, windows, strict=True)
                 ]
+            kept = [each[: recording.counts[i]] for i, each in zip(numbers, kept, strict=True)]
             begins = np.cumsum(counts) - counts
             only = np.concatenate([own + begin for own, begin in zip(kept, begins, strict=True)])[scored]
             wanted = _wanted(want, only.astype(np.int32), part)

@@ -331,9 +331,12 @@ class Prompted(Protocol):
 
     Attributes:
         first_timestamp: Id of the first of the words that are times, which are all that follow.
+        no_speech: Of each source that was encoded, by the id of its frames, the probability that nobody
+            speaks in it; None: it is not computed; may be set.
     """
 
     first_timestamp: int
+    no_speech: dict[int, float] | None
 
     def prompted(self, *, language: str = "", task: str = "", timestamps: bool = False) -> Any:
         """The same model with another prompt, and outputs with timestamps or without.

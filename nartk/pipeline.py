@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from nartk import __version__
+from nartk.activity import Levels, is_speech, levels_of
 from nartk.architectures import architecture
 from nartk.checkpoint import Checkpoint, load_checkpoint, read_config
 from nartk.errors import (
@@ -38,7 +39,7 @@ from nartk.errors import (
 from nartk.generation import unheeded, with_generation
 from nartk.hypothesis import WINDOW, DecodeStats, Hypothesis, Request, Result, added
 from nartk.lines import APART, Line
-from nartk.passes import Source
+from nartk.passes import FeatureSource, Source
 from nartk.processors import Prompting
 from nartk.processors.text import AsGiven
 from nartk.registry import (
@@ -103,6 +104,7 @@ class Model:
             tokens, and outputs are left as it writes them; may be set.
         buffers: How recordings of any length are cut (`nartk.long_form.buffers_for`); None: a source is read
             as a whole; may be set.
+        vad: Whether words are left out where nobody speaks (`nartk.activity`); may be set.
     """
 
     def __init__(
@@ -122,6 +124,7 @@ class Model:
         self.replicas = replicas
         self.pretokenized = False
         self.buffers: Buffers | None = None
+        self.vad = True
         self._engine = engine
         self._others: dict[tuple[str, str, str], Model] = {}  # the one used last is the last
 
@@ -159,7 +162,7 @@ class Model:
             return found
         from nartk.long_form import in_buffers
 
-        return in_buffers(strategy, found, self.buffers)
+        return in_buffers(strategy, found, self.buffers, levels=self.levels)
 
     @property
     def is_exact(self) -> bool:
@@ -341,7 +344,7 @@ class Model:
                     f"{which}{len(target) - 1} tokens > {longest - 1}",
                     fix="split the line and its output, or leave both out",
                 )
-        return Request(index, source, longest, forced, tuple(filter(None, drafted)), scored)
+        return Request(index, source, longest, forced, tuple(filter(None, drafted)), scored, self.vad)
 
     def decode(
         self,
@@ -644,8 +647,9 @@ class Model:
                 for result in self._results(
                     strategy, list(requests.values()), batch_size=batch_size, **settings
                 ):
-                    del requests[result.index]
+                    request = requests.pop(result.index)
                     part, index = divmod(result.index, APART)
+                    result = self._spoken(request, result, lines[index - first][0])
                     joined = waiting[index - first].add(part, result)
                     if joined is not None:
                         yield joined.index, joined
@@ -657,6 +661,25 @@ class Model:
                         "memory ran out with one sentence in the batch", fix=f"lower {named('max_len')}"
                     ) from error
                 batch_size = max(1, batch_size // 2)
+
+    @property
+    def levels(self) -> Levels | None:
+        """Tells the levels of sound by its features; None: they do not tell, or `vad` is off."""
+        return getattr(self.checkpoint.input, "levels", None) if self.vad else None
+
+    def _spoken(self, request: Request, result: Result, name: str) -> Result:
+        """The result; without words where nobody speaks in the recording of that name, which is told."""
+        source, levels = request.source, self.levels
+        if levels is None or not isinstance(source, FeatureSource) or request.targets:
+            return result
+        best, eos = result.hypotheses[0], self.checkpoint.target_vocab.eos
+        if self.buffers is None:  # else buffer by buffer
+            if is_speech(levels_of(source.frames, levels), best.positional_scores):
+                return result
+        elif any(token != eos for token in best.tokens):
+            return result
+        self.checkpoint.input.tell(f"{name!r} holds no speech")  # type: ignore[attr-defined]
+        return replace(result, hypotheses=(Hypothesis(tokens=(eos,)),))
 
     def _results(self, strategy: Any, requests: list[Request], **settings: Any) -> Iterator[Result]:
         """What a strategy yields of requests, with one scorer or with replicas."""

@@ -88,6 +88,11 @@ class Prompts:
         """The id of the first timestamp, 0.00 s."""
         return self.no_timestamps + 1
 
+    @property
+    def no_speech(self) -> int:
+        """The id of the word for no speech, right before `no_timestamps` in Whisper's vocabularies."""
+        return self.no_timestamps - 1
+
     def length(self, *, timestamps: bool) -> int:
         """Words of a prompt, the start token among them."""
         return 1 + bool(self.languages) + bool(self.task) + (not timestamps)
@@ -195,6 +200,7 @@ class PromptedPasses:
         self.limits = replace(limits, target=max(1, limits.target - taken))
         self._prompts: dict[int, tuple[int, ...]] = {}  # of each encoded source, with the start token
         self._contexts: dict[int, _Context] = {}
+        self.no_speech: dict[int, float] | None = None
 
     @property
     def first_timestamp(self) -> int:
@@ -230,6 +236,14 @@ class PromptedPasses:
             words = [own if own else each for own, each in zip(given, found, strict=True)]
         for handle, each in zip(memory.tolist(), words, strict=True):
             self._prompts[handle] = (self.start_token, *each)
+        if self.no_speech is not None:
+            logits = self._behind_start(memory).astype(np.float64)
+            probs = np.exp(logits[:, self.prompts.no_speech] - np.logaddexp.reduce(logits, 1))
+            self.no_speech |= {
+                id(source.frames): prob
+                for source, prob in zip(sources, probs.tolist(), strict=True)
+                if isinstance(source, FeatureSource)
+            }
         return memory
 
     @property
@@ -243,9 +257,15 @@ class PromptedPasses:
 
     def _detected(self, memory: IntArray) -> list[tuple[int, ...]]:
         """The words of prompts in the likeliest language after the start token."""
-        count = len(memory)
-        if count == 0:
+        if len(memory) == 0:
             return []
+        ids = np.array(sorted(self.prompts.languages.values()))
+        best = ids[self._behind_start(memory)[:, ids].argmax(1)]
+        return [self._words(language) for language in best.tolist()]
+
+    def _behind_start(self, memory: IntArray) -> FloatArray:
+        """The logits [B,V] of the word after the start token."""
+        count = len(memory)
         contexts = self.scorer.open(count)
         try:
             work = Pass(
@@ -256,12 +276,11 @@ class PromptedPasses:
                 np.full(count, ROOT, np.int32),
             )
             scores = self.scorer.run(work, Want())
-            ids = np.array(sorted(self.prompts.languages.values()))
-            best = ids[scores.rows(range(count))[:, ids].argmax(1)]
+            logits: FloatArray = scores.rows(range(count)).copy()
             self.scorer.commit(scores, ())
+            return logits
         finally:
             self.scorer.close(contexts)
-        return [self._words(language) for language in best.tolist()]
 
     def free(self, memory: Sequence[int] | IntArray) -> None:
         self.scorer.free(memory)

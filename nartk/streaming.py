@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from nartk.activity import Levels, is_speech
 from nartk.errors import StrategyMismatchError
 from nartk.long_form import Buffers, Window, carried_fires, kept_fires, positions_of, silent_words
 from nartk.parallel import FrameScorer, always_banned
@@ -95,6 +96,7 @@ class FrameStream:
         write: Makes a line of tokens.
         words, prompt: Beside the frames of each buffer, as `FeatureSource` has them.
         stats: Is kept up with what it has taken so far.
+        levels: Of frames, by which chunks in which nobody speaks say nothing; None: none is left out.
     """
 
     def __init__(
@@ -107,7 +109,9 @@ class FrameStream:
         words: tuple[int, ...] = (),
         prompt: tuple[int, ...] = (),
         stats: StreamStats | None = None,
+        levels: Levels | None = None,
     ) -> None:
+        self.levels = levels
         self.scorer, self.buffers, self.shift, self.write = scorer, buffers, shift, write
         self.stats = StreamStats() if stats is None else stats
         self._beside = words, prompt
@@ -186,6 +190,8 @@ class FrameStream:
             index = kept_fires(best, positions, shown, scorer.vocab.eos, is_last=is_last)
         else:
             index = np.flatnonzero(positions >= window.first)
+        if self.levels is not None and not is_speech(self.levels(frames)):
+            index = index[:0]
         spoken = [*zip(best[index].tolist(), positions[index].tolist(), strict=True)]
         kept = [each for each in spoken if each[1] < window.last]
         return kept, spoken[len(kept) :]
@@ -291,6 +297,7 @@ def stream(
         words=words,
         prompt=prompt,
         stats=stats,
+        levels=model.levels,
     )
     position = buffers.subsampling  # frames
     blocks: Iterable[FloatArray]

@@ -193,6 +193,42 @@ def test_timestamps_and_long_sound_are_those_of_generate(seed: int, name: str, t
     assert scorer.cells_in_use == 0
 
 
+@pytest.mark.parametrize("name", SCORERS)
+def test_the_probability_of_no_speech_is_transformers(name: str, tmp_path: Path) -> None:
+    """That of the word before the one for no timestamps, behind the start token."""
+    model, checkpoint, rng = random_folder(2, tmp_path)
+    scorer = scorer_of(name, checkpoint)
+    sources = models.random_frames(model, rng, [longest_of(model)] * 2)
+    scorer.free(scorer.encode(sources))
+    assert scorer.no_speech is None
+    scorer.no_speech = {}
+    scorer.free(scorer.encode(sources))
+    for source in sources:
+        wanted = models.their_log_probs(model, source, [START])[0, scorer.prompts.no_timestamps - 1].exp()
+        assert scorer.no_speech[id(source.frames)] == pytest.approx(float(wanted), rel=1e-3)
+
+
+def test_a_window_without_speech_has_no_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By Whisper's rule: the model thinks that nobody speaks, and is not sure of its words."""
+    model, checkpoint, rng = random_folder(0, tmp_path)
+    scorer = scorer_of("torch", checkpoint)
+    sources = models.random_frames(model, rng, [longest_of(model), 3 * longest_of(model)])
+    strategy = make_strategy("windows", {"language": "en", "max_ratio": 1e6})
+
+    def words(**settings: float) -> list[int]:
+        for key, value in settings.items():
+            monkeypatch.setattr(f"nartk.decoders.windows.{key}", value)
+        requests = [Request(i, source, 99, vad=True) for i, source in enumerate(sources)]
+        results = sorted(strategy.run(scorer, requests, batch_size=2), key=lambda each: each.index)
+        assert results[1].sentences > 1
+        return [len(each) for each in outputs_of(results)]
+
+    spoken = words(NO_SPEECH=1.0, UNSURE=99.0)
+    assert all(spoken)
+    assert words(NO_SPEECH=0.0, UNSURE=-999.0) == spoken
+    assert words(NO_SPEECH=0.0, UNSURE=99.0) == [0, 0]
+
+
 def test_what_a_window_gives_is_in_its_result(tmp_path: Path) -> None:
     """Tokens with their log-probabilities and traces, one eos a window, and the time that they took."""
     model, checkpoint, rng = random_folder(0, tmp_path)
@@ -504,6 +540,7 @@ def test_sound_to_text_as_transformers(
     paths = write_sounds(tmp_path, (0.4, 1.0, 3.3))
     wanted = [theirs_of_sound(model, folder, path) for path in paths]
     loaded = nartk.load(folder)
+    loaded.vad = False  # the sounds are noise
     found = loaded.decode(paths, language="de", task="translate")
     for hypothesis, (tokens, text) in zip(found, wanted, strict=True):
         words = [word for word in hypothesis.tokens if word != EOS]
@@ -511,7 +548,7 @@ def test_sound_to_text_as_transformers(
         assert hypothesis.text == text.strip()
     assert convert([str(folder), "--output", str(native), "--source-lang", "de", "--target-lang", "en"]) == 0
     capsys.readouterr()
-    assert nartk_decode([str(native), *paths, "--quiet"]) == 0
+    assert nartk_decode([str(native), *paths, "--quiet", "--no-vad"]) == 0
     assert capsys.readouterr().out == "".join(f"{text.strip()}\n" for _, text in wanted)
 
 

@@ -137,6 +137,20 @@ def streamed(blocks: Iterable[FloatArray], settings: FeatureSettings) -> Iterato
         yield fbank.accept(block)
 
 
+def levels(features: FloatArray, settings: FeatureSettings) -> FloatArray:
+    """The power [T] of each frame of computed features [T,F], all bins together, dB.
+
+    Of Whisper's without the frames that it was filled up with: the last ones, as quiet as can be.
+    """
+    if settings.features == WHISPER:
+        heard = np.flatnonzero((features > features.min()).any(1))
+        features = features[: heard[-1] + 1 if len(heard) else 0]
+        features = (4 * features - 4) * np.float32(np.log(10))
+    most = features.max(1, keepdims=True)
+    sums: FloatArray = most[:, 0] + np.log(np.exp(features - most).sum(1))
+    return sums * np.float32(10 / np.log(10))
+
+
 class Fbank:
     """Computes filterbank features of sound that comes bit by bit."""
 

@@ -91,5 +91,14 @@ def normalize(frames: FloatArray, statistics: Statistics | None = None) -> Float
         statistics: None: of the frames themselves.
     """
     found = Statistics.of([frames]) if statistics is None else statistics
-    deviation = np.sqrt(np.maximum(found.variance, LEAST_VARIANCE))
-    return ((frames - found.mean) / deviation).astype(np.float32)
+    return ((frames - found.mean) / _deviation(found)).astype(np.float32)
+
+
+def restore(frames: FloatArray, statistics: Statistics) -> FloatArray:
+    """Frames [T,F] as they were before they were normalised by statistics, but for rounding."""
+    return (frames * _deviation(statistics) + statistics.mean).astype(np.float32)
+
+
+def _deviation(statistics: Statistics) -> npt.NDArray[np.float64]:
+    found: npt.NDArray[np.float64] = np.sqrt(np.maximum(statistics.variance, LEAST_VARIANCE))
+    return found

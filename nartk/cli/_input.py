@@ -91,6 +91,11 @@ def add_sound(parser: Parser) -> argparse._ArgumentGroup:
         help="decode recordings of any length in buffers of at most so many seconds, such as 30, of which an "
         "eighth on either side is context; with ctc-greedy, ctc-beam and paraformer",
     )
+    group.add_argument(
+        "--no-vad",
+        action="store_true",
+        help="output what the model makes of silence, noise and hum too, instead of nothing",
+    )
     return group
 
 
@@ -276,6 +281,7 @@ def load_model(
         from nartk.long_form import buffers_for
 
         model.buffers = buffers_for(model, args.long_form)
+    model.vad = not getattr(args, "no_vad", False)
     if args.exact:
         require_exact(model, "--exact")
     return model

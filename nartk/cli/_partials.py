@@ -80,6 +80,8 @@ class PartialsJob(Job):
         except (InputFileError, InputFormatError) as error:
             return error
         assert last is not None  # a stream has a last text
+        if not last.tokens and self.model.vad:
+            tell(self.args, f"{record.text!r} holds no speech")
         seconds = time.perf_counter() - start
         tokens = (*last.tokens, vocab.eos)
         best = Hypothesis(tokens, text=last.text, pieces=tuple(vocab.to_words(tokens)))

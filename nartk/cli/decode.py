@@ -51,6 +51,9 @@ a line, and so are stdin where it brings sound, each file of a manifest, each ar
 each path in a text. A file is sound by its suffix or its first bytes. It is converted to the model's rate and
 to one channel: the mean of several or, where that cancels them, the loudest.
 
+Where nobody speaks a recording gives an empty line, and stderr says so; with --no-vad it gives what the model
+makes of silence, noise and hum.
+
 With --partials a recording is decoded while it is read: stderr gets a text for each chunk, as of the sound
 until then and --look-ahead-ms more, stdout the last one when the recording has ended. A wav that stdin brings
 may have no end; so may mp3, flac and ogg with the extra `media`, without which they are read to their end

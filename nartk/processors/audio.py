@@ -111,6 +111,15 @@ class AudioInput:
             raise InputFileError(f"{name!r} holds no sound", fix="give another file")
         return self._source(compute(samples, self.settings), name)
 
+    def levels(self, frames: FloatArray) -> FloatArray | None:
+        """The power [T] of frames [T,F] that were read, dB; None where features do not tell it."""
+        if self.settings.is_stored or self.cmvn == UTTERANCE:
+            return None
+        from nartk.data.audio.features import levels
+        from nartk.data.audio.normalization import restore
+
+        return levels(frames if self.statistics is None else restore(frames, self.statistics), self.settings)
+
     def beside(self, line: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The words in front of a line's frames, and its prompt: as `FeatureSource` has them.
 
