@@ -212,12 +212,6 @@ class ResumeMismatchError(NartkError):
     code, exit_code = "E303", EXIT_MISFIT
 
 
-class SwappedModelsError(NartkError):
-    """A model that should be the smaller of two is the larger one."""
-
-    code, exit_code = "E304", EXIT_MISFIT
-
-
 class ModelNotFoundError(NartkError):
     """The model is neither a shipped name nor a folder in the native format."""
 

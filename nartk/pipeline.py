@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from nartk import __version__
 from nartk.activity import Levels, is_speech, levels_of
+from nartk.aligned import AlignedWords
 from nartk.architectures import architecture
 from nartk.checkpoint import Checkpoint, load_checkpoint, read_config
 from nartk.errors import (
@@ -30,7 +31,6 @@ from nartk.errors import (
     NartkError,
     OutOfMemoryError,
     StrategyMismatchError,
-    SwappedModelsError,
     UsageError,
     named,
     require_text,
@@ -39,7 +39,7 @@ from nartk.errors import (
 from nartk.generation import unheeded, with_generation
 from nartk.hypothesis import WINDOW, DecodeStats, Hypothesis, Request, Result, added
 from nartk.lines import APART, Line
-from nartk.passes import FeatureSource, Source
+from nartk.passes import FeatureSource, PassScorer, Source
 from nartk.processors import Prompting
 from nartk.processors.text import AsGiven
 from nartk.registry import (
@@ -215,14 +215,14 @@ class Model:
         Args:
             name: None: the one that the model's configuration names, or greedy search.
             tell: Is told in a line where there are such thresholds, but not for these models or options, and
-                which constraints of the model's the strategy does not keep to.
+                which constraints of the model's the strategy does not keep to, or another model that should
+                be smaller is larger than the model.
 
         Raises:
             CheckpointError: Another model, or what is stored, is corrupt.
             StrategyMismatchError: The model, or another one that an option names, is of the wrong
                 architecture or has fewer positions than the model.
             VocabMismatchError: Another model reads or writes other words.
-            SwappedModelsError: Another model, which should be smaller, is larger than the model.
         """
         generation = self.checkpoint.generation
         if name is None:
@@ -239,7 +239,10 @@ class Model:
             found = self._other(other)
             mine, theirs = self.checkpoint, found.checkpoint
             mine.input.require_equal(theirs.input, "the model", f"{key} {other!r}")
-            mine.target_vocab.require_equal(theirs.target_vocab, "the model", f"{key} {other!r}")
+            is_pair = isinstance(found.passes, PassScorer) and isinstance(self.passes, PassScorer)
+            mine.target_vocab.require_equal(
+                theirs.target_vocab, "the model", f"{key} {other!r}", padded=is_pair
+            )
             for side in ("max_source_len", "max_target_len"):
                 capacity, wanted = (getattr(each.config, side) for each in (found, self))
                 if capacity < wanted:
@@ -248,12 +251,14 @@ class Model:
                         fix="train it with the model's lengths",
                     )
             if item.metadata["smaller"] and found.parameters > self.parameters:
-                raise SwappedModelsError(
-                    f"{key} {other!r} has {found.parameters:,} parameters, the model {self.parameters:,}",
-                    fix="swap them: the smaller model drafts for the larger one",
+                tell(
+                    f"{key} {other!r} has {found.parameters:,} parameters, the model {self.parameters:,}; "
+                    "drafts pay where the smaller model makes them: are the two swapped?"
                 )
             made = replace(made, **{key: found.checkpoint.fingerprint})
             auxiliary[key] = found.passes
+            if len(theirs.target_vocab) != len(mine.target_vocab):
+                auxiliary[key] = AlignedWords(found.passes, mine.target_vocab)
             from nartk import calibration
 
             added, unfit = calibration.apply(

@@ -48,6 +48,11 @@ class SpecialIds:
 FAIRSEQ = SpecialIds()
 
 
+def padding_word(id: int) -> str:
+    """The name of a row that stands for no word."""
+    return f"<unused_{id}>"
+
+
 @dataclass(frozen=True)
 class Vocab:
     """Words by id, special symbols among them.
@@ -144,15 +149,25 @@ class Vocab:
         mapped[self.unk] = -1  # an unknown word is not the same word elsewhere
         return mapped
 
-    def require_equal(self, other: Vocab, mine: str, theirs: str) -> None:
-        """Raises VocabMismatchError, naming the first differing id, unless both are the same."""
+    def require_equal(self, other: Vocab, mine: str, theirs: str, *, padded: bool = False) -> None:
+        """Raises VocabMismatchError, naming the first differing id, unless both are the same.
+
+        Args:
+            padded: Whether one may have rows at its end that stand for no word.
+        """
         pairs = enumerate(zip(self.words, other.words, strict=False))
         if self.specials != other.specials:
             found = f"{mine} has {self.specials}, {theirs} {other.specials}"
         elif (at := next((i for i, (a, b) in pairs if a != b), None)) is not None:
             found = f"{mine} and {theirs} differ at id {at}: {self.words[at]!r} and {other.words[at]!r}"
-        elif len(self) != len(other):
+        elif len(self) != len(other) and not (padded and _are_padding(self, other)):
             found = f"{mine} has {len(self)} words and {theirs} has {len(other)}"
         else:
             return
         raise VocabMismatchError(found, fix="use models trained with the same dictionary")
+
+
+def _are_padding(one: Vocab, other: Vocab) -> bool:
+    """Whether all that the longer of two vocabularies has beyond the other stands for no word."""
+    longer = max(one.words, other.words, key=len)
+    return all(longer[i] == padding_word(i) for i in range(min(len(one), len(other)), len(longer)))

@@ -121,7 +121,6 @@ CASES: list[tuple[str, int, str, Any]] = [
     ("decode model in.txt --strategy verify --drafts other.txt", 4, "E301 LengthMismatch", None),
     ("decode model in.txt --strategy speculative --drafter foreign", 4, "E302 VocabMismatch", None),
     ("distill model other.txt --target-lang x --output made", 4, "E303 ResumeMismatch", "in.txt"),
-    ("decode model in.txt --strategy speculative --drafter larger", 4, "E304 SwappedModels", None),
     ("decode none in.txt", 2, "E401 ModelNotFound", None),
     ("decode damaged in.txt", 5, "E402 Checkpoint", None),
     ("decode unknown in.txt", 5, "E403 UnsupportedCheckpoint", None),

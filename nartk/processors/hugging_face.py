@@ -39,7 +39,7 @@ from nartk.languages import M2M100, MBART, MBART50, NLLB, WMT21
 from nartk.passes import TextSource
 from nartk.processors import named_file, register_processor
 from nartk.processors.text import TextInput
-from nartk.vocab import MOST_WORDS, SpecialIds, Vocab
+from nartk.vocab import MOST_WORDS, SpecialIds, Vocab, padding_word
 
 NAME = "hugging_face"
 _MOST = 500_000_000  # bytes of a tokenizer's file
@@ -289,7 +289,7 @@ class _Fast(_Tokenizer):
 
     def words(self, count: int, *, target: bool) -> list[str]:
         word = self.backend.id_to_token
-        return [_unused(id) if (found := word(id)) is None else found for id in range(count)]
+        return [padding_word(id) if (found := word(id)) is None else found for id in range(count)]
 
     def language_tokens(self) -> Iterable[tuple[str, int]]:
         return ((token.content, id) for id, token in self.backend.get_added_tokens_decoder().items())
@@ -631,7 +631,7 @@ class _Slow(_Tokenizer):
     def words(self, count: int, *, target: bool) -> list[str]:
         numbered = self.target_ids if target else self.ids
         words = {id: word for word, id in (*numbered.items(), *self.added.items())}
-        return [words[id] if id in words else _unused(id) for id in range(count)]
+        return [words[id] if id in words else padding_word(id) for id in range(count)]
 
 
 class _M2M100(_Slow):
@@ -1077,11 +1077,6 @@ def _content(token: Any) -> str:
 
 def _token(token: Any) -> _Token:
     return {"content": token, "special": True} if isinstance(token, str) else dict(token)
-
-
-def _unused(id: int) -> str:
-    """The name of a row that is no word of the tokenizer."""
-    return f"<unused_{id}>"
 
 
 def _read_text(path: Path) -> str:

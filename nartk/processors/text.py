@@ -93,7 +93,7 @@ class TextInput:
             raise VocabMismatchError(
                 f"{mine} reads text, {theirs} does not", fix="use models that read the same sources"
             )
-        self.vocab.require_equal(other.vocab, mine, theirs)
+        self.vocab.require_equal(other.vocab, mine, theirs, padded=True)
 
 
 class AsGiven:

@@ -1,0 +1,85 @@
+"""A drafter whose rows of padding words are more or fewer than its verifier's.
+
+Matrices are filled up to different sizes: of T5's checkpoints some have 32,128 rows for the 32,100 words of
+the tokenizer, others 32,100. Symbols: n scored tokens of a pass, V words of the verifier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from nartk.passes import FloatArray, IntArray, Limits, Pass, PassScorer, Scores, Source, Want
+from nartk.reading import Reading, read
+from nartk.vocab import Vocab
+
+
+class AlignedScores(Reading):
+    """What a pass gave, over the words of another vocabulary.
+
+    Args:
+        logits: [n,V].
+        inner: What the model gave.
+    """
+
+    def __init__(self, reading: Reading, logits: FloatArray, inner: Scores) -> None:
+        super().__init__(**vars(reading))
+        self.inner, self._logits = inner, logits
+
+    def rows(self, index: Sequence[int] | IntArray) -> FloatArray:
+        """Logits [m,V] of m scored tokens."""
+        return self._logits[np.asarray(index, np.int64)]
+
+
+class AlignedWords:
+    """Implements `PassScorer`: a model's distribution over the words of another vocabulary.
+
+    A word that the model has not has probability 0, and is read as an unknown one; those that it has beyond
+    are left out of the softmax.
+
+    Args:
+        scorer: Of the model, whose words are the vocabulary's but for rows of padding at the end.
+    """
+
+    def __init__(self, scorer: PassScorer, vocab: Vocab) -> None:
+        self.scorer, self.vocab = scorer, vocab
+        self.start_token = scorer.start_token
+        self.limits: Limits = replace(scorer.limits, words=len(vocab))
+
+    def encode(self, sources: Sequence[Source]) -> IntArray:
+        return self.scorer.encode(sources)
+
+    def free(self, memory: Sequence[int] | IntArray) -> None:
+        self.scorer.free(memory)
+
+    def open(self, count: int) -> IntArray:
+        return self.scorer.open(count)
+
+    def fork(self, contexts: Sequence[int] | IntArray) -> IntArray:
+        return self.scorer.fork(contexts)
+
+    def truncate(self, contexts: Sequence[int] | IntArray, lengths: Sequence[int] | IntArray) -> None:
+        self.scorer.truncate(contexts, lengths)
+
+    def close(self, contexts: Sequence[int] | IntArray) -> None:
+        self.scorer.close(contexts)
+
+    def run(self, work: Pass, want: Want) -> AlignedScores:
+        own, words = self.scorer.limits.words, len(self.vocab)
+        if own < words:
+            work = replace(work, tokens=np.where(work.tokens < own, work.tokens, np.int32(self.vocab.unk)))
+        inner = self.scorer.run(work, Want(only=want.only, hidden=want.hidden))
+        logits = inner.rows(range(len(inner.best)))[:, :words]
+        if own < words:
+            padding = np.full((len(logits), words - own), -np.inf, np.float32)
+            logits = np.concatenate([logits, padding], 1)
+        return AlignedScores(read(logits, want, inner.hidden), logits, inner)
+
+    def commit(self, scores: AlignedScores, kept: Sequence[int] | IntArray) -> None:
+        self.scorer.commit(scores.inner, kept)
+
+    @property
+    def cells_in_use(self) -> int:
+        return self.scorer.cells_in_use
