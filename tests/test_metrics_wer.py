@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import math
 import random
+import sys
+import unicodedata
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +16,12 @@ from support import oracles
 
 from nartk import __version__
 from nartk.cli.score import main
-from nartk.errors import InputFileError, LengthMismatchError
+from nartk.errors import InputFileError, LengthMismatchError, MissingDependencyError, UsageError
 from nartk.metrics.bootstrap import compare, confidence
-from nartk.metrics.wer import error_rate, error_statistics
+from nartk.metrics.wer import error_rate, error_statistics, normalizer, without_punctuation
 
 jiwer = pytest.importorskip("jiwer", reason="jiwer is not installed")
+regex = pytest.importorskip("regex", reason="regex is not installed")
 
 UTTERANCES = oracles.expected("sclite")
 REFERENCES = [each["ref"] for each in UTTERANCES]
@@ -100,7 +104,108 @@ def test_resamples_are_the_corpora_that_they_stand_for() -> None:
     assert error_rate(["", "a"], ["b", "a"]).resample(np.array([[1.0, 0.0], [2.0, 0.0]])).tolist() == [0, 0]
 
 
+SPOKEN = [
+    "Mr. Smith's colour isn't grey, is it?",
+    "[noise] It cost twenty-five dollars and fifty cents (um, I think).",
+    "They've won 3,000 prizes in nineteen ninety nine; Él niño!",
+    "",
+]
+
+
+@pytest.fixture(scope="module")
+def theirs() -> dict[str, Callable[[str], str]]:
+    """The normalisers in transformers, with the spellings that Whisper's tokenisers hold."""
+    package = pytest.importorskip("whisper_normalization", reason="whisper-normalization is not installed")
+    published = pytest.importorskip("transformers.models.whisper.english_normalizer")
+    spellings = json.loads((Path(package.__file__).parent / "english.json").read_text(encoding="utf-8"))
+    return {
+        "english": published.EnglishTextNormalizer(spellings),
+        "basic": published.BasicTextNormalizer(),
+    }
+
+
+@pytest.mark.parametrize("name", ["english", "basic"])
+def test_normalised_text_is_what_transformers_makes_of_it(
+    name: str, theirs: dict[str, Callable[[str], str]]
+) -> None:
+    ours = normalizer(name)
+    assert ours is not None
+    lines = [*SPOKEN, *REFERENCES, *(row[0] for row in oracles.rows("wikisplit.test.tsv.xz"))]
+    assert [ours(line) for line in lines] == [theirs[name](line) for line in lines]
+    outputs = [line.lower().replace(",", "") for line in SPOKEN]
+    found = error_rate(SPOKEN, outputs, normalize=name)
+    wanted = [[" ".join(theirs[name](line).split()) for line in lines] for lines in (SPOKEN, outputs)]
+    assert found.score == pytest.approx(100 * jiwer.process_words(*wanted).wer)
+    assert found.score < error_rate(SPOKEN, outputs).score
+    assert f"|norm:{name}-" in found.signature
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", ["english", "basic"])
+def test_transcripts_of_recordings_are_normalised_as_transformers_does(
+    name: str, shared_data: Path, theirs: dict[str, Callable[[str], str]]
+) -> None:
+    rows = (shared_data / "asr" / "samples_smoke" / "manifest.tsv").read_text(encoding="utf-8").splitlines()
+    lines = [row.split("\t")[3] for row in rows[1:]]
+    ours = normalizer(name)
+    assert ours is not None
+    assert [ours(line) for line in lines] == [theirs[name](line) for line in lines]
+
+
+def test_composed_letters_are_one() -> None:
+    composed = "El niño bebió café"
+    assert error_rate([composed], [unicodedata.normalize("NFD", composed)]).score == 0
+    assert error_rate([composed], [unicodedata.normalize("NFD", composed)], unit="cer").score == 0
+
+
+def test_punctuation_is_left_out_on_request() -> None:
+    said, output = ["He said: “don't—stop!” (Really, 3.5 %?)"], ["he said don't stop really 3 5 %"]
+    assert without_punctuation("'a' b's c’d' -e_f") == " a  b's c’d   e f"
+    kept = error_rate(said, output, lowercase=True)
+    bare = error_rate(said, output, lowercase=True, punctuation=False)
+    assert kept.score > 50
+    assert bare.parts["substitutions"] + bare.parts["insertions"] == 0
+    assert bare.parts["reference_length"] == 7  # he said don't stop really 3 5
+    assert "|punct:0|" in bare.signature
+    # The same as with the punctuation of Unicode taken out by another library.
+    lines = [row[0] for row in oracles.rows("wikisplit.test.tsv.xz")[:300]]
+    for line in lines:
+        wanted = regex.sub(r"(?<![\p{L}\p{N}])['’]|['’](?![\p{L}\p{N}])|(?!['’])\p{P}", " ", line)
+        assert without_punctuation(line) == wanted
+
+
+def test_words_of_text_without_spaces_are_no_measure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["广州市房地产中介协会分析", "甚至出现交易几乎停滞的情况"]
+    (tmp_path / "text").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    files = [str(tmp_path / "text"), "--ref", str(tmp_path / "text")]
+    assert main(["wer", *files]) == 0
+    assert capsys.readouterr().err == (
+        "nartk: wer counts words between spaces, which do not part those of Chinese: use cer, which counts "
+        "characters\n"
+    )
+    assert main(["cer", *files]) == 0
+    assert capsys.readouterr().err == ""
+    (tmp_path / "text").write_text("".join(f"{' '.join(line)}\n" for line in lines), encoding="utf-8")
+    assert main(["wer", *files]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_says_how_to_get_the_normaliser(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "whisper_normalization", None)
+    with pytest.raises(
+        MissingDependencyError, match="normalize='english' needs the package whisper-norm"
+    ) as e:
+        error_rate(["a"], ["a"], normalize="english")
+    assert e.value.fix == "pip install 'nartk[score]'"
+    with pytest.raises(UsageError, match="there is no normaliser 'whisper'"):
+        error_rate(["a"], ["a"], normalize="whisper")
+
+
 def test_refuses_what_cannot_be_scored() -> None:
+    with pytest.raises(InputFileError, match="no reference holds a word"):
+        error_rate(["...", "!"], ["a", "b"], punctuation=False)
     with pytest.raises(InputFileError, match="no reference holds a word"):
         error_rate([" ", ""], ["a", "b"])
     with pytest.raises(LengthMismatchError, match="reference 1 has 2 sentences, but hypothesis has 1"):

@@ -18,6 +18,7 @@ from nartk.errors import EXIT_OK, UnknownStrategyError, UsageError, named
 from nartk.files import STDIN
 from nartk.metrics.bootstrap import compare, confidence
 from nartk.metrics.metric import BLANKS, Files, Metric, Scorer, Tell
+from nartk.metrics.utterances import AUTO, IDS
 from nartk.registry import METRICS
 
 if TYPE_CHECKING:
@@ -141,6 +142,7 @@ def _files(args: argparse.Namespace, tell: Tell) -> Files:
         gold=args.gold,
         hyp_m2=args.hyp_m2,
         blank=args.blank,
+        ids=args.ids,
         tell=tell,
     )
 
@@ -168,7 +170,7 @@ def _parser() -> argparse.ArgumentParser:
         )
         sub.add_argument("--seed", type=_whole, default=12345, help="of the bootstrap (default: %(default)s)")
         sub.add_argument("--baseline", metavar="HYP2", help="output of another system to compare HYP with")
-        sub.set_defaults(source=None, ref=[], gold=None, hyp_m2=None, blank=None)
+        sub.set_defaults(source=None, ref=[], gold=None, hyp_m2=None, blank=None, ids=AUTO)
         for key, reads in metric.reads.items():
             settings: dict[str, Any] = {"help": reads.help, "required": reads.required, "dest": key}
             settings |= {"nargs": "+", "action": "extend"} if key == "ref" else {"metavar": METAVARS[key]}
@@ -180,6 +182,13 @@ def _parser() -> argparse.ArgumentParser:
                 help="a blank line of --ref: there is no reference, or an empty one (default: "
                 f"{metric.reads['ref'].blank})",
             )
+            if metric.reads["ref"].ids:
+                sub.add_argument(
+                    "--ids",
+                    choices=IDS,
+                    help="lines begin with the utterance's id, as Kaldi's text, and are matched by it; auto: "
+                    "where they look so (default: %(default)s)",
+                )
         add_options(sub, METRICS.options(name))
     return parser
 

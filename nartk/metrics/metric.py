@@ -10,9 +10,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from nartk.errors import InputFileError, named
+from nartk.errors import InputFileError, LengthMismatchError, named
 from nartk.files import read_lines
 from nartk.metrics.result import MetricResult, References, check_corpora
+from nartk.metrics.utterances import AUTO, NO, YES, begin_with_ids, in_order, split_ids
 
 Scorer = Callable[[str], list[MetricResult]]  # of a file's name; of several scores the first leads
 Comparison = Callable[[Sequence[str]], list[MetricResult]]  # the same of outputs
@@ -28,11 +29,13 @@ class Reads:
 
     Attributes:
         blank: Of `BLANKS`: what a blank line of the references is where the user does not say.
+        ids: Whether lines, and those of outputs, may begin with an utterance's id.
     """
 
     help: str
     required: bool = True
     blank: str = MISSING
+    ids: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +48,7 @@ class Files:
         gold: M2, sources and gold edits.
         hyp_m2: The system's output as M2, in place of text.
         blank: Of `BLANKS`: what a blank line of `ref` is; None: as the metric declares.
+        ids: Of `IDS`: whether lines of `ref` and of outputs begin with ids, where a metric declares them.
         tell: Takes notices for the user.
     """
 
@@ -53,6 +57,7 @@ class Files:
     gold: str | None = None
     hyp_m2: str | None = None
     blank: str | None = None
+    ids: str = AUTO
     tell: Tell = warnings.warn
 
     def sources(self) -> list[str]:
@@ -118,14 +123,25 @@ class Metric:
         Raises:
             NartkError: A file cannot be read, or a package is missing.
         """
-        declared = self.reads["ref"].blank
+        reads = self.reads["ref"]
+        declared = reads.blank
         blank = declared if files.blank is None else files.blank
         sources = None if files.source is None else files.sources()
+        tell = cache(files.tell)
         corpora = files.references()
+        may = files.ids if reads.ids else NO
+        ids = None
+        if may == YES or (may == AUTO and begin_with_ids(corpora[0])):
+            ids = [*split_ids(corpora[0], "reference 1")]
+            corpora = [in_order(ids, lines, f"reference {i}") for i, lines in enumerate(corpora, start=1)]
+            if may == AUTO:
+                tell(
+                    f"lines are matched by the utterance ids that they begin with, such as {ids[0]!r}; "
+                    f"{named('ids', NO)} takes these for words"
+                )
         references = [
             [None if blank == MISSING and not line.strip() else line for line in lines] for lines in corpora
         ]
-        tell = cache(files.tell)
 
         @cache
         def prepared() -> tuple[list[int], Comparison]:
@@ -150,6 +166,14 @@ class Metric:
 
         def score(name: str) -> list[MetricResult]:
             outputs = read_lines(name)
+            if ids is not None:
+                outputs = in_order(ids, outputs, "hypothesis")
+            elif may == AUTO and begin_with_ids(outputs):
+                raise LengthMismatchError(
+                    f"hypothesis begins its lines with utterance ids, such as {outputs[0].split()[0]!r}, and "
+                    "reference 1 does not",
+                    fix=f"give both with ids, or {named('ids', NO)} if these are words",
+                )
             others = (
                 {"hypothesis": outputs} if sources is None else {"source": sources, "hypothesis": outputs}
             )

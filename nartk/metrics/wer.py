@@ -8,8 +8,11 @@ the two programs may choose differently.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import unicodedata
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from importlib.metadata import version
 from typing import Any, ClassVar
 
@@ -19,8 +22,14 @@ from nartk import __version__
 from nartk.errors import InputFileError, UsageError, named, requiring
 from nartk.metrics.metric import EMPTY, Comparison, Metric, Reads, Texts
 from nartk.metrics.result import MetricResult, check_corpora
+from nartk.metrics.scripts import tell_unspaced
 from nartk.registry import option, register_metric
 
+# Normalisers by name: of Whisper's, that of English expands contractions, writes numbers in digits and spells
+# as Americans do; the basic one takes brackets and punctuation away. Source: Radford et al. 2022, appendix C,
+# https://arxiv.org/abs/2212.04356.
+NONE = "none"
+NORMALIZERS = {NONE: None, "english": "EnglishTextNormalizer", "basic": "BasicTextNormalizer"}
 COUNTS = ("hits", "substitutions", "deletions", "insertions")
 _CHUNKS = ("equal", "substitute", "delete", "insert")  # as jiwer calls them
 
@@ -47,12 +56,65 @@ def error_statistics(references: Sequence[str], hypotheses: Sequence[str], *, un
     return table
 
 
+def normalizer(name: str) -> Callable[[str], str] | None:
+    """The normaliser of a name of `NORMALIZERS`.
+
+    Raises:
+        UsageError: There is none of that name.
+        MissingDependencyError: whisper-normalization is not installed.
+    """
+    if name not in NORMALIZERS:
+        raise UsageError(f"there is no normaliser {name!r}", fix=f"choose one of {', '.join(NORMALIZERS)}")
+    declared = NORMALIZERS[name]
+    if declared is None:
+        return None
+    with requiring(f"{named('normalize', name)} needs the package whisper-normalization", "score"):
+        import whisper_normalization
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # it leaves the file of spellings open
+        made: Callable[[str], str] = getattr(whisper_normalization, declared)()
+    return made
+
+
+def without_punctuation(text: str) -> str:
+    """A text with spaces for its punctuation, but for apostrophes within a word."""
+    kept = [
+        " " if unicodedata.category(char)[0] == "P" and not _joins(text, place) else char
+        for place, char in enumerate(text)
+    ]
+    return "".join(kept)
+
+
+def _joins(text: str, place: int) -> bool:
+    around = (*text[max(place - 1, 0) : place], *text[place + 1 : place + 2])
+    return text[place] in "'\u2019" and len(around) == 2 and all(map(str.isalnum, around))
+
+
+def preparation(*, lowercase: bool, normalize: str, punctuation: bool, spaces: bool) -> Callable[[str], str]:
+    """What makes of a line the text that is compared; the arguments are those of `error_rate`."""
+    normalized = normalizer(normalize)
+
+    def prepare(line: str) -> str:
+        text = unicodedata.normalize("NFC", line)
+        if normalized is not None:
+            text = normalized(text)
+        if not punctuation:
+            text = without_punctuation(text)
+        if lowercase:
+            text = text.lower()
+        return text if spaces else "".join(text.split())
+
+    return cache(prepare)
+
+
 def error_rate(
     references: Sequence[str],
     hypotheses: Sequence[str],
     *,
     unit: str = "wer",
     lowercase: bool = False,
+    normalize: str = NONE,
+    punctuation: bool = True,
     spaces: bool = True,
 ) -> MetricResult:
     """The corpus's error rate in percent: lower is better.
@@ -60,22 +122,22 @@ def error_rate(
     Args:
         unit: ``wer`` or ``cer``.
         lowercase: Whether case is ignored, as sclite does unless told otherwise.
+        normalize: Of `NORMALIZERS`: what references and outputs are normalised by; NFC they always are.
+        punctuation: Whether it counts.
         spaces: Whether those between words are characters, of ``cer``.
 
     Raises:
-        MissingDependencyError: jiwer is not installed.
+        MissingDependencyError: jiwer, or the normaliser, is not installed.
+        UsageError: There is no such normaliser.
         InputFileError: No reference holds a word.
         LengthMismatchError: The corpora differ in length.
     """
     check_corpora(unit, [references], hypothesis=hypotheses)
-    if not any(line.strip() for line in references):
+    prepare = preparation(lowercase=lowercase, normalize=normalize, punctuation=punctuation, spaces=spaces)
+    texts = [[prepare(line) for line in lines] for lines in (references, hypotheses)]
+    if not any(line.strip() for line in texts[0]):
         raise InputFileError("no reference holds a word", fix="give references that are not empty")
-
-    def prepared(lines: Sequence[str]) -> list[str]:
-        cased = [line.lower() if lowercase else line for line in lines]
-        return cased if spaces else ["".join(line.split()) for line in cased]
-
-    table = error_statistics(prepared(references), prepared(hypotheses), unit=unit)
+    table = error_statistics(*texts, unit=unit)
     errors, lengths = table[:, 1:].sum(1), table[:, :3].sum(1)
 
     def resample(weights: np.ndarray) -> np.ndarray:
@@ -85,6 +147,8 @@ def error_rate(
     settings = [
         f"metric:{unit}",
         f"case:{'lc' if lowercase else 'mixed'}",
+        *([] if normalize == NONE else [f"norm:{normalize}-{version('whisper-normalization')}"]),
+        *([] if punctuation else ["punct:0"]),
         *([] if spaces else ["spaces:0"]),
         f"jiwer:{version('jiwer')}",
         f"nartk:{__version__}",
@@ -113,12 +177,21 @@ def _without_words(errors: np.ndarray) -> np.ndarray:
 class WordErrorRate(Metric):
     """Word error rate by jiwer, percent."""
 
-    reads: ClassVar[Mapping[str, Reads]] = {"ref": Reads("what was said; a blank line: nothing", blank=EMPTY)}
+    reads: ClassVar[Mapping[str, Reads]] = {
+        "ref": Reads("what was said; a blank line: nothing", blank=EMPTY, ids=True)
+    }
     digits: ClassVar[int] = 2
     example: ClassVar[str] = "wer HYP --ref REF"
     counts_errors: ClassVar[bool] = True
+    words: ClassVar[bool] = True  # are counted, and not characters
 
     lowercase: bool = option(False, "ignore case, as sclite does")
+    normalize: str = option(
+        NONE, "Whisper's normaliser of English, or of any language", choices=tuple(NORMALIZERS)
+    )
+    punctuation: bool = option(
+        True, "punctuation counts; else it parts words, but for apostrophes within one"
+    )
 
     def against(self, texts: Texts) -> Comparison:
         if len(texts.references) != 1:
@@ -126,8 +199,12 @@ class WordErrorRate(Metric):
                 f"{self.name} takes one reference, but there are {len(texts.references)}",
                 fix=f"name one with {named('ref')}",
             )
-        reference = [text for text in texts.references[0] if text is not None]
-        return lambda outputs: [error_rate(reference, outputs, unit=self.name, **asdict(self))]
+        reference = [*texts.lines()]
+        options: dict[str, Any] = {"spaces": True, **asdict(self)}
+        if self.words:
+            lines = map(preparation(**options), reference)
+            tell_unspaced(lines, texts.tell, self.name, "use cer, which counts characters")
+        return lambda outputs: [error_rate(reference, outputs, unit=self.name, **options)]
 
 
 @register_metric("cer")
@@ -135,5 +212,6 @@ class CharacterErrorRate(WordErrorRate):
     """Character error rate by jiwer, percent."""
 
     example: ClassVar[str] = "cer HYP --ref REF --no-spaces"
+    words: ClassVar[bool] = False
 
     spaces: bool = option(True, "a space between words is a character too")

@@ -1,0 +1,114 @@
+"""Transcripts of Kaldi are matched by the ids that their lines begin with, in whatever order these are."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import oracles
+
+from nartk.cli.score import main
+from nartk.errors import InputFileError, LengthMismatchError
+from nartk.metrics.utterances import begin_with_ids, in_order, split_ids
+
+pytest.importorskip("jiwer", reason="jiwer is not installed")
+
+UTTERANCES = oracles.expected("sclite")
+IDS = [f"{each['id']}-a1" for each in UTTERANCES]
+REFERENCES = [each["ref"].lower() for each in UTTERANCES]
+OUTPUTS = [each["hyp"].lower() for each in UTTERANCES]
+SUBSTITUTIONS = sum(each["counts"][1] for each in UTTERANCES)
+
+
+def run(tmp_path: Path, references: list[str], outputs: list[str], *flags: str, metric: str = "wer") -> int:
+    for name, lines in (("ref", references), ("hyp", outputs)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    command = [metric, str(tmp_path / "hyp"), "--ref", str(tmp_path / "ref"), "--bootstrap", "0", *flags]
+    return main([*command, "--json"])
+
+
+def test_lines_are_matched_by_id(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The counts are sclite's, whatever the order; before, ids and other utterances were errors."""
+    order = random.Random(1).sample(range(len(IDS)), len(IDS))
+    references = [f"{key} {text}" for key, text in zip(IDS, REFERENCES, strict=True)]
+    outputs = [f"{IDS[i]}\t{OUTPUTS[i]}" for i in order]
+    plain: dict[str, Any] = {}
+    for lines in ((REFERENCES, OUTPUTS), (references, outputs)):
+        assert run(tmp_path, *lines, "--per-line") == 0
+        captured = capsys.readouterr()
+        report = json.loads(captured.out)
+        assert report["substitutions"] == SUBSTITUTIONS
+        plain = plain or report
+        assert report == plain
+    assert captured.err == (
+        f"nartk: lines are matched by the utterance ids that they begin with, such as {IDS[0]!r}; --ids no "
+        "takes these for words\n"
+    )
+    assert run(tmp_path, references, outputs, "--ids", "no") == 0
+    assert json.loads(capsys.readouterr().out)["score"] > 50
+    # Ids that look like words are matched where the user says so, without a notice.
+    named = [f"u {REFERENCES[0]}", "v"], ["v spoken", f"u {OUTPUTS[0]}"]
+    assert run(tmp_path, *named, "--ids", "yes") == 0
+    captured = capsys.readouterr()
+    assert (json.loads(captured.out)["insertions"], captured.err) == (1 + UTTERANCES[0]["counts"][3], "")
+    assert run(tmp_path, *named, "--ids", "yes", "--blank", "missing", metric="cer") == 0
+    assert json.loads(capsys.readouterr().out)["sentences"] == 1
+
+
+def test_ids_that_do_not_fit_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def refused(references: list[str], outputs: list[str], *flags: str, code: int) -> str:
+        assert run(tmp_path, references, outputs, *flags) == code
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        return captured.err.splitlines()[-1]
+
+    references = ["utt_1 a b", "utt_2 c", "utt_3 d"]
+    assert refused(references, ["a b", "c", "d"], code=4) == (
+        "nartk: error[E301 LengthMismatch] hypothesis lacks 3 of 3 utterance ids, first 'utt_1'. Fix: give "
+        "the same utterances, or --ids no if lines begin with no id."
+    )
+    assert "reference 1 lacks 1 of 4 utterance ids, first 'utt_9'" in refused(
+        references, [*references, "utt_9 e"], code=4
+    )
+    assert "hypothesis begins its lines with utterance ids, such as 'utt_1', and reference 1 does not" in (
+        refused(["a b", "c", "d"], references, code=4)
+    )
+    assert "hypothesis:3: the utterance id 'utt_1' is an earlier line's" in refused(
+        references, ["utt_1 a", "utt_2 b", "utt_1 c"], code=2
+    )
+    assert "reference 1:2: the line has no utterance id" in refused(
+        ["u a", ""], ["u a", "v"], "--ids", "yes", code=2
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "are"),
+    [
+        (["BAC009S0764W0121 甚至 出现", "BAC009S0764W0122 一"], True),
+        (["1089-134686-0000 HE", "1089-134686-0001"], True),
+        (["fash-an251-b YES", "fash-an253-b GO"], True),
+        (["common_voice_en_1.mp3 a", "common_voice_en_2.mp3 b"], True),
+        (["fash-an251-b YES"], False),  # of a single line nobody can tell
+        (["fash-an251-b YES", "fash-an251-b GO"], False),
+        (["fash-an251-b YES", ""], False),
+        (["one two", "two one"], False),
+        (["1998 was dry", "2001 was wet", "3 4 5"], False),
+        (["3rd place", "2nd place"], False),
+        (["他 说", "我 说"], False),
+        ([], False),
+    ],
+)
+def test_ids_are_told_from_words(lines: list[str], are: bool) -> None:
+    assert begin_with_ids(lines) is are
+
+
+def test_in_python() -> None:
+    assert split_ids(["u1 a b", "u2"], "ref") == {"u1": "a b", "u2": ""}
+    assert in_order(["u2", "u1"], ["u1 a b", "u2"], "hyp") == ["", "a b"]
+    with pytest.raises(LengthMismatchError, match="hyp lacks 1 of 1 utterance ids, first 'u'"):
+        in_order(["u"], ["v a"], "hyp")
+    with pytest.raises(InputFileError, match="give ids='no' if lines have none"):
+        split_ids([""], "hyp")
