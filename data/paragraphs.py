@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from nartk.data.text import ABBREVIATIONS, glued, tokenize
-from nartk.lines import Paragraph, Tokenized
+from nartk.lines import Paragraph, Tokenized, edits
 from nartk.vocab import UNKNOWN
 
 # Typographic characters, and what models that were trained on plain ones read instead.
@@ -121,20 +121,21 @@ class Sentence(Tokenized):
     spelled: tuple[str, ...]
     prefix: int = 0
 
-    def restore(self, output: str) -> str:
-        from difflib import SequenceMatcher  # whose import every start would pay for
+    @property
+    def written(self) -> str:
+        return " ".join(self.spelled)
 
+    def restore(self, output: str) -> str:
         written = output.split()
         if written == [*self.spelled]:
             return "".join(gap + token for gap, token in zip(self.gaps, self.typed, strict=True))
         found: list[tuple[str, int | None]] = []  # tokens of the line, with their index if they were typed
-        matcher = SequenceMatcher(None, self.spelled, written, autojunk=False)
-        for tag, *block in matcher.get_opcodes():
-            for i, end, j, stop in _pairs(*block):
-                if tag == "equal" or (j >= self.prefix and self._is_undone(i, end, written, j, stop)):
-                    found += ((self.typed[index], index) for index in range(i, end))
-                else:
-                    found += ((token, None) for token in written[j:stop])
+        for i, end, j, stop in edits(self.spelled, written):
+            is_same = [*self.spelled[i:end]] == written[j:stop]
+            if is_same or (j >= self.prefix and self._is_undone(i, end, written, j, stop)):
+                found += ((self.typed[index], index) for index in range(i, end))
+            else:
+                found += ((token, None) for token in written[j:stop])
         text = "".join(token for token, _ in found[:1])
         follows = glued([token for token, _ in found])
         for (before, after), is_glued in zip(pairwise(found), follows[1:], strict=True):
@@ -293,11 +294,3 @@ def _plain(text: str) -> tuple[str, list[int]]:
 
 def _counted(tokens: Sequence[str]) -> list[str]:
     return _COUNTED.findall(" ".join(tokens))
-
-
-def _pairs(i: int, end: int, j: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-    """A block of an alignment: token by token where there are as many on both sides, else as it is."""
-    if end - i != stop - j:
-        yield i, end, j, stop
-    else:
-        yield from ((i + step, i + step + 1, j + step, j + step + 1) for step in range(end - i))

@@ -7,9 +7,10 @@ name), ``model`` (its settings), ``aliases`` (names of weights that are another'
 eos and unk), ``start_token`` (what outputs begin after), ``input`` and ``output`` (a processor's ``name`` and
 settings, see `nartk.processors`), in int8 folders ``quantized`` and ``layout``, and where the model was
 trained on tokens that ordinary text is to be split into, ``tokenization`` (``penn``: English sentences in
-the tokens of the Penn Treebank), and where it came with such, ``generation`` (values of strategies' options,
-see `nartk.generation`). Format 2 has no ``files``. Format 1 calls the architecture ``kind``, and has
-none of what format 2 added: it is text with fairseq's special ids, and outputs begin after eos.
+the tokens of the Penn Treebank), where it came with such, ``generation`` (values of strategies' options,
+see `nartk.generation`), and where outputs should resemble their input, ``guard`` (see `nartk.guard`).
+Format 2 has no ``files``. Format 1 calls the architecture ``kind``, and has none of what format 2 added: it
+is text with fairseq's special ids, and outputs begin after eos.
 
 Loading compares the hash of each file that it reads as a whole. The card, and the weights of int8 folders,
 which are mapped, are compared where that is asked for, as ``nartk-verify`` and ``--check`` do.
@@ -44,6 +45,8 @@ from nartk.errors import CheckpointError, ModelNotFoundError, SourceMismatchErro
 from nartk.files import read_file, sha256, writing, writing_folder
 from nartk.generation import KEY as GENERATION
 from nartk.generation import check_generation
+from nartk.guard import KEY as GUARD
+from nartk.guard import Guard, read_guard
 from nartk.processors import SIDES, InputProcessor, OutputProcessor, load_processor
 from nartk.processors.text import AsGiven, SentencePieceTokenizer, TextInput, Tokenizer, load_tokenization
 from nartk.quantized import INT8, LAYOUT, stored_shapes, stored_types
@@ -71,7 +74,7 @@ MOST_CARD = 10_000_000  # bytes of card.md
 _MOST_CONFIG = 1_000_000  # bytes of config.json
 _MOST_COPIED = 1_000_000_000  # bytes of a processor's file
 # What config.json says beside the weights.
-_BESIDE = ("special_ids", "start_token", "input", "output", "tokenization", GENERATION)
+_BESIDE = ("special_ids", "start_token", "input", "output", "tokenization", GENERATION, GUARD)
 _RESTORE = "convert the model again, or copy the whole folder again"
 _MAX_HEADER = 10_000_000  # bytes of a safetensors header; real ones are thousands of times smaller
 # How NumPy reads the types of safetensors.
@@ -354,6 +357,7 @@ class Checkpoint:
         checked: Whether every hash has been compared.
         generation: Values that take the place of defaults of strategies' options, by name.
         notices: What a user of the folder must know, in lines.
+        guard: Judges outputs, which should resemble their input; None: they need not.
     """
 
     folder: Path
@@ -371,6 +375,7 @@ class Checkpoint:
     tokenization: AsGiven = field(default_factory=AsGiven)
     generation: Mapping[str, Any] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
+    guard: Guard | None = None
 
     @property
     def target_vocab(self) -> Vocab:
@@ -538,7 +543,7 @@ def _hashes(config: Mapping[str, Any], folder: Path) -> dict[str, str]:
     found = config.get("files")
     if not isinstance(found, dict) or WEIGHTS not in found or set("".join(found)) & set("/\\:\0"):
         raise CheckpointError("'files' does not name the files of the folder", where=str(folder / CONFIG))
-    for name in _strings([config.get(side) for side in SIDES]):
+    for name in _strings([config.get(key) for key in (*SIDES, GUARD)]):
         if name not in found and os.path.isfile(folder / name):
             raise CheckpointError(
                 f"'files' has no hash of {name!r}", fix=_RESTORE, where=str(folder / CONFIG)
@@ -707,6 +712,9 @@ def assemble(
     tokenization = load_tokenization(config.get("tokenization"), output, where)
     if tokenization.name and input.vocab is None:
         raise CheckpointError("a 'tokenization' of what is no text", where=where)
+    guard = read_guard(config.get(GUARD), folder, where)
+    if guard is not None and input.vocab is None:
+        raise CheckpointError(f"a {GUARD!r} of what is no text", where=where)
     start_token, words = config.get("start_token"), len(output.vocab)
     if type(start_token) is not int or not 0 <= start_token < words:
         raise CheckpointError(f"'start_token' is {start_token!r}, not between 0 and {words - 1}", where=where)
@@ -720,6 +728,7 @@ def assemble(
         start_token=start_token,
         tokenization=tokenization,
         generation=check_generation(config.get(GENERATION, {}), where),
+        guard=guard,
         beside={key: config[key] for key in _BESIDE if config.get(key) is not None},
         files=files,
         fingerprint=fingerprint,

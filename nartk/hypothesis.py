@@ -56,6 +56,22 @@ class TokenTrace:
 
 
 @dataclass(frozen=True)
+class Guarded:
+    """Something that a model's guard did (`nartk.guard`).
+
+    Attributes:
+        done: ``split``: the text was decoded again in pieces; ``kept``: it stays as it is in the source;
+            ``undone``: it stays, where a single edit would have changed it.
+        text: Tokens of the source with spaces between; empty where an edit put something in.
+        reasons: What spoke against the output, or the edit.
+    """
+
+    done: str
+    text: str
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Hypothesis:
     """One decoded output.
 
@@ -70,6 +86,7 @@ class Hypothesis:
         pieces: The dictionary's word or piece of a word for each token.
         alternatives: The hypotheses ranked after it, best first, where `Model.decode` gives the best alone.
         error: Why the line could not be decoded; then there are no tokens.
+        guarded: What the model's guard did.
     """
 
     tokens: tuple[int, ...]
@@ -80,6 +97,7 @@ class Hypothesis:
     pieces: tuple[str, ...] = ()
     alternatives: tuple[Hypothesis, ...] = ()
     error: NartkError | None = None
+    guarded: tuple[Guarded, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -150,6 +168,7 @@ class Result:
     sentences: int = 1
 
 
+GUARDED = ("split", "kept", "undone")  # what a guard may do
 COUNTS = ("passes", "drafted", "accepted", "drafter_passes", "branches")  # of a Result, which add up
 
 
@@ -172,6 +191,7 @@ class DecodeStats:
         drafter_passes: Passes of drafting models, summed over sentences.
         branches: Accepted tokens that were not the first of those drafted at their position.
         left_mid_batch: Sentences that ended while others of their batch went on.
+        split, kept, undone: How often the guard did so (`Guarded`), for the best hypotheses.
         encode_seconds, draft_seconds, verify_seconds, accept_seconds: As `PhaseSeconds` has them; 0 where a
             strategy does not measure them.
     """
@@ -185,6 +205,9 @@ class DecodeStats:
     drafter_passes: int = 0
     branches: int = 0
     left_mid_batch: int = 0
+    split: int = 0
+    kept: int = 0
+    undone: int = 0
     encode_seconds: float = 0.0
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0

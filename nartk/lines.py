@@ -1,15 +1,20 @@
-"""Lines and their sentences, which are decoded on their own, and whose results are joined to the line's."""
+"""Lines and their sentences, which are decoded on their own, and whose results are joined to the line's.
+
+Where a guard judges outputs (`nartk.guard`), a sentence may be decoded in pieces, or stay as it is.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from nartk.hypothesis import Hypothesis, PhaseSeconds, Result, TokenTrace, added
+from nartk.hypothesis import Guarded, Hypothesis, PhaseSeconds, Result, TokenTrace, added
 
 if TYPE_CHECKING:
+    from nartk.data.clauses import Clause
+    from nartk.guard import Guard
     from nartk.processors import OutputProcessor
 
 # A line's first sentence is the request of the line's own index. Each further one is so much above it, beyond
@@ -22,6 +27,11 @@ class Tokenized:
     """A sentence of tokens with spaces between, which a model reads and writes as it is."""
 
     text: str
+
+    @property
+    def written(self) -> str:
+        """The sentence as the model would write it."""
+        return self.text
 
     def restore(self, output: str) -> str:
         """What stands in the line for what a model made of the sentence."""
@@ -45,71 +55,204 @@ class Paragraph:
         return self.between[0] + "".join(each.restore(output) + rest for each, output, rest in parts)
 
 
-@dataclass
+@dataclass(eq=False)
+class _Part:
+    """A sentence, or a piece of one, that is decoded on its own.
+
+    Attributes:
+        number: Of its request in the line.
+        text: What the model reads.
+        clause: What the guard made of it; None: its outputs are taken as they are.
+        taken: Of the hypotheses that are sound, the text, and the edits in it that were undone.
+        kept: The text that stays where none is.
+    """
+
+    number: int
+    text: str
+    clause: Clause | None = None
+    result: Result | None = None
+    taken: list[tuple[Hypothesis, str, tuple[Guarded, ...]]] = field(default_factory=list)
+    kept: str | None = None
+
+    def output(self, rank: int) -> tuple[Hypothesis | None, str, tuple[Guarded, ...]]:
+        """The hypothesis of that rank, or the last one, its text, and what was undone."""
+        if self.kept is None:
+            return self.taken[min(rank, len(self.taken) - 1)]
+        return (None if self.result is None else self.result.hypotheses[0]), self.kept, ()
+
+
 class Line:
-    """A line and the results of its sentences so far.
+    """A line, and the results of its sentences, and of their pieces, so far.
+
+    Each sentence is a request, numbered from 0. Further pieces have the numbers behind. They are made when
+    all that was asked has its result, so that no number depends on which result came first.
 
     Args:
         index: Of the line.
         output: Writes tokens as text.
+        guard: Judges outputs; None: all are taken.
+        whole: Whether sentences are first decoded as wholes, whatever they hold.
     """
 
-    index: int
-    paragraph: Paragraph
-    output: OutputProcessor
-    _results: dict[int, Result] = field(default_factory=dict)
-    _begun: float = float("inf")  # when the first sentence entered a batch, by the clock
+    def __init__(
+        self,
+        index: int,
+        paragraph: Paragraph,
+        output: OutputProcessor,
+        guard: Guard | None = None,
+        *,
+        whole: bool = False,
+    ) -> None:
+        self.index, self.paragraph, self.output, self.guard = index, paragraph, output, guard
+        self._begun = float("inf")  # when the first request entered a batch, by the clock
+        self._spent: list[Result] = []
+        self._guarded: list[Guarded] = []
+        self._count = len(paragraph.sentences)
+        self._sentences: list[list[_Part]] = []
+        for number, sentence in enumerate(paragraph.sentences):
+            if guard is None or not sentence.text.strip():
+                parts = [_Part(number, sentence.text)]
+            else:
+                found = guard.clauses(sentence.text, sentence.written, whole=whole)
+                parts = [_Part(number, found[0].text, found[0]), *self._more(found[1:])]
+            self._sentences.append(parts)
+        self._open = {part.number: part for parts in self._sentences for part in parts}
 
-    def add(self, part: int, result: Result) -> Result | None:
-        """Takes the result of a sentence; gives the line's once it has them all.
+    def _more(self, clauses: Sequence[Clause]) -> Iterator[_Part]:
+        """Parts with the next numbers."""
+        for clause in clauses:
+            self._count += 1
+            yield _Part(self._count - 1, clause.text, clause)
 
-        Its i-th hypothesis is made of each sentence's i-th, or last where there are fewer. Tokens with their
+    def waiting(self) -> list[tuple[int, str]]:
+        """What is to be decoded next: numbers and texts as the model reads them."""
+        return [(part.number, part.text) for part in self._open.values()]
+
+    def refuse(self, number: int, reason: str) -> bool:
+        """Puts smaller pieces, or the source, in the place of a part; False: no guard allows that."""
+        part = self._open[number]
+        if part.clause is None:
+            return False
+        (parts,) = (parts for parts in self._sentences if part in parts)
+        at = parts.index(part)
+        parts[at : at + 1] = made = self._smaller(part, (reason,))
+        kept = [each for each in self._open.values() if each is not part]
+        place = [*self._open].index(number)
+        kept[place:place] = (each for each in made if each.kept is None)
+        self._open = {each.number: each for each in kept}
+        return True
+
+    def add(self, number: int, result: Result) -> bool:
+        """Takes a result; whether it was the last one, so that `waiting` names what follows, if anything."""
+        part = self._open.pop(number)
+        self._begun = min(self._begun, time.perf_counter() - result.seconds)
+        self._spent.append(result)
+        part.result = result
+        if self._open:
+            return False
+        for parts in self._sentences:
+            parts[:] = [each for part in parts for each in self._judged(part)]
+            self._open |= {each.number: each for each in parts if each.result is None and each.kept is None}
+        return True
+
+    def _judged(self, part: _Part) -> list[_Part]:
+        """A part with the outputs that are sound; if there are none, smaller ones, or it as it is."""
+        if part.result is None or part.taken or part.kept is not None:
+            return [part]
+        refused: list[tuple[str, ...]] = []
+        for hypothesis in part.result.hypotheses:
+            if self.guard is None or part.clause is None:
+                part.taken.append((hypothesis, self.output.decode(hypothesis.tokens), ()))
+                continue
+            text, undone, reasons = self.guard.judge(part.clause, hypothesis, self.output)
+            if reasons:
+                refused.append(reasons)
+            else:
+                part.taken.append((hypothesis, text, undone))
+        return [part] if part.taken else self._smaller(part, refused[0])
+
+    def _smaller(self, part: _Part, reasons: tuple[str, ...]) -> list[_Part]:
+        """The halves of a part that was refused; if it has none, the part, which is kept."""
+        assert part.clause is not None
+        halves = part.clause.halves()
+        source = " ".join(part.clause.spelled)
+        self._guarded.append(Guarded("split" if halves else "kept", source, reasons))
+        if halves:
+            return [*self._more(halves)]
+        part.kept = source
+        return [part]
+
+    def result(self) -> Result:
+        """The line's result, once nothing is waiting.
+
+        Its i-th hypothesis is made of each part's i-th, or last where there are fewer. Tokens with their
         log-probabilities follow each other, eos included; scores and counts are sums, and passes are counted
-        on; `seconds` are from the entry of the first sentence into a batch to the end of the last.
+        on; `seconds` are from the entry of the first request into a batch to the end of the last. Of what is
+        kept they are the refused output's. Counts hold what was refused and then decoded in pieces, too.
         """
-        now = time.perf_counter()
-        self._results[part] = result
-        self._begun = min(self._begun, now - result.seconds)
-        if len(self._results) < len(self.paragraph.sentences):
-            return None
-        results = [self._results[part] for part in range(len(self._results))]
-        most = max(len(each.hypotheses) for each in results)
-        hypotheses = tuple(self._joined(results, rank) for rank in range(most))
-        if len(results) == 1:
-            return replace(result, index=self.index, hypotheses=hypotheses)
-        counts, phases = added(results)
+        parts = [part for parts in self._sentences for part in parts]
+        most = max(len(part.taken) for part in parts)
+        hypotheses = tuple(self._joined(parts, rank) for rank in range(max(1, most)))
+        if len(self._spent) == 1:
+            return replace(self._spent[0], index=self.index, hypotheses=hypotheses)
+        counts, phases = added(self._spent)
         return Result(
             index=self.index,
             hypotheses=hypotheses,
-            seconds=now - self._begun,
-            left_mid_batch=any(each.left_mid_batch for each in results),
+            seconds=time.perf_counter() - self._begun if self._spent else 0.0,
+            left_mid_batch=any(each.left_mid_batch for each in self._spent),
             phases=PhaseSeconds(**phases),
-            sentences=len(results),
+            sentences=len(self._sentences),
             **counts,
         )
 
-    def _joined(self, results: Sequence[Result], rank: int) -> Hypothesis:
-        parts = [each.hypotheses[min(rank, len(each.hypotheses) - 1)] for each in results]
-        text = self.paragraph.join([self.output.decode(part.tokens) for part in parts])
-        tokens = tuple(token for part in parts for token in part.tokens)
-        pieces = tuple(self.output.vocab.to_words(tokens))
-        if len(parts) == 1:
-            return replace(parts[0], text=text, pieces=pieces)
-        scores = [part.score for part in parts if part.score is not None]
-        positional = [part.positional_scores for part in parts if part.positional_scores is not None]
-        traces = [part.trace for part in parts if part.trace is not None]
+    def _joined(self, parts: Sequence[_Part], rank: int) -> Hypothesis:
+        written = [
+            sentence.written
+            if all(part.kept is not None for part in mine)
+            else " ".join(part.output(rank)[1] for part in mine)
+            for sentence, mine in zip(self.paragraph.sentences, self._sentences, strict=True)
+        ]
+        outputs = [part.output(rank) for part in parts]
+        guarded = (*self._guarded, *(each for _, _, undone in outputs for each in undone))
+        results = [part.result for part in parts if part.result is not None]
+        chosen = [hypothesis for hypothesis, _, _ in outputs if hypothesis is not None]
+        tokens = tuple(token for each in chosen for token in each.tokens)
+        found: dict[str, Any] = {
+            "text": self.paragraph.join(written),
+            "pieces": tuple(self.output.vocab.to_words(tokens)),
+            "guarded": guarded,
+        }
+        if len(chosen) == 1:
+            return replace(chosen[0], **found)
+        scores = [each.score for each in chosen if each.score is not None]
+        positional = [each.positional_scores for each in chosen if each.positional_scores is not None]
+        traces = [each.trace for each in chosen if each.trace is not None]
         return Hypothesis(
             tokens=tokens,
-            score=sum(scores) if len(scores) == len(parts) else None,
+            score=sum(scores) if chosen and len(scores) == len(chosen) else None,
             positional_scores=(
                 tuple(score for each in positional for score in each)
-                if len(positional) == len(parts)
+                if len(positional) == len(chosen)
                 else None
             ),
-            trace=_counted_on(traces, results) if len(traces) == len(parts) else None,
-            text=text,
-            pieces=pieces,
+            trace=_counted_on(traces, results) if chosen and len(traces) == len(chosen) else None,
+            **found,
         )
+
+
+def edits(source: Sequence[str], output: Sequence[str]) -> Iterator[tuple[int, int, int, int]]:
+    """Blocks of an alignment: tokens of the source from i to stop are those of the output from j to last.
+
+    Blocks of as many tokens on both sides are given token by token.
+    """
+    from difflib import SequenceMatcher  # whose import every start would pay for
+
+    for _, i, stop, j, last in SequenceMatcher(None, source, output, autojunk=False).get_opcodes():
+        if stop - i != last - j:
+            yield i, stop, j, last
+        else:
+            yield from ((i + step, i + step + 1, j + step, j + step + 1) for step in range(stop - i))
 
 
 def _counted_on(traces: Sequence[Sequence[TokenTrace]], results: Sequence[Result]) -> tuple[TokenTrace, ...]:

@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -37,7 +37,7 @@ from nartk.errors import (
     requiring_torch,
 )
 from nartk.generation import unheeded, with_generation
-from nartk.hypothesis import WINDOW, DecodeStats, Hypothesis, Request, Result, added
+from nartk.hypothesis import GUARDED, WINDOW, DecodeStats, Hypothesis, Request, Result, added
 from nartk.lines import APART, Line
 from nartk.passes import FeatureSource, PassScorer, Source
 from nartk.processors import Prompting
@@ -54,6 +54,7 @@ from nartk.replicas import require_replicable, run_replicas
 
 if TYPE_CHECKING:
     from nartk.architectures.transformer import TransformerConfig
+    from nartk.guard import Guard
     from nartk.long_form import Buffers
     from nartk.models.transformer import Transformer
 
@@ -102,6 +103,9 @@ class Model:
         replicas: Engines that decode at the same time.
         pretokenized: Whether lines are sentences as the model reads them, tokenised where it was trained on
             tokens, and outputs are left as it writes them; may be set.
+        guard: Whether the guard of a model that has one judges its outputs (`nartk.guard`); may be set.
+        min_edit_confidence: The least probability of a single edit, below which the guard undoes it; None: as
+            the model's folder says; may be set.
         buffers: How recordings of any length are cut (`nartk.long_form.buffers_for`); None: a source is read
             as a whole; may be set.
         vad: Whether words are left out where nobody speaks (`nartk.activity`); may be set.
@@ -123,6 +127,8 @@ class Model:
         self.dtype = dtype
         self.replicas = replicas
         self.pretokenized = False
+        self.guard = True
+        self.min_edit_confidence: float | None = None
         self.buffers: Buffers | None = None
         self.vad = True
         self._engine = engine
@@ -185,6 +191,25 @@ class Model:
     def tokenization(self) -> AsGiven:
         """What makes sentences as the model reads them of lines, and of its outputs lines."""
         return AsGiven() if self.pretokenized else self.checkpoint.tokenization
+
+    @property
+    def guarding(self) -> Guard | None:
+        """What judges outputs; None: nothing does.
+
+        Raises:
+            UsageError: `min_edit_confidence` is no probability, or there is no guard that heeds it.
+        """
+        found, least = self.checkpoint.guard if self.guard else None, self.min_edit_confidence
+        if least is None:
+            return found
+        if not 0 <= least <= 1:
+            raise UsageError(f"{named('min_edit_confidence')} is {least}", fix="give a value between 0 and 1")
+        if found is None:
+            why = "off" if self.checkpoint.guard is not None else "none in the model's folder"
+            raise UsageError(
+                f"{named('min_edit_confidence', least)}, but the guard is {why}", fix="leave it out"
+            )
+        return replace(found, thresholds=replace(found.thresholds, edit=least))
 
     @property
     def max_source_len(self) -> int:
@@ -295,6 +320,9 @@ class Model:
     def signature(self, strategy: Any) -> str:
         """What reproduces a result of this model with a strategy."""
         model = f"{self.checkpoint.fingerprint}|{self.scorer_for(strategy).numerics}"
+        if self.checkpoint.guard is not None:
+            least = 0.0 if (guard := self.guarding) is None else guard.thresholds.edit
+            model += f"|guard:{int(self.guard)}" + (f"|min_edit_confidence:{least:g}" if least else "")
         if self.tokenization.name:
             model += f"|text:{self.tokenization.name}"
         return signature(strategy, exact=self.is_exact, dtype=self.dtype, model=model, version=__version__)
@@ -614,15 +642,14 @@ class Model:
         **settings: Any,
     ) -> Iterator[tuple[int, Result | NartkError]]:
         """What `stream` yields of lines, each with its prefix, drafts and targets."""
-        text = self.tokenization
+        text, guard = self.tokenization, self.guarding
         waiting: dict[int, Line] = {}
         requests: dict[int, Request] = {}
+        ask = partial(self._requests, strategy=strategy, first=first, truncate=truncate)
         for index, (line, prefix, drafts, targets) in enumerate(lines):
             if not line.strip() and not targets:
                 yield index, Result(index, (Hypothesis(tokens=(), score=None),))
                 continue
-            made: list[Request] = []
-            count = 0
             try:
                 for given in (line, prefix, *drafts, *targets):
                     require_text(given)
@@ -630,34 +657,38 @@ class Model:
                     paragraph = AsGiven().paragraph(text.tokens(line))
                 else:
                     paragraph = text.paragraph(line, prefix=prefix, drafts=drafts)
-                count = len(paragraph.sentences)
                 asked: dict[str, Any] = {"prefix": text.tokens(prefix)}
                 for name, each in (("drafts", drafts), ("targets", targets)):
                     asked[name] = [*map(text.tokens, each)]
-                for part, sentence in enumerate(paragraph.sentences):
-                    own = first + index + part * APART
-                    made.append(self.request(own, sentence.text, strategy, truncate=truncate, **asked))
+                free = guard if not (prefix or targets) else None
+                found = Line(index, paragraph, self.checkpoint.output, free, whole=any(drafts))
+                made = ask(found, **asked)
             except (InputTooLongError, InputFileError, InputFormatError, InputEncodingError) as error:
-                if count > 1:
-                    error.message = f"sentence {len(made) + 1} of the line: {error.message}"
                 yield index, error
                 continue
-            if not made:
+            if made:
+                waiting[index] = found
+                requests |= {request.index: request for request in made}
+            elif paragraph.sentences:  # all too long
+                yield index, found.result()
+            else:
                 yield index, Result(index, (Hypothesis(tokens=(), score=None, text=line),))
-                continue
-            waiting[index] = Line(index, paragraph, self.checkpoint.output)
-            requests |= {request.index: request for request in made}
         while requests:
             try:
                 for result in self._results(
                     strategy, list(requests.values()), batch_size=batch_size, **settings
                 ):
                     request = requests.pop(result.index)
-                    part, index = divmod(result.index, APART)
-                    result = self._spoken(request, result, lines[index - first][0])
-                    joined = waiting[index - first].add(part, result)
-                    if joined is not None:
-                        yield joined.index, joined
+                    number, index = divmod(result.index, APART)
+                    found = waiting[index - first]
+                    if not found.add(number, self._spoken(request, result, lines[index - first][0])):
+                        continue
+                    made = ask(found)
+                    if made:  # once what was asked so far is done
+                        requests |= {request.index: request for request in made}
+                    else:
+                        yield found.index, found.result()
+                        del waiting[found.index]
             except (MemoryError, RuntimeError) as error:
                 if not _out_of_memory(error):
                     raise
@@ -685,6 +716,31 @@ class Model:
             return result
         self.checkpoint.input.tell(f"{name!r} holds no speech")  # type: ignore[attr-defined]
         return replace(result, hypotheses=(Hypothesis(tokens=(eos,)),))
+
+    def _requests(
+        self, line: Line, *, strategy: Any, first: int, truncate: bool, **asked: Any
+    ) -> list[Request]:
+        """What is asked next for a line. Where a guard allows it, what is too long is asked for in pieces.
+
+        Raises:
+            InputTooLongError: A sentence is too long.
+        """
+        made: list[Request] = []
+        waiting = line.waiting()
+        while len(made) < len(waiting):
+            number, text = waiting[len(made)]
+            try:
+                at = first + line.index + number * APART
+                cut = truncate and line.guard is None
+                made.append(self.request(at, text, strategy, truncate=cut, **asked))
+            except (InputTooLongError, InputFileError, InputFormatError, InputEncodingError) as error:
+                if isinstance(error, InputTooLongError) and line.refuse(number, error.message):
+                    waiting = line.waiting()
+                    continue
+                if len(waiting) > 1:
+                    error.message = f"sentence {len(made) + 1} of the line: {error.message}"
+                raise
+        return made
 
     def _results(self, strategy: Any, requests: list[Request], **settings: Any) -> Iterator[Result]:
         """What a strategy yields of requests, with one scorer or with replicas."""
@@ -761,11 +817,13 @@ def summarize(results: Sequence[Result], seconds: float) -> DecodeStats:
     """The statistics of a run that took `seconds`. Empty lines, which are not decoded, do not count."""
     decoded = [result for result in results if result.passes]
     counts, phases = added(decoded)
+    guarded = [each for result in results for each in result.hypotheses[0].guarded]
     return DecodeStats(
         seconds=seconds,
         sentences=sum(result.sentences for result in decoded),
         tokens=sum(len(result.hypotheses[0].tokens) for result in decoded),
         left_mid_batch=sum(result.left_mid_batch for result in decoded),
+        **{done: sum(each.done == done for each in guarded) for done in GUARDED},
         latencies=tuple(result.seconds for result in decoded),
         **counts,
         **{f"{name}_seconds": spent for name, spent in phases.items()},
@@ -781,6 +839,8 @@ def load(
     replicas: int = 1,
     check: bool = False,
     pretokenized: bool = False,
+    guard: bool = True,
+    min_edit_confidence: float | None = None,
     source_lang: str | None = None,
     target_lang: str | None = None,
     source_prefix: str | None = None,
@@ -799,6 +859,9 @@ def load(
             throughput; each has batches of its own.
         check: Whether all files are compared with their hashes, the mapped ones of int8 folders too.
         pretokenized: Whether text is tokenised already, a sentence a line, and is to stay so.
+        guard: Whether the guard of a model that has one judges its outputs.
+        min_edit_confidence: The least probability of a single edit, from 0 to 1, below which that guard
+            undoes it; None: as the model's folder says.
         source_lang, target_lang: Of the lines and the outputs, where a folder of transformers leaves it open.
         source_prefix: Put before each line, with such a folder.
         tell: Is told in a line what of a folder is passed over, or taken where nothing is said.
@@ -829,7 +892,9 @@ def load(
     for notice in checkpoint.notices:
         tell(notice)
     model = _serve(checkpoint, _device(device), dtype, threads=threads, replicas=replicas)
-    model.pretokenized = pretokenized
+    model.pretokenized, model.guard = pretokenized, guard
+    model.min_edit_confidence = min_edit_confidence
+    _ = model.guarding  # refused now, not when it is needed
     return model
 
 

@@ -197,6 +197,26 @@ class Verifier:
             differences=tuple(differences),
         )
 
+    def compare_guarded(self, strategy: Any, *, batch_size: int) -> tuple[list[int], DecodeStats]:
+        """The lines whose outputs differ where the model's guard judges them, and what the strategy took.
+
+        Texts and tokens are compared, and of an exact model the bits of log-probabilities.
+        """
+        was, self.model.guard = self.model.guard, True
+        try:
+            every = range(len(self.lines))
+            expected, _ = self._decode(self.reference, batch_size, every)
+            found, stats = self._decode(strategy, batch_size, every)
+        finally:
+            self.model.guard = was
+        differing = [
+            line
+            for line, hypothesis in expected.items()
+            if (hypothesis.text, hypothesis.tokens) != (found[line].text, found[line].tokens)
+            or (self.model.is_exact and _first_score(hypothesis, found[line]) is not None)
+        ]
+        return sorted(differing), stats
+
     def closest(self, count: int) -> list[int]:
         """The lines in which a second word came nearest to the best one, nearest first; needs the trace."""
         margins = {

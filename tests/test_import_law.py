@@ -48,6 +48,7 @@ LAZY = {
     "nartk/checkpoint.py",
     "nartk/__init__.py",
     "nartk/registry.py",
+    "nartk/guard.py",
     "nartk/processors/text.py",
     "nartk/processors/audio.py",
     "nartk/processors/whisper.py",

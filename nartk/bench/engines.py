@@ -132,6 +132,7 @@ class NartkEngine:
             **({} if spec.model else setup.languages),
         )
         self.model.pretokenized = True  # a job's lines are sentences as the model reads them
+        self.model.guard = False  # and its outputs the model's own, as its peers' are
         self.strategy = self.model.strategy(spec.name, spec.options)
         self.signature = self.model.signature(self.strategy)
 

@@ -124,6 +124,23 @@ def add_pretokenized(parser: Parser) -> None:
     )
 
 
+def add_guard(parser: Parser) -> None:
+    """Adds the flags of the guard that a model may have."""
+    parser.add_argument(
+        "--no-guard",
+        action="store_true",
+        help="take every output as it is; else a model whose output should resemble its input, such as "
+        "gec-en, decodes a sentence in pieces, or leaves it as it is, where its output is not sound",
+    )
+    parser.add_argument(
+        "--min-edit-confidence",
+        type=float,
+        metavar="P",
+        help="undo single edits whose probability is below P, from 0 to 1, with such a model (default: as "
+        "its folder says)",
+    )
+
+
 def add_languages(parser: Parser) -> argparse._ArgumentGroup:
     """Adds a group of flags, of what a folder of Hugging Face leaves open."""
     group = parser.add_argument_group("of a folder of Hugging Face")
@@ -271,6 +288,9 @@ def load_model(
         tell=partial(tell, args),
     )
     model.pretokenized = are_tokenized(model.checkpoint, args, files)
+    model.guard = not getattr(args, "no_guard", True)  # without these flags, outputs are the model's own
+    model.min_edit_confidence = getattr(args, "min_edit_confidence", None)
+    _ = model.guarding  # refused now, not when it is needed
     input: Any = model.checkpoint.input
     if input.vocab is None:
         input.tell = partial(tell, args)

@@ -8,12 +8,13 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from nartk.cli._input import batching
 from nartk.errors import NartkError
-from nartk.hypothesis import WINDOW, DecodeStats, Hypothesis, Result
+from nartk.hypothesis import GUARDED, WINDOW, DecodeStats, Hypothesis, Result
 from nartk.registry import reads_drafts
 from nartk.tracing import describe, describe_error, finite, head, provenance
 
@@ -138,7 +139,8 @@ class Job:
             "score": finite(hypothesis.score),
             "positional_scores": None if scores is None else [*map(finite, scores)],
         }
-        return described | provenance(hypothesis)
+        guarded = [asdict(each) for each in hypothesis.guarded]
+        return described | provenance(hypothesis) | ({"guard": guarded} if guarded else {})
 
     def _describe_trace(self, record: Record, result: Result) -> dict[str, Any]:
         from nartk.passes import texts_of
@@ -150,8 +152,9 @@ class Job:
                 record.text, prefix=record.prefix, drafts=record.drafts
             )
             for sentence in paragraph.sentences:
-                ids = texts_of([self.model.encode(sentence.text, truncate=self.args.truncate)])[0]
-                source += checkpoint.input.vocab.to_words(ids)
+                read = checkpoint.input.read(sentence.text, longest=sys.maxsize)
+                words = checkpoint.input.vocab.to_words(texts_of([read])[0])
+                source += words
         return describe(
             result,
             nbest=self.nbest,
@@ -182,6 +185,7 @@ class Job:
             "accepted_per_pass": stats.accepted / stats.passes if stats.passes else 0.0,
             "tokens_per_second": stats.tokens_per_second,
             "latency_ms": stats.latency_ms,
+            "guard": None if self.model.guarding is None else self._guarded(),
             "strategy": self.strategy.name,
             "guarantee": self.strategy.promised.guarantee.value,
             "batch_size": args.batch_size,
@@ -194,16 +198,23 @@ class Job:
             "signature": self.signature,
         }
 
+    def _guarded(self) -> dict[str, int]:
+        """How often the guard did what it may."""
+        stats = self.stats()
+        return {done: getattr(stats, done) for done in GUARDED}
+
     def summary(self) -> str:
         """The run in a line."""
         stats = self.stats()
         drafted = f", {stats.accepted} of {stats.drafted} drafted tokens accepted" if stats.drafted else ""
         failed = f", {self.failed} lines failed" if self.failed else ""
+        guarded = [f"{count} {what}" for what, count in self._guarded().items() if count]
+        guard = f", guard: {', '.join(guarded)}" if guarded else ""
         sound = self._sound_read()
         factor = f", real-time factor {stats.seconds / sound:.4f}" if sound else ""
         return (
             f"{stats.sentences} sentences, {stats.tokens} tokens in {stats.seconds:.2f} s "
-            f"({stats.tokens_per_second:.0f} tokens/s), {stats.passes} passes{drafted}{factor}{failed}"
+            f"({stats.tokens_per_second:.0f} tokens/s), {stats.passes} passes{drafted}{guard}{factor}{failed}"
         )
 
 

@@ -16,6 +16,7 @@ from nartk.cli._common import Parser, command
 from nartk.cli._input import (
     add_computation,
     add_drafts,
+    add_guard,
     add_input,
     add_languages,
     add_sound,
@@ -43,8 +44,14 @@ space alone comes out empty. With --pretokenized a line is one sentence of token
 
 Of a line of several sentences, tokens, log-probabilities and traces follow each other, scores and counts are
 sums, and the i-th output has each sentence's i-th. A sentence that is too long is cut by --truncate; without
-it the whole line fails. A line with a prefix or with drafts counts as one sentence. What is drawn for a line
-does not depend on others.
+it, and without a guard, the whole line fails. A line with a prefix or with drafts counts as one sentence.
+What is drawn for a line does not depend on others.
+
+A model whose output should resemble its input, such as gec-en, has a guard. An output that is not sound, by
+its log-probabilities, length, repetitions, or the words that it loses or invents, is not taken: the sentence
+is decoded again in pieces, and what is not sound even so, or too long, stays as it is. Single edits are
+undone that make a word that exists nowhere. --stats and JSONL (as "guard") say what was done; tokens and
+log-probabilities are then those of the pieces. A line with a prefix is not guarded. --no-guard takes all.
 
 With a model of speech a sound file (wav, flac, ogg, mp3; with the extra `media` also m4a, webm and others) is
 a line, and so are stdin where it brings sound, each file of a manifest, each array of an .npz of features and
@@ -91,6 +98,7 @@ def _parser() -> Parser:
     add_drafts(parser)
     add_computation(parser)
     add_languages(parser)
+    add_guard(parser)
     group = add_sound(parser)
     group.add_argument(
         "--partials",

@@ -25,10 +25,12 @@ from nartk.cli._input import (
 )
 from nartk.cli._output import progress, tell
 from nartk.errors import EXIT_FAILED, EXIT_OK, EXIT_SOME_FAILED, UsageError
+from nartk.hypothesis import GUARDED
 from nartk.registry import make_strategy, options_of
 
 if TYPE_CHECKING:
     from nartk.data.readers import Record
+    from nartk.hypothesis import DecodeStats
     from nartk.pipeline import Model
     from nartk.verification import Difference, Trial, Verifier
 
@@ -37,7 +39,8 @@ bit of their log-probabilities too. Exits with 0 if they are identical, with 1 i
 differs it says where, and whether that is a tie (the two words' logits lie within twice the numerical noise,
 measured there and elsewhere) or a bug; of an approximate strategy, a deviation. Where torch computes, ties
 are listed and allowed. As much as there is is drafted, also where it does not pay, without --adaptive.
-Of ordinary text each sentence is compared, as the model reads and writes it."""
+Of ordinary text each sentence is compared, as the model reads and writes it. A model that has a guard is
+compared without it, and then with it."""
 EXAMPLES = """  nartk-verify in.txt                                     the shipped model
   nartk-verify MODEL in.m2 --strategy iad --dtype fp32,bf16,int8 --batch-size 1,8,32
   nartk-verify MODEL in.txt --batch-sweep --adversarial --fuzz 200
@@ -117,6 +120,10 @@ def main(argv: Sequence[str]) -> int:
         verifier, trials = _verify(model, strategy, args, cases)
         print("\n".join(_report(model, strategy, cases, verifier, trials)), flush=True)
         passed &= all(trial.passed for trial in trials)
+        if model.checkpoint.guard is not None:
+            differing, stats = verifier.compare_guarded(strategy, batch_size=args.batch_size[0])
+            print("\n".join(_report_guarded(cases, differing, stats)), flush=True)
+            passed &= not differing or not model.is_exact
         if i == 0:
             for line, error in sorted(verifier.errors.items()):
                 error.where = cases[line].where
@@ -234,6 +241,16 @@ def _report(
         f"which accepted {stats.accepted} of {stats.drafted} drafted tokens"
     )
     return lines
+
+
+def _report_guarded(cases: Sequence[_Case], differing: Sequence[int], stats: DecodeStats) -> list[str]:
+    """The verdict on outputs that the model's guard judges."""
+    verdict = f"NOT identical to {REFERENCE}" if differing else f"identical to {REFERENCE}"
+    counts = ", ".join(f"{getattr(stats, done)} {done}" for done in GUARDED)
+    return [
+        *(f"with the guard {cases[line].where} differs" for line in differing),
+        f"with the guard {verdict}: {stats.sentences} sentences, {counts}",
+    ]
 
 
 def _describe(model: Model, cases: Sequence[_Case], trial: Trial, difference: Difference) -> str:

@@ -36,6 +36,10 @@ or
     drafted         tokens proposed
     accepted        those of them that stood
     seconds         from the sentence's entry into the batch to its end
+    guard           where the model's guard did something, what: [{"done", "text", "reasons"}], done one of
+                      split     the text was not sound as a whole, and was decoded in pieces
+                      kept      the text was not sound, and stays as it is in the source
+                      undone    the text stays, where a single edit would have changed it
     graph           of strategies on a DA-Transformer's graph alone, what is likely in it:
                       size      vertices of the whole graph
                       vertices  those shown, ascending
@@ -50,7 +54,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import IO, Any, NoReturn
 
 from nartk.errors import InputEncodingError, InputFileError, InputFormatError, NartkError
@@ -106,6 +110,8 @@ def describe(
         "accepted": result.accepted,
         "seconds": result.seconds,
     }
+    if best.guarded:
+        described["guard"] = [asdict(each) for each in best.guarded]
     if result.graph is not None:
         described["graph"] = _describe_graph(result.graph, words)
     return described

@@ -1,0 +1,168 @@
+"""Pieces of English sentences, for models that fail on the whole (`nartk.guard`).
+
+A sentence is cut behind marks that another word is glued to (``name?My``), which it always should be, and,
+where that is asked for, at the clause nearest to its middle. What is all in capitals is read as it would be
+written without. Each piece is read as a sentence of its own, and what was changed for that is taken back in
+the output.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+Word: TypeAlias = tuple[str, float]  # of an output, with its log-probability
+
+# Two words with the end of a sentence between. Addresses, abbreviations and names hold other characters too.
+_IS_GLUED = re.compile(r"([^\W\d_]{2,})([.?!]+)([^\W\d_]+)").fullmatch
+_IS_CAPITALS = re.compile(r"(?=(?:.*[^\W\d_]){2})[^a-z]*").fullmatch
+_FINAL = frozenset(".?!")
+_BREAKS = frozenset([*_FINAL, ";", ":", "--", "...", "–", "—"])
+_FEWEST = 3  # tokens of a piece
+# Share of the sentence that a better place may lie further from the middle than one of the next kind.
+_OFF_MIDDLE = (0.0, 0.05, 0.12, 0.15)
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_JOINING = _words("and but or so nor yet because then plus also")
+_SUBORDINATE = _words(
+    """
+    which who whom whose that when while where if although though since after before until unless as whereas
+    however therefore
+    """
+)
+# Words that follow a full stop without a space: other words behind it may be a name's, as in System.Out.
+_BEGINNING = _words(
+    """
+    i he she it we they you the a an this that these those there my your his her our their its in on at for
+    and but so then if when while because after before also however what who why how where no yes
+    """
+)
+
+
+@dataclass(frozen=True)
+class Clause:
+    """A piece of a sentence.
+
+    Attributes:
+        read: Its tokens as they stand in the sentence.
+        spelled: The same as the model would write them.
+        words: The usual way to write each word in small letters.
+        is_capitals: Whether it is all in capitals, and is read without.
+        begins, ends: Whether it begins and ends as a sentence does.
+    """
+
+    read: tuple[str, ...]
+    spelled: tuple[str, ...]
+    words: Mapping[str, str]
+    is_capitals: bool = False
+    begins: bool = True
+    ends: bool = True
+
+    @property
+    def text(self) -> str:
+        """What the model reads."""
+        tokens = [*self.read]
+        if self.is_capitals:
+            tokens = [self.words.get(token.lower(), token.lower()) for token in tokens]
+        if self.is_capitals or not self.begins:
+            tokens[0] = tokens[0][:1].upper() + tokens[0][1:]
+        if not self.ends and tokens[-1] not in _FINAL:
+            tokens[len(tokens) - (tokens[-1] == "," or tokens[-1] in _BREAKS) :] = ["."]
+        return " ".join(tokens)
+
+    def restore(self, written: Sequence[Word]) -> list[Word]:
+        """What the model wrote, in the place of the piece."""
+        found = [*written]
+        if not self.ends and self.read[-1] not in _FINAL:
+            if found and found[-1][0] in _FINAL:
+                del found[-1]
+            if self.read[-1] == "," or self.read[-1] in _BREAKS:
+                found.append((self.spelled[-1], 0.0))
+        if found and not self.begins and self.read[0][:1].islower():
+            first, score = found[0]
+            if self.words.get(first.lower(), first.lower())[:1].islower():
+                found[0] = first[:1].lower() + first[1:], score
+        if self.is_capitals:
+            found = [(token.upper(), score) for token, score in found]
+        return found
+
+    def halves(self) -> tuple[Clause, ...]:
+        """The two pieces at the clause nearest to the middle; none where there is no such place."""
+        size = len(self.read)
+        places = [
+            (abs(i / size - 0.5) + off, i)
+            for i in range(_FEWEST, size - _FEWEST + 1)
+            if (off := _off_middle(self.read[i - 1].lower(), self.read[i].lower())) is not None
+        ]
+        if not places:
+            return ()
+        _, middle = min(places)
+        is_end = self.read[middle - 1] in _FINAL
+        return (
+            replace(self, read=self.read[:middle], spelled=self.spelled[:middle], ends=is_end),
+            replace(self, read=self.read[middle:], spelled=self.spelled[middle:], begins=is_end),
+        )
+
+
+def clauses(
+    read: Sequence[str], spelled: Sequence[str], words: Mapping[str, str], *, whole: bool = False
+) -> list[Clause]:
+    """The pieces of a sentence that are always decoded each on its own.
+
+    Args:
+        read: Its tokens, at least one.
+        spelled: The same as the model would write them.
+        words: The usual way to write each word in small letters.
+        whole: Whether the sentence is one piece that is read as it stands.
+    """
+    if whole:
+        return [Clause(tuple(read), tuple(spelled), words)]
+    found: list[Clause] = []
+    rest: tuple[list[str], list[str]] = ([], [])
+    for token, shown in zip(read, spelled, strict=True):
+        parts = _parted(token, words) if token == shown else ()
+        if parts:
+            found.append(_clause([*rest[0], *parts[:2]], [*rest[1], *parts[:2]], words))
+            rest = [parts[2]], [parts[2]]
+        else:
+            rest[0].append(token)
+            rest[1].append(shown)
+    return [*found, _clause(*rest, words)] if rest[0] else found
+
+
+def _clause(read: Sequence[str], spelled: Sequence[str], words: Mapping[str, str]) -> Clause:
+    is_capitals = _IS_CAPITALS(" ".join(read)) is not None
+    return Clause(tuple(read), tuple(spelled), words, is_capitals)
+
+
+def _parted(token: str, words: Mapping[str, str]) -> tuple[str, ...]:
+    """The two words, and the mark between, of a token that holds the end of a sentence; else nothing."""
+    found = _IS_GLUED(token)
+    if found is None:
+        return ()
+    before, mark, after = found.groups()
+    if words.get(before.lower(), "").islower() and after.lower() in words:
+        if "." not in mark or mark.strip("."):
+            is_end = after[0].isupper() or not before.isupper()
+        else:
+            is_end = before.islower() and after[0].isupper() and after.lower() in _BEGINNING
+        if is_end:
+            return before, mark, after
+    return ()
+
+
+def _off_middle(before: str, after: str) -> float | None:
+    """How much nearer to the middle than this place a worse one must lie; None: no clause begins here."""
+    kinds = (
+        before in _BREAKS,
+        before == "," and after in _JOINING,
+        after in _JOINING,
+        before == "," or after in _SUBORDINATE,
+    )
+    return next((off for off, holds in zip(_OFF_MIDDLE, kinds, strict=False) if holds), None)

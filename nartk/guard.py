@@ -1,0 +1,293 @@
+"""A guard for models whose output should resemble its input: an output is kept only if it is sound.
+
+A model folder declares it by the key ``guard`` of config.json: each of `Thresholds` by name, and ``list``,
+the name of a file with the words of the language, one a line as it is usually written. An output is unsound
+by its mean or lowest log-probability, its length, phrases that it repeats, words and letters of the source
+that it lacks, or words that neither the source nor the list has. Then the sentence is decoded in smaller
+pieces (`nartk.data.clauses`), and what is unsound even so stays as it is in the source (`nartk.lines`).
+
+Single edits are undone first: those that make a word that exists nowhere, that change what is no plain word,
+such as ``e.g.this``, or a mark beside another one, and those that are not probable enough.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nartk.errors import CheckpointError
+from nartk.files import read_file
+from nartk.hypothesis import Guarded, Hypothesis
+from nartk.lines import edits
+from nartk.vocab import UNKNOWN
+
+if TYPE_CHECKING:
+    from nartk.data.clauses import Clause, Word
+    from nartk.processors import OutputProcessor
+
+KEY, LIST = "guard", "list"
+_MOST_BYTES = 100_000_000  # of the list of words
+_PHRASE = 3  # tokens
+_FEW = 3  # words of a sentence of which one may be another
+_PARTS = re.compile(r"[^\W\d_]{2,}")
+_IS_COMPOUND = re.compile(r"""\w.*[^\w\s'’`"“”-].*\w""").search  # e.g.this, U.S.A, code
+_IS_MARK = re.compile(r"[!?]+").fullmatch
+# Of each threshold but `edit`, what it bounds, and whether from above.
+BOUNDS = {
+    "mean": ("mean log-probability", False),
+    "lowest": ("lowest log-probability", False),
+    "shortest": ("length ratio", False),
+    "longest": ("length ratio", True),
+    "repeated": ("repeated phrases", True),
+    "words": ("share of words kept", False),
+    "letters": ("share of letters kept", False),
+    "strange": ("share of words that exist nowhere", True),
+}
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Where an output stops being sound.
+
+    Attributes:
+        mean: Least mean log-probability of a token, nats.
+        lowest: Least log-probability of any token, nats.
+        shortest, longest: Words of the output a word of the source, at least and at most; one more or less
+            does not count.
+        repeated: Most repetitions of phrases of three tokens beyond those of the source.
+        words: Least share of the source's words that the output has, or other forms of them.
+        letters: Least share of the source's letters that the output has, in their order.
+        strange: Largest share of the output's words that neither the source nor the list of words has.
+        edit: Least probability of a single edit.
+    """
+
+    mean: float
+    lowest: float
+    shortest: float
+    longest: float
+    repeated: float
+    words: float
+    letters: float
+    strange: float
+    edit: float
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Judges outputs.
+
+    Attributes:
+        path: The file of the words.
+    """
+
+    thresholds: Thresholds
+    path: Path
+
+    @cached_property
+    def words(self) -> Mapping[str, str]:
+        """Words in small letters, and how each is usually written."""
+        text = read_file(self.path, most=_MOST_BYTES).decode("utf-8", "replace")
+        return {word.lower(): word for word in text.split("\n")}
+
+    def clauses(self, text: str, written: str, *, whole: bool = False) -> list[Clause]:
+        """The pieces of a sentence that are decoded first, at least one.
+
+        Args:
+            text: The sentence as the model reads it, not empty.
+            written: As the model would write it.
+            whole: Whether it is one piece, whatever it holds.
+        """
+        from nartk.data.clauses import clauses
+
+        read, spelled = text.split(), written.split()
+        return clauses(read, spelled if len(spelled) == len(read) else read, self.words, whole=whole)
+
+    def judge(
+        self, clause: Clause, hypothesis: Hypothesis, output: OutputProcessor
+    ) -> tuple[str, tuple[Guarded, ...], tuple[str, ...]]:
+        """An output's text in the place of its piece, the edits in it that were undone, and what speaks
+        against it: nothing, if it is sound."""
+        written, end = scored_words(hypothesis, output)
+        source = [*clause.spelled]
+        tokens, undone = self.mend(source, clause.restore(written), end)
+        reasons = self.reasons(source, tokens, hypothesis.positional_scores)
+        return " ".join(tokens), tuple(undone), tuple(reasons)
+
+    def mend(
+        self, source: Sequence[str], written: Sequence[Word], end: float
+    ) -> tuple[list[str], list[Guarded]]:
+        """The tokens of an output without the edits that are not sound, and these.
+
+        An edit's probability is that of the words that it writes; a deletion's is the next word's.
+
+        Args:
+            source: Tokens.
+            end: The log-probability that the output ends where it does.
+        """
+        output = [token for token, _ in written]
+        if [*source] == output:
+            return output, []
+        scores = [*(score for _, score in written), end]
+        known = {token.lower() for token in source}
+        found: list[str] = []
+        undone: list[Guarded] = []
+        for i, stop, j, last in edits(source, output):
+            mine, block = [*source[i:stop]], output[j:last]
+            if mine == block:
+                found += block
+                continue
+            reasons = [f"{token!r} is no word" for token in block if self._is_strange(token, known)]
+            if "".join(mine) != "".join(block) or any(map(_IS_COMPOUND, block)):
+                reasons += [f"{token!r} is not a word" for token in filter(_IS_COMPOUND, mine)]
+            if not block and all(map(_IS_MARK, [*mine, *source[max(0, i - 1) : i]])):
+                reasons.append("a mark is dropped behind another one")
+            probability = math.exp(min(0.0, math.fsum(scores[j : max(last, j + 1)])))
+            if probability < self.thresholds.edit:
+                reasons.append(f"probability {probability:.3f}, below {self.thresholds.edit:g}")
+            if reasons:
+                undone.append(Guarded("undone", " ".join(mine), tuple(reasons)))
+            found += mine if reasons else block
+        return found, undone
+
+    def reasons(
+        self, source: Sequence[str], output: Sequence[str], scores: Sequence[float] | None
+    ) -> list[str]:
+        """What speaks against an output.
+
+        Args:
+            source, output: Tokens.
+            scores: The log-probability of each token that the model wrote; None: there are none.
+        """
+        if [*source] == [*output]:
+            return []
+        found = []
+        for name, value in self.evidence(source, output, scores).items():
+            what, is_most = BOUNDS[name]
+            limit = getattr(self.thresholds, name)
+            if value > limit if is_most else value < limit:
+                found.append(f"{what} {value:.3g}, {'above' if is_most else 'below'} {limit:g}")
+        return found
+
+    def evidence(
+        self, source: Sequence[str], output: Sequence[str], scores: Sequence[float] | None
+    ) -> dict[str, float]:
+        """What each threshold bounds; log-probabilities only where there are any."""
+        found = {"mean": math.fsum(scores) / len(scores), "lowest": min(scores)} if scores else {}
+        mine, theirs = bare(source), bare(output)
+        size = max(1, len(mine))
+        known = {token.lower() for token in source}
+        return found | {
+            "shortest": (len(theirs) + 1) / size,
+            "longest": (len(theirs) - 1) / size,
+            "repeated": repeated(source, output),
+            "words": 1 - words_lost(mine, theirs) / size,
+            "letters": letters_kept(source, output),
+            "strange": sum(self._is_strange(token, known) for token in output) / max(1, len(theirs)),
+        }
+
+    def _is_strange(self, token: str, known: set[str]) -> bool:
+        """Whether a token, or a part of it, is a word that is neither in the source nor in the list."""
+        if UNKNOWN in token:
+            return True
+        lower = token.lower()
+        if lower in known or lower in self.words:
+            return False
+        return any(part not in known and part not in self.words for part in _PARTS.findall(lower))
+
+
+def scored_words(hypothesis: Hypothesis, output: OutputProcessor) -> tuple[list[Word], float]:
+    """The words of an output, each with its log-probability, and that of the output's end; 0: not known."""
+    text = output.decode(hypothesis.tokens).split()
+    scores = hypothesis.positional_scores
+    if scores is None:
+        return [(word, 0.0) for word in text], 0.0
+    pieces = output.vocab.to_words(hypothesis.tokens)
+    sums = [0.0] * (len(text) + 1)
+    # Of words between spaces each is one; of pieces, those begin one that begin with sentencepiece's mark.
+    begins_all = not any(piece.startswith("▁") for piece in pieces)
+    at = -1
+    for token, piece, score in zip(hypothesis.tokens, pieces, scores, strict=True):
+        if token == output.vocab.eos:
+            at = len(text)
+        elif begins_all or piece.startswith("▁") or at < 0:
+            at += 1
+        sums[min(at, len(text))] += score
+    return [*zip(text, sums[:-1], strict=True)], sums[-1]
+
+
+def bare(tokens: Sequence[str]) -> list[str]:
+    """The words among tokens, in small letters and without apostrophes and the like."""
+    return [word for token in tokens if (word := "".join(filter(str.isalnum, token.lower())))]
+
+
+def words_lost(source: Sequence[str], output: Sequence[str]) -> int:
+    """How many words of a source an output lacks; one that begins like it may be another form of it."""
+    lost = Counter(source) - Counter(output)
+    gained = Counter(output) - Counter(source)
+    for word in lost:
+        for other in [*gained]:
+            begin = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(word, other, strict=False)))
+            if begin >= 2 and 2 * begin >= min(len(word), len(other)):
+                forms = min(lost[word], gained[other])
+                lost[word] -= forms
+                gained[other] -= forms
+    return lost.total()
+
+
+def repeated(source: Sequence[str], output: Sequence[str]) -> int:
+    """How many more phrases the output has than the source that were there before."""
+    counts = []
+    for side in (source, output):
+        tokens = [token.lower() for token in side]
+        phrases = [*zip(*(tokens[i:] for i in range(_PHRASE)), strict=False)]
+        counts.append(len(phrases) - len({*phrases}))
+    return max(0, counts[1] - counts[0])
+
+
+def letters_kept(source: Sequence[str], output: Sequence[str]) -> float:
+    """The share of the source's letters and digits that the output has, word by word in their order.
+
+    Where there are words enough, one may be another.
+    """
+    from difflib import SequenceMatcher
+
+    lost = most = 0
+    for i, stop, j, last in edits(source, output):
+        mine, theirs = ("".join(bare(side)) for side in (source[i:stop], output[j:last]))
+        if mine != theirs:
+            blocks = SequenceMatcher(None, mine, theirs, autojunk=False).get_matching_blocks()
+            here = len(mine) - sum(block.size for block in blocks)
+            lost += here
+            if stop - i == last - j == 1:
+                most = max(most, here)
+    words = bare(source)
+    if len(words) >= _FEW:
+        lost -= most
+    return 1 - lost / max(1, len("".join(words)))
+
+
+def read_guard(settings: object, folder: Path, where: str) -> Guard | None:
+    """The guard that a model folder's config.json declares; None: it declares none.
+
+    Raises:
+        CheckpointError: A threshold is missing or no number, or the file of words is missing.
+    """
+    if settings is None:
+        return None
+    from nartk.processors import named_file
+
+    names = [item.name for item in fields(Thresholds)]
+    if not isinstance(settings, dict) or {*settings} != {*names, LIST}:
+        raise CheckpointError(f"{KEY!r} has not the keys {', '.join([*names, LIST])}", where=where)
+    values: dict[str, Any] = {name: settings[name] for name in names}
+    for name, value in values.items():
+        if type(value) not in (int, float):
+            raise CheckpointError(f"{name!r} of {KEY!r} is {value!r}, no number", where=where)
+    return Guard(Thresholds(**values), named_file(folder, settings, LIST))
