@@ -26,9 +26,10 @@ class BeamStrategy(Constrained):
 
     A hypothesis ends with eos where eos is among the best `beam_size` candidates; a sentence is done as
     `early_stopping` says or when `max_len` is reached, where the candidates at hand end as they are. With one
-    hypothesis this is greedy search. The default are the rules of fairseq's SequenceGenerator, but for
-    `max_len`, where fairseq adds an eos; the others are those of Hugging Face's `generate`, whose scores a
-    repetition penalty multiplies, so that they are no log-probabilities of the model's.
+    hypothesis this is greedy search. The default are the rules of Hugging Face's `generate`, whose scores a
+    repetition penalty multiplies, so that they are no log-probabilities of the model's. ``first`` are those
+    of fairseq's SequenceGenerator, but for `max_len`, where fairseq adds an eos: where eos is often among the
+    candidates it gives back short outputs that are less likely than greedy search's.
 
     With --draft a pass also scores what the hypotheses may go on with. As long as all that are kept are among
     this, the next words are chosen without a pass, by the same rules: the hypotheses are the same.
@@ -43,12 +44,11 @@ class BeamStrategy(Constrained):
     )
     nbest: int = option(1, "hypotheses given back, at most the beam size", low=1, most="beam_size")
     early_stopping: str = option(
-        "first",
-        "first: the first that end are given back, as in fairseq; or the best that end, as in Hugging Face's "
-        "generate, until (true) there are so many, (false) none that goes on scores better at its length, "
-        "(never) at the longest one",
+        "false",
+        "the best that end are given back, as in Hugging Face's generate, once (true) there are so many, "
+        "(false) none that goes on scores better at its length, (never) at the longest one; or (first) the "
+        "first that end, as in fairseq",
         choices=("first", "true", "false", "never"),
-        does_nothing=True,
     )
     renormalize: bool = option(
         False, "scores are of the words that constraints leave, not of all", does_nothing=True

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from support.beams import outputs, textbook
@@ -18,6 +19,7 @@ from support.realtable import random_transformer
 from support.scripted_passes import (
     EOS,
     PAD,
+    ScriptedPasses,
     Table,
     TablePasses,
     decode,
@@ -36,7 +38,7 @@ from nartk.decoders.search.beam_search import BeamSearch, Packed
 from nartk.errors import PassError, UsageError
 from nartk.hypothesis import Request, Result
 from nartk.models.transformer import Transformer
-from nartk.passes import IntArray, Pass, Scores, Want
+from nartk.passes import FloatArray, IntArray, Pass, Scores, Want
 from nartk.reading import PassScores
 from nartk.registry import make_strategy
 from nartk.vocab import Vocab
@@ -101,15 +103,19 @@ def textbook_mismatches(cases: int, make: Callable[[int, int], RealPasses]) -> i
             requests.append(
                 Request(request.index, request.source, request.max_len, prefix[: request.max_len])
             )
-        strategy = beam(beam_size=k, nbest=k, length_penalty=penalty, no_repeat_ngram=n)
+        stopping = rng.choice(["first", "false"])
+        strategy = beam(
+            beam_size=k, nbest=k, length_penalty=penalty, no_repeat_ngram=n, early_stopping=stopping
+        )
         for request, result in zip(
             requests, decode(strategy, table, requests, batch_size=rng.randint(1, 5)), strict=True
         ):
-            wanted = textbook(table.log_probs, request, k, penalty, n)
+            wanted = textbook(table.log_probs, request, k, penalty, n, stopping)
             scores = [hypothesis.score for hypothesis in result.hypotheses]
             wrong += outputs(result) != [output for _, output in wanted]
             wrong += scores != pytest.approx([score for score, _ in wanted], abs=1e-4)
-            assert result.passes == max(map(len, outputs(result)))
+            longest = max(map(len, outputs(result)))
+            assert result.passes == longest or (stopping == "false" and result.passes > longest)
     return wrong
 
 
@@ -245,6 +251,51 @@ def test_a_trace_tells_forced_words_from_free_ones() -> None:
     assert [(each.origin, each.verifier_pass) for each in trace][:2] == [("prefix", 0), ("verifier", 2)]
 
 
+# When a search ends.
+
+
+def test_ending_early_gives_back_nothing_less_likely_than_greedy_search() -> None:
+    """At each step eos is the second best word: k outputs that break off end before the whole one does."""
+    worse = dict.fromkeys(("first", "default"), 0)
+    for seed in range(40):
+        rng = random.Random(seed)
+        length, words = rng.randint(3, 5), 7
+        script = [rng.randrange(4, words) for _ in range(length)]
+        logits = [[rng.uniform(0, 1) for _ in range(words)] for _ in range(length + 1)]
+        for at, row in enumerate(logits):
+            row[(*script, EOS)[at]] = 6.0
+            row[EOS] = max(row[EOS], rng.uniform(2, 3))
+        scorer = ByPosition(np.array(logits))
+        lines = [[*map(float, row)] for row in scorer.log_probs]
+        greedy = sum(lines[at][word] for at, word in enumerate((*script, EOS))) / (length + 1)
+        # By enumeration: the best of all outputs by its mean log-probability is the whole one.
+        best = max(
+            sum(lines[at][word] for at, word in enumerate((*output, EOS))) / (size + 1)
+            for size in range(length + 1)
+            for output in itertools.product([w for w in range(words) if w != EOS], repeat=size)
+        )
+        assert best == pytest.approx(greedy)
+        request = Request(0, (4, EOS), length + 1)
+        for k in range(2, 6):
+            for name, options in (("first", {"early_stopping": "first"}), ("default", {})):
+                (found,) = decode(beam(beam_size=k, **options), scorer, [request])
+                worse[name] += found.hypotheses[0].score < greedy - 1e-4
+    assert worse["default"] == 0
+    assert worse["first"] > 100
+
+
+class ByPosition(ScriptedPasses):
+    """Scores that depend on the position alone: logits [positions, words]."""
+
+    def __init__(self, logits: FloatArray) -> None:
+        super().__init__(logits.shape[1])
+        self.logits = logits
+        self.log_probs = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+
+    def scores(self, sources: Sequence[tuple[int, ...]], paths: Sequence[npt.NDArray[np.int64]]) -> Any:
+        return self.logits[[len(path) - 1 for path in paths]]
+
+
 # Parts.
 
 
@@ -332,7 +383,8 @@ def test_cells_change_nothing(name: str, device: torch.device) -> None:
     vocab = Vocab.from_words([f"w{i}" for i in range(20)])
     model = random_transformer(1, len(vocab))
     requests = random_requests(random.Random(1), 6, len(vocab))
-    results = decode(beam(nbest=4, beam_size=4), network_of(name, model, vocab, device), requests)
+    strategy = beam(nbest=4, beam_size=4, early_stopping="first")
+    results = decode(strategy, network_of(name, model, vocab, device), requests)
     with torch.inference_mode():
         for request, result in zip(requests, results, strict=True):
             assert outputs(result) == naive_beam(model, request.source, 4, request.max_len)
@@ -381,7 +433,9 @@ def test_it_outputs_what_fairseq_does(penalty: float, n: int, monkeypatch: pytes
     rng = random.Random(2)
     sources = [(*(rng.randrange(4, 34) for _ in range(rng.randint(1, 12))), EOS) for _ in range(20)]
     requests = [Request(i, source, longest) for i, source in enumerate(sources)]
-    strategy = beam(beam_size=k, nbest=k, length_penalty=penalty, no_repeat_ngram=n)
+    strategy = beam(
+        beam_size=k, nbest=k, length_penalty=penalty, no_repeat_ngram=n, early_stopping="first"
+    )
     found = decode(strategy, engine_of(core, vocab), requests)
     width = max(map(len, sources))
     tokens = torch.tensor([[PAD] * (width - len(source)) + list(source) for source in sources])

@@ -319,8 +319,6 @@ class HuggingFace(Peer):
 
     def build(self) -> None:
         self.settings: dict[str, Any] = {"num_beams": self.beam}
-        if self.beam > 1:
-            self.settings["early_stopping"] = True
         if self.lookup:
             self.settings["prompt_lookup_num_tokens"] = self.lookup
         if self.assistant:

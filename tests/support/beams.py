@@ -12,9 +12,14 @@ LogProbs = Callable[[Sequence[int], Sequence[int]], Sequence[float]]  # of each 
 
 
 def textbook(
-    log_probs: LogProbs, request: Request, k: int, penalty: float, n: int
+    log_probs: LogProbs, request: Request, k: int, penalty: float, n: int, stopping: str = "false"
 ) -> list[tuple[float, tuple[int, ...]]]:
-    """Beam search in plain Python, in double precision, a sentence at a time."""
+    """Beam search in plain Python, in double precision, a sentence at a time.
+
+    Args:
+        stopping: ``first``, or ``false``, which of one hypothesis is the same.
+    """
+    stopping = "first" if k == 1 else stopping
     live: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     ended: list[tuple[float, tuple[int, ...]]] = []
     for step in range(1, request.max_len + 1):
@@ -32,10 +37,13 @@ def textbook(
                     candidates.append((total + lprob, (*prefix, word)))
         candidates.sort(key=lambda each: -each[0])
         for total, output in candidates[:k]:
-            if (output[-1] == EOS or step == request.max_len) and len(ended) < k:
+            if output[-1] == EOS or step == request.max_len:
                 ended.append((total / step**penalty, output))
+        ended = ended[:k] if stopping == "first" else sorted(ended, reverse=True)[:k]
         live = [each for each in candidates if each[1][-1] != EOS][:k]
-        if len(ended) == k or not live:
+        if not live:
+            break
+        if len(ended) == k and (stopping == "first" or live[0][0] / step**penalty <= ended[-1][0]):
             break
     return sorted(ended, reverse=True)
 
