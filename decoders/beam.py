@@ -38,11 +38,13 @@ class BeamStrategy(Constrained):
     needs = (PassScorer,)
     promise = Promise(Guarantee.APPROXIMATE, "the best of k hypotheses; the same in any batch")
 
-    beam_size: int = option(5, "hypotheses of a sentence that are kept", low=1, high=WIDEST)
+    beam_size: int = option(5, "hypotheses of a sentence that are kept", low=1, high=WIDEST, implies=True)
     length_penalty: float = option(
         1.0, "scores are divided by length ** this; more favours long outputs", low=-50, high=50
     )
-    nbest: int = option(1, "hypotheses given back, at most the beam size", low=1, most="beam_size")
+    nbest: int = option(
+        1, "hypotheses given back, at most the beam size", low=1, most="beam_size", implies=True
+    )
     early_stopping: str = option(
         "false",
         "the best that end are given back, as in Hugging Face's generate, once (true) there are so many, "

@@ -50,14 +50,17 @@ class Sampling(Constrained, DraftAndVerify):
     )
 
     temperature: float = option(
-        1.0, "divides the logits: below 1 sharper, above 1 flatter", low=1e-3, high=HEAVIEST
+        1.0, "divides the logits: below 1 sharper, above 1 flatter", low=1e-3, high=HEAVIEST, implies=True
     )
-    top_k: int = option(0, "draw from the k likeliest words; 0: from all", low=0, high=MOST_WORDS)
+    top_k: int = option(
+        0, "draw from the k likeliest words; 0: from all", low=0, high=MOST_WORDS, implies=True
+    )
     top_p: float = option(
         1.0,
         "draw from the likeliest words that together have this probability; 0: the likeliest alone",
         low=0,
         high=1,
+        implies=True,
     )
     seed: int = option(1, "another seed draws other words", low=0)
     nbest: int = option(

@@ -43,6 +43,8 @@ from nartk.passes import FeatureSource, PassScorer, Source
 from nartk.processors import Prompting
 from nartk.processors.text import AsGiven
 from nartk.registry import (
+    declared,
+    implied,
     make_strategy,
     options_of,
     reads_any_length,
@@ -238,7 +240,8 @@ class Model:
         stored for these models, take the place of defaults.
 
         Args:
-            name: None: the one that the model's configuration names, or greedy search.
+            name: None: the one that the model's configuration names, or greedy search; or the one that an
+                option implies which that has not (`nartk.registry.implied`).
             tell: Is told in a line where there are such thresholds, but not for these models or options, and
                 which constraints of the model's the strategy does not keep to, or another model that should
                 be smaller is larger than the model.
@@ -251,7 +254,8 @@ class Model:
         """
         generation = self.checkpoint.generation
         if name is None:
-            name = generation.get("strategy", "greedy")
+            name = implied(options, generation.get("strategy", "greedy"))
+        options = declared(options, options_of(name))
         made = make_strategy(name, with_generation(generation, name, options))
         self.scorer_for(made)
         if ignored := unheeded(generation, name):
@@ -400,7 +404,8 @@ class Model:
             lines: Ordinary text for models that know how to tokenise it; else, and with `pretokenized`, one
                 sentence each. An empty line gives an empty hypothesis.
             strategy: A name of `nartk.strategies()`; None: greedy search, or what the model's configuration
-                names.
+                names, or what an option implies: ``beam_size`` and ``nbest`` beam search, ``temperature``,
+                ``top_k`` and ``top_p`` samples.
             batch_size: Most sentences at a time.
             max_tokens: Most source tokens at a time, padding included.
             prefixes: What each line's output must begin with.

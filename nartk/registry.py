@@ -10,7 +10,7 @@ import difflib
 import importlib
 import pkgutil
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -33,6 +33,15 @@ WIDEST, MOST_SAMPLES = 1000, 10_000
 # Beyond this a weight leaves nothing else of a score, and infinity times 0 is no number.
 HEAVIEST = 1000.0
 
+# Names of options in other programs, which are accepted too.
+ALIASES = {
+    "beam_size": ("beam", "num_beams"),
+    "length_penalty": ("lenpen",),
+    "max_len": ("max_new_tokens",),
+    "nbest": ("num_return_sequences",),
+    "no_source_ngram": ("encoder_no_repeat_ngram_size",),
+}
+
 
 def option(
     default: Any,
@@ -46,6 +55,7 @@ def option(
     model: bool = False,
     smaller: bool = False,
     does_nothing: bool = False,
+    implies: bool = False,
 ) -> Any:
     """Declares an option of a strategy, a drafter or a metric.
 
@@ -60,10 +70,12 @@ def option(
             ``auxiliary`` and the model's fingerprint as the option's value.
         smaller: That model has at most as many parameters as the first, or they are probably swapped.
         does_nothing: Its default does: signatures leave it out there.
+        implies: Who gives it and names no strategy means the one that declares it (`implied`).
     """
     rules = {"help": help, "choices": choices, "low": low, "high": high, "above": above, "most": most}
     models = {"model": model, "smaller": smaller}
-    return dataclasses.field(default=default, metadata={**rules, **models, "does_nothing": does_nothing})
+    rest = {"does_nothing": does_nothing, "implies": implies}
+    return dataclasses.field(default=default, metadata={**rules, **models, **rest})
 
 
 class Registry:
@@ -142,13 +154,12 @@ class Registry:
         cls = self.find(name)
         known = self.options(name)
         types = get_type_hints(cls)
+        options = declared(options, known)
         for key, value in options.items():
             if key not in known:
-                near = difflib.get_close_matches(key, known, n=1)
-                hint = f"did you mean {named(near[0])}? " if near else ""
                 raise UsageError(
                     f"{self.noun} {name!r} has no option {named(key)}",
-                    fix=f"{hint}it knows {', '.join(map(named, known)) or 'no options'}",
+                    fix=f"{self.hint(key, known)}it knows {', '.join(map(named, known)) or 'no options'}",
                 )
             _check(name, key, value, types[key], known[key].metadata)
         made = cls(**options)
@@ -160,6 +171,22 @@ class Registry:
                     fix=f"raise {named(most)}",
                 )
         return made
+
+    def hint(self, key: str, known: Iterable[str]) -> str:
+        """What may be meant by an option that one of them has not: one of its own, or of the others."""
+        of: dict[str, list[str]] = {}
+        for name, cls in self.all().items():
+            for item in dataclasses.fields(cls):
+                if "help" in item.metadata:
+                    for each in (item.name, *ALIASES.get(item.name, ())):
+                        of.setdefault(each, []).append(name)
+        if key in of:
+            return f"it is an option of {', '.join(of[key])}; "
+        near = difflib.get_close_matches(key, known, n=1) or difflib.get_close_matches(key, of, n=1)
+        if not near:
+            return ""
+        whose = "" if near[0] in known else f" of {', '.join(of[near[0]])}"
+        return f"did you mean {named(near[0])}{whose}? "
 
     def _load_own(self) -> None:
         """Imports the package's modules."""
@@ -204,6 +231,43 @@ register_decoder, register_drafter, register_metric = DECODERS.register, DRAFTER
 
 # Of strategies, as `Registry` has them.
 strategy_class, options_of, make_strategy = DECODERS.find, DECODERS.options, DECODERS.make
+
+
+def declared(options: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
+    """Options under the names by which they are declared, where some have those of other programs.
+
+    Raises:
+        UsageError: One is given under two names.
+    """
+    names = {alias: name for name in known for alias in ALIASES.get(name, ())}
+    found: dict[str, Any] = {}
+    for key, value in options.items():
+        name = key if key in known else names.get(key, key)
+        if name in found:
+            raise UsageError(f"{named(name)} is given under two names", fix="give one of them")
+        found[name] = value
+    return found
+
+
+def implied(options: Iterable[str], default: str) -> str:
+    """The strategy that is meant where none is named.
+
+    It is `default` if that has all options, or if none of the others implies a strategy (`option`); else of
+    those that are implied the one that has all, or the first.
+    """
+    names = {alias: name for name, aliases in ALIASES.items() for alias in aliases}
+    keys = [names.get(key, key) for key in options]
+    others = [key for key in keys if key not in options_of(default)]
+    found = [name for key in others for name, cls in DECODERS.all().items() if _implies(cls, key)]
+    return next((name for name in found if options_of(name).keys() >= {*keys}), [*found, default][0])
+
+
+def _implies(cls: type, key: str) -> bool:
+    """Whether a strategy, and none that it extends, has an option that implies it."""
+    bases = [base for base in cls.__mro__[1:] if base in DECODERS.classes.values()]
+    item = options_of(cls.name).get(key)  # type: ignore[attr-defined]
+    is_own = not any(key in options_of(base.name) for base in bases)  # type: ignore[attr-defined]
+    return item is not None and item.metadata["implies"] and is_own
 
 
 def strategies() -> dict[str, Promise]:

@@ -433,9 +433,7 @@ def test_it_outputs_what_fairseq_does(penalty: float, n: int, monkeypatch: pytes
     rng = random.Random(2)
     sources = [(*(rng.randrange(4, 34) for _ in range(rng.randint(1, 12))), EOS) for _ in range(20)]
     requests = [Request(i, source, longest) for i, source in enumerate(sources)]
-    strategy = beam(
-        beam_size=k, nbest=k, length_penalty=penalty, no_repeat_ngram=n, early_stopping="first"
-    )
+    strategy = beam(beam_size=k, nbest=k, length_penalty=penalty, no_repeat_ngram=n, early_stopping="first")
     found = decode(strategy, engine_of(core, vocab), requests)
     width = max(map(len, sources))
     tokens = torch.tensor([[PAD] * (width - len(source)) + list(source) for source in sources])

@@ -339,6 +339,8 @@ def test_a_models_values_are_defaults(folder: Path) -> None:
     assert given.startswith(
         "strategy:beam|max_len:4|max_ratio:1000000.0|min_len:4|beam_size:2|length_penalty:1.0|nbest"
     )
+    drawn = signature(top_k=2, max_new_tokens=9)  # the model's own strategy, beam search, has no top_k
+    assert drawn.startswith("strategy:sample|max_len:9|max_ratio:1000000.0|min_len:5|forced_bos:7|")
     told: list[str] = []
     model.strategy("bild", {"drafter": str(folder)}, tell=told.append)
     assert told == ["strategy 'bild' does not keep to the model's min_len, forced_bos"]
@@ -359,6 +361,9 @@ def test_the_command_decodes_as_the_model_asks(folder: Path, capsys: pytest.Capt
     assert "|max_len:7|" in signature(*flags)
     assert "|beam_size:6|length_penalty:0.5|nbest:6|" in signature(*flags)
     assert "|beam_size:2|" in signature("--beam", "2")
+    drawn = signature("--temperature", "0.5", "--num-return-sequences", "2")
+    assert "strategy:sample|max_len:12|max_ratio:1000000.0|min_len:5|" in drawn
+    assert "|temperature:0.5|" in drawn
     assert "strategy:iad|max_len:12|" in signature("--strategy", "iad")
     assert main(["--strategy", "beam", "--help"]) == 0
     help = capsys.readouterr().out.replace(" N,", ",")  # from Python 3.13 on argparse says N once

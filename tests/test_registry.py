@@ -14,6 +14,7 @@ from nartk import registry
 from nartk.errors import StrategyMismatchError, UnknownStrategyError, UsageError
 from nartk.guarantee import Guarantee, Promise
 from nartk.registry import (
+    implied,
     make_strategy,
     option,
     options_of,
@@ -96,9 +97,8 @@ REFUSED = [
         "Fix: did you mean loudness? it knows loudness, pitch, tail, breed.",
     ),
     (
-        {"max_draft": 1},
-        "error[E101 Usage] strategy 'dog' has no option max_draft. "
-        "Fix: it knows loudness, pitch, tail, breed.",
+        {"wings": 1},
+        "error[E101 Usage] strategy 'dog' has no option wings. Fix: it knows loudness, pitch, tail, breed.",
     ),
     (
         {"loudness": 11},
@@ -119,6 +119,56 @@ def test_what_an_option_does_not_allow_is_refused(dog: type, options: dict[str, 
         make_strategy("dog", options)
     assert str(caught.value) == message
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "default", "wanted"),
+    [
+        ("num_beams", "iad", "beam"),
+        ("beam", "iad", "beam"),
+        ("beam_size", "greedy", "beam"),
+        ("nbest", "greedy", "beam"),
+        ("max_len num_return_sequences", "iad", "beam"),
+        ("temperature", "iad", "sample"),
+        ("top_k", "greedy", "sample"),
+        ("top_p seed", "beam", "sample"),
+        ("nbest temperature", "iad", "sample"),  # which has both
+        ("beam_size temperature", "iad", "beam"),  # none has both: the first
+        ("beam_size nbest", "windows", "windows"),
+        ("beam_size", "ctc-beam", "ctc-beam"),
+        ("temperature", "dag-sample", "dag-sample"),
+        ("temperature", "speculative", "speculative"),
+        ("length_penalty", "iad", "iad"),  # of several strategies, and implies none
+        ("nonsense", "iad", "iad"),
+        ("", "iad", "iad"),
+    ],
+)
+def test_options_imply_a_strategy(options: str, default: str, wanted: str) -> None:
+    assert implied(options.split(), default) == wanted
+
+
+def test_options_have_their_names_in_other_programs() -> None:
+    made = make_strategy(
+        "beam", {"num_beams": 3, "num_return_sequences": 2, "lenpen": 0.5, "max_new_tokens": 9}
+    )
+    assert made == make_strategy("beam", {"beam_size": 3, "nbest": 2, "length_penalty": 0.5, "max_len": 9})
+    with pytest.raises(UsageError, match="beam_size is given under two names"):
+        make_strategy("beam", {"num_beams": 3, "beam_size": 3})
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "hint"),
+    [
+        ("greedy", "num_beams", "it is an option of beam, ctc-beam, dag-beam, joint-ctc, windows; "),
+        ("iad", "num_beam", "did you mean num_beams of beam, ctc-beam, dag-beam, joint-ctc, windows? "),
+        ("greedy", "max_lem", "did you mean max_len? "),
+        ("greedy", "nonsense_of_mine", "it knows "),
+    ],
+)
+def test_a_hint_looks_at_all_strategies(name: str, option: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        make_strategy(name, {option: 1})
+    assert caught.value.fix.startswith(hint)
 
 
 def test_an_unknown_strategy_names_the_nearest() -> None:

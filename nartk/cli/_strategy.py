@@ -6,7 +6,6 @@ import argparse
 import ast
 import contextlib
 import dataclasses
-import difflib
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -15,17 +14,9 @@ from typing import Any
 from nartk.cli._common import Parser, completes
 from nartk.errors import UsageError
 from nartk.generation import generation_of, is_model, with_generation
-from nartk.registry import options_of, strategies, strategy_class
+from nartk.registry import ALIASES, DECODERS, implied, options_of, strategies, strategy_class
 
 DEFAULT = "iad"
-# Names of options in other programs, whose flags are accepted too.
-ALIASES = {
-    "beam_size": ("--beam", "--num-beams"),
-    "length_penalty": ("--lenpen",),
-    "max_len": ("--max-new-tokens",),
-    "nbest": ("--num-return-sequences",),
-    "no_source_ngram": ("--encoder-no-repeat-ngram-size",),
-}
 
 
 def parse(
@@ -48,13 +39,14 @@ def parse(
     )
     name = strategy_named(argv)
     if name is None and by_model:  # with no strategy named, no flag names another model
-        name = next(map(generation_of, filter(is_model, argv)), {}).get("strategy")
-        parser.set_defaults(strategy=default if name is None else name)
+        default = next(map(generation_of, filter(is_model, argv)), {}).get("strategy", default)
     if name is None and ("-h" in argv or "--help" in argv):
         # Importing all strategies may take a second, for torch: options are shown only where one is named.
         parser.epilog = f"{summaries(parser.prog)}\n\n{parser.epilog}"
         parser.parse_args(["--help"])
-    name = default if name is None else name
+    if name is None:
+        name = implied(_unknown(parser, argv), default)
+        parser.set_defaults(strategy=name)
     options = _add_options(parser, name)
     if completes(argv):
         _add_all(parser)
@@ -69,6 +61,12 @@ def of_model(args: argparse.Namespace, given: dict[str, Any]) -> dict[str, Any]:
     """The options that are given, and those that the model's configuration gives in place of defaults."""
     generation = next(map(generation_of, filter(is_model, args.inputs[:1])), {})
     return with_generation(generation, args.strategy, given)
+
+
+def _unknown(parser: Parser, argv: Sequence[str]) -> list[str]:
+    """The options of long flags that are none of the command's own."""
+    flags = [each.partition("=")[0] for each in argv[: [*argv, "--"].index("--")] if each.startswith("--")]
+    return [_option(flag) for flag in flags if flag not in parser._option_string_actions]
 
 
 def strategy_named(argv: Sequence[str]) -> str | None:
@@ -117,7 +115,7 @@ def add_options(
     """
     flags = {}
     for key, item in options.items():
-        flag = "--" + key.replace("_", "-")
+        flag = _flag(key)
         flags[flag] = key
         keywords: dict[str, Any] = {"default": argparse.SUPPRESS, "dest": key}
         shown: Any = item.default
@@ -130,14 +128,21 @@ def add_options(
             if item.metadata["choices"] is None:
                 keywords["metavar"] = {int: "N", float: "X"}.get(type(item.default), "TEXT")
         text = f"{item.metadata['help']} (default: {shown})".replace("%", "%%")
-        group.add_argument(flag, *ALIASES.get(key, ()), help=text, **keywords)
+        group.add_argument(flag, *map(_flag, ALIASES.get(key, ())), help=text, **keywords)
     return flags
 
 
+def _flag(option: str) -> str:
+    return "--" + option.replace("_", "-")
+
+
+def _option(flag: str) -> str:
+    return flag.removeprefix("--").replace("-", "_")
+
+
 def _unknown_flag(parser: Parser, name: str, flag: str, options: dict[str, str]) -> UsageError:
-    known = [text for action in parser._actions for text in action.option_strings if text.startswith("--")]
-    near = difflib.get_close_matches(flag, known, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
+    known = [_option(text) for text in parser._option_string_actions if text.startswith("--")]
+    hint = DECODERS.hint(_option(flag), known)
     return UsageError(
         f"{parser.prog} with strategy {name!r} has no option {flag}",
         fix=f"{hint}it knows {', '.join(options) or 'no options'}; see {parser.prog} --help for the others",
