@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import shlex
 import shutil
 import sys
@@ -76,11 +77,13 @@ def engine() -> list[Extension]:
 
     extra = shlex.split(os.environ.get("NARTK_ENGINE_FLAGS", ""))
     msvc = sys.platform == "win32"
+    stamp = runpy.run_path("nartk/engine/stamp.py")["stamp"]
     native = Pybind11Extension(
         "nartk.engine._native",
         sources,
         depends=sorted(path.as_posix() for pattern in ("*.h", "*.inc") for path in CSRC.glob(pattern)),
         cxx_std=17,
+        define_macros=[("NARTK_SOURCES", stamp(CSRC))],
         extra_compile_args=[*(COMPILE_MSVC if msvc else COMPILE), *extra],
         extra_link_args=[*([] if msvc else ["-pthread"]), *extra],
         optional=not required,

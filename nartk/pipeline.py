@@ -869,7 +869,8 @@ def load(
             undoes it; None: as the model's folder says.
         source_lang, target_lang: Of the lines and the outputs, where a folder of transformers leaves it open.
         source_prefix: Put before each line, with such a folder.
-        tell: Is told in a line what of a folder is passed over, or taken where nothing is said.
+        tell: Is told in a line what of a folder is passed over, or taken where nothing is said, and where
+            torch computes on a CPU in the engine's place.
 
     Raises:
         ModelNotFoundError: There is no such model.
@@ -900,7 +901,20 @@ def load(
     model.pretokenized, model.guard = pretokenized, guard
     model.min_edit_confidence = min_edit_confidence
     _ = model.guarding  # refused now, not when it is needed
+    if notice := _on_reference(model):
+        tell(notice)
     return model
+
+
+def _on_reference(model: Model) -> str:
+    """In a line, why torch computes on a CPU in the engine's place; empty: it does not."""
+    from nartk import engine
+
+    name = model.checkpoint.architecture
+    if model.device != "cpu" or model.is_exact:
+        return ""
+    why = engine.describe() if architecture(name).engine_at is not None else f"the engine has no {name!r}"
+    return f"{why}; torch computes, slower, and outputs are identical up to ties"
 
 
 def _serve(
@@ -951,6 +965,8 @@ def _serve(
             fix=fix,
         )
     what = f"a {found.name} model in {dtype}" + (" without the engine" if on_engine else "")
+    if on_engine and engine.LACK:
+        what += f" ({engine.LACK})"
     with requiring_torch(what, fix=WITHOUT_BOTH if on_engine else WITHOUT_TORCH):
         import torch
 

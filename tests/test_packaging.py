@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 
 import nartk
+from nartk.engine import available
+from nartk.engine.stamp import stamp
 
 ROOT = Path(__file__).resolve().parents[1]
 LINKED = ("models", "decoders", "data")
@@ -95,6 +97,7 @@ def project(folder: Path) -> Path:
         (folder / name).mkdir()
         shutil.copy(ROOT / name / "__init__.py", folder / name)
         (folder / "nartk" / name).symlink_to(Path("..", name))
+    shutil.copy(ROOT / "nartk" / "engine" / "stamp.py", folder / "nartk" / "engine")
     for name in NOTICES:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
@@ -204,7 +207,10 @@ def test_wheel_and_sdist_hold_the_engine(tmp_path: Path) -> None:
     again = build("wheel", unpacked(sdist, tmp_path / "sdist"), NARTK_REQUIRE_ENGINE="1")
     assert modules(again) == modules(wheel)
     names = [Path(name).name.split(".")[0] for name in modules(wheel) if "/engine/" in name]
-    assert sorted(names) == ["__init__", "_native"]  # no sources
+    assert sorted(names) == ["__init__", "_native", "stamp"]  # no sources
+    with zipfile.ZipFile(again) as archive:
+        (native,) = (name for name in archive.namelist() if "/_native." in name)
+        assert stamp(folder / "nartk" / "engine" / "csrc").encode() in archive.read(native)
     inside = environment_with(tmp_path / "venv", str(again))
     code = (
         "import nartk.models, nartk.engine._native as native; print(native.answer(), nartk.models.__file__)"
@@ -271,6 +277,51 @@ def checkout(folder: Path) -> Path:
     for name in BUILD_FILES:
         shutil.copy(ROOT / name, folder)
     return folder
+
+
+def clone_beside_an_engine(folder: Path, *, sources: str | None) -> subprocess.CompletedProcess[str]:
+    """Decodes in a clone without an engine; site-packages has one that was compiled from some sources."""
+    unwanted = shutil.ignore_patterns("__pycache__", "*.so", "*.pyd")
+    shutil.copytree(ROOT / "nartk", folder / "clone" / "nartk", symlinks=True, ignore=unwanted)
+    for name in LINKED:
+        (folder / "clone" / name).symlink_to(ROOT / name)
+    installed = folder / "site-packages" / "nartk" / "engine"
+    installed.mkdir(parents=True)
+    if sources is not None:
+        native = Path(importlib.util.find_spec("nartk.engine._native").origin)
+        # What stands behind the end of a library is not loaded.
+        (installed / native.name).write_bytes(native.read_bytes() + sources.encode())
+    code = (
+        "import nartk; run = nartk.load().run(['She go to school yesterday.']); "
+        "print(run.best[0].text); print(run.signature)"
+    )
+    return python(code, folder / "clone", PYTHONPATH=str(folder / "site-packages"))
+
+
+@pytest.mark.skipif(not available(), reason="there is no engine here")
+def test_a_clone_takes_the_installed_engine_of_its_sources(tmp_path: Path) -> None:
+    done = clone_beside_an_engine(tmp_path, sources=stamp(ROOT / "nartk" / "engine" / "csrc"))
+    assert done.stdout.startswith("She went to school yesterday.\nstrategy:greedy|")
+    assert "|engine:" in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.skipif(not available(), reason="there is no engine here")
+@pytest.mark.parametrize(
+    ("sources", "why"),
+    [
+        ("nartk_sources_of_yesterday", "was compiled from other sources than those in "),
+        (None, "none was compiled in "),
+    ],
+)
+def test_a_clone_says_why_it_has_no_engine(sources: str | None, why: str, tmp_path: Path) -> None:
+    done = clone_beside_an_engine(tmp_path, sources=sources)
+    assert done.stdout.startswith("She went to school yesterday.\n")  # torch is installed for tests
+    assert "|engine:" not in done.stdout
+    (notice,) = [line for line in done.stderr.splitlines() if "Warning: " in line]
+    assert why in notice
+    assert str(tmp_path / "clone" / "nartk" / "engine") in notice
+    assert notice.endswith("; torch computes, slower, and outputs are identical up to ties")
 
 
 @pytest.mark.slow

@@ -12,7 +12,6 @@ from io import BytesIO
 from itertools import zip_longest
 from typing import IO, TYPE_CHECKING, Any
 
-from nartk import engine
 from nartk.cli._common import Parser
 from nartk.cli._output import tell
 from nartk.data.readers import (
@@ -275,8 +274,6 @@ def load_model(
     """
     from nartk.pipeline import load
 
-    if not engine.available() and os.environ.get(engine.LEFT_OUT) != "1" and not args.quiet:
-        print(f"nartk: {engine.describe()}; until then torch computes", file=sys.stderr)
     model = load(
         name,
         device=args.device,

@@ -6,16 +6,50 @@ Use `nartk.engine.scorer`; `available` says whether this installation has it.
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
 
 FORCED_ISA = "NARTK_ENGINE_ISA"  # environment: an instruction set by name, for tests
 LEFT_OUT = "NARTK_NO_ENGINE"  # environment: 1 leaves the engine out
 TYPES = ("fp32", "bf16", "int8")
 
 
+def _lack(here: Path) -> str:
+    """Why there is no engine, or an empty string.
+
+    A source tree in which none was compiled takes that of an installation, if it is of the same sources: so
+    Python that is started in a clone decodes as it does elsewhere.
+
+    Args:
+        here: The folder of this package.
+    """
+    name = f"{__name__}._native"
+    if PathFinder.find_spec(name, [str(here)]) is not None:
+        return ""
+    if not (here / "csrc").is_dir():
+        return "it was not built; install nartk where a C++17 compiler is, or from a wheel"
+    entries = [Path(entry, "nartk", "engine") for entry in sys.path]
+    found = PathFinder.find_spec(name, [str(each) for each in entries if each.resolve() != here.resolve()])
+    if found is None or found.origin is None:
+        return f"none was compiled in {here}, where this Python finds nartk; run `pip install -e .` there"
+    from nartk.engine.stamp import stamp
+
+    if stamp(here / "csrc").encode() not in Path(found.origin).read_bytes():
+        return (
+            f"that of {found.origin} was compiled from other sources than those in {here}, where this Python "
+            "finds nartk; leave that folder, or run `pip install .` in it again"
+        )
+    __path__.append(str(Path(found.origin).parent))
+    return ""
+
+
+LACK = _lack(Path(__file__).parent)
+
+
 def available() -> bool:
     """Whether this installation has the engine, and the environment does not leave it out."""
-    return os.environ.get(LEFT_OUT) != "1" and find_spec("nartk.engine._native") is not None
+    return os.environ.get(LEFT_OUT) != "1" and not LACK
 
 
 def instruction_set() -> str:
@@ -29,8 +63,8 @@ def describe() -> str:
     """The engine in words, for ``--version``."""
     if os.environ.get(LEFT_OUT) == "1":
         return f"no engine: {LEFT_OUT}=1 leaves it out"
-    if not available():
-        return "no engine: it was not built; install nartk where a C++17 compiler is, or from a wheel"
+    if LACK:
+        return f"no engine: {LACK}"
     import nartk.engine._native as _native  # not `from`: mypy looks for it in this file
 
     return f"engine {instruction_set()}, types {', '.join(TYPES)}, {_native.cores()} threads"

@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 from nartk.passes import FloatArray, IntArray, Want
 
+sources: str  # the stamp of those that it was compiled from
+
 _Ints = Sequence[int] | IntArray
 
 class PassFault(Exception):

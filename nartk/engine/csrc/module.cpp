@@ -789,7 +789,15 @@ Floats norm(Floats x, Floats gain, std::optional<Floats> bias, float eps, const 
 
 }  // namespace
 
+// The sources that this was compiled from (nartk/engine/stamp.py), which setup.py defines.
+#ifndef NARTK_SOURCES
+#define NARTK_SOURCES unknown
+#endif
+#define NARTK_TEXT_OF(name) #name
+#define NARTK_TEXT(name) NARTK_TEXT_OF(name)
+
 PYBIND11_MODULE(_native, m) {
+    m.attr("sources") = NARTK_TEXT(NARTK_SOURCES);
     py::register_exception_translator([](std::exception_ptr thrown) {
         try {
             std::rethrow_exception(thrown);
