@@ -43,6 +43,7 @@ from nartk.architectures import architecture
 from nartk.architectures.transformer import SOURCE_WORDS, TARGET_WORDS
 from nartk.errors import CheckpointError, ModelNotFoundError, SourceMismatchError, UsageError, named
 from nartk.files import read_file, sha256, writing, writing_folder
+from nartk.foreign import refuse_foreign, refuse_hub_name
 from nartk.generation import KEY as GENERATION
 from nartk.generation import check_generation
 from nartk.guard import KEY as GUARD
@@ -594,10 +595,13 @@ def load_checkpoint(
 
     Raises:
         ModelNotFoundError: `folder` is no folder, or holds no model.
+        UnsupportedCheckpointError: It is another library's.
         CheckpointError: A file is missing, corrupt or inconsistent.
         UnsupportedCheckpointError: It holds a model that nartk cannot express.
     """
     if not any(os.path.isfile(folder / name) for name in (CONFIG, ADAPTER)):
+        refuse_hub_name(str(folder))
+        refuse_foreign(folder)
         raise ModelNotFoundError(
             f"no model at {str(folder)!r}",
             fix=f"name a shipped model or a folder with {CONFIG}, nartk's or Hugging Face's",
@@ -617,6 +621,8 @@ def load_checkpoint(
             )
     raw = read_file(folder / CONFIG, most=_MOST_CONFIG)
     config = _parse(raw, folder / CONFIG)
+    if "format" not in config:
+        refuse_foreign(folder)
     if config.get("format") not in (1, 2, FORMAT):
         raise CheckpointError(
             f"format {config.get('format')!r}, this version reads 1 to {FORMAT}", where=str(folder / CONFIG)

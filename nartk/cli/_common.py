@@ -24,6 +24,7 @@ from nartk.errors import (
     EXIT_USAGE,
     InputFileError,
     InternalError,
+    MissingDependencyError,
     NartkError,
     OutOfMemoryError,
     OutputError,
@@ -174,6 +175,12 @@ def _named(error: OSError | MemoryError) -> NartkError:
     if isinstance(error, MemoryError):
         return OutOfMemoryError("memory ran out", fix="give less at a time, or use a smaller model")
     where = "" if error.filename is None else str(error.filename)
+    if error.strerror is None:  # of a library, such as one that downloads what it needs
+        what = f"{getattr(error, 'reason', error)}".partition("\n")[0]
+        return MissingDependencyError(
+            f"something that is needed cannot be fetched: {what}",
+            fix="see that the network is there, or do without; --debug shows what is fetched",
+        )
     return InputFileError(
         f"cannot be used: {error.strerror}", fix="check the name; --debug shows what for", where=where
     )

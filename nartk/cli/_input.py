@@ -32,6 +32,7 @@ from nartk.errors import (
     UsageError,
 )
 from nartk.files import STDIN, first_bytes, reading, shown
+from nartk.foreign import refuse_hub_name
 from nartk.registry import reads_drafts, require_drafts_reader
 from nartk.unpacking import is_packed
 
@@ -252,6 +253,7 @@ def split_inputs(inputs: Sequence[str], prog: str, *, optional: bool = False) ->
     if optional and is_file:
         model, files = SHIPPED[0], list(inputs)
     elif model not in SHIPPED and not os.path.isdir(model):
+        refuse_hub_name(model)
         what = "no model's folder, nor a file" if optional else "no folder"
         raise ModelNotFoundError(
             f"{model!r} is no shipped model ({shipped}), {what}",

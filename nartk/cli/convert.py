@@ -17,6 +17,7 @@ from nartk.cli._input import add_languages, languages
 from nartk.cli._output import add_output, tell
 from nartk.errors import InputFileError, UnsupportedCheckpointError, UsageError
 from nartk.files import read_file, writing_folder
+from nartk.foreign import refuse_hub_name
 from nartk.processors.bpe import BPE
 from nartk.processors.text import TOKENIZATIONS
 
@@ -130,6 +131,9 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("--spm with --bpe or --tokenizer", fix="give what the model was trained with")
 
     from nartk.checkpoint import is_hugging_face, load_checkpoint
+
+    if not os.path.exists(args.checkpoint):
+        refuse_hub_name(str(args.checkpoint))
 
     if os.path.isdir(args.checkpoint):
         if is_hugging_face(args.checkpoint):

@@ -111,7 +111,6 @@ class _Tokenizer:
         "auto_map",
         "sp_model_kwargs",
         "do_lower_case",
-        "split_special_tokens",
     )
 
     def __init__(self, folder: Path, paths: Mapping[str, Path]) -> None:
@@ -261,6 +260,8 @@ class _Fast(_Tokenizer):
                 for token in added
             ]
         )
+        # Special tokens are then text like any other.
+        self.backend.encode_special_tokens = bool(self.config.get("split_special_tokens"))
 
     def model(self) -> Any:
         """The model of files other than tokenizer.json."""
@@ -548,8 +549,6 @@ class _Slow(_Tokenizer):
 
     With ``split_special_tokens`` added tokens are text like any other.
     """
-
-    refused: ClassVar[Sequence[str]] = _Tokenizer.refused[:-1]
 
     def read(self) -> None:
         self.ids = _read_json(self.paths["vocabulary"])

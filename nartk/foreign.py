@@ -1,0 +1,59 @@
+"""Models of other libraries by the files of their folders, each with its way into nartk or none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from fnmatch import fnmatch
+from pathlib import Path
+
+from nartk.errors import ModelNotFoundError, UnsupportedCheckpointError
+
+_ORIGIN = "nartk does not read them: name the model that it was made of"
+# Patterns of files that are all there, with what such a folder is, and the way in.
+_KNOWN: tuple[tuple[tuple[str, ...], str, Callable[[Path], str]], ...] = (
+    (("metadata.json", "model/model.bin"), "a package of Argos Translate", lambda _: _ORIGIN),
+    (("model.bin", "*vocabulary*"), "a model of CTranslate2", lambda _: _ORIGIN),
+    (
+        ("*.npz", "*.yml"),
+        "a model of Marian",
+        lambda _: (
+            "nartk does not read it: name its folder for transformers, as those of opus-mt are, with "
+            "config.json, source.spm, target.spm and vocab.json"
+        ),
+    ),
+    (("*.onnx",), "a model in ONNX", lambda _: _ORIGIN),
+    (("*.gguf",), "a model in GGUF", lambda _: _ORIGIN),
+    (("am.mvn", "model.pt"), "a model of FunASR", lambda _: "nartk does not read it"),
+    (("*.pth", "config.yaml"), "a model of ESPnet", lambda _: "nartk does not read it"),
+    (
+        ("dict*.txt", "*.pt"),
+        "a folder of fairseq's checkpoints",
+        lambda folder: f"nartk-convert {min(folder.glob('*.pt'))} --output DIR",
+    ),
+    (
+        ("*.pt",),
+        "a folder of checkpoints of torch",
+        lambda folder: f"nartk-convert {min(folder.glob('*.pt'))} --output DIR, if they are fairseq's",
+    ),
+)
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Raises UnsupportedCheckpointError where a folder is known as another library's."""
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if (folder / "model/model.bin").is_file():
+        names.add("model/model.bin")
+    for patterns, what, remedy in _KNOWN:
+        if all(any(fnmatch(name, pattern) for name in names) for pattern in patterns):
+            raise UnsupportedCheckpointError(f"is {what}", fix=remedy(folder), where=str(folder))
+
+
+def refuse_hub_name(name: str) -> None:
+    """Raises ModelNotFoundError where a name that is no folder looks like that of a model on a hub."""
+    if _HUB_NAME.fullmatch(name) and not Path(name).parent.exists():
+        raise ModelNotFoundError(
+            f"{name!r} is no folder; nartk downloads nothing, and reads models of Hugging Face from folders",
+            fix=f"name the folder that `hf download {name}` prints",
+        )
