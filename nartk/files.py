@@ -74,12 +74,12 @@ def raw_lines(file: IO[bytes], most: int = MOST_LINE) -> Iterator[tuple[bytes, b
 
 def first_bytes(name: str, most: int) -> bytes:
     """The first bytes of a file as it is, or of what stdin has brought, where they stay; of a device none."""
-    if name == STDIN:
-        peek = getattr(sys.stdin.buffer, "peek", None)
-        return b"" if peek is None or sys.stdin.buffer.isatty() else bytes(peek(most)[:most])
-    if not os.path.isfile(name):
-        return b""
     try:
+        if name == STDIN:
+            peek = getattr(sys.stdin.buffer, "peek", None)
+            return b"" if peek is None or sys.stdin.buffer.isatty() else bytes(peek(most)[:most])
+        if not os.path.isfile(name):
+            return b""
         with open(name, "rb") as file:
             return file.read(most)
     except OSError:  # which reading it reports
