@@ -16,8 +16,8 @@ from nartk.decoders.native import Found, Native, Output
 from nartk.errors import StrategyMismatchError
 from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request
-from nartk.parallel import FrameScorer, always_banned
-from nartk.passes import IntArray, Want
+from nartk.parallel import FrameScorer, TimedFrames, always_banned
+from nartk.passes import FloatArray, IntArray, Want
 from nartk.registry import register_decoder
 from nartk.vocab import Vocab
 
@@ -39,10 +39,11 @@ class CtcGreedy(Native):
         banned = always_banned(silent_words(vocab, blank), counts.sum())
         scores = scorer.read_frames(memory, Want(banned=banned))
         ends = np.cumsum(counts)[:-1]
-        rows = zip(np.split(scores.best, ends), np.split(scores.log_probs, ends), strict=True)
+        spans = scorer.spans(memory) if isinstance(scorer, TimedFrames) else [None] * len(counts)
+        rows = zip(np.split(scores.best, ends), np.split(scores.log_probs, ends), spans, strict=True)
         return [
-            Found([best_path(labels.tolist(), log_probs.tolist(), blank, vocab.eos)])
-            for labels, log_probs in rows
+            Found([best_path(labels.tolist(), log_probs.tolist(), blank, vocab.eos, spans=own)])
+            for labels, log_probs, own in rows
         ]
 
 
@@ -60,14 +61,30 @@ def silent_words(vocab: Vocab, blank: int) -> list[int]:
     return [word for word in (vocab.bos, vocab.pad, vocab.eos) if word != blank]
 
 
-def best_path(labels: Sequence[int], log_probs: Sequence[float], blank: int, eos: int) -> Output:
-    """What labels [T] and their log-probabilities become when runs are merged and blanks are left out."""
-    tokens, scores, blanks = [], [], [0.0]
-    for label, run in groupby(zip(labels, log_probs, strict=True), key=lambda pair: pair[0]):
-        total = math.fsum(log_prob for _, log_prob in run)
+def best_path(
+    labels: Sequence[int],
+    log_probs: Sequence[float],
+    blank: int,
+    eos: int,
+    *,
+    spans: FloatArray | None = None,
+) -> Output:
+    """What labels [T] and their log-probabilities become when runs are merged and blanks are left out.
+
+    Args:
+        spans: [T,2], where each label begins and ends.
+    """
+    tokens, scores, blanks, times = [], [], [0.0], []
+    for label, run in groupby(enumerate(labels), key=lambda pair: pair[1]):
+        index = [i for i, _ in run]
+        total = math.fsum(log_probs[i] for i in index)
         if label == blank:
             blanks.append(total)
-        else:
-            tokens.append(label)
-            scores.append(total)
-    return Output([*tokens, eos], math.fsum(log_probs), [*scores, math.fsum(blanks)])
+            continue
+        tokens.append(label)
+        scores.append(total)
+        if spans is not None:
+            times.append((float(spans[index[0], 0]), float(spans[index[-1], 1])))
+    all_scores = [*scores, math.fsum(blanks)]
+    known = None if spans is None else times
+    return Output([*tokens, eos], math.fsum(log_probs), all_scores, spans=known)

@@ -26,6 +26,7 @@ class Output:
         log_probs: [T] of each token; None where the strategy has none.
         passes_at: [T], the pass that settled each token, from 1; None: the last.
         margins: [T], nats between the best and the second best word of each place; None: not known.
+        spans: [T-1], where each token but eos begins and ends, positions of the encoder; None: not known.
     """
 
     tokens: Sequence[int]
@@ -33,6 +34,7 @@ class Output:
     log_probs: Sequence[float] | None = None
     passes_at: Sequence[int] | None = None
     margins: Sequence[float] | None = None
+    spans: Sequence[tuple[float, float]] | None = None
 
 
 @dataclass(frozen=True)
@@ -113,4 +115,5 @@ def _hypothesis(output: Output, longest: int, passes: int, trace: bool) -> Hypot
         score=output.score,
         positional_scores=None if output.log_probs is None else tuple(output.log_probs[:count]),
         trace=traced,
+        spans=None if output.spans is None else tuple(output.spans[:count]),
     )

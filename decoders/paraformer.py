@@ -18,8 +18,8 @@ from nartk.decoders.strategy import Strategy
 from nartk.errors import UsageError, named
 from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request
-from nartk.parallel import FireScorer, always_banned
-from nartk.passes import IntArray, Want
+from nartk.parallel import FireScorer, TimedFrames, always_banned
+from nartk.passes import FloatArray, IntArray, Want
 from nartk.registry import HEAVIEST, option, register_decoder
 from nartk.vocab import Vocab
 
@@ -82,17 +82,22 @@ class ParaformerGreedy(Native):
         silent = [word for word in (vocab.bos, vocab.pad) if word != vocab.eos]
         scores = scorer.read_frames(memory, Want(banned=always_banned(silent, counts.sum()), margin=True))
         ends = np.cumsum(counts)[:-1]
+        spans = scorer.spans(memory) if isinstance(scorer, TimedFrames) else [None] * len(counts)
         if not phrases:
             parts = (scores.best, scores.log_probs, scores.margins)
-            rows = zip(*(np.split(each, ends) for each in parts), strict=True)
-            return [Found([_output(*(each.tolist() for each in row), eos=vocab.eos)]) for row in rows]
+            rows = zip(*(np.split(each, ends) for each in parts), spans, strict=True)
+            return [
+                Found([_output(*(each.tolist() for each in row), eos=vocab.eos, spans=own)])
+                for *row, own in rows
+            ]
         hotwords, found = Hotwords.of(phrases), []
-        for logits in np.split(scores.rows(np.arange(counts.sum(), dtype=np.int32)), ends):
+        rows_of = np.split(scores.rows(np.arange(counts.sum(), dtype=np.int32)), ends)
+        for logits, times in zip(rows_of, spans, strict=True):
             wide = logits.astype(np.float64)
             log_probs = wide - np.logaddexp.reduce(wide, 1, keepdims=True)
             words, bonus = hotwords.best(log_probs, self.hotword_weight, eos=vocab.eos, silent=silent)
             own = log_probs[np.arange(len(words)), words].tolist()
-            found.append(Found([_output(words, own, None, eos=vocab.eos, bonus=bonus)]))
+            found.append(Found([_output(words, own, None, eos=vocab.eos, bonus=bonus, spans=times)]))
         return found
 
     def _texts(self) -> list[str]:
@@ -113,10 +118,17 @@ class ParaformerGreedy(Native):
 
 
 def _output(
-    words: list[int], log_probs: list[float], margins: list[float] | None, *, eos: int, bonus: float = 0.0
+    words: list[int],
+    log_probs: list[float],
+    margins: list[float] | None,
+    *,
+    eos: int,
+    bonus: float = 0.0,
+    spans: FloatArray | None = None,
 ) -> Output:
     """What fires [N] emit, up to the first eos; behind the last fire eos is certain."""
     size = words.index(eos) + 1 if eos in words else len(words) + 1
     tokens, scores = [*words, eos][:size], [*log_probs, 0.0][:size]
     known = None if margins is None else [*margins, math.inf][:size]
-    return Output(tokens, math.fsum(scores) + bonus, scores, margins=known)
+    times = None if spans is None else [(float(a), float(b)) for a, b in spans[: size - 1].tolist()]
+    return Output(tokens, math.fsum(scores) + bonus, scores, margins=known, spans=times)

@@ -17,6 +17,7 @@ from nartk.contexts import Handles
 from nartk.models.parallel_reference import read_head
 from nartk.models.speech_reference import FrameReference
 from nartk.passes import FloatArray, IntArray, Scores, Source, Want
+from nartk.timestamps import fire_spans
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,9 @@ class ParaformerReference(FrameReference):
     def weights(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
         """The weights [S] fp32 of each source's positions: see `nartk.timestamps.cif_times`."""
         return [each.alpha.float().cpu().numpy() for each in self._fired(memory)]
+
+    def spans(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
+        return fire_spans(self.weights(memory), self.frames(memory))
 
     def encoded(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
         return [each.memory.float().cpu().numpy() for each in self._fired(memory)]

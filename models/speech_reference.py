@@ -17,7 +17,8 @@ from nartk.contexts import Handles
 from nartk.models.conformer import Conformer
 from nartk.models.parallel_reference import read_head
 from nartk.models.reference import ReferencePasses
-from nartk.passes import IntArray, Limits, Scores, Source, Want
+from nartk.passes import FloatArray, IntArray, Limits, Scores, Source, Want
+from nartk.timestamps import position_spans
 from nartk.vocab import MASK, Vocab
 
 
@@ -52,6 +53,9 @@ class ConformerReference(ReferencePasses):
     @torch.inference_mode()
     def read_frames(self, memory: Sequence[int] | IntArray, want: Want) -> Scores:
         return read_head(self._model.encoder.ctc, torch.cat(self._rows(memory)), want)
+
+    def spans(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
+        return position_spans(map(range, self.frames(memory).tolist()))
 
     def _rows(self, memory: Sequence[int] | IntArray) -> list[Tensor]:
         for handle in memory:
@@ -93,6 +97,9 @@ class FrameReference:
 
     def free(self, memory: Sequence[int] | IntArray) -> None:
         self._memories.remove(memory)
+
+    def spans(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
+        return position_spans(map(range, self.frames(memory).tolist()))
 
     def frames(self, memory: Sequence[int] | IntArray) -> IntArray:
         return _counts([self._memories[int(handle)] for handle in memory])

@@ -82,9 +82,11 @@ class Hypothesis:
         positional_scores: The model's log-probability of each token, natural logarithm; None where the
             strategy has none.
         trace: A TokenTrace for each token, where a trace was asked for.
+        spans: Where each token but eos begins and ends, positions of the encoder; None: it is not known.
         text: The tokens as a line of text; the pipeline fills it in, as what follows.
         pieces: The dictionary's word or piece of a word for each token.
         alternatives: The hypotheses ranked after it, best first, where `Model.decode` gives the best alone.
+        times: When each token but eos begins and ends in the recording, seconds; None: it is not known.
         error: Why the line could not be decoded; then there are no tokens.
         guarded: What the model's guard did.
     """
@@ -93,9 +95,11 @@ class Hypothesis:
     score: float | None = None
     positional_scores: tuple[float, ...] | None = None
     trace: tuple[TokenTrace, ...] | None = None
+    spans: tuple[tuple[float, float], ...] | None = None
     text: str = ""
     pieces: tuple[str, ...] = ()
     alternatives: tuple[Hypothesis, ...] = ()
+    times: tuple[tuple[float, float], ...] | None = None
     error: NartkError | None = None
     guarded: tuple[Guarded, ...] = ()
 

@@ -33,6 +33,7 @@ from nartk.parallel import FireScorer, FrameScorer, always_banned
 from nartk.passes import FeatureSource, FloatArray, IntArray, Ragged, Scores, Source, Want
 from nartk.reading import Reading
 from nartk.registry import protocols
+from nartk.timestamps import position_spans
 
 _TOGETHER = 8  # buffers that are encoded at a time
 _Ints = npt.NDArray[np.int64]
@@ -229,9 +230,10 @@ def read_long(reader: Any, line: str) -> FeatureSource:
 
 @dataclass(frozen=True)
 class _Fires:
-    """The fires [N,D] of a buffer, and which of them are kept."""
+    """The fires [N,D] of a buffer, the position of each in the recording, and which of them are kept."""
 
     embeddings: FloatArray
+    positions: _Ints
     kept: _Ints
 
 
@@ -317,6 +319,27 @@ class BufferedFrames:
         ]
         return _Recording(source, windows, tuple(len(each.kept) for each in fires), tuple(fires))
 
+    def spans(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
+        """As `nartk.parallel.TimedFrames` has it; of a Paraformer, the position that fires."""
+        found: list[FloatArray] = []
+        for handle in memory:
+            recording = self._recordings[int(handle)]
+            if recording.fires is not None:
+                parts = [each.positions[each.kept] for each in recording.fires]
+                found += position_spans([np.concatenate(parts)])
+                continue
+            if self.blank is None:  # read as a whole
+                whole = self._encoded(recording, recording.windows)
+                found += [each[: recording.counts[0]] for each in self.scorer.spans(whole)]
+                self.scorer.free(whole)
+                continue
+            ends = [
+                np.arange(w.last - c, w.last)
+                for w, c in zip(recording.windows, recording.counts, strict=True)
+            ]
+            found += position_spans([np.maximum(np.concatenate(ends), 0)])
+        return found
+
     def _is_heard(self, source: FeatureSource, window: Window) -> bool:
         """Whether somebody speaks in a buffer."""
         return self._levels is None or is_speech(self._levels(source.frames[self.buffers.frames_of(window)]))
@@ -334,7 +357,7 @@ class BufferedFrames:
         best = scorer.read_fires(memory, fires, Want(banned=banned)).best
         labels = np.split(best, np.cumsum([len(each) for each in fires])[:-1])
         return [
-            _Fires(own, kept_fires(said, at, window, self.vocab.eos, is_last=last))
+            _Fires(own, at, kept_fires(said, at, window, self.vocab.eos, is_last=last))
             for said, (own, at), window, last in zip(labels, parts, windows, ends_here, strict=True)
         ]
 

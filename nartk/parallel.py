@@ -117,6 +117,14 @@ class FireScorer(FrameScorer, Protocol):
         """Reads what is wanted of other fires [N,D] of each source than its own, as `read_frames` does."""
 
 
+@runtime_checkable
+class TimedFrames(FrameScorer, Protocol):
+    """Frames of which is known when in the source they are."""
+
+    def spans(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
+        """Where each frame of each source begins and ends, [N,2], in positions of the encoder."""
+
+
 class Filler(ParallelScorer, Protocol):
     """Fills positions of canvases at once.
 

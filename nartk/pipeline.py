@@ -15,6 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+import numpy as np
+
 from nartk import __version__
 from nartk.activity import Levels, is_speech, levels_of
 from nartk.aligned import AlignedWords
@@ -686,7 +688,8 @@ class Model:
                     request = requests.pop(result.index)
                     number, index = divmod(result.index, APART)
                     found = waiting[index - first]
-                    if not found.add(number, self._spoken(request, result, lines[index - first][0])):
+                    spoken = self._spoken(request, result, lines[index - first][0])
+                    if not found.add(number, self._timed(request, spoken)):
                         continue
                     made = ask(found)
                     if made:  # once what was asked so far is done
@@ -746,6 +749,27 @@ class Model:
                     error.message = f"sentence {len(made) + 1} of the line: {error.message}"
                 raise
         return made
+
+    def _timed(self, request: Request, result: Result) -> Result:
+        """The result, with the times of its tokens where a strategy found out where they are."""
+        source = request.source
+        if not isinstance(source, FeatureSource) or all(each.spans is None for each in result.hypotheses):
+            return result
+        from nartk.timestamps import position_seconds, word_times
+
+        seconds = position_seconds(source, self.config.subsampling)  # type: ignore[attr-defined]
+        tell = getattr(self.checkpoint.input, "levels", None)
+        levels = None if tell is None else levels_of(source.frames, tell)
+
+        def timed(hypothesis: Hypothesis) -> Hypothesis:
+            if hypothesis.spans is None:
+                return hypothesis
+            times = np.array(hypothesis.spans, np.float64).reshape(-1, 2) * seconds
+            if levels is not None:
+                times = word_times(times, levels, source.shift / 1000)
+            return replace(hypothesis, times=tuple((float(a), float(b)) for a, b in times))
+
+        return replace(result, hypotheses=tuple(map(timed, result.hypotheses)))
 
     def _results(self, strategy: Any, requests: list[Request], **settings: Any) -> Iterator[Result]:
         """What a strategy yields of requests, with one scorer or with replicas."""

@@ -6,13 +6,19 @@ the one before. Symbols: S positions, N tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from nartk.passes import FeatureSource, FloatArray, IntArray
 
+MARGIN = 0.1  # of a fire's weight at either end, which silence may have
+# Fitted on numbers of the Free Spoken Digit Dataset that validate: how far below its loudest frame a word's
+# frames are at most, how far above the noise floor at least, and that floor's percentile of all frames.
+LOUD_DB, ABOVE_FLOOR_DB, FLOOR = 30.0, 3.0, 10
+LEAST_DB = 6.0  # below its loudest frame a word's frames may be, wherever the floor is
 _Times = npt.NDArray[np.float64]
 
 
@@ -54,6 +60,47 @@ def _crossings(sums: _Times, levels: _Times, side: str) -> _Times:
     grown = sums[at] - sums[at - 1]
     share = (np.minimum(levels, sums[-1]) - sums[at - 1]) / np.where(grown > 0.0, grown, 1.0)
     return at - 1 + share.clip(0.0, 1.0)
+
+
+def position_spans(positions: Iterable[Sequence[int] | IntArray]) -> list[FloatArray]:
+    """Where positions [N] of sources begin and end, [N,2]."""
+    begins = (np.asarray(each, np.float32) for each in positions)
+    return [np.stack([each, each + 1], 1) for each in begins]
+
+
+def fire_spans(weights: Sequence[FloatArray], counts: Sequence[int] | IntArray) -> list[FloatArray]:
+    """Where each fire of sources of weights [S] begins and ends, [N,2], in positions."""
+    rows = zip(weights, np.asarray(counts).tolist(), strict=True)
+    return [cif_times(alpha, count, 1.0, margin=MARGIN).astype(np.float32) for alpha, count in rows]
+
+
+def word_times(times: FloatArray | _Times, levels: FloatArray, seconds: float) -> _Times:
+    """Times of tokens [N,2] s as far as their sound goes, by the levels [T] of frames, dB.
+
+    A model tells where it was sure of a token, which is a part of it: CTC's spikes and a Paraformer's fires
+    end 0.25 s before a digit does. Between two tokens the quietest frame divides them. A token lasts from
+    the first to the last frame of its part that is less than `LOUD_DB` below the loudest, and above the
+    noise floor.
+
+    Args:
+        seconds: From one frame to the next.
+    """
+    if not len(times) or not len(levels):
+        return np.asarray(times, np.float64)
+    padded = np.pad(levels.astype(np.float64), 1, mode="edge")
+    power = np.convolve(10 ** (padded / 10), np.full(3, 1 / 3), "valid")
+    smooth = 10 * np.log10(power + 1e-12)
+    floor = float(np.percentile(smooth, FLOOR)) + ABOVE_FLOOR_DB
+    middles = np.minimum(np.asarray(times).mean(1) / seconds, len(smooth) - 1).astype(np.int64)
+    cuts = [0]
+    for one, other in pairwise(middles.tolist()):
+        cuts.append(one + int(smooth[one : max(one, other) + 1].argmin()))
+    found = []
+    for begin, end in pairwise([*cuts, len(smooth)]):
+        part = smooth[begin : max(end, begin + 1)]
+        loud = np.flatnonzero(part >= max(part.max() - LOUD_DB, min(floor, part.max() - LEAST_DB)))
+        found.append((begin + loud[0], begin + loud[-1] + 1))
+    return np.array(found) * seconds
 
 
 def ctc_times(labels: Sequence[int] | IntArray, blank: int, seconds: float) -> _Times:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from pathlib import Path
 
@@ -78,3 +80,49 @@ def test_a_long_recording_is_heard_as_its_parts_are(
     assert main(["asr-digits", whole, "--partials", "--quiet"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert error_rate([" ".join(said)], [line]).score < 5  # 20 with words lost and doubled between chunks
+
+
+TRUTH = """
+import json, lzma, sys
+sys.path.insert(0, RECIPE)
+from corpora import recordings, RATE
+from nartk.data.text import read_shipped
+parts = recordings("fsdd.tar.xz")
+header, *lines = read_shipped("fsdd_numbers.test.tsv.xz")
+for line in lines[:COUNT]:
+    row = dict(zip(header.split("\\t"), line.split("\\t")))
+    first, *gaps = (int(gap) / 1000 for gap in row["gaps_ms"].split(","))
+    times, at = [], first
+    for name, gap in zip(row["recordings"].split(","), gaps):
+        times.append((at, at + len(parts[name]) / RATE))
+        at = times[-1][1] + gap
+    print(json.dumps(times))
+"""
+
+
+def test_words_have_the_times_of_their_recordings(numbers: tuple[list[str], list[str]]) -> None:
+    """A number is recordings in a row, so that the times of its words are known."""
+    sounds, said = numbers
+    code = TRUTH.replace("RECIPE", repr(str(RECIPES / "asr"))).replace("COUNT", str(COUNT))
+    truth = [json.loads(line) for line in run([sys.executable, "-c", code]).splitlines()]
+    differences = [
+        np.array(found.times) - np.array(times)
+        for found, times, text in zip(nartk.load("asr-digits").decode(sounds), truth, said, strict=True)
+        if found.text == text
+    ]
+    assert len(differences) > 0.9 * COUNT
+    every = np.concatenate(differences)
+    assert np.abs(every.mean(0)).max() < 0.03  # s; ends were 0.27 s early
+    assert np.abs(every).mean(0).max() < 0.04
+
+
+def test_subtitles_of_a_recording(
+    numbers: tuple[list[str], list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    sounds, said = numbers
+    assert main(["asr-digits", sounds[0], "--output-format", "srt", "--quiet"]) == 0
+    number, clock, text = capsys.readouterr().out.splitlines()
+    assert (number, text) == ("1", said[0])
+    assert re.fullmatch(r"00:00:0\d,\d{3} --> 00:00:0\d,\d{3}", clock)
+    assert main(["asr-digits", *sounds[:2], "--output-format", "vtt", "--quiet"]) == 2
+    assert "of more than one recording" in capsys.readouterr().err

@@ -11,7 +11,7 @@ import torch
 from nartk.models.cif import fire_shares
 from nartk.models.ctc_alignment import ctc_best_states, labels_of
 from nartk.passes import FeatureSource
-from nartk.timestamps import cif_times, ctc_times, position_seconds
+from nartk.timestamps import cif_times, ctc_times, position_seconds, word_times
 
 
 def weights(values: Sequence[float]) -> np.ndarray:
@@ -98,3 +98,18 @@ def test_any_text_has_times_by_its_likeliest_alignment() -> None:
     )
     found = ctc_times(labels_of(states, target, blank=0)[0].tolist(), 0, 0.5)
     np.testing.assert_allclose(found, [[0.5, 1.5], [2.0, 2.5]])
+
+
+def test_words_last_as_long_as_their_sound() -> None:
+    """By hand: two words of 20 and 30 frames with a pause of 10 between, 50 dB above the floor."""
+    levels = np.full(100, 10.0, np.float32)
+    levels[10:30] = levels[40:70] = 60
+    levels[50] = 20  # a stop within a word
+    for spikes in ([[0.12, 0.16], [0.44, 0.48]], [[0.28, 0.32], [0.66, 0.7]]):
+        found = word_times(np.array(spikes), levels, 0.01)
+        assert found == pytest.approx(np.array([[0.10, 0.30], [0.40, 0.70]]), abs=0.011)
+    joined = np.repeat([60.0, 50.0, 60.0], [20, 1, 20])  # without a pause the quietest frame divides them
+    assert word_times(np.array([[0.05, 0.06], [0.3, 0.31]]), joined, 0.01)[:, 0] == pytest.approx(
+        [0, 0.2], abs=0.011
+    )
+    assert word_times(np.zeros((0, 2)), levels, 0.01).shape == (0, 2)

@@ -13,9 +13,10 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from nartk.cli._input import batching
-from nartk.errors import NartkError
+from nartk.errors import NartkError, UsageError
 from nartk.hypothesis import GUARDED, WINDOW, DecodeStats, Hypothesis, Result
 from nartk.registry import reads_drafts
+from nartk.subtitles import FORMATS, cues, render
 from nartk.tracing import describe, describe_error, finite, head, provenance
 
 if TYPE_CHECKING:
@@ -117,6 +118,8 @@ class Job:
         if self.args.output_format == "jsonl":
             found = {"source": record.text, "hypotheses": [self._describe(each) for each in hypotheses]}
             self.write(_to_json(name | (found if hypotheses else failure)))
+        elif self.args.output_format in FORMATS:
+            self._write_subtitles(hypotheses)
         elif self.scores:
             self.write("\t".join(f"{each.score:.6f}" for each in hypotheses))
         elif self.nbest == 1:
@@ -131,15 +134,27 @@ class Job:
             traced = failure if isinstance(outcome, NartkError) else self._describe_trace(record, outcome)
             self.write_trace(_to_json(head(self.lines, name["id"], self.signature) | traced))
 
+    def _write_subtitles(self, hypotheses: Sequence[Hypothesis]) -> None:
+        form = self.args.output_format
+        if self.lines > 1:
+            raise UsageError(
+                f"--output-format {form} of more than one recording",
+                fix="give one recording at a time, or use --output-format jsonl",
+            )
+        found = [each for best in hypotheses[:1] for each in cues(best, self.model.checkpoint.output.decode)]
+        self.write(render(found, form))
+
     def _describe(self, hypothesis: Hypothesis) -> dict[str, Any]:
         scores = hypothesis.positional_scores
-        described = {
+        described: dict[str, Any] = {
             "text": hypothesis.text,
             "tokens": hypothesis.pieces,
             "score": finite(hypothesis.score),
             "positional_scores": None if scores is None else [*map(finite, scores)],
         }
         guarded = [asdict(each) for each in hypothesis.guarded]
+        if hypothesis.times is not None:
+            described["times"] = [[round(each, 3) for each in pair] for pair in hypothesis.times]
         return described | provenance(hypothesis) | ({"guard": guarded} if guarded else {})
 
     def _describe_trace(self, record: Record, result: Result) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from nartk.cli._output import add_output, line_writer, progress, tell
 from nartk.errors import EXIT_OK, EXIT_SOME_FAILED, UsageError, named
 from nartk.guarantee import Guarantee
 from nartk.registry import is_streamed, make_strategy, strategies, strategy_class
+from nartk.subtitles import FORMATS
 
 DESCRIPTION = """Decodes lines from files or stdin and prints one line for each, in their order.
 A line that cannot be decoded gives an empty line, an error on stderr, and exit code 3 at the end.
@@ -124,10 +125,11 @@ def _parser() -> Parser:
     add_output(parser)
     parser.add_argument(
         "--output-format",
-        choices=("text", "jsonl"),
+        choices=("text", "jsonl", *FORMATS),
         default="text",
         help="text: the best output, or with n-best lists lines of number, score and text in columns; "
-        "jsonl: all there is (default: %(default)s)",
+        "jsonl: all there is; srt, vtt: subtitles of one recording, of models that tell when words were said "
+        "and of Whisper with --timestamps (default: %(default)s)",
     )
     parser.add_argument(
         "--score",
@@ -158,6 +160,11 @@ def main(argv: Sequence[str]) -> int:
     name, files = split_inputs(args.inputs, "nartk-decode", optional=True)
     files = with_manifest(args, files)
     _require_cut(args)
+    if args.output_format in FORMATS:
+        what = f"--output-format {args.output_format}"
+        _require_alone(
+            what, "it has no times", {"--score": args.score is not None, "--partials": args.partials}
+        )
     if args.score is not None:
         _require_alone("--score", "nothing is decoded", _decoding_flags(args, options, argv))
         records = read_scored(args, files)

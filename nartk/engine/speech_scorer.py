@@ -17,6 +17,7 @@ from nartk.engine.speech_weights import depthwise
 from nartk.engine.weights import Arrays, Weights
 from nartk.errors import PassError
 from nartk.passes import FloatArray, IntArray, Scores, Source, Want, features_of
+from nartk.timestamps import fire_spans, position_spans
 from nartk.vocab import MASK, Vocab
 
 
@@ -61,6 +62,9 @@ class _CtcEngine(_SpeechEngine):
     def read_frames(self, memory: Sequence[int] | IntArray, want: Want) -> Scores:
         self._require_running()
         return self._engine.read_encoded(memory, want)
+
+    def spans(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
+        return position_spans(map(range, self.frames(memory).tolist()))
 
 
 class ConformerEngine(_CtcEngine, PassEngine):
@@ -123,6 +127,9 @@ class ParaformerEngine(_SpeechEngine):
 
     def encoded(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
         return [self._engine.output(int(handle)) for handle in memory]
+
+    def spans(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
+        return fire_spans(self.weights(memory), self.frames(memory))
 
     def weights(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
         """The weights [S] of each source's positions, whose running sum fires at whole numbers."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from nartk.contexts import Handles
 from nartk.passes import FeatureSource, FloatArray, IntArray, Limits, Scores, Source, Want, features_of
+from nartk.timestamps import fire_spans
 from nartk.vocab import Vocab
 from support.parallel_drafters import LogitScores
 
@@ -102,6 +103,9 @@ class LocalFires(LocalFrames):
         return [self.alphas(self.sources[int(handle)]) for handle in memory]
 
     tail = 0.0
+
+    def spans(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
+        return fire_spans(self.weights(memory), self.frames(memory))
 
     def encoded(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
         """The logits of each position, which those of a fire are sums of."""

@@ -1,0 +1,83 @@
+"""Subtitles of a recording, SubRip (srt) and WebVTT (vtt), of outputs with times.
+
+A cue is a segment between two timestamps of Whisper's, or words of a model that tells when each was said.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from nartk.errors import UsageError
+from nartk.hypothesis import Hypothesis
+
+FORMATS = ("srt", "vtt")
+LONGEST, PAUSE, CHARACTERS = 6.0, 0.6, 42  # of a cue: seconds, seconds between two, characters
+_SEGMENT = re.compile(r"<\|(\d+\.\d\d)\|>([^<]*)(?:<\|(\d+\.\d\d)\|>)?")
+_WORD_BEGINS = "\u2581"  # with which sentencepiece marks a piece that begins a word
+
+
+@dataclass(frozen=True)
+class Cue:
+    """Text that is shown from `start` to `end`, seconds."""
+
+    start: float
+    end: float
+    text: str
+
+
+def cues(found: Hypothesis, write: Callable[[Sequence[int]], str]) -> list[Cue]:
+    """The cues of an output, in their order.
+
+    Args:
+        write: Makes a line of tokens.
+
+    Raises:
+        UsageError: The output has words, and no times.
+    """
+    if not found.text.strip():
+        return []
+    if segments := [match for match in _SEGMENT.finditer(found.text) if match[2].strip()]:
+        return [Cue(float(m[1]), float(m[3] or m[1]), m[2].strip()) for m in segments]
+    if found.times is None:
+        raise UsageError(
+            "subtitles of an output without times",
+            fix="use ctc-greedy or paraformer, or of Whisper timestamps=True",
+        )
+    return [
+        Cue(found.times[part.start][0], found.times[part.stop - 1][1], write(found.tokens[part]).strip())
+        for part in _parts(found, write)
+    ]
+
+
+def _parts(found: Hypothesis, write: Callable[[Sequence[int]], str]) -> Iterator[slice]:
+    """The tokens of each cue; words are not divided where pieces tell where they begin."""
+    times = found.times or ()
+    marked = any(piece.startswith(_WORD_BEGINS) for piece in found.pieces)
+    words = [i for i in range(len(times)) if not marked or found.pieces[i].startswith(_WORD_BEGINS)]
+    begin = 0
+    for one, end in zip(words[1:], [*words[2:], len(times)], strict=True):
+        pause = times[one][0] - times[one - 1][1]
+        is_long = times[end - 1][1] - times[begin][0] > LONGEST
+        if pause > PAUSE or is_long or len(write(found.tokens[begin:end])) > CHARACTERS:
+            yield slice(begin, one)
+            begin = one
+    if times:
+        yield slice(begin, len(times))
+
+
+def render(found: Sequence[Cue], form: str) -> str:
+    """A file's text, without the line break at its end."""
+    mark = "," if form == "srt" else "."
+    blocks = [
+        f"{number}\n{_clock(cue.start, mark)} --> {_clock(cue.end, mark)}\n{cue.text}\n"
+        for number, cue in enumerate(found, start=1)
+    ]
+    return "\n".join(blocks if form == "srt" else ["WEBVTT\n", *blocks]).removesuffix("\n")
+
+
+def _clock(seconds: float, mark: str) -> str:
+    milliseconds = round(1000 * seconds)
+    minutes, rest = divmod(milliseconds, 60_000)
+    return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02}{mark}{rest % 1000:03}"
