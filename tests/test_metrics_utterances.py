@@ -67,8 +67,12 @@ def test_ids_that_do_not_fit_are_refused(tmp_path: Path, capsys: pytest.CaptureF
 
     references = ["utt_1 a b", "utt_2 c", "utt_3 d"]
     assert refused(references, ["a b", "c", "d"], code=4) == (
-        "nartk: error[E301 LengthMismatch] hypothesis lacks 3 of 3 utterance ids, first 'utt_1'. Fix: give "
-        "the same utterances, or --ids no if lines begin with no id."
+        "nartk: error[E301 LengthMismatch] reference 1 begins its lines with utterance ids, such as 'utt_1', "
+        "and hypothesis does not. Fix: give both with ids or both without, or --ids no if these are words."
+    )
+    assert "reference 1 begins its lines" in refused(references, ["a b", "a b", ""], code=4)
+    assert "hypothesis lacks 1 of 3 utterance ids, first 'utt_2'. Fix: give the same utterances, or" in (
+        refused(references, [references[2], references[0]], code=4)
     )
     assert "reference 1 lacks 1 of 4 utterance ids, first 'utt_9'" in refused(
         references, [*references, "utt_9 e"], code=4

@@ -10,10 +10,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from nartk.errors import InputFileError, LengthMismatchError, named
+from nartk.errors import InputFileError, named
 from nartk.files import read_lines
 from nartk.metrics.result import MetricResult, References, check_corpora
-from nartk.metrics.utterances import AUTO, NO, YES, begin_with_ids, in_order, split_ids
+from nartk.metrics.utterances import AUTO, NO, YES, begin_with_ids, in_order, require_alike, split_ids
 
 Scorer = Callable[[str], list[MetricResult]]  # of a file's name; of several scores the first leads
 Comparison = Callable[[Sequence[str]], list[MetricResult]]  # the same of outputs
@@ -166,14 +166,10 @@ class Metric:
 
         def score(name: str) -> list[MetricResult]:
             outputs = read_lines(name)
+            if may == AUTO:
+                require_alike(ids, outputs)
             if ids is not None:
                 outputs = in_order(ids, outputs, "hypothesis")
-            elif may == AUTO and begin_with_ids(outputs):
-                raise LengthMismatchError(
-                    f"hypothesis begins its lines with utterance ids, such as {outputs[0].split()[0]!r}, and "
-                    "reference 1 does not",
-                    fix=f"give both with ids, or {named('ids', NO)} if these are words",
-                )
             others = (
                 {"hypothesis": outputs} if sources is None else {"source": sources, "hypothesis": outputs}
             )

@@ -19,6 +19,29 @@ def begin_with_ids(lines: Sequence[str]) -> bool:
     return len(lines) > 1 and len({*firsts}) == len(lines) and all(map(_ID.fullmatch, firsts))
 
 
+def require_alike(ids: Sequence[str] | None, outputs: Sequence[str]) -> None:
+    """Refuses outputs that begin with ids where references do not, or the reverse.
+
+    Args:
+        ids: Those of the references, if their lines begin with ids.
+
+    Raises:
+        LengthMismatchError: Only one of the two does.
+    """
+    if ids is None:
+        has, lacks = "hypothesis", "reference 1"
+        alike = not begin_with_ids(outputs)
+    else:
+        has, lacks = "reference 1", "hypothesis"
+        alike = not {word for line in outputs for word in line.split(maxsplit=1)[:1]}.isdisjoint(ids)
+    if not alike:
+        example = outputs[0].split()[0] if ids is None else ids[0]
+        raise LengthMismatchError(
+            f"{has} begins its lines with utterance ids, such as {example!r}, and {lacks} does not",
+            fix=f"give both with ids or both without, or {named('ids', NO)} if these are words",
+        )
+
+
 def split_ids(lines: Sequence[str], name: str) -> dict[str, str]:
     """The text of each utterance by its id, in the order of the lines.
 
