@@ -9,7 +9,8 @@ import numpy as np
 from nartk.decoders.ctc_greedy import require_blank, silent_words
 from nartk.decoders.graphs.ctc_prefixes import Frames, PrefixSearch
 from nartk.decoders.graphs.ngram_lm import load_ngram
-from nartk.decoders.native import Found, Native, Output
+from nartk.decoders.hotwords import WithHotwords
+from nartk.decoders.native import Found, Output
 from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request
 from nartk.parallel import FrameScorer, always_banned
@@ -18,12 +19,12 @@ from nartk.registry import HEAVIEST, WIDEST, option, register_decoder
 
 
 @register_decoder("ctc-beam")
-class CtcBeam(Native):
+class CtcBeam(WithHotwords):
     """Sums up the labellings of each output, and keeps the best outputs from frame to frame.
 
     A score is the log-probability of the output, summed over its labellings that were kept; with a language
-    model, plus `lm_weight` times that model's, eos included; plus `word_bonus` for each token but eos. Tokens
-    have none of their own.
+    model, plus `lm_weight` times that model's, eos included; plus `word_bonus` for each token but eos, and
+    the bonus of the hotwords in it. Tokens have none of their own.
     """
 
     needs = FrameScorer
@@ -48,7 +49,9 @@ class CtcBeam(Native):
     def search(self, scorer: FrameScorer, memory: IntArray, requests: Sequence[Request]) -> list[Found]:
         blank, vocab = require_blank(self.name, scorer), scorer.vocab
         lm = load_ngram(self.lm, vocab) if self.lm else None
-        search = PrefixSearch(self.beam_size, vocab.eos, lm, self.lm_weight, self.word_bonus)
+        search = PrefixSearch(
+            self.beam_size, vocab.eos, lm, self.lm_weight, self.word_bonus, self.automaton(vocab)
+        )
         counts = scorer.frames(memory)
         banned = always_banned([blank, *silent_words(vocab, blank)], counts.sum())
         scores = scorer.read_frames(memory, Want(banned=banned, top=min(self.candidates, len(vocab))))

@@ -7,31 +7,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from nartk.decoders.graphs.hotwords import Hotwords
-from nartk.decoders.native import Found, Native, Output
-from nartk.decoders.strategy import Strategy
-from nartk.errors import UsageError, named
+from nartk.decoders.hotwords import WithHotwords
+from nartk.decoders.native import Found, Output
 from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request
 from nartk.parallel import FireScorer, TimedFrames, always_banned
 from nartk.passes import FloatArray, IntArray, Want
-from nartk.registry import HEAVIEST, option, register_decoder
-from nartk.vocab import Vocab
-
-if TYPE_CHECKING:
-    from nartk.processors import OutputProcessor
-
-_BETWEEN = " / "  # hotwords
-_WEIGHT = 3.0
+from nartk.registry import register_decoder
 
 
 @register_decoder("paraformer")
-class ParaformerGreedy(Native):
+class ParaformerGreedy(WithHotwords):
     """Takes the likeliest word of each fire; the first eos, or the last fire, ends the output.
 
     A token's log-probability is the model's; eos behind the last fire, which no fire emits, has 0: there the
@@ -43,77 +33,28 @@ class ParaformerGreedy(Native):
     promise = Promise(Guarantee.APPROXIMATE, "the likeliest word of each fire")
     is_streamed: ClassVar[bool] = True
 
-    hotwords: str = option(
-        "",
-        "words and phrases that are favoured, as written in a sentence: 'nartk / New York' are two",
-        does_nothing=True,
-    )
-    hotword_weight: float = option(
-        _WEIGHT,
-        "added to an output's score for each token of each hotword that it holds, nats",
-        low=0.0,
-        high=HEAVIEST,
-        does_nothing=True,
-    )
-
-    def __post_init__(self) -> None:
-        if not self.hotwords and self.hotword_weight != _WEIGHT:
-            raise UsageError(
-                f"{named('hotword_weight')} is {self.hotword_weight}, but there are no hotwords",
-                fix=f"name some with {named('hotwords')}",
-            )
-
-    def in_pieces(self, output: OutputProcessor) -> Strategy:
-        vocab = output.vocab
-        found = [vocab.to_words(output.encode(text)) for text in self._texts()]
-        for text, words in zip(self._texts(), found, strict=True):
-            if vocab.words[vocab.unk] in words:
-                raise UsageError(
-                    f"{named('hotwords')} names {text!r}, of which the model's dictionary has only "
-                    f"{' '.join(words)!r}",
-                    fix="leave out what the model cannot write",
-                )
-        changed: Any = {"hotwords": _BETWEEN.join(map(" ".join, found))}
-        return replace(self, **changed)
-
     def search(self, scorer: FireScorer, memory: IntArray, requests: Sequence[Request]) -> list[Found]:
         vocab, counts = scorer.vocab, scorer.frames(memory)
-        phrases = self._phrases(vocab)
+        hotwords = self.automaton(vocab)
         silent = [word for word in (vocab.bos, vocab.pad) if word != vocab.eos]
         scores = scorer.read_frames(memory, Want(banned=always_banned(silent, counts.sum()), margin=True))
         ends = np.cumsum(counts)[:-1]
         spans = scorer.spans(memory) if isinstance(scorer, TimedFrames) else [None] * len(counts)
-        if not phrases:
+        if hotwords is None:
             parts = (scores.best, scores.log_probs, scores.margins)
             rows = zip(*(np.split(each, ends) for each in parts), spans, strict=True)
             return [
                 Found([_output(*(each.tolist() for each in row), eos=vocab.eos, spans=own)])
                 for *row, own in rows
             ]
-        hotwords, found = Hotwords.of(phrases), []
+        found = []
         rows_of = np.split(scores.rows(np.arange(counts.sum(), dtype=np.int32)), ends)
         for logits, times in zip(rows_of, spans, strict=True):
             wide = logits.astype(np.float64)
             log_probs = wide - np.logaddexp.reduce(wide, 1, keepdims=True)
-            words, bonus = hotwords.best(log_probs, self.hotword_weight, eos=vocab.eos, silent=silent)
+            words, bonus = hotwords.best(log_probs, eos=vocab.eos, silent=silent)
             own = log_probs[np.arange(len(words)), words].tolist()
             found.append(Found([_output(words, own, None, eos=vocab.eos, bonus=bonus, spans=times)]))
-        return found
-
-    def _texts(self) -> list[str]:
-        return self.hotwords.split(_BETWEEN) if self.hotwords else []
-
-    def _phrases(self, vocab: Vocab) -> list[tuple[int, ...]]:
-        """The ids of the hotwords, written in words of the dictionary."""
-        found = []
-        for text in self._texts():
-            words = tuple(vocab.ids(text.split()))
-            if not words or {vocab.bos, vocab.pad, vocab.eos, vocab.unk} & {*words}:
-                raise UsageError(
-                    f"{named('hotwords')} names {text!r}, which is not made of words of the dictionary",
-                    fix="give words of the model's dictionary, as in 'a b / c'",
-                )
-            found.append(words)
         return found
 
 

@@ -12,6 +12,7 @@ from support.parallel_drafters import KnowingFrames
 from support.scripted import decode
 from support.transformers_small import vocabulary
 
+from nartk.decoders.graphs.ctc_prefixes import Frames, PrefixSearch
 from nartk.decoders.graphs.hotwords import Hotwords
 from nartk.decoders.paraformer import ParaformerGreedy
 from nartk.errors import UsageError
@@ -23,13 +24,14 @@ BOS, PAD, EOS = 0, 1, 2
 Phrases = Sequence[Sequence[int]]
 
 
-def bonus_of(path: Sequence[int], phrases: Phrases, weight: float) -> float:
+def bonus_of(path: Sequence[int], phrases: Phrases, weights: Sequence[float], *, eos: int = EOS) -> float:
     """Of each occurrence of each phrase before eos, by looking everywhere."""
-    words = list(itertools.takewhile(lambda word: word != EOS, path))
-    found = 0
-    for phrase in {tuple(each) for each in phrases}:
-        found += len(phrase) * sum(tuple(words[i : i + len(phrase)]) == phrase for i in range(len(words)))
-    return weight * found
+    words = list(itertools.takewhile(lambda word: word != eos, path))
+    found = 0.0
+    for phrase, weight in {tuple(each): own for each, own in zip(phrases, weights, strict=True)}.items():
+        count = sum(tuple(words[i : i + len(phrase)]) == phrase for i in range(len(words)))
+        found += weight * len(phrase) * count
+    return found
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -40,19 +42,23 @@ def test_the_best_of_all_outputs_is_found(part: int) -> None:
         phrases = [
             [rng.randrange(3, size) for _ in range(rng.randint(1, 3))] for _ in range(rng.randint(1, 4))
         ]
-        log_probs, weight = np.log(draw.dirichlet(np.ones(size), length)), rng.choice([0.0, 0.3, 1.0, 3.0])
-        path, bonus = Hotwords.of(phrases).best(log_probs, weight, eos=EOS, silent=[BOS, PAD])
+        log_probs = np.log(draw.dirichlet(np.ones(size), length))
+        weights = rng.choices([0.0, 0.3, 1.0, 3.0], k=len(phrases))
+        path, bonus = Hotwords.of(phrases, weights).best(log_probs, eos=EOS, silent=[BOS, PAD])
 
         def score(
-            path: Sequence[int], own: np.ndarray = log_probs, of: Phrases = phrases, by: float = weight
+            path: Sequence[int],
+            own: np.ndarray = log_probs,
+            of: Phrases = phrases,
+            by: Sequence[float] = weights,
         ) -> float:
             return sum(own[i, word] for i, word in enumerate(path)) + bonus_of(path, of, by)
 
         every = itertools.product([EOS, *range(3, size)], repeat=length)
         assert tuple(path) == max(every, key=score)
-        assert bonus == pytest.approx(bonus_of(path, phrases, weight))
+        assert bonus == pytest.approx(bonus_of(path, phrases, weights))
         with_bonus += bonus > 0
-        overlapping += bonus > weight * length
+        overlapping += bonus > max(weights) * length
     assert with_bonus > 40
     assert overlapping > 5
 
@@ -61,16 +67,18 @@ def test_phrases_that_fall_back_to_others_are_found() -> None:
     """3 4 3 5 begins as 3 4 3 6 does, whose end 3 begins 3 5: thrice 4, 3 5 and 3 4 3 6."""
     words = [3, 4, 3, 5, 3, 4, 3, 4, 3, 6]
     log_probs = -1000.0 * (1 - np.eye(7)[words])
-    path, bonus = Hotwords.of([[3, 4, 3, 6], [3, 5], [4]]).best(log_probs, 0.5, eos=EOS, silent=[BOS, PAD])
+    path, bonus = Hotwords.of([[3, 4, 3, 6], [3, 5], [4]], [0.5, 2, 0.5]).best(
+        log_probs, eos=EOS, silent=[BOS, PAD]
+    )
     assert path == words
-    assert bonus == 0.5 * (3 * 1 + 2 + 4)
+    assert bonus == 0.5 * (3 * 1 + 4) + 2 * 2
 
 
 def test_nothing_counts_behind_eos() -> None:
     log_probs = np.log(np.array([[0.01, 0.01, 0.9, 0.08], [0.01, 0.01, 0.48, 0.5]]))
-    path, bonus = Hotwords.of([[3]]).best(log_probs, 1.0, eos=EOS, silent=[BOS, PAD])
+    path, bonus = Hotwords.of([[3]], [1.0]).best(log_probs, eos=EOS, silent=[BOS, PAD])
     assert (path, bonus) == ([EOS, 3], 0.0)
-    path, bonus = Hotwords.of([[3]]).best(log_probs, 2.0, eos=EOS, silent=[BOS, PAD])
+    path, bonus = Hotwords.of([[3]], [2.0]).best(log_probs, eos=EOS, silent=[BOS, PAD])
     assert (path, bonus) == ([3, 3], 4.0)
 
 
@@ -101,6 +109,8 @@ def test_the_strategy_prefers_hotwords() -> None:
         ("w4 w6", 0.9, (5, 7, 9, EOS), 0, 0),
         ("w2 w3 / w6 w7", 1.5, (6, 7, 9, EOS), 1, 2),
         ("w1 w3 w5", 2.0, (5, 7, 9, EOS), 0, 3),
+        ("w4:0.5/w6:1.5", 9.0, (5, 7, 10, EOS), 1, 1.5 / 9),  # weights of their own
+        ("w4/w6:0.5", 1.5, (5, 8, 9, EOS), 1, 1),
     ):
         tokens_found, with_bonus = outputs([5, 7, 9], hotwords=hotwords, hotword_weight=weight)
         assert tokens_found == wanted, hotwords
@@ -152,3 +162,50 @@ def test_signatures_hold_hotwords_that_are_given() -> None:
     assert "hotword" not in signature(ParaformerGreedy(), **settings)
     assert "|hotwords:w1|" in signature(ParaformerGreedy(hotwords="w1"), **settings)
     assert vocabulary(12).words[5] == "w1"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ctc_beam_finds_the_output_with_the_largest_score_and_bonus(seed: int) -> None:
+    """All labellings of all outputs are summed up, and each output's hotwords are looked for everywhere."""
+    rng, draw, changed = random.Random(seed), np.random.default_rng(seed), 0
+    for _ in range(25):
+        size, length = 4, rng.randint(2, 5)
+        phrases = [[rng.randrange(1, size) for _ in range(rng.randint(1, 3))] for _ in range(3)]
+        weights = rng.choices([0.3, 1.0, 2.0], k=3)
+        log_probs = np.log(draw.dirichlet(np.ones(size), length)).astype(np.float32)
+        sums: dict[tuple[int, ...], float] = {}
+        for labels in itertools.product(range(size), repeat=length):
+            key = tuple(word for word, _ in itertools.groupby(labels) if word)
+            own = float(sum(log_probs[i, label] for i, label in enumerate(labels)))
+            sums[key] = np.logaddexp(sums.get(key, -np.inf), own)
+        scores = {key: own + bonus_of(key, phrases, weights, eos=-1) for key, own in sums.items()}
+        words = np.tile(np.arange(1, size), (length, 1))
+        frames = Frames(np.array([length]), log_probs, words, log_probs[:, 1:], 0)
+        ((found, *_),) = PrefixSearch(300, 99, hotwords=Hotwords.of(phrases, weights)).run(frames)
+        wanted = max(scores, key=scores.__getitem__)
+        assert tuple(found[0]) == wanted
+        assert found[1] == pytest.approx(scores[wanted], abs=1e-4)
+        changed += wanted != max(sums, key=sums.__getitem__)
+    assert changed > 5
+
+
+def test_what_has_begun_is_kept_in_a_narrow_beam() -> None:
+    """The last token of a phrase comes when plain search has dropped its beginning."""
+    probs = np.full((3, 6), 0.01)
+    probs[0, [1, 2, 3]] = 0.5, 0.3, 0.16
+    probs[1, [0, 1]] = 0.9, 0.06
+    probs[2, [4, 5]] = 0.55, 0.41
+    log_probs = np.log(probs / probs.sum(1, keepdims=True)).astype(np.float32)
+    frames = Frames(np.array([3]), log_probs, np.tile(np.arange(1, 6), (3, 1)), log_probs[:, 1:], 0)
+    for size in (2, 50):
+        search = PrefixSearch(size, 99, hotwords=Hotwords.of([[3, 5]], [1.5]))
+        assert search.run(frames)[0][0][0] == [3, 5]
+    assert PrefixSearch(2, 99).run(frames)[0][0][0] == [1, 4]
+
+
+def test_ctc_takes_hotwords_with_weights() -> None:
+    made = make_strategy("ctc-beam", {"hotwords": "w1 w2:2.5/w3", "hotword_weight": 1.0})
+    found = made.automaton(vocabulary(12))
+    assert sorted(found.completed.tolist()) == [0.0, 0.0, 1.0, 5.0]
+    with pytest.raises(UsageError, match="gives 'w1' the weight"):
+        make_strategy("ctc-beam", {"hotwords": "w1:99999999"})

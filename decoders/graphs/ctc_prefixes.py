@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nartk.decoders.graphs.best import best_of
+from nartk.decoders.graphs.hotwords import Hotwords
 from nartk.decoders.graphs.ngram_lm import NGram
 from nartk.passes import FloatArray, IntArray
 
@@ -52,6 +53,7 @@ class _Beam:
         blank, word: [B,K], natural log-probability of the labellings that end with a blank, or not.
         extra: [B,K], what the language model and the bonus give.
         states: [B,K], of the language model.
+        hot: [B,K], of the hotwords' automaton.
     """
 
     numbers: _Ints
@@ -61,6 +63,7 @@ class _Beam:
     word: _Wide
     extra: _Wide
     states: _Ints
+    hot: _Ints
 
     @classmethod
     def empty(cls, rows: int, size: int, start: int) -> _Beam:
@@ -70,8 +73,9 @@ class _Beam:
         dead = np.full((rows, size), -np.inf)
         alive = dead.copy()
         alive[:, 0] = 0.0
-        last, states = np.full_like(numbers, -1), np.full_like(numbers, start)
-        return cls(numbers, np.full_like(numbers, _NONE), last, alive, dead, np.zeros((rows, size)), states)
+        last, states, hot = (np.full_like(numbers, value) for value in (-1, start, 0))
+        none = np.full_like(numbers, _NONE)
+        return cls(numbers, none, last, alive, dead, np.zeros((rows, size)), states, hot)
 
     def rows(self, which: slice) -> _Beam:
         return _Beam(*(getattr(self, each.name)[which] for each in fields(self)))
@@ -94,6 +98,8 @@ class PrefixSearch:
         eos: What the language model scores in the end.
         lm: Scores each token after those before it, times `lm_weight`; None: there is none.
         word_bonus: Added for each token, nats.
+        hotwords: Give their bonus where they end; one that has begun gives that of its tokens so far until it
+            is seen not to go on, so that the search keeps it.
     """
 
     size: int
@@ -101,6 +107,7 @@ class PrefixSearch:
     lm: NGram | None = None
     lm_weight: float = 0.0
     word_bonus: float = 0.0
+    hotwords: Hotwords | None = None
 
     def run(self, frames: Frames) -> list[list[tuple[list[int], float]]]:
         """The at most K best outputs of each row, best first: their tokens, without eos, and scores.
@@ -128,6 +135,8 @@ class PrefixSearch:
         totals = np.logaddexp(beam.blank, beam.word) + beam.extra
         if self.lm is not None:
             totals = totals + self.lm_weight * self.lm.advance(beam.states, np.array(self.eos))[0]
+        if self.hotwords is not None:
+            totals = totals - self.hotwords.begun[beam.hot]
         best = best_of(totals, self.size)
         return [
             [(known.tokens(numbers[i]), float(row[i])) for i in own if row[i] > -np.inf]
@@ -159,7 +168,12 @@ class PrefixSearch:
         if self.lm is not None:
             gained, states = self.lm.advance(states, words[:, None])
             extra = extra + self.lm_weight * gained
+        hot = beam.hot[:, :, None]
+        if self.hotwords is not None:
+            own, hot = self.hotwords, self.hotwords.next(hot, words[:, None])
+            extra = extra + own.completed[hot] + own.begun[hot] - own.begun[beam.hot][:, :, None]
         extra, states = np.broadcast_to(extra, grown.shape), np.broadcast_to(states, grown.shape)
+        hot = np.broadcast_to(hot, grown.shape)
 
         # The best of K prefixes that stay and K * C extensions. What is none and stays is as likely as an
         # extension that is none, and comes first: none of these is ever taken.
@@ -181,6 +195,7 @@ class PrefixSearch:
             np.where(extended, grown[chosen], stays_word[rows, origin]),
             np.where(extended, extra[chosen], beam.extra[rows, origin]),
             np.where(extended, states[chosen], beam.states[rows, origin]),
+            np.where(extended, hot[chosen], beam.hot[rows, origin]),
         )
 
 

@@ -30,48 +30,77 @@ class Hotwords:
         words: [Q] int64, the last word of each; that of state 0 is not read.
         parents: [Q] int64, each without its last word.
         shorter: [Q] int64, the longest beginning that each ends with, itself aside.
-        completed: [Q] int64, tokens of the phrases that each ends with, all together.
+        completed: [Q] fp64, the bonus of the phrases that each ends with, all together.
+        begun: [Q] fp64, the largest bonus of its tokens that a longer phrase gives that begins so.
         levels: The states of each length, from 1.
     """
 
     words: _Ints
     parents: _Ints
     shorter: _Ints
-    completed: _Ints
+    completed: _Wide
+    begun: _Wide
     levels: tuple[_Ints, ...]
 
     @classmethod
-    def of(cls, phrases: Sequence[Sequence[int]]) -> Hotwords:
-        """The automaton of phrases, each at least a word; one that is given twice counts once."""
-        whole = {tuple(phrase) for phrase in phrases}
+    def of(cls, phrases: Sequence[Sequence[int]], weights: Sequence[float]) -> Hotwords:
+        """The automaton of phrases, each at least a word; of one that is given twice the last weight counts.
+
+        Args:
+            weights: Of each token of each phrase, at least 0.
+        """
+        whole = {tuple(phrase): weight for phrase, weight in zip(phrases, weights, strict=True)}
         beginnings = sorted({each[:i] for each in whole for i in range(len(each) + 1)}, key=len)
         numbers = {beginning: i for i, beginning in enumerate(beginnings)}
-        parents, shorter, completed = [0], [0], [0]
+        parents, shorter, completed = [0], [0], [0.0]
+        begun = [0.0] * len(beginnings)
+        for phrase, weight in whole.items():
+            for size in range(1, len(phrase)):
+                state = numbers[phrase[:size]]
+                begun[state] = max(begun[state], size * weight)
         for beginning in beginnings[1:]:
             ends = (numbers.get(beginning[i:], -1) for i in range(1, len(beginning) + 1))
             parents.append(numbers[beginning[:-1]])
             shorter.append(next(state for state in ends if state >= 0))
-            completed.append(completed[shorter[-1]] + len(beginning) * (beginning in whole))
+            completed.append(completed[shorter[-1]] + len(beginning) * whole.get(beginning, 0.0))
         lengths = np.array([len(each) for each in beginnings])
         return cls(
             np.array([0, *(each[-1] for each in beginnings[1:])]),
             np.array(parents),
             np.array(shorter),
             np.array(completed),
+            np.array(begun),
             tuple(np.flatnonzero(lengths == length) for length in range(1, lengths.max() + 1)),
         )
 
-    def best(
-        self, log_probs: _Wide, weight: float, *, eos: int, silent: Sequence[int]
-    ) -> tuple[list[int], float]:
+    def next(self, states: _Ints, words: _Ints) -> _Ints:
+        """The states, of any shape, after a word each, of a shape that fits theirs."""
+        states, words = np.broadcast_arrays(states, words)
+        found, reached = np.zeros(states.shape, np.int64), {}
+        known = np.isin(words, self.words[1:])  # any other leads to the empty beginning
+        for state, word in np.unique(np.stack([states[known], words[known]], 1), axis=0).tolist():
+            reached[state, word] = self._next(state, word)
+        pairs = zip(states[known].tolist(), words[known].tolist(), strict=True)
+        found[known] = [reached[pair] for pair in pairs]
+        return found
+
+    def _next(self, state: int, word: int) -> int:
+        while True:
+            longer = np.flatnonzero((self.parents[1:] == state) & (self.words[1:] == word))
+            if len(longer):
+                return int(longer[0]) + 1
+            if state == 0:
+                return 0
+            state = int(self.shorter[state])
+
+    def best(self, log_probs: _Wide, *, eos: int, silent: Sequence[int]) -> tuple[list[int], float]:
         """The words [N] with the largest sum of log-probabilities and bonus, and the bonus.
 
-        The bonus is `weight` for each token of each phrase that occurs before the first eos, phrases within
+        The bonus is a phrase's weight for each token of each that occurs before the first eos, phrases within
         phrases and those that overlap included.
 
         Args:
             log_probs: [N,V] fp64.
-            weight: At least 0.
             silent: Words that are in no output, eos not among them.
         """
         scores = log_probs.copy()
@@ -89,7 +118,7 @@ class Hotwords:
             reached = states[t].copy()
             for level in reversed(self.levels):
                 np.maximum.at(reached, self.shorter[level], reached[level])
-            states[t + 1] = reached[self.parents] + own + weight * self.completed
+            states[t + 1] = reached[self.parents] + own + self.completed
             ended[t + 1] = max(ended[t] + behind[t], reached[0] + scores[t, eos])
 
         # Backwards: where eos was, if anywhere, and then from where each state was reached.
@@ -104,7 +133,7 @@ class Hotwords:
         bonus = 0.0
         for t in range(at - 1, -1, -1):
             path[t] = int(self.words[state]) if state else int(words[t].argmax())
-            bonus += weight * self.completed[state]
+            bonus += float(self.completed[state])
             from_here = np.zeros(len(self.words), bool)  # what ends with the state's parent
             from_here[self.parents[state]] = True
             for level in self.levels:
