@@ -30,7 +30,8 @@ class TextSource(Sequence[int]):
 
     Attributes:
         tokens: Word ids.
-        copied: What an output is that copies its line; None: all but the last, which is eos.
+        copied: What an output is that copies its line; None: all but the last, which is eos. Empty: the
+            line has no words.
     """
 
     tokens: tuple[int, ...]

@@ -40,7 +40,7 @@ from nartk.errors import (
 )
 from nartk.generation import unheeded, with_generation
 from nartk.hypothesis import GUARDED, WINDOW, DecodeStats, Hypothesis, Request, Result, added
-from nartk.lines import APART, Line
+from nartk.lines import APART, Line, Paragraph
 from nartk.passes import FeatureSource, PassScorer, Source
 from nartk.processors import Prompting
 from nartk.processors.text import AsGiven
@@ -383,7 +383,20 @@ class Model:
                     f"{which}{len(target) - 1} tokens > {longest - 1}",
                     fix="split the line and its output, or leave both out",
                 )
-        return Request(index, source, longest, forced, tuple(filter(None, drafted)), scored, self.vad)
+        after: tuple[int, ...] = ()
+        if prefix.endswith(" ") and forced and not self.checkpoint.output.decode(forced).endswith(" "):
+            after = self._inside_words
+        drafted_words = tuple(filter(None, drafted))
+        return Request(index, source, longest, forced, drafted_words, scored, self.vad, after)
+
+    @cached_property
+    def _inside_words(self) -> tuple[int, ...]:
+        """The pieces of sentencepiece that begin no word; none where the dictionary has no such pieces."""
+        vocab = self.checkpoint.target_vocab
+        begins = [word.startswith("▁") for word in vocab.words]
+        if not any(begins):
+            return ()
+        return tuple(id for id, begin in enumerate(begins) if not begin and id not in vocab.ends)
 
     def decode(
         self,
@@ -673,6 +686,11 @@ class Model:
             except (InputTooLongError, InputFileError, InputFormatError, InputEncodingError) as error:
                 yield index, error
                 continue
+            if len(made) == 1 and not (prefix or targets) and getattr(made[0].source, "copied", None) == ():
+                made, paragraph = (
+                    [],
+                    Paragraph((), (line, "")),
+                )  # of characters that nobody sees, no word is left
             if made:
                 waiting[index] = found
                 requests |= {request.index: request for request in made}

@@ -106,15 +106,13 @@ class Constraints:
         found[repeated] = np.where(before > 0, before / penalty, before * penalty)
         return found
 
-    def best(
-        self, logits: FloatArray, output: Sequence[int], eos: int, source: tuple[int, ...] = ()
-    ) -> tuple[int, float]:
-        """The best word after the start token and an output of a source by its logits [V].
+    def best(self, logits: FloatArray, output: Sequence[int], banned: Sequence[int]) -> tuple[int, float]:
+        """The best word after the start token and an output by its logits [V], of those that may follow.
 
         With it comes its log-probability under the model itself.
         """
         found = self.penalize(logits, output)
-        found[self.banned(output, eos, source)] = -np.inf
+        found[[*banned]] = -np.inf
         word = int(found.argmax())  # of equal ones the first
         return word, log_prob(logits, word)
 
@@ -164,8 +162,9 @@ class RowConstraints:
 
     Attributes:
         eos: The word that ends an output.
-        start: The token that outputs begin after; each run sets it, and the next two, by `of_run`.
+        start: The token that outputs begin after; each run sets it, and the next three, by `of_run`.
         are_forcing: Whether a request of the run has a prefix.
+        are_parting: Whether a request of the run has words that do not follow its prefix.
         source_words: [source words], the word of an output that is each source word, or -1.
         reads_drafts: Whether log-probabilities of drafted chains are read, for acceptances that compare them:
             `Scores.given_log_probs` before each drafted token, where no prefix forces another.
@@ -175,6 +174,7 @@ class RowConstraints:
     eos: int
     start: int = field(default=-1, kw_only=True)
     are_forcing: bool = field(default=False, kw_only=True)
+    are_parting: bool = field(default=False, kw_only=True)
     source_words: IntArray | None = field(default=None, kw_only=True)
     reads_drafts: bool = field(default=False, kw_only=True)
 
@@ -193,8 +193,13 @@ class RowConstraints:
                     fix="leave it out",
                 )
             words = scorer.source_to_target
-        forced = any(request.prefix for request in requests)
-        return replace(self, start=scorer.start_token, are_forcing=forced, source_words=words)
+        return replace(
+            self,
+            start=scorer.start_token,
+            are_forcing=any(request.prefix for request in requests),
+            are_parting=any(request.after_prefix for request in requests),
+            source_words=words,
+        )
 
     @property
     def are_none(self) -> bool:
@@ -210,9 +215,8 @@ class RowConstraints:
 
     def want(self, want: Want, rows: Sequence[Drafting]) -> Want:
         """What is wanted of a pass, so that `words` can be read of it."""
-        if self.rules.are_banning:
-            pairs = zip(self.outputs(rows), self.sources(rows), strict=True)
-            want = replace(want, banned=Ragged.of([self.rules.banned(o, self.eos, s) for o, s in pairs]))
+        if self.rules.are_banning or self.are_parting:
+            want = replace(want, banned=Ragged.of(self.banned(rows)))
         if self.are_forcing or self.reads_drafts:
             words_of = given_words if self.reads_drafts else forced_words
             given = [word for row in rows for word in words_of(row)]
@@ -251,8 +255,8 @@ class RowConstraints:
         if self.rules.are_penalizing:
             outputs = self.outputs(rows)
             logits = scores.rows(range(len(outputs)))
-            for i, (output, source) in enumerate(zip(outputs, self.sources(rows), strict=True)):
-                words[i], log_probs[i] = self.rules.best(logits[i], output, self.eos, source)
+            for i, (output, banned) in enumerate(zip(outputs, self.banned(rows), strict=True)):
+                words[i], log_probs[i] = self.rules.best(logits[i], output, banned)
         return words, log_probs
 
     def penalized(self, scores: Scores, rows: Sequence[Drafting]) -> tuple[FloatArray, FloatArray]:
@@ -265,14 +269,17 @@ class RowConstraints:
         """The start token and the output that each token of a pass ends: the word scored there follows it."""
         return [[self.start, *output] for row in rows for output in outputs_before(row)]
 
-    def sources(self, rows: Sequence[Drafting]) -> list[tuple[int, ...]]:
-        """The source of each of `outputs`, in words of outputs; empty where no rule reads it."""
-        found: list[tuple[int, ...]] = []
+    def banned(self, rows: Sequence[Drafting]) -> list[list[int]]:
+        """The words that may not follow each of `outputs`."""
+        found: list[list[int]] = []
         for row in rows:
-            words = self.source_words
-            ids: Any = row.request.source
+            request, words = row.request, self.source_words
+            ids: Any = request.source
             source = () if words is None else tuple(words[list(ids)].tolist())
-            found += [source] * (1 + len(row.draft.tokens))
+            for output in outputs_before(row):
+                found.append(self.rules.banned([self.start, *output], self.eos, source))
+                if request.after_prefix and len(output) == len(request.prefix):
+                    found[-1] += request.after_prefix
         return found
 
 

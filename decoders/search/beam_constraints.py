@@ -39,8 +39,7 @@ class BeamConstraints(RowConstraints):
         if self.rules.are_penalizing or self.renormalize:
             outputs = self.outputs(rows)
             logits = scores.rows(range(len(outputs)))
-            for i, (output, source) in enumerate(zip(outputs, self.sources(rows), strict=True)):
-                banned = self.rules.banned(output, self.eos, source)
+            for i, (output, banned) in enumerate(zip(outputs, self.banned(rows), strict=True)):
                 top[i], log_probs[i] = self._left(logits[i], output, banned, top[i])
         for i, word, log_prob in self.forced(scores, rows):
             log_probs[i] = -np.inf

@@ -788,7 +788,8 @@ class HuggingFaceInput(TextInput):
         inner = tokens[len(self.before) : len(tokens) - len(self.after)]
         # The prefix may be cut otherwise before a line than alone.
         same = takewhile(lambda pair: pair[0] == pair[1], zip(self.prefix, inner, strict=False))
-        return TextSource(tokens, (*self.first_words, *inner[len(list(same)) :]))
+        words = inner[len(list(same)) :]
+        return TextSource(tokens, (*self.first_words, *words) if words else ())
 
 
 def hugging_face_processors(

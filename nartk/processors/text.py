@@ -86,7 +86,7 @@ class TextInput:
             raise InputTooLongError(
                 f"{len(ids)} tokens > {most}", fix=f"split the line, or use {named('truncate', True)}"
             )
-        return TextSource((*self.before, *ids[:most], *self.after))
+        return TextSource((*self.before, *ids[:most], *self.after), None if ids else ())
 
     def require_equal(self, other: InputProcessor, mine: str, theirs: str) -> None:
         if other.vocab is None:
