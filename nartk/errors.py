@@ -113,6 +113,12 @@ class MissingDependencyError(NartkError):
     code, exit_code = "E104", EXIT_USAGE
 
 
+def number_of(count: int, noun: str) -> str:
+    """A count with its noun: ``1 sentence``, ``2 passes``."""
+    plural = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count} {noun}{plural}"
+
+
 @contextmanager
 def requiring(message: str, extra: str) -> Iterator[None]:
     """Turns a failed import, within, into a MissingDependencyError; `{name}` in the message is the module's.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from nartk.errors import (
     StrategyMismatchError,
     UsageError,
     named,
+    number_of,
     require_text,
     requiring_torch,
 )
@@ -137,6 +138,13 @@ class Model:
         self.vad = True
         self._engine = engine
         self._others: dict[tuple[str, str, str], Model] = {}  # the one used last is the last
+
+    def __repr__(self) -> str:
+        checkpoint = self.checkpoint
+        return (
+            f"Model({str(checkpoint.folder)!r}, architecture={checkpoint.architecture!r}, "
+            f"device={self.device!r}, dtype={self.dtype!r}, parameters={self.parameters:,})"
+        )
 
     @cached_property
     def passes(self) -> Any:
@@ -398,6 +406,22 @@ class Model:
             return ()
         return tuple(id for id, begin in enumerate(begins) if not begin and id not in vocab.ends)
 
+    @overload
+    def decode(
+        self,
+        lines: str,
+        strategy: str | None = None,
+        *,
+        batch_size: int = 32,
+        max_tokens: int | None = None,
+        prefixes: Iterable[str] | None = None,
+        drafts: Drafts | None = None,
+        truncate: bool = False,
+        trace: bool = False,
+        **options: Any,
+    ) -> Hypothesis: ...
+
+    @overload
     def decode(
         self,
         lines: Iterable[str],
@@ -410,14 +434,29 @@ class Model:
         truncate: bool = False,
         trace: bool = False,
         **options: Any,
-    ) -> list[Hypothesis]:
+    ) -> list[Hypothesis]: ...
+
+    def decode(
+        self,
+        lines: str | Iterable[str],
+        strategy: str | None = None,
+        *,
+        batch_size: int = 32,
+        max_tokens: int | None = None,
+        prefixes: Iterable[str] | None = None,
+        drafts: Drafts | None = None,
+        truncate: bool = False,
+        trace: bool = False,
+        **options: Any,
+    ) -> Hypothesis | list[Hypothesis]:
         """The best hypothesis of each line, with the further ones, if any, as its `alternatives`.
 
         A line that cannot be decoded gives an empty hypothesis with its `error`, and a warning.
 
         Args:
             lines: Ordinary text for models that know how to tokenise it; else, and with `pretokenized`, one
-                sentence each. An empty line gives an empty hypothesis.
+                sentence each. An empty line gives an empty hypothesis. Of one string, which is one line, it
+                is that line's hypothesis, not a list.
             strategy: A name of `nartk.strategies()`; None: greedy search, or what the model's configuration
                 names, or what an option implies: ``beam_size`` and ``nbest`` beam search, ``temperature``,
                 ``top_k`` and ``top_p`` samples.
@@ -435,7 +474,7 @@ class Model:
             NartkError: As `strategy` and `stream` raise.
         """
         run = self.run(
-            lines,
+            [lines] if isinstance(lines, str) else lines,
             strategy,
             options,
             batch_size=batch_size,
@@ -447,7 +486,7 @@ class Model:
         )
         for index in sorted(run.errors):
             warnings.warn(str(run.errors[index]), stacklevel=2)
-        return run.best
+        return run.best[0] if isinstance(lines, str) else run.best
 
     def iterate(
         self,
@@ -633,7 +672,7 @@ class Model:
         for name, found in (("drafts", given), ("prefixes", forced), ("targets", scored)):
             if len(found) != len(texts):
                 raise LengthMismatchError(
-                    f"{name} for {len(found)} lines, but there are {len(texts)}",
+                    f"{name} for {number_of(len(found), 'line')}, but there are {len(texts)}",
                     fix="give an empty one where a line has none",
                 )
         if targets is not None and not all(scored):

@@ -52,7 +52,9 @@ def test_every_command_has_a_version(name: str, printed: Callable[..., str]) -> 
 
 def flags_in(page: str) -> Iterator[tuple[str, str]]:
     """Each flag of a help page, and what is said of it."""
-    for found in re.finditer(r"^  (?:-\w, )?(--[\w-]+)((?: .*)?\n(?: {3,}.*\n)*)", page, re.MULTILINE):
+    for found in re.finditer(
+        r"^  (?:-\w(?: \S+)?, )?(--[\w-]+)((?: .*)?\n(?: {3,}.*\n)*)", page, re.MULTILINE
+    ):
         yield found[1], " ".join(found[2].split())
 
 
@@ -71,7 +73,7 @@ def test_a_flag_means_one_thing(printed: Callable[..., str]) -> None:
     assert {*meanings["--json"]} == {"nartk-bench", "nartk-calibrate", "nartk-score"}
     # What is written there is the command's result, be it lines, a checkpoint or a folder.
     assert {*meanings["--output"]} == {
-        f"nartk-{name}" for name in ("average", "convert", "decode", "distill", "noise")
+        f"nartk-{name}" for name in ("average", "convert", "decode", "distill", "noise", "trace")
     }
     assert meanings["--output"]["nartk-decode"] == meanings["--output"]["nartk-noise"]
 
@@ -105,16 +107,34 @@ def test_what_ships_is_listed(printed: Callable[..., str]) -> None:
     assert not lines
 
 
+@pytest.mark.parametrize("name", [*SHIPPED, "folder"])
+def test_one_model_is_shown_with_its_card(name: str, printed: Callable[..., str]) -> None:
+    named = str(model_folder("gec-en")) if name == "folder" else name
+    folder = model_folder(named)
+    title, *card = (folder / "card.md").read_text(encoding="utf-8").splitlines()
+    lines = printed("nartk", "models", named).splitlines()
+    assert lines[0] == title.removeprefix("# ")
+    assert lines[3] == f"  folder: {folder}"
+    assert [line for line in lines[4:] if line] == [line for line in card if line]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["decod"], "argument COMMAND: invalid choice: 'decod'"),
-        (["models", "gec-en"], "unrecognized arguments: gec-en"),
+        (["decod"], "E101 Usage] argument COMMAND: invalid choice: 'decod' (choose from "),
+        (
+            ["models", "nowhere"],
+            "E401 ModelNotFound] no model 'nowhere' with a card. Fix: choose from gec-en, ",
+        ),
+        (
+            ["strategies", "beam"],
+            "E101 Usage] strategies takes no argument, 'beam' is given. Fix: nartk decode ",
+        ),
     ],
 )
 def test_what_is_no_command(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert MAINS["nartk"](arguments) == 2
-    assert capsys.readouterr().err.startswith(f"nartk: error[E101 Usage] {message}")
+    assert capsys.readouterr().err.startswith(f"nartk: error[{message}")
 
 
 @pytest.mark.filterwarnings("ignore")  # fairseq's own
@@ -133,6 +153,12 @@ def test_completion_without_its_package(
 # A line up to the word that the shell is to complete, and words that it offers among others.
 COMPLETED = [
     ("nartk de", {"decode"}),
+    ("nartk decode --str", {"--strategy", "--stream"}),
+    ("nartk decode --strategy dag-v", {"dag-viterbi"}),
+    ("nartk decode gec-en in.", {"in.txt"}),
+    ("nartk score bl", {"bleu"}),
+    ("nartk score bleu --re", {"--ref"}),
+    ("nartk-trace in.txt --out", {"--output"}),
     ("nartk-average --ou", {"--output"}),
     ("nartk-decode --str", {"--strategy", "--stream"}),
     ("nartk-decode --strategy dag-v", {"dag-viterbi"}),

@@ -352,7 +352,7 @@ def test_the_command_decodes_as_the_model_asks(folder: Path, capsys: pytest.Capt
     (folder.parent / "in.txt").write_text("she goes\n")
 
     def signature(*flags: str) -> str:
-        assert main([str(folder), str(folder.parent / "in.txt"), *flags]) == 0
+        assert main([str(folder), str(folder.parent / "in.txt"), *flags, "--verbose"]) == 0
         return capsys.readouterr().err.splitlines()[-1]
 
     assert "strategy:beam|max_len:12|" in signature()

@@ -242,7 +242,7 @@ def test_too_long_sentences_are_refused_by_number() -> None:
 
 
 def test_refuses_files_of_different_lengths() -> None:
-    with pytest.raises(LengthMismatchError, match="hypothesis has 1 sentences, but gold has 2"):
+    with pytest.raises(LengthMismatchError, match="hypothesis has 1 sentence, but gold has 2"):
         m2_score([M2Sentence(["a"]), M2Sentence(["b"])], ["a"])
     with pytest.raises(InputFileError, match="gold has no sentences"):
         m2_score([], [])

@@ -218,7 +218,7 @@ def test_refuses_what_cannot_be_scored() -> None:
         sari_score(["a"], [["a"]], ["a"], tokenize="moses")
     with pytest.raises(InputFileError, match="SARI needs a reference"):
         sari_score(["a"], [], ["a"])
-    with pytest.raises(LengthMismatchError, match="reference 2 has 1 sentences, but source has 2"):
+    with pytest.raises(LengthMismatchError, match="reference 2 has 1 sentence, but source has 2"):
         sari_score(["a", "b"], [["a", "b"], ["a"]], ["a", "b"])
 
 

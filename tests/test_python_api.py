@@ -54,9 +54,29 @@ CALLS: dict[str, Callable[[Model, Any], Any]] = {
 @pytest.mark.parametrize(("lines", "message"), NO_LINES)
 @pytest.mark.parametrize("call", CALLS)
 def test_what_is_no_list_of_lines_is_refused(call: str, lines: Any, message: str, model: Model) -> None:
+    if call == "decode" and isinstance(lines, str):
+        pytest.skip("one line")
     with pytest.raises(UsageError) as caught:
         CALLS[call](model, lines)
     assert str(caught.value) == f"error[E101 Usage] {message}"
+
+
+def test_one_line_gives_one_hypothesis(model: Model) -> None:
+    (wanted,) = model.decode(["she goes ."], "beam", nbest=2)
+    found = model.decode("she goes .", "beam", nbest=2)
+    assert found == wanted
+    assert len(found.alternatives) == 1
+    forced = model.decode("she goes .", prefixes=["cat"])
+    assert forced.text.startswith("cat")
+
+
+def test_a_model_says_what_it_is(model: Model) -> None:
+    folder = str(model.checkpoint.folder)
+    device, parameters = model.device, sum(array.size for array in model.checkpoint.tensors.values())
+    assert repr(model) == (
+        f"Model({folder!r}, architecture='transformer', device={device!r}, dtype='fp32', "
+        f"parameters={parameters:,})"
+    )
 
 
 def test_one_string_is_refused_before_anything_is_iterated_over(model: Model) -> None:
@@ -109,7 +129,7 @@ def test_a_model_has_a_name_or_a_path(name: Any) -> None:
 @pytest.mark.parametrize("name", ["prefixes", "drafts"])
 @pytest.mark.parametrize("given", [["he"], ["he", "he", "he"]])
 def test_as_many_prefixes_and_drafts_as_lines(name: str, given: list[str], model: Model) -> None:
-    with pytest.raises(LengthMismatchError, match=f"{name} for {len(given)} lines, but there are 2"):
+    with pytest.raises(LengthMismatchError, match=rf"{name} for {len(given)} lines?, but there are 2"):
         model.decode(["she", "it"], "verify", **{name: given})  # type: ignore[arg-type]
 
 

@@ -186,7 +186,7 @@ def test_gold_edits_outside_their_sentence_are_left_out_with_a_notice(
 def test_refuses_files_that_do_not_fit(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     gold, empty = write("gold.m2", GOLD), write("empty", "")
     assert _fails(capsys, 4, "m2", write("hyp", "one\n"), "--gold", gold) == (
-        "nartk: error[E301 LengthMismatch] hypothesis has 1 sentences, but gold has 3. "
+        "nartk: error[E301 LengthMismatch] hypothesis has 1 sentence, but gold has 3. "
         "Fix: give files with the same sentences in the same order."
     )
     assert _fails(capsys, 4, "m2", empty, "--gold", gold).startswith("nartk: error[E301 LengthMismatch]")

@@ -54,7 +54,7 @@ def test_it_decodes_by_its_own_strategy(
     numbers: tuple[list[str], list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     sounds, _ = numbers
-    assert main(["asr-digits", *sounds[:3]]) == 0
+    assert main(["asr-digits", *sounds[:3], "--verbose"]) == 0
     out, err = capsys.readouterr()
     assert out.splitlines() == [
         each.text for each in nartk.load("asr-digits").decode(sounds[:3], "paraformer")

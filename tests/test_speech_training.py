@@ -133,12 +133,12 @@ def test_the_architecture_says_what_decodes(
     trained: SimpleNamespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sound, said = str(trained.folder / "tones" / "sounds" / "valid0.wav"), trained.said[0]
-    assert decode([str(trained.folder / "conformer-model"), sound]) == 0
+    assert decode([str(trained.folder / "conformer-model"), sound, "--verbose"]) == 0
     out, err = capsys.readouterr()
     assert (out, "strategy:greedy|" in err) == (f"{said}\n", True)
     line, wanted = trained.translations[0]
     (trained.folder / "line.txt").write_text(f"{line}\n")
-    assert decode([str(trained.folder / "owsm-model"), str(trained.folder / "line.txt")]) == 0
+    assert decode([str(trained.folder / "owsm-model"), str(trained.folder / "line.txt"), "--verbose"]) == 0
     out, err = capsys.readouterr()
     assert (out, "strategy:ctc-greedy|" in err) == (f"{wanted}\n", True)
 

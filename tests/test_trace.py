@@ -493,9 +493,13 @@ def test_the_command_draws_all_it_can(
     assert sizes[1] < sizes[0]
     said = capsys.readouterr()
     assert said.out == ""
+    for form, file in files.items():
+        output = tmp_path / f"again.{form}"
+        assert main([str(path), "-o", str(output), "--line", "1", "--quiet"]) == 0
+        assert output.read_bytes()[:4] == file.read_bytes()[:4]
     assert re.fullmatch(
-        r"nartk: 2 sentences, 13 tokens, \d+ passes, \d+ of \d+ drafted tokens accepted, 1 lines failed\n"
-        r"nartk: 1 sentences, 7 tokens, \d+ passes, \d+ of \d+ drafted tokens accepted\n",
+        r"nartk: 2 sentences, 13 tokens, \d+ passes, \d+ of \d+ drafted tokens accepted, 1 line failed\n"
+        r"nartk: 1 sentence, 7 tokens, \d+ passes, \d+ of \d+ drafted tokens accepted\n",
         said.err,
     )
     assert main([str(path), "--quiet"]) == 0
@@ -585,7 +589,7 @@ def test_errors_are_one_line_with_their_exit_code(
 
 def test_help_shows_examples_and_needs_no_torch(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
-    assert "nartk-trace trace.jsonl --html trace.html" in capsys.readouterr().out
+    assert "nartk-trace trace.jsonl -o trace.html" in capsys.readouterr().out
 
 
 def test_pictures_without_matplotlib_are_refused(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import functools
 import io
@@ -46,10 +47,28 @@ class _Version(argparse.Action):
         parser.exit()
 
 
+_parsers: list[argparse.ArgumentParser] | None = None  # what `parser_of` waits for
+
+
+def parser_of(main: Callable[[Sequence[str]], int]) -> argparse.ArgumentParser | None:
+    """The parser of a command with all its options; None where it has none, as without its packages."""
+    global _parsers
+    _parsers = []
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            main([COMPLETION, SHELLS[0]])
+        return _parsers[0] if _parsers else None
+    finally:
+        _parsers = None
+
+
 class _Completion(argparse.Action):
     """Prints the script with which a shell completes the command's options, and files behind them."""
 
     def __call__(self, parser: argparse.ArgumentParser, _: object, values: object, *__: object) -> NoReturn:
+        if _parsers is not None:
+            _parsers.append(parser)
+            parser.exit()
         with requiring(f"{COMPLETION} needs the package {{name}}, which is not installed", "completion"):
             import shtab
         commands = [parser]

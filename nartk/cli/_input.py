@@ -30,6 +30,7 @@ from nartk.errors import (
     ModelNotFoundError,
     SourceMismatchError,
     UsageError,
+    number_of,
 )
 from nartk.files import STDIN, first_bytes, reading, shown
 from nartk.foreign import refuse_hub_name
@@ -392,7 +393,7 @@ def _require_parallel(flag: str, name: str, files: Sequence[str], form: str | No
         raise UsageError(f"{flag} is -, but the sentences come from stdin", fix="give one of them as a file")
     sentences, lines = count_sentences(files, form), count_sentences([name], "txt")
     if sentences is not None and lines is not None and sentences != lines:
-        raise _too_few_or_many(name, f"{lines} lines", f"{sentences} sentences")
+        raise _too_few_or_many(name, number_of(lines, "line"), number_of(sentences, "sentence"))
 
 
 def _beside(records: Iterator[Record], name: str) -> Iterator[tuple[Record, Record]]:

@@ -13,7 +13,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from nartk.cli._input import batching
-from nartk.errors import NartkError, UsageError
+from nartk.errors import NartkError, UsageError, number_of
 from nartk.hypothesis import GUARDED, WINDOW, DecodeStats, Hypothesis, Result
 from nartk.registry import reads_drafts
 from nartk.subtitles import FORMATS, cues, render
@@ -222,14 +222,15 @@ class Job:
         """The run in a line."""
         stats = self.stats()
         drafted = f", {stats.accepted} of {stats.drafted} drafted tokens accepted" if stats.drafted else ""
-        failed = f", {self.failed} lines failed" if self.failed else ""
+        failed = f", {number_of(self.failed, 'line')} failed" if self.failed else ""
         guarded = [f"{count} {what}" for what, count in self._guarded().items() if count]
         guard = f", guard: {', '.join(guarded)}" if guarded else ""
         sound = self._sound_read()
         factor = f", real-time factor {stats.seconds / sound:.4f}" if sound else ""
         return (
-            f"{stats.sentences} sentences, {stats.tokens} tokens in {stats.seconds:.2f} s "
-            f"({stats.tokens_per_second:.0f} tokens/s), {stats.passes} passes{drafted}{guard}{factor}{failed}"
+            f"{number_of(stats.sentences, 'sentence')}, {number_of(stats.tokens, 'token')} "
+            f"in {stats.seconds:.2f} s ({stats.tokens_per_second:.0f} tokens/s), "
+            f"{number_of(stats.passes, 'pass')}{drafted}{guard}{factor}{failed}"
         )
 
 

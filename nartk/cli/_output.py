@@ -26,7 +26,12 @@ def add_output(
     **settings: Any,
 ) -> None:
     """Adds where the command's result goes."""
-    parser.add_argument("--output", metavar=metavar, help=text, **settings)
+    parser.add_argument("-o", "--output", metavar=metavar, help=text, **settings)
+
+
+def add_verbose(parser: argparse.ArgumentParser) -> None:
+    """Adds whether the signature, which reports carry, is shown too."""
+    parser.add_argument("--verbose", action="store_true", help="show the signature on stderr too")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from nartk.cli._job import Job
 from nartk.cli._output import tell
-from nartk.errors import InputFileError, InputFormatError, NartkError, UsageError
+from nartk.errors import InputFileError, InputFormatError, NartkError, UsageError, number_of
 from nartk.files import STDIN
 from nartk.hypothesis import DecodeStats, Hypothesis, Result
 from nartk.streaming import Partial, StreamStats, buffers_of, stream
@@ -120,6 +120,6 @@ class PartialsJob(Job):
     def summary(self) -> str:
         took = self.took
         return (
-            f"{super().summary()}; {took.partials} partial texts, {took.revised} tokens revised, a token's "
-            f"latency {took.mean_latency_ms:.0f} ms"
+            f"{super().summary()}; {number_of(took.partials, 'partial text')}, "
+            f"{number_of(took.revised, 'token')} revised, a token's latency {took.mean_latency_ms:.0f} ms"
         )

@@ -28,7 +28,7 @@ from nartk.cli._input import (
     split_inputs,
 )
 from nartk.cli._output import add_json, json_writer, tell
-from nartk.errors import EXIT_FAILED, EXIT_OK, InputFileError, UsageError
+from nartk.errors import EXIT_FAILED, EXIT_OK, InputFileError, UsageError, number_of
 from nartk.files import STDIN, writing
 from nartk.pipeline import TYPES, model_folder
 from nartk.processors.text import AsGiven
@@ -432,7 +432,7 @@ def _file_cells(
         prefixes += [text.tokens(record.prefix)] * len(lengths)
     if left_out:
         reasons = "blank or unreadable" if args.truncate else "blank, unreadable or too long"
-        tell(args, f"{left_out} lines left out: {reasons}")
+        tell(args, f"{number_of(left_out, 'line')} left out: {reasons}")
     if not rows:
         raise InputFileError("no sentence to decode", fix="give a file with at least one")
     job = Job(

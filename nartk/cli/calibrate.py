@@ -45,6 +45,7 @@ from nartk.errors import (
     OutputError,
     ResumeMismatchError,
     UsageError,
+    number_of,
 )
 from nartk.files import STDIN, Journal, writing
 from nartk.guarantee import Guarantee
@@ -239,7 +240,8 @@ class _Job:
                 parts.append((calibration.PART_ROUNDS, rest))
             work = total * sum(rounds * sentences for rounds, sentences in parts)
             drawn = not args.quiet and sys.stderr.isatty()
-            tell(args, f"{total - 1} settings, {args.rounds} rounds of {len(self.records)} sentences")
+            rounds_of = f"{number_of(args.rounds, 'round')} of {number_of(len(self.records), 'sentence')}"
+            tell(args, f"{number_of(total - 1, 'setting')}, {rounds_of}")
             with progress("calibrating", work, drawn=drawn) as show:
                 if not drawn and not args.quiet:
                     show = _Lines(total * sum(rounds for rounds, _ in parts), work, measure)

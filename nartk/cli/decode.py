@@ -29,7 +29,7 @@ from nartk.cli._input import (
     with_manifest,
 )
 from nartk.cli._job import Job
-from nartk.cli._output import add_output, line_writer, progress, tell
+from nartk.cli._output import add_output, add_verbose, line_writer, progress, tell
 from nartk.errors import EXIT_OK, EXIT_SOME_FAILED, UsageError, named
 from nartk.guarantee import Guarantee
 from nartk.registry import is_streamed, make_strategy, strategies, strategy_class
@@ -92,6 +92,9 @@ CUT = {
 }
 
 
+WRITTEN = ("text", "jsonl", *FORMATS)  # what --output-format names, the default first
+
+
 def _parser() -> Parser:
     parser = Parser(prog="nartk-decode", description=DESCRIPTION, examples=EXAMPLES)
     parser.usage = "%(prog)s [MODEL] [FILE ...] [--strategy NAME] [options]"
@@ -123,13 +126,13 @@ def _parser() -> Parser:
         "its own: more sentences a second, the same output (CPU, default: %(default)s)",
     )
     add_output(parser)
+    add_verbose(parser)
     parser.add_argument(
         "--output-format",
-        choices=("text", "jsonl", *FORMATS),
-        default="text",
+        choices=WRITTEN,
         help="text: the best output, or with n-best lists lines of number, score and text in columns; "
         "jsonl: all there is; srt, vtt: subtitles of one recording, of models that tell when words were said "
-        "and of Whisper with --timestamps (default: %(default)s)",
+        "and of Whisper with --timestamps (default: by the suffix of --output, else text)",
     )
     parser.add_argument(
         "--score",
@@ -160,6 +163,9 @@ def main(argv: Sequence[str]) -> int:
     name, files = split_inputs(args.inputs, "nartk-decode", optional=True)
     files = with_manifest(args, files)
     _require_cut(args)
+    if args.output_format is None:
+        suffix = str(args.output).rpartition(".")[2]
+        args.output_format = suffix if suffix in WRITTEN else WRITTEN[0]
     if args.output_format in FORMATS:
         what = f"--output-format {args.output_format}"
         _require_alone(
@@ -206,7 +212,7 @@ def main(argv: Sequence[str]) -> int:
             job.decode(records, done)
         if write_stats is not None:
             write_stats(json.dumps(job.report(), indent=2))
-    tell(args, f"{job.summary()}\n{job.signature}")
+    tell(args, job.summary() + (f"\n{job.signature}" if args.verbose else ""))
     return EXIT_SOME_FAILED if job.failed else EXIT_OK
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from nartk.cli import _strategy
 from nartk.cli._common import Parser, command
 from nartk.cli._input import add_computation, batching, load_model, read_files, split_inputs
-from nartk.cli._output import add_output, progress, tell
+from nartk.cli._output import add_output, add_verbose, progress, tell
 from nartk.cli._resume import difference, measure_file
 from nartk.data.readers import Fields, Record
 from nartk.distillation import REASONS, Choice, Filters
@@ -28,6 +28,7 @@ from nartk.errors import (
     NartkError,
     ResumeMismatchError,
     UsageError,
+    number_of,
 )
 from nartk.files import Journal, make_folder, write_json, writing
 from nartk.registry import make_strategy
@@ -59,6 +60,7 @@ def _parser() -> Parser:
     )
     parser.add_argument("--target", metavar="REFERENCE", help="the translations of SOURCE, line by line")
     add_output(parser, "DIR", "folder of the distilled corpus and of the journal")
+    add_verbose(parser)
     parser.add_argument("--source-lang", metavar="SRC", help="suffix of train.SRC (default: SOURCE's own)")
     parser.add_argument("--target-lang", metavar="TGT", help="suffix of train.TGT (default: REFERENCE's own)")
     add_computation(parser)
@@ -145,7 +147,8 @@ class _Job:
             lines = {side: found["lines"] for side, found in self.inputs.items()}
             if lines["source"] != lines["target"]:
                 raise LengthMismatchError(
-                    f"{args.target} has {lines['target']} lines, but {self.source} has {lines['source']}",
+                    f"{args.target} has {number_of(lines['target'], 'line')}, "
+                    f"but {self.source} has {lines['source']}",
                     fix="give files with the same sentences in the same order",
                 )
         self.lines: int = self.inputs["source"]["lines"]
@@ -181,9 +184,9 @@ class _Job:
         dropped = ", ".join(f"{count} {name}" for name, count in report["dropped"].items() if count)
         tell(
             self.args,
-            f"{report['lines']} lines, {report['kept']} kept"
+            f"{number_of(report['lines'], 'line')}, {report['kept']} kept"
             + (f", dropped: {dropped}" if dropped else "")
-            + f"\n{settings['decoding']['signature']}",
+            + (f"\n{settings['decoding']['signature']}" if self.args.verbose else ""),
         )
         if report["lines"] and not report["kept"]:
             raise UsageError(
@@ -262,7 +265,8 @@ class _Job:
                 written += len(window)
         if written:
             seconds = time.perf_counter() - begun
-            tell(self.args, f"{written} lines in {seconds:.1f} s ({written / seconds:.1f} a second)")
+            speed = f"in {seconds:.1f} s ({written / seconds:.1f} a second)"
+            tell(self.args, f"{number_of(written, 'line')} {speed}")
 
     def _outcomes(
         self, model: Model, strategy: Any, window: Sequence[Record], first: int

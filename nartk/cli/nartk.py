@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any, cast
 
 from nartk.checkpoint import MOST_CARD
 from nartk.cli import _strategy
-from nartk.cli._common import Parser, command
-from nartk.errors import EXIT_OK
+from nartk.cli._common import Parser, command, completes, parser_of
+from nartk.errors import EXIT_OK, ModelNotFoundError, UsageError
 from nartk.files import read_file
 
 DESCRIPTION = """Fast sequence-to-sequence and non-autoregressive generation that keeps its word.
@@ -38,10 +39,31 @@ def main(argv: Sequence[str]) -> int:
     rows |= {name: str(work.__doc__) for name, work in lists.items()}
     width = max(map(len, rows)) + 2
     listed = "\n".join(f"  {name:<{width}}{text}" for name, text in rows.items())
+    if completes(argv):
+        _complete(parser, commands, rows, argv)
     parser.epilog = f"commands:\n{listed}\n\n{parser.epilog}"
     parser.add_argument("command", choices=[*rows], metavar="COMMAND", help="one of those below")
-    print("\n".join(lists[parser.parse_args(argv or ["--help"]).command]()))
+    parser.add_argument("names", nargs="*", metavar="ARGUMENT", help="of models: those that are shown")
+    args = parser.parse_args(argv or ["--help"])
+    print("\n".join(lists[args.command](*args.names)))
     return EXIT_OK
+
+
+def _complete(
+    parser: Parser, commands: Mapping[str, Path], rows: Mapping[str, str], argv: Sequence[str]
+) -> None:
+    """Prints the script that completes all commands with their options, and exits."""
+
+    def parser_class(*, prog: str, **_: object) -> Any:
+        name = prog.rpartition(" ")[2]
+        found = parser_of(import_module(f"nartk.cli.{name}").main) if name in commands else None
+        return Parser(prog=prog, description=rows[name]) if found is None else found
+
+    parser.usage = None
+    each = parser.add_subparsers(dest="command", parser_class=cast(Any, parser_class))
+    for name, text in rows.items():
+        each.add_parser(name, help=text)
+    parser.parse_args(argv)
 
 
 def _summary(file: Path) -> str:
@@ -50,13 +72,17 @@ def _summary(file: Path) -> str:
     return text.partition(": ")[2].partition("\n")[0]
 
 
-def _models() -> list[str]:
-    """lists the models that ship: what they are for, licence, size and folder."""
+def _models(*names: str) -> list[str]:
+    """lists the models that ship: what they are for, licence, size and folder; of one named its card too."""
     from nartk.pipeline import SHIPPED, model_folder
 
     lines = []
-    for name in SHIPPED:
+    for name in names or SHIPPED:
         folder = model_folder(name)
+        if not (folder / "card.md").is_file():
+            raise ModelNotFoundError(
+                f"no model {name!r} with a card", fix=f"choose from {', '.join(SHIPPED)}, or name a folder"
+            )
         card = read_file(folder / "card.md", most=MOST_CARD).decode("utf-8")
         licence = re.search(r"^- \*\*Licence\*\*: (.*)$", card, re.MULTILINE)
         size = sum(file.stat().st_size for file in folder.iterdir())
@@ -66,9 +92,16 @@ def _models() -> list[str]:
             f"  size: {size / 1e6:.1f} MB",
             f"  folder: {folder}",
         ]
+        if names:
+            lines += ["", card.partition("\n")[2].strip()]
     return lines
 
 
-def _strategies() -> list[str]:
+def _strategies(*names: str) -> list[str]:
     """lists the strategies."""
+    if names:
+        raise UsageError(
+            f"strategies takes no argument, {names[0]!r} is given",
+            fix=f"nartk decode --strategy {names[0]} --help shows one",
+        )
     return [_strategy.summaries("nartk-decode")]

@@ -13,7 +13,7 @@ from nartk.cli._input import read_files
 from nartk.cli._output import add_output, printing
 from nartk.data.m2 import M2Sentence, read_m2
 from nartk.data.readers import Fields
-from nartk.errors import EXIT_OK, InputFormatError, LengthMismatchError, UsageError
+from nartk.errors import EXIT_OK, InputFormatError, LengthMismatchError, UsageError, number_of
 
 DESCRIPTION = """Adds learners' errors to clean tokenised English, one sentence a line, from files or stdin.
 With --fit or --fit-parallel it measures such errors instead and prints a table for --rates."""
@@ -72,7 +72,8 @@ def _fit(args: argparse.Namespace) -> int:
         for file, side in zip(references, sides[1:], strict=True):
             if len(side) != len(sides[0]):
                 raise LengthMismatchError(
-                    f"{file} has {len(side)} lines, {name} has {len(sides[0])}", fix="give parallel files"
+                    f"{file} has {number_of(len(side), 'line')}, {name} has {len(sides[0])}",
+                    fix="give parallel files",
                 )
         sentences = (
             M2Sentence(wrong, [edit for who, right in enumerate(rights) for edit in align(wrong, right, who)])
@@ -109,9 +110,9 @@ def _noise(args: argparse.Namespace) -> int:
             noised = " ".join(noiser.noise_line(sentence, number - 1, copy))
             print(f"{noised}\t{clean}" if args.pairs else noised)
         if drawn and number % PROGRESS_EVERY == 0:
-            print(f"\r{number} lines", end="", file=sys.stderr, flush=True)
+            print(f"\r{number_of(number, 'line')}", end="", file=sys.stderr, flush=True)
     if drawn and number >= PROGRESS_EVERY:
-        print(f"\r{number} lines, done", file=sys.stderr)
+        print(f"\r{number_of(number, 'line')}, done", file=sys.stderr)
     return status
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from nartk.cli import _common, _fairseq
-from nartk.errors import LengthMismatchError, OutputError
+from nartk.errors import LengthMismatchError, OutputError, number_of
 from nartk.files import make_folder
 
 EXAMPLES = """examples:
@@ -87,7 +87,7 @@ def _measure(args: argparse.Namespace, prefix: str, *, is_train: bool) -> _Texts
     for name, count in counts[1:]:
         if count != counts[0][1] and not args.dict_only:
             raise LengthMismatchError(
-                f"{name} has {count} lines, but {counts[0][0]} has {counts[0][1]}",
+                f"{name} has {number_of(count, 'line')}, but {counts[0][0]} has {counts[0][1]}",
                 fix="give files with the same sentences in the same order",
             )
     return _Texts(prefix, (*ends,), all(same for _, same in found.values()))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nartk.cli._common import Parser, command
-from nartk.cli._output import tell
+from nartk.cli._output import add_output, tell
 from nartk.errors import (
     EXIT_OK,
     EXIT_SOME_FAILED,
@@ -28,13 +28,16 @@ The page needs no network. Without --html, --png and --svg it says the figures a
 A damaged line is left out with an error on stderr, and exit code 3 at the end; so is what was heard in a
 recording that is no longer there, or longer than a minute."""
 EXAMPLES = """  nartk-decode gec-en in.txt --trace trace.jsonl --output out.txt
-  nartk-trace trace.jsonl --html trace.html          every sentence, to be searched and sorted
+  nartk-trace trace.jsonl -o trace.html              every sentence, to be searched and sorted
   nartk-trace trace.jsonl --png tokens.png           how many tokens passes settled
   nartk-trace trace.jsonl --line 12 --svg line.svg   the passes of the 12th sentence
   nartk-trace trace.jsonl --model asr-digits --html heard.html
       of speech, the spectrogram with the tokens, and CTC's posteriors or a Paraformer's weights
   nartk-trace trace.jsonl --line 12 --model asr-digits --png heard.png
   head -n 50 trace.jsonl | nartk-trace - --html some.html"""
+
+
+FORMS = ("html", "png", "svg")
 
 
 def _parser() -> Parser:
@@ -45,6 +48,7 @@ def _parser() -> Parser:
         parser.add_argument(
             f"--{form}", metavar="FILE", help=f"draw how many tokens passes settled, as {form.upper()}"
         )
+    add_output(parser, text=f"one of these, by its suffix: {', '.join(f'.{form}' for form in FORMS)}")
     parser.add_argument(
         "--line", type=int, metavar="N", help="draw sentence N of the input alone; as a picture, its passes"
     )
@@ -63,6 +67,15 @@ def main(argv: Sequence[str]) -> int:
     args = _parser().parse_args(argv)
     if args.line is not None and args.line < 1:
         raise UsageError(f"--line is {args.line}", fix="count sentences from 1")
+    if args.output is not None:
+        form = Path(args.output).suffix[1:].lower()
+        if form not in FORMS:
+            raise UsageError(
+                f"--output is {args.output!r}", fix=f"end it in {', '.join(f'.{each}' for each in FORMS)}"
+            )
+        if getattr(args, form) is not None:
+            raise UsageError(f"--output {args.output} with --{form}", fix="leave one of them out")
+        setattr(args, form, args.output)
     pictures = [(getattr(args, form), form) for form in ("png", "svg") if getattr(args, form) is not None]
     if args.model is not None:
         if args.html is None and not pictures:

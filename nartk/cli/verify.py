@@ -24,7 +24,7 @@ from nartk.cli._input import (
     split_inputs,
 )
 from nartk.cli._output import progress, tell
-from nartk.errors import EXIT_FAILED, EXIT_OK, EXIT_SOME_FAILED, UsageError
+from nartk.errors import EXIT_FAILED, EXIT_OK, EXIT_SOME_FAILED, UsageError, number_of
 from nartk.hypothesis import GUARDED
 from nartk.registry import make_strategy, options_of
 
@@ -208,7 +208,7 @@ def _verify(
             trial = verifier.compare(each, batch_size=size, order=order)
             trials.append(trial)
             differ = len(trial.differences)
-            tell(args, f"{_label(model, trial)}: {trial.lines} sentences, {differ} differ")
+            tell(args, f"{_label(model, trial)}: {number_of(trial.lines, 'sentence')}, {differ} differ")
     return verifier, trials
 
 
@@ -228,8 +228,8 @@ def _report(
     else:
         verdict = f"identical to {REFERENCE}" + (" up to ties" if found else "")
     counts = [
-        f"{verifier.stats.sentences} sentences",
-        f"{verifier.stats.tokens} tokens",
+        number_of(verifier.stats.sentences, "sentence"),
+        number_of(verifier.stats.tokens, "token"),
         model.dtype,
         f"batch {' '.join(map(str, sorted({trial.batch_size for trial in trials})))}",
         *(f"{count} x {category}" for category, count in sorted(categories.items())),
@@ -237,7 +237,7 @@ def _report(
     lines.append(f"{verdict}: {', '.join(counts)} | {model.signature(strategy)}")
     stats = trials[0].stats
     lines.append(
-        f"{verifier.stats.passes} passes of {REFERENCE}, {stats.passes} of {strategy.name}, "
+        f"{number_of(verifier.stats.passes, 'pass')} of {REFERENCE}, {stats.passes} of {strategy.name}, "
         f"which accepted {stats.accepted} of {stats.drafted} drafted tokens"
     )
     return lines
@@ -249,7 +249,7 @@ def _report_guarded(cases: Sequence[_Case], differing: Sequence[int], stats: Dec
     counts = ", ".join(f"{getattr(stats, done)} {done}" for done in GUARDED)
     return [
         *(f"with the guard {cases[line].where} differs" for line in differing),
-        f"with the guard {verdict}: {stats.sentences} sentences, {counts}",
+        f"with the guard {verdict}: {number_of(stats.sentences, 'sentence')}, {counts}",
     ]
 
 

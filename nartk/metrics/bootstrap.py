@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nartk.errors import LengthMismatchError, UsageError
+from nartk.errors import LengthMismatchError, UsageError, number_of
 from nartk.metrics.result import MetricResult
 
 LEVEL = 0.95
@@ -96,7 +96,8 @@ def compare(
     """
     if result.sentences != baseline.sentences:
         raise LengthMismatchError(
-            f"the system has {result.sentences} sentences, but the baseline has {baseline.sentences}",
+            f"the system has {number_of(result.sentences, 'sentence')}, "
+            f"but the baseline has {baseline.sentences}",
             fix="give outputs for the same source",
         )
     blocks = _weights(result.sentences, samples, seed)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nartk.errors import InputFileError, LengthMismatchError, named
+from nartk.errors import InputFileError, LengthMismatchError, named, number_of
 
 # R corpora of N texts; None: the text has no such reference.
 References = Sequence[Sequence[str | None]]
@@ -134,7 +134,7 @@ def check_lengths(expected: int, name: str, others: Mapping[str, int]) -> None:
     for other, length in others.items():
         if length != expected:
             raise LengthMismatchError(
-                f"{other} has {length} sentences, but {name} has {expected}",
+                f"{other} has {number_of(length, 'sentence')}, but {name} has {expected}",
                 fix="give files with the same sentences in the same order",
             )
     if expected == 0:

@@ -42,7 +42,7 @@ from nartk.data.audio.features import FeatureSettings
 from nartk.data.audio.manifests import read_manifest
 from nartk.data.audio.sounds import open_sound, read_sound
 from nartk.data.audio.stored import read_features
-from nartk.errors import InputFileError, LengthMismatchError, UsageError
+from nartk.errors import InputFileError, LengthMismatchError, UsageError, number_of
 from nartk.files import read_lines, reading
 from nartk.models.speech_training import SpeechTraining
 from nartk.passes import FeatureSource
@@ -281,7 +281,8 @@ class SpeechTask(FairseqTask):
         """The words of each line and eos; nothing of an empty one."""
         lines = read_lines(str(self.folder / name))
         if len(lines) != count:
-            raise LengthMismatchError(f"{name} has {len(lines)} lines, the list of sources {count}")
+            found = number_of(len(lines), "line")
+            raise LengthMismatchError(f"{name} has {found}, the list of sources {count}")
         end = self.output.vocab.eos
         return [torch.tensor([*self.output.encode(line), end] if line.strip() else []) for line in lines]
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
+from nartk.errors import number_of
 from nartk.hypothesis import DecodeStats
 from nartk.tracing import ORIGINS, Traced
 
@@ -80,14 +81,18 @@ def stats(trace: Sequence[Traced]) -> DecodeStats:
     )
 
 
+def counts(total: DecodeStats) -> str:
+    """Sentences, tokens and passes, in words."""
+    sentences, tokens = number_of(total.sentences, "sentence"), number_of(total.tokens, "token")
+    return f"{sentences}, {tokens}, {number_of(total.passes, 'pass')}"
+
+
 def summary(trace: Sequence[Traced]) -> str:
     """The trace in a line."""
     total = stats(trace)
     drafted = f", {total.accepted} of {total.drafted} drafted tokens accepted" if total.drafted else ""
     failed = sum(traced.error is not None for traced in trace)
-    return f"{total.sentences} sentences, {total.tokens} tokens, {total.passes} passes{drafted}" + (
-        f", {failed} lines failed" if failed else ""
-    )
+    return f"{counts(total)}{drafted}" + (f", {number_of(failed, 'line')} failed" if failed else "")
 
 
 def page(

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nartk.errors import requiring
+from nartk.errors import number_of, requiring
 from nartk.files import writing
 from nartk.tracing import ORIGINS, Traced
-from nartk.tracing.page import bars, histogram, stats
+from nartk.tracing.page import bars, counts, histogram, stats
 
 # Okabe and Ito's colours, which colour-blind readers tell apart, and hatches for those who see none.
 _LOOKS = {
@@ -44,8 +44,7 @@ def plot_histogram(trace: Sequence[Traced], path: Path, form: str) -> None:
     axes.set_xlabel("tokens that a pass settled")
     axes.set_ylabel("passes")
     axes.set_title(
-        f"{total.sentences} sentences, {total.tokens} tokens, {total.passes} passes, "
-        f"{accepted} drafted tokens accepted a pass",
+        f"{counts(total)}, {accepted} drafted tokens accepted a pass",
         loc="left",
         fontsize="medium",
     )
@@ -84,7 +83,7 @@ def plot_passes(traced: Traced, path: Path, form: str) -> None:
         axes.set_xlabel("token")
     drafted = f", {traced.accepted} of {traced.drafted} drafted tokens accepted" if traced.drafted else ""
     axes.set_title(
-        f"line {traced.line}: {count} tokens in {traced.passes} passes{drafted}",
+        f"line {traced.line}: {number_of(count, 'token')} in {number_of(traced.passes, 'pass')}{drafted}",
         loc="left",
         fontsize="medium",
     )
