@@ -6,8 +6,7 @@ python recipes/asr/whisper_peers.py MODEL --ctranslate2 FOLDER --clips TSV [--ro
 
 Greedy search, one recording of up to 30 s at a time, one thread each, in turns. nartk's time is from the
 sound file to the text; that of the others begins with features, which transformers' extractor computed.
-Only transcripts in ASCII count, as they are and by Whisper's own normaliser of English, of the package
-whisper-normalizer.
+Only transcripts in ASCII count, as they are and by Whisper's own normaliser of English.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch and CTranslate2 are loaded
 
 import torch
-from whisper_normalizer.english import EnglishTextNormalizer
 
 import nartk
 from nartk.adapters.ctranslate2 import TYPES, import_ctranslate2
@@ -177,13 +175,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     around = environment("cpu")
     texts, seconds = measure(engines, clips, features_of(clips, options.model), options.rounds)
     counted = [i for i, (_, said) in enumerate(clips) if said.strip() and said.isascii()]
-    normalize = EnglishTextNormalizer()
 
-    def errors(name: tuple[str, str], prepare: Any) -> float:
-        said, written = (
-            [prepare(lines[i]) for i in counted] for lines in ([text for _, text in clips], texts[name])
-        )
-        return error_rate(said, written).score
+    def errors(name: tuple[str, str], normalize: str) -> float:
+        said, written = ([lines[i] for i in counted] for lines in ([text for _, text in clips], texts[name]))
+        return error_rate(said, written, normalize=normalize).score
 
     found = {
         "model": Path(options.model).name,
@@ -197,8 +192,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                 "engine": name[0],
                 "dtype": name[1],
                 "same": sum(a == b for a, b in zip(own, texts["transformers", "fp32"], strict=True)),
-                "wer": errors(name, str),
-                "normalised": errors(name, normalize),
+                "wer": errors(name, "none"),
+                "normalised": errors(name, "english"),
                 "seconds": seconds[name],
                 "over": ratio(seconds["CTranslate2", "fp32"], seconds[name]),
                 "texts": own,
