@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, strategy in STRATEGY.items():
         save_random_speech(folder / name, name, 2, words=12, max_source_len=400, strategy=strategy)
     for name, (form, subtype) in FORMS.items():
-        (folder / f"a.{name}").write_bytes(wav(tones(SECONDS), form=form, subtype=subtype))
+        (folder / f"a.{name}").write_bytes(wav(100 * tones(SECONDS), form=form, subtype=subtype))
     return folder
 
 
@@ -91,13 +91,13 @@ def test_every_model_reads_sound_of_a_pipe(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    model = model_of(folder, name)
+    model, heard = model_of(folder, name), ("--no-vad",) if name in ("owsm_ctc", "paraformer") else ()
     for form in FORMS:
         path = folder / f"a.{form}"
-        wanted, _ = run(capsys, model, str(path), "--quiet")
+        wanted, _ = run(capsys, model, str(path), *heard, "--quiet")
         assert wanted.strip()
         with stdin_of(monkeypatch, path.read_bytes()):
-            assert run(capsys, model, "-", *told, "--quiet") == (wanted, [])
+            assert run(capsys, model, "-", *told, *heard, "--quiet") == (wanted, [])
 
 
 def test_a_pipe_is_read_once_however_often_it_is_decoded(
@@ -228,9 +228,8 @@ def test_channels_that_cancel_are_told_in_a_line(
 ) -> None:
     model, path = model_of(folder, "paraformer"), str(tmp_path / "a.wav")
     plain = 100 * tones(SECONDS)
-    (tmp_path / "one.wav").write_bytes(wav(plain))
     (tmp_path / "a.wav").write_bytes(wav(np.stack([plain, -plain], axis=1)))
-    wanted, _ = run(capsys, model, str(tmp_path / "one.wav"), "--quiet")
+    wanted, _ = run(capsys, model, str(folder / "a.wav"), "--quiet")
     assert wanted.strip()
     out, err = run(capsys, model, path)
     assert out == wanted
@@ -243,7 +242,7 @@ def test_sound_that_is_too_long_is_told_of_long_form(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model, path = model_of(folder, "owsm_ctc"), tmp_path / "a.wav"
-    path.write_bytes(wav(tones(9.0)))
+    path.write_bytes(wav(100 * tones(9.0)))
     out, err = run(capsys, model, str(path), "--quiet", code=3)
     assert out == "\n"
     assert err == [
