@@ -228,9 +228,12 @@ def bare(tokens: Sequence[str]) -> list[str]:
 
 
 def words_lost(source: Sequence[str], output: Sequence[str]) -> int:
-    """How many words of a source an output lacks; one that begins like it may be another form of it."""
+    """How many words of a source an output lacks.
+
+    Where there are words enough, one that begins like it may be another form of it.
+    """
     lost = Counter(source) - Counter(output)
-    gained = Counter(output) - Counter(source)
+    gained = Counter(output) - Counter(source) if len(source) >= _FEW else Counter()
     for word in lost:
         for other in [*gained]:
             begin = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(word, other, strict=False)))

@@ -383,6 +383,7 @@ def test_evidence_by_hand(guard: Guard) -> None:
         (repeated, "a a a a", "a a a a a", 1),
         (words_lost, "he do nt likes it", "he does nt like it", 0),
         (words_lost, "hi", "he", 1),
+        (words_lost, "too expensive", "to expensive", 1),
         (words_lost, "the the cat", "the dog", 2),
         (letters_kept, "Hi .", "He .", 1 / 2),
         (letters_kept, "she go home", "she went home", 1),  # one may be another

@@ -1,14 +1,15 @@
 """Fits the guard of an English correction model, and writes it into the model's folder.
 
-    python recipes/gec/fit_guard.py MODEL [--m2 FILE ...] [--sentences 2000] [--seed 1]
+    python recipes/gec/fit_guard.py MODEL [--m2 FILE ...] [--sentences 600] [--seed 1]
 
 The words are those of the shipped text and of codespell's corrections, as they are usually written, without
 known misspellings. The thresholds are fitted on OneStopEnglish, noised as the training data are, and on the
 M2 files, if there are any: sentences as they are, two and three of them joined by "and", and two by nothing.
-An output is damaged that is further from the reference than its source is, by more than a fifth of the words
-and more than two; it costs as many edits. Any other one is worth the edits that it is nearer, and one more.
-Each threshold is set, one after the other until none moves, to where what lies beyond is worth least; one
-that is worth nothing, to where no sound output lies beyond. No single edit is undone for its probability.
+An output is damaged that lacks more than a third of the source's words, or is further from the reference than
+the source is, by more than a fifth of the words and more than two; it costs as many edits. Any other one is
+worth the edits that it is nearer, and one more. Each threshold is set, one after the other until none moves,
+to where what lies beyond is worth least; one that is worth nothing, to where no sound output lies beyond. No
+single edit is undone for its probability.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from nartk.guard import BOUNDS, KEY, LIST, Guard, Thresholds, scored_words
 WORDS = "words.txt"
 SHORT, OFTEN = 3, 20  # letters of a word that must be in the text so often: there are many initials
 OPEN = Thresholds(-99, -99, 0, 99, 1e9, 0, 0, 1, 0)  # all outputs are sound
+KEPT = 2 / 3  # share of the source's words below which an output is damaged
 DAMAGED, MILD = 0.2, 2  # share of the words, and edits, that an output may be further off
 ROUNDS = 10  # at most
 Pair = tuple[list[str], list[str]]  # source and reference
@@ -150,7 +152,8 @@ def evidence(guard: Guard, found: Sequence[Case]) -> tuple[np.ndarray, np.ndarra
         values = guard.evidence(case.source, tokens, case.scores)
         rows.append([values[name] for name in BOUNDS])
         gain = distance(case.source, case.target) - distance(tokens, case.target)
-        worth.append(gain if -gain > max(MILD, DAMAGED * len(case.source)) else 1 + max(0, gain))
+        is_damaged = -gain > max(MILD, DAMAGED * len(case.source)) or values["words"] < KEPT
+        worth.append(min(gain, -1) if is_damaged else 1 + max(0, gain))
     return np.array(rows, float), np.array(worth, float)
 
 
@@ -192,9 +195,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path, metavar="MODEL", help="folder of a model")
     parser.add_argument("--m2", type=Path, nargs="*", default=[], metavar="FILE", help="corrected sentences")
-    parser.add_argument(
-        "--sentences", type=int, default=2000, metavar="N", help="most of each source of text"
-    )
+    parser.add_argument("--sentences", type=int, default=600, metavar="N", help="most of each source of text")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     path = args.model / WORDS
