@@ -113,7 +113,7 @@ def main() -> None:
         import errant
 
         args.dictionary = Path(errant.__file__).parent / "en" / "resources" / "en_GB-large.txt"
-    known = {word.lower() for word in read(args.dictionary)}
+    known = {word.strip().lower() for word in read(args.dictionary)}
     model = nartk.load(args.model, threads=1)
     print(f"{model.signature(model.strategy('greedy', {}))}\n")
     print("| | lines | damaged | with the guard | new non-word | with the guard | split, kept, undone |")
