@@ -101,7 +101,13 @@ def test_a_line_without_a_reference_is_not_scored(metric: str, score: Score) -> 
 def test_of_speech_a_blank_says_that_nothing_was_said(score: Score) -> None:
     """Else words that a recogniser makes of silence would not count."""
     for metric in OF_ONE:
-        assert score(metric, ["a", "b"], [["a", ""]], [])["insertions"] == 1
+        found = score(metric, ["a", "b"], [["a", ""]], [])
+        assert (found["insertions"], found["stderr"]) == (
+            1,
+            "nartk: 1 of 2 lines have an empty reference, against which they are scored; --blank missing "
+            "leaves them out\n",
+        )
+        assert score(metric, ["a", "b"], [["a", ""]], [], "--blank", "empty")["stderr"] == ""
         found = score(metric, ["a", "b"], [["a", ""]], [], "--blank", "missing")
         assert (found["score"], found["sentences"]) == (0, 1)
         assert found["signature"].endswith("|blank:missing")

@@ -53,7 +53,8 @@ def test_lines_are_matched_by_id(tmp_path: Path, capsys: pytest.CaptureFixture[s
     named = [f"u {REFERENCES[0]}", "v"], ["v spoken", f"u {OUTPUTS[0]}"]
     assert run(tmp_path, *named, "--ids", "yes") == 0
     captured = capsys.readouterr()
-    assert (json.loads(captured.out)["insertions"], captured.err) == (1 + UTTERANCES[0]["counts"][3], "")
+    assert json.loads(captured.out)["insertions"] == 1 + UTTERANCES[0]["counts"][3]
+    assert "utterance ids" not in captured.err
     assert run(tmp_path, *named, "--ids", "yes", "--blank", "missing", metric="cer") == 0
     assert json.loads(capsys.readouterr().out)["sentences"] == 1
 

@@ -157,6 +157,12 @@ class Metric:
                     f"{len(rows) - len(lines)} of {len(rows)} lines have no reference and are not scored; "
                     f"{named('blank', EMPTY)} scores them against empty ones"
                 )
+            blanks = sum(not any(each and each.strip() for each in row) for row in rows)
+            if files.blank is None and blank == EMPTY and blanks:
+                tell(
+                    f"{blanks} of {len(rows)} lines have an empty reference, against which they are scored; "
+                    f"{named('blank', MISSING)} leaves them out"
+                )
             texts = Texts(
                 references=[[lines_of[i] for i in lines] for lines_of in references],
                 sources=() if sources is None else [sources[i] for i in lines],
