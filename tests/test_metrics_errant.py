@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import json
 import lzma
 import random
 import sys
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from support import oracles
 
+from nartk.cli.score import main
 from nartk.data.m2 import M2Edit, M2Sentence, apply_edits, read_m2, write_m2
 from nartk.errors import (
     InputFileError,
@@ -268,6 +270,40 @@ def test_published_scores(annotator: ErrantAnnotator, which: int) -> None:
         assert one.score == pytest.approx(score, abs=1e-12)
     score = errant_score(references, hypotheses, beta=expected["beta"]).score
     assert score == pytest.approx(expected["corpus_F"], abs=1e-12)
+
+
+def test_a_missing_reference_is_no_annotator(
+    annotator: ErrantAnnotator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where M2 has no such annotator; the original's reading is one who deletes all."""
+    case = oracles.expected("gec_metrics")["errant"]
+    first, second = case["refs"]
+    texts = {"src": case["src"], "hyp": case["hyp"], "ref0": ["", *first[1:]], "ref1": [*second[:-1], ""]}
+    for name, lines in texts.items():
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    files = [str(tmp_path / name) for name in ("hyp", "src", "ref0", "ref1")]
+    command = ["errant", files[0], "--source", files[1], "--ref", *files[2:], "--spacy", annotator._name]
+
+    def score(*flags: str) -> float:
+        assert main([*command, "--json", *flags]) == 0
+        found: float = json.loads(capsys.readouterr().out)["score"]
+        return found
+
+    tokens = [[line.split() for line in lines] for lines in (case["src"], case["hyp"], first, second)]
+    gold = annotator.annotate_all(tokens[0], tokens[2:])
+    gold[0] = M2Sentence(gold[0].source, [edit for edit in gold[0].edits if edit.annotator != 0])
+    gold[-1] = M2Sentence(gold[-1].source, [edit for edit in gold[-1].edits if edit.annotator != 1])
+    wanted = errant_score(gold, annotator.annotate(tokens[0], tokens[1])).score
+    assert score() == pytest.approx(wanted, abs=1e-12)
+    assert score("--blank", "empty") == pytest.approx(
+        errant_score(
+            annotator.annotate_all(
+                tokens[0], [[line.split() for line in texts[name]] for name in ("ref0", "ref1")]
+            ),
+            annotator.annotate(tokens[0], tokens[1]),
+        ).score,
+        abs=1e-12,
+    )
 
 
 def test_empty_sides_and_inner_spaces(annotator: ErrantAnnotator) -> None:
