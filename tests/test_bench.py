@@ -604,7 +604,7 @@ def test_engines_are_measured_and_agree(
     assert main(argv) == 0
     captured = capsys.readouterr()
     assert captured.out.count("\n") == 2 + 4
-    assert "1 lines left out" in captured.err
+    assert "1 line left out" in captured.err
     found = json.loads((tmp_path / "out.json").read_text())
     assert found["command"] == ["nartk-bench", *argv]
     assert found["threads"] == [1]

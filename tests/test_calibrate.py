@@ -504,7 +504,7 @@ def signature_of(model: Path, *flags: str, capsys: pytest.CaptureFixture[str]) -
     """The signature that nartk-decode prints, and the other lines but the summary."""
     source = model.parent / "in.txt"
     source.write_text("she go home !\n")
-    assert decode.main([str(model), str(source), *flags]) == 0
+    assert decode.main([str(model), str(source), *flags, "--verbose"]) == 0
     *lines, _, signature = capsys.readouterr().err.splitlines()
     return signature, lines
 

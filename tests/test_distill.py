@@ -526,7 +526,7 @@ def test_a_full_disk_ends_with_6(
         (
             ["MODEL", "SOURCE", "--target", "SHORT", "--output", "OUT"],
             4,
-            r"E301 LengthMismatch\].* has 1 lines",
+            r"E301 LengthMismatch\].* has 1 line, ",
         ),
         (["MODEL", "EMPTY", "--target-lang", "de", "--output", "OUT"], 2, r"no sentence to decode"),
         (["MODEL", "NONE", "--target-lang", "de", "--output", "OUT"], 2, r"E201 InputFile\].*no such file"),

@@ -215,7 +215,7 @@ def test_texts_of_unequal_length(flag: str, place: Path, tmp_path: Path, capfd: 
     code, _, errors = main_of(f"preprocess -s src -t trg {flags} --destdir {tmp_path}/bin", capfd)
     assert code == 4
     assert errors == (
-        f"nartk: error[E301 LengthMismatch] {tmp_path}/odd.trg has 1 lines, but {tmp_path}/odd.src has 2. "
+        f"nartk: error[E301 LengthMismatch] {tmp_path}/odd.trg has 1 line, but {tmp_path}/odd.src has 2. "
         "Fix: give files with the same sentences in the same order.\n"
     )
     assert not (tmp_path / "bin").exists()

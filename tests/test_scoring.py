@@ -130,7 +130,7 @@ def test_several_outputs_of_a_line_keep_their_order(model: Model) -> None:
 def test_every_line_has_an_output(model: Model) -> None:
     with pytest.raises(LengthMismatchError) as caught:
         model.score(["she go", "he"], ["she goes"])
-    assert caught.value.message == "targets for 1 lines, but there are 2"
+    assert caught.value.message == "targets for 1 line, but there are 2"
     with pytest.raises(LengthMismatchError) as caught:
         model.score(["she go", "he"], ["she goes", []])
     assert caught.value.message == "targets[1] holds no output"

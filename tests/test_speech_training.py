@@ -300,7 +300,7 @@ def test_what_is_missing_is_named(task: Any, tmp_path: Path) -> None:
     with pytest.raises(InputFileError, match=r"train\.txt:2: byte 0xef is not UTF-8"):
         load()
     (folder / "train.txt").write_text("low\n")
-    with pytest.raises(LengthMismatchError, match=r"train\.txt has 1 lines, the list of sources 40"):
+    with pytest.raises(LengthMismatchError, match=r"train\.txt has 1 line, the list of sources 40"):
         load()
     (folder / "train.tsv").unlink()
     with pytest.raises(InputFileError, match=r"none of train\.tsv, train\.scp, train\.lst"):

@@ -149,7 +149,33 @@ def test_verify_verifies(model: str, tmp_path: Path) -> None:
     assert "identical to greedy" in done.stdout
 
 
-@pytest.mark.parametrize("name", ["decode", "verify", "trace", "noise"])
+@needs_engine
+def test_bench_measures_strategies_of_its_own(model: str, tmp_path: Path) -> None:
+    """Its workers are processes of their own, in which torch is kept away by a module that is found first."""
+    for name in BLOCKED:
+        (tmp_path / f"{name}.py").write_text(
+            f"raise ModuleNotFoundError({f'No module named {name!r}'!r}, name={name!r})\n"
+        )
+    (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in LINES))
+    args = [
+        model,
+        str(tmp_path / "in.txt"),
+        "--strategies",
+        "greedy,iad",
+        "--dtype",
+        "fp32,int8",
+        "--rounds",
+        "1",
+    ]
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    done = command("bench", *args, PYTHONPATH=path)
+    assert done.returncode == 0, done.stderr
+    assert "| iad | identical to greedy | int8 |" in done.stdout
+    refused = command("bench", *args, "--peers", "hf", PYTHONPATH=path)
+    assert "not run: hf fp32, batch 1: ModuleNotFoundError: No module named 'torch'" in refused.stdout
+
+
+@pytest.mark.parametrize("name", ["decode", "verify", "trace", "noise", "bench"])
 def test_help_is_shown(name: str) -> None:
     done = command(name, "--help")
     assert done.returncode == 0, done.stderr

@@ -14,20 +14,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar, get_type_hints
-
-import torch
+from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
 
 from nartk.architectures import architecture
 from nartk.bench.work import Job
 from nartk.checkpoint import Checkpoint, load_checkpoint
 from nartk.errors import NartkError, StrategyMismatchError, UsageError, named, requiring_fairseq
 from nartk.hypothesis import Request, Result
-from nartk.models.reference import DTYPES
 from nartk.passes import PassScorer, texts_of
 from nartk.pipeline import in_order, load, load_network, model_folder, summarize
 from nartk.registry import option, options_of, protocols, reads_drafts
 from nartk.verification import Divergences, first_difference
+
+if TYPE_CHECKING:
+    import torch  # which peers alone need
 
 
 @dataclass(frozen=True)
@@ -256,8 +256,7 @@ class Peer:
         """Loads the model."""
         self.checkpoint = load_checkpoint(model_folder(setup.model), **setup.languages)
         self.ends = self.checkpoint.target_vocab.ends
-        self.device = torch.device(setup.device)
-        self.dtype, self.threads = spec.dtype, setup.threads
+        self.device, self.dtype, self.threads = setup.device, spec.dtype, setup.threads
         options = ":".join(f"{item.name}={getattr(self, item.name)}" for item in dataclasses.fields(self))
         self.signature = f"{self.package}:{version(self.package)}|{options}|dtype:{spec.dtype}"
         self.build()
@@ -301,6 +300,8 @@ class Peer:
 
     def pad(self, batch: _Batch) -> torch.Tensor:
         """The sources [B,S] int64, padded on the right."""
+        import torch
+
         pad = self.checkpoint.source_vocab.pad
         width = max(map(len, batch.sources))
         rows = [[*source, *[pad] * (width - len(source))] for source in batch.sources]
@@ -341,7 +342,10 @@ class HuggingFace(Peer):
         return small
 
     def _convert(self, checkpoint: Checkpoint) -> Any:
+        import torch
+
         from nartk.adapters.hf import own_or_converted, set_generation
+        from nartk.models.reference import DTYPES
 
         model = own_or_converted(checkpoint)
         set_generation(model, checkpoint)
@@ -351,6 +355,8 @@ class HuggingFace(Peer):
         return model
 
     def generate(self, batches: Sequence[_Batch]) -> Iterator[list[list[int]]]:
+        import torch
+
         for batch in batches:
             tokens = self.pad(batch)
             settings = self.settings | {"max_new_tokens": batch.limit}
@@ -394,7 +400,7 @@ class CTranslate2(Peer):
             )
             self.translator = ctranslate2.Translator(
                 str(folder),
-                device=self.device.type,
+                device=self.device.partition(":")[0],
                 compute_type=compute,
                 inter_threads=self.replicas,
                 intra_threads=self.threads // self.replicas,
@@ -443,6 +449,8 @@ class Fairseq(Peer):
         ).to(self.device)
 
     def generate(self, batches: Sequence[_Batch]) -> Iterator[list[list[int]]]:
+        import torch
+
         for batch in batches:
             # It puts eos after the last token that the length allows: one more, where outputs are free.
             self.generator.max_len_a = 0

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import nartk
+from nartk import engine
 from nartk.bench.engines import Setup, Spec
 from nartk.bench.work import Job
 from nartk.guarantee import Guarantee
@@ -272,12 +273,16 @@ def _name(series: Series) -> str:
 
 def environment(device: str) -> dict[str, Any]:
     """What a figure depends on besides the code: hardware, versions, and how busy the machine is."""
-    import torch
-
-    gpu = torch.cuda.get_device_name() if device.startswith("cuda") else None
+    try:
+        import torch
+    except ModuleNotFoundError:
+        gpu, capability = None, engine.instruction_set()
+    else:
+        gpu = torch.cuda.get_device_name() if device.startswith("cuda") else None
+        capability = torch.backends.cpu.get_cpu_capability()
     return {
         "cpu": _cpu_name(),
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "cpu_capability": capability,
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "gpu": gpu,
         "device": device,

@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from nartk.architectures import architecture
 from nartk.architectures.transformer import both
 from nartk.checkpoint import save_checkpoint
@@ -92,6 +90,8 @@ def save_random_model(folder: Path, size: str, *, seed: int, name: str = "transf
     Args:
         name: Its architecture; of a length that it predicts, the source's own is by far the likeliest.
     """
+    import torch
+
     words, shape = RANDOM[size]
     vocab = Vocab.from_words([f"w{i}" for i in range(words - len(SPECIALS))])
     found = architecture(name)

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nartk import engine
 from nartk.architectures import architectures
 from nartk.checkpoint import load_checkpoint
 from nartk.cli import score
@@ -285,11 +286,13 @@ def _integers(flag: str, text: str, *, low: int, high: int | None = None) -> lis
 
 
 def _threads(wanted: str | None) -> list[int]:
-    import torch
-
     from nartk.pipeline import MOST_THREADS
 
     if wanted is None:
+        try:
+            import torch
+        except ModuleNotFoundError:
+            return [engine.cores()]
         return [torch.get_num_threads()]
     return _integers("--threads", wanted, low=1, high=MOST_THREADS)
 

@@ -59,12 +59,17 @@ def instruction_set() -> str:
     return _native.isa(os.environ.get(FORCED_ISA, ""))
 
 
+def cores() -> int:
+    """Cores that this process may use, as the engine counts them."""
+    import nartk.engine._native as _native  # not `from`: mypy looks for it in this file
+
+    return _native.cores()
+
+
 def describe() -> str:
     """The engine in words, for ``--version``."""
     if os.environ.get(LEFT_OUT) == "1":
         return f"no engine: {LEFT_OUT}=1 leaves it out"
     if LACK:
         return f"no engine: {LACK}"
-    import nartk.engine._native as _native  # not `from`: mypy looks for it in this file
-
-    return f"engine {instruction_set()}, types {', '.join(TYPES)}, {_native.cores()} threads"
+    return f"engine {instruction_set()}, types {', '.join(TYPES)}, {cores()} threads"
