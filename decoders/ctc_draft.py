@@ -16,6 +16,8 @@ from nartk.parallel import FrameScorer
 from nartk.passes import PassScorer
 from nartk.registry import register_decoder
 
+_HEAD = 1.0  # microseconds that the head takes a frame
+
 
 @register_decoder("ctc-draft")
 class CtcDraft(ParallelDrafts, AdaptiveDrafts):
@@ -33,6 +35,9 @@ class CtcDraft(ParallelDrafts, AdaptiveDrafts):
 
 class OwnFrames(FrameDrafter):
     """Reads the frames of sources as the verifier has encoded them."""
+
+    def start_time(self, source: float) -> float:
+        return _HEAD * source  # the encoder's time is the verifier's
 
     def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[Any]:
         return self.read(np.array(memory, np.int32))

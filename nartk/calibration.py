@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import tempfile
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -20,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nartk.checkpoint import CALIBRATION as FILE
-from nartk.errors import CheckpointError, OutputError, UsageError
+from nartk.errors import CheckpointError, UsageError
 from nartk.files import Journal, read_file, write_json, writing
 from nartk.guarantee import Guarantee
 from nartk.registry import make_strategy, options_of
@@ -338,19 +337,6 @@ def _damaged(folder: Path, what: str) -> CheckpointError:
         fix="remove it, and calibrate again",
         where=str(folder / FILE),
     )
-
-
-def require_storable(folder: Path) -> None:
-    """Raises OutputError where nothing can be written to a folder."""
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise OutputError(
-            f"cannot write: {error.strerror}",
-            fix="make the model's folder writable, or keep it by nartk-calibrate --dry-run --json FILE",
-            where=str(folder / FILE),
-        ) from error
 
 
 def store(folder: Path, calibration: Calibration) -> None:

@@ -69,7 +69,9 @@ TOKENIZER = "spm.model"
 TARGET_TOKENIZER = "spm.target.model"
 INPUT = "input.json"  # of a folder of training data: the settings of an input processor that reads no text
 CALIBRATION = "calibration.json"  # which nartk-calibrate adds
-_NAMES = (WEIGHTS, CONFIG, CARD, DICTIONARY, TARGET_DICTIONARY, TOKENIZER, TARGET_TOKENIZER, CALIBRATION)
+COSTS = "costs.json"  # which nartk-bench --tune adds
+_ADDED = (CALIBRATION, COSTS)  # no part of the model
+_NAMES = (WEIGHTS, CONFIG, CARD, DICTIONARY, TARGET_DICTIONARY, TOKENIZER, TARGET_TOKENIZER, *_ADDED)
 
 MOST_CARD = 10_000_000  # bytes of card.md
 _MOST_CONFIG = 1_000_000  # bytes of config.json
@@ -659,7 +661,7 @@ def load_checkpoint(
     if config["format"] == 1:
         config = {**_of_format_1(folder, config), "architecture": architecture_name}
     fingerprint = hashlib.sha256(raw)
-    files = [path for path in hashes or _NAMES if path not in (WEIGHTS, CONFIG, CARD, CALIBRATION)]
+    files = [path for path in hashes or _NAMES if path not in (WEIGHTS, CONFIG, CARD, *_ADDED)]
     if not hashes:  # what config.json does not tell
         for path in sorted(folder / each for each in (*files, WEIGHTS)):
             if os.path.isfile(path):

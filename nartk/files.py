@@ -7,6 +7,7 @@ import json
 import os
 import struct
 import sys
+import tempfile
 import zlib
 from collections.abc import Collection, Iterator
 from itertools import islice
@@ -116,6 +117,15 @@ def not_utf8(name: str, line: int, byte: int) -> InputFileError:
 def shown(name: str) -> str:
     """A file as errors name it."""
     return "stdin" if name == STDIN else name
+
+
+def require_storable(path: Path, *, fix: str) -> None:
+    """Raises OutputError, with what can be done, where a file cannot be written to its folder."""
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise OutputError(f"cannot write: {error.strerror}", fix=fix, where=str(path)) from error
 
 
 @contextlib.contextmanager

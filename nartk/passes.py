@@ -9,6 +9,7 @@ Symbols: B sources, N tokens of a pass, K candidates, V words, D features of the
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -21,6 +22,7 @@ from nartk.vocab import Vocab
 
 IntArray: TypeAlias = npt.NDArray[np.int32]
 FloatArray: TypeAlias = npt.NDArray[np.float32]
+SPOKEN = 5.0  # tokens of speech a second
 ROOT = -1  # as a parent: the token follows the last cell of its context
 
 
@@ -86,6 +88,13 @@ def copied_words(source: Source) -> Sequence[int]:
     (words,) = texts_of([source])
     copied = getattr(source, "copied", None)
     return words[:-1] if copied is None else copied
+
+
+def output_length(source: Source) -> float:
+    """Tokens that an output is taken to have before it is known: as many as a text, of sound `SPOKEN`."""
+    if isinstance(source, FeatureSource):
+        return max(1.0, len(source) * source.shift / 1000 * SPOKEN)
+    return float(len(source))
 
 
 def features_of(sources: Sequence[Source], width: int) -> list[FloatArray]:
@@ -234,6 +243,39 @@ class Limits:
     source: int
     target: int
     words: int
+
+
+@dataclass(frozen=True)
+class PassCosts:
+    """Predicted times of a model's passes, microseconds; draft lengths follow from their ratios.
+
+    Attributes:
+        tokens: Sizes of passes, at least two, ascending.
+        times: [tokens], of a pass over so many tokens.
+        encoding: Of a source's token in the encoder.
+    """
+
+    tokens: tuple[int, ...]
+    times: tuple[float, ...]
+    encoding: float = 0.0
+
+    def run(self, tokens: float) -> float:
+        """The time of a pass over so many tokens: on the line through the sizes on either side of it."""
+        at = min(max(bisect_left(self.tokens, tokens), 1), len(self.tokens) - 1)
+        low, high = self.tokens[at - 1 : at + 1]
+        begin, end = self.times[at - 1 : at + 1]
+        return begin + (end - begin) * (tokens - low) / (high - low)
+
+
+# Of scorers that have none of their own: a pass over 65 tokens takes twice what one over one takes, as where
+# most of the time goes to starting kernels. A GPU's are like that; this was not measured on one.
+UNMEASURED = PassCosts((1, 65), (2000.0, 4000.0), encoding=30.0)
+
+
+def costs_of(scorer: Any) -> PassCosts:
+    """What a scorer's passes take: its `costs`, which it may have beside what its protocol asks for."""
+    found: PassCosts = getattr(scorer, "costs", UNMEASURED)
+    return found
 
 
 @runtime_checkable

@@ -153,8 +153,22 @@ class Model:
         if found is None:
             with requiring_torch("decoding without the engine", fix=WITHOUT_BOTH):
                 found = architecture(self.checkpoint.architecture).scorer(**self._network())
+        from nartk import costs
+
+        if (tuned := costs.stored(self.checkpoint.folder, **self.way(found))) is not None:
+            found.costs = tuned
         output = self.checkpoint.output
         return output.prompted(found) if isinstance(output, Prompting) else found
+
+    def way(self, scorer: Any) -> dict[str, Any]:
+        """What the times of its passes depend on, as `nartk.costs` keeps them."""
+        return {
+            "model": self.checkpoint.fingerprint,
+            "numerics": scorer.numerics,
+            "device": self.device,
+            "dtype": self.dtype,
+            "threads": self.threads,
+        }
 
     def _network(self) -> dict[str, Any]:
         """What the scorers in torch are made of."""

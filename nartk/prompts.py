@@ -19,7 +19,19 @@ import numpy as np
 import numpy.typing as npt
 
 from nartk.errors import UsageError, named
-from nartk.passes import ROOT, FeatureSource, FloatArray, IntArray, Limits, Pass, Ragged, Scores, Source, Want
+from nartk.passes import (
+    ROOT,
+    FeatureSource,
+    FloatArray,
+    IntArray,
+    Limits,
+    Pass,
+    Ragged,
+    Scores,
+    Source,
+    Want,
+    costs_of,
+)
 from nartk.reading import Reading, read
 
 STEP = 0.02  # seconds between two timestamps
@@ -195,6 +207,7 @@ class PromptedPasses:
         self.scorer, self.prompts, self.timestamps = scorer, prompts, timestamps
         self.vocab, self.start_token = scorer.vocab, scorer.start_token
         self.numerics: str = scorer.numerics
+        self.costs = costs_of(scorer)
         limits: Limits = scorer.limits
         taken = prompts.length(timestamps=timestamps)
         self.limits = replace(limits, target=max(1, limits.target - taken))

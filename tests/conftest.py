@@ -57,9 +57,9 @@ def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def whole_drafts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drafts are as long as drafters make them, whatever the clock says; `adaptive` tests are left alone."""
+    """Drafts are as long as drafters make them, so that all of them is tested, but in `adaptive` tests."""
     if "adaptive" not in request.keywords:
-        monkeypatch.setattr(AdaptiveDrafts, "draft_length", lambda strategy, passes=0.0: None)
+        monkeypatch.setattr(AdaptiveDrafts, "decides_lengths", False)
 
 
 @pytest.fixture(scope="session")

@@ -675,19 +675,10 @@ def test_phases_add_up_to_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(range(10**6))
     monkeypatch.setattr("nartk.decoders.loop.loop.perf_counter", lambda: float(next(now)))
     scorer = TablePasses(Table(20))
-    drafting = Drafting(lambda row: Draft([5]))
-    starts = 0
-
-    def start(requests: Sequence[Request], memory: Sequence[int]) -> list[Any]:
-        nonlocal starts
-        starts += 1
-        return Drafting.start(drafting, requests, memory)
-
-    monkeypatch.setattr(drafting, "start", start)
-    results = decode(Proposes(drafter=lambda scorer: drafting), scorer, sentences(25), batch_size=4)
+    strategy = proposing(lambda row: Draft([5]))
+    results = decode(strategy, scorer, sentences(25), batch_size=4)
     passes = len(scorer.passes)
     sums = [sum(getattr(r.phases, name) for r in results) for name in ("encode", "draft", "verify", "accept")]
-    # Each pass: one step as rows enter, and in `_step` three for drafts, one for the verifier, and two for
-    # the host. Where the drafter is started there is one more.
-    assert starts > 1
-    assert sums == [passes, 3 * passes + starts, passes, 2 * passes]
+    # Each pass: one step as rows enter, and in `_step` two for drafts, one for the verifier, and two for
+    # the host.
+    assert sums == [passes, 2 * passes, passes, 2 * passes]

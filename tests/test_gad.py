@@ -57,8 +57,9 @@ from nartk.cli.decode import main
 from nartk.cli.verify import main as verify
 from nartk.decoders import gad
 from nartk.decoders.drafters import parallel_block, parallel_graph, parallel_text
+from nartk.decoders.loop import loop
 from nartk.decoders.loop.acceptance import Acceptance, ArgmaxAcceptance, Verdict, Verified
-from nartk.decoders.loop.length import EVERYTHING, NOTHING, DraftLength, Plan
+from nartk.decoders.loop.length import DraftLength
 from nartk.decoders.loop.rows import Row
 from nartk.errors import PassError, StrategyMismatchError, UsageError
 from nartk.guarantee import Guarantee
@@ -138,21 +139,18 @@ class AnyLength(DraftLength):
     """Lets some rows draft, some tokens, in some passes."""
 
     def __init__(self, rng: random.Random) -> None:
-        super().__init__()
         self.rng = rng
 
-    def next(self, rows: int, new: int) -> Plan:
-        count = self.rng.randint(0, rows)
-        return EVERYTHING._replace(rows=count, length=self.rng.choice([1, 3, 30])) if count else NOTHING
+    def levels(self, rows: Sequence[Row]) -> list[int]:
+        return [self.rng.choice([0, 0, 1, 3, 30]) for _ in rows]
 
-    def started(self, *rest: Any) -> None:
+    def record(self, *rest: Any) -> None:
         """Learns nothing."""
 
-    record = started
 
-
+@pytest.mark.adaptive
 @pytest.mark.parametrize("kind", SCRIPTED)
-def test_p1_passes_may_go_by_without_the_drafter(kind: str) -> None:
+def test_p1_passes_may_go_by_without_the_drafter(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each row is started after any pass, and drafts in some."""
     for seed in range(6):
         rng = random.Random(f"{kind}.{seed}")
@@ -161,8 +159,8 @@ def test_p1_passes_may_go_by_without_the_drafter(kind: str) -> None:
         requests = [random_request(rng, i, words, 24) for i in range(20)]
         answers = {r.source: spoilt(rng, r.source, words) for r in requests}
         strategy = with_drafter(SCRIPTED[kind](words, answers), tree=rng.choice([0, 9]))
-        length = AnyLength(rng)
-        object.__setattr__(strategy, "draft_length", lambda passes, length=length: length)
+        object.__setattr__(strategy, "adaptive", True)
+        monkeypatch.setattr(loop, "DraftLength", lambda *_, rng=rng, **__: AnyLength(rng))
         found = run(strategy, scorer, requests, rng.choice(BATCHES))
         assert outputs_of(found) == plain_greedy(scorer.table, requests)
         assert sum(result.accepted for result in found) > 0

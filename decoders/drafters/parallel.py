@@ -11,7 +11,7 @@ from nartk.decoders.drafters.lattice import Lattice
 from nartk.decoders.loop.drafter import Draft, DrafterOptions, PlainDrafter
 from nartk.errors import StrategyMismatchError, named
 from nartk.hypothesis import Request
-from nartk.passes import IntArray
+from nartk.passes import IntArray, costs_of
 from nartk.registry import DRAFTERS, option, protocols, speaks
 
 
@@ -41,6 +41,13 @@ class ReadOnce(PlainDrafter):
     def read(self, memory: IntArray) -> list[Any]:
         """The states of new rows, of encoded sources [B]."""
         raise NotImplementedError
+
+    def tokens(self, levels: int) -> int:
+        return min(levels, self.longest) + self.nodes
+
+    def start_time(self, source: float) -> float:
+        costs = costs_of(self.scorer)
+        return costs.encoding * source + costs.run(source)
 
     def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[Any]:
         own = self.scorer.encode([request.source for request in requests])

@@ -16,8 +16,10 @@ from nartk.decoders.loop.drafter import Draft, Drafter, PlainDrafter
 from nartk.decoders.loop.rows import Row
 from nartk.hypothesis import Request
 from nartk.parallel import BlockScorer, Canvas, always_banned
-from nartk.passes import FloatArray, IntArray, Want
+from nartk.passes import FloatArray, IntArray, Want, costs_of
 from nartk.registry import register_drafter
+
+_OUTPUT = 15  # tokens that an output is taken to have when it is drafted for
 
 
 @register_drafter("block")
@@ -43,6 +45,18 @@ class BlockDrafter(PlainDrafter):
     def __init__(self, scorer: BlockScorer, *, longest: int, nodes: int) -> None:
         self.scorer, self.longest, self.nodes = scorer, min(longest, scorer.block), nodes
         self.top = min(BRANCHES + 1, len(scorer.vocab)) if nodes else 0
+        self.costs = costs_of(scorer)
+
+    def tokens(self, levels: int) -> int:
+        return min(levels, self.longest) + self.nodes
+
+    def start_time(self, source: float) -> float:
+        return self.costs.encoding * source
+
+    def draft_time(self, rows: int, levels: int) -> float:
+        """The model reads the output at each draft."""
+        read = _OUTPUT + min(levels, self.longest)
+        return super().draft_time(rows, levels) + self.costs.run(rows * read)
 
     def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[int]:
         handles: list[int] = self.scorer.encode([request.source for request in requests]).tolist()

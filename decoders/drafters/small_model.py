@@ -17,7 +17,7 @@ from nartk.decoders.loop.drafter import Draft, Drafter, DrafterOptions, PlainDra
 from nartk.decoders.loop.rows import Row
 from nartk.errors import StrategyMismatchError, UsageError, named
 from nartk.hypothesis import Request
-from nartk.passes import ROOT, FloatArray, IntArray, Pass, PassScorer, Scores, Want
+from nartk.passes import ROOT, FloatArray, IntArray, Pass, PassScorer, Scores, Want, costs_of
 from nartk.registry import option, register_drafter
 
 DRAFTER_HELP = "name or folder of the small autoregressive model that drafts"
@@ -156,7 +156,15 @@ class SmallModel(PlainDrafter):
 
     def __init__(self, scorer: PassScorer, longest: int, pick: Pick) -> None:
         self.scorer, self.longest, self.pick = scorer, longest, pick
-        self.ends = scorer.vocab.ends
+        self.ends, self.costs = scorer.vocab.ends, costs_of(scorer)
+
+    def start_time(self, source: float) -> float:
+        return self.costs.encoding * source
+
+    def draft_time(self, rows: int, levels: int) -> float:
+        """A pass a level, of which the first one reads what was output in a rejected token's place too."""
+        passes, costs = min(levels, self.longest), self.costs
+        return super().draft_time(rows, passes) + costs.run(2 * rows) + (passes - 1) * costs.run(rows)
 
     def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[Reader]:
         own = self.scorer.encode([request.source for request in requests]).tolist()

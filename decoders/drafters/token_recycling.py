@@ -7,6 +7,8 @@ word is a guess at what follows it elsewhere. Symbols: V words, k candidates a w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
 from typing import Any, ClassVar
 
 import numpy as np
@@ -98,6 +100,13 @@ class TokenRecycling(PlainDrafter):
         self.start_token, self.eos, self.max_draft, self.shape = start_token, eos, max_draft, shape
         self.want = Want(top=min(k, words))
         self.matrix = AdjacencyMatrix(words, self.want.top)
+
+    rates = (0.4, 0.5)
+
+    def tokens(self, levels: int) -> int:
+        levels = min(levels, self.max_draft)
+        widths = accumulate(self.shape[:levels], mul)
+        return sum(widths) + max(levels - len(self.shape), 0)
 
     def propose(self, row: Row, budget: int) -> Draft:
         last, most = row.tokens[-1] if row.tokens else self.start_token, min(budget, self.max_draft)

@@ -28,6 +28,21 @@ class Union:
         self.drafters, self.words, self.max_draft, self.nodes = drafters, words, max_draft, nodes
         self.want = combined([drafter.want for drafter in drafters])
 
+    @property
+    def rates(self) -> tuple[float, float]:
+        return self.drafters[0].rates
+
+    def tokens(self, levels: int) -> int:
+        levels = min(levels, self.max_draft)
+        return min(self.nodes, sum(drafter.tokens(levels) for drafter in self.drafters))
+
+    def start_time(self, source: float) -> float:
+        return sum(drafter.start_time(source) for drafter in self.drafters)
+
+    def draft_time(self, rows: int, levels: int) -> float:
+        levels = min(levels, self.max_draft)
+        return sum(drafter.draft_time(rows, levels) for drafter in self.drafters)
+
     def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[tuple[State, ...]]:
         states: list[list[State]] = []
         with ExitStack() as undo:

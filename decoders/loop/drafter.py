@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 State: TypeAlias = Any  # a drafter's own, one a row
 
+# Microseconds of a row's start, and of a draft and each of its levels: measured with the engine's table.
+_START, _LOOK_UP, _LEVEL = 10.0, 10.0, 1.0
+
 
 @dataclass(slots=True, eq=False)
 class Draft:
@@ -49,6 +52,22 @@ class Drafter(Protocol):
     """
 
     want: Want
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """How often tokens are taken to be accepted before anything was seen.
+
+        The first of a draft after a rejected one, and all others.
+        """
+
+    def tokens(self, levels: int) -> int:
+        """Most tokens of a draft of so many levels."""
+
+    def start_time(self, source: float) -> float:
+        """Predicted microseconds of the start for a row whose source has so many tokens."""
+
+    def draft_time(self, rows: int, levels: int) -> float:
+        """Predicted microseconds of drafting so many levels for each of so many rows."""
 
     def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[State]:
         """The states of new rows, one a row.
@@ -112,10 +131,21 @@ def of_verifier() -> list[str]:
 class PlainDrafter:
     """Base of drafters that hold nothing which must be given back, and learn from outputs alone.
 
-    A subclass begins and drafts row by row, in `begin` and `propose`, or for all rows at once.
+    A subclass begins and drafts row by row, in `begin` and `propose`, or for all rows at once. Its times
+    are those of looking up strings; a subclass that runs a model adds the model's.
     """
 
     want = Want()
+    rates = (0.6, 0.9)
+
+    def tokens(self, levels: int) -> int:
+        return levels
+
+    def start_time(self, source: float) -> float:
+        return _START
+
+    def draft_time(self, rows: int, levels: int) -> float:
+        return rows * (_LOOK_UP + _LEVEL * levels)
 
     def begin(self, request: Request) -> State:
         """The state of a new row."""

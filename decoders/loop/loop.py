@@ -15,16 +15,18 @@ from nartk.decoders.loop.acceptance import Acceptance, ArgmaxAcceptance, Verdict
 from nartk.decoders.loop.constrained import Constrained
 from nartk.decoders.loop.constraints import Constraints, RowConstraints
 from nartk.decoders.loop.drafter import Drafter, combined, verifiable
-from nartk.decoders.loop.length import EVERYTHING, IDLE, DraftLength, Plan
+from nartk.decoders.loop.length import DraftLength
 from nartk.decoders.loop.packing import last_tokens, packed
-from nartk.decoders.loop.results import branches, outcomes_of, result_of, traced
+from nartk.decoders.loop.results import branches, result_of, traced
 from nartk.decoders.loop.rows import NO_DRAFT, Batch, Row
 from nartk.decoders.strategy import Batching, Strategy
 from nartk.guarantee import IDENTICAL
 from nartk.hypothesis import PhaseSeconds, Request, Result
-from nartk.passes import Pass, PassScorer, Scores, Want
+from nartk.passes import Pass, PassScorer, Scores, Want, costs_of, output_length
 from nartk.registry import option
 from nartk.vocab import Vocab
+
+_ANY_LEVELS = 1 << 30  # as many as the drafter makes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +43,10 @@ class DraftAndVerify(Strategy):
         """What judges them."""
         return ArgmaxAcceptance()
 
-    def draft_length(self, passes: float = 0.0) -> DraftLength | None:
-        """What decides in a run of about so many passes how long drafts are; None: the drafter alone."""
-        return None
+    @property
+    def decides_lengths(self) -> bool:
+        """Whether drafts are as long as pays, and not as the drafter makes them."""
+        return False
 
     def constraints(self, vocab: Vocab) -> Constraints:
         """What outputs must keep to besides their prefix."""
@@ -56,13 +59,17 @@ class DraftAndVerify(Strategy):
     def results(
         self, scorer: PassScorer, requests: Sequence[Request], batching: Batching
     ) -> Iterator[Result]:
-        tokens = sum(len(request.source) for request in requests)  # an output is as long as its source
+        drafter, length = self.make_drafter(scorer), None
+        if drafter is not None and self.decides_lengths and requests:
+            sources = [request.source for request in requests]
+            starts = sum(drafter.start_time(len(source)) for source in sources)
+            length = DraftLength(costs_of(scorer), drafter, start=starts / sum(map(output_length, sources)))
         loop = Loop(
             scorer,
-            self.make_drafter(scorer),
+            drafter,
             self.acceptance(),
             self.choice(scorer.vocab).of_run(scorer, requests),
-            length=self.draft_length(tokens / batching.size),
+            length=length,
             trace=batching.trace,
             clock=perf_counter,
         )
@@ -77,13 +84,14 @@ class AdaptiveDrafts(Constrained, DraftAndVerify):
 
     adaptive: bool = option(
         True,
-        "draft as many tokens as pay, by the passes' own times, and none where none do: the output stays the "
-        "same, what is drafted and the number of passes may differ from run to run",
+        "draft as many tokens as pay, by the predicted time of passes and what was accepted so far, and none "
+        "where none do; the output stays the same",
     )
 
-    def draft_length(self, passes: float = 0.0) -> DraftLength | None:
+    @property
+    def decides_lengths(self) -> bool:
         # With options that promise less, what is output depends on what is drafted.
-        return DraftLength(passes) if self.adaptive and self.promised == self.promise else None
+        return self.adaptive and self.promised == self.promise
 
 
 class Loop:
@@ -134,12 +142,10 @@ class Loop:
         """One pass of the verifier, after which each row's output is longer."""
         clock = self.clock
         begun = clock()
-        plan = self._plan(rows)
-        planned = clock()
-        self._draft(rows[: plan.rows], plan.length)
+        drafting = self._draft(rows)
         drafted = clock()
-        work = packed(rows) if plan.rows else last_tokens(rows)
-        want = self.wanted_drafting if plan.rows else self.wanted
+        work = packed(rows) if drafting else last_tokens(rows)
+        want = self.wanted_drafting if drafting else self.wanted
         if self.constraints is not None:
             want = self.constraints.want(want, rows)
         ready = clock()
@@ -147,45 +153,39 @@ class Loop:
         scored = clock()
         verified = self._verified(rows, work, scores)
         verdicts = self.accept(rows, verified)
+        if self.length is not None:
+            self.length.record(rows, verdicts)
         self._emit(rows, verdicts, scores)
         self._commit(rows, verdicts, scores)
         committed = clock()
-        if plan.rows and self.drafter is not None:
-            self.drafter.observe(rows[: plan.rows], verdicts[: plan.rows], verified)
-        if self.length is not None and plan.is_timed:
-            self.length.record(len(rows), outcomes_of(rows[: plan.rows], verdicts), clock() - planned)
+        if drafting and self.drafter is not None:
+            self.drafter.observe([rows[i] for i in drafting], [verdicts[i] for i in drafting], verified)
         self.seconds[1] += drafted - begun + clock() - committed
         self.seconds[2] += scored - ready
         self.seconds[3] += ready - drafted + committed - scored
 
-    def _plan(self, rows: list[Row]) -> Plan:
-        """Decides which rows draft in this pass, and starts the drafter for those that it does not know."""
+    def _draft(self, rows: list[Row]) -> list[int]:
+        """Lets drafts follow the rows' last tokens, as many levels as leave room for one token more.
+
+        Returns the indices of the rows that draft; the drafter is started for those that it does not know.
+        """
         if self.drafter is None:
-            return IDLE
-        plan = EVERYTHING
-        if self.length is not None:
-            if self.length.idle:  # no row has a draft, and nothing is to be decided
-                self.length.idle -= 1
-                return IDLE
-            plan = self.length.next(len(rows), [row.is_drafting for row in rows].count(False))
-        for row in rows[plan.rows :]:
-            row.draft = NO_DRAFT
-        if new := [row for row in rows[: plan.rows] if not row.is_drafting]:
-            begun = self.clock()
+            return []
+        levels = [_ANY_LEVELS] * len(rows) if self.length is None else self.length.levels(rows)
+        for row in rows:
+            row.budget, row.draft = 0, NO_DRAFT
+        chosen = [i for i, most in enumerate(levels) if most]
+        if not chosen:
+            return chosen
+        drafting = [rows[i] for i in chosen]
+        if new := [row for row in drafting if not row.is_drafting]:
             states = self.drafter.start([row.request for row in new], [row.memory for row in new])
             for row, state in zip(new, states, strict=True):
                 row.state, row.is_drafting = state, True
-            if self.length is not None:
-                self.length.started([len(row.request.source) for row in new], self.clock() - begun)
-        return plan
-
-    def _draft(self, rows: list[Row], most: int) -> None:
-        """Lets each row's draft follow its last token, as many levels as leave room for one token more."""
-        if not rows or self.drafter is None:
-            return
-        budgets = [min(most, row.request.max_len - len(row.tokens) - 1) for row in rows]
-        for row, draft, budget in zip(rows, self.drafter.draft(rows, budgets), budgets, strict=True):
+        budgets = [min(levels[i], rows[i].request.max_len - len(rows[i].tokens) - 1) for i in chosen]
+        for row, draft, budget in zip(drafting, self.drafter.draft(drafting, budgets), budgets, strict=True):
             row.budget, row.draft = budget, verifiable(draft, self.words, budget)
+        return chosen
 
     def _verified(self, rows: list[Row], work: Pass, scores: Scores) -> Verified:
         if self.constraints is None:

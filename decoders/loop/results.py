@@ -6,18 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 from nartk.decoders.loop.acceptance import Verdict
-from nartk.decoders.loop.length import Outcome
-from nartk.decoders.loop.packing import depth
 from nartk.decoders.loop.rows import Row
 from nartk.hypothesis import Hypothesis, PhaseSeconds, Result, TokenTrace
-
-
-def outcomes_of(rows: Sequence[Row], verdicts: Sequence[Verdict]) -> list[Outcome]:
-    """What became of the drafts of rows."""
-    return [
-        Outcome(row.budget, depth(row.draft), len(row.draft.tokens), len(verdict.accepted))
-        for row, verdict in zip(rows, verdicts, strict=False)
-    ]
 
 
 def branches(row: Row, accepted: Sequence[int]) -> int:

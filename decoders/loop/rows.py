@@ -28,6 +28,7 @@ class Row:
         draft: What follows `last` in the pass in progress.
         begin: Index of `last` in the pass in progress.
         budget: Levels of it that were asked for.
+        was_rejected: Whether a token of its last draft was, if it had one in its last pass.
         is_drafting: Whether the drafter has been started for it.
         state: The drafter's, if so.
         trace: Where each token came from, if that is asked for.
@@ -44,6 +45,7 @@ class Row:
     draft: Draft = NO_DRAFT
     begin: int = 0
     budget: int = 0
+    was_rejected: bool = False
     is_drafting: bool = False
     state: State = None
     trace: list[TokenTrace] = field(default_factory=list)

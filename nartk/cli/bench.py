@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ from nartk.cli._input import (
 )
 from nartk.cli._output import add_json, json_writer, tell
 from nartk.errors import EXIT_FAILED, EXIT_OK, InputFileError, UsageError, number_of
-from nartk.files import STDIN, writing
+from nartk.files import STDIN, require_storable, writing
 from nartk.pipeline import TYPES, model_folder
 from nartk.processors.text import AsGiven
 from nartk.registry import METRICS, make_strategy, options_of, reads_drafts, strategy_class
@@ -74,6 +75,7 @@ EXAMPLES = """  nartk-bench gec-en in.txt --strategies greedy,iad,iad:anchor=uni
       differences of a few per cent; greedy search by itself shows how many are noise
   nartk-bench gec-en in.txt --dtype fp32,int8 --threads 1,2 --peers ctranslate2 \\
       --peer 'mine=./mine --weights {model} --type {dtype} --threads {threads}'
+  nartk-bench MODEL in.txt --tune --dtype fp32,int8 --threads 1,2
   nartk-bench --random base --strategies greedy,ctc-greedy:model=ctc --forced-edits 0
   nartk-bench --random base --forced-edits 0,1,3 --peers hf,ctranslate2,fairseq
       random weights of Transformer-base; outputs are the sources with 0, 1 and 3 words replaced"""
@@ -128,6 +130,12 @@ def _parser() -> Parser:
         help="decode once more in each round, and tell what the time goes to: sources, drafts, passes",
     )
     parser.add_argument(
+        "--tune",
+        action="store_true",
+        help="only measure what passes of MODEL take here with the sentences of FILE, in each --dtype and "
+        "with each of --threads, and keep it in MODEL's folder: draft lengths are then decided by it",
+    )
+    parser.add_argument(
         "--together",
         action="store_true",
         help="put all strategies into one process, and take the CPU's time if it decodes: the least noise",
@@ -179,6 +187,8 @@ def main(argv: Sequence[str]) -> int:
     """Runs the command and returns its exit code."""
     args = _parser().parse_intermixed_args(argv)
     _check(args)
+    if args.tune:
+        return _tune(args)
 
     from nartk.bench import report, runner
     from nartk.bench.engines import Setup
@@ -237,6 +247,33 @@ def main(argv: Sequence[str]) -> int:
     return EXIT_FAILED if broken else EXIT_OK
 
 
+def _tune(args: argparse.Namespace) -> int:
+    """Measures the passes of a model and keeps what they take in its folder."""
+    from nartk import costs
+    from nartk.bench.costs import SOURCES, tuned
+    from nartk.pipeline import load
+
+    name, files = split_inputs(args.inputs, "nartk-bench", optional=True)
+    folder = model_folder(name)
+    require_storable(folder / costs.FILE, fix="copy the model to a folder that can be written")
+    records = list(islice(read_sentences(args, files, partial(tell, args), drafts=False), SOURCES))
+    lines = [record.text for record in records if record.error is None and record.text.strip()]
+    if not lines:
+        raise InputFileError("no sentence to measure with", fix="name a file of sentences")
+    for dtype in args.dtype.split(","):
+        for threads in args.thread_counts:
+            model = load(name, dtype=dtype, threads=threads, device=args.device, **languages(args))
+            found = tuned(model, lines)
+            costs.store(folder, found)
+            ratios = ", ".join(
+                f"{tokens}: {took / found.times[0]:.2f}"
+                for tokens, took in zip(found.tokens, found.times, strict=True)
+            )
+            tell(args, f"{dtype}, {threads} threads: {found.times[0]:.0f} us a pass; times as long: {ratios}")
+    tell(args, f"stored in {folder / costs.FILE}")
+    return EXIT_OK
+
+
 def _check(args: argparse.Namespace) -> None:
     """Refuses what cannot be done, before anything is."""
     require_least(args, 1, "rounds", "limit", "max_len", "source_len")
@@ -261,6 +298,7 @@ def _check(args: argparse.Namespace) -> None:
             ("--draft-columns", args.draft_columns),
             ("--prefix-column", args.prefix_column),
             ("--truncate", args.truncate),
+            ("--tune", args.tune),
             ("--peer", args.peer),
             *((f"--{name.replace('_', '-')}", given) for name, given in languages(args).items()),
         ):

@@ -47,7 +47,7 @@ from nartk.errors import (
     UsageError,
     number_of,
 )
-from nartk.files import STDIN, Journal, writing
+from nartk.files import STDIN, Journal, require_storable, writing
 from nartk.guarantee import Guarantee
 from nartk.metrics.bootstrap import resampled
 from nartk.pipeline import Model, in_order, model_folder, summarize
@@ -191,7 +191,10 @@ class _Job:
         folder = model_folder(self.name)
         if not args.dry_run:
             _require_own(self.name, folder)
-            calibration.require_storable(folder)
+            require_storable(
+                folder / calibration.FILE,
+                fix="make the model's folder writable, or keep it by nartk-calibrate --dry-run --json FILE",
+            )
             calibration.read_calibrations(folder)
         if args.plot is not None:
             from nartk.bench.report import require_plot

@@ -38,7 +38,7 @@ DESCRIPTION = """Decodes with greedy search and with a strategy and compares the
 bit of their log-probabilities too. Exits with 0 if they are identical, with 1 if not. Of each sentence that
 differs it says where, and whether that is a tie (the two words' logits lie within twice the numerical noise,
 measured there and elsewhere) or a bug; of an approximate strategy, a deviation. Where torch computes, ties
-are listed and allowed. As much as there is is drafted, also where it does not pay, without --adaptive.
+are listed and allowed. Drafts are as long as the drafter makes them, unless --adaptive is given.
 Of ordinary text each sentence is compared, as the model reads and writes it. A model that has a guard is
 compared without it, and then with it."""
 EXAMPLES = """  nartk-verify in.txt                                     the shipped model
@@ -97,7 +97,7 @@ def main(argv: Sequence[str]) -> int:
     """Runs the command and returns its exit code."""
     args, options = _strategy.parse(_parser(), argv)
     if "adaptive" in options_of(args.strategy):
-        options = {"adaptive": False, **options}  # what is never drafted is never verified
+        options = {"adaptive": False, **options}  # what does not pay is to be verified too
     require_least(args, 0, "fuzz", "fuzz_seed")
     name, files = split_inputs(args.inputs, "nartk-verify", optional=True)
     generates = args.fuzz > 0 or args.adversarial

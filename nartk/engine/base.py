@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from nartk.architectures.transformer import TransformerConfig
 from nartk.engine import FORCED_ISA, TYPES, _native
+from nartk.engine.costs import HALVES, predicted
 from nartk.engine.weights import Arrays, weights_of
 from nartk.errors import PassError, UsageError
 from nartk.passes import IntArray, Limits, Source, texts_of
@@ -49,7 +50,10 @@ class OnEngine:
         self.isa = _native.isa(os.environ.get(FORCED_ISA, ""))
         self.numerics = f"engine:{self.isa}"  # what a signature says of how it computes
         self._stopped: Callable[[], bool] | None = None
-        self._model = weights_of(arrays, type, config).model(config, parallel=self._beside(config, arrays))
+        weights = weights_of(arrays, type, config)
+        self._model = weights.model(config, parallel=self._beside(config, arrays))
+        stored = HALVES if type == "fp32" and weights.are_halves else type
+        self.costs = predicted(config, isa=self.isa, type=stored, threads=self.threads)
         self._engine = _native.Engine(self._model, self.isa, self.threads)
 
     def _beside(self, config: Any, arrays: Arrays) -> dict[str, Any] | None:

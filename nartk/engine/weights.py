@@ -46,6 +46,12 @@ class Weights:
         self._arrays, self._type, self._shared = arrays, type, shared
         self.packed: dict[str, tuple[Any, FloatArray | None]] = {}
 
+    @property
+    def are_halves(self) -> bool:
+        """Whether most of what was packed lies in at most two bytes a weight."""
+        layers = [layer for layer, _ in self.packed.values()]
+        return sum(each.weights.nbytes for each in layers) < 3 * sum(x.outputs * x.inputs for x in layers)
+
     def words(self, name: str) -> Any:
         """A matrix of words [V,D] without bias, packed once where several names share it."""
         name = self._shared.get(name, name)

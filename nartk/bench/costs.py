@@ -1,0 +1,100 @@
+"""Measures what passes of a model take, by how many tokens they score: the measured `PassCosts`."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nartk.costs import Tuned
+from nartk.errors import StrategyMismatchError
+from nartk.passes import ROOT, Pass, PassCosts, PassScorer, Source, Want
+
+if TYPE_CHECKING:
+    from nartk.pipeline import Model
+
+TOKENS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64)
+SOURCES = 20  # of the first sentences, that are measured with
+_CONTEXT = 15  # tokens that an output has when it is measured
+_REPEATS = 3  # passes of a size in a row, of which the first finds cold caches and does not count
+_SHARE = 0.25  # quantile of the times: other programs only make passes slower
+
+
+def measured(scorer: PassScorer, sources: Sequence[Source], *, rounds: int = 20) -> PassCosts:
+    """Times passes over the output of one source after the other, and their encoding.
+
+    Of one thread the thread's own time counts, of several the time on the wall.
+
+    Args:
+        rounds: Passes of each size, twice as many; sizes are interleaved.
+    """
+    clock = time.thread_time if getattr(scorer, "threads", 0) == 1 else time.perf_counter
+    rng = random.Random(1)
+    found: list[list[float]] = [[] for _ in TOKENS]
+    encoded: list[float] = []
+    for turn in range(rounds):
+        source = sources[turn % len(sources)]
+        begun = clock()
+        memory = scorer.encode([source])
+        encoded.append((clock() - begun) / len(source))
+        context = scorer.open(1)
+        try:
+            first = _chain(scorer, rng, memory, context, 0, _CONTEXT)
+            scorer.commit(scorer.run(first, Want()), np.arange(_CONTEXT, dtype=np.int32))
+            for times, tokens in zip(found, TOKENS, strict=True):
+                work = _chain(scorer, rng, memory, context, _CONTEXT, tokens)
+                times += _timed(scorer, work, clock)
+        finally:
+            scorer.close(context)
+            scorer.free(memory)
+    each_size = np.quantile(found, _SHARE, axis=1) * 1e6
+    ordered = np.minimum.accumulate(each_size[::-1])[::-1]  # nothing takes longer than what is larger
+    return PassCosts(TOKENS, tuple(ordered.tolist()), float(np.quantile(encoded, _SHARE)) * 1e6)
+
+
+def tuned(model: Model, lines: Sequence[str], *, rounds: int = 20) -> Tuned:
+    """Measures the costs of a model with sentences.
+
+    Raises:
+        StrategyMismatchError: It does not output one word after the other.
+    """
+    scorer = model.passes
+    if not isinstance(scorer, PassScorer):
+        raise StrategyMismatchError(
+            f"a {model.checkpoint.architecture} has no passes that drafts are verified in",
+            fix="tune an autoregressive model",
+        )
+    sources = [model.encode(line, truncate=True) for line in lines]
+    costs = measured(scorer, sources, rounds=rounds)
+    times = [round(each, 2) for each in costs.times]
+    return Tuned(**model.way(scorer), tokens=[*costs.tokens], times=times, encoding=round(costs.encoding, 2))
+
+
+def _timed(scorer: PassScorer, work: Pass, clock: Any) -> list[float]:
+    """The seconds of a pass, several times, and of giving its cells back."""
+    seconds = []
+    for _ in range(_REPEATS):
+        begun = clock()
+        scores = scorer.run(work, Want())
+        scores.best.tolist()  # where a device computes, this waits for it
+        scorer.commit(scores, [])
+        seconds.append(clock() - begun)
+    return seconds[1:]
+
+
+def _chain(
+    scorer: PassScorer, rng: random.Random, memory: Any, context: Any, position: int, count: int
+) -> Pass:
+    """So many random words that follow one another from a position on."""
+    words = [rng.randrange(scorer.limits.words) for _ in range(count)]
+    first = np.arange(count, dtype=np.int32)
+    return Pass(
+        np.array(words, np.int32),
+        first + np.int32(position),
+        np.repeat(memory, count).astype(np.int32),
+        np.repeat(context, count).astype(np.int32),
+        np.where(first > 0, first - 1, ROOT).astype(np.int32),
+    )

@@ -1,0 +1,77 @@
+"""Predicts what passes of a model take on the engine, from its size and a table of measured models.
+
+The table, ``costs.json``, is what `scripts/costs` wrote: for each instruction set, type and number of threads
+the times of passes of random Transformers of some sizes. What decides is how many weights a token is
+multiplied with, so that times are read off on a logarithmic scale of these.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nartk.passes import PassCosts
+
+FILE = Path(__file__).with_name("costs.json")
+HALVES = "fp16"  # in the table: fp32 whose weights lie as fp16
+_LIKE = "avx2"  # what instruction sets that were not measured are taken for
+_FRAMES = 4  # of speech, that are a position of the encoder
+# Of the decoder, but computed of the source, once: keys and values of cross-attention.
+_OF_SOURCE = "cross_attention.kv"
+
+
+@lru_cache(maxsize=1)
+def _table() -> dict[str, Any]:
+    table: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return table
+
+
+def weights_read(config: Any) -> tuple[int, int]:
+    """How many weights a token is multiplied with in the decoder and the output layer, and in the encoder."""
+    decoder = encoder = 0
+    for name, shape in config.weight_shapes().items():
+        if len(shape) < 2 or "embedding" in name:
+            continue
+        if name.startswith(("decoder", "output")) and _OF_SOURCE not in name:
+            decoder += math.prod(shape)
+        else:
+            encoder += math.prod(shape)
+    return decoder, encoder
+
+
+def _measured(tables: Sequence[dict[str, Any]], isa: str, type: str, threads: int) -> list[dict[str, Any]]:
+    """The tables of the nearest instruction set and type: bf16 that is not multiplied computes as fp32."""
+    for wanted in ((isa, type), (isa, "fp32"), (_LIKE, type), (_LIKE, "fp32")):
+        found = [
+            each for each in tables if (each["isa"], each["type"]) == wanted and each["threads"] <= threads
+        ]
+        if found:
+            return found
+    raise AssertionError(f"the table has no {_LIKE}")
+
+
+def predicted(config: Any, *, isa: str, type: str, threads: int) -> PassCosts:
+    """What passes of a model take.
+
+    Args:
+        isa: The engine's instruction set.
+        type: fp32, bf16, int8, or `HALVES`.
+        threads: Most threads of a pass; of those measured, the nearest below counts.
+    """
+    table = _table()
+    decoder, encoder = weights_read(config)
+    found = max(_measured(table["measured"], isa, type, threads), key=lambda each: int(each["threads"]))
+    sizes, times = np.log(found["weights"]), np.log(found["times"])  # [sizes], [sizes, tokens]
+    at = math.log(max(decoder, 1))
+    beyond = max(at - float(sizes[-1]), 0.0)  # in proportion to the weights
+    of_size = np.exp([np.interp(at, sizes, each) + beyond for each in times.T])
+    tokens: list[int] = table["tokens"]
+    slope = (of_size[-1] - of_size[-2]) / (tokens[-1] - tokens[-2])  # microseconds a token
+    encoding = slope * encoder / max(decoder, 1) / (_FRAMES if hasattr(config, "input_features") else 1)
+    return PassCosts(tuple(tokens), tuple(of_size.tolist()), float(encoding))

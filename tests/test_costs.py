@@ -1,0 +1,265 @@
+"""What passes take: predicted from the engine's table, measured for a model, and kept beside it."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from support.scripted_passes import Table, TablePasses
+
+import nartk
+from nartk import costs
+from nartk.architectures.transformer import TransformerConfig
+from nartk.bench import costs as measuring
+from nartk.checkpoint import load_checkpoint
+from nartk.cli.bench import main
+from nartk.costs import Tuned
+from nartk.engine import TYPES, available
+from nartk.engine.costs import FILE, HALVES, predicted, weights_read
+from nartk.errors import CheckpointError, StrategyMismatchError
+from nartk.passes import PassCosts, TextSource, costs_of
+from nartk.pipeline import model_folder
+from nartk.prompts import PromptedPasses
+
+needs_engine = pytest.mark.skipif(not available(), reason="needs the engine")
+TABLE = json.loads(FILE.read_text())
+CONFIG = TransformerConfig(
+    src_vocab=4001,
+    tgt_vocab=4001,
+    d_model=256,
+    encoder_layers=6,
+    decoder_layers=2,
+    encoder_ffn=1024,
+    decoder_ffn=1024,
+)
+LINES = ["She go to school yesterday .", "He have a dog .", "I likes the apples very much ."]
+
+
+def test_weights_that_are_read_by_hand() -> None:
+    d, inner, words = 256, 1024, 4001
+    layer = 3 * d * d + d * d + d * d + d * d + 2 * d * inner  # self-attention, the source's, and the network
+    source = 6 * (4 * d * d + 2 * d * inner) + 2 * 2 * d * d  # and keys and values of the source, twice
+    assert weights_read(CONFIG) == (2 * layer + words * d, source)
+
+
+@pytest.mark.parametrize("measured", TABLE["measured"], ids=lambda each: f"{each['isa']} {each['type']}")
+def test_the_table_is_whole(measured: dict[str, Any]) -> None:
+    assert measured["weights"] == sorted(measured["weights"])
+    for times in measured["times"]:
+        assert len(times) == len(TABLE["tokens"])
+        assert times == sorted(times)
+        assert times[0] > 1
+    # A larger model takes longer, and a token of many costs at least its share of a pass over one.
+    assert np.all(np.diff(np.array(measured["times"]), axis=0) > 0)
+
+
+def test_each_instruction_set_has_each_type() -> None:
+    found = {(each["isa"], each["type"]) for each in TABLE["measured"]}
+    for isa in ("avx512_bf16", "avx512", "avx2", "plain"):
+        assert {(isa, type) for type in ("fp32", HALVES, "int8")} <= found
+    assert ("avx512_bf16", "bf16") in found
+
+
+def at(isa: str, type: str, **changes: int) -> PassCosts:
+    config = TransformerConfig(**{**CONFIG.__dict__, **changes})
+    return predicted(config, isa=isa, type=type, threads=1)
+
+
+def test_a_prediction_is_what_was_measured_or_between() -> None:
+    (measured,) = [
+        each
+        for each in TABLE["measured"]
+        if (each["isa"], each["type"], each["threads"]) == ("avx2", "int8", 1)
+    ]
+    weights, times = measured["weights"], measured["times"]
+
+    def of_weights(count: float) -> PassCosts:
+        """A model whose output layer has so many weights, and nothing else."""
+        words = round(count / 256)
+        return at("avx2", "int8", decoder_layers=0, src_vocab=words, tgt_vocab=words)
+
+    assert of_weights(weights[1]).times == pytest.approx(times[1], rel=1e-3)
+    expected = [math.sqrt(a * b) for a, b in zip(times[1], times[2], strict=True)]
+    assert of_weights(math.sqrt(weights[1] * weights[2])).times == pytest.approx(expected, rel=1e-3)
+    assert of_weights(weights[0] / 100).times == pytest.approx(times[0], rel=1e-3)
+    assert of_weights(3 * weights[-1]).times == pytest.approx([3 * x for x in times[-1]], rel=1e-3)
+
+
+def test_the_encoder_costs_as_much_a_weight() -> None:
+    found = at("avx512", "fp32")
+    decoder, encoder = weights_read(CONFIG)
+    per_token = (found.times[-1] - found.times[-2]) / (found.tokens[-1] - found.tokens[-2])
+    assert found.encoding == pytest.approx(per_token * encoder / decoder)
+
+
+@pytest.mark.parametrize(
+    ("asked", "taken"),
+    [
+        (("neon", "int8"), ("avx2", "int8")),
+        (("avx2", "bf16"), ("avx2", "fp32")),
+        (("neon", "bf16"), ("avx2", "fp32")),
+    ],
+)
+def test_what_was_not_measured_is_taken_for_what_was(asked: tuple[str, str], taken: tuple[str, str]) -> None:
+    assert at(*asked) == at(*taken)
+
+
+def test_more_threads_than_were_measured_are_the_most_measured() -> None:
+    most = max(each["threads"] for each in TABLE["measured"] if each["isa"] == "avx512")
+    assert predicted(CONFIG, isa="avx512", type="int8", threads=500) == predicted(
+        CONFIG, isa="avx512", type="int8", threads=most
+    )
+
+
+@needs_engine
+@pytest.mark.parametrize("type", TYPES)
+def test_the_engines_models_have_costs(type: str) -> None:
+    """The shipped model's weights are fp16 numbers, which lie as such in fp32."""
+    model = nartk.load("gec-en", dtype=type, threads=1)
+    stored = HALVES if type == "fp32" else type
+    assert costs_of(model.passes) == predicted(model.config, isa=model.passes.isa, type=stored, threads=1)
+
+
+def test_a_model_with_a_prompt_costs_what_it_costs_without() -> None:
+    scorer: Any = TablePasses(Table(20))
+    scorer.costs, scorer.numerics = PassCosts((1, 2), (3.0, 4.0)), ""
+    prompts: Any = SimpleNamespace(length=lambda *, timestamps: 1)
+    assert PromptedPasses(scorer, prompts).costs is scorer.costs
+
+
+# Measured
+
+
+class Timed(TablePasses):
+    """A scorer whose passes move a clock on: by 7 us, 3 us more a token, and now and then by a second."""
+
+    def __init__(self) -> None:
+        super().__init__(Table(20))
+        self.now = 0.0
+
+    def encode(self, sources: Any) -> Any:
+        self.now += sum(4e-6 * len(source) for source in sources)
+        return super().encode(sources)
+
+    def run(self, work: Any, want: Any) -> Any:
+        self.now += 7e-6 + 3e-6 * len(work.tokens) + (len(self.passes) % 7 == 0)
+        return super().run(work, want)
+
+
+def test_times_are_those_of_most_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    scorer = Timed()
+    monkeypatch.setattr(measuring.time, "perf_counter", lambda: scorer.now)
+    found = measuring.measured(scorer, [TextSource((4, 5, 2)), TextSource((4, 2))], rounds=8)
+    assert found.times == pytest.approx([7 + 3 * tokens for tokens in measuring.TOKENS], rel=1e-3)
+    assert found.encoding == pytest.approx(4, rel=1e-3)
+    assert scorer.in_use == (0, 0)
+
+
+# Kept
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    shutil.copytree(model_folder("gec-en"), tmp_path / "model")
+    (tmp_path / "in.txt").write_text("\n".join(LINES) + "\n")
+    return tmp_path / "model"
+
+
+WAY = {"numerics": "engine:avx2", "device": "cpu", "dtype": "int8", "threads": 1}
+
+
+def entry(**changes: Any) -> Tuned:
+    values = {"model": "ab", **WAY, "tokens": [1, 2], "times": [3.0, 4.0], "encoding": 1.0}
+    return Tuned(**{**values, **changes})
+
+
+def test_what_is_stored_is_read(tmp_path: Path) -> None:
+    assert costs.read(tmp_path) == []
+    costs.store(tmp_path, entry())
+    costs.store(tmp_path, entry(threads=2, times=[2.0, 2.5]))
+    costs.store(tmp_path, entry(times=[5.0, 6.0]))  # in the first one's place
+    assert costs.read(tmp_path) == [entry(threads=2, times=[2.0, 2.5]), entry(times=[5.0, 6.0])]
+    assert costs.stored(tmp_path, model="ab", **WAY) == PassCosts((1, 2), (5.0, 6.0), 1.0)
+    for key, other in (("model", "cd"), ("numerics", "engine:neon"), ("dtype", "fp32"), ("threads", 4)):
+        assert costs.stored(tmp_path, **{"model": "ab", **WAY, key: other}) is None
+    costs.store(tmp_path, entry(model="cd"))  # another model has come into the folder
+    assert costs.read(tmp_path) == [entry(model="cd")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "[" * 100_000,
+        '{"format": 2, "costs": []}',
+        '{"format": 1, "costs": [{}]}',
+        *(
+            json.dumps({"format": 1, "costs": [{**entry().__dict__, **changes}]})
+            for changes in (
+                {"more": 1},
+                {"model": 3},
+                {"threads": "1"},
+                {"tokens": [1]},
+                {"tokens": [2, 1]},
+                {"tokens": [1, 1]},
+                {"tokens": [1, 2.5]},
+                {"times": [3.0]},
+                {"times": [3.0, "4"]},
+                {"times": [4.0, 3.0]},
+                {"times": [0.0, 3.0]},
+                {"times": [3.0, math.inf]},
+                {"times": [3.0, math.nan]},
+                {"encoding": -1.0},
+            )
+        ),
+    ],
+)
+def test_a_damaged_file_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "costs.json").write_text(text)
+    with pytest.raises(CheckpointError) as caught:
+        costs.read(tmp_path)
+    assert caught.value.where == str(tmp_path / "costs.json")
+    assert caught.value.exit_code == 5
+
+
+@needs_engine
+@pytest.mark.adaptive
+def test_the_command_measures_and_drafts_follow(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = load_checkpoint(folder).fingerprint
+    source = str(folder.parent / "in.txt")
+    assert main([str(folder), source, "--tune", "--dtype", "fp32,int8", "--threads", "1"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines()[-1] == f"nartk: stored in {folder / 'costs.json'}"
+    found = costs.read(folder)
+    assert [each.dtype for each in found] == ["fp32", "int8"]
+    assert load_checkpoint(folder).fingerprint == before == found[0].model
+    model = nartk.load(folder, dtype="int8", threads=1)
+    assert model.passes.costs == found[1].costs
+    assert model.run(LINES, "iad", {}).stats.drafted > 0
+    # Where each token takes as long as the first one, no draft pays; and of two threads nothing is kept.
+    dear = [1000.0 * tokens for tokens in found[1].tokens]
+    costs.store(folder, Tuned(**{**found[1].__dict__, "times": dear}))
+    model = nartk.load(folder, dtype="int8", threads=1)
+    assert model.run(LINES, "iad", {}).stats.drafted == 0
+    assert nartk.load(folder, dtype="int8", threads=2).run(LINES, "iad", {}).stats.drafted > 0
+
+
+def test_a_model_without_passes_is_refused() -> None:
+    model: Any = SimpleNamespace(passes=object(), checkpoint=SimpleNamespace(architecture="ctc"))
+    with pytest.raises(StrategyMismatchError, match="a ctc has no passes"):
+        measuring.tuned(model, LINES)
+
+
+def test_nothing_to_measure_with_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder.parent / "in.txt").write_text("\n")
+    assert main([str(folder), str(folder.parent / "in.txt"), "--tune"]) == 2
+    assert "no sentence to measure with" in capsys.readouterr().err
+    assert not (folder / "costs.json").exists()
