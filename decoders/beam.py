@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from time import perf_counter
 
 from nartk.decoders.loop.constrained import Constrained
@@ -10,12 +11,13 @@ from nartk.decoders.search.beam_constraints import BeamConstraints
 from nartk.decoders.search.beam_drafts import DRAFTS, make_beam_drafter
 from nartk.decoders.search.beam_rows import Ranking
 from nartk.decoders.search.beam_search import BeamSearch
+from nartk.decoders.search.diverse import DiverseSearch
 from nartk.decoders.strategy import Batching
 from nartk.errors import UsageError, named
 from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request, Result
 from nartk.passes import PassScorer
-from nartk.registry import WIDEST, option, register_decoder
+from nartk.registry import HEAVIEST, WIDEST, option, register_decoder
 
 _MAX_DRAFT = 3
 
@@ -63,7 +65,29 @@ class BeamStrategy(Constrained):
     )
     max_draft: int = option(_MAX_DRAFT, "longest draft of a hypothesis, tokens", low=1)
 
+    beam_groups: int = option(
+        1,
+        "groups of hypotheses, each of which pays for the words of the groups before it: diverse beam search",
+        low=1,
+        most="beam_size",
+        does_nothing=True,
+    )
+    diversity_penalty: float = option(
+        0.5,
+        "what a word costs for each hypothesis of an earlier group that has it at the same position, nats",
+        low=0.0,
+        high=HEAVIEST,
+        does_nothing=True,
+    )
+
     def __post_init__(self) -> None:
+        if self.beam_groups > 1 and (self.beam_size % self.beam_groups or self.renormalize):
+            groups = named("beam_groups", self.beam_groups)
+            if self.renormalize:
+                raise UsageError(f"{groups} with {named('renormalize', True)}", fix="leave one of them out")
+            raise UsageError(
+                f"{groups} of {self.beam_size} hypotheses, which is no multiple", fix="give equal groups"
+            )
         if self.draft == "none" and self.max_draft != _MAX_DRAFT:
             raise UsageError(
                 f"{named('max_draft')} is {self.max_draft}, but nothing is drafted",
@@ -84,6 +108,11 @@ class BeamStrategy(Constrained):
         stopping = "first" if self.beam_size == 1 else self.early_stopping
         ranking = Ranking(self.beam_size, scorer.vocab.ends, self.length_penalty, stopping)
         search = BeamSearch(scorer, constraints, drafter, ranking)
+        if self.beam_groups > 1:
+            ranking = replace(ranking, k=self.beam_size // self.beam_groups)
+            penalty = self.diversity_penalty
+            groups = self.beam_groups
+            search = DiverseSearch(scorer, constraints, drafter, ranking, groups=groups, penalty=penalty)
         for row, phases, early in search.run(
             requests, batch_size=batching.size, max_tokens=batching.max_tokens
         ):

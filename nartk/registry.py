@@ -39,6 +39,7 @@ ALIASES = {
     "length_penalty": ("lenpen",),
     "max_len": ("max_new_tokens",),
     "nbest": ("num_return_sequences",),
+    "beam_groups": ("num_beam_groups",),
     "no_source_ngram": ("encoder_no_repeat_ngram_size",),
 }
 
