@@ -49,8 +49,8 @@ def result(**changes: Any) -> Result:
         TokenTrace("verifier", 1, 0.25),
         TokenTrace("verifier", 2, math.inf),
     )
-    best = Hypothesis((4, 5, 2), -0.75, (-0.25, -0.5, 0.0), trace, "she goes")
-    other = Hypothesis((4, 6, 2), None, None, None, "she home")
+    best = Hypothesis((4, 5, 2), -0.75, (-0.25, -0.5, 0.0), trace, text="she goes")
+    other = Hypothesis((4, 6, 2), None, None, None, text="she home")
     return Result(**{"index": 0, "hypotheses": (best, other), "seconds": 0.5, "passes": 2, "drafted": 3,
                      "accepted": 1, **changes})  # fmt: skip
 
