@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nartk.errors import ModelNotFoundError, UnsupportedCheckpointError
 
-_ORIGIN = "nartk does not read them: name the model that it was made of"
+_ORIGIN = "nartk does not read it: name the model that it was made of"
 # Patterns of files that are all there, with what such a folder is, and the way in.
 _KNOWN: tuple[tuple[tuple[str, ...], str, Callable[[Path], str]], ...] = (
     (("metadata.json", "model/model.bin"), "a package of Argos Translate", lambda _: _ORIGIN),

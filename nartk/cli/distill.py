@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -172,7 +173,7 @@ class _Job:
     def run(self) -> int:
         """Decodes what is missing and writes the corpus; returns how many lines failed."""
         model = load_model(self.teacher, self.args, self.args.dtype)
-        strategy = model.strategy(self.args.strategy, self.options)
+        strategy = model.strategy(self.args.strategy, self.options, tell=partial(tell, self.args))
         settings = self._settings(model, strategy)
         self._require_same(settings)
         make_folder(self.folder)

@@ -114,7 +114,7 @@ def main(argv: Sequence[str]) -> int:
         if i == 0:
             cases = [*_sentences(model, cases)]
         model.pretokenized = True
-        strategy = model.strategy(args.strategy, options)
+        strategy = model.strategy(args.strategy, options, tell=partial(tell, args))
         if i == 0:
             cases += _generate(model, strategy, args, [case.text for case in cases])
         verifier, trials = _verify(model, strategy, args, cases)
