@@ -108,6 +108,37 @@ def test_connected_numbers_are_the_recordings_with_their_silences(tmp_path: Path
     assert len(statistics["mean"]) == len(statistics["variance"]) == 40
 
 
+def test_numbers_made_anew_are_of_the_recordings_that_train(tmp_path: Path) -> None:
+    """A third of the digits alone would do for these bounds; no number of another part is said."""
+    folder = prepared("numbers", tmp_path, "--quick", "--varied", "200", "--without", "theo")
+    root, *paths = lines(folder / "train.tsv")
+    texts = lines(folder / "train.txt")
+    made = [(path, text) for path, text in zip(paths, texts, strict=True) if "varied" in path]
+    assert len(made) == 200
+    held_out = {row["en_digits"] for split in ("dev", "test") for row in numbers(split)}
+    assert not {text for _, text in made} & held_out
+    counts = [len(text.split()) for _, text in made]
+    assert 3 < counts.count(0) < 40  # nobody speaks
+    assert counts.count(1) > 15
+    assert max(counts) > 9
+    peaks = []
+    for path, text in made:
+        with (Path(root) / path).open("rb") as file:
+            sound = samples(file)
+        peaks.append(np.abs(sound).max())
+        assert len(sound) > 600 * len(text.split())  # of the shortest digit at the highest speed
+    assert min(peaks) < 60
+    assert max(peaks) > 10000
+    speaker_of = {
+        row["utt_id"]: row["speaker"] for split in ("train", "dev", "test") for row in numbers(split)
+    }
+    for split in ("train", "valid", "test"):
+        _, *paths = lines(folder / f"{split}.tsv")
+        speakers = {speaker_of[Path(path).stem] for path in paths if "varied" not in path}
+        assert ("theo" in speakers) == (split == "test")
+        assert len(speakers) == (1 if split == "test" else 3)
+
+
 def test_an4_is_tested_on_the_speakers_that_sort_last(tmp_path: Path) -> None:
     folder = prepared("an4", tmp_path)
     with lzma.open(CORPORA / "an4.npz.xz") as packed, np.load(io.BytesIO(packed.read())) as file:
@@ -151,6 +182,8 @@ def test_yesno_is_parted_as_in_kaldi(tmp_path: Path) -> None:
         (["--corpus", "aishell"], "--data goes with aishell, librispeech, and these need it"),
         (["--corpus", "an4", "--data", "."], "--data goes with aishell, librispeech, and these need it"),
         (["--corpus", "an4", "--copies", "2"], "an4 has features, and no sound to change"),
+        (["--corpus", "an4", "--varied", "2"], "--varied is of the corpus numbers, not of an4"),
+        (["--corpus", "numbers", "--without", "bob"], "--without 'bob': numbers has no such speaker"),
     ],
 )
 def test_prepare_refuses_what_it_cannot_do(args: list[str], said: str, tmp_path: Path) -> None:

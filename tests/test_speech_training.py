@@ -284,6 +284,24 @@ def test_stored_features_change_their_speed_too(task: Any, tmp_path: Path) -> No
         assert seen == counts
 
 
+def test_an_empty_line_is_sound_in_which_nobody_speaks(task: Any, tmp_path: Path) -> None:
+    """Of a target eos is learnt, of a transcript nothing is known."""
+    from nartk.tasks.speech import SpeechTask, SpeechTaskConfig
+
+    folder = tmp_path / "data"
+    shutil.copytree(task.folder, folder)
+    words = (folder / "valid.txt").read_text().splitlines()
+    (folder / "valid.txt").write_text("\n".join(["", *words[1:]]) + "\n")
+    (folder / "valid.transcript.txt").write_text("\n".join(["", *words[1:]]) + "\n")
+    made = SpeechTask(SpeechTaskConfig(data=str(folder), speeds="1"))
+    made.load_dataset("valid")
+    first, second = made.datasets["valid"].items[:2]
+    assert first.target.tolist() == [made.dictionary.eos()]
+    assert first.transcript.tolist() == []
+    assert second.target.tolist() == second.transcript.tolist()
+    assert len(second.target) > 1
+
+
 def test_what_is_missing_is_named(task: Any, tmp_path: Path) -> None:
     from nartk.tasks.speech import SpeechTask, SpeechTaskConfig
 

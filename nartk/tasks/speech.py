@@ -6,7 +6,8 @@ DATA has, beside ``dict.txt`` and, if words are to be cut into pieces, ``spm.mod
   files that they name, such as the means and variances of normalisation. `nartk-convert` copies them.
 - of each split, such as ``train``, a list of sources that the processor reads: ``train.tsv`` (fairseq's: a
   line with a folder, then paths; what follows a tab is not read), ``train.scp`` (Kaldi's), or ``train.lst``
-  (a line is as the processor reads it); and ``train.txt``, what is said in each, a line of words.
+  (a line is as the processor reads it); and ``train.txt``, what is said in each, a line of words, empty
+  where nobody speaks.
 - ``train.transcript.txt``, where ``train.txt`` holds translations: what is said, in an empty line nothing
   that is known (`nartk.models.owsm_ctc`).
 
@@ -263,10 +264,10 @@ class SpeechTask(FairseqTask):
         for record in records:
             if record.error is not None:
                 raise record.error
-        targets = self._targets(f"{split}.txt", len(records))
+        targets = self._targets(f"{split}.txt", len(records), empty=[self.output.vocab.eos])
         transcripts = [torch.empty(0, dtype=torch.int64)] * len(records)
         if os.path.isfile(self.folder / f"{split}.transcript.txt"):
-            transcripts = self._targets(f"{split}.transcript.txt", len(records))
+            transcripts = self._targets(f"{split}.transcript.txt", len(records), empty=[])
         trains = split == "train"
         items = [
             Item(record.text, frames_of(record.text, self.processor.settings), target, transcript)
@@ -277,14 +278,17 @@ class SpeechTask(FairseqTask):
             logger.warning("%s: %d sources are too short", split, len(items) - len(kept))
         self.datasets[split] = Speech(kept, self.processor, self.output.vocab, self.cfg, trains=trains)
 
-    def _targets(self, name: str, count: int) -> list[Tensor]:
-        """The words of each line and eos; nothing of an empty one."""
+    def _targets(self, name: str, count: int, *, empty: list[int]) -> list[Tensor]:
+        """The words of each line and eos; `empty` of an empty one."""
         lines = read_lines(str(self.folder / name))
         if len(lines) != count:
             found = number_of(len(lines), "line")
             raise LengthMismatchError(f"{name} has {found}, the list of sources {count}")
         end = self.output.vocab.eos
-        return [torch.tensor([*self.output.encode(line), end] if line.strip() else []) for line in lines]
+        return [
+            torch.tensor([*self.output.encode(line), end] if line.strip() else empty, dtype=torch.int64)
+            for line in lines
+        ]
 
 
 class SpeechModel(CoreModel):

@@ -1,6 +1,7 @@
 """Makes the lists, transcripts and vocabulary of the speech recipe.
 
-python recipes/asr/prepare.py --corpus numbers|an4|yesno --output OUT [--copies N] [--quick]
+python recipes/asr/prepare.py --corpus numbers|an4|yesno --output OUT [--copies N] [--varied N]
+                              [--without SPEAKER] [--quick]
 python recipes/asr/prepare.py --corpus aishell|librispeech --data DIR --output OUT
     OUT/{train,valid,test}.tsv, lists of sounds, or of features; OUT/{train,valid,test}.txt, what is said in
     each; OUT/input.json, how they are read, with the OUT/cmvn.json that features are normalised by;
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import itertools
 import json
 import random
 import sys
@@ -23,7 +25,8 @@ from typing import Any
 
 import numpy as np
 import sentencepiece
-from corpora import FULL_SIZE, RATE, READERS, Utterance
+from corpora import FULL_SIZE, RATE, READERS, Utterance, numbers, recordings
+from varied import varied
 
 from nartk.data.audio.augmentation import SPEEDS, change_speed
 from nartk.data.audio.features import FeatureSettings, compute
@@ -32,6 +35,7 @@ from nartk.data.audio.sounds import read_sound
 from nartk.data.audio.stored import write_features
 from nartk.passes import FloatArray
 
+FIRST_TRAINED = 10  # recording of each digit and speaker of fsdd: those before validate and test
 QUICK = {"train": 400, "valid": 30, "test": 30}  # utterances
 STATISTICS = "cmvn.json"
 LOUDNESS_DB = (-10.0, 10.0)  # of a changed copy, less that of its recording
@@ -100,6 +104,7 @@ def write_sound(path: Path, samples: FloatArray) -> None:
 
 def train_pieces(lines: list[str], recipe: Recipe, output: Path) -> None:
     """Writes OUT/spm.model and fairseq's OUT/dict.txt, of the words that train."""
+    lines = [line for line in lines if line]
     model = io.BytesIO()  # a file's name would become part of the model
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines),
@@ -151,17 +156,42 @@ def write_signals(output: Path, split: str, utterances: Iterable[Utterance]) -> 
     return found
 
 
-def small(corpus: str, output: Path, *, count: int, quick: bool) -> None:
-    """A corpus that ships: writes its sounds, of those that train also changed ones, or its features."""
+def small(corpus: str, output: Path, *, count: int, anew: int, without: str, quick: bool) -> None:
+    """A corpus that ships: writes its sounds, of those that train also changed ones, or its features.
+
+    Args:
+        count: Of each sound that trains, all but one changed.
+        anew: Further utterances that train, made of the recordings of those that do.
+        without: A speaker who is in no part but the test, which is then of this speaker alone.
+    """
     rng = np.random.default_rng(1)
     for split in ("train", "valid", "test"):
         utterances = list(READERS[corpus](split))
+        if without:
+            if split == "test":
+                utterances += READERS[corpus]("valid")
+            utterances = [each for each in utterances if (each.speaker == without) == (split == "test")]
+            if not utterances:
+                raise SystemExit(f"prepare.py: --without {without!r}: {corpus} has no such speaker")
         if quick:
             utterances = utterances[:: max(1, len(utterances) // QUICK[split])]
         if count > 1 and utterances[0].signal.ndim > 1:
             raise SystemExit(f"prepare.py: --copies {count}: {corpus} has features, and no sound to change")
         kept = copies(utterances, count if split == "train" else 1, rng)
+        if split == "train" and anew:
+            kept = itertools.chain(kept, spoken_anew(anew, without, rng))
         write_split(output, split, write_signals(output, split, kept), output)
+
+
+def spoken_anew(count: int, without: str, rng: np.random.Generator) -> Iterator[Utterance]:
+    """Numbers of the recordings that train, none of which is a number of another part (`varied`)."""
+    held_out = {each.text for split in ("valid", "test") for each in numbers(split)}
+    own = {
+        name: sound
+        for name, sound in recordings("fsdd.tar.xz").items()
+        if int(name.rsplit("_", 1)[1]) >= FIRST_TRAINED and name.split("_")[1] != without
+    }
+    return varied(own, count, rng, unspoken=held_out)
 
 
 def full_size(corpus: str, data: Path, output: Path) -> None:
@@ -189,14 +219,27 @@ def main() -> None:
     parser.add_argument(
         "--copies", type=int, default=1, help="of each sound that trains, all but one changed (default: 1)"
     )
+    parser.add_argument(
+        "--varied", type=int, default=0, help="numbers made anew that train too (default: 0; corpus numbers)"
+    )
+    parser.add_argument("--without", default="", help="a speaker who does not train, and alone is tested")
     parser.add_argument("--quick", action="store_true", help="some utterances of a corpus that ships")
     args = parser.parse_args()
     if (args.data is None) != (args.corpus in READERS):
         parser.error(f"--data goes with {', '.join(FULL_SIZE)}, and these need it")
+    if args.varied and args.corpus != "numbers":
+        parser.error(f"--varied is of the corpus numbers, not of {args.corpus}")
     output = args.output.resolve()
     output.mkdir(parents=True, exist_ok=True)
     if args.data is None:
-        small(args.corpus, output, count=args.copies, quick=args.quick)
+        small(
+            args.corpus,
+            output,
+            count=args.copies,
+            anew=args.varied,
+            without=args.without,
+            quick=args.quick,
+        )
     else:
         full_size(args.corpus, args.data.resolve(), output)
     recipe = RECIPES[args.corpus]

@@ -3,12 +3,13 @@
 #
 #   recipes/asr/run.sh [--corpus numbers|an4|yesno] [--quick] [--work DIR] [--device cpu|cuda]
 #                      [--stage NAME[,NAME...]] [--only NAME,...] [--d-model N] [--updates N]
-#                      [--others-updates N] [--dtype fp32|bf16|int8] [--jobs N]
+#                      [--others-updates N] [--dtype fp32|bf16|int8] [--jobs N] [--without SPEAKER]
 #
 # Stages: prepare first models decode score speed table. A stage that has finished is not run again; --stage runs
 # the stages it names, finished or not, and no others. Training and the models within their stage go on where
 # they were broken off.
 #   --corpus   numbers (default): connected spoken digits; an4: letters, numbers and words; yesno: two words
+#   --without  a speaker who does not train, and is the only one that is tested (numbers, an4)
 #   --quick    small models on 400 sounds, few updates: every stage for real, in minutes on two cores
 #   --only     these systems alone, of ctc, paraformer, ar, ctc-sc, paraformer-ce, paraformer-mwer; the first
 #              stage trains ctc and paraformer, with which the others begin
@@ -23,14 +24,14 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=../stages.sh
 source "$here/../stages.sh"
 stages=(prepare first models decode score speed table)
-corpus=numbers quick= work= device=cpu only= d_model= updates= others= dtype=fp32 jobs= chosen=
+corpus=numbers quick= work= device=cpu only= d_model= updates= others= dtype=fp32 jobs= chosen= without=
 
-usage() { sed -n '2,21s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,22s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 while [ $# -gt 0 ]; do
   case $1 in
     --quick) quick=1; shift; continue ;;
     -h | --help) usage; exit 0 ;;
-    --corpus | --work | --device | --stage | --only | --d-model | --updates | --others-updates | --dtype | --jobs)
+    --corpus | --work | --device | --stage | --only | --d-model | --updates | --others-updates | --dtype | --jobs | --without)
       [ $# -gt 1 ] || die "$1 needs a value" ;;
     *) usage >&2; die "unknown option $1" ;;
   esac
@@ -45,24 +46,25 @@ while [ $# -gt 0 ]; do
     --others-updates) others=$2 ;;
     --dtype) dtype=$2 ;;
     --jobs) jobs=$2 ;;
+    --without) without=$2 ;;
   esac
   shift 2
 done
-copies=1
+copies=1 anew=0
 case $corpus in
-  numbers) copies=2 bins=40 masks=(--time-width 10 --bin-width 8) ;;
+  numbers) anew=12000 bins=40 masks=(--time-width 10 --bin-width 8) ;;
   yesno) copies=4 bins=40 masks=(--time-width 10 --bin-width 8) ;;
   # Features have no sound to change, but a tempo.
   an4) bins=13 masks=(--time-width 25 --bin-width 3 --speeds 0.9,1.0,1.1) ;;
   *) die "no corpus '$corpus': choose from numbers, an4, yesno" ;;
 esac
 require "$chosen" train,score,audio "${stages[@]}"
-[ -n "$work" ] || work=runs/asr-$corpus${quick:+-quick}
+[ -n "$work" ] || work=runs/asr-$corpus${without:+-without-$without}${quick:+-quick}
 mkdir -p "$work"
 
 if [ -n "$quick" ]; then
   : "${updates:=40}" "${d_model:=64}"
-  copies=1 size=(--encoder-layers 3 --encoder-heads 2 --decoder-heads 2 --subsampling-channels 8)
+  copies=1 anew=$((anew / 100)) size=(--encoder-layers 3 --encoder-heads 2 --decoder-heads 2 --subsampling-channels 8)
   frames=4000 speed=(--rounds 2 --single 5 --many 30 --threads 1)
 else
   : "${updates:=3000}" "${d_model:=128}"
@@ -78,7 +80,8 @@ train_on "$device"
 [ "$jobs" = 1 ] || export OMP_NUM_THREADS=1
 
 prepare() {
-  python "$here/prepare.py" --corpus "$corpus" --output "$work/data" --copies "$copies" ${quick:+--quick}
+  python "$here/prepare.py" --corpus "$corpus" --output "$work/data" --copies "$copies" --varied "$anew" \
+    --without "$without" ${quick:+--quick}
 }
 
 # systems WHAT: the lines of systems.tsv that begin with WHAT.
