@@ -25,7 +25,6 @@ from pathlib import Path
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 BUSY = "while True: pass"
-COUNTS = (60, 2)
 BEST, GREEDY = 0.97, 0.98  # of the best fixed length at batch 1, of greedy search in batches
 
 Key = tuple[str, int, str, int]  # model, sentences, type, batch
@@ -78,17 +77,20 @@ def engines(found: dict, model: str, count: int) -> Iterator[tuple[Key, dict]]:
             yield (model, count, engine["dtype"], cell["batch_size"]), engine
 
 
-def rounds_of(model: str, count: int, *, quick: bool) -> int:
-    if quick:
+def rounds_of(model: str, count: int, args: argparse.Namespace) -> int:
+    if args.quick:
         return 1
-    return (9 if model == "gec-en" else 3) if count > 2 else 25
+    usual = args.rounds if args.rounds is not None else 9 if model == "gec-en" else 3
+    return usual if count > 2 else 5 * usual
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("source", help="JFLEG's dev.src")
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--models", default="gec-en,base")
+    parser.add_argument("--models", default="gec-en,base", help="with commas (default: %(default)s)")
+    parser.add_argument("--counts", default="60,2", help="of sentences, with commas (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, help="of 60 sentences; of 2, five times as many")
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
     lengths = (2, 4) if args.quick else LENGTHS
@@ -97,9 +99,9 @@ def main() -> int:
     load: list[float] = []
     for condition, entered in CONDITIONS.items():
         for model in args.models.split(","):
-            for count in COUNTS:
+            for count in map(int, args.counts.split(",")):
                 is_first = condition == "alone"
-                rounds = rounds_of(model, count, quick=args.quick) if is_first else 1
+                rounds = rounds_of(model, count, args) if is_first else 1
                 with entered() as prefix:
                     found = bench(
                         args.source,
