@@ -17,7 +17,6 @@ Word: TypeAlias = tuple[str, float]  # of an output, with its log-probability
 
 # Two words with the end of a sentence between. Addresses, abbreviations and names hold other characters too.
 _IS_GLUED = re.compile(r"([^\W\d_]{2,})([.?!]+)([^\W\d_]+)").fullmatch
-_IS_CAPITALS = re.compile(r"(?=(?:.*[^\W\d_]){2})[^a-z]*").fullmatch
 _FINAL = frozenset(".?!")
 _BREAKS = frozenset([*_FINAL, ";", ":", "--", "...", "–", "—"])
 _FEWEST = 3  # tokens of a piece
@@ -137,7 +136,8 @@ def clauses(
 
 
 def _clause(read: Sequence[str], spelled: Sequence[str], words: Mapping[str, str]) -> Clause:
-    is_capitals = _IS_CAPITALS(" ".join(read)) is not None
+    text = "".join(read)
+    is_capitals = text.isupper() and sum(map(str.isalpha, text)) > 1
     return Clause(tuple(read), tuple(spelled), words, is_capitals)
 
 

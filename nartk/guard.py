@@ -114,8 +114,11 @@ class Guard:
     ) -> tuple[str, tuple[Guarded, ...], tuple[str, ...]]:
         """An output's text in the place of its piece, the edits in it that were undone, and what speaks
         against it: nothing, if it is sound."""
-        written, end = scored_words(hypothesis, output)
         source = [*clause.spelled]
+        text = output.decode(hypothesis.tokens)
+        if text == clause.text == " ".join(source):
+            return text, (), ()
+        written, end = scored_words(text, hypothesis, output)
         tokens, undone = self.mend(source, clause.restore(written), end)
         reasons = self.reasons(source, tokens, hypothesis.positional_scores)
         return " ".join(tokens), tuple(undone), tuple(reasons)
@@ -202,24 +205,23 @@ class Guard:
         return any(part not in known and part not in self.words for part in _PARTS.findall(lower))
 
 
-def scored_words(hypothesis: Hypothesis, output: OutputProcessor) -> tuple[list[Word], float]:
-    """The words of an output, each with its log-probability, and that of the output's end; 0: not known."""
-    text = output.decode(hypothesis.tokens).split()
-    scores = hypothesis.positional_scores
+def scored_words(text: str, hypothesis: Hypothesis, output: OutputProcessor) -> tuple[list[Word], float]:
+    """The words of an output's text, each with its log-probability, and that of its end; 0: not known."""
+    words, scores = text.split(), hypothesis.positional_scores
     if scores is None:
-        return [(word, 0.0) for word in text], 0.0
+        return [(word, 0.0) for word in words], 0.0
     pieces = output.vocab.to_words(hypothesis.tokens)
-    sums = [0.0] * (len(text) + 1)
+    sums = [0.0] * (len(words) + 1)
     # Of words between spaces each is one; of pieces, those begin one that begin with sentencepiece's mark.
     begins_all = not any(piece.startswith("▁") for piece in pieces)
     at = -1
     for token, piece, score in zip(hypothesis.tokens, pieces, scores, strict=True):
         if token == output.vocab.eos:
-            at = len(text)
+            at = len(words)
         elif begins_all or piece.startswith("▁") or at < 0:
             at += 1
-        sums[min(at, len(text))] += score
-    return [*zip(text, sums[:-1], strict=True)], sums[-1]
+        sums[min(at, len(words))] += score
+    return [*zip(words, sums[:-1], strict=True)], sums[-1]
 
 
 def bare(tokens: Sequence[str]) -> list[str]:
@@ -263,6 +265,8 @@ def letters_kept(source: Sequence[str], output: Sequence[str]) -> float:
 
     lost = most = 0
     for i, stop, j, last in edits(source, output):
+        if source[i:stop] == output[j:last]:
+            continue
         mine, theirs = ("".join(bare(side)) for side in (source[i:stop], output[j:last]))
         if mine != theirs:
             blocks = SequenceMatcher(None, mine, theirs, autojunk=False).get_matching_blocks()

@@ -137,7 +137,8 @@ def cases(model: nartk.Model, pairs: Sequence[Pair]) -> list[Case]:
     hypotheses = model.decode([" ".join(source) for source, _ in pairs], "greedy")
     for (source, target), hypothesis in zip(pairs, hypotheses, strict=True):
         if hypothesis.error is None and hypothesis.positional_scores:
-            written, end = scored_words(hypothesis, model.checkpoint.output)
+            output = model.checkpoint.output
+            written, end = scored_words(output.decode(hypothesis.tokens), hypothesis, output)
             found.append(Case(source, target, written, end, hypothesis.positional_scores))
     return found
 

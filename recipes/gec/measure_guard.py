@@ -107,6 +107,8 @@ def main() -> None:
     parser.add_argument("--ewt", type=Path, required=True, metavar="FILE", help="CoNLL-U of dev, may be .xz")
     parser.add_argument("--asset", type=Path, required=True, metavar="FILE", help="original sentences")
     parser.add_argument("--dictionary", type=Path, metavar="FILE", help="words, one a line")
+    parser.add_argument("--dtype", help="as nartk-decode has it")
+    parser.add_argument("--only", default="", metavar="REGEX", help="measure texts of such names alone")
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="of the time (default: 5)")
     args = parser.parse_args()
     if args.dictionary is None:
@@ -114,12 +116,14 @@ def main() -> None:
 
         args.dictionary = Path(errant.__file__).parent / "en" / "resources" / "en_GB-large.txt"
     known = {word.strip().lower() for word in read(args.dictionary)}
-    model = nartk.load(args.model, threads=1)
+    model = nartk.load(args.model, dtype=args.dtype, threads=1)
     print(f"{model.signature(model.strategy('greedy', {}))}\n")
     print("| | lines | damaged | with the guard | new non-word | with the guard | split, kept, undone |")
     print("|---|---|---|---|---|---|---|")
     every = dict(texts(args))
     for name, lines in every.items():
+        if re.search(args.only, name) is None:
+            continue
         row, done = [], ""
         for guard in (False, True):
             model.guard = guard
