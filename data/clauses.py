@@ -94,14 +94,14 @@ class Clause:
     def halves(self) -> tuple[Clause, ...]:
         """The two pieces at the clause nearest to the middle; none where there is no such place."""
         size = len(self.read)
-        places = [
+        breaks = [
             (abs(i / size - 0.5) + off, i)
             for i in range(_FEWEST, size - _FEWEST + 1)
             if (off := _off_middle(self.read[i - 1].lower(), self.read[i].lower())) is not None
         ]
-        if not places:
+        if not breaks:
             return ()
-        _, middle = min(places)
+        _, middle = min(breaks)
         is_end = self.read[middle - 1] in _FINAL
         return (
             replace(self, read=self.read[:middle], spelled=self.spelled[:middle], ends=is_end),
@@ -159,10 +159,10 @@ def _parted(token: str, words: Mapping[str, str]) -> tuple[str, ...]:
 
 def _off_middle(before: str, after: str) -> float | None:
     """How much nearer to the middle than this place a worse one must lie; None: no clause begins here."""
-    kinds = (
+    holding = (
         before in _BREAKS,
         before == "," and after in _JOINING,
         after in _JOINING,
         before == "," or after in _SUBORDINATE,
     )
-    return next((off for off, holds in zip(_OFF_MIDDLE, kinds, strict=False) if holds), None)
+    return next((off for off, holds in zip(_OFF_MIDDLE, holding, strict=False) if holds), None)

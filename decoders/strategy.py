@@ -52,6 +52,11 @@ class Strategy:
         """What outputs begin with, before a prefix or a draft of the user's."""
         return ()
 
+    @property
+    def admits_source(self) -> bool:
+        """Whether a guard may put a source in the place of its output: no option forbids what it holds."""
+        return True
+
     def check_auxiliary(self) -> None:
         """Refuses auxiliary models that are missing or do not fit, before anything is decoded."""
 

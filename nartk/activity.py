@@ -24,7 +24,7 @@ STEADY_DB, CLEAR_DB = 3.0, 12.0  # of the loudest moment over the floor
 UNSURE = -1.0  # mean log-probability of a token, nats; Whisper's threshold too
 _BLOCK = 3000  # frames
 _MOMENT = 5  # frames whose power is averaged
-_FLOOR = 10  # percentile of the moments' levels
+_QUIET = 10  # percentile of the moments' levels
 
 
 def contrast(levels: FloatArray) -> float:
@@ -32,7 +32,7 @@ def contrast(levels: FloatArray) -> float:
     power = 10 ** (levels.astype(np.float64) / 10)
     size = min(_MOMENT, len(power))
     moments = 10 * np.log10(np.convolve(power, np.full(size, 1 / size), "valid"))
-    return float(moments.max() - np.percentile(moments, _FLOOR))
+    return float(moments.max() - np.percentile(moments, _QUIET))
 
 
 def levels_of(frames: FloatArray, levels: Levels) -> FloatArray | None:

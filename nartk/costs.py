@@ -42,8 +42,8 @@ class Tuned:
     encoding: float
 
     @property
-    def way(self) -> tuple[str, str, str, int]:
-        """What they are for."""
+    def setting(self) -> tuple[str, str, str, int]:
+        """The setting that they were measured in."""
         return self.numerics, self.device, self.dtype, self.threads
 
     @property
@@ -100,7 +100,7 @@ def store(folder: Path, tuned: Tuned) -> None:
         OutputError: The folder cannot be written.
         CheckpointError: What is there is damaged.
     """
-    kept = [each for each in read(folder) if each.way != tuned.way and each.model == tuned.model]
+    kept = [each for each in read(folder) if each.setting != tuned.setting and each.model == tuned.model]
     with writing(folder / FILE) as file:
         write_json(file, {"format": FORMAT, "costs": [asdict(each) for each in (*kept, tuned)]})
 
@@ -113,6 +113,6 @@ def stored(
     Raises:
         CheckpointError: The file is damaged.
     """
-    way = numerics, device, dtype, threads
-    found = [each.costs for each in read(folder) if each.model == model and each.way == way]
+    setting = numerics, device, dtype, threads
+    found = [each.costs for each in read(folder) if each.model == model and each.setting == setting]
     return found[-1] if found else None

@@ -137,8 +137,8 @@ class Line:
         at = parts.index(part)
         parts[at : at + 1] = made = self._smaller(part, (reason,))
         kept = [each for each in self._open.values() if each is not part]
-        place = [*self._open].index(number)
-        kept[place:place] = (each for each in made if each.kept is None)
+        index = [*self._open].index(number)
+        kept[index:index] = (each for each in made if each.kept is None)
         self._open = {each.number: each for each in kept}
         return True
 
@@ -151,11 +151,11 @@ class Line:
         if self._open:
             return False
         for parts in self._sentences:
-            parts[:] = [each for part in parts for each in self._judged(part)]
+            parts[:] = [each for part in parts for each in self._checked(part)]
             self._open |= {each.number: each for each in parts if each.result is None and each.kept is None}
         return True
 
-    def _judged(self, part: _Part) -> list[_Part]:
+    def _checked(self, part: _Part) -> list[_Part]:
         """A part with the outputs that are sound; if there are none, smaller ones, or it as it is."""
         if part.result is None or part.taken or part.kept is not None:
             return [part]

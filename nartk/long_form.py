@@ -357,8 +357,8 @@ class BufferedFrames:
         best = scorer.read_fires(memory, fires, Want(banned=banned)).best
         labels = np.split(best, np.cumsum([len(each) for each in fires])[:-1])
         return [
-            _Fires(own, at, kept_fires(said, at, window, self.vocab.eos, is_last=last))
-            for said, (own, at), window, last in zip(labels, parts, windows, ends_here, strict=True)
+            _Fires(own, at, kept_fires(best_words, at, window, self.vocab.eos, is_last=last))
+            for best_words, (own, at), window, last in zip(labels, parts, windows, ends_here, strict=True)
         ]
 
     def _encoded(self, recording: _Recording, windows: Sequence[Window]) -> IntArray:
@@ -453,7 +453,7 @@ def carried_fires(scorer: FrameScorer) -> Carried:
 def kept_fires(labels: IntArray, positions: _Ints, window: Window, eos: int, *, is_last: bool) -> _Ints:
     """Which fires of a buffer are kept: those of its chunk that are words; of the last also eos at its end.
 
-    A model that hears a pause may take it for the end.
+    A model may take a pause for the end.
     """
     words = labels != eos
     if is_last:

@@ -155,12 +155,12 @@ class Model:
                 found = architecture(self.checkpoint.architecture).scorer(**self._network())
         from nartk import costs
 
-        if (tuned := costs.stored(self.checkpoint.folder, **self.way(found))) is not None:
+        if (tuned := costs.stored(self.checkpoint.folder, **self.cost_setting(found))) is not None:
             found.costs = tuned
         output = self.checkpoint.output
         return output.prompted(found) if isinstance(output, Prompting) else found
 
-    def way(self, scorer: Any) -> dict[str, Any]:
+    def cost_setting(self, scorer: Any) -> dict[str, Any]:
         """What the times of its passes depend on, as `nartk.costs` keeps them."""
         return {
             "model": self.checkpoint.fingerprint,
@@ -718,7 +718,7 @@ class Model:
         text, guard = self.tokenization, self.guarding
         waiting: dict[int, Line] = {}
         requests: dict[int, Request] = {}
-        ask = partial(self._requests, strategy=strategy, first=first, truncate=truncate)
+        requests_of = partial(self._requests, strategy=strategy, first=first, truncate=truncate)
         for index, (line, prefix, drafts, targets) in enumerate(lines):
             if not line.strip() and not targets:
                 yield index, Result(index, (Hypothesis(tokens=(), score=None),))
@@ -733,9 +733,9 @@ class Model:
                 asked: dict[str, Any] = {"prefix": text.tokens(prefix)}
                 for name, each in (("drafts", drafts), ("targets", targets)):
                     asked[name] = [*map(text.tokens, each)]
-                free = guard if not (prefix or targets) else None
+                free = guard if strategy.admits_source and not (prefix or targets) else None
                 found = Line(index, paragraph, self.checkpoint.output, free, whole=any(drafts))
-                made = ask(found, **asked)
+                made = requests_of(found, **asked)
             except (InputTooLongError, InputFileError, InputFormatError, InputEncodingError) as error:
                 yield index, error
                 continue
@@ -762,7 +762,7 @@ class Model:
                     spoken = self._spoken(request, result, lines[index - first][0])
                     if not found.add(number, self._timed(request, spoken)):
                         continue
-                    made = ask(found)
+                    made = requests_of(found)
                     if made:  # once what was asked so far is done
                         requests |= {request.index: request for request in made}
                     else:

@@ -17,7 +17,7 @@ from nartk.passes import FeatureSource, FloatArray, IntArray
 MARGIN = 0.1  # of a fire's weight at either end, which silence may have
 # Fitted on numbers of the Free Spoken Digit Dataset that validate: how far below its loudest frame a word's
 # frames are at most, how far above the noise floor at least, and that floor's percentile of all frames.
-LOUD_DB, ABOVE_FLOOR_DB, FLOOR = 30.0, 3.0, 10
+LOUD_DB, ABOVE_NOISE_DB, QUIET = 30.0, 3.0, 10
 LEAST_DB = 6.0  # below its loudest frame a word's frames may be, wherever the floor is
 _Times = npt.NDArray[np.float64]
 
@@ -90,7 +90,7 @@ def word_times(times: FloatArray | _Times, levels: FloatArray, seconds: float) -
     padded = np.pad(levels.astype(np.float64), 1, mode="edge")
     power = np.convolve(10 ** (padded / 10), np.full(3, 1 / 3), "valid")
     smooth = 10 * np.log10(power + 1e-12)
-    floor = float(np.percentile(smooth, FLOOR)) + ABOVE_FLOOR_DB
+    least = float(np.percentile(smooth, QUIET)) + ABOVE_NOISE_DB
     middles = np.minimum(np.asarray(times).mean(1) / seconds, len(smooth) - 1).astype(np.int64)
     cuts = [0]
     for one, other in pairwise(middles.tolist()):
@@ -98,7 +98,7 @@ def word_times(times: FloatArray | _Times, levels: FloatArray, seconds: float) -
     found = []
     for begin, end in pairwise([*cuts, len(smooth)]):
         part = smooth[begin : max(end, begin + 1)]
-        loud = np.flatnonzero(part >= max(part.max() - LOUD_DB, min(floor, part.max() - LEAST_DB)))
+        loud = np.flatnonzero(part >= max(part.max() - LOUD_DB, min(least, part.max() - LEAST_DB)))
         found.append((begin + loud[0], begin + loud[-1] + 1))
     return np.array(found) * seconds
 

@@ -403,7 +403,7 @@ def test_it_is_approximate_and_says_so(tmp_path: Path, capsys: pytest.CaptureFix
     command = [str(model), str(tmp_path / "in.txt"), "--strategy", "bild", "--drafter", str(small)]
     assert main([*command, "--assert-lossless"]) == 2
     assert "the promise of 'bild' is 'approximate: " in capsys.readouterr().err
-    assert main([*command, "--fallback", "0", "--rollback", "inf"]) == 0
+    assert main([*command, "--fallback", "0", "--rollback", "inf", "--verbose"]) == 0
     captured = capsys.readouterr()
     assert len(captured.out.splitlines()) == 2
     assert "|fallback:0.0|rollback:inf|max_draft:10|distance:cross-entropy|" in captured.err

@@ -739,7 +739,7 @@ def test_the_command_says_what_greedy_search_says(
     for kind in KINDS:
         options = ["--strategy", "gad", "--drafter", folders[kind]]
         command = [folders["transformer"], folders["lines"], *options]
-        assert main([*command, "--assert-lossless", "--batch-size", "2"]) == 0, kind
+        assert main([*command, "--assert-lossless", "--batch-size", "2", "--verbose"]) == 0, kind
         captured = capsys.readouterr()
         assert captured.out == wanted, kind
         drafter = load(folders[kind]).checkpoint.fingerprint

@@ -397,7 +397,7 @@ def test_the_command_writes_the_same_file_in_fewer_passes(
     said, passes, errors = [], [], []
     for draft in ("none", "source", "ngram"):
         command = [model, str(lines), "--strategy", "sample", "--temperature", "1.5", "--draft", draft]
-        where = ["--device", str(device), "--stats", str(stats)]
+        where = ["--device", str(device), "--stats", str(stats), "--verbose"]
         assert main([*command, *where]) == 0
         captured = capsys.readouterr()
         said.append(captured.out)

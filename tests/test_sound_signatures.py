@@ -20,7 +20,7 @@ from support.sounds import RATE, noise, sine, wav
 
 from nartk.data.audio import sounds
 from nartk.data.audio.features import FeatureSettings
-from nartk.data.audio.signatures import HEAD, MEDIA, is_binary, sound_kind
+from nartk.data.audio.signatures import HEAD, MEDIA, is_binary, sound_format
 from nartk.data.audio.sounds import Piped, read_sound, sound_blocks
 from nartk.errors import InputFileError
 from nartk.processors.audio import AudioInput
@@ -91,13 +91,13 @@ def test_sound_that_libsndfile_writes_is_told(name: str) -> None:
     data = wav(PLAIN, subtype=subtype, form=form)
     if name == "rifx":
         data = b"RIFX" + data[4:]
-    assert sound_kind(data[:HEAD]) == ("wav" if name in ("rifx", "rf64") else name)
+    assert sound_format(data[:HEAD]) == ("wav" if name in ("rifx", "rf64") else name)
     assert name == "mp3" or is_binary(data[:HEAD]) or name == "sph"
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
 def test_containers_are_told(kind: str) -> None:
-    assert [sound_kind(head) for head in FOREIGN[kind]] == [kind] * len(FOREIGN[kind])
+    assert [sound_format(head) for head in FOREIGN[kind]] == [kind] * len(FOREIGN[kind])
     assert kind in MEDIA
 
 
@@ -125,7 +125,7 @@ def test_containers_are_told(kind: str) -> None:
     ],
 )
 def test_what_is_no_sound_is_told_as_none(head: bytes) -> None:
-    assert sound_kind(head) is None
+    assert sound_format(head) is None
 
 
 def test_text_holds_no_control_characters() -> None:
@@ -280,7 +280,7 @@ def test_containers_are_read(container: str, codec: str, kind: str, piped: bool,
     """A tone survives; its begin and end are the codec's affair."""
     rate = 48000 if codec == "opus" else RATE
     data = encoded(0.5 * sine(2 * rate, 440, rate), container, "libopus" if codec == "opus" else codec, rate)
-    assert sound_kind(data[:HEAD]) == kind
+    assert sound_format(data[:HEAD]) == kind
     if piped:
         with pipe_of(data) as pipe:
             found = read_sound(pipe)

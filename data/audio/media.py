@@ -25,7 +25,7 @@ class MediaFile:
 
     Args:
         file: Opened in binary mode; it may be a pipe.
-        kind: FFmpeg's name of its format. It is never guessed: some formats name other files to be opened.
+        form: FFmpeg's name of its format. It is never guessed: some formats name other files to be opened.
 
     Raises:
         MediaError: It is damaged, or holds no sound.
@@ -35,19 +35,19 @@ class MediaFile:
     extra_info = ""
     frames = None  # samples of a channel: unknown before they are read
 
-    def __init__(self, file: IO[bytes], kind: str) -> None:
+    def __init__(self, file: IO[bytes], form: str) -> None:
         import av
 
         self._errors: Any = (av.error.FFmpegError, OSError, ValueError)
         try:
-            self._container = cast(Any, av.open(file, format=kind, metadata_errors="ignore"))
+            self._container = cast(Any, av.open(file, format=form, metadata_errors="ignore"))
             sounds = self._container.streams.audio
             if not sounds:
                 raise MediaError("it holds no sound")
             self._stream = sounds[0]
             codec = self._stream.codec_context
             self.samplerate, self.channels = codec.rate, codec.channels
-            duration = self._container.duration if kind in _TIMED else None  # in units of 1 / time_base
+            duration = self._container.duration if form in _TIMED else None  # in units of 1 / time_base
             self.seconds = 0.0 if duration is None else duration / av.time_base
         except self._errors as error:
             raise MediaError(_reason(error)) from error

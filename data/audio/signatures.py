@@ -55,18 +55,18 @@ _CONTAINERS = (
     ("ape", rb"MAC [\x00-\xff]\x0f"),
     ("wv", rb"wvpk....[\x00-\xff]\x04"),
 )
-_SIGNATURES = [(kind, re.compile(shape, re.DOTALL)) for kind, shape in (*_PLAIN, *_CONTAINERS)]
+_SIGNATURES = [(form, re.compile(shape, re.DOTALL)) for form, shape in (*_PLAIN, *_CONTAINERS)]
 _CONTROLS = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 _CHUNK = re.compile(rb"[A-Za-z0-9_][A-Za-z0-9_ -]{3}.{4}", re.DOTALL)  # the name and the size of one
 _UNKNOWN = 0x7FFF_0000  # of lengths, modulo 2**31, what programs write from there on that do not know them
 
 
-def sound_kind(head: bytes) -> str | None:
+def sound_format(head: bytes) -> str | None:
     """The format of the sound that a file holds, by its first `HEAD` bytes; None: it is no sound.
 
     Those of `MEDIA` take another decoder than libsndfile.
     """
-    return next((kind for kind, shape in _SIGNATURES if shape.match(head)), None)
+    return next((form for form, shape in _SIGNATURES if shape.match(head)), None)
 
 
 def is_binary(head: bytes) -> bool:

@@ -22,7 +22,7 @@ from typing import IO, Any, TypeAlias
 import numpy as np
 
 from nartk.data.audio.media import STREAMED, MediaError, MediaFile
-from nartk.data.audio.signatures import CONVERT, HEAD, MEDIA, sound_kind, wav_head
+from nartk.data.audio.signatures import CONVERT, HEAD, MEDIA, sound_format, wav_head
 from nartk.errors import InputFileError, named, requiring
 from nartk.files import STDIN
 from nartk.passes import FloatArray
@@ -36,7 +36,7 @@ _CELLS = 10  # a second, after each of which it is seen again whether channels c
 _CANCELLED = 0.01  # of the power of the loudest channel, that their mean has less of
 # libsndfile's log of a file whose end is missing; it reads what is there without a word.
 _CUT = re.compile(r"^\s*data : (\d+) \(should be (\d+)\)", re.MULTILINE)
-_TOLD = 16  # bytes that are waited for of a pipe, which tell most formats
+_TELLING = 16  # bytes that are waited for of a pipe, which tell most formats
 _UNKNOWN = 0x7FFF_0000  # bytes that a header has from there on if its program could not know the size
 
 
@@ -261,18 +261,18 @@ def open_sound(source: Source) -> Iterator[Sound]:
         size = None if is_pipe else data.seek(0, os.SEEK_END)
         if not is_pipe:
             data.seek(0)
-        head = data.read(_TOLD if is_pipe else HEAD)
-        kind = sound_kind(head)
-        if is_pipe and not (kind in ("wav", "au") or (kind in STREAMED and _has_av())):
+        head = data.read(_TELLING if is_pipe else HEAD)
+        form = sound_format(head)
+        if is_pipe and not (form in ("wav", "au") or (form in STREAMED and _has_av())):
             with open_sound(Piped(_Begun(data, head), name)) as sound:  # type: ignore[arg-type]
                 yield sound
             return
         is_open = False
-        if kind == "wav":
+        if form == "wav":
             head, is_open = wav_head(_Begun(data, head), size)  # type: ignore[arg-type]
-        by_ffmpeg = kind in MEDIA or (is_pipe and kind in STREAMED)
+        by_ffmpeg = form in MEDIA or (is_pipe and form in STREAMED)
         begun = _Begun(data, head) if is_pipe or is_open or by_ffmpeg else data
-        with closing(_media(begun, name, str(kind)) if by_ffmpeg else _sound_file(begun, name)) as file:
+        with closing(_media(begun, name, str(form)) if by_ffmpeg else _sound_file(begun, name)) as file:
             if file.samplerate not in RATES:
                 raise InputFileError(
                     f"{name!r} has {file.samplerate} samples a second, not {RATES[0]} to {RATES[-1]}",
@@ -301,15 +301,15 @@ def _sound_file(data: Any, name: str) -> Any:
     return file
 
 
-def _media(data: Any, name: str, kind: str) -> MediaFile:
+def _media(data: Any, name: str, form: str) -> MediaFile:
     """The same as FFmpeg does."""
     if data.seekable():
         data.seek(0)
     try:
-        return MediaFile(data, kind)
+        return MediaFile(data, form)
     except ImportError as error:
         raise InputFileError(
-            f"{name!r} is {MEDIA.get(kind, kind)}, which takes the package {error.name!r} to be read",
+            f"{name!r} is {MEDIA.get(form, form)}, which takes the package {error.name!r} to be read",
             fix=f"pip install 'nartk[media]', or convert it: ffmpeg -i {name} {Path(name).stem}.wav",
         ) from error
     except MediaError as error:

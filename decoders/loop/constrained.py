@@ -92,6 +92,10 @@ class Constrained(Strategy):
             also_eos=vocab.also_eos,
         )
 
+    @property
+    def admits_source(self) -> bool:
+        return not (self.suppress or self.suppress_ids or self.suppress_first_ids or self.no_repeat_ngram)
+
     def refuse_constraints(self, why: str) -> None:
         """Refuses all of them, for options with which drafts are accepted that do not keep to them."""
         for name, item in options_of(self.name).items():

@@ -54,8 +54,8 @@ class DraftLength:
         """Levels that each row drafts in the pass that comes; 0: none."""
         count = len(rows)
         if count not in self._choices:
-            usual = self._best(count, was_rejected=False)
-            self._choices[count] = [usual, self._best(count, was_rejected=True) if usual else 0]
+            longest = self._best(count, was_rejected=False)
+            self._choices[count] = [longest, self._best(count, was_rejected=True) if longest else 0]
         if any(choices := self._choices[count]):
             few = _BELIEF + sum(self._tried)
             return [choices[row.was_rejected] if i < few else 0 for i, row in enumerate(rows)]
@@ -77,9 +77,9 @@ class DraftLength:
             self._asked += self._drafter.tokens(asked)
             self._made += len(row.draft.tokens)
             for k in range(min(accepted + 1, asked)):
-                place = k + 1 if k else first
-                self._tried[place] += 1
-                self._passed[place] += k < accepted
+                index = k + 1 if k else first
+                self._tried[index] += 1
+                self._passed[index] += k < accepted
         if self._drafts >= self._due:
             self._due = self._drafts + min(self._drafts, _OFTEN)
             self._choices.clear()
@@ -102,9 +102,9 @@ class DraftLength:
         chance = gained = 1.0
         for length in range(1, LONGEST + 1):
             is_after = was_rejected and length == 1
-            place, assumed = (_AFTER_REJECTED, drafter.rates[0]) if is_after else (length, drafter.rates[1])
+            index, assumed = (_AFTER_REJECTED, drafter.rates[0]) if is_after else (length, drafter.rates[1])
             believed = _BELIEF * min(share * assumed, 1.0)
-            chance *= (self._passed[place] + believed) / (self._tried[place] + _BELIEF)
+            chance *= (self._passed[index] + believed) / (self._tried[index] + _BELIEF)
             gained += chance
             if length not in _LENGTHS:
                 continue

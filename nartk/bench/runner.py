@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -161,6 +161,9 @@ def worker(threads: int) -> Iterator[Worker]:
                 yield Worker(process, log)
             finally:
                 process.kill()
+                assert process.stdin is not None
+                with suppress(BrokenPipeError):  # of a request to a process that had ended
+                    process.stdin.close()
 
 
 def measure(

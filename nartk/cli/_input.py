@@ -516,9 +516,9 @@ def _refuse_sound(file: IO[bytes], name: str) -> None:
     Raises:
         InputFileError: It is.
     """
-    from nartk.data.audio.signatures import HEAD, sound_kind
+    from nartk.data.audio.signatures import HEAD, sound_format
 
-    if hasattr(file, "peek") and sound_kind(file.peek(HEAD)[:HEAD]) is not None:
+    if hasattr(file, "peek") and sound_format(file.peek(HEAD)[:HEAD]) is not None:
         raise InputFileError(
             "holds sound, but is read as text",
             fix="name a file by what it holds, and bring a pipe's sound by stdin, -",
@@ -531,9 +531,9 @@ def _format(name: str, form: str | None) -> str:
     found = format_of(name, "") if form is None else form
     if found:
         return found
-    from nartk.data.audio.signatures import HEAD, sound_kind
+    from nartk.data.audio.signatures import HEAD, sound_format
 
-    return "txt" if sound_kind(first_bytes(name, HEAD)) is None else SOUND
+    return "txt" if sound_format(first_bytes(name, HEAD)) is None else SOUND
 
 
 def count_sentences(files: Sequence[str], form: str | None) -> int | None:

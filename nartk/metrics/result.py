@@ -67,7 +67,7 @@ class MetricResult:
         if len(lines) == self.sentences and [*lines] == [*scored]:
             return self
         wanted = {*lines}
-        kept = [place for place, line in enumerate(scored) if line in wanted]
+        kept = [index for index, line in enumerate(scored) if line in wanted]
         if not kept:
             raise InputFileError(
                 f"none of {len(lines)} lines has a reference", fix="give references of other lines"

@@ -98,9 +98,9 @@ def _passing_on(tell: Tell | None) -> Iterator[None]:
     finally:
         logger.removeHandler(heard)
         logger.propagate = propagates
-    said = [message.rstrip(".") for message in heard.messages if "`force`" not in message]
-    if tell is not None and said:
-        tell(f"sacrebleu: {'. '.join(said)}. Detokenize it, or use {named('tokenize', 'none')}")
+    warned = [message.rstrip(".") for message in heard.messages if "`force`" not in message]
+    if tell is not None and warned:
+        tell(f"sacrebleu: {'. '.join(warned)}. Detokenize it, or use {named('tokenize', 'none')}")
 
 
 def _bleu(tokenize: str, **settings: bool) -> Any:

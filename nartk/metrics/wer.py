@@ -79,15 +79,15 @@ def normalizer(name: str) -> Callable[[str], str] | None:
 def without_punctuation(text: str) -> str:
     """A text with spaces for its punctuation, but for apostrophes within a word."""
     kept = [
-        " " if unicodedata.category(char)[0] == "P" and not _joins(text, place) else char
-        for place, char in enumerate(text)
+        " " if unicodedata.category(char)[0] == "P" and not _joins(text, index) else char
+        for index, char in enumerate(text)
     ]
     return "".join(kept)
 
 
-def _joins(text: str, place: int) -> bool:
-    around = (*text[max(place - 1, 0) : place], *text[place + 1 : place + 2])
-    return text[place] in "'\u2019" and len(around) == 2 and all(map(str.isalnum, around))
+def _joins(text: str, index: int) -> bool:
+    around = (*text[max(index - 1, 0) : index], *text[index + 1 : index + 2])
+    return text[index] in "'\u2019" and len(around) == 2 and all(map(str.isalnum, around))
 
 
 def preparation(*, lowercase: bool, normalize: str, punctuation: bool, spaces: bool) -> Callable[[str], str]:

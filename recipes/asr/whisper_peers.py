@@ -174,11 +174,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     engines |= {("CTranslate2", dtype): CTranslate2(options.ctranslate2, dtype) for dtype in CHOSEN}
     around = environment("cpu")
     texts, seconds = measure(engines, clips, features_of(clips, options.model), options.rounds)
-    counted = [i for i, (_, said) in enumerate(clips) if said.strip() and said.isascii()]
+    counted = [i for i, (_, reference) in enumerate(clips) if reference.strip() and reference.isascii()]
 
     def errors(name: tuple[str, str], normalize: str) -> float:
-        said, written = ([lines[i] for i in counted] for lines in ([text for _, text in clips], texts[name]))
-        return error_rate(said, written, normalize=normalize).score
+        references, written = (
+            [lines[i] for i in counted] for lines in ([text for _, text in clips], texts[name])
+        )
+        return error_rate(references, written, normalize=normalize).score
 
     found = {
         "model": Path(options.model).name,

@@ -69,8 +69,8 @@ def read_variables(file: Path) -> dict[str, Any]:
     for _ in range(reader.number("I")):
         name = reader.string()
         shape = [reader.number("I") for _ in range(reader.number("B"))]
-        kind = np.dtype(_TYPES[reader.number("B")]).newbyteorder("<")
-        found[name] = np.frombuffer(reader.bytes(reader.number("I")), kind).reshape(shape)
+        dtype = np.dtype(_TYPES[reader.number("B")]).newbyteorder("<")
+        found[name] = np.frombuffer(reader.bytes(reader.number("I")), dtype).reshape(shape)
     for _ in range(reader.number("I")):
         alias, name = reader.string(), reader.string()
         found[alias] = found[name]

@@ -80,8 +80,8 @@ def engines(found: dict, model: str, count: int) -> Iterator[tuple[Key, dict]]:
 def rounds_of(model: str, count: int, args: argparse.Namespace) -> int:
     if args.quick:
         return 1
-    usual = args.rounds if args.rounds is not None else 9 if model == "gec-en" else 3
-    return usual if count > 2 else 5 * usual
+    rounds = args.rounds if args.rounds is not None else 9 if model == "gec-en" else 3
+    return rounds if count > 2 else 5 * rounds
 
 
 def main() -> int:
