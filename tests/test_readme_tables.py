@@ -1,4 +1,4 @@
-"""The tables of docs/strategies.md say of each strategy what it declares; the pages' links lead somewhere."""
+"""The README and docs/strategies.md say of a strategy what it declares; the pages' links lead somewhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from nartk.registry import make_strategy, strategies
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "strategies.md"
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 _, VERIFYING, PARALLEL = re.split(r"^\| `--strategy` \|", PAGE.read_text(encoding="utf-8"), flags=re.M)
 PROMISE = VERIFYING.split("|").index(" promise ")  # its index among the other cells
 
@@ -46,6 +47,17 @@ def test_a_row_says_what_else_options_give(name: str, options: dict[str, float])
     other = make_strategy(name, options).promised.guarantee
     assert other is not strategies()[name].guarantee
     assert f"above {'1' if 'beta' in options else '0'} {other.value}" in rows(VERIFYING)[name][PROMISE]
+
+
+def test_the_readme_is_a_page_with_every_strategy_its_guarantee_and_a_figure() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 120
+    header, table = re.split(r"^(\| `--strategy` \|.*)$", text, flags=re.M)[1:]
+    found = rows(header + table)
+    assert sorted(found) == list(strategies())
+    for name, (_, promise, measured) in found.items():
+        assert promise.startswith(strategies()[name].guarantee.value), name
+        assert re.search(r"\d", measured) or measured == "not measured", name
 
 
 def anchors(page: Path) -> set[str]:

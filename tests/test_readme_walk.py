@@ -74,11 +74,12 @@ def test_the_walk_goes_to_its_end(tmp_path: Path) -> None:
     assert stats["failed"] == 0
 
 
-def test_the_python_page_runs(tmp_path: Path) -> None:
-    code = PYTHON.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+@pytest.mark.parametrize("page", [PYTHON, ROOT / "README.md"], ids=lambda page: page.name)
+def test_the_python_of_the_pages_runs(page: Path, tmp_path: Path) -> None:
+    code = page.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=300
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.startswith("She went home. ")
+    assert done.stdout.startswith("She went home.")
     assert "\nI have a dog.\nThey are here.\n" in done.stdout
