@@ -733,7 +733,7 @@ class Model:
                 asked: dict[str, Any] = {"prefix": text.tokens(prefix)}
                 for name, each in (("drafts", drafts), ("targets", targets)):
                     asked[name] = [*map(text.tokens, each)]
-                free = guard if strategy.admits_source and not (prefix or targets) else None
+                free = None if prefix or targets or not strategy.admits_source else guard
                 found = Line(index, paragraph, self.checkpoint.output, free, whole=any(drafts))
                 made = requests_of(found, **asked)
             except (InputTooLongError, InputFileError, InputFormatError, InputEncodingError) as error:
