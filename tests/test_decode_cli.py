@@ -650,6 +650,47 @@ def test_sigterm_leaves_no_half_file(model: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+# A command that gets a signal where Python drops an exception, or makes another of it, and then reads stdin.
+LOST_SIGNAL = """
+import os, sys, weakref
+from nartk.cli._common import command
+
+class Thing:
+    def __set_name__(self, owner, name):
+        os.kill(os.getpid(), int(sys.argv[1]))
+
+@command
+def main(argv):
+    try:
+        if argv[1] == "class":
+            type("Other", (), {"thing": Thing()})
+        thing = Thing()
+        kept = weakref.ref(thing, lambda ref: os.kill(os.getpid(), int(argv[0])))
+        del thing
+        sys.stdin.read()
+    finally:
+        print("unwinds", flush=True)
+
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("place", ["callback", "class"])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_a_command_whatever_it_interrupts(
+    number: signal.Signals, code: int, place: str
+) -> None:
+    args = [sys.executable, "-c", LOST_SIGNAL, str(int(number)), place]
+    with subprocess.Popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+        assert run.stdin is not None
+        try:
+            assert run.wait(timeout=60) == code
+        finally:
+            run.kill()
+        assert run.stdout is not None
+        assert run.stdout.read() == b"unwinds\n"
+
+
 @pytest.mark.skipif(not FULL.exists(), reason="no /dev/full on this system")
 def test_full_disk_behind_stdout(model: str, source: str) -> None:
     with FULL.open("wb") as full:

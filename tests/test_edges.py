@@ -267,7 +267,7 @@ def test_what_nobody_foresaw_is_no_failed_comparison(
         raise ZeroDivisionError("of nothing")
 
     main: Callable[[list[str]], int] = import_module(dict(SCRIPTS)[name]).main
-    monkeypatch.setattr("nartk.cli._common._sigterm_unwinds", fail)
+    monkeypatch.setattr("nartk.cli._common._signals_unwind", fail)
     assert main(["--help"]) == 70
     lines = capfd.readouterr().err.splitlines()
     assert lines[0] == "Traceback (most recent call last):"

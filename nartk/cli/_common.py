@@ -37,6 +37,7 @@ from nartk.errors import (
 
 COMPLETION = "--print-completion"
 SHELLS = ("bash", "zsh", "tcsh")
+_AGAIN = 0.2  # seconds until a signal that has not ended the command is raised again
 
 
 class _Version(argparse.Action):
@@ -154,7 +155,7 @@ def command(work: Callable[[Sequence[str]], int]) -> Callable[..., int]:
             _wrap_streams()
         try:
             try:
-                with naming_flags(), _sigterm_unwinds(), requiring_torch("this command"):
+                with naming_flags(), _signals_unwind(), requiring_torch("this command"):
                     code = work(args)
             except SystemExit as stop:
                 code = stop.code if isinstance(stop.code, int) else EXIT_USAGE
@@ -271,17 +272,47 @@ def _wrap_streams() -> None:
 
 
 @contextmanager
-def _sigterm_unwinds() -> Iterator[None]:
-    """Lets SIGTERM end the command as an exception does, so that half-written files are removed."""
+def _signals_unwind() -> Iterator[None]:
+    """Lets SIGTERM end the command as SIGINT does, by an exception, so that half-written files are removed.
 
-    def stop(number: int, frame: object) -> NoReturn:
-        raise SystemExit(EXIT_SIGTERM)
-
+    Python drops an exception that a signal raises within a callback of the interpreter, such as importlib's
+    for a lock that is not needed any more, and makes another one of it where a class is made. A read that
+    begins in the instant after a signal waits on. So the exception is raised again until the command unwinds.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, stop)
+    asked: list[BaseException] = []
+
+    def stop(number: int, frame: object) -> None:
+        if number in (signal.SIGTERM, signal.SIGINT):
+            asked.append(SystemExit(EXIT_SIGTERM) if number == signal.SIGTERM else KeyboardInterrupt())
+            if hasattr(signal, "setitimer"):
+                before.setdefault(signal.SIGALRM, signal.signal(signal.SIGALRM, stop))
+                signal.setitimer(signal.ITIMER_REAL, _AGAIN, _AGAIN)
+        elif _handles(asked[-1]):
+            return
+        raise asked[-1]
+
+    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, stop)}
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored, as behind nohup
+        before[signal.SIGINT] = signal.signal(signal.SIGINT, stop)
     try:
         yield
+    except Exception:  # what the interpreter, or a library, has made of the signal's
+        if asked:
+            raise asked[-1] from None
+        raise
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+        if asked and hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def _handles(error: BaseException) -> bool:
+    """Whether the thread is in a handler of an exception, such as `finally` while it unwinds."""
+    handled = sys.exc_info()[1]
+    while handled is not None and handled is not error:
+        handled = handled.__context__
+    return handled is error
