@@ -831,6 +831,9 @@ class Model:
         seconds = position_seconds(source, self.config.subsampling)  # type: ignore[attr-defined]
         tell = getattr(self.checkpoint.input, "levels", None)
         levels = None if tell is None else levels_of(source.frames, tell)
+        # Times are those of the sound, which begins behind the padding.
+        padding = getattr(self.checkpoint.input, "padding", 0) * source.shift / 1000
+        longest = len(source.frames) * source.shift / 1000 - 2 * padding
 
         def timed(hypothesis: Hypothesis) -> Hypothesis:
             if hypothesis.spans is None:
@@ -838,6 +841,8 @@ class Model:
             times = np.array(hypothesis.spans, np.float64).reshape(-1, 2) * seconds
             if levels is not None:
                 times = word_times(times, levels, source.shift / 1000)
+            if padding:
+                times = np.clip(times - padding, 0.0, longest)
             return replace(hypothesis, times=tuple((float(a), float(b)) for a, b in times))
 
         return replace(result, hypotheses=tuple(map(timed, result.hypotheses)))

@@ -93,6 +93,7 @@ class FrameStream:
         scorer: Of CTC, or of a Paraformer that tells where its words fire (`nartk.parallel.FireScorer`).
         buffers: How the recording is cut; `Buffers.right` is the look-ahead.
         shift: From one frame to the next, ms.
+        padding: Frames that come before the sound, and as many behind it.
         write: Makes a line of tokens.
         words, prompt: Beside the frames of each buffer, as `FeatureSource` has them.
         stats: Is kept up with what it has taken so far.
@@ -105,6 +106,7 @@ class FrameStream:
         buffers: Buffers,
         *,
         shift: float,
+        padding: int = 0,
         write: Callable[[Sequence[int]], str] | None = None,
         words: tuple[int, ...] = (),
         prompt: tuple[int, ...] = (),
@@ -114,6 +116,8 @@ class FrameStream:
         self.levels = levels
         self.scorer, self.buffers, self.shift, self.write = scorer, buffers, shift, write
         self.stats = StreamStats() if stats is None else stats
+        self._padding = padding
+        self.stats.audio_ms -= padding * shift
         self._beside = words, prompt
         self._silent = silent_words(scorer)
         self._carried = carried_fires(scorer) if scorer.blank is None else None
@@ -139,6 +143,7 @@ class FrameStream:
 
     def finish(self) -> Iterator[Partial]:
         """Yields a text for each chunk that is left; the last one is of the whole recording."""
+        self.stats.audio_ms -= self._padding * self.shift
         total = self._dropped + (0 if self._frames is None else len(self._frames))
         count = self.buffers.positions(total)
         while (window := self.buffers.window(self._number, count)).last < count:
@@ -221,7 +226,8 @@ class FrameStream:
         if is_last:
             position = self.shift * self.buffers.subsampling
             pairs_of = zip(self._since, words, strict=True)
-            stats.latencies_ms = [since - at * position for since, (_, at) in pairs_of]
+            lead = self._padding * self.shift
+            stats.latencies_ms = [since - (at * position - lead) for since, (_, at) in pairs_of]
         text = "" if self.write is None else self.write(tokens)
         return Partial(
             tuple(tokens),
@@ -293,6 +299,7 @@ def stream(
         model.passes,
         buffers,
         shift=reader.settings.shift_ms,
+        padding=getattr(reader, "padding", 0) if isinstance(sound, str | IOBase) else 0,
         write=model.checkpoint.output.decode,
         words=words,
         prompt=prompt,

@@ -200,6 +200,30 @@ def test_a_stream_of_a_file_is_the_file(folder: Path, tmp_path: Path) -> None:
         [*audio.stream(str(folder / "nan.wav"))]
 
 
+def test_padding_lies_around_the_sound(folder: Path, tmp_path: Path) -> None:
+    statistics = Statistics(1, np.full(80, 7.0), np.full(80, 4.0))
+    of = {"cmvn": "global", "statistics": statistics}
+    bare, padded = (AudioInput(FeatureSettings(), padding=padding, **of) for padding in (0, 8))
+    (tmp_path / "a.wav").write_bytes(wav(noise(15 * 8000, seed=4), 8000))
+    line = str(tmp_path / "a.wav")
+    for audio in (bare, padded):
+        audio.tell = lambda notice: None
+    plain = bare.read(line, longest=9999).frames
+    found = padded.read(line, longest=len(plain) + 16).frames
+    assert (found == np.pad(plain, ((8, 8), (0, 0)))).all()
+    assert np.concatenate([*padded.stream(line)]).tobytes() == found.tobytes()
+    with pytest.raises(InputTooLongError, match=f"{len(plain) - 1} frames"):
+        padded.read(line, longest=len(plain) + 15)
+    levels = bare.levels(plain)
+    assert levels is not None
+    assert (padded.levels(found) == np.pad(levels, 8, mode="edge")).all()
+    with pytest.raises(VocabMismatchError, match="other sources"):
+        bare.require_equal(padded, "the model", "the drafter")
+    # Less than the model reads without padding.
+    (tmp_path / "b.wav").write_bytes(wav(noise(600, seed=4), 16000))
+    assert len(padded.read(str(tmp_path / "b.wav"), longest=9999).frames) == 16 + 2
+
+
 def test_memory_does_not_grow_with_a_stream(folder: Path) -> None:
     """Five minutes of a file of two hours; the samples of 40, which a list holds, take 154 MB."""
     line, most, audio = str(folder / "two hours.wav"), 16_000, quiet()
@@ -240,6 +264,8 @@ def test_stored_features_are_sources(tmp_path: Path) -> None:
         ({"cmvn": "global"}, "takes statistics"),
         ({"strict": 1}, "`strict` is 1"),
         ({"shortest": 0}, "`shortest` 0"),
+        ({"padding": -1, "cmvn": "utterance"}, "`padding` is -1"),
+        ({"padding": 8}, "zero is not the mean of features without normalisation"),
         ({"mel": 3}, "unknown settings ['mel']"),
         ({"cmvn": "global", "statistics": "../a"}, "not the name of a file"),
         ({"cmvn": "global", "statistics": "none.json"}, "the file 'none.json' is missing"),

@@ -135,6 +135,25 @@ def test_latency_is_the_sound_read_since_a_token_began() -> None:
     assert len(stats.seconds) == stats.partials
 
 
+def test_padding_is_no_sound() -> None:
+    """The same frames, of which the first and last are padding: texts are as of all, times less."""
+    source = recording(5, 1600)
+    found = []
+    for padding in (0, 8):
+        stats = StreamStats()
+        stream = FrameStream(
+            LocalFrames(sees=4, seed=1), Buffers(8, 8, 4, 4), shift=SHIFT, padding=padding, stats=stats
+        )
+        texts = [*stream.accept(source.frames), *stream.finish()]
+        found.append((texts, stats))
+    (plain, of_all), (padded, of_sound) = found
+    assert [each.tokens for each in padded] == [each.tokens for each in plain]
+    assert of_sound.audio_ms == of_all.audio_ms - 2 * 8 * SHIFT
+    assert padded[0].audio_ms == plain[0].audio_ms - 8 * SHIFT
+    pairs = zip(of_sound.latencies_ms[:3], of_all.latencies_ms[:3], strict=True)
+    assert all(one == pytest.approx(other) for one, other in pairs)
+
+
 def test_memory_does_not_grow_with_the_recording() -> None:
     """What is kept of the features is one buffer's."""
     stream = FrameStream(LocalFrames(sees=2), Buffers(8, 6, 4, 4), shift=SHIFT)

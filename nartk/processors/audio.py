@@ -3,7 +3,10 @@
 Settings in ``config.json``, all with defaults: those of `nartk.data.audio.features.FeatureSettings`;
 ``cmvn``, how features are normalised (``none``, ``utterance``, or ``global``, by the means and variances in
 the file that ``statistics`` names); ``strict``, whether sound of another rate or of several channels is
-refused, instead of converted; and ``shortest``, the fewest frames that the model reads.
+refused, instead of converted; ``shortest``, the fewest frames that the model reads; and ``padding``, how many
+frames of zeros, the mean of what trained, are put at either end of a source. A convolution that only reads
+whole windows sees a frame at the end less often than the others: a word cut tight loses its first and last
+sound without padding.
 
 A line is the path of a sound file, or of stored features, ``FILE.npz#NAME``.
 """
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 
 NONE, UTTERANCE, GLOBAL = CMVN = ("none", "utterance", "global")
 SHORTEST = 7  # frames, of which subsampling by 4 leaves one
+MOST_PADDING = 100  # frames
 
 
 class AudioInput:
@@ -48,6 +52,7 @@ class AudioInput:
         cmvn: Their normalisation: ``none``, ``utterance``, or ``global``, by `statistics`.
         strict: Whether sound of another rate, of several channels or without its end is refused.
         shortest: Fewest frames of a source.
+        padding: Frames of zeros at either end of a source, after normalisation.
 
     Attributes:
         tell: Is called with a line of each conversion that files need, at the first of them; may be set.
@@ -68,6 +73,7 @@ class AudioInput:
         statistics: Statistics | None = None,
         strict: bool = False,
         shortest: int = SHORTEST,
+        padding: int = 0,
     ) -> None:
         if cmvn not in CMVN:
             raise UsageError(f"`cmvn` is {cmvn!r}", fix=f"choose from {', '.join(CMVN)}")
@@ -77,14 +83,22 @@ class AudioInput:
             raise UsageError(
                 f"`strict` is {strict!r}, `shortest` {shortest!r}", fix="give true or false, and 1 or more"
             )
+        if type(padding) is not int or not 0 <= padding <= MOST_PADDING:
+            raise UsageError(f"`padding` is {padding!r}", fix=f"give 0 to {MOST_PADDING} frames")
+        if padding and cmvn == NONE:
+            raise UsageError(
+                f"`padding` is {padding}, but zero is not the mean of features without normalisation",
+                fix="give 0, or normalise by utterance or by statistics",
+            )
         self.settings, self.cmvn, self.statistics = settings, cmvn, statistics
-        self.strict, self.shortest = strict, shortest
+        self.strict, self.shortest, self.padding = strict, shortest, padding
         self.tell: Callable[[str], None] = warnings.warn
         self.stdin: Piped | None = None
         self.seconds = 0.0
         self._noticed: set[str] = set()
 
     def read(self, line: str, *, longest: int, truncate: bool = False) -> FeatureSource:
+        longest -= 2 * self.padding
         if self.settings.is_stored:
             from nartk.data.audio.stored import read_features
 
@@ -112,13 +126,19 @@ class AudioInput:
         return self._source(compute(samples, self.settings), name)
 
     def levels(self, frames: FloatArray) -> FloatArray | None:
-        """The power [T] of frames [T,F] that were read, dB; None where features do not tell it."""
+        """The power [T] of frames [T,F] that were read, dB; None where features do not tell it.
+
+        Padding is as loud as the frame of sound beside it.
+        """
         if self.settings.is_stored or self.cmvn == UTTERANCE:
             return None
         from nartk.data.audio.features import levels
         from nartk.data.audio.normalization import restore
 
-        return levels(frames if self.statistics is None else restore(frames, self.statistics), self.settings)
+        found = levels(frames if self.statistics is None else restore(frames, self.statistics), self.settings)
+        if self.padding and len(heard := np.flatnonzero(frames.any(1))):
+            found[: heard[0]], found[heard[-1] + 1 :] = found[heard[0]], found[heard[-1]]
+        return found
 
     def beside(self, line: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The words in front of a line's frames, and its prompt: as `FeatureSource` has them.
@@ -151,16 +171,21 @@ class AudioInput:
                 f"{name!r} cannot be read as a stream: the model's features need the whole sound",
                 fix="decode it whole, or use a model with filterbank features and global normalisation",
             )
-        count = 0
+        edge: FloatArray = np.zeros((self.padding, self.settings.bins), np.float32)
+        count = 2 * self.padding
+        if self.padding:
+            yield edge
         for frames in streamed(blocks, self.settings):
             if len(frames):
                 count += len(frames)
                 yield self._normalized(frames, name)
         self._require_long(count, name)
+        if self.padding:
+            yield edge
 
     def require_equal(self, other: InputProcessor, mine: str, theirs: str) -> None:
         same = isinstance(other, AudioInput) and (
-            (self.settings, self.cmvn) == (other.settings, other.cmvn)
+            (self.settings, self.cmvn, self.padding) == (other.settings, other.cmvn, other.padding)
             and (self.statistics is None or self.statistics.equals(other.statistics))
         )
         if not same:
@@ -206,8 +231,9 @@ class AudioInput:
             self.tell(f"{name!r} has {what}")
 
     def _source(self, frames: FloatArray, name: str) -> FeatureSource:
-        self._require_long(len(frames), name)
-        return FeatureSource(self._normalized(frames, name), self.settings.shift_ms)
+        self._require_long(len(frames) + 2 * self.padding, name)
+        edges = ((self.padding, self.padding), (0, 0))
+        return FeatureSource(np.pad(self._normalized(frames, name), edges), self.settings.shift_ms)
 
     def _require_long(self, count: int, name: str) -> None:
         if count < self.shortest:

@@ -269,8 +269,9 @@ class SpeechTask(FairseqTask):
         if os.path.isfile(self.folder / f"{split}.transcript.txt"):
             transcripts = self._targets(f"{split}.transcript.txt", len(records), empty=[])
         trains = split == "train"
+        settings, padding = self.processor.settings, 2 * self.processor.padding
         items = [
-            Item(record.text, frames_of(record.text, self.processor.settings), target, transcript)
+            Item(record.text, frames_of(record.text, settings) + padding, target, transcript)
             for record, target, transcript in zip(records, targets, transcripts, strict=True)
         ]
         kept = [item for item in items if item.frames >= self.processor.shortest]

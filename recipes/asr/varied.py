@@ -20,9 +20,9 @@ from nartk.passes import FloatArray
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 LENGTHS = {1: 0.2, **dict.fromkeys(range(2, 5), 0.4 / 3), **dict.fromkeys(range(5, 13), 0.4 / 8)}  # digits
-SPEEDS = (0.8, 1.25)
+SPEEDS = (0.65, 1.25)
 LEVELS_DB = (-70.0, -1.0)
-NOISE_DB = (-60.0, -12.0)  # of what lies under a number, less its loudest sample
+NOISE_DB = (-60.0, -8.0)  # of what lies under a number, less its loudest sample
 COLOUR_DB, COLOUR_POINTS = 5.0, 6  # deviation of a microphone's response, at so many frequencies
 PAUSES_MS = 400  # the longest
 WITHOUT_PAUSES, WITHOUT_NOISE, WITHOUT_SPEECH = 0.4, 0.2, 0.08  # shares
