@@ -208,6 +208,9 @@ def main() -> None:
         several = [*joined(pairs, 2, ["and"]), *joined(pairs, 3, ["and"]), *joined(pairs, 2, [])]
         found += cases(model, [*pairs, *several])
     values, worth = evidence(Guard(OPEN, path), found)
+    if not len(worth):
+        print("the model changes no sentence: there is nothing to fit, and all outputs are sound")
+        return
     limits = fit(values, worth)
     refused = ~sound(values, asdict(limits))
     print(

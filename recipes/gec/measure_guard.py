@@ -3,21 +3,23 @@
     python recipes/gec/measure_guard.py MODEL --jfleg DIR --ewt FILE --asset FILE [--dictionary FILE]
 
 JFLEG dev as it is, its sentences joined, without marks between, glued, and in capitals; the sentences and the
-paragraphs of UD English EWT dev (CoNLL-U); the originals of ASSET. A line is damaged that lacks more than a
-third of its source's words. A line holds a new word that exists nowhere if neither the source nor a
-dictionary has it, by default ERRANT's, a Hunspell list that the guard does not know. Both are measured
-without the guard and with it, by greedy search; then the processor's time with `iad`, in turns.
+paragraphs of UD English EWT dev (CoNLL-U); the originals of ASSET; sentences with a rare word each. A line is
+damaged that lacks more than a third of its source's words. A line holds a new word that exists nowhere if
+neither the source nor a dictionary has it, by default ERRANT's, a Hunspell list that the guard does not know.
+Both are measured without the guard and with it, by greedy search; then the processor's time with `iad`, in
+turns.
 """
 
 from __future__ import annotations
 
 import argparse
 import lzma
+import random
 import re
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 
 import nartk
@@ -25,7 +27,12 @@ from nartk.data.text import detokenize
 
 WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 CLITICS = ("n't", "'ll", "'ve", "'re", "'d", "'m", "'s")
-PARAGRAPHS = 200
+PARAGRAPHS, RARE = 200, 600
+FRAMES = (
+    "We talked about {} yesterday.",
+    "The {} was not what they expected.",
+    "She read a book on {} in the library.",
+)
 
 
 def words(text: str) -> list[str]:
@@ -68,6 +75,13 @@ def joined(texts: Sequence[str], count: int, between: str, *, small: bool = Fals
         rest = [begun_small(part) if small else part for part in parts[1:]]
         found.append(between.join([parts[0], *rest]))
     return found
+
+
+def with_rare_words(dictionary: Sequence[str], usual: Container[str]) -> list[str]:
+    """Sentences with a word each that the dictionary has, and the list of the guard has not."""
+    rare = [each for each in dictionary if each.isalpha() and len(each) > 4 and each.lower() not in usual]
+    chosen = random.Random(1).sample(rare, RARE)
+    return [FRAMES[i % len(FRAMES)].format(word) for i, word in enumerate(chosen)]
 
 
 def texts(args: argparse.Namespace) -> Iterator[tuple[str, list[str]]]:
@@ -115,12 +129,15 @@ def main() -> None:
         import errant
 
         args.dictionary = Path(errant.__file__).parent / "en" / "resources" / "en_GB-large.txt"
-    known = {word.strip().lower() for word in read(args.dictionary)}
+    dictionary = [word.strip() for word in read(args.dictionary)]
+    known = {word.lower() for word in dictionary}
     model = nartk.load(args.model, dtype=args.dtype, threads=1)
     print(f"{model.signature(model.strategy('greedy', {}))}\n")
     print("| | lines | damaged | with the guard | new non-word | with the guard | split, kept, undone |")
     print("|---|---|---|---|---|---|---|")
     every = dict(texts(args))
+    if model.guarding is not None:
+        every["rare words"] = with_rare_words(dictionary, model.guarding.words)
     for name, lines in every.items():
         if re.search(args.only, name) is None:
             continue

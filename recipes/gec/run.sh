@@ -2,22 +2,24 @@
 # From raw text to scored corrections, in one go:
 #
 #   recipes/gec/run.sh [--work DIR] [--quick] [--device cpu|cuda] [--from STAGE] [--updates N] [--jfleg DIR]
+#                      [--m2 FILE]
 #
-# Stages: prepare binarise train finish convert decode score. A stage that has finished is not run again;
+# Stages: prepare binarise train finish convert guard decode score. A stage that has finished is not run again;
 # --from STAGE runs it and all that follow. Training resumes from its last checkpoint.
 #   --quick    a tiny model on 3,000 sentences: every stage for real, in minutes on two cores
 #   --updates  updates of training (default 4700, as the shipped model; --quick 300)
 #   --jfleg    a folder with JFLEG's dev.src and dev.ref0-3 (your own download: its licence forbids shipping);
 #              without it the synthetic validation pairs are decoded and scored
+#   --m2       corrected sentences on which the guard is fitted, beside those that ship (ErAConD's for gec-en)
 # Needs the extras train and score (README.md, "Train").
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=../stages.sh
 source "$here/../stages.sh"
-work=runs/gec quick= device=cpu from= updates= jfleg=
-stages=(prepare binarise train finish convert decode score)
+work=runs/gec quick= device=cpu from= updates= jfleg= m2=
+stages=(prepare binarise train finish convert guard decode score)
 
-usage() { sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 while [ $# -gt 0 ]; do
   case $1 in
     --work) work=$2; shift 2 ;;
@@ -26,6 +28,7 @@ while [ $# -gt 0 ]; do
     --from) from=$2; shift 2 ;;
     --updates) updates=$2; shift 2 ;;
     --jfleg) jfleg=$2; shift 2 ;;
+    --m2) m2=$2; shift 2 ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; die "unknown option $1" ;;
   esac
@@ -81,6 +84,10 @@ finish() {
 convert() {
   nartk-convert "$work/checkpoints/checkpoint_last.pt" --output "$work/model" --dict "$work/dict.txt" --spm "$work/spm.model" --dtype fp16 \
     --tokenization penn --card "$here/card.md"
+}
+
+guard() {
+  python "$here/fit_guard.py" "$work/model" ${m2:+--m2 "$m2"} ${quick:+--sentences 60}
 }
 
 decode() {
