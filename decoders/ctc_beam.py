@@ -7,14 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from nartk.decoders.ctc_greedy import require_blank, silent_words
+from nartk.decoders.graphs.ctc_alignment import aligned
 from nartk.decoders.graphs.ctc_prefixes import Frames, PrefixSearch
 from nartk.decoders.graphs.ngram_lm import load_ngram
 from nartk.decoders.hotwords import WithHotwords
 from nartk.decoders.native import Found, Output
 from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request
-from nartk.parallel import FrameScorer, always_banned
-from nartk.passes import IntArray, Want
+from nartk.parallel import FrameScorer, TimedFrames, always_banned
+from nartk.passes import FloatArray, IntArray, Want
 from nartk.registry import HEAVIEST, WIDEST, option, register_decoder
 
 
@@ -24,7 +25,8 @@ class CtcBeam(WithHotwords):
 
     A score is the log-probability of the output, summed over its labellings that were kept; with a language
     model, plus `lm_weight` times that model's, eos included; plus `word_bonus` for each token but eos, and
-    the bonus of the hotwords in it. Tokens have none of their own.
+    the bonus of the hotwords in it. Tokens have none of their own. They are timed by the likeliest labelling
+    of the output.
     """
 
     needs = FrameScorer
@@ -59,7 +61,24 @@ class CtcBeam(WithHotwords):
         log_probs -= log_probs.max(1, keepdims=True)
         log_probs -= np.log(np.exp(log_probs).sum(1, keepdims=True))
         found = search.run(Frames(counts, log_probs, scores.top, scores.top_log_probs, blank))
+        spans = scorer.spans(memory) if isinstance(scorer, TimedFrames) else [None] * len(counts)
+        rows = zip(found, np.split(log_probs, np.cumsum(counts)[:-1]), spans, strict=True)
         return [
-            Found([Output([*tokens, vocab.eos], score) for tokens, score in outputs[: self.nbest]])
-            for outputs in found
+            Found(
+                [
+                    Output([*tokens, vocab.eos], score, spans=_times(own, tokens, blank, at))
+                    for tokens, score in outputs[: self.nbest]
+                ]
+            )
+            for outputs, own, at in rows
         ]
+
+
+def _times(
+    log_probs: FloatArray, tokens: Sequence[int], blank: int, spans: FloatArray | None
+) -> list[tuple[float, float]] | None:
+    """Where tokens begin and end, by where each frame does, [T,2]; None: that is not known."""
+    runs = None if spans is None else aligned(log_probs, tokens, blank)
+    if spans is None or runs is None:
+        return None
+    return [(float(spans[begin, 0]), float(spans[end - 1, 1])) for begin, end in runs.tolist()]

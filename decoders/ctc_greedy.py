@@ -1,18 +1,20 @@
-"""The likeliest label of each frame (Graves et al. 2006, section 3.2: best path decoding).
+"""The likeliest label of each frame (Graves et al. 2006, section 3.2: best path decoding), with hotwords.
 
-Symbols: B sentences, T frames.
+Symbols: B sentences, T frames, V words.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import ClassVar
 
 import numpy as np
 
-from nartk.decoders.native import Found, Native, Output
+from nartk.decoders.hotwords import WithHotwords, normalized
+from nartk.decoders.native import Found, Output
 from nartk.errors import StrategyMismatchError
 from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request
@@ -23,11 +25,13 @@ from nartk.vocab import Vocab
 
 
 @register_decoder("ctc-greedy")
-class CtcGreedy(Native):
+class CtcGreedy(WithHotwords):
     """Takes the likeliest label of each frame, merges runs and leaves out blanks.
 
     A score is the log-probability of these labels, all frames together; a token's, that of the frames that
-    merged into it; that of eos, which no frame outputs, that of all blanks.
+    merged into it; that of eos, which no frame outputs, that of all blanks. With hotwords the labels of all
+    frames together are those with the largest sum of log-probabilities and bonus, and the output's bonus is a
+    part of its score.
     """
 
     needs = FrameScorer
@@ -36,10 +40,20 @@ class CtcGreedy(Native):
 
     def search(self, scorer: FrameScorer, memory: IntArray, requests: Sequence[Request]) -> list[Found]:
         blank, vocab, counts = require_blank(self.name, scorer), scorer.vocab, scorer.frames(memory)
-        banned = always_banned(silent_words(vocab, blank), counts.sum())
-        scores = scorer.read_frames(memory, Want(banned=banned))
+        silent, hotwords = silent_words(vocab, blank), self.automaton(vocab)
+        scores = scorer.read_frames(memory, Want(banned=always_banned(silent, counts.sum())))
         ends = np.cumsum(counts)[:-1]
         spans = scorer.spans(memory) if isinstance(scorer, TimedFrames) else [None] * len(counts)
+        if hotwords is not None:
+            found = []
+            rows_of = np.split(scores.rows(np.arange(counts.sum(), dtype=np.int32)), ends)
+            for logits, own in zip(rows_of, spans, strict=True):
+                log_probs = normalized(logits)
+                labels, bonus = hotwords.best_labels(log_probs, blank=blank, silent=silent)
+                chosen = log_probs[np.arange(len(labels)), labels].tolist()
+                path = best_path(labels, chosen, blank, vocab.eos, spans=own)
+                found.append(Found([replace(path, score=path.score + bonus)]))
+            return found
         rows = zip(np.split(scores.best, ends), np.split(scores.log_probs, ends), spans, strict=True)
         return [
             Found([best_path(labels.tolist(), log_probs.tolist(), blank, vocab.eos, spans=own)])

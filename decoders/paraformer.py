@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from nartk.decoders.hotwords import WithHotwords
+from nartk.decoders.hotwords import WithHotwords, normalized
 from nartk.decoders.native import Found, Output
 from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request
@@ -50,8 +50,7 @@ class ParaformerGreedy(WithHotwords):
         found = []
         rows_of = np.split(scores.rows(np.arange(counts.sum(), dtype=np.int32)), ends)
         for logits, times in zip(rows_of, spans, strict=True):
-            wide = logits.astype(np.float64)
-            log_probs = wide - np.logaddexp.reduce(wide, 1, keepdims=True)
+            log_probs = normalized(logits)
             words, bonus = hotwords.best(log_probs, eos=vocab.eos, silent=silent)
             own = log_probs[np.arange(len(words)), words].tolist()
             found.append(Found([_output(words, own, None, eos=vocab.eos, bonus=bonus, spans=times)]))

@@ -23,6 +23,7 @@ from nartk.parallel import FrameScorer, always_banned
 from nartk.passes import FeatureSource, FloatArray, Want
 
 if TYPE_CHECKING:
+    from nartk.decoders.graphs.hotwords import Hotwords
     from nartk.pipeline import Model
 
 CHUNK_MS, LEFT_MS, LOOK_AHEAD_MS = 640.0, 2560.0, 320.0  # of `stream`, where nothing else is said
@@ -98,6 +99,7 @@ class FrameStream:
         words, prompt: Beside the frames of each buffer, as `FeatureSource` has them.
         stats: Is kept up with what it has taken so far.
         levels: Of frames, by which chunks in which nobody speaks say nothing; None: none is left out.
+        hotwords: Words and phrases that are favoured, also where chunks meet.
     """
 
     def __init__(
@@ -112,8 +114,9 @@ class FrameStream:
         prompt: tuple[int, ...] = (),
         stats: StreamStats | None = None,
         levels: Levels | None = None,
+        hotwords: Hotwords | None = None,
     ) -> None:
-        self.levels = levels
+        self.levels, self._hotwords, self._hot = levels, hotwords, 0
         self.scorer, self.buffers, self.shift, self.write = scorer, buffers, shift, write
         self.stats = StreamStats() if stats is None else stats
         self._padding = padding
@@ -162,6 +165,11 @@ class FrameStream:
         begun = perf_counter()
         kept, ahead = self._read(window, is_last=False)
         self._words = self._joined(kept)
+        labels = [label for label, _ in kept]
+        if self._hotwords is not None:
+            _, self._hot = self._hotwords.bonus(
+                labels, blank=self.scorer.blank, state=self._hot, last=self._last_label
+            )
         if self.scorer.blank is not None and kept:
             self._last_label = kept[-1][0]
         self._number += 1
@@ -181,13 +189,17 @@ class FrameStream:
             if self._carried is None:
                 (positions,) = positions_of(scorer, memory, [window])
                 wanted = Want(banned=always_banned(self._silent, len(positions)))
-                best = scorer.read_frames(memory, wanted).best.copy()
+                scores = scorer.read_frames(memory, wanted)
             else:
                 of = self._carried.scorer
                 (encoded,), (weights,) = of.encoded(memory), of.weights(memory)
                 fires, positions = self._carried.fires(encoded, weights, window, is_last=is_last)
                 wanted = Want(banned=always_banned(self._silent, len(fires)))
-                best = of.read_fires(memory, [fires], wanted).best.copy()
+                scores = of.read_fires(memory, [fires], wanted)
+            best = scores.best.copy()
+            if self._hotwords is not None:
+                own = np.flatnonzero(positions >= window.first)
+                best[own] = self._favoured(scores.rows(own.astype(np.int32)))
         finally:
             scorer.free(memory)
         if scorer.blank is None:
@@ -200,6 +212,19 @@ class FrameStream:
         spoken = [*zip(best[index].tolist(), positions[index].tolist(), strict=True)]
         kept = [each for each in spoken if each[1] < window.last]
         return kept, spoken[len(kept) :]
+
+    def _favoured(self, logits: FloatArray) -> list[int]:
+        """The labels or words [N] of a chunk and its look-ahead, by logits [N,V], that hotwords favour."""
+        assert self._hotwords is not None
+        wide = logits.astype(np.float64)
+        log_probs = wide - np.logaddexp.reduce(wide, 1, keepdims=True)
+        if self.scorer.blank is None:
+            words, _ = self._hotwords.best(log_probs, eos=None, silent=self._silent, state=self._hot)
+            return words
+        labels, _ = self._hotwords.best_labels(
+            log_probs, blank=self.scorer.blank, silent=self._silent, state=self._hot, last=self._last_label
+        )
+        return labels
 
     def _joined(self, spoken: _Spoken) -> _Spoken:
         """The words that stay with those of further labels."""
@@ -273,6 +298,7 @@ def stream(
     chunk_ms: float = CHUNK_MS,
     left_ms: float = LEFT_MS,
     look_ahead_ms: float = LOOK_AHEAD_MS,
+    strategy: Any = None,
     stats: StreamStats | None = None,
 ) -> Iterator[Partial]:
     """Yields texts of a recording while it is read; the last one is of all of it.
@@ -284,6 +310,7 @@ def stream(
         chunk_ms: Sound between two texts, whole positions of the model's encoder.
         left_ms: Sound before a chunk that the model sees with it.
         look_ahead_ms: Sound behind it that the model waits for.
+        strategy: Of `Model.strategy`; its hotwords are favoured, also where chunks meet. None: no words are.
         stats: Is kept up with what it takes.
 
     Raises:
@@ -305,6 +332,7 @@ def stream(
         prompt=prompt,
         stats=stats,
         levels=model.levels,
+        hotwords=None if strategy is None else strategy.automaton(model.passes.vocab),
     )
     position = buffers.subsampling  # frames
     blocks: Iterable[FloatArray]

@@ -19,6 +19,7 @@ from support.scripted_graphs import ScriptedFrames
 from torch import Tensor
 
 from nartk.decoders.ctc_greedy import best_path
+from nartk.decoders.graphs.ctc_alignment import aligned
 from nartk.decoders.graphs.ngram_lm import read_arpa
 from nartk.errors import UsageError
 from nartk.hypothesis import Hypothesis, Request
@@ -90,6 +91,13 @@ def check_alignments(seeds: range, device: torch.device) -> None:
             states, score = best_by_hand(batch[0][row, :frames].numpy(), words, blank)
             assert found[row].tolist() == states + [NO_STATE] * (length - len(states)), (seed, row)
             impossible += score == -INF
+            runs = aligned(batch[0][row, :frames].numpy(), words, blank)
+            assert (runs is None) == (score == -INF or not frames)
+            if runs is not None:
+                wanted = [
+                    [i for i, each in enumerate(states) if each == 2 * u + 1] for u in range(len(words))
+                ]
+                assert runs.tolist() == [[each[0], each[-1] + 1] for each in wanted]
             if states:
                 assert collapsed(labels[row, :frames].tolist(), blank) == tuple(words)
                 assert [words[u] if u >= 0 else blank for u in tokens_of(found[row, :frames])] == labels[

@@ -63,6 +63,48 @@ def test_the_best_of_all_outputs_is_found(part: int) -> None:
     assert overlapping > 5
 
 
+@pytest.mark.parametrize("part", range(4))
+def test_the_best_of_all_labellings_is_found(part: int) -> None:
+    """Frames of CTC, in two parts: those of the first stay as they are, those of the second follow them."""
+    rng, draw, with_bonus, over_border = random.Random(part), np.random.default_rng(part), 0, 0
+    blank, size = 3, 6
+    every = [*range(4, size), EOS]  # eos is a word as any other here
+    for _ in range(60):
+        length, begin = rng.randint(1, 5), rng.randint(0, 3)
+        phrases = [[rng.choice(every) for _ in range(rng.randint(1, 3))] for _ in range(rng.randint(1, 4))]
+        weights = rng.choices([0.0, 0.3, 1.0, 3.0], k=len(phrases))
+        hotwords = Hotwords.of(phrases, weights)
+        before = [rng.choice([*every, blank]) for _ in range(begin)]
+        log_probs = np.log(draw.dirichlet(np.ones(size), length))
+        known, state = hotwords.bonus(before, blank=blank)
+        last = before[-1] if before and before[-1] != blank else None
+        labels, bonus = hotwords.best_labels(
+            log_probs, blank=blank, silent=[BOS, PAD], state=state, last=last
+        )
+
+        def written(labels: Sequence[int]) -> list[int]:
+            return [label for label, _ in itertools.groupby(labels) if label != blank]
+
+        def score(
+            labels: Sequence[int],
+            own: np.ndarray = log_probs,
+            before: Sequence[int] = before,
+            of: Phrases = phrases,
+            by: Sequence[float] = weights,
+        ) -> float:
+            words = written([*before, *labels])
+            return sum(own[i, label] for i, label in enumerate(labels)) + bonus_of(words, of, by, eos=-1)
+
+        best = max(score(each) for each in itertools.product([*every, blank], repeat=length))
+        assert score(labels) == pytest.approx(best)
+        assert known == pytest.approx(bonus_of(written(before), phrases, weights, eos=-1))
+        assert known + bonus == pytest.approx(bonus_of(written([*before, *labels]), phrases, weights, eos=-1))
+        with_bonus += bonus > 0
+        over_border += state > 0 and bonus > 0
+    assert with_bonus > 20
+    assert over_border > 3
+
+
 def test_phrases_that_fall_back_to_others_are_found() -> None:
     """3 4 3 5 begins as 3 4 3 6 does, whose end 3 begins 3 5: thrice 4, 3 5 and 3 4 3 6."""
     words = [3, 4, 3, 5, 3, 4, 3, 4, 3, 6]
@@ -72,6 +114,14 @@ def test_phrases_that_fall_back_to_others_are_found() -> None:
     )
     assert path == words
     assert bonus == 0.5 * (3 * 1 + 4) + 2 * 2
+
+
+def test_a_phrase_goes_on_after_the_words_before() -> None:
+    hotwords = Hotwords.of([[3, 4, 5], [4, 6]], [1.0, 1.0])
+    log_probs = np.log(np.array([[0.01, 0.01, 0.02, 0.06, 0.1, 0.35, 0.45]]))
+    for before, wanted, bonus in (([], 6, 0.0), ([3, 4], 5, 3.0), ([6, 4], 6, 2.0), ([3, 4, 3], 6, 0.0)):
+        _, state = hotwords.bonus(before, blank=None)
+        assert hotwords.best(log_probs, eos=None, silent=[BOS, PAD], state=state) == ([wanted], bonus)
 
 
 def test_nothing_counts_behind_eos() -> None:

@@ -67,6 +67,27 @@ def test_there_is_a_line_for_each_file(folder: Path, capsys: pytest.CaptureFixtu
     assert "s: " not in capsys.readouterr().err.replace("error", "")
 
 
+def test_hotwords_are_favoured(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In one chunk they are the strategy's; in several the text changes too."""
+    line = str(folder / "short.wav")
+    model = nartk.load(folder / "model")
+    model.vad = False  # the random model is sure of nothing
+    words = model.decode([line])[0].text.split()
+    others = sorted({*model.checkpoint.target_vocab.words[4:]} - {*words})
+    hotwords = f"{others[0]}:12 / {others[1]} {others[0]}:9"
+    (whole,) = model.decode([line], hotwords=hotwords)
+    assert whole.text.split() != words
+    arguments = [str(folder / "model"), line, "--partials", "--hotwords", hotwords, "--no-vad", "--quiet"]
+    for cut, is_whole in (
+        (("--chunk-ms", "1200", "--left-ms", "0", "--look-ahead-ms", "0"), True),
+        (TIMES, False),
+    ):
+        assert main([*arguments, *cut]) == 0
+        (found,) = capsys.readouterr().out.splitlines()
+        assert (found == whole.text) or not is_whole
+        assert others[0] in found.split()
+
+
 def test_partial_texts_are_in_jsonl(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = str(folder / "long.wav")
     arguments = [str(folder / "model"), line, "--partials", *TIMES, "--output-format", "jsonl", "--quiet"]

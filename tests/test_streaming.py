@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby, product
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from support.local_frames import (
     requests_of,
 )
 
+from nartk.decoders.graphs.hotwords import Hotwords
 from nartk.long_form import BufferedFrames, Buffers
 from nartk.parallel import always_banned
 from nartk.passes import FeatureSource, Want
@@ -133,6 +135,60 @@ def test_latency_is_the_sound_read_since_a_token_began() -> None:
     assert 0 < stats.mean_latency_ms < 40 * 13
     assert stats.audio_ms == 16000
     assert len(stats.seconds) == stats.partials
+
+
+@pytest.mark.parametrize("model", [LocalFrames, LocalFires])
+def test_hotwords_of_one_chunk_are_the_strategy_s(model: type[LocalFrames]) -> None:
+    changed = 0
+    for seed in range(8):
+        scorer, source = model(sees=2, seed=seed), recording(seed, 160)
+        options = {"hotwords": "w3 w1 / w5 / w2 w2 w4", "hotword_weight": 4.0}
+        plain, favoured = (make_strategy(STRATEGY[model], given) for given in ({}, options))
+        stream = FrameStream(
+            scorer, Buffers(200, 0, 0, 4), shift=SHIFT, hotwords=favoured.automaton(scorer.vocab)
+        )
+        tokens = [*stream.accept(source.frames), *stream.finish()][-1].tokens
+        found = [
+            next(each.run(scorer, requests_of([source]), batch_size=1)).hypotheses[0].tokens[:-1]
+            for each in (favoured, plain)
+        ]
+        assert tokens == found[0]
+        changed += found[0] != found[1]
+    assert changed > 2
+
+
+def test_hotwords_are_favoured_where_chunks_meet() -> None:
+    """Each chunk has the best of all its labels, given those before it: by trying all of them."""
+    chunk, words, blank, over_border = 2, 12, 0, 0
+    for seed in range(12):
+        scorer, source = LocalFrames(sees=2, seed=seed), recording(seed, 90)
+        scorer.labels[3:] = 0.0  # of what comes later it sees nothing
+        log_probs = scorer.logits(source).astype(np.float64)
+        log_probs -= np.logaddexp.reduce(log_probs, 1, keepdims=True)
+        log_probs[:, [1, 2]] = -np.inf  # bos and eos are silent
+        rng = np.random.default_rng(seed)
+        phrases = {tuple(rng.integers(4, words, rng.integers(2, 4)).tolist()) for _ in range(30)}
+        hotwords = Hotwords.of([*phrases], [2.0] * len(phrases))
+
+        def bonus(labels: Sequence[int], phrases: set[tuple[int, ...]] = phrases) -> float:
+            said = [each for each, _ in groupby(labels) if each != blank]
+            ends = ((i, len(phrase), phrase) for phrase in phrases for i in range(len(said)))
+            return sum(2.0 * size for i, size, phrase in ends if tuple(said[i : i + size]) == phrase)
+
+        labels: list[int] = []
+        for own in np.split(log_probs, range(chunk, len(log_probs), chunk)):
+            every = [*product(range(words), repeat=len(own))]
+            scores = [
+                sum(row[each] for row, each in zip(own, one, strict=True)) + bonus([*labels, *one])
+                for one in every
+            ]
+            best = every[int(np.argmax(scores))]
+            over_border += bonus([*labels, *best]) > bonus(labels) + bonus(best)
+            labels += best
+        stream = FrameStream(scorer, Buffers(chunk, 12, 0, 4), shift=SHIFT, hotwords=hotwords)
+        partials = [*stream.accept(source.frames), *stream.finish()]
+        assert [*partials[-1].tokens] == [each for each, _ in groupby(labels) if each != blank]
+    assert over_border > 3
 
 
 def test_padding_is_no_sound() -> None:

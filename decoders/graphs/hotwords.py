@@ -93,7 +93,9 @@ class Hotwords:
                 return 0
             state = int(self.shorter[state])
 
-    def best(self, log_probs: _Wide, *, eos: int, silent: Sequence[int]) -> tuple[list[int], float]:
+    def best(
+        self, log_probs: _Wide, *, eos: int | None, silent: Sequence[int], state: int = 0
+    ) -> tuple[list[int], float]:
         """The words [N] with the largest sum of log-probabilities and bonus, and the bonus.
 
         The bonus is a phrase's weight for each token of each that occurs before the first eos, phrases within
@@ -101,30 +103,34 @@ class Hotwords:
 
         Args:
             log_probs: [N,V] fp64.
+            eos: None: no word ends the output.
             silent: Words that are in no output, eos not among them.
+            state: After the words before.
         """
         scores = log_probs.copy()
         scores[:, list(silent)] = -np.inf
         behind = scores.max(1)  # behind eos any word does
         words = scores.copy()
-        words[:, eos] = -np.inf
+        ends = np.full(len(scores), -np.inf)
+        if eos is not None:
+            ends, words[:, eos] = scores[:, eos], -np.inf
         emitted = words[:, self.words]  # [N,Q]
         emitted[:, 0] = words.max(1)  # any word, of which nothing is known
 
         states = np.full((len(scores) + 1, len(self.words)), -np.inf)
         ended = np.full(len(scores) + 1, -np.inf)
-        states[0, 0] = 0.0
+        states[0, state] = 0.0
         for t, own in enumerate(emitted):
             reached = states[t].copy()
             for level in reversed(self.levels):
                 np.maximum.at(reached, self.shorter[level], reached[level])
             states[t + 1] = reached[self.parents] + own + self.completed
-            ended[t + 1] = max(ended[t] + behind[t], reached[0] + scores[t, eos])
+            ended[t + 1] = max(ended[t] + behind[t], reached[0] + ends[t])
 
         # Backwards: where eos was, if anywhere, and then from where each state was reached.
         path, at = [0] * len(scores), len(scores)
         state = int(states[at].argmax())
-        if ended[at] > states[at, state]:
+        if eos is not None and ended[at] > states[at, state]:
             while ended[at] == ended[at - 1] + behind[at - 1] and ended[at - 1] > -np.inf:
                 at -= 1
                 path[at] = int(scores[at].argmax())
@@ -140,3 +146,114 @@ class Hotwords:
                 from_here[level] |= from_here[self.shorter[level]]
             state = int(np.where(from_here, states[t], -np.inf).argmax())
         return path, bonus
+
+    def best_labels(
+        self, log_probs: _Wide, *, blank: int, silent: Sequence[int], state: int = 0, last: int | None = None
+    ) -> tuple[list[int], float]:
+        """The labels [T] of frames of CTC with the largest sum of log-probabilities and bonus, and the bonus.
+
+        A run of a label is one word, and blanks are none. The words have their bonus as in `best`.
+
+        Args:
+            log_probs: [T,V] fp64.
+            silent: Words that are in no output, the blank not among them.
+            state: After the words before.
+            last: The label before; None: the blank, or nothing.
+        """
+        count, size = len(log_probs), len(self.words)
+        known, at = np.unique(self.words[1:], return_inverse=True)  # words of phrases
+        rest = log_probs.copy()
+        rest[:, [blank, *silent, *known.tolist()]] = -np.inf
+        others, emitted, blanks = rest.max(1), log_probs[:, known], log_probs[:, blank]
+        # What the last label is: a word of no phrase; one of a phrase that is taken for no part of it; the
+        # last word of each beginning of a phrase, of which there is none of state 0; a blank behind each.
+        free, own, none = 1, 1 + len(known), 1 + len(known) + size
+        values = np.full(none + size, -np.inf)
+        values[self._begun_with(state, None if last == blank else last, known, (free, own, none))] = 0.0
+        pointers = np.empty((count, len(values)), np.int64)
+        parents, repeats = self.parents[1:], self.words[self.parents[1:]] == self.words[1:]
+        for t in range(count):
+            reached, origins = self._shortened(values, at, (free, own, none))
+            words, behind = reached[own : own + size], reached[none:]
+            one, two = _two_best(reached[free:own])
+            zero = 0 if reached[0] >= behind[0] else none
+            best = one if reached[one] >= reached[zero] else zero
+            # Of each word of a phrase, the best label before that is another one and leaves state 0.
+            apart = np.where(np.arange(free, own) == one, two, one)
+            is_apart = (apart != np.arange(free, own)) & (reached[apart] >= reached[zero])
+            apart = np.where(is_apart, apart, zero)
+            before = np.where(repeats | (words[parents] < behind[parents]), none, own) + parents
+            before = np.where(parents == 0, apart[at], before)
+            again = words[1:] >= reached[before] + self.completed[1:]
+            parts = (
+                [best],
+                np.where(reached[free:own] >= reached[apart], np.arange(free, own), apart),
+                [own],
+                np.where(again, np.arange(own + 1, none), before),
+                [best],
+                np.where(words[1:] > behind[1:], own, none) + np.arange(1, size),
+            )
+            sources = np.concatenate(parts)
+            gained = np.zeros(len(values))
+            gained[own + 1 : none] = np.where(again, 0.0, self.completed[1:])
+            emits = [others[t : t + 1], emitted[t], [-np.inf], emitted[t, at], np.full(size, blanks[t])]
+            values = reached[sources] + gained + np.concatenate(emits)
+            pointers[t] = origins[sources]
+        labels, place = [blank] * count, int(values.argmax())
+        for t in range(count - 1, -1, -1):
+            if place == 0:
+                labels[t] = int(rest[t].argmax())
+            elif place < own:
+                labels[t] = int(known[place - free])
+            elif place < none:
+                labels[t] = int(self.words[place - own])
+            place = int(pointers[t, place])
+        return labels, self.bonus(labels, blank=blank, state=state, last=last)[0]
+
+    def bonus(
+        self, labels: Sequence[int], *, blank: int | None, state: int = 0, last: int | None = None
+    ) -> tuple[float, int]:
+        """The bonus of labels, and the state after them.
+
+        Args:
+            blank: Of frames of CTC, whose runs are one word; None: each label is a word.
+            state, last: As `best_labels` has them.
+        """
+        found = 0.0
+        for label in labels:
+            if blank is None or label not in (last, blank):
+                state = self._next(state, label)
+                found += float(self.completed[state])
+            last = label
+        return found, state
+
+    def _begun_with(self, state: int, last: int | None, known: _Ints, begins: tuple[int, int, int]) -> int:
+        """The place of the labels before in `best_labels`."""
+        free, own, none = begins
+        if last is None:
+            return none + state
+        if state:
+            return own + state
+        found = np.flatnonzero(known == last)
+        return free + int(found[0]) if len(found) else 0
+
+    def _shortened(self, values: _Wide, at: _Ints, begins: tuple[int, int, int]) -> tuple[_Wide, _Ints]:
+        """The values of `best_labels` where what has begun may be taken for less, and where each is from."""
+        free, own, none = begins
+        reached, origins = values.copy(), np.arange(len(values))
+        for level in reversed(self.levels):
+            shorter = self.shorter[level]
+            words = np.where(shorter == 0, free + at[level - 1], own + shorter)
+            for source, target in ((own + level, words), (none + level, none + shorter)):
+                np.maximum.at(reached, target, reached[source])
+                same = reached[source] == reached[target]
+                origins[target[same]] = origins[source[same]]
+        return reached, origins
+
+
+def _two_best(values: _Wide, begin: int = 1) -> tuple[int, int]:
+    """The places of the best and the second best value, counted from `begin`; of one value, twice its."""
+    if len(values) == 1:
+        return begin, begin
+    second, first = np.argpartition(values, -2)[-2:].tolist()
+    return begin + int(first), begin + int(second)

@@ -43,7 +43,7 @@ class PartialsJob(Job):
 
     def warm_up(self, records: Iterator[Record]) -> Iterator[Record]:
         silence = np.zeros((_WARM_UP, self._settings.bins), np.float32)
-        deque(stream(self.model, [silence], **self.cut), maxlen=0)
+        deque(stream(self.model, [silence], strategy=self.strategy, **self.cut), maxlen=0)
         return records
 
     @property
@@ -71,7 +71,7 @@ class PartialsJob(Job):
         vocab = self.model.checkpoint.target_vocab
         self.partials = []
         try:
-            for found in stream(self.model, sound, stats=took, **self.cut):
+            for found in stream(self.model, sound, strategy=self.strategy, stats=took, **self.cut):
                 if not found.is_last and (last is None or last.text != found.text):
                     cut = "" if len(found.text) <= _MOST else "... "
                     tell(self.args, f"{found.audio_ms / 1000:.2f} s: {cut}{found.text[-_MOST:]}")

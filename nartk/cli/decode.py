@@ -92,6 +92,7 @@ CUT = {
 }
 
 
+HOTWORDS = ("hotwords", "hotword_weight")  # options that a text as it comes heeds
 WRITTEN = ("text", "jsonl", *FORMATS)  # what --output-format names, the default first
 
 
@@ -108,7 +109,7 @@ def _parser() -> Parser:
         "--partials",
         action="store_true",
         help="decode each recording while it is read, and print texts of what was said so far on stderr; "
-        "with ctc-greedy and paraformer",
+        "with ctc-greedy and paraformer, and their hotwords",
     )
     for name, (text, default) in CUT.items():
         group.add_argument(
@@ -284,6 +285,6 @@ def _require_streamed(args: argparse.Namespace, strategy: Any, options: dict[str
             "--long-form": args.long_form is not None,
             "--truncate": args.truncate,
             f"--replicas {args.replicas}": args.replicas > 1,
-            **_flags(options),
+            **_flags(name for name in options if name not in HOTWORDS),
         },
     )

@@ -2,7 +2,7 @@
 
 Recordings of few speakers teach a model their voices, their microphones and their loudness. Here a number has
 one to twelve digits, with pauses or without. Its speed is changed, and with it pitch and formants (Ko et al.
-2015); its spectrum is coloured as another microphone colours it; its loudest sample has any level from nine
+2015); its spectrum is coloured as another microphone colours it; its loudest sample has any level from forty
 steps of 16-bit numbers to full scale; and noise or hum lies under it.
 
 Symbols: N samples. Levels are of the loudest sample, dB of full scale.
@@ -20,9 +20,9 @@ from nartk.passes import FloatArray
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 LENGTHS = {1: 0.2, **dict.fromkeys(range(2, 5), 0.4 / 3), **dict.fromkeys(range(5, 13), 0.4 / 8)}  # digits
-SPEEDS = (0.65, 1.25)
-LEVELS_DB = (-70.0, -1.0)
-NOISE_DB = (-60.0, -8.0)  # of what lies under a number, less its loudest sample
+SPEEDS = (0.7, 1.25)
+LEVELS_DB = (-58.0, -1.0)
+NOISE_DB = (-60.0, -12.0)  # of what lies under a number, less its loudest sample
 COLOUR_DB, COLOUR_POINTS = 5.0, 6  # deviation of a microphone's response, at so many frequencies
 PAUSES_MS = 400  # the longest
 WITHOUT_PAUSES, WITHOUT_NOISE, WITHOUT_SPEECH = 0.4, 0.2, 0.08  # shares
