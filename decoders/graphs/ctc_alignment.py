@@ -27,18 +27,18 @@ def aligned(log_probs: FloatArray, tokens: Sequence[int], blank: int) -> IntArra
     skips[3::2] = labels[3::2] != labels[1:-2:2]
     values = np.full(size + 2, -np.inf)  # two in front that are none
     values[2] = 0.0  # before the first frame: from here it goes to the first blank or the first word
-    steps = np.zeros((count, size), np.int8)
+    moves = np.zeros((count, size), np.int8)
     for t, own in enumerate(log_probs[:, labels].astype(np.float64)):
         before = np.stack([values[2:], values[1:-1], np.where(skips, values[:-2], -np.inf)])
-        steps[t] = before.argmax(0)
-        values[2:] = before[steps[t], np.arange(size)] + own
+        moves[t] = before.argmax(0)
+        values[2:] = before[moves[t], np.arange(size)] + own
     state = size - 1 if values[-1] >= values[-2] or size == 1 else size - 2
     if not count or values[2 + state] == -np.inf:
         return None
     path = np.zeros(count, np.int64)
     for t in range(count - 1, -1, -1):
         path[t] = state
-        state -= int(steps[t, state])
+        state -= int(moves[t, state])
     states = 2 * np.arange(len(tokens)) + 1
     begins, ends = np.searchsorted(path, states), np.searchsorted(path, states, "right")
     return np.stack([begins, ends], 1).astype(np.int32)

@@ -199,15 +199,15 @@ class Hotwords:
             emits = [others[t : t + 1], emitted[t], [-np.inf], emitted[t, at], np.full(size, blanks[t])]
             values = reached[sources] + gained + np.concatenate(emits)
             pointers[t] = origins[sources]
-        labels, place = [blank] * count, int(values.argmax())
+        labels, index = [blank] * count, int(values.argmax())
         for t in range(count - 1, -1, -1):
-            if place == 0:
+            if index == 0:
                 labels[t] = int(rest[t].argmax())
-            elif place < own:
-                labels[t] = int(known[place - free])
-            elif place < none:
-                labels[t] = int(self.words[place - own])
-            place = int(pointers[t, place])
+            elif index < own:
+                labels[t] = int(known[index - free])
+            elif index < none:
+                labels[t] = int(self.words[index - own])
+            index = int(pointers[t, index])
         return labels, self.bonus(labels, blank=blank, state=state, last=last)[0]
 
     def bonus(

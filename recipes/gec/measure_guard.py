@@ -77,9 +77,9 @@ def joined(texts: Sequence[str], count: int, between: str, *, small: bool = Fals
     return found
 
 
-def with_rare_words(dictionary: Sequence[str], usual: Container[str]) -> list[str]:
+def with_rare_words(dictionary: Sequence[str], common: Container[str]) -> list[str]:
     """Sentences with a word each that the dictionary has, and the list of the guard has not."""
-    rare = [each for each in dictionary if each.isalpha() and len(each) > 4 and each.lower() not in usual]
+    rare = [each for each in dictionary if each.isalpha() and len(each) > 4 and each.lower() not in common]
     chosen = random.Random(1).sample(rare, RARE)
     return [FRAMES[i % len(FRAMES)].format(word) for i, word in enumerate(chosen)]
 
