@@ -14,12 +14,12 @@ RATE = 8000
 
 
 def test_contrast_is_the_loudest_moment_over_the_floor() -> None:
-    """By hand: 90 frames of 20 dB, then 10 of 50 dB; a single loud frame is averaged over five."""
+    """By hand: 90 frames of 20 dB, then 10 of 50 dB; three loud frames are a click, four are not."""
     quiet = np.full(90, 20.0, np.float32)
     assert contrast(quiet) == pytest.approx(0)
     assert contrast(np.concatenate([quiet, np.full(10, 50.0)])) == pytest.approx(30, abs=1e-6)
-    click = np.concatenate([quiet, [50.0], quiet])
-    assert contrast(click) == pytest.approx(10 * np.log10((4 * 100 + 100000) / 5) - 20)
+    for size, rises in ((3, 0), (4, 30)):
+        assert contrast(np.concatenate([quiet, np.full(size, 50.0), quiet])) == pytest.approx(rises)
     assert contrast(np.array([3.0])) == 0
 
 
@@ -56,7 +56,11 @@ def unspeaking() -> dict[str, np.ndarray]:
     spectrum = np.fft.rfft(white)
     spectrum /= np.sqrt(np.maximum(np.arange(len(spectrum)), 1))
     pink = np.fft.irfft(spectrum, len(times))
+    clicks = 0.001 * rng.standard_normal(len(times))
+    clicks[:: RATE // 2] += 0.5
+    clicks[1 :: RATE // 2] -= 0.4
     return {
+        "clicks": clicks,
         "zeros": np.zeros(len(times)),
         "offset": np.full(len(times), 0.1),
         "white": white,
