@@ -128,7 +128,7 @@ class AudioInput:
     def levels(self, frames: FloatArray) -> FloatArray | None:
         """The power [T] of frames [T,F] that were read, dB; None where features do not tell it.
 
-        Padding is as loud as the frame of sound beside it.
+        Padding has the median of the sound's: it is neither the loudest nor the floor.
         """
         if self.settings.is_stored or self.cmvn == UTTERANCE:
             return None
@@ -137,7 +137,8 @@ class AudioInput:
 
         found = levels(frames if self.statistics is None else restore(frames, self.statistics), self.settings)
         if self.padding and len(heard := np.flatnonzero(frames.any(1))):
-            found[: heard[0]], found[heard[-1] + 1 :] = found[heard[0]], found[heard[-1]]
+            begin, end = int(heard[0]), int(heard[-1]) + 1
+            found[:begin] = found[end:] = np.median(found[begin:end])
         return found
 
     def beside(self, line: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
