@@ -43,7 +43,7 @@ def cues(found: Hypothesis, write: Callable[[Sequence[int]], str]) -> list[Cue]:
     if found.times is None:
         raise UsageError(
             "subtitles of an output without times",
-            fix="use ctc-greedy or paraformer, or of Whisper timestamps=True",
+            fix="use ctc-greedy, ctc-beam or paraformer, or of Whisper timestamps=True",
         )
     return [
         Cue(found.times[part.start][0], found.times[part.stop - 1][1], write(found.tokens[part]).strip())
