@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from nartk.decoders.ctc_greedy import require_blank, silent_words
+from nartk.decoders.ctc_greedy import best_path, require_blank, silent_words
 from nartk.decoders.graphs.ctc_alignment import aligned
 from nartk.decoders.graphs.ctc_prefixes import Frames, PrefixSearch
 from nartk.decoders.graphs.ngram_lm import load_ngram
@@ -25,8 +26,8 @@ class CtcBeam(WithHotwords):
 
     A score is the log-probability of the output, summed over its labellings that were kept; with a language
     model, plus `lm_weight` times that model's, eos included; plus `word_bonus` for each token but eos, and
-    the bonus of the hotwords in it. Tokens have none of their own. They are timed by the likeliest labelling
-    of the output.
+    the bonus of the hotwords in it. Where frames have times, tokens have them too, and their log-probability,
+    by the likeliest labelling of the output: as `ctc-greedy` has them; else they have none of their own.
     """
 
     needs = FrameScorer
@@ -66,7 +67,7 @@ class CtcBeam(WithHotwords):
         return [
             Found(
                 [
-                    Output([*tokens, vocab.eos], score, spans=_times(own, tokens, blank, at))
+                    _output([*tokens, vocab.eos], score, own, blank, at)
                     for tokens, score in outputs[: self.nbest]
                 ]
             )
@@ -74,11 +75,15 @@ class CtcBeam(WithHotwords):
         ]
 
 
-def _times(
-    log_probs: FloatArray, tokens: Sequence[int], blank: int, spans: FloatArray | None
-) -> list[tuple[float, float]] | None:
-    """Where tokens begin and end, by where each frame does, [T,2]; None: that is not known."""
-    runs = None if spans is None else aligned(log_probs, tokens, blank)
+def _output(
+    tokens: list[int], score: float, log_probs: FloatArray, blank: int, spans: FloatArray | None
+) -> Output:
+    """An output with eos, by log-probabilities [T,V] of frames and where each begins and ends, [T,2]."""
+    runs = None if spans is None else aligned(log_probs, tokens[:-1], blank)
     if spans is None or runs is None:
-        return None
-    return [(float(spans[begin, 0]), float(spans[end - 1, 1])) for begin, end in runs.tolist()]
+        return Output(tokens, score)
+    labels = [blank] * len(log_probs)
+    for token, (begin, end) in zip(tokens, runs.tolist(), strict=False):
+        labels[begin:end] = [token] * (end - begin)
+    own = log_probs[np.arange(len(labels)), labels].tolist()
+    return replace(best_path(labels, own, blank, tokens[-1], spans=spans), score=score)

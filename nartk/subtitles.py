@@ -8,13 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from nartk.errors import UsageError
 from nartk.hypothesis import Hypothesis
 
 FORMATS = ("srt", "vtt")
 LONGEST, PAUSE, CHARACTERS = 6.0, 0.6, 42  # of a cue: seconds, seconds between two, characters
-_SEGMENT = re.compile(r"<\|(\d+\.\d\d)\|>([^<]*)(?:<\|(\d+\.\d\d)\|>)?")
+READ, SHORTEST = 15.0, 1.0  # characters a second of a cue whose end is not known, and its seconds at least
+_TIMESTAMP = re.compile(r"<\|(\d+\.\d\d)\|>")
 _WORD_BEGINS = "\u2581"  # with which sentencepiece marks a piece that begins a word
 
 
@@ -38,8 +40,8 @@ def cues(found: Hypothesis, write: Callable[[Sequence[int]], str]) -> list[Cue]:
     """
     if not found.text.strip():
         return []
-    if segments := [match for match in _SEGMENT.finditer(found.text) if match[2].strip()]:
-        return [Cue(float(m[1]), float(m[3] or m[1]), m[2].strip()) for m in segments]
+    if _TIMESTAMP.search(found.text):
+        return [*_segments(found.text)]
     if found.times is None:
         raise UsageError(
             "subtitles of an output without times",
@@ -51,13 +53,22 @@ def cues(found: Hypothesis, write: Callable[[Sequence[int]], str]) -> list[Cue]:
     ]
 
 
+def _segments(text: str) -> Iterator[Cue]:
+    """The texts behind timestamps, each to the next timestamp; where a window ends, several may follow."""
+    first, *rest = _TIMESTAMP.split(text)
+    starts, texts = [0.0, *map(float, rest[::2])], [first, *rest[1::2]]
+    for start, end, words in zip(starts, [*starts[1:], 0.0], map(str.strip, texts), strict=True):
+        if words:
+            yield Cue(start, end if end > start else start + max(SHORTEST, len(words) / READ), words)
+
+
 def _parts(found: Hypothesis, write: Callable[[Sequence[int]], str]) -> Iterator[slice]:
     """The tokens of each cue; words are not divided where pieces tell where they begin."""
     times = found.times or ()
     marked = any(piece.startswith(_WORD_BEGINS) for piece in found.pieces)
     words = [i for i in range(len(times)) if not marked or found.pieces[i].startswith(_WORD_BEGINS)]
     begin = 0
-    for one, end in zip(words[1:], [*words[2:], len(times)], strict=True):
+    for one, end in pairwise([*words[1:], len(times)]):
         pause = times[one][0] - times[one - 1][1]
         is_long = times[end - 1][1] - times[begin][0] > LONGEST
         if pause > PAUSE or is_long or len(write(found.tokens[begin:end])) > CHARACTERS:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from support.speech_models import save_random_speech
 
+import nartk
 from nartk.activity import contrast, is_speech
 from nartk.cli.decode import main
 from nartk.data.audio.features import FeatureSettings, compute, levels
@@ -90,10 +94,23 @@ def test_silence_noise_and_hum_give_no_words(
     assert told == [f"nartk: {name!r} holds no speech" for name in sounds]
 
 
+@pytest.mark.parametrize("strategy", ["ctc-greedy", "ctc-beam"])
+def test_a_model_that_is_unsure_says_nothing(strategy: str, tmp_path: Path) -> None:
+    """Noise that rises by 8 dB, and a random model, whose words are not likely."""
+    soundfile = pytest.importorskip("soundfile", reason="reading sound needs nartk[audio]")
+    save_random_speech(tmp_path / "model", "owsm_ctc", 3, words=12)
+    noise = 0.02 * np.random.default_rng(0).standard_normal(32000) * np.repeat([1.0, 2.5], 16000)
+    soundfile.write(tmp_path / "noise.wav", noise, 16000)
+    model = nartk.load(tmp_path / "model")
+    with pytest.warns(UserWarning, match="holds no speech"):
+        (found,) = model.decode([str(tmp_path / "noise.wav")], strategy)
+    assert found.text == ""
+    model.vad = False
+    assert model.decode([str(tmp_path / "noise.wav")], strategy)[0].text
+
+
 def test_the_attribute_turns_it_off(sounds: list[str]) -> None:
     """Of the frames of a model, whatever it would say."""
-    import nartk
-
     model = nartk.load("asr-digits")
     with pytest.warns(UserWarning, match="holds no speech"):
         (found,) = model.decode(sounds[2:3])

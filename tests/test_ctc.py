@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.labellings import INF, all_outputs, collapsed
+from support.memory import rising_at_most
 from support.scripted import decode
 from support.scripted_graphs import ScriptedFrames
 from torch import Tensor
@@ -112,6 +113,25 @@ def check_alignments(seeds: range, device: torch.device) -> None:
 
 def test_alignment_is_the_likeliest_of_all_labellings(device: torch.device) -> None:
     check_alignments(range(60), device)
+
+
+def test_a_long_alignment_stays_in_its_band() -> None:
+    """Of a recording that is heard clearly a narrow band finds what all states do, in memory of the band."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        tokens, labels = rng.integers(1, 5, 60).tolist(), []
+        for token in tokens:
+            labels += [0] * int(rng.integers(1, 4)) + [token] * int(rng.integers(1, 4))
+        log_probs = np.full((len(labels), 5), -3.0, np.float32)
+        log_probs[np.arange(len(labels)), labels] = -0.2
+        every, narrow = aligned(log_probs, tokens, 0), aligned(log_probs, tokens, 0, band=16)
+        assert every is not None
+        assert narrow is not None
+        assert every.tolist() == narrow.tolist()
+        assert [labels[begin] for begin, _ in every.tolist()] == tokens
+    with rising_at_most(40_000):
+        log_probs = np.full((20_000, 3), -1.0, np.float32)
+        aligned(log_probs, [1, 2] * 4_000, 0)
 
 
 @pytest.mark.slow

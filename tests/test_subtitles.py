@@ -46,6 +46,25 @@ def test_segments_of_whisper_are_cues() -> None:
     assert cues(Hypothesis((9,), text=text), write) == [Cue(0, 1.52, "Hello there."), Cue(1.52, 30, "Bye.")]
 
 
+def test_no_segment_is_lost_where_windows_meet() -> None:
+    """A segment that is not closed ends with the next; the last one lasts as long as reading it takes."""
+    text = (
+        "<|0.00|> One <b> two.<|18.80|><|19.36|><|18.80|> Three<|30.00|> four."
+        "<|48.64|> Five, six and seven more."
+    )
+    assert cues(Hypothesis((9,), text=text), write) == [
+        Cue(0, 18.8, "One <b> two."),
+        Cue(18.8, 30, "Three"),
+        Cue(30, 48.64, "four."),
+        Cue(48.64, 48.64 + 25 / 15, "Five, six and seven more."),
+    ]
+
+
+def test_one_word_is_one_cue() -> None:
+    found = Hypothesis((4, 5), text="big", pieces=PIECES[4:], times=((0.5, 0.9),))
+    assert cues(found, write) == [Cue(0.5, 0.9, "big")]
+
+
 def test_nothing_said_is_no_cue_and_words_without_times_are_refused() -> None:
     assert cues(Hypothesis((5,)), write) == []
     with pytest.raises(UsageError, match="without times"):
