@@ -61,6 +61,8 @@ class WithHotwords(Native):
         vocab, made = output.vocab, []
         for text, weight in self._texts():
             words = vocab.to_words(output.encode(text))
+            if not words:
+                raise UsageError(f"{named('hotwords')} names {text!r}, no word", fix="leave it out")
             if vocab.words[vocab.unk] in words:
                 raise UsageError(
                     f"{named('hotwords')} names {text!r}, of which the model's dictionary has only "

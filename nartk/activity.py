@@ -18,7 +18,7 @@ import numpy as np
 
 from nartk.passes import FloatArray
 
-# Of frames [T,F] as the model reads them -> [T] dB, without what fills them up; None: features do not tell.
+# Of frames [T,F] as the model reads them -> [T] dB, NaN of padding, without what fills up; None: not known.
 Levels: TypeAlias = Callable[[FloatArray], FloatArray | None]
 STEADY_DB, CLEAR_DB = 3.0, 12.0  # of the loudest moment over the floor
 UNSURE = -1.0  # mean log-probability of a token, nats; Whisper's threshold too
@@ -51,6 +51,7 @@ def is_speech(levels: FloatArray | None, log_probs: Sequence[float] | FloatArray
     """
     if levels is None:
         return True
+    levels = levels[~np.isnan(levels)]
     if not len(levels):
         return False
     found = contrast(levels)

@@ -14,6 +14,7 @@ Symbols: B sources, S positions of the encoder, N frames of all sources (positio
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -95,6 +96,8 @@ class Buffers:
         position = shift_ms * subsampling
         counts = {}
         for name, value in (("chunk_ms", chunk_ms), ("left_ms", left_ms), ("look_ahead_ms", look_ahead_ms)):
+            if not math.isfinite(value):
+                raise UsageError(f"{named(name)} is {value:g}", fix=f"give a number, such as {position:g}")
             counts[name] = round(value / position)
             least = int(name == "chunk_ms")
             if abs(counts[name] * position - value) > 1e-6 or counts[name] < least:
@@ -169,6 +172,7 @@ def buffers_for(model: Any, seconds: float = 30.0) -> Buffers:
 
     Raises:
         UsageError: They are shorter than eight positions, or the model reads no sound.
+        StrategyMismatchError: The model, such as Whisper, has no frames that can be read by themselves.
     """
     settings = getattr(model.checkpoint.input, "settings", None)
     if settings is None:
@@ -176,6 +180,13 @@ def buffers_for(model: Any, seconds: float = 30.0) -> Buffers:
             "buffers of a model that reads no sound",
             fix=f"leave {named('long_form')} out, or name one that does",
         )
+    if not hasattr(model.config, "subsampling"):
+        raise StrategyMismatchError(
+            f"{named('long_form')} with a model that reads its own windows of sound",
+            fix=f"use {named('strategy', 'windows')}, which decodes sound of any length",
+        )
+    if not math.isfinite(seconds):
+        raise UsageError(f"{named('long_form')} is {seconds:g}", fix="give seconds, such as 30")
     subsampling, shift = model.config.subsampling, settings.shift_ms
     longest = model.config.max_source_len // subsampling - 1
     size = min(round(1000 * seconds / (shift * subsampling)), longest)

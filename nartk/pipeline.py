@@ -842,7 +842,8 @@ class Model:
             if levels is not None:
                 times = word_times(times, levels, source.shift / 1000)
             if padding:
-                times = np.clip(times - padding, 0.0, longest)
+                shift = source.shift / 1000
+                times = np.clip(times - padding, [0.0, shift], [max(0.0, longest - shift), longest])
             return replace(hypothesis, times=tuple((float(a), float(b)) for a, b in times))
 
         return replace(result, hypotheses=tuple(map(timed, result.hypotheses)))

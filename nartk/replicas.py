@@ -15,13 +15,19 @@ from typing import Any, TypeAlias
 
 from nartk.errors import StrategyMismatchError, named
 from nartk.hypothesis import Request, Result
+from nartk.long_form import BufferedFrames
 from nartk.passes import Replicable
 
 _Outcome: TypeAlias = Result | BaseException | None  # None: a part has ended
 
 
 def require_replicable(strategy: Any, scorer: Any) -> None:
-    """Raises StrategyMismatchError where a strategy, or another model of it, decodes in torch."""
+    """Raises StrategyMismatchError where a strategy, or a model of it, decodes in torch or in buffers."""
+    if isinstance(scorer, BufferedFrames):
+        raise StrategyMismatchError(
+            f"{named('replicas')} with {named('long_form')}, whose buffers are read one after the other",
+            fix="leave one of them out",
+        )
     if not all(isinstance(each, Replicable) for each in (scorer, *strategy.auxiliary.values())):
         raise StrategyMismatchError(
             f"{named('replicas')} with strategy {strategy.name!r}, of which torch serves a model here",

@@ -7,9 +7,9 @@ Symbols: T frames, F features of a frame.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from io import IOBase
 from itertools import takewhile
 from time import perf_counter
 from typing import IO, TYPE_CHECKING, Any
@@ -64,7 +64,8 @@ class StreamStats:
         partials: Texts that were given.
         revised: Tokens that were taken back, in all of them.
         latencies_ms: Of each token, when the recording has ended: sound that was read after the position in
-            which it begins, until it was shown to stay. What computing takes comes on top, in `seconds`.
+            which it begins, until it was first shown as it stayed. What computing takes comes on top, in
+            `seconds`.
     """
 
     audio_ms: float = 0.0
@@ -244,14 +245,17 @@ class FrameStream:
         common = self._stable + len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])
         revised = len(self._shown) - common
         self._since[common:] = [stats.audio_ms] * (len(tokens) - common)
+        position, lead = self.shift * self.buffers.subsampling, self._padding * self.shift
+        # A word that is shown again, but of sound that had not come, is another one.
+        for i in range(self._stable, common):
+            if self._since[i] < words[i][1] * position - lead:
+                self._since[i] = stats.audio_ms
         self._shown, self._stable = tokens, len(tokens) if is_last else len(self._words)
         stats.partials += 1
         stats.revised += revised
         stats.seconds.append(perf_counter() - begun)
         if is_last:
-            position = self.shift * self.buffers.subsampling
             pairs_of = zip(self._since, words, strict=True)
-            lead = self._padding * self.shift
             stats.latencies_ms = [since - (at * position - lead) for since, (_, at) in pairs_of]
         text = "" if self.write is None else self.write(tokens)
         return Partial(
@@ -293,7 +297,7 @@ def buffers_of(
 
 def stream(
     model: Model,
-    sound: str | IO[bytes] | Iterable[FloatArray],
+    sound: str | os.PathLike[str] | IO[bytes] | Iterable[FloatArray],
     *,
     chunk_ms: float = CHUNK_MS,
     left_ms: float = LEFT_MS,
@@ -305,8 +309,8 @@ def stream(
 
     Args:
         model: Of CTC, or a Paraformer.
-        sound: A line as `Model.decode` takes it, an open file such as ``sys.stdin.buffer``, of which nothing
-            has been read, or blocks of features [T,F] as the model reads them.
+        sound: A path or line as `Model.decode` takes it, an open file such as ``sys.stdin.buffer``, of which
+            nothing has been read, or blocks of features [T,F] as the model reads them.
         chunk_ms: Sound between two texts, whole positions of the model's encoder.
         left_ms: Sound before a chunk that the model sees with it.
         look_ahead_ms: Sound behind it that the model waits for.
@@ -321,12 +325,15 @@ def stream(
     """
     buffers = buffers_of(model, chunk_ms=chunk_ms, left_ms=left_ms, look_ahead_ms=look_ahead_ms)
     reader: Any = model.checkpoint.input
+    if isinstance(sound, os.PathLike):
+        sound = os.fspath(sound)
+    is_file = hasattr(sound, "read")
     words, prompt = reader.beside(sound if isinstance(sound, str) else "")
     decoding = FrameStream(
         model.passes,
         buffers,
         shift=reader.settings.shift_ms,
-        padding=getattr(reader, "padding", 0) if isinstance(sound, str | IOBase) else 0,
+        padding=getattr(reader, "padding", 0) if is_file or isinstance(sound, str) else 0,
         write=model.checkpoint.output.decode,
         words=words,
         prompt=prompt,
@@ -338,7 +345,7 @@ def stream(
     blocks: Iterable[FloatArray]
     if isinstance(sound, str):
         blocks = reader.stream(sound)
-    elif isinstance(sound, IOBase):
+    elif is_file:
         blocks = reader.stream_open(sound, position * decoding.shift / 1000)
     else:
         blocks = sound  # type: ignore[assignment]

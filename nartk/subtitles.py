@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from nartk.errors import UsageError
+from nartk.errors import UsageError, named
 from nartk.hypothesis import Hypothesis
 
 FORMATS = ("srt", "vtt")
@@ -45,7 +45,7 @@ def cues(found: Hypothesis, write: Callable[[Sequence[int]], str]) -> list[Cue]:
     if found.times is None:
         raise UsageError(
             "subtitles of an output without times",
-            fix="use ctc-greedy, ctc-beam or paraformer, or of Whisper timestamps=True",
+            fix=f"use ctc-greedy, ctc-beam or paraformer, or {named('timestamps', True)} with Whisper",
         )
     return [
         Cue(found.times[part.start][0], found.times[part.stop - 1][1], write(found.tokens[part]).strip())

@@ -75,7 +75,7 @@ def fire_spans(weights: Sequence[FloatArray], counts: Sequence[int] | IntArray) 
 
 
 def word_times(times: FloatArray | _Times, levels: FloatArray, seconds: float) -> _Times:
-    """Times of tokens [N,2] s as far as their sound goes, by the levels [T] of frames, dB.
+    """Times of tokens [N,2] s as far as their sound goes, by the levels [T] of frames, dB, NaN of padding.
 
     A model tells where it was sure of a token, which is a part of it: CTC's spikes and a Paraformer's fires
     end 0.25 s before a digit does. Between two tokens the quietest frame divides them. A token lasts from
@@ -85,8 +85,9 @@ def word_times(times: FloatArray | _Times, levels: FloatArray, seconds: float) -
     Args:
         seconds: From one frame to the next.
     """
-    if not len(times) or not len(levels):
+    if not len(times) or np.isnan(levels).all():
         return np.asarray(times, np.float64)
+    levels = np.where(np.isnan(levels), np.nanmin(levels), levels)
     padded = np.pad(levels.astype(np.float64), 1, mode="edge")
     power = np.convolve(10 ** (padded / 10), np.full(3, 1 / 3), "valid")
     smooth = 10 * np.log10(power + 1e-12)
@@ -95,11 +96,12 @@ def word_times(times: FloatArray | _Times, levels: FloatArray, seconds: float) -
     cuts = [0]
     for one, other in pairwise(middles.tolist()):
         cuts.append(one + int(smooth[one : max(one, other) + 1].argmin()))
-    found = []
+    found, after = [], 0
     for begin, end in pairwise([*cuts, len(smooth)]):
         part = smooth[begin : max(end, begin + 1)]
         loud = np.flatnonzero(part >= max(part.max() - LOUD_DB, min(least, part.max() - LEAST_DB)))
-        found.append((begin + loud[0], begin + loud[-1] + 1))
+        found.append((max(begin + loud[0], after), max(begin + loud[-1], after) + 1))
+        after = found[-1][1]
     return np.array(found) * seconds
 
 

@@ -216,10 +216,16 @@ def test_padding_lies_around_the_sound(folder: Path, tmp_path: Path) -> None:
         padded.read(line, longest=len(plain) + 15)
     levels = bare.levels(plain)
     assert levels is not None
-    assert (padded.levels(found) == np.pad(levels, 8, constant_values=np.median(levels))).all()
+    expected = np.pad(levels, 8, constant_values=np.nan)
+    np.testing.assert_array_equal(padded.levels(found), expected)
     with pytest.raises(VocabMismatchError, match="other sources"):
         bare.require_equal(padded, "the model", "the drafter")
-    # Less than the model reads without padding.
+    # Nothing, and less than the model reads without padding.
+    (tmp_path / "c.wav").write_bytes(wav(np.zeros(0, np.float32), 16000))
+    with pytest.raises(InputFileError, match="holds no sound"):
+        padded.read(str(tmp_path / "c.wav"), longest=9999)
+    with pytest.raises(InputFileError, match="has 0 frames, the model reads 1 or more"):
+        [*padded.stream(str(tmp_path / "c.wav"))]
     (tmp_path / "b.wav").write_bytes(wav(noise(600, seed=4), 16000))
     assert len(padded.read(str(tmp_path / "b.wav"), longest=9999).frames) == 16 + 2
 

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import threading
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,27 @@ def test_there_is_a_line_for_each_file(folder: Path, capsys: pytest.CaptureFixtu
     assert [each for each in seconds if each > 1] == sorted(each for each in seconds if each > 1)
     assert main([*arguments, "--quiet"]) == 3
     assert "s: " not in capsys.readouterr().err.replace("error", "")
+
+
+def test_a_stream_is_of_a_path_or_of_any_open_file(folder: Path) -> None:
+    model, path = nartk.load(folder / "model"), folder / "short.wav"
+    cut: dict[str, Any] = {"chunk_ms": 320, "left_ms": 640, "look_ahead_ms": 160}
+    (wanted, *others) = (
+        [each.text for each in stream(model, sound, **cut)][-1]
+        for sound in (str(path), path, BytesIO(path.read_bytes()))
+    )
+    assert others == [wanted] * 2
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_times_that_are_no_numbers_are_refused(
+    value: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = [str(folder / "model"), str(folder / "short.wav")]
+    assert main([*line, "--partials", "--chunk-ms", value]) == 2
+    assert f"--chunk-ms is {value}. Fix: give a number, such as 40." in capsys.readouterr().err
+    assert main([*line, "--long-form", value]) == 2
+    assert f"--long-form is {value}. Fix: give seconds, such as 30." in capsys.readouterr().err
 
 
 def test_hotwords_are_favoured(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import sys
@@ -125,4 +126,47 @@ def test_subtitles_of_a_recording(
     assert (number, text) == ("1", said[0])
     assert re.fullmatch(r"00:00:0\d,\d{3} --> 00:00:0\d,\d{3}", clock)
     assert main(["asr-digits", *sounds[:2], "--output-format", "vtt", "--quiet"]) == 2
-    assert "of more than one recording" in capsys.readouterr().err
+    out, err = capsys.readouterr()
+    assert out == ""  # refused before the first is decoded
+    assert "of more than one recording" in err
+    assert main(["gec-en", "--output-format", "srt"]) == 2
+    assert "the model reads text" in capsys.readouterr().err
+
+
+def test_what_there_is_to_say_of_a_recording_comes_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    soundfile = pytest.importorskip("soundfile", reason="reading sound needs nartk[audio]")
+    soundfile.write(tmp_path / "a.wav", np.zeros(8000), 8000)
+    stats = str(tmp_path / "stats.json")
+    assert main(["asr-digits", str(tmp_path / "a.wav"), "--stats", stats]) == 0
+    assert capsys.readouterr().err.count("holds no speech") == 1
+
+
+def test_replicas_of_buffers_are_refused_as_such(
+    numbers: tuple[list[str], list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    sounds, _ = numbers
+    assert main(["asr-digits", sounds[0], "--long-form", "4", "--replicas", "2"]) == 2
+    assert "--replicas with --long-form" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_list_may_be_packed(
+    packed: bool,
+    numbers: tuple[list[str], list[str]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sounds, said = numbers
+    for name, text in {
+        "wav.scp": f"utt1 {sounds[0]}\n",
+        "m.tsv": f"{Path(sounds[0]).parent}\n{Path(sounds[0]).name}\t9\n",
+    }.items():
+        data = text.encode()
+        path = tmp_path / (name + ".gz" * packed)
+        path.write_bytes(gzip.compress(data) if packed else data)
+        assert main(["asr-digits", "--manifest", str(path), "--output-format", "jsonl", "--quiet"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["hypotheses"][0]["text"] == said[0]
+        assert found["id"] == ("utt1" if name == "wav.scp" else 1)

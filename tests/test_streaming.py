@@ -210,6 +210,15 @@ def test_padding_is_no_sound() -> None:
     assert all(one == pytest.approx(other) for one, other in pairs)
 
 
+@pytest.mark.parametrize("model", [LocalFrames, LocalFires])
+def test_no_token_is_shown_before_its_sound_came(model: type[LocalFrames]) -> None:
+    """A word of the look-ahead, and then the same word, but of later sound, in its place."""
+    for seed in range(6):
+        scorer = model(sees=8, seed=seed, words=5)
+        _, stats = streamed(scorer, Buffers(4, 8, 8, 4), recording(seed, 600), [8])
+        assert min(stats.latencies_ms) >= 0
+
+
 def test_memory_does_not_grow_with_the_recording() -> None:
     """What is kept of the features is one buffer's."""
     stream = FrameStream(LocalFrames(sees=2), Buffers(8, 6, 4, 4), shift=SHIFT)

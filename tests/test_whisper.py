@@ -27,9 +27,16 @@ from nartk.checkpoint import Checkpoint, load_checkpoint, read_config
 from nartk.cli.convert import main as convert
 from nartk.cli.decode import main as nartk_decode
 from nartk.engine import available
-from nartk.errors import CheckpointError, NartkError, UnsupportedCheckpointError, UsageError
+from nartk.errors import (
+    CheckpointError,
+    NartkError,
+    StrategyMismatchError,
+    UnsupportedCheckpointError,
+    UsageError,
+)
 from nartk.generation import read_generation, with_generation
 from nartk.hypothesis import Request, Result
+from nartk.long_form import buffers_for
 from nartk.passes import FeatureSource, Pass, PassScorer, Prompted, Want
 from nartk.pipeline import load_network
 from nartk.prompts import LANGUAGES, PromptedPasses, Prompts
@@ -592,3 +599,5 @@ def test_sound_that_is_too_long_for_a_strategy_is_refused(
         found = model.decode(paths, "greedy", max_len=5)
     assert [bool(each.tokens) for each in found] == [True, False]
     assert model.decode(paths[1:], "greedy", max_len=5, truncate=True)[0].tokens
+    with pytest.raises(StrategyMismatchError, match=r"reads its own windows of sound.*strategy='windows'"):
+        buffers_for(model)

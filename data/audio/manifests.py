@@ -10,15 +10,16 @@ from typing import IO
 
 from nartk.data.readers import SCP, Fields, Record, read_records
 from nartk.errors import InputFileError
+from nartk.unpacking import PACKED_SUFFIXES
 
 
 def read_manifest(file: IO[bytes], name: str, root: str | None = None) -> Iterator[Record]:
     """Yields a record for every sound file of a list; its text is the path.
 
-    The list's suffix says what it is. ``.tsv`` is fairseq's: its first line is the folder of the paths, which
-    are the first column; the others, such as the number of samples, are not read. ``.scp`` is Kaldi's: a
-    name, which becomes the record's id, whatever is wrong with the rest, and a path; a command there is not
-    run. Of any other a line is a path.
+    The list's suffix, without that of a packed file, says what it is. ``.tsv`` is fairseq's: its first line
+    is the folder of the paths, which are the first column; the others, such as the number of samples, are not
+    read. ``.scp`` is Kaldi's: a name, which becomes the record's id, whatever is wrong with the rest, and a
+    path; a command there is not run. Of any other a line is a path.
 
     Args:
         file: Opened in binary mode.
@@ -28,7 +29,8 @@ def read_manifest(file: IO[bytes], name: str, root: str | None = None) -> Iterat
     Raises:
         InputFileError: A TSV's first line is no folder.
     """
-    suffix = Path(name).suffix.lower()
+    listed = Path(name.lower())
+    suffix = (listed.with_suffix("") if listed.suffix in PACKED_SUFFIXES else listed).suffix
     lines = read_records(file, name, SCP if suffix == ".scp" else "txt", Fields())
     folder = ""
     if suffix == ".tsv" and (first := next(lines, None)) is not None:

@@ -10,7 +10,9 @@ import numpy as np
 from nartk.passes import FloatArray
 
 STREAMED = frozenset({"mp3", "flac", "ogg", "aac", "matroska", "mpegts"})  # formats that a pipe may bring
-_TIMED = frozenset({"mov", "matroska", "asf"})  # of others, FFmpeg guesses a recording's length
+# Of other formats, FFmpeg guesses a recording's length; of an mp3 the frame of one of these names tells it.
+_TIMED = frozenset({"mov", "matroska", "asf"})
+_TIMES_MP3 = (b"Xing", b"Info", b"VBRI")
 
 
 class MediaError(Exception):
@@ -22,10 +24,12 @@ class MediaFile:
 
     Attributes:
         seconds: Of the recording, as its header says; 0: it does not.
+        damaged: Packets so far that could not be decoded, and are left out.
 
     Args:
         file: Opened in binary mode; it may be a pipe.
         form: FFmpeg's name of its format. It is never guessed: some formats name other files to be opened.
+        head: Its first bytes.
 
     Raises:
         MediaError: It is damaged, or holds no sound.
@@ -35,9 +39,11 @@ class MediaFile:
     extra_info = ""
     frames = None  # samples of a channel: unknown before they are read
 
-    def __init__(self, file: IO[bytes], form: str) -> None:
+    def __init__(self, file: IO[bytes], form: str, head: bytes = b"") -> None:
         import av
 
+        self.damaged = 0
+        is_timed = form in _TIMED or (form == "mp3" and any(name in head for name in _TIMES_MP3))
         self._errors: Any = (av.error.FFmpegError, OSError, ValueError)
         try:
             self._container = cast(Any, av.open(file, format=form, metadata_errors="ignore"))
@@ -47,7 +53,7 @@ class MediaFile:
             self._stream = sounds[0]
             codec = self._stream.codec_context
             self.samplerate, self.channels = codec.rate, codec.channels
-            duration = self._container.duration if form in _TIMED else None  # in units of 1 / time_base
+            duration = self._container.duration if is_timed else None  # in units of 1 / time_base
             self.seconds = 0.0 if duration is None else duration / av.time_base
         except self._errors as error:
             raise MediaError(_reason(error)) from error
@@ -71,11 +77,20 @@ class MediaFile:
         import av
 
         # Of a packed format an array is [1, n * channels], of a planar one [channels, n].
+        found = False
         to_floats: Any = av.AudioResampler("flt", self._stream.codec_context.layout, self.samplerate)
         try:
-            for frame in self._container.decode(self._stream):
-                for part in to_floats.resample(frame):
+            for packet in self._container.demux(self._stream):
+                try:
+                    frames = packet.decode()
+                except av.error.InvalidDataError:
+                    self.damaged += 1
+                    continue
+                for part in (part for frame in frames for part in to_floats.resample(frame)):
+                    found = True
                     yield part.to_ndarray().reshape(-1, self.channels)
+            if self.damaged and not found:
+                raise MediaError("none of its packets can be decoded")
             for part in to_floats.resample(None):
                 yield part.to_ndarray().reshape(-1, self.channels)
         except self._errors as error:

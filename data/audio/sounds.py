@@ -23,7 +23,7 @@ import numpy as np
 
 from nartk.data.audio.media import STREAMED, MediaError, MediaFile
 from nartk.data.audio.signatures import CONVERT, HEAD, MEDIA, sound_format, wav_head
-from nartk.errors import InputFileError, named, requiring
+from nartk.errors import InputFileError, named, number_of, requiring
 from nartk.files import STDIN
 from nartk.passes import FloatArray
 
@@ -104,6 +104,10 @@ class Sound:
                 samples = resampler.resample_chunk(samples, last=last)
             if len(samples):
                 yield samples
+        if damaged := getattr(self._file, "damaged", 0):
+            what = f"{number_of(damaged, 'packet')} that cannot be decoded, and left out"
+            self._notice(what, "copy it again", strict, tell)
+            return
         cut = _CUT.search(self._file.extra_info)
         if cut is not None and int(cut[2]) < int(cut[1]) < _UNKNOWN:
             self._notice(f"{cut[2]} bytes of sound, its header says {cut[1]}", "copy it again", strict, tell)
@@ -270,9 +274,10 @@ def open_sound(source: Source) -> Iterator[Sound]:
         is_open = False
         if form == "wav":
             head, is_open = wav_head(_Begun(data, head), size)  # type: ignore[arg-type]
-        by_ffmpeg = form in MEDIA or (is_pipe and form in STREAMED)
+        # libsndfile ends an mp3 where it guesses that it ends, by the bits a second of its first frame.
+        by_ffmpeg = form in MEDIA or (form in STREAMED and (is_pipe or (form == "mp3" and _has_av())))
         begun = _Begun(data, head) if is_pipe or is_open or by_ffmpeg else data
-        with closing(_media(begun, name, str(form)) if by_ffmpeg else _sound_file(begun, name)) as file:
+        with closing(_media(begun, name, str(form), head) if by_ffmpeg else _sound_file(begun, name)) as file:
             if file.samplerate not in RATES:
                 raise InputFileError(
                     f"{name!r} has {file.samplerate} samples a second, not {RATES[0]} to {RATES[-1]}",
@@ -301,12 +306,12 @@ def _sound_file(data: Any, name: str) -> Any:
     return file
 
 
-def _media(data: Any, name: str, form: str) -> MediaFile:
+def _media(data: Any, name: str, form: str, head: bytes) -> MediaFile:
     """The same as FFmpeg does."""
     if data.seekable():
         data.seek(0)
     try:
-        return MediaFile(data, form)
+        return MediaFile(data, form, head)
     except ImportError as error:
         raise InputFileError(
             f"{name!r} is {MEDIA.get(form, form)}, which takes the package {error.name!r} to be read",

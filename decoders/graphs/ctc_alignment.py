@@ -14,9 +14,7 @@ from nartk.passes import FloatArray, IntArray
 BAND = 1000  # states: of outputs of fewer than five hundred tokens all
 
 
-def aligned(
-    log_probs: FloatArray, tokens: Sequence[int], blank: int, *, band: int = BAND
-) -> IntArray | None:
+def aligned(log_probs: FloatArray, tokens: Sequence[int], blank: int, *, band: int = BAND) -> IntArray | None:
     """The first frame of each token's run, and the one behind its last, [U,2]; None: no labelling gives them.
 
     Args:

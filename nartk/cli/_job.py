@@ -8,6 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -64,9 +65,23 @@ class Job:
             records = chain(first, records)
             lines = [record.text for record in first]
         targets = WARM_UP[: len(lines)] if self.scores else None
-        deque(self.model.stream(lines, self.strategy, targets=targets, truncate=True), maxlen=0)
+        with self._untold():
+            deque(self.model.stream(lines, self.strategy, targets=targets, truncate=True), maxlen=0)
         self.warmed = self._sound_read()
         return records
+
+    @contextmanager
+    def _untold(self) -> Iterator[None]:
+        """Keeps to itself what there is to say of the first recording: it is said when that counts."""
+        input: Any = self.model.checkpoint.input
+        if self.reads_text:
+            yield
+            return
+        input.tell, tell = lambda line: None, input.tell
+        try:
+            yield
+        finally:
+            input.tell = tell
 
     def _sound_read(self) -> float:
         """Seconds of sound that have been read since warming up; 0 of text."""
@@ -74,6 +89,8 @@ class Job:
 
     def decode(self, records: Iterator[Record], done: Callable[[int], None]) -> None:
         """Decodes all records; tells `done` how many sentences are written."""
+        if self.args.output_format in FORMATS:
+            records = self._one_recording(records)
         size = 1 if self.args.stream else WINDOW if self.reads_text else WINDOW_OF_FEATURES
         while window := list(islice(records, size)):
             self._decode_window(window, done)
@@ -134,15 +151,22 @@ class Job:
             traced = failure if isinstance(outcome, NartkError) else self._describe_trace(record, outcome)
             self.write_trace(_to_json(head(self.lines, name["id"], self.signature) | traced))
 
-    def _write_subtitles(self, hypotheses: Sequence[Hypothesis]) -> None:
-        form = self.args.output_format
-        if self.lines > 1:
+    def _one_recording(self, records: Iterator[Record]) -> Iterator[Record]:
+        """The records; refuses subtitles of several recordings, or of a model that reads none."""
+        form = f"--output-format {self.args.output_format}"
+        if self.reads_text:
+            raise UsageError(f"{form}, but the model reads text", fix="name a model of speech")
+        found = [*islice(records, 2)]
+        if len(found) > 1:
             raise UsageError(
-                f"--output-format {form} of more than one recording",
+                f"{form} of more than one recording",
                 fix="give one recording at a time, or use --output-format jsonl",
             )
+        return iter(found)
+
+    def _write_subtitles(self, hypotheses: Sequence[Hypothesis]) -> None:
         found = [each for best in hypotheses[:1] for each in cues(best, self.model.checkpoint.output.decode)]
-        self.write(render(found, form))
+        self.write(render(found, self.args.output_format))
 
     def _describe(self, hypothesis: Hypothesis) -> dict[str, Any]:
         scores = hypothesis.positional_scores

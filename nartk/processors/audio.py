@@ -28,6 +28,7 @@ from nartk.errors import (
     UsageError,
     VocabMismatchError,
     named,
+    number_of,
 )
 from nartk.files import STDIN
 from nartk.passes import FeatureSource, FloatArray
@@ -128,7 +129,7 @@ class AudioInput:
     def levels(self, frames: FloatArray) -> FloatArray | None:
         """The power [T] of frames [T,F] that were read, dB; None where features do not tell it.
 
-        Padding has the median of the sound's: it is neither the loudest nor the floor.
+        Padding has none: NaN.
         """
         if self.settings.is_stored or self.cmvn == UTTERANCE:
             return None
@@ -136,9 +137,8 @@ class AudioInput:
         from nartk.data.audio.normalization import restore
 
         found = levels(frames if self.statistics is None else restore(frames, self.statistics), self.settings)
-        if self.padding and len(heard := np.flatnonzero(frames.any(1))):
-            begin, end = int(heard[0]), int(heard[-1]) + 1
-            found[:begin] = found[end:] = np.median(found[begin:end])
+        if self.padding:
+            found[~frames.any(1)] = np.nan
         return found
 
     def beside(self, line: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -162,7 +162,9 @@ class AudioInput:
 
     def stream_open(self, file: IO[bytes], seconds: float) -> Iterator[FloatArray]:
         """The same of an open file such as stdin, in blocks of so many seconds as its sound comes."""
-        yield from self._streamed(self._blocks(file, seconds=seconds), str(file.name))
+        yield from self._streamed(
+            self._blocks(file, seconds=seconds), str(getattr(file, "name", "an open file"))
+        )
 
     def _streamed(self, blocks: Iterable[FloatArray], name: str) -> Iterator[FloatArray]:
         from nartk.data.audio.features import streamed
@@ -173,7 +175,7 @@ class AudioInput:
                 fix="decode it whole, or use a model with filterbank features and global normalisation",
             )
         edge: FloatArray = np.zeros((self.padding, self.settings.bins), np.float32)
-        count = 2 * self.padding
+        count = 0
         if self.padding:
             yield edge
         for frames in streamed(blocks, self.settings):
@@ -232,14 +234,16 @@ class AudioInput:
             self.tell(f"{name!r} has {what}")
 
     def _source(self, frames: FloatArray, name: str) -> FeatureSource:
-        self._require_long(len(frames) + 2 * self.padding, name)
+        self._require_long(len(frames), name)
         edges = ((self.padding, self.padding), (0, 0))
         return FeatureSource(np.pad(self._normalized(frames, name), edges), self.settings.shift_ms)
 
     def _require_long(self, count: int, name: str) -> None:
-        if count < self.shortest:
+        """Refuses frames that are too few with padding, or none without."""
+        least = max(1, self.shortest - 2 * self.padding)
+        if count < least:
             raise InputFileError(
-                f"{name!r} has {count} frames, the model reads {self.shortest} or more",
+                f"{name!r} has {number_of(count, 'frame')}, the model reads {least} or more",
                 fix="give a longer sound",
             )
 
