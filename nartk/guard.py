@@ -38,6 +38,7 @@ _PHRASE = 3  # tokens
 _FEW = 3  # words of a sentence of which one may be another
 _PARTS = re.compile(r"[^\W\d_]{2,}")
 _IS_COMPOUND = re.compile(r"""\w.*[^\w\s'’`"“”-].*\w""").search  # e.g.this, U.S.A, code
+_IS_OPERATOR = re.compile(r"[=!<>+*/:-]=+|\|\|").fullmatch
 _IS_MARK = re.compile(r"[!?]+").fullmatch
 # Of each threshold but `edit`, what it bounds, and whether from above.
 BOUNDS = {
@@ -121,6 +122,8 @@ class Guard:
         written, end = scored_words(text, hypothesis, output)
         tokens, undone = self.mend(source, clause.restore(written), end)
         reasons = self.reasons(source, tokens, hypothesis.positional_scores)
+        if tokens != source:
+            reasons += [f"{token!r} is code" for token in filter(_IS_OPERATOR, clause.read)]
         return " ".join(tokens), tuple(undone), tuple(reasons)
 
     def mend(
@@ -146,7 +149,11 @@ class Guard:
             if mine == block:
                 found += block
                 continue
-            reasons = [f"{token!r} is no word" for token in block if self._is_strange(token, known)]
+            reasons = [
+                f"{token!r} is no word"
+                for token in block
+                if UNKNOWN in token or self._is_strange(token, known)
+            ]
             if "".join(mine) != "".join(block) or any(map(_IS_COMPOUND, block)):
                 reasons += [f"{token!r} is not a word" for token in filter(_IS_COMPOUND, mine)]
             if not block and all(map(_IS_MARK, [*mine, *source[max(0, i - 1) : i]])):
@@ -197,11 +204,11 @@ class Guard:
 
     def _is_strange(self, token: str, known: set[str]) -> bool:
         """Whether a token, or a part of it, is a word that is neither in the source nor in the list."""
-        if UNKNOWN in token:
-            return True
         lower = token.lower()
         if lower in known or lower in self.words:
             return False
+        if UNKNOWN in token:
+            return True
         return any(part not in known and part not in self.words for part in _PARTS.findall(lower))
 
 

@@ -94,6 +94,26 @@ def test_what_must_come_out_by_hand(model: nartk.Model) -> None:
 
 
 @needs_engine
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("I has a dog 🙂 and he likes me.", "I have a dog 🙂 and he likes me."),
+        ("It are 20 °C here.", "It is 20 °C here."),
+        ("She have a naïve idea.", "She has a naïve idea."),
+        ("She go to Łódź today.", "She went to Łódź today."),
+        ("She live in 北京 now.", "She lives in 北京 now."),
+        ("They has two dogs🙂🎉 and a cat 🎉.", "They have two dogs🙂🎉 and a cat 🎉."),
+    ],
+)
+def test_what_the_model_cannot_spell_stays_and_the_rest_is_mended(
+    model: nartk.Model, line: str, wanted: str
+) -> None:
+    (best,) = model.decode([line])
+    assert best.text == wanted
+    assert not any(each.done == "kept" for each in best.guarded)
+
+
+@needs_engine
 def test_a_run_on_sentence_keeps_its_words(model: nartk.Model) -> None:
     """Without the guard it ends in a phrase said again and again, or loses words; what is wrong is mended."""
     (best,) = model.decode([RUN_ON])
@@ -342,6 +362,8 @@ def mended(guard: Guard, source: str, output: str, *scores: float) -> str:
         ("4:name is", "4 : name is", "4 : name is"),
         ("name ⁇ is", "name is", "name is"),
         ("name is", "name ⁇ is", "name is"),
+        ("name ⁇ go home", "name ⁇ goes home", "name ⁇ goes home"),
+        ("name ⁇ go home", "name ⁇ goes ⁇ home", "name ⁇ go home"),
     ],
 )
 def test_edits_that_are_undone(guard: Guard, source: str, output: str, wanted: str) -> None:
@@ -392,6 +414,12 @@ def test_evidence_by_hand(guard: Guard) -> None:
 )
 def test_counts_by_hand(count: Any, source: str, output: str, wanted: float) -> None:
     assert count(source.split(), output.split()) == pytest.approx(wanted)
+
+
+def test_what_the_source_already_had_is_not_strange(guard: Guard) -> None:
+    """A character that the model cannot write is, where it is new, but not where the source has it."""
+    assert guard.evidence(["a", "⁇", "na⁇ve"], ["the", "⁇", "na⁇ve"], None)["strange"] == 0
+    assert guard.evidence(["a", "⁇"], ["the", "⁇", "na⁇ve"], None)["strange"] == pytest.approx(1 / 2)
 
 
 def test_an_output_that_is_its_source_is_sound(guard: Guard) -> None:
