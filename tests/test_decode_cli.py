@@ -218,6 +218,9 @@ def test_formats(model: str, tmp_path: Path, capsysbinary: pytest.CaptureFixture
     assert outputs_of(capsysbinary) == ["he goes", "the cat", "she goes", "they goes home"]
     assert main([model, "--format", "tsv", "--column", "2", files[3]]) == 0
     assert outputs_of(capsysbinary) == ["a cat"]
+    assert verify([model, "--column", "2", files[3]]) == 2
+    assert "--column 2, but no file is TSV" in capsysbinary.readouterr().err.decode()
+    assert verify([model, "--column", "2", files[0], "--quiet"]) == 0
 
 
 def test_edits_of_an_m2_source_do_not_matter(
@@ -382,6 +385,15 @@ FULL = Path("/dev/full")
         (["MODEL", "--dtype", "int4"], 2, r"E101 Usage\] --dtype is 'int4'"),
         (["MODEL", "--device", "tpu9"], 2, r"E101 Usage\] --device is 'tpu9'"),
         (["MODEL", "--column", "0"], 2, r"E101 Usage\] --column is 0"),
+        (["MODEL", "--column", "2"], 2, r"--column 2, but no file is TSV\. Fix: give --format tsv"),
+        (["MODEL", "SOURCE", "--column", "1"], 2, r"--column 1, but no file is TSV"),
+        (["MODEL", "SOURCE", "--prefix-column", "2"], 2, r"--prefix-column 2, but no file is TSV"),
+        (
+            ["MODEL", "--format", "jsonl", "--strategy", "verify", "--draft-columns", "2,3"],
+            2,
+            r"--draft-columns 2,3, but no file is TSV",
+        ),
+        (["MODEL", "--format", "tsv", "--key", "text"], 2, r"--key text, but no file is JSONL"),
         (
             ["MODEL", "--strategy", "clashing"],
             2,

@@ -30,6 +30,7 @@ from nartk.errors import (
     ModelNotFoundError,
     SourceMismatchError,
     UsageError,
+    named,
     number_of,
 )
 from nartk.files import STDIN, first_bytes, reading, shown
@@ -54,9 +55,7 @@ def add_input(parser: Parser) -> None:
     parser.add_argument(
         "--format", choices=(*FORMATS, SOUND, MANIFEST), help="of the files (default: by suffix, else txt)"
     )
-    parser.add_argument(
-        "--column", type=int, default=1, metavar="N", help="TSV column of the sentence (default: 1)"
-    )
+    parser.add_argument("--column", type=int, metavar="N", help="TSV column of the sentence (default: 1)")
     parser.add_argument(
         "--prefix-column",
         type=int,
@@ -373,12 +372,29 @@ def require_exact(model: Model, flag: str) -> None:
         )
 
 
-def fields_of(args: argparse.Namespace) -> Fields:
-    """Where `add_input`'s flags say that lines hold the sentence; a column below 1 is a UsageError."""
+def fields_of(args: argparse.Namespace, files: Sequence[str]) -> Fields:
+    """Where `add_input`'s flags say that lines hold the sentence.
+
+    Raises:
+        UsageError: A column is below 1, or no file is of the format that a flag is for.
+    """
     for flag, column in (("--column", args.column), ("--prefix-column", args.prefix_column)):
         if column is not None and column < 1:
             raise UsageError(f"{flag} is {column}", fix="count columns from 1")
-    return Fields(args.column, args.prefix_column, args.key, root=getattr(args, "root", None))
+    _require_format(args, files, "tsv", ("column", "prefix_column", "draft_columns"))
+    _require_format(args, files, "jsonl", ("key",))
+    column = 1 if args.column is None else args.column
+    return Fields(column, args.prefix_column, args.key, root=getattr(args, "root", None))
+
+
+def _require_format(args: argparse.Namespace, files: Sequence[str], form: str, names: Sequence[str]) -> None:
+    """Refuses flags that are for files of one format where none is of it; raises UsageError."""
+    for name in names:
+        value = getattr(args, name, None)
+        if value in (None, ()) or form in {_format(file, args.format) for file in files or [STDIN]}:
+            continue
+        text = ",".join(map(str, value)) if isinstance(value, tuple) else value
+        raise UsageError(f"{named(name, text)}, but no file is {form.upper()}", fix=f"give --format {form}")
 
 
 def _require_parallel(flag: str, name: str, files: Sequence[str], form: str | None) -> None:
@@ -436,7 +452,7 @@ def read_sentences(
         LengthMismatchError: There are drafts for more or fewer sentences.
         InputFileError: A file cannot be read.
     """
-    fields = fields_of(args)
+    fields = fields_of(args, files)
     if not drafts:
         return read_files(files, args.format, fields)
     fields = replace(fields, draft_columns=args.draft_columns, draft_key="drafts")
@@ -451,7 +467,7 @@ def read_scored(args: argparse.Namespace, files: Sequence[str]) -> Iterator[Reco
 
     A line of these that cannot be read is the record's error. Raises as `read_sentences`.
     """
-    fields = fields_of(args)
+    fields = fields_of(args, files)
     _require_parallel("--score", args.score, files, args.format)
     return _with_outputs(read_files(files, args.format, fields), args.score)
 
