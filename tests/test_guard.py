@@ -271,6 +271,11 @@ def test_commands_say_what_was_done(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert f"guard: {counts['split']} split, " in captured.err
     assert decode([str(tmp_path / "in.txt"), "--no-guard", "--quiet", *flags]) == 0
     assert json.loads(files["stats.json"].read_text())["guard"] is None
+    given = ["--score", str(tmp_path / "in.txt"), "--stats", str(files["stats.json"]), "--threads", "1"]
+    assert decode([str(tmp_path / "in.txt"), "--quiet", *given]) == 0
+    scored = json.loads(files["stats.json"].read_text())
+    assert scored["guard"] is None
+    assert "|guard:0" in scored["signature"]
     assert decode([str(tmp_path / "in.txt"), "--no-guard", "--min-edit-confidence", "0.5"]) == 2
     assert "--min-edit-confidence 0.5, but the guard is off" in capsys.readouterr().err
 

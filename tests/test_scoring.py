@@ -237,6 +237,8 @@ def test_files_that_are_not_parallel_are_refused(
         (["--prefix-column", "2"], "--score with --prefix-column: nothing is decoded"),
         (["--drafts", "x"], "--score with --drafts: nothing is decoded"),
         (["--trace", "x"], "--score with --trace: nothing is decoded"),
+        (["--no-guard"], "--score with --no-guard: nothing is decoded"),
+        (["--min-edit-confidence", "0.5"], "--score with --min-edit-confidence: nothing is decoded"),
     ],
 )
 def test_options_of_decoding_are_refused(

@@ -193,6 +193,7 @@ def main(argv: Sequence[str]) -> int:
         if args.assert_lossless:
             require_exact(model, "--assert-lossless")
         if args.score is not None:
+            model.guard = False  # what is given is not judged
             strategy = model.scoring()
         else:
             strategy = model.strategy(args.strategy, options, tell=partial(tell, args))
@@ -246,6 +247,8 @@ def _decoding_flags(
         "--prefix-column": args.prefix_column is not None,
         "--trace": args.trace is not None,
         "--partials": args.partials,
+        "--no-guard": args.no_guard,
+        "--min-edit-confidence": args.min_edit_confidence is not None,
         **_flags(options),
     }
 
