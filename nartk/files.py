@@ -20,10 +20,10 @@ from nartk.unpacking import unpacked
 _RECORD = struct.Struct("<II")  # bytes of the payload, and the CRC-32 of the payload
 
 
-STDIN = "-"  # as the name of a file
+STDIN = "-"  # as the name of a file; of an output, stdout
 BOM = b"\xef\xbb\xbf"  # a byte order mark, which is no text
 MOST_LINE = 1 << 24  # bytes of a line; a longer one is no sentence
-_WRITTEN: set[Path] = set()  # what `writing` is about to write
+_WRITTEN: set[Path] = set()  # what is `claimed`
 
 
 @contextlib.contextmanager
@@ -149,26 +149,34 @@ def writing(path: Path, *, binary: bool = False) -> Iterator[IO]:
     import tempfile  # which takes 10 ms: few write files
 
     target = Path(os.path.realpath(path))
+    with claimed(target, str(path)):
+        try:
+            handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        except OSError as error:
+            raise _output_error(path, error) from error
+        try:
+            with os.fdopen(handle, mode, encoding=encoding) as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(name, 0o666 & ~_umask())
+            os.replace(name, target)
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            if isinstance(error, OSError):
+                raise _output_error(path, error) from error
+            raise
+
+
+@contextlib.contextmanager
+def claimed(target: Path, name: str) -> Iterator[None]:
+    """Keeps a file, or stdout, from a second output; raises UsageError, which names it so."""
     if target in _WRITTEN:
-        raise UsageError(f"two outputs go to {str(path)!r}", fix="name two files")
-    try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    except OSError as error:
-        raise _output_error(path, error) from error
+        raise UsageError(f"two outputs go to {name!r}", fix="name two files")
     _WRITTEN.add(target)
     try:
-        with os.fdopen(handle, mode, encoding=encoding) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, target)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        if isinstance(error, OSError):
-            raise _output_error(path, error) from error
-        raise
+        yield
     finally:
         _WRITTEN.discard(target)
 

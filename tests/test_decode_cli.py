@@ -23,7 +23,9 @@ from support.bad_lines import BAD, WRAP
 import nartk.pipeline
 from nartk import engine
 from nartk.cli import _job
+from nartk.cli._input import count_sentences
 from nartk.cli.decode import main
+from nartk.cli.noise import main as noise
 from nartk.cli.verify import main as verify
 from nartk.guarantee import IDENTICAL, Guarantee, Promise
 from nartk.hypothesis import Hypothesis, Result
@@ -338,6 +340,32 @@ def test_output_file_is_whole_or_untouched(
     captured = capsysbinary.readouterr()
     assert captured.out == b""
     assert captured.err.startswith(b"nartk: interrupted\n")
+
+
+def test_a_dash_is_stdin_and_stdout_whatever_files_there_are(
+    model: str, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    give_stdin(monkeypatch, b"he go\n")
+    assert main([model, "-", "-o", "-", "--quiet"]) == 0
+    assert outputs_of(capsysbinary) == ["he goes"]
+    for flag in ("--stats", "--trace"):
+        give_stdin(monkeypatch, b"he go\n")
+        assert main([model, "--quiet", "-o", "out.txt", flag, "-"]) == 0
+        assert isinstance(json.loads("\n".join(outputs_of(capsysbinary))), dict)
+    give_stdin(monkeypatch, b"she go to school .\n")
+    assert noise(["--seed", "1", "-o", "-", "--quiet"]) == 0
+    assert len(outputs_of(capsysbinary)) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["out.txt"]
+
+
+def test_what_stdin_brings_is_not_counted_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("-", "in.txt"):
+        Path(name).write_text("he go\n")
+    assert count_sentences(["in.txt"], None) == 1
+    assert count_sentences(["-"], None) is None
+    assert count_sentences(["in.txt", "-"], None) is None
 
 
 def interrupt(*args: object, **options: object) -> None:

@@ -135,6 +135,8 @@ EDGES = [
     (f"{DECODE} --strategy sample --repetition-penalty inf", 2, "give a value between 0.001 and 1000"),
     *((f"{DECODE} --device {name}", 2, "choose cpu, cuda or cuda:N") for name in ("mps", "meta", "xla:0")),
     (f"{DECODE} --output out --trace out", 2, "error[E101 Usage] two outputs go to 'out'. Fix: name two"),
+    (f"{DECODE} --stats -", 2, "error[E101 Usage] two outputs go to 'stdout'. Fix: name two files"),
+    (f"{DECODE} --stats - --output - --trace out", 2, "two outputs go to 'stdout'"),
     (f"{DECODE} --stats ./out --trace out", 2, "error[E101 Usage] two outputs go to 'out'. Fix: name two"),
     (
         "decode strategy in.txt",

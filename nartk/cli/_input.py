@@ -554,7 +554,7 @@ def _format(name: str, form: str | None) -> str:
 
 def count_sentences(files: Sequence[str], form: str | None) -> int | None:
     """How many records `read_files` will give; None where that shows only by reading."""
-    if not files or not all(os.path.isfile(name) for name in files):
+    if not files or STDIN in files or not all(os.path.isfile(name) for name in files):
         return None
     count = 0
     for name in files:

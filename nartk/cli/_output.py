@@ -13,7 +13,7 @@ from typing import Any
 
 from nartk.cli._common import discard, stdout_error
 from nartk.errors import EXIT_OUTPUT
-from nartk.files import STDIN, write_json, writing
+from nartk.files import STDIN, claimed, write_json, writing
 
 _INTERVAL = 0.1  # seconds between two drawings of a progress line, at least
 _CLEAR = "\x1b[K"  # a terminal's command: clears the rest of the line
@@ -63,8 +63,8 @@ def json_writer(path: str | None) -> Iterator[Callable[..., None]]:
 
 @contextlib.contextmanager
 def printing(path: str | None) -> Iterator[None]:
-    """Has what is printed written to a file, if one is named; raises OutputError."""
-    if path is None:
+    """Has what is printed written to a file, if one other than - is named; raises OutputError."""
+    if path is None or path == STDIN:
         yield
     else:
         with writing(Path(path)) as file, contextlib.redirect_stdout(file):
@@ -73,16 +73,18 @@ def printing(path: str | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def line_writer(path: str | None) -> Iterator[Callable[[str], None]]:
-    """Gives a function that writes a line to a file, or at once to stdout.
+    """Gives a function that writes a line to a file, or at once to stdout, which - names too.
 
     Half a surrogate pair, which UTF-8 cannot hold, is written as the JSON escape that it came from.
 
     Raises:
         OutputError: The line cannot be written.
+        UsageError: Another output goes there.
         SystemExit: Nobody reads stdout any more.
     """
-    if path is None:
-        yield _write_to_stdout
+    if path is None or path == STDIN:
+        with claimed(Path(STDIN), "stdout"):
+            yield _write_to_stdout
         return
     with writing(Path(path), binary=True) as file:
 

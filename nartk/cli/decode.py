@@ -31,6 +31,7 @@ from nartk.cli._input import (
 from nartk.cli._job import Job
 from nartk.cli._output import add_output, add_verbose, line_writer, progress, tell
 from nartk.errors import EXIT_OK, EXIT_SOME_FAILED, UsageError, named
+from nartk.files import STDIN
 from nartk.guarantee import Guarantee
 from nartk.registry import is_streamed, make_strategy, strategies, strategy_class
 from nartk.subtitles import FORMATS
@@ -204,7 +205,7 @@ def main(argv: Sequence[str]) -> int:
             not args.quiet
             and not args.partials
             and sys.stderr.isatty()
-            and (args.output is not None or not sys.stdout.isatty())
+            and (args.output not in (None, STDIN) or not sys.stdout.isatty())
         )
         with progress(
             "scoring" if job.scores else "decoding",

@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
         baselines = [*score(args.baseline)]
     by_line = None if args.per_line is None else _by_line(results, baselines)
     if by_line is not None and (args.per_line != STDIN or args.json is None):
-        with printing(None if args.per_line == STDIN else args.per_line):
+        with printing(args.per_line):
             print("\n".join(_as_rows(by_line, metric.digits)))
         if args.per_line == STDIN:
             return EXIT_OK
