@@ -378,6 +378,7 @@ class Model:
 
         Raises:
             InputTooLongError: The sentence, or a target, has more tokens than the model has positions.
+            InputFormatError: The model cannot write the prefix.
         """
         most = sys.maxsize if reads_any_length(strategy) else self.config.max_source_len
         if self.buffers is None:
@@ -395,6 +396,13 @@ class Model:
             return *begin, *write(text)
 
         forced = begun(prefix)[:longest] if prefix else ()
+        unk = self.checkpoint.target_vocab.unk
+        if unk in forced:
+            unwritten = [word for word in prefix.split() if unk in write(word)] or [prefix]
+            raise InputFormatError(
+                f"the prefix holds {', '.join(map(repr, unwritten))}, which the model cannot write",
+                fix="take it out of the prefix",
+            )
         # What lies beyond the output's longest end is hardly ever reached. The order is kept.
         drafted = dict.fromkeys(begun(draft)[:longest] for draft in drafts if draft)
         scored = tuple((*begun(target), self.checkpoint.target_vocab.eos) for target in targets)
@@ -730,7 +738,7 @@ class Model:
                     paragraph = AsGiven().paragraph(text.tokens(line))
                 else:
                     paragraph = text.paragraph(line, prefix=prefix, drafts=drafts)
-                asked: dict[str, Any] = {"prefix": text.tokens(prefix)}
+                asked: dict[str, Any] = {"prefix": text.beginning(prefix)}
                 for name, each in (("drafts", drafts), ("targets", targets)):
                     asked[name] = [*map(text.tokens, each)]
                 free = None if prefix or targets or not strategy.admits_source else guard
@@ -740,10 +748,8 @@ class Model:
                 yield index, error
                 continue
             if len(made) == 1 and not (prefix or targets) and getattr(made[0].source, "copied", None) == ():
-                made, paragraph = (
-                    [],
-                    Paragraph((), (line, "")),
-                )  # of characters that nobody sees, no word is left
+                # Of characters that nobody sees, no word is left.
+                made, paragraph = [], Paragraph((), (line, ""))
             if made:
                 waiting[index] = found
                 requests |= {request.index: request for request in made}

@@ -10,6 +10,10 @@ import sentencepiece
 from support import tiny
 
 import nartk
+from nartk.engine import available
+from nartk.errors import InputFormatError
+
+needs_engine = pytest.mark.skipif(not available(), reason="there is no engine here")
 
 INVISIBLE = ["\u200b", "\u200b\u200e \ufeff", "\u00ad"]
 
@@ -33,6 +37,40 @@ def test_a_prefix_keeps_its_space(strategy: str, model: nartk.Model) -> None:
     assert free  # without the space, some go on with the word
     spaced = [(n, each) for n, each in enumerate(found) if prefixes[n].endswith(" ")]
     assert any(len(each.text) > len(prefixes[n]) for n, each in spaced)
+
+
+@needs_engine
+@pytest.mark.parametrize("pretokenized", [False, True])
+def test_ordinary_text_keeps_the_space_too(pretokenized: bool) -> None:
+    shipped = nartk.load("gec-en", threads=1, pretokenized=pretokenized)
+    found = shipped.decode(["She go home ."] * 2, prefixes=["Sh", "Sh "])
+    assert found[1].text.startswith("Sh ")
+    assert not found[0].text.startswith("Sh ")  # without it, the word goes on
+    tokenization = shipped.checkpoint.tokenization
+    given = ["Is it? ", "Is it?", " ", ""]
+    assert [*map(tokenization.beginning, given)] == ["Is it ? ", "Is it ?", "", ""]
+
+
+@needs_engine
+@pytest.mark.parametrize("strategy", ["iad", "beam", "sample"])
+def test_a_prefix_that_cannot_be_written_is_its_lines_error(strategy: str) -> None:
+    shipped = nartk.load("gec-en", threads=1)
+    prefixes = ["She 🙂 ", "She ", "Łódź is", ""]
+    run = shipped.run(["She go home."] * 4, strategy, prefixes=prefixes)
+    assert {at: (type(error), error.message) for at, error in run.errors.items()} == {
+        0: (InputFormatError, "the prefix holds '🙂', which the model cannot write"),
+        2: (InputFormatError, "the prefix holds 'Łódź', which the model cannot write"),
+    }
+    assert run.best[1].text.startswith("She ")
+    assert run.best[3].error is None
+
+
+def test_words_that_a_dictionary_lacks_are_none_of_a_prefix(tmp_path: Path) -> None:
+    model = nartk.load(tiny.corrector(tmp_path))
+    run = model.run(["he go home"], prefixes=["he xyzzy goes plugh"])
+    assert str(run.errors[0]).startswith(
+        "error[E204 InputFormat] line 1: the prefix holds 'xyzzy', 'plugh', which the model cannot write. "
+    )
 
 
 def test_greedy_search_takes_the_best_word_that_begins(model: nartk.Model) -> None:

@@ -470,7 +470,7 @@ def _file_cells(
         paragraphs.append(paragraph)
         limits += [min(limit(length), checkpoint.settings["max_target_len"]) for length in lengths]
         drafts += [tuple(map(text.tokens, filter(None, record.drafts)))] * len(lengths)
-        prefixes += [text.tokens(record.prefix)] * len(lengths)
+        prefixes += [text.beginning(record.prefix)] * len(lengths)
     if left_out:
         reasons = "blank or unreadable" if args.truncate else "blank, unreadable or too long"
         tell(args, f"{number_of(left_out, 'line')} left out: {reasons}")

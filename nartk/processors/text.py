@@ -102,8 +102,13 @@ class AsGiven:
     name = ""
 
     def tokens(self, text: str) -> str:
-        """A prefix or a draft as the model writes it."""
+        """A draft as the model writes it."""
         return text
+
+    def beginning(self, text: str) -> str:
+        """A prefix as the model writes it; a space at its end, where its last word has ended, stays."""
+        found = self.tokens(text)
+        return f"{found} " if found and text.endswith(" ") and not found.endswith(" ") else found
 
     def paragraph(self, line: str, *, prefix: str = "", drafts: Sequence[str] = ()) -> Paragraph:
         """The sentences of a line.
