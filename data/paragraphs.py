@@ -188,8 +188,8 @@ def read_paragraph(
 
     Args:
         spell: Gives text as the model would write it, with `UNKNOWN` for what it cannot.
-        whole: Whether the line is one sentence, which is decoded whatever it holds.
-        prefix: How many tokens of its output are forced.
+        whole: Whether the line is one sentence.
+        prefix: How many tokens of its output are forced; if any, it is decoded whatever it holds.
     """
     sentences, between, last = [], [], 0
     plain, origins = _plain(line)
@@ -199,7 +199,7 @@ def read_paragraph(
         tokens = _tokens(plain, origins, bisect_left(origins, start), bisect_left(origins, stop))
         read = tuple(token for token, _, _ in tokens)
         spelled = read if spell(" ".join(read)) == " ".join(read) else tuple(map(spell, read))
-        if not (tokens and whole) and not _is_decoded(read, spelled):
+        if not (tokens and prefix) and not _is_decoded(read, spelled):
             continue
         gaps = tuple(line[end:begin] for (_, _, end), (_, begin, _) in pairwise(tokens))
         typed = tuple(line[begin:end] for _, begin, end in tokens)

@@ -250,6 +250,18 @@ def test_a_line_with_a_prefix_or_drafts_is_one_sentence(corrector: str) -> None:
     assert model.decode([TWO], "verify", drafts=[""])[0].tokens.count(2) == 2
 
 
+@needs_engine
+def test_drafts_do_not_have_a_line_decoded_that_is_left_alone() -> None:
+    lines = ["Ich bin ein Student und ich gehe nach Hause.", "北京 :)", "123 - 456", "She go home."]
+    drafts = ["Ich been a student.", "Beijing.", "123-456.", "She goes home."]
+    found = shipped().decode(lines, "verify", drafts=drafts)
+    assert [each.text for each in found[:3]] == lines[:3]
+    assert [each.tokens for each in found[:3]] == [()] * 3
+    assert found[3].text != lines[3]
+    (forced,) = shipped().decode([lines[0]], "verify", drafts=drafts[:1], prefixes=["Ich "])
+    assert forced.tokens != ()
+
+
 def test_a_line_with_a_sentence_too_long_fails_or_is_cut(corrector: str) -> None:
     model = nartk.load(corrector)
     long = "the " * 500 + "cat."
