@@ -242,5 +242,7 @@ def test_a_benchmark_scores_lines_that_have_a_reference(tmp_path: Path) -> None:
     (alone,) = scorer_of("chrf", references=[str(tmp_path / "ref")], source="")(str(tmp_path / "hyp"))
     part = result.of_lines([1, 2, 3])
     assert (part.score, part.sentences) == (pytest.approx(alone.score), 2)
+    assert part.lines == (1, 3)
+    assert part.of_lines([3, 4]).lines == (3,)
     weights = np.array([[2.0, 0.0], [1.0, 1.0]])
     assert part.resample(weights).tolist() == pytest.approx(alone.resample(weights).tolist())

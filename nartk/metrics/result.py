@@ -85,7 +85,7 @@ class MetricResult:
             parts={},
             sentences=len(kept),
             resample=resample,
-            lines=tuple(kept),
+            lines=tuple(scored[index] for index in kept),
             each=None,
         )
 
