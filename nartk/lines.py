@@ -194,7 +194,9 @@ class Line:
         most = max(len(part.taken) for part in parts)
         hypotheses = tuple(self._joined(parts, rank) for rank in range(max(1, most)))
         if len(self._spent) == 1:
-            return replace(self._spent[0], index=self.index, hypotheses=hypotheses)
+            return replace(
+                self._spent[0], index=self.index, hypotheses=hypotheses, sentences=len(self._sentences)
+            )
         counts, phases = added(self._spent)
         return Result(
             index=self.index,

@@ -486,7 +486,8 @@ class Model:
             max_tokens: Most source tokens at a time, padding included.
             prefixes: What each line's output must begin with.
             drafts: What each line's output may be, for the strategies that read drafts.
-            truncate: Whether lines too long for the model are cut, instead of refused.
+            truncate: Whether sentences too long for the model are cut, instead of refused; with a guard they
+                are decoded in pieces instead, or kept.
             trace: Whether hypotheses say where each token came from.
             options: Of the strategy, such as ``max_len=100``, or for 5 hypotheses a line of beam search
                 ``beam_size=5, nbest=5``.
@@ -926,13 +927,16 @@ def _strings(name: str, items: Iterable[str], first: int = 0) -> list[str]:
 
 
 def summarize(results: Sequence[Result], seconds: float) -> DecodeStats:
-    """The statistics of a run that took `seconds`. Empty lines, which are not decoded, do not count."""
+    """The statistics of a run that took `seconds`. Lines that are not decoded do not count.
+
+    What a guard keeps undecoded, because it is too long, is a sentence.
+    """
     decoded = [result for result in results if result.passes]
     counts, phases = added(decoded)
     guarded = [each for result in results for each in result.hypotheses[0].guarded]
     return DecodeStats(
         seconds=seconds,
-        sentences=sum(result.sentences for result in decoded),
+        sentences=sum(each.sentences for each in results if each.passes or each.hypotheses[0].guarded),
         tokens=sum(len(result.hypotheses[0].tokens) for result in decoded),
         left_mid_batch=sum(result.left_mid_batch for result in decoded),
         **{done: sum(each.done == done for each in guarded) for done in GUARDED},

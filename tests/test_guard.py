@@ -133,6 +133,7 @@ def test_capitals_are_read_as_small_letters_and_stay(model: nartk.Model) -> None
     assert lost(RUN_ON, large[1].text) < 0.1
 
 
+LONG_ALONE = "blue " * 600 + "sky."
 LONG = " ".join(f"the number {i} is here and" for i in range(60))
 
 
@@ -150,11 +151,29 @@ def test_a_sentence_too_long_takes_no_other_with_it(model: nartk.Model) -> None:
 @needs_engine
 def test_what_cannot_be_cut_stays(model: nartk.Model) -> None:
     """Of 600 words without a clause, neither cut nor lost, and with no request at all."""
-    alone = "blue " * 600 + "sky."
+    alone = LONG_ALONE
     found = model.decode([f"She go home. {alone} He are big.", alone])
     assert [each.text for each in found] == [f"She went home. {alone} He is big.", alone]
     assert found[1].tokens == ()
     assert [each.done for each in found[1].guarded] == ["kept"]
+    assert model.decode([alone], truncate=True)[0] == found[1]
+
+
+@needs_engine
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("She go home.", 1),
+        ("She go home. He are big.", 2),
+        (f"{LONG_ALONE} She go home.", 2),
+        (f"She go home. {LONG_ALONE.capitalize()} He are big.", 3),
+        (LONG_ALONE, 1),
+        ("", 0),
+    ],
+    ids=["one", "two", "long and one", "one, long, one", "long", "none"],
+)
+def test_sentences_are_counted_whatever_becomes_of_them(model: nartk.Model, line: str, wanted: int) -> None:
+    assert model.run([line]).stats.sentences == wanted
 
 
 MIXED = [

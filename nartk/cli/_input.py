@@ -65,7 +65,12 @@ def add_input(parser: Parser) -> None:
     parser.add_argument(
         "--key", metavar="NAME", help="JSONL key of the sentence (default: source, else text)"
     )
-    parser.add_argument("--truncate", action="store_true", help="cut sentences too long for the model")
+    parser.add_argument(
+        "--truncate",
+        action="store_true",
+        help="cut sentences too long for the model; with a guard a sentence that is too long is decoded in "
+        "pieces instead, or kept",
+    )
 
 
 def add_sound(parser: Parser) -> argparse._ArgumentGroup:

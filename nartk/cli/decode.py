@@ -46,8 +46,8 @@ space alone comes out empty. With --pretokenized a line is one sentence of token
 
 Of a line of several sentences, tokens, log-probabilities and traces follow each other, scores and counts are
 sums, and the i-th output has each sentence's i-th. A sentence that is too long is cut by --truncate; without
-it, and without a guard, the whole line fails. A line with a prefix or with drafts counts as one sentence.
-What is drawn for a line does not depend on others.
+it the whole line fails. With a guard it is decoded in pieces instead, or kept. A line with a prefix or with
+drafts counts as one sentence. What is drawn for a line does not depend on others.
 
 A model whose output should resemble its input, such as gec-en, has a guard. An output that is not sound, by
 its log-probabilities, length, repetitions, or the words that it loses or invents, is not taken: the sentence
