@@ -251,8 +251,11 @@ class Model:
 
     @property
     def parameters(self) -> int:
-        """Numbers in its weights."""
-        return sum(map(math.prod, self.config.weight_shapes().values()))
+        """Numbers in its weights; those of several names count once."""
+        shared = self.config.shared_weights()
+        return sum(
+            math.prod(shape) for name, shape in self.config.weight_shapes().items() if name not in shared
+        )
 
     def strategy(
         self, name: str | None, options: Mapping[str, Any], *, tell: Callable[[str], None] = warnings.warn

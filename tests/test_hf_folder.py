@@ -77,6 +77,13 @@ def our_log_probs(scorer: Any, source: Sequence[int], target: Sequence[int]) -> 
     return found
 
 
+def test_parameters_are_counted_as_transformers_counts_them(tmp_path: Path) -> None:
+    """Of a Marian, whose output's bias is a buffer there."""
+    model = hf_folders.text_folder(tmp_path)
+    wanted = model.final_logits_bias.numel() + sum(each.numel() for each in model.parameters())
+    assert nartk.load(tmp_path).parameters == wanted
+
+
 def our_greedy(scorer: Any, sources: Sequence[Sequence[int]]) -> list[list[int]]:
     requests = [Request(i, tuple(source), hf_folders.LONGEST) for i, source in enumerate(sources)]
     return outputs_of(decode(make_strategy("greedy", {}), scorer, requests))

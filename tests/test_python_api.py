@@ -72,11 +72,17 @@ def test_one_line_gives_one_hypothesis(model: Model) -> None:
 
 def test_a_model_says_what_it_is(model: Model) -> None:
     folder = str(model.checkpoint.folder)
-    device, parameters = model.device, sum(array.size for array in model.checkpoint.tensors.values())
+    arrays = [*model.checkpoint.tensors.values()]  # of which those that share memory are one
+    distinct = {array.__array_interface__["data"][0]: array.size for array in arrays}
+    device, parameters = model.device, sum(distinct.values())
     assert repr(model) == (
         f"Model({folder!r}, architecture='transformer', device={device!r}, dtype='fp32', "
         f"parameters={parameters:,})"
     )
+
+
+def test_the_shipped_model_has_as_many_parameters_as_its_card_says() -> None:
+    assert nartk.load("gec-en", threads=1).parameters / 1e6 == pytest.approx(7.9, abs=0.05)
 
 
 def test_one_string_is_refused_before_anything_is_iterated_over(model: Model) -> None:
