@@ -189,6 +189,13 @@ def test_refuses_files_that_do_not_fit(write: Write, capsys: pytest.CaptureFixtu
         "nartk: error[E301 LengthMismatch] hypothesis has 1 sentence, but gold has 3. "
         "Fix: give files with the same sentences in the same order."
     )
+    one, two = write("one", "a b\n"), write("two", "a b\nc d\n")
+    assert "] reference 1 has 2 sentences, but the baseline has 1. Fix" in _fails(
+        capsys, 4, "chrf", two, "--ref", two, "--baseline", one
+    )
+    assert "] reference 1 has 2 sentences, but hypothesis has 1. Fix" in _fails(
+        capsys, 4, "chrf", one, "--ref", two, "--baseline", one
+    )
     assert _fails(capsys, 4, "m2", empty, "--gold", gold).startswith("nartk: error[E301 LengthMismatch]")
     assert "E201 InputFile] hypothesis has no sentences" in _fails(capsys, 2, "bleu", empty, "--ref", empty)
     assert "E201 InputFile] source has no sentences" in _fails(
@@ -234,6 +241,15 @@ def test_refuses_files_that_cannot_be_read(
         (["errant", "h"], "errant takes --gold, or --source and --ref"),
         (["errant", "h", "--gold", "g", "--source", "s"], "errant takes --gold, or --source and --ref"),
         (["errant", "h", "--source", "s"], "--source and --ref belong together"),
+        (["errant", "h", "--gold", "g", "--blank", "empty"], "--blank without --ref, of whose lines"),
+        (["chrf", "-", "--ref", "-"], "E101 Usage] HYP and --ref are both stdin. Fix: name a file in"),
+        (["chrf", "h", "--ref", "-", "r", "--baseline", "-"], "--baseline and --ref are both stdin"),
+        (["gleu", "h", "--source", "-", "--ref", "-"], "--source and --ref are both stdin"),
+        (["errant", "--hyp-m2", "-", "--gold", "-"], "--hyp-m2 and --gold are both stdin"),
+        (
+            ["rouge", "h", "--ref", "r", "--json", "a", "--per-line", "./a"],
+            "E101 Usage] two outputs go to 'a'. Fix: name two files.",
+        ),
         (["errant", "h", "--hyp-m2", "m", "--gold", "g"], "HYP and --hyp-m2 both name the output"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import shlex
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from nartk.cli._common import Parser, command
 from nartk.cli._output import add_json, json_writer, printing, tell
 from nartk.cli._strategy import add_options
-from nartk.errors import EXIT_OK, UnknownStrategyError, UsageError, named
+from nartk.errors import EXIT_OK, LengthMismatchError, UnknownStrategyError, UsageError, named
 from nartk.files import STDIN
 from nartk.metrics.bootstrap import compare, confidence
 from nartk.metrics.metric import BLANKS, Files, Metric, Scorer, Tell
@@ -56,12 +57,17 @@ def main(argv: Sequence[str]) -> int:
     if system is None:
         raise UsageError("HYP is missing", fix="put HYP before --ref and --json, or -- between them and HYP")
 
+    _require_apart(args, system)
     metric = _made(args)
     score = metric.scorer(_files(args, partial(tell, args)))
     results = score(system)
     baselines: list[MetricResult | None] = [None] * len(results)
     if args.baseline is not None:
-        baselines = [*score(args.baseline)]
+        try:
+            baselines = [*score(args.baseline)]
+        except LengthMismatchError as error:
+            error.message = error.message.replace("hypothesis", "the baseline")
+            raise
     by_line = None if args.per_line is None else _by_line(results, baselines)
     if by_line is not None and (args.per_line != STDIN or args.json is None):
         with printing(args.per_line):
@@ -135,7 +141,22 @@ def _made(args: argparse.Namespace) -> Any:
     return METRICS.make(args.metric, {key: getattr(args, key) for key in known if hasattr(args, key)})
 
 
+def _require_apart(args: argparse.Namespace, system: str) -> None:
+    """Refuses stdin that is named twice, and two outputs in one file; raises UsageError."""
+    system_flag = "HYP" if args.hyp_m2 is None else "--hyp-m2"
+    named_by = [(system_flag, system), ("--baseline", args.baseline), ("--gold", args.gold)]
+    named_by += [("--source", args.source), *(("--ref", name) for name in args.ref)]
+    flags = [flag for flag, name in named_by if name == STDIN]
+    if len(flags) > 1:
+        raise UsageError(f"{' and '.join(flags[:2])} are both stdin", fix="name a file in place of one")
+    files = [os.path.realpath(name) for name in (args.json, args.per_line) if name not in (None, STDIN)]
+    if len(files) > len({*files}):
+        raise UsageError(f"two outputs go to {args.json!r}", fix="name two files")
+
+
 def _files(args: argparse.Namespace, tell: Tell) -> Files:
+    if args.blank is not None and not args.ref:
+        raise UsageError("--blank without --ref, of whose lines it speaks", fix="leave it out")
     return Files(
         source=args.source,
         ref=tuple(args.ref),
