@@ -77,7 +77,11 @@ EDGES = [
     ),
     (f"{GENERATE} none.pt", 2, "error[E201 InputFile] Model file not found: none.pt. Fix: "),
     (f"{GENERATE} .", 2, "error[E201 InputFile] .: no such file. Fix: check the name."),
-    ("preprocess --user-dir none", 2, "error[E201 InputFile] PLACE/none: no such file or folder. Fix: "),
+    (
+        f"{PREPROCESS} text --destdir other --user-dir none",
+        2,
+        "error[E201 InputFile] PLACE/none: no such file or folder. Fix: ",
+    ),
     ("preprocess --nosuch", 2, "error[E101 Usage] unrecognized arguments: --nosuch. Fix: see nartk-prepro"),
     ("preprocess --workers x", 2, "error[E101 Usage] argument --workers: invalid int value: 'x'. Fix: see"),
     ("generate", 2, "error[E101 Usage] the following arguments are required: data. Fix: see nartk-generate"),
@@ -115,6 +119,30 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     flags = f"-s src -t trg --joined-dictionary --trainpref {folder}/text --testpref {folder}/text"
     assert import_module("nartk.cli.preprocess").main([*flags.split(), "--destdir", str(folder / "bin")]) == 0
     return folder
+
+
+@pytest.mark.filterwarnings("ignore")  # fairseq's own
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("", "--trainpref is missing, of which dictionaries are made"),
+        ("-s src -t trg", "--trainpref is missing"),
+        ("-s src -t trg --srcdict twice.txt", "--trainpref is missing"),
+        (
+            "-s src -t trg --joined-dictionary --srcdict d --tgtdict d",
+            "--srcdict and --tgtdict with --joined",
+        ),
+    ],
+)
+def test_no_folder_is_made_where_flags_are_wrong(
+    flags: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    fairseq_host.require_fairseq()
+    monkeypatch.chdir(tmp_path)
+    found, _, errors = main_of(f"preprocess {flags}", capfd)
+    assert (found, errors.count("\n")) == (2, 1)
+    assert errors.startswith(f"nartk: error[E101 Usage] {message}")
+    assert [*tmp_path.iterdir()] == []
 
 
 @pytest.mark.filterwarnings("ignore")  # fairseq's own

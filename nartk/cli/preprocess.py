@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from nartk.cli import _common, _fairseq
-from nartk.errors import LengthMismatchError, OutputError, number_of
+from nartk.errors import LengthMismatchError, OutputError, UsageError, number_of
 from nartk.files import make_folder
 
 EXAMPLES = """examples:
@@ -29,6 +29,7 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(list(argv))
     _common.require_least(args, 1, "workers")
     groups = {key: _texts(args, key) for key in ("trainpref", "validpref", "testpref")}
+    _require_dictionaries(args)
     make_folder(Path(args.destdir))
     with TemporaryDirectory(dir=args.destdir) as folder:
         for key, texts in groups.items():
@@ -41,6 +42,26 @@ def main(argv: Sequence[str]) -> int:
             fix = "name another --destdir, or remove it yourself"
             raise OutputError("exists already", fix=fix, where=str(error)) from error
     return 0
+
+
+def _require_dictionaries(args: argparse.Namespace) -> None:
+    """Refuses what leaves a dictionary open, which fairseq finds out when there is a folder.
+
+    Raises:
+        UsageError: There is neither a dictionary nor a text to make it of, or there are two for one.
+    """
+    given = [args.srcdict, *([] if args.only_source else [args.tgtdict])]
+    if args.joined_dictionary:
+        if args.srcdict and args.tgtdict:
+            raise UsageError(
+                "--srcdict and --tgtdict with --joined-dictionary, which is one", fix="leave one of them out"
+            )
+        given = [args.srcdict or args.tgtdict]
+    if not args.trainpref and not all(given):
+        raise UsageError(
+            "--trainpref is missing, of which dictionaries are made",
+            fix="give it, or --srcdict and --tgtdict",
+        )
 
 
 @dataclass(frozen=True)
