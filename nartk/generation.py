@@ -62,8 +62,6 @@ _LEFT = """bos_token_id pad_token_id min_p top_h typical_p epsilon_cutoff eta_cu
     transformers_version _from_model_config _commit_hash _original_object_hash"""
 HONOURED, IRRELEVANT = frozenset(_READ.split()), frozenset(_LEFT.split())
 # and the others, with the values besides null at which they do nothing.
-# Of those that change none, some do where words are drawn, but for these values.
-_SAMPLERS = {"min_p": 0.0, "top_h": None, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0}
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "max_time": (),
     "stop_strings": (),
@@ -82,6 +80,8 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "constraints": (),
     "force_words_ids": (),
 }
+# Of those that change none, some do where words are drawn, but for these values.
+_SAMPLERS = {"min_p": 0.0, "top_h": None, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0}
 
 
 # By model_type the strategy that decodes sound of any length; the fields that such models have besides: those
@@ -262,9 +262,7 @@ class _Fields:
         for name, value in self.values.items():
             if name in neutral and value not in neutral[name]:
                 raise self.unsupported(name, "which is not supported")
-            if (
-                name not in others | neutral.keys()
-            ):  # a field of somebody's own, which `generate` keeps to itself
+            if name not in others | neutral.keys():  # somebody's own, which `generate` keeps to itself
                 tell(f"{self.file}: {name} is {self.values[name]!r}, which is not known and is passed over")
 
     def unsupported(self, name: str, why: str) -> UnsupportedCheckpointError:

@@ -16,7 +16,8 @@ or
 
     source_text     the line
     output_text     what came of it
-    source          its pieces, with eos
+    source          its pieces as the model reads the line's sentences, with eos; not those of what a guard
+                    had decoded in pieces
     output          the output's pieces, with eos unless the length limit cut it off
     origin          of each piece of the output, where it came from, one of
                       draft     proposed by the drafter and accepted
