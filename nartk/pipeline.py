@@ -231,10 +231,8 @@ class Model:
         if not 0 <= least <= 1:
             raise UsageError(f"{named('min_edit_confidence')} is {least}", fix="give a value between 0 and 1")
         if found is None:
-            why = "off" if self.checkpoint.guard is not None else "none in the model's folder"
-            raise UsageError(
-                f"{named('min_edit_confidence', least)}, but the guard is {why}", fix="leave it out"
-            )
+            why = "the guard is off" if self.checkpoint.guard is not None else "the model has no guard"
+            raise UsageError(f"{named('min_edit_confidence', least)}, but {why}", fix="leave it out")
         return replace(found, thresholds=replace(found.thresholds, edit=least))
 
     @property

@@ -543,6 +543,7 @@ def test_the_real_time_factor_is_of_the_sound_that_was_read(
         (["a.npz"], "E305 SourceMismatch]"),
         (["--manifest", "list.scp"], "E305 SourceMismatch]"),
         (["text.txt", "--strict-audio"], "--strict-audio, but the model reads text"),
+        (["text.txt", "--no-vad"], "--no-vad, but the model reads text"),
         (["text.txt", "--root", "."], "--root without a manifest"),
         (["text.txt", "--manifest", "list.scp"], "--manifest with '{folder}/text.txt'"),
     ],

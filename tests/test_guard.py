@@ -331,6 +331,8 @@ def test_a_guard_is_read_from_the_models_folder(tmp_path: Path) -> None:
 
 def test_a_model_without_a_guard_fails_a_line_as_before(tmp_path: Path) -> None:
     folder = tiny.corrector(tmp_path / "model")
+    with pytest.raises(UsageError, match=r"min_edit_confidence=0\.5, but the model has no guard\. Fix"):
+        nartk.load(folder, min_edit_confidence=0.5)
     assert isinstance(nartk.load(folder).run(["he " * 500]).errors[0], InputTooLongError)
     with_guard(folder)
     assert nartk.load(folder).run(["he " * 500]).hypotheses[0][0].text == "he " * 500

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import random
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -227,6 +229,35 @@ def test_files_that_are_not_parallel_are_refused(
         f"nartk: error[E301 LengthMismatch] {outputs} has 6 lines, but there are 7 sentences. "
         "Fix: give a line for each sentence, an empty one where it has none.\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("sentences", "outputs", "message"),
+    [
+        (1, 2, "has 2 lines, but there is 1 sentence."),
+        (2, 1, "has 1 line, but there are 2 sentences."),
+        (-1, 2, "has more than 1 line, but there is 1 sentence."),
+        (-2, 1, "has 1 line, but there is more than 1 sentence."),
+        (-3, 2, "has 2 lines, but there are more than 2 sentences."),
+    ],
+)
+def test_one_is_singular(
+    sentences: int,
+    outputs: int,
+    message: str,
+    folder: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of stdin, below 0 here, it shows only by reading how many sentences there are."""
+    lines = b"he goes\n" * abs(sentences)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines)))
+    source = "-" if sentences < 0 else write(tmp_path / "in.txt", *lines.splitlines())
+    given = write(tmp_path / "out.txt", *[b"he goes"] * outputs)
+    code, _, err = command(capsys, folder, source, "--score", given)
+    assert code == 4
+    assert message in err
 
 
 @pytest.mark.parametrize(

@@ -343,8 +343,9 @@ def are_tokenized(checkpoint: Checkpoint, args: argparse.Namespace, files: Seque
                     f"{shown(forms[form])!r} holds sound or names files that do, the model reads text",
                     fix="name a model of speech",
                 )
-        if getattr(args, "strict_audio", False):
-            raise UsageError("--strict-audio, but the model reads text", fix="leave it out")
+        for name in ("strict_audio", "no_vad"):
+            if getattr(args, name, False):
+                raise UsageError(f"{named(name)}, but the model reads text", fix="leave it out")
     if checkpoint.tokenization.name and not args.pretokenized and "m2" in forms and len(forms) > 1:
         raise UsageError(
             "files in M2, which are tokenised, beside others",
@@ -426,7 +427,7 @@ def _beside(records: Iterator[Record], name: str) -> Iterator[tuple[Record, Reco
     lines = read_files([name], "txt", Fields())
     for number, (record, line) in enumerate(zip_longest(records, lines), start=1):
         if record is None or line is None:
-            counts = [f"{number - 1} {what}" for what in ("lines", "sentences")]
+            counts = [number_of(number - 1, what) for what in ("line", "sentence")]
             counts[line is None] = f"more than {counts[line is None]}"
             raise _too_few_or_many(name, *counts)
         yield record, line
@@ -496,7 +497,7 @@ def read_for(
 
 def _too_few_or_many(name: str, lines: str, sentences: str) -> LengthMismatchError:
     return LengthMismatchError(
-        f"{name} has {lines}, but there are {sentences}",
+        f"{name} has {lines}, but there {'is' if sentences.endswith('sentence') else 'are'} {sentences}",
         fix="give a line for each sentence, an empty one where it has none",
     )
 
