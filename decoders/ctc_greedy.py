@@ -13,13 +13,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from nartk.decoders.hotwords import WithHotwords, normalized
+from nartk.decoders.hotwords import WithHotwords
 from nartk.decoders.native import Found, Output
 from nartk.errors import StrategyMismatchError
 from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request
 from nartk.parallel import FrameScorer, TimedFrames, always_banned
 from nartk.passes import FloatArray, IntArray, Want
+from nartk.reading import log_softmax
 from nartk.registry import register_decoder
 from nartk.vocab import Vocab
 
@@ -48,7 +49,7 @@ class CtcGreedy(WithHotwords):
             found = []
             rows_of = np.split(scores.rows(np.arange(counts.sum(), dtype=np.int32)), ends)
             for logits, own in zip(rows_of, spans, strict=True):
-                log_probs = normalized(logits)
+                log_probs = log_softmax(logits)
                 labels, bonus = hotwords.best_labels(log_probs, blank=blank, silent=silent)
                 chosen = log_probs[np.arange(len(labels)), labels].tolist()
                 path = best_path(labels, chosen, blank, vocab.eos, spans=own)

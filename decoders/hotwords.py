@@ -6,14 +6,10 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
 from nartk.decoders.graphs.hotwords import Hotwords
 from nartk.decoders.native import Native
 from nartk.decoders.strategy import Strategy
 from nartk.errors import UsageError, named
-from nartk.passes import FloatArray
 from nartk.registry import HEAVIEST, option
 from nartk.vocab import Vocab
 
@@ -98,10 +94,3 @@ class WithHotwords(Native):
             weighed = _OWN_WEIGHT.fullmatch(text)
             found.append((text, None) if weighed is None else (weighed[1], float(weighed[2])))
         return found
-
-
-def normalized(logits: FloatArray) -> npt.NDArray[np.float64]:
-    """The log-probabilities [N,V] of logits [N,V]."""
-    wide = logits.astype(np.float64)
-    found: npt.NDArray[np.float64] = wide - np.logaddexp.reduce(wide, 1, keepdims=True)
-    return found

@@ -11,12 +11,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from nartk.decoders.hotwords import WithHotwords, normalized
+from nartk.decoders.hotwords import WithHotwords
 from nartk.decoders.native import Found, Output
 from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request
 from nartk.parallel import FireScorer, TimedFrames, always_banned
 from nartk.passes import FloatArray, IntArray, Want
+from nartk.reading import log_softmax
 from nartk.registry import register_decoder
 
 
@@ -50,7 +51,7 @@ class ParaformerGreedy(WithHotwords):
         found = []
         rows_of = np.split(scores.rows(np.arange(counts.sum(), dtype=np.int32)), ends)
         for logits, times in zip(rows_of, spans, strict=True):
-            log_probs = normalized(logits)
+            log_probs = log_softmax(logits)
             words, bonus = hotwords.best(log_probs, eos=vocab.eos, silent=silent)
             own = log_probs[np.arange(len(words)), words].tolist()
             found.append(Found([_output(words, own, None, eos=vocab.eos, bonus=bonus, spans=times)]))

@@ -124,7 +124,7 @@ def read(logits: FloatArray, want: Want, hidden: FloatArray = _UNWANTED) -> Read
     allowed = _allowed(want.banned, logits.shape)
     counts = allowed.sum(1)
     order = np.lexsort((-logits, ~allowed), axis=-1)  # stable; those that are forbidden come last
-    lprobs = _log_softmax(logits)
+    lprobs = log_softmax(logits)
 
     def log_probs_of(words: npt.NDArray[np.integer]) -> FloatArray:
         """Of words [n,k]."""
@@ -215,8 +215,8 @@ def _allowed(banned: Ragged | None, shape: tuple[int, ...]) -> _BoolArray:
     return allowed
 
 
-def _log_softmax(logits: FloatArray) -> _WideArray:
-    """[n,V] -> fp64 [n,V]."""
+def log_softmax(logits: FloatArray) -> _WideArray:
+    """The log-probabilities of logits, [n,V] -> fp64 [n,V]."""
     wide = logits.astype(np.float64)
     highest = wide.max(1, keepdims=True)
     highest[highest == -np.inf] = 0

@@ -21,6 +21,7 @@ from nartk.errors import StrategyMismatchError
 from nartk.long_form import Buffers, Window, carried_fires, kept_fires, positions_of, silent_words
 from nartk.parallel import FrameScorer, always_banned
 from nartk.passes import FeatureSource, FloatArray, Want
+from nartk.reading import log_softmax
 
 if TYPE_CHECKING:
     from nartk.decoders.graphs.hotwords import Hotwords
@@ -217,8 +218,7 @@ class FrameStream:
     def _favoured(self, logits: FloatArray) -> list[int]:
         """The labels or words [N] of a chunk and its look-ahead, by logits [N,V], that hotwords favour."""
         assert self._hotwords is not None
-        wide = logits.astype(np.float64)
-        log_probs = wide - np.logaddexp.reduce(wide, 1, keepdims=True)
+        log_probs = log_softmax(logits)
         if self.scorer.blank is None:
             words, _ = self._hotwords.best(log_probs, eos=None, silent=self._silent, state=self._hot)
             return words
