@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.commands import run
 from support.recipe_scripts import RECIPES, assert_refused, script
 
 from nartk.architectures import architecture
@@ -107,31 +106,6 @@ def test_connected_numbers_are_the_recordings_with_their_silences(tmp_path: Path
     assert json.loads((folder / "input.json").read_text())["statistics"] == "cmvn.json"
     statistics = json.loads((folder / "cmvn.json").read_text())
     assert len(statistics["mean"]) == len(statistics["variance"]) == 40
-
-
-TEMPO = """
-import sys
-import numpy as np
-sys.path.insert(0, RECIPE)
-from varied import RATE, with_tempo
-times = np.arange(RATE) / RATE
-sound = np.sin(2 * np.pi * 200 * times).astype(np.float32)
-for tempo in (0.6, 0.8, 1.25):
-    found = with_tempo(sound, tempo)
-    power = np.abs(np.fft.rfft(found * np.hanning(len(found))))
-    print(len(found) * tempo, power.argmax() * RATE / len(found), np.sqrt(np.mean(found[999:-999] ** 2)))
-"""
-
-
-def test_another_tempo_keeps_the_pitch() -> None:
-    """A tone of 200 Hz has as many samples as the tempo says, the same pitch and the same level."""
-    code = TEMPO.replace("RECIPE", repr(str(RECIPES / "asr")))
-    rows = [[*map(float, line.split())] for line in run([sys.executable, "-c", code]).splitlines()]
-    assert len(rows) == 3
-    for samples_of_whole, pitch, level in rows:
-        assert samples_of_whole == pytest.approx(8000, abs=2)
-        assert pitch == pytest.approx(200, abs=1)
-        assert level == pytest.approx(np.sqrt(0.5), abs=0.01)
 
 
 def test_numbers_made_anew_are_of_the_recordings_that_train(tmp_path: Path) -> None:

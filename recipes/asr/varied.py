@@ -2,9 +2,8 @@
 
 Recordings of few speakers teach a model their voices, their microphones and their loudness. Here a number has
 one to twelve digits, with pauses or without. Its speed is changed, and with it pitch and formants (Ko et al.
-2015); its tempo, at the same pitch (Verhelst and Roelands 1993); its spectrum is coloured as another
-microphone colours it; its loudest sample has any level from forty steps of 16-bit numbers to full scale; and
-noise or hum lies under it.
+2015); its spectrum is coloured as another microphone colours it; its loudest sample has any level from forty
+steps of 16-bit numbers to full scale; and noise or hum lies under it.
 
 Symbols: N samples. Levels are of the loudest sample, dB of full scale.
 """
@@ -22,8 +21,6 @@ from nartk.passes import FloatArray
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 LENGTHS = {1: 0.2, **dict.fromkeys(range(2, 5), 0.4 / 3), **dict.fromkeys(range(5, 13), 0.4 / 8)}  # digits
 SPEEDS = (0.7, 1.25)
-TEMPOS, STRETCHED = (0.6, 1.25), 0.6  # of so many numbers
-LONGEST_SECONDS = 18.0
 LEVELS_DB = (-58.0, -1.0)
 NOISE_DB = (-60.0, -12.0)  # of what lies under a number, less its loudest sample
 COLOUR_DB, COLOUR_POINTS = 5.0, 6  # deviation of a microphone's response, at so many frequencies
@@ -93,37 +90,11 @@ def tight(sound: FloatArray) -> FloatArray:
 
 def strange(sound: FloatArray, rng: np.random.Generator) -> FloatArray:
     """A sound [N] at another speed and level, by another microphone, mostly with something under it."""
-    sound = change_speed(sound, float(rng.uniform(*SPEEDS)))
-    if rng.random() < STRETCHED:
-        sound = with_tempo(sound, max(float(rng.uniform(*TEMPOS)), len(sound) / RATE / LONGEST_SECONDS))
-    sound = _coloured(sound, rng)
+    sound = _coloured(change_speed(sound, float(rng.uniform(*SPEEDS))), rng)
     sound = sound / max(float(np.abs(sound).max()), 1e-9)
     if rng.random() >= WITHOUT_NOISE:
         sound = sound + 10 ** (rng.uniform(*NOISE_DB) / 20) * _background(len(sound), rng)
     return _at_level(sound, rng)
-
-
-def with_tempo(sound: FloatArray, tempo: float) -> FloatArray:
-    """A sound [N] so many times as fast, [about N / tempo], at the same pitch.
-
-    Windows of 40 ms overlap by half; each is taken where, within 10 ms, it fits best behind the one before:
-    waveform similarity overlap-add (Verhelst and Roelands 1993, https://doi.org/10.1109/ICASSP.1993.319366).
-    """
-    half, reach = 20 * RATE // 1000, 10 * RATE // 1000
-    shape = np.hanning(2 * half + 1)[:-1]
-    padded = np.pad(sound.astype(np.float64), (reach + half, 4 * half + 2 * reach))
-    count = int(len(sound) / tempo) // half + 2
-    found = np.zeros((count + 1) * half)
-    at = reach
-    for i in range(count):
-        wanted = reach + int(i * half * tempo)
-        if i:
-            follows = padded[at + half : at + 3 * half]
-            near = padded[wanted - reach : wanted + reach + 2 * half]
-            wanted += int(np.correlate(near, follows, "valid").argmax()) - reach
-        at = min(wanted, len(padded) - 4 * half - reach)
-        found[i * half : (i + 2) * half] += shape * padded[at : at + 2 * half]
-    return found[half : half + int(len(sound) / tempo)].astype(np.float32)
 
 
 def unspeaking(rng: np.random.Generator) -> FloatArray:
