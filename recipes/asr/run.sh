@@ -12,7 +12,7 @@
 #   --without  a speaker who does not train, and is the only one that is tested (numbers, an4)
 #   --quick    small models on 400 sounds, few updates: every stage for real, in minutes on two cores
 #   --only     these systems alone, of ctc, paraformer, ar, ctc-sc, paraformer-ce, paraformer-mwer; the first
-#              stage trains ctc and paraformer, with which the others begin
+#              stage trains ctc, and paraformer if one is named, with which the others begin
 #   --d-model  width of all models (default 128; --quick 64)
 #   --updates  of ctc, with whose encoder the others begin (default 3000, --quick 40)
 #   --others-updates  of each other system (default a third of that; attention and CTC twice as many)
@@ -121,12 +121,13 @@ system() {
 
 # Those that others begin with: CTC, whose encoder all do, and the Paraformer, which MWER training does.
 first() {
-  local name architecture flags most=$updates
+  local name architecture flags most=$updates begin=ctc,paraformer
+  [ -z "$only" ] || [[ $only == *paraformer* ]] || begin=ctc
   while IFS=$'\t' read -r _ name architecture flags; do
     system "$name" "$architecture" "$most" "$flags"
     [ -e "$work/$name/model/config.json" ] || die "nothing for the other systems to begin with"
     most=$others
-  done < <(python "$here/recognizers.py" --only ctc,paraformer | grep -P '^model\t')
+  done < <(python "$here/recognizers.py" --only "$begin" | grep -P '^model\t')
 }
 
 models() {
