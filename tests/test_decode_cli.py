@@ -692,8 +692,10 @@ def test_sigterm_leaves_no_half_file(model: str, tmp_path: Path) -> None:
 
 # A command that gets a signal where Python drops an exception, or makes another of it, and then reads stdin.
 LOST_SIGNAL = """
-import os, sys, weakref
+import os, signal, sys, weakref
 from nartk.cli._common import command
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background job would ignore
 
 class Thing:
     def __set_name__(self, owner, name):
