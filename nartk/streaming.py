@@ -118,7 +118,8 @@ class FrameStream:
         levels: Levels | None = None,
         hotwords: Hotwords | None = None,
     ) -> None:
-        self.levels, self._hotwords, self._hot = levels, hotwords, 0
+        self.levels, self._hotwords = levels, hotwords
+        self._hot = 0  # state of the hotwords after the words that stay
         self.scorer, self.buffers, self.shift, self.write = scorer, buffers, shift, write
         self.stats = StreamStats() if stats is None else stats
         self._padding = padding
@@ -167,8 +168,8 @@ class FrameStream:
         begun = perf_counter()
         kept, ahead = self._read(window, is_last=False)
         self._words = self._joined(kept)
-        labels = [label for label, _ in kept]
         if self._hotwords is not None:
+            labels = [label for label, _ in kept]
             _, self._hot = self._hotwords.bonus(
                 labels, blank=self.scorer.blank, state=self._hot, last=self._last_label
             )
