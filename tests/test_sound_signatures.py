@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import shlex
 import struct
 import sys
 import threading
@@ -20,6 +21,7 @@ from support.sounds import RATE, noise, sine, wav
 
 from nartk.data.audio import sounds
 from nartk.data.audio.features import FeatureSettings
+from nartk.data.audio.media import STREAMED
 from nartk.data.audio.signatures import HEAD, MEDIA, is_binary, sound_format
 from nartk.data.audio.sounds import Piped, read_sound, sound_blocks
 from nartk.errors import InputFileError
@@ -49,7 +51,7 @@ FOREIGN = {
     "amr": [b"#!AMR\n\x3c\x54"],
     "avi": [b"RIFF\x84\x1f\0\0AVI LIST\xe2\x11\0\0hdrlavih"],
     "flv": [b"FLV\x01\x04\0\0\0\x09"],
-    "mpegts": [b"\x47\x40\x11\x10" + bytes(184) + b"\x47\x40\0\x10"],
+    "mpegts": [(b"\x47\x40\x11\x10" + bytes(184)) * 2 + b"\x47\x40\0\x10"],
 }
 
 
@@ -115,6 +117,12 @@ def test_containers_are_told(kind: str) -> None:
         b"/data/a.wav\n/data/b.wav\n",
         b"#!AMR is a comment\n",
         b"GAGA " * 40,
+        (b"G" + b"a" * 187) * 3,
+        b"G" + bytes(187) + b"G" + bytes(200),
+        b"ADIF is a header\n",
+        b"RIFF or WAVE\n",
+        b"RIFF or AVI \n",
+        b"FORM or AIFF\n",
         "Größe\n".encode("latin-1"),
         "ÿ is a letter\n".encode("latin-1"),
         "ÿñ too\n".encode(),
@@ -123,9 +131,16 @@ def test_containers_are_told(kind: str) -> None:
         b"PK\x03\x04",
         np.linspace(-9, 9, 300).astype("<i2").tobytes(),
     ],
+    ids=lambda head: repr(head[:12]),
 )
 def test_what_is_no_sound_is_told_as_none(head: bytes) -> None:
     assert sound_format(head) is None
+
+
+def test_what_is_streamed_is_told_by_the_bytes_that_are_waited_for() -> None:
+    for form in STREAMED:
+        data = FOREIGN[form][0] if form in FOREIGN else wav(PLAIN, RATE, *reversed(WRITTEN[form]))
+        assert sound_format(data[: sounds._TELLING]) == form
 
 
 def test_text_holds_no_control_characters() -> None:
@@ -231,10 +246,35 @@ def test_a_pipe_brings_what_a_file_holds(name: str, av: bool, monkeypatch: pytes
             assert read_sound(kept).tolist() == wanted.tolist()
 
 
+class Trickle(io.RawIOBase):
+    """An unbuffered pipe, which gives a few bytes at a time."""
+
+    def __init__(self, data: bytes, most: int) -> None:
+        self.data, self.most = io.BytesIO(data), most
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int:
+        found = self.data.read(min(len(into), self.most))
+        into[: len(found)] = found
+        return len(found)
+
+
+@pytest.mark.parametrize("most", [3, 1001])
+@pytest.mark.parametrize("name", ["wav", "rf64", "au", "flac"])
+def test_no_sample_of_an_unbuffered_pipe_is_lost(name: str, most: int) -> None:
+    """What has come may end within the head, or within a sample."""
+    form, subtype = WRITTEN[name]
+    data = wav(PLAIN, subtype=subtype, form=form)
+    for source in (Trickle(data, most), Piped(Trickle(data, most), "stdin")):  # type: ignore[arg-type]
+        assert read_sound(source).tolist() == read_sound(data).tolist()  # type: ignore[arg-type]
+
+
 def test_what_a_container_takes_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "av", None)
     for kind in FOREIGN:
-        path = tmp_path / "talk.bin"
+        path = tmp_path / "my talk.bin"
         path.write_bytes(foreign(kind))
         with pytest.raises(InputFileError) as caught:
             read_sound(path)
@@ -242,13 +282,17 @@ def test_what_a_container_takes_is_named(tmp_path: Path, monkeypatch: pytest.Mon
             caught.value.message == f"{str(path)!r} is {MEDIA[kind]}, which takes the package 'av' to be read"
         )
         assert caught.value.fix.startswith("pip install 'nartk[media]', or convert it: ffmpeg -i ")
+        assert shlex.split(caught.value.fix)[-3:] == ["-i", str(path), "my talk.wav"]
 
 
-def encoded(samples: Any, container: str, name: str, rate: int) -> bytes:
-    """The bytes of a file that FFmpeg writes of samples [N]."""
+def encoded(samples: Any, container: str, name: str, rate: int, *, video: int = 0) -> bytes:
+    """The bytes of a file that FFmpeg writes of samples [N], and of so many seconds of video."""
     av = pytest.importorskip("av", reason="PyAV is not installed: pip install 'nartk[media]'")
     data = io.BytesIO()
     with av.open(data, "w", format=container) as file:
+        if video:
+            pictures = file.add_stream("mpeg4", rate=5)
+            pictures.width, pictures.height, pictures.pix_fmt = 32, 32, "yuv420p"
         stream = file.add_stream(name, rate=rate, layout="mono")
         codec = stream.codec_context
         codec.bit_rate = 64000
@@ -259,6 +303,10 @@ def encoded(samples: Any, container: str, name: str, rate: int) -> bytes:
         for part in (*convert.resample(frame), *convert.resample(None)):
             file.mux(stream.encode(part))
         file.mux(stream.encode(None))
+        for _ in range(5 * video):
+            file.mux(pictures.encode(av.VideoFrame(32, 32, "yuv420p")))
+        if video:
+            file.mux(pictures.encode(None))
     return data.getvalue()
 
 
@@ -316,6 +364,16 @@ def test_a_container_without_its_end_is_told() -> None:
     assert re.fullmatch(rf"{len(found) / RATE:.1f} s of sound, its header says 4\.[01]", told[0])
     with pytest.raises(InputFileError, match="or leave strict_audio=True out"):
         read_sound(data[: len(data) // 2], strict=True)
+
+
+@pytest.mark.parametrize("container", ["mp4", "matroska"])
+def test_sound_may_end_before_its_video(container: str) -> None:
+    """A container is as long as the longest that it holds."""
+    told: list[str] = []
+    data = encoded(0.5 * sine(RATE, 440), container, "aac", RATE, video=4)
+    found = read_sound(data, strict=True, tell=lambda _, what: told.append(what))
+    assert abs(len(found) - RATE) < 3000
+    assert told == []
 
 
 @pytest.mark.parametrize("kind", FOREIGN)

@@ -9,7 +9,7 @@ import numpy as np
 
 from nartk.passes import FloatArray
 
-STREAMED = frozenset({"mp3", "flac", "ogg", "aac", "matroska", "mpegts"})  # formats that a pipe may bring
+STREAMED = frozenset({"mp3", "flac", "ogg", "aac", "matroska"})  # formats that a pipe may bring
 # Of other formats, FFmpeg guesses a recording's length; of an mp3 the frame of one of these names tells it.
 _TIMED = frozenset({"mov", "matroska", "asf"})
 _TIMES_MP3 = (b"Xing", b"Info", b"VBRI")
@@ -23,7 +23,7 @@ class MediaFile:
     """The sound of an open file, with the names of `soundfile.SoundFile`.
 
     Attributes:
-        seconds: Of the recording, as its header says; 0: it does not.
+        seconds: Of the sound, as the header says; 0: it does not.
         damaged: Packets so far that could not be decoded, and are left out.
 
     Args:
@@ -53,12 +53,20 @@ class MediaFile:
             self._stream = sounds[0]
             codec = self._stream.codec_context
             self.samplerate, self.channels = codec.rate, codec.channels
-            duration = self._container.duration if is_timed else None  # in units of 1 / time_base
-            self.seconds = 0.0 if duration is None else duration / av.time_base
+            self.seconds = self._length() if is_timed else 0.0
         except self._errors as error:
             raise MediaError(_reason(error)) from error
         self._blocks = self._decoded()
         self._held: list[FloatArray] = []
+
+    def _length(self) -> float:
+        """The seconds of the sound by its own header, or by that of a container that holds nothing else."""
+        import av
+
+        if self._stream.duration is not None:
+            return float(self._stream.duration * self._stream.time_base)
+        is_alone = len(self._container.streams) == 1 and self._container.duration is not None
+        return float(self._container.duration / av.time_base) if is_alone else 0.0
 
     def read(self, count: int, **form: Any) -> FloatArray:
         """The next samples [n, channels] fp32, at most so many; fewer only at the end."""

@@ -10,17 +10,19 @@ import re
 import struct
 from typing import IO
 
-HEAD = 384  # bytes of a file by which its format is told: two packets of an MPEG transport stream
+HEAD = 384  # bytes of a file by which its format is told: two packets of MPEG and the third one's first byte
 CONVERT = (
     "convert it with ffmpeg -i FILE FILE.wav; samples without a header take their format in front of -i, as "
     "in -f s16le -ar 16000 -ac 1"
 )
 _MOST_HEADER = 1 << 22  # bytes in front of a WAV file's samples
+_CONTROL = rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]"
+_NO_TEXT = rb"(?=.*" + _CONTROL + rb")"  # in front of a signature that text may begin with
 # Formats that libsndfile reads, by their first bytes.
 _PLAIN = (
-    ("wav", rb"(?:RIFF|RIFX|RF64)....WAVE"),
+    ("wav", _NO_TEXT + rb"(?:RIFF|RIFX|RF64)....WAVE"),
     ("w64", rb"riff\x2e\x91\xcf\x11"),
-    ("aiff", rb"FORM....AIF[FC]"),
+    ("aiff", _NO_TEXT + rb"FORM....AIF[FC]"),
     ("flac", rb"fLaC[\x00-\x06\x80-\x86]"),
     ("ogg", rb"OggS\x00"),
     ("mp3", rb"ID3[\x02-\x04]|\xff[\xe2-\xe7\xf2-\xf7\xfa-\xfd][^\xf0-\xff]"),
@@ -46,19 +48,18 @@ _CONTAINERS = (
     ("mov", rb"\x00...(?:ftyp|moov|mdat|wide|free|skip)"),
     ("matroska", rb"\x1a\x45\xdf\xa3"),
     ("asf", rb"\x30\x26\xb2\x75\x8e\x66\xcf\x11"),
-    ("aac", rb"\xff[\xf0\xf1\xf8\xf9]|ADIF"),
+    ("aac", rb"\xff[\xf0\xf1\xf8\xf9]|" + _NO_TEXT + rb"ADIF"),
     ("amr", rb"#!AMR(?:-WB)?\n"),
-    ("avi", rb"RIFF....AVI "),
+    ("avi", _NO_TEXT + rb"RIFF....AVI "),
     ("flv", rb"FLV\x01"),
-    ("mpegts", rb"\x47.{187}\x47"),
+    ("mpegts", _NO_TEXT + rb"(?:\x47.{187}){2}\x47"),
     ("mpeg", rb"\x00\x00\x01\xba"),
     ("ape", rb"MAC [\x00-\xff]\x0f"),
     ("wv", rb"wvpk....[\x00-\xff]\x04"),
 )
 _SIGNATURES = [(form, re.compile(shape, re.DOTALL)) for form, shape in (*_PLAIN, *_CONTAINERS)]
-_CONTROLS = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 _CHUNK = re.compile(rb"[A-Za-z0-9_][A-Za-z0-9_ -]{3}.{4}", re.DOTALL)  # the name and the size of one
-_UNKNOWN = 0x7FFF_0000  # of lengths, modulo 2**31, what programs write from there on that do not know them
+UNKNOWN = 0x7FFF_0000  # of lengths, modulo 2**31, what programs write from there on that do not know them
 
 
 def sound_format(head: bytes) -> str | None:
@@ -71,7 +72,7 @@ def sound_format(head: bytes) -> str | None:
 
 def is_binary(head: bytes) -> bool:
     """Whether the first bytes of a file hold control characters, which text in UTF-8 or Latin-1 does not."""
-    return _CONTROLS.search(head) is not None
+    return re.search(_CONTROL, head) is not None
 
 
 def wav_head(file: IO[bytes], size: int | None) -> tuple[bytes, bool]:
@@ -111,7 +112,7 @@ def wav_head(file: IO[bytes], size: int | None) -> tuple[bytes, bool]:
         is_chunk = _CHUNK.match(rest) is not None and struct.unpack(f"{order}4xI", rest)[0] <= most
         is_open = bool(rest) and not is_chunk
     else:
-        unknown = length % 2**31 >= _UNKNOWN if long is None else length >= 2**63 - 1
+        unknown = length % 2**31 >= UNKNOWN if long is None else length >= 2**63 - 1
         is_open = unknown and (size is None or begin + length > size)
     if is_open:
         head[:4] = b"RIFX" if order == ">" else b"RIFF"

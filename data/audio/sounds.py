@@ -11,6 +11,7 @@ import importlib.util
 import io
 import os
 import re
+import shlex
 import shutil
 import stat
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from typing import IO, Any, TypeAlias
 import numpy as np
 
 from nartk.data.audio.media import STREAMED, MediaError, MediaFile
-from nartk.data.audio.signatures import CONVERT, HEAD, MEDIA, sound_format, wav_head
+from nartk.data.audio.signatures import CONVERT, HEAD, MEDIA, UNKNOWN, sound_format, wav_head
 from nartk.errors import InputFileError, named, number_of, requiring
 from nartk.files import STDIN
 from nartk.passes import FloatArray
@@ -36,8 +37,7 @@ _CELLS = 10  # a second, after each of which it is seen again whether channels c
 _CANCELLED = 0.01  # of the power of the loudest channel, that their mean has less of
 # libsndfile's log of a file whose end is missing; it reads what is there without a word.
 _CUT = re.compile(r"^\s*data : (\d+) \(should be (\d+)\)", re.MULTILINE)
-_TELLING = 16  # bytes that are waited for of a pipe, which tell most formats
-_UNKNOWN = 0x7FFF_0000  # bytes that a header has from there on if its program could not know the size
+_TELLING = 20  # bytes that are waited for of a pipe, which tell most formats
 
 
 def requiring_audio() -> AbstractContextManager[None]:
@@ -109,12 +109,12 @@ class Sound:
             self._notice(what, "copy it again", strict, tell)
             return
         cut = _CUT.search(self._file.extra_info)
-        if cut is not None and int(cut[2]) < int(cut[1]) < _UNKNOWN:
+        if cut is not None and int(cut[2]) < int(cut[1]) < UNKNOWN:
             self._notice(f"{cut[2]} bytes of sound, its header says {cut[1]}", "copy it again", strict, tell)
         elif read < self.rate * (getattr(self._file, "seconds", 0.0) - _PADDED):
             message = f"{read / self.rate:.1f} s of sound, its header says {self._file.seconds:.1f}"
             self._notice(message, "copy it again", strict, tell)
-        elif self.samples is not None and not self._is_open and read < self.samples < _UNKNOWN:
+        elif self.samples is not None and not self._is_open and read < self.samples < UNKNOWN:
             message = f"{read} samples, its header says {self.samples}"
             self._notice(message, "copy it again", strict, tell)
 
@@ -214,7 +214,8 @@ class _Begun:
     """A file of which the first bytes are read, and may be others.
 
     Decoders ask for the places in it that a header names, which a damaged one may have before its beginning.
-    Of a pipe no place is skipped: there is nothing behind what has come.
+    Of a pipe no place is skipped: there is nothing behind what has come. As many bytes are read as are asked
+    for, unless it ends: an unbuffered pipe gives what has come, which may end within a sample.
     """
 
     def __init__(self, file: IO[bytes], head: bytes) -> None:
@@ -242,10 +243,11 @@ class _Begun:
             return found
         if not self.is_pipe:
             self.file.seek(self.at)
-        rest = self.file.read(count - len(found))
-        self.at += len(rest)
-        self.come += len(rest)
-        return found + rest
+        while len(found) < count and (more := self.file.read(count - len(found))):
+            found += more
+            self.at += len(more)
+            self.come += len(more)
+        return found
 
 
 @contextmanager
@@ -265,7 +267,7 @@ def open_sound(source: Source) -> Iterator[Sound]:
         size = None if is_pipe else data.seek(0, os.SEEK_END)
         if not is_pipe:
             data.seek(0)
-        head = data.read(_TELLING if is_pipe else HEAD)
+        head = _Begun(data, b"").read(_TELLING if is_pipe else HEAD)
         form = sound_format(head)
         if is_pipe and not (form in ("wav", "au") or (form in STREAMED and _has_av())):
             with open_sound(Piped(_Begun(data, head), name)) as sound:  # type: ignore[arg-type]
@@ -315,7 +317,8 @@ def _media(data: Any, name: str, form: str, head: bytes) -> MediaFile:
     except ImportError as error:
         raise InputFileError(
             f"{name!r} is {MEDIA.get(form, form)}, which takes the package {error.name!r} to be read",
-            fix=f"pip install 'nartk[media]', or convert it: ffmpeg -i {name} {Path(name).stem}.wav",
+            fix="pip install 'nartk[media]', or convert it: "
+            + shlex.join(["ffmpeg", "-i", name, f"{Path(name).stem}.wav"]),
         ) from error
     except MediaError as error:
         raise InputFileError(f"{name!r} is no sound: {_reason(error)}", fix=CONVERT) from error
