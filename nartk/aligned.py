@@ -6,12 +6,22 @@ the tokenizer, others 32,100. Symbols: n scored tokens of a pass, V words of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from nartk.passes import FloatArray, IntArray, Limits, Pass, PassScorer, Scores, Source, Want
+from nartk.passes import (
+    FloatArray,
+    IntArray,
+    Limits,
+    Pass,
+    Scores,
+    Source,
+    Want,
+    costs_of,
+)
 from nartk.reading import Reading, read
 from nartk.vocab import Vocab
 
@@ -43,22 +53,26 @@ class AlignedWords:
         scorer: Of the model, whose words are the vocabulary's but for rows of padding at the end.
     """
 
-    def __init__(self, scorer: PassScorer, vocab: Vocab) -> None:
+    def __init__(self, scorer: Any, vocab: Vocab) -> None:
         self.scorer, self.vocab = scorer, vocab
         self.start_token = scorer.start_token
         self.limits: Limits = replace(scorer.limits, words=len(vocab))
+        self.costs = costs_of(scorer)
 
     def encode(self, sources: Sequence[Source]) -> IntArray:
-        return self.scorer.encode(sources)
+        found: IntArray = self.scorer.encode(sources)
+        return found
 
     def free(self, memory: Sequence[int] | IntArray) -> None:
         self.scorer.free(memory)
 
     def open(self, count: int) -> IntArray:
-        return self.scorer.open(count)
+        found: IntArray = self.scorer.open(count)
+        return found
 
     def fork(self, contexts: Sequence[int] | IntArray) -> IntArray:
-        return self.scorer.fork(contexts)
+        found: IntArray = self.scorer.fork(contexts)
+        return found
 
     def truncate(self, contexts: Sequence[int] | IntArray, lengths: Sequence[int] | IntArray) -> None:
         self.scorer.truncate(contexts, lengths)
@@ -82,4 +96,9 @@ class AlignedWords:
 
     @property
     def cells_in_use(self) -> int:
-        return self.scorer.cells_in_use
+        found: int = self.scorer.cells_in_use
+        return found
+
+    def replica(self, stopped: Callable[[], bool]) -> AlignedWords:
+        """As `nartk.passes.Replicable` of the scorer has it."""
+        return AlignedWords(self.scorer.replica(stopped), self.vocab)

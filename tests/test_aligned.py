@@ -16,7 +16,7 @@ from support.scripted_passes import Table, TablePasses
 import nartk
 from nartk.aligned import AlignedWords
 from nartk.errors import VocabMismatchError
-from nartk.passes import ROOT, Draw, Pass, Ragged, Want
+from nartk.passes import ROOT, Draw, Pass, PassCosts, Ragged, Replicable, Want, costs_of
 from nartk.vocab import Vocab, padding_word
 
 LINES = ["She goes to school .", "The cat sat on the mat", "news about Zürich !"]
@@ -120,6 +120,16 @@ def test_a_distribution_over_other_words(words: int) -> None:
     scorer.close(contexts)
     scorer.free(memory)
     assert inner.in_use == (0, 0)
+
+
+def test_it_costs_and_is_shared_as_the_model_itself() -> None:
+    inner: Any = TablePasses(Table(12, seed=3, spread=6))
+    inner.costs = PassCosts((1, 2), (3.0, 4.0))
+    inner.replica = lambda stopped: TablePasses(Table(12, seed=3, spread=6))
+    scorer = AlignedWords(inner, inner.vocab)
+    assert costs_of(scorer) == inner.costs
+    assert isinstance(scorer, Replicable)
+    assert isinstance(scorer.replica(lambda: False), AlignedWords)
 
 
 def _scale(logits: Any, scores: Any) -> float:

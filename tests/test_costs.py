@@ -98,6 +98,19 @@ def test_the_encoder_costs_as_much_a_weight() -> None:
     assert found.encoding == pytest.approx(per_token * encoder / decoder)
 
 
+def test_an_encoder_alone_costs_what_a_decoder_of_its_size_does() -> None:
+    weights = {name: shape for name, shape in CONFIG.weight_shapes().items() if name.startswith("encoder")}
+    fake = SimpleNamespace(weight_shapes=lambda: weights)
+    assert weights_read(fake)[0] == 0 < weights_read(fake)[1]
+    found = predicted(fake, isa="avx512", type="fp32", threads=1)
+    as_decoder = {name.replace("encoder", "decoder"): shape for name, shape in weights.items()}
+    wanted = predicted(
+        SimpleNamespace(weight_shapes=lambda: as_decoder), isa="avx512", type="fp32", threads=1
+    )
+    per_token = (wanted.times[-1] - wanted.times[-2]) / (wanted.tokens[-1] - wanted.tokens[-2])
+    assert found.encoding == pytest.approx(per_token)
+
+
 @pytest.mark.parametrize(
     ("asked", "taken"),
     [

@@ -215,6 +215,21 @@ def test_the_first_draft_is_long_already() -> None:
         assert found > 1, name
 
 
+def test_a_draft_that_costs_the_same_at_any_length_is_long() -> None:
+    """As of a model that drafts a block at once: one token alone would not pay, many do."""
+
+    class Block(Known):
+        rates = (0.9, 0.9)
+
+    costs, drafter = PassCosts(SIZES, CURVES["flat"]), Block("cheap")
+    drafter.drafting = 5000.0  # beside a verifier's pass of 2000
+    row = Sentence(was_rejected=False, budget=0, draft=Draft())
+    (found,) = DraftLength(costs, drafter).levels([row])
+    gained = (1 - 0.9 ** (found + 1)) / (1 - 0.9)
+    assert found >= 8
+    assert gained / (costs.run(1 + found) + 5000) > 1.5 / costs.run(1)
+
+
 def test_rows_that_were_rejected_draft_fewer_tokens() -> None:
     """With acceptance after a rejection and elsewhere as counted, by brute force."""
     costs, drafter = PassCosts(SIZES, CURVES["small int8"]), Known("cheap")

@@ -19,7 +19,6 @@ from nartk.passes import PassCosts
 
 LONGEST = 64  # tokens of a draft
 _LENGTHS = frozenset((1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, LONGEST))  # that are compared
-_HOPELESS = 0.6  # of the best speed so far: from there on, longer drafts are not looked at
 _PAYS = 1.03  # times greedy search's speed that drafts must promise
 # Microseconds of the loop, where the engine was measured: a pass, a row, and more of a pass with drafts.
 _PASS, _ROW, _PACKING = 12.0, 4.0, 8.0
@@ -112,6 +111,4 @@ class DraftLength:
             took += drafter.draft_time(rows, length) + rows * gained * self._start
             if gained > fastest * took:
                 best, fastest = length, gained / took
-            elif gained < _HOPELESS * fastest * took:
-                break
         return best

@@ -68,10 +68,11 @@ def predicted(config: Any, *, isa: str, type: str, threads: int) -> PassCosts:
     decoder, encoder = weights_read(config)
     found = max(_measured(table["measured"], isa, type, threads), key=lambda each: int(each["threads"]))
     sizes, times = np.log(found["weights"]), np.log(found["times"])  # [sizes], [sizes, tokens]
-    at = math.log(max(decoder, 1))
+    size = max(decoder or encoder, 1)  # of an encoder alone, as if its layers were a decoder's
+    at = math.log(size)
     beyond = max(at - float(sizes[-1]), 0.0)  # in proportion to the weights
     of_size = np.exp([np.interp(at, sizes, each) + beyond for each in times.T])
     tokens: list[int] = table["tokens"]
     slope = (of_size[-1] - of_size[-2]) / (tokens[-1] - tokens[-2])  # microseconds a token
-    encoding = slope * encoder / max(decoder, 1) / (_FRAMES if hasattr(config, "input_features") else 1)
+    encoding = slope * encoder / size / (_FRAMES if hasattr(config, "input_features") else 1)
     return PassCosts(tuple(tokens), tuple(of_size.tolist()), float(encoding))
