@@ -107,12 +107,18 @@ class BeamStrategy(Constrained):
         drafter = make_beam_drafter(scorer, self.draft, self.max_draft)
         stopping = "first" if self.beam_size == 1 else self.early_stopping
         ranking = Ranking(self.beam_size, scorer.vocab.ends, self.length_penalty, stopping)
-        search = BeamSearch(scorer, constraints, drafter, ranking)
         if self.beam_groups > 1:
             ranking = replace(ranking, k=self.beam_size // self.beam_groups)
-            penalty = self.diversity_penalty
-            groups = self.beam_groups
-            search = DiverseSearch(scorer, constraints, drafter, ranking, groups=groups, penalty=penalty)
+            search: BeamSearch = DiverseSearch(
+                scorer,
+                constraints,
+                drafter,
+                ranking,
+                groups=self.beam_groups,
+                penalty=self.diversity_penalty,
+            )
+        else:
+            search = BeamSearch(scorer, constraints, drafter, ranking)
         for row, phases, early in search.run(
             requests, batch_size=batching.size, max_tokens=batching.max_tokens
         ):

@@ -168,6 +168,8 @@ def read_generation(
     )
     found["length_penalty"] = fields.real("length_penalty", 1.0)
     found["renormalize"] = fields.choice("renormalize_logits", {False: False, True: True})
+    if found["renormalize"] and groups > 1:
+        raise fields.unsupported("renormalize_logits", f"with `num_beam_groups` {groups}")
     if (penalty := fields.real("repetition_penalty", 1.0)) != 1:
         found["repetition_penalty"] = penalty
     if ngram := fields.number("no_repeat_ngram_size", 0, low=0):
@@ -392,9 +394,13 @@ def with_generation(generation: Mapping[str, Any], strategy: str, given: Mapping
         found = {name: value for name, value in found.items() if name not in _SAMPLING}
     for name, value in found.items():
         most = known[name].metadata["most"]
-        if most in given:
+        if type(given.get(most)) is int:
             found[name] = min(value, given[most])
-    return {**found, **given}
+    both = {**found, **given}
+    groups, size = found.get("beam_groups", 1), both.get("beam_size")
+    if "beam_groups" not in given and type(size) is int and size % groups:
+        del both["beam_groups"]  # the user's beam has no such groups
+    return both
 
 
 def unheeded(generation: Mapping[str, Any], strategy: str) -> str:

@@ -16,7 +16,7 @@ import torch
 from support.realtable import EOS, PAD, random_transformer
 from support.scripted_passes import decode
 
-from nartk.errors import UsageError
+from nartk.errors import UnsupportedCheckpointError, UsageError
 from nartk.generation import read_generation, with_generation
 from nartk.hypothesis import Request
 from nartk.models.reference import ReferenceScorer
@@ -107,6 +107,29 @@ def test_it_is_the_twins() -> None:
     assert mismatches(16) == 0
 
 
+def test_log_probabilities_are_the_models_own() -> None:
+    """What words pay lowers scores alone: each output's log-probabilities add up to what the model says."""
+    paid = 0
+    for seed in range(4):
+        model, scorer = (
+            random_transformer(seed, WORDS),
+            ReferenceScorer(random_transformer(seed, WORDS), VOCAB),
+        )
+        request = Request(0, (*range(4, 9), EOS), 8)
+        options = {"beam_size": 4, "beam_groups": 4, "diversity_penalty": 2.0, "nbest": 4}
+        (result,) = decode(make_strategy("beam", options), scorer, [request], batch_size=1)
+        source = torch.tensor([[*request.source]])
+        for each in result.hypotheses:
+            target = torch.tensor([[EOS, *each.tokens[:-1]]])
+            with torch.inference_mode():
+                log_probs = model(source, target)[0].log_softmax(-1)
+            wanted = [float(log_probs[i, word]) for i, word in enumerate(each.tokens)]
+            assert each.positional_scores == pytest.approx(wanted, abs=1e-4)
+            assert each.score is not None
+            paid += each.score < sum(wanted) / len(wanted) - 0.1
+    assert paid > 0
+
+
 @pytest.mark.parametrize("changed", [{"diversity_penalty": 0.0}, {"beam_groups": 1}], ids=str)
 def test_groups_or_a_penalty_that_are_forgotten_are_noticed(changed: dict[str, Any]) -> None:
     assert mismatches(6, **changed) > 0
@@ -126,3 +149,13 @@ def test_a_models_files_ask_for_it() -> None:
     generation = read_generation({}, fields)
     strategy = make_strategy(generation["strategy"], with_generation(generation, "beam", {}))
     assert (strategy.beam_size, strategy.beam_groups, strategy.diversity_penalty) == (6, 3, 0.7)
+
+
+def test_a_models_groups_give_way_to_a_users_beam() -> None:
+    generation = read_generation({}, {"num_beams": 6, "num_beam_groups": 3, "eos_token_id": 2})
+    for size, groups in ((4, 1), (9, 3)):
+        strategy = make_strategy("beam", with_generation(generation, "beam", {"beam_size": size}))
+        assert (strategy.beam_size, strategy.beam_groups) == (size, groups)
+    fields = {"num_beams": 6, "num_beam_groups": 3, "renormalize_logits": True, "eos_token_id": 2}
+    with pytest.raises(UnsupportedCheckpointError, match="renormalize_logits"):
+        read_generation({}, fields)

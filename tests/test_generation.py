@@ -18,7 +18,7 @@ from support.scripted_passes import decode
 
 import nartk
 from nartk.cli.decode import main
-from nartk.errors import CheckpointError, UnsupportedCheckpointError
+from nartk.errors import CheckpointError, UnsupportedCheckpointError, UsageError
 from nartk.generation import (
     HONOURED,
     IRRELEVANT,
@@ -344,6 +344,8 @@ def test_a_models_values_are_defaults(folder: Path) -> None:
     told: list[str] = []
     model.strategy("bild", {"drafter": str(folder)}, tell=told.append)
     assert told == ["strategy 'bild' does not keep to the model's min_len, forced_bos"]
+    with pytest.raises(UsageError, match="beam_size of 'beam' is '5', not of type int"):
+        model.decode(["she goes"], "beam", beam_size="5")
     (found,) = model.decode(["she goes"], prefixes=["cat"])
     assert found.tokens[:2] == (7, model.checkpoint.target_vocab.ids(["cat"])[0])
 

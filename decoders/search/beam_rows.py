@@ -24,7 +24,8 @@ class Beam:
 
     Attributes:
         tokens, log_probs: The output so far and its log-probabilities.
-        total: Their sum, fp64.
+        total: Their sum, fp64, less what the search makes it pay.
+        paid: What that is, nats.
         memory: Handle of the encoded source.
         context: Handle of its cells; while a pass is read, that of the hypothesis which it comes from.
         cells: Tokens that the context holds, the start token among them.
@@ -43,21 +44,24 @@ class Beam:
     node: int = 0
     draft: Draft = _NOTHING
     state: State = None
+    paid: float = 0.0
 
 
 class Candidates(NamedTuple):
     """The best continuations of a sentence's hypotheses, best first; totals of minus infinity are none.
 
     Attributes:
-        totals: Log-probability of the output with the word.
+        totals: Log-probability of the output with the word, less what it pays.
         parents: Index of the hypothesis that each goes on.
         words, log_probs: What each adds.
+        paid: What each word pays, nats.
     """
 
     totals: list[float]
     parents: list[int]
     words: list[int]
     log_probs: list[float]
+    paid: list[float]
 
 
 class Ended(NamedTuple):
@@ -142,13 +146,14 @@ class BeamRow:
         ended: list[Ended] = []
         length = len(parents[0].tokens) + 1
         is_last = length >= self.request.max_len
-        for rank, (total, at, word, log_prob) in enumerate(zip(*found, strict=True)):
+        for rank, (total, at, word, log_prob, paid) in enumerate(zip(*found, strict=True)):
             if total == -math.inf or len(live) == k:
                 break
             parent = parents[at]
             tokens, log_probs = [*parent.tokens, word], [*parent.log_probs, log_prob]
+            paid += parent.paid
             if (word in ends or is_last) and rank < k:
-                ended.append(Ended(ranking.score(math.fsum(log_probs), length), tokens, log_probs))
+                ended.append(Ended(ranking.score(math.fsum(log_probs) - paid, length), tokens, log_probs))
             if word not in ends:
                 live.append(
                     Beam(
@@ -162,6 +167,7 @@ class BeamRow:
                         parent.node,
                         _NOTHING,
                         copy.copy(parent.state),
+                        paid,
                     )
                 )
         self.live = live

@@ -115,8 +115,14 @@ class BeamSearch:
             for row in rows:
                 row.accepted += len(row.live)
 
-    def _candidates(self, rows: list[BeamRow], top: IntArray, log_probs: FloatArray) -> Iterator[Candidates]:
-        """The best continuations of each sentence: k, and as many more as may end."""
+    def _candidates(
+        self, rows: list[BeamRow], top: IntArray, log_probs: FloatArray, paid: FloatArray | None = None
+    ) -> Iterator[Candidates]:
+        """The best continuations of each sentence: k, and as many more as may end.
+
+        Args:
+            paid: [n,C], what words pay, nats; None: nothing.
+        """
         k, width = self.k, top.shape[1]
         nodes = np.zeros((len(rows), k), np.int64)
         totals = np.full((len(rows), k), -np.inf)
@@ -125,13 +131,14 @@ class BeamSearch:
             nodes[i, :count] = [beam.node for beam in row.live]
             totals[i, :count] = [beam.total for beam in row.live]
         added = log_probs[nodes].reshape(len(rows), -1)  # [B,k,C] -> [B,k*C]
-        sums = added + totals.repeat(width, 1)
+        pays = np.zeros_like(added) if paid is None else paid[nodes].reshape(len(rows), -1)
+        sums = (added - pays) + totals.repeat(width, 1)
         best = np.argsort(-sums, axis=1, kind="stable")[
             :, : (1 + len(self.ranking.ends)) * k
         ]  # of equal ones the first
         at = best + np.arange(0, sums.size, k * width)[:, None]
         words = top[nodes].ravel()[at]
-        columns = sums.ravel()[at], best // width, words, added.ravel()[at]
+        columns = sums.ravel()[at], best // width, words, added.ravel()[at], pays.ravel()[at]
         return map(Candidates._make, zip(*(column.tolist() for column in columns), strict=True))
 
     def _commit(self, rows: list[BeamRow], packed: Packed, scores: Scores) -> None:

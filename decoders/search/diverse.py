@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from nartk.decoders.search.beam_constraints import BeamConstraints
 from nartk.decoders.search.beam_drafts import BeamDrafter
 from nartk.decoders.search.beam_rows import Beam, BeamRow, Ended, Ranking
@@ -104,13 +106,13 @@ class DiverseSearch(BeamSearch):
         going = [groups for groups in sentences if not groups[number].ended]
         if not going:
             return
-        paid = log_probs.copy()
+        paid = np.zeros_like(log_probs)
         for groups in going:
             taken = Counter(word for group in groups[:number] for word in self._taken(group))
             for beam in groups[number].live if taken else ():
                 self._pay(beam, taken, top, paid)
         chosen = [groups[number] for groups in going]
-        for row, found in zip(chosen, self._candidates(chosen, top, paid), strict=True):
+        for row, found in zip(chosen, self._candidates(chosen, top, log_probs, paid), strict=True):
             row.extend(found, GroupRanking(**vars(self.ranking), best=found.totals[0]))
 
     def _taken(self, group: BeamRow) -> list[int]:
@@ -118,7 +120,7 @@ class DiverseSearch(BeamSearch):
         return [beam.tokens[-1] for beam in group.live] or [self.scorer.vocab.pad] * self.k
 
     def _pay(self, beam: Beam, taken: Counter[int], top: IntArray, paid: FloatArray) -> None:
-        """Lowers the log-probabilities of words after a hypothesis, unless one is forced there."""
+        """Lets words pay after a hypothesis, unless one is forced there."""
         rules, length = self.constraints.rules, len(beam.tokens)
         if length < len(beam.request.prefix):
             return
@@ -128,4 +130,4 @@ class DiverseSearch(BeamSearch):
             if word in taken:
                 repeats = word in beam.tokens or word == self.constraints.start
                 factor = rules.repetition_penalty if repeats else 1.0  # which comes behind the diversity
-                paid[beam.node, at] -= self.penalty * taken[word] * factor
+                paid[beam.node, at] = self.penalty * taken[word] * factor
