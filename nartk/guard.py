@@ -156,7 +156,8 @@ class Guard:
             ]
             if "".join(mine) != "".join(block) or any(map(_IS_COMPOUND, block)):
                 reasons += [f"{token!r} is not a word" for token in filter(_IS_COMPOUND, mine)]
-            if not block and all(map(_IS_MARK, [*mine, *source[max(0, i - 1) : i]])):
+            marks = [*source[max(0, i - 1) : i], *mine]
+            if not block and len(marks) > 1 and all(map(_IS_MARK, marks)):
                 reasons.append("a mark is dropped behind another one")
             probability = math.exp(min(0.0, math.fsum(scores[j : max(last, j + 1)])))
             if probability < self.thresholds.edit:

@@ -52,6 +52,20 @@ def test_ordinary_text_keeps_the_space_too(pretokenized: bool) -> None:
 
 
 @needs_engine
+@pytest.mark.parametrize(
+    ("strategy", "options"),
+    [("bild", {"fallback": 0.0, "rollback": float("inf")}), ("speculative", {"temperature": 0.5})],
+)
+@pytest.mark.parametrize("begin", ["I am very hap ", "They have been stud "])
+def test_drafts_do_not_go_on_with_its_word(strategy: str, options: dict[str, Any], begin: str) -> None:
+    """What accepts by comparing two models does not see which words are forbidden."""
+    shipped = nartk.load("gec-en", threads=1)
+    line = "I am very happy today ." if begin.startswith("I") else "They have been studying hard ."
+    (best,) = shipped.decode([line], strategy, prefixes=[begin], drafter="gec-en", **options)
+    assert best.text.startswith(begin)
+
+
+@needs_engine
 @pytest.mark.parametrize("strategy", ["iad", "beam", "sample"])
 def test_a_prefix_that_cannot_be_written_is_its_lines_error(strategy: str) -> None:
     shipped = nartk.load("gec-en", threads=1)

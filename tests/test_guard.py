@@ -248,6 +248,34 @@ def test_confidence_out_of_bounds_or_without_a_guard_is_refused(settings: dict[s
 
 
 @needs_engine
+def test_words_are_read_once_whatever_confidence_is_asked_for(model: nartk.Model) -> None:
+    model.min_edit_confidence = 0.5
+    try:
+        assert model.guarding is model.guarding is not None
+    finally:
+        model.min_edit_confidence = None
+
+
+@needs_engine
+@pytest.mark.parametrize("options", [{"no_source_ngram": 3}, {"min_len": 40}], ids=str)
+def test_no_source_takes_the_output_that_an_option_forbids(
+    model: nartk.Model, options: dict[str, Any]
+) -> None:
+    line = "He go to school every day with his old friends ."
+    (best,) = model.decode([line], "greedy", **options)
+    assert best.guarded == ()
+    assert best.tokens == nartk.load("gec-en", guard=False, threads=1).decode([line], **options)[0].tokens
+
+
+@needs_engine
+def test_groups_of_hypotheses_are_sound_as_others_are(model: nartk.Model) -> None:
+    """What their words pay speaks against none."""
+    options: dict[str, Any] = {"beam_size": 4, "nbest": 4, "beam_groups": 4, "diversity_penalty": 2.0}
+    best = model.decode("He goes to school every day .", "beam", **options)
+    assert len(best.alternatives) >= 2
+
+
+@needs_engine
 def test_each_hypothesis_of_an_n_best_list_is_judged(model: nartk.Model) -> None:
     run = model.run(["Hi.", "She go home."], "beam", {"beam_size": 5, "nbest": 5})
     for line, hypotheses in zip(["Hi.", "She go home."], run.hypotheses, strict=True):
@@ -384,6 +412,8 @@ def mended(guard: Guard, source: str, output: str, *scores: float) -> str:
         ("Gottlieb go home", "GOTTLIEB goes home", "GOTTLIEB goes home"),
         ("a go-home school", "a home-school", "a home-school"),
         ("what ? !", "what ?", "what ? !"),
+        ("? he go home", "he go home", "he go home"),
+        ("? ! he go home", "he go home", "? ! he go home"),
         ("e.g.this home", "E.g.th is home", "e.g.this home"),
         ("4:name is", "4 : name is", "4 : name is"),
         ("name ⁇ is", "name is", "name is"),

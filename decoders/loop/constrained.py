@@ -94,7 +94,14 @@ class Constrained(Strategy):
 
     @property
     def admits_source(self) -> bool:
-        return not (self.suppress or self.suppress_ids or self.suppress_first_ids or self.no_repeat_ngram)
+        return not (
+            self.min_len
+            or self.suppress
+            or self.suppress_ids
+            or self.suppress_first_ids
+            or self.no_repeat_ngram
+            or self.no_source_ngram
+        )
 
     def refuse_constraints(self, why: str) -> None:
         """Refuses all of them, for options with which drafts are accepted that do not keep to them."""

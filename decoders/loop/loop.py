@@ -6,7 +6,7 @@ Symbols: B rows, K drafted tokens of a row, N tokens of a pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import ClassVar
@@ -71,7 +71,6 @@ class DraftAndVerify(Strategy):
             self.choice(scorer.vocab).of_run(scorer, requests),
             length=length,
             trace=batching.trace,
-            clock=perf_counter,
         )
         return loop.run(requests, batch_size=batching.size, max_tokens=batching.max_tokens)
 
@@ -100,7 +99,6 @@ class Loop:
     Args:
         length: What decides how long drafts are; None: the drafter alone.
         trace: Whether hypotheses say where each token came from.
-        clock: Tells the time, seconds.
     """
 
     def __init__(
@@ -112,10 +110,9 @@ class Loop:
         *,
         length: DraftLength | None,
         trace: bool,
-        clock: Callable[[], float],
     ) -> None:
         self.scorer, self.drafter, self.accept, self.trace = scorer, drafter, accept, trace
-        self.length, self.clock = length, clock
+        self.length = length
         self.words, self.ends = len(scorer.vocab), scorer.vocab.ends
         self.constraints = None if constraints.are_none else constraints
         wants = [accept.want, Want(margin=trace)]
@@ -130,9 +127,9 @@ class Loop:
         batch = Batch(self.scorer, requests, self._row, size=batch_size, max_tokens=max_tokens)
         try:
             while batch.waiting or batch.rows:
-                begun = self.clock()
+                begun = perf_counter()
                 batch.enter()
-                self.seconds[0] += self.clock() - begun
+                self.seconds[0] += perf_counter() - begun
                 self._step(batch.rows)
                 yield from self._leave(batch)
         finally:
@@ -140,27 +137,26 @@ class Loop:
 
     def _step(self, rows: list[Row]) -> None:
         """One pass of the verifier, after which each row's output is longer."""
-        clock = self.clock
-        begun = clock()
+        begun = perf_counter()
         drafting = self._draft(rows)
-        drafted = clock()
+        drafted = perf_counter()
         work = packed(rows) if drafting else last_tokens(rows)
         want = self.wanted_drafting if drafting else self.wanted
         if self.constraints is not None:
             want = self.constraints.want(want, rows)
-        ready = clock()
+        ready = perf_counter()
         scores = self.scorer.run(work, want)
-        scored = clock()
+        scored = perf_counter()
         verified = self._verified(rows, work, scores)
         verdicts = self.accept(rows, verified)
         if self.length is not None:
             self.length.record(rows, verdicts)
         self._emit(rows, verdicts, scores)
         self._commit(rows, verdicts, scores)
-        committed = clock()
+        committed = perf_counter()
         if drafting and self.drafter is not None:
             self.drafter.observe([rows[i] for i in drafting], [verdicts[i] for i in drafting], verified)
-        self.seconds[1] += drafted - begun + clock() - committed
+        self.seconds[1] += drafted - begun + perf_counter() - committed
         self.seconds[2] += scored - ready
         self.seconds[3] += ready - drafted + committed - scored
 
@@ -182,10 +178,23 @@ class Loop:
             states = self.drafter.start([row.request for row in new], [row.memory for row in new])
             for row, state in zip(new, states, strict=True):
                 row.state, row.is_drafting = state, True
-        budgets = [min(levels[i], rows[i].request.max_len - len(rows[i].tokens) - 1) for i in chosen]
+        budgets = [min(levels[i], self._longest_draft(rows[i])) for i in chosen]
         for row, draft, budget in zip(drafting, self.drafter.draft(drafting, budgets), budgets, strict=True):
             row.budget, row.draft = budget, verifiable(draft, self.words, budget)
         return chosen
+
+    def _longest_draft(self, row: Row) -> int:
+        """Levels that leave room for one token more.
+
+        Acceptances that compare what drafter and verifier scored do not know which words are forbidden behind
+        a prefix: no draft goes beyond it.
+        """
+        done, request = len(row.tokens), row.request
+        longest = request.max_len - done - 1
+        if request.after_prefix and self.constraints is not None and self.constraints.reads_drafts:
+            before = len(request.prefix) - done
+            return min(longest, before) if before >= 0 else longest
+        return longest
 
     def _verified(self, rows: list[Row], work: Pass, scores: Scores) -> Verified:
         if self.constraints is None:
@@ -229,7 +238,7 @@ class Loop:
         if not (ended := batch.leave()):
             return
         self._stop(ended)
-        now, is_early = self.clock(), bool(batch.rows)
+        now, is_early = perf_counter(), bool(batch.rows)
         for row in ended:
             phases, self.seconds = PhaseSeconds(*self.seconds), [0.0] * 4
             yield result_of(row, now, left_mid_batch=is_early, phases=phases)
