@@ -25,8 +25,8 @@ class Request:
         prefix: Target ids that the output must begin with.
         drafts: Target ids, without eos, of what the output may be, for strategies that read drafts.
         targets: Target ids, with eos, of outputs that are to be scored, for `nartk.decoders.scoring`.
-        after_prefix: Words that do not follow the prefix.
         vad: Whether a model that tells how likely nobody speaks is listened to.
+        after_prefix: Words that do not follow the prefix.
     """
 
     index: int

@@ -128,6 +128,11 @@ class Line:
         """What is to be decoded next: numbers and texts as the model reads them."""
         return [(part.number, part.text) for part in self._open.values()]
 
+    def sentence_of(self, number: int) -> int:
+        """Which sentence of the line, from 1, a request is of."""
+        owners = enumerate(self._sentences, start=1)
+        return next(at for at, parts in owners if any(part.number == number for part in parts))
+
     def refuse(self, number: int, reason: str) -> bool:
         """Puts smaller pieces, or the source, in the place of a part; False: no guard allows that."""
         part = self._open[number]

@@ -138,6 +138,7 @@ class Model:
         self.vad = True
         self._engine = engine
         self._others: dict[tuple[str, str, str], Model] = {}  # the one used last is the last
+        self._guards: dict[float, Guard] = {}  # by their `min_edit_confidence`; each has read its words
 
     def __repr__(self) -> str:
         checkpoint = self.checkpoint
@@ -233,7 +234,9 @@ class Model:
         if found is None:
             why = "the guard is off" if self.checkpoint.guard is not None else "the model has no guard"
             raise UsageError(f"{named('min_edit_confidence', least)}, but {why}", fix="leave it out")
-        return replace(found, thresholds=replace(found.thresholds, edit=least))
+        if least not in self._guards:
+            self._guards[least] = replace(found, thresholds=replace(found.thresholds, edit=least))
+        return self._guards[least]
 
     @property
     def max_source_len(self) -> int:
@@ -759,23 +762,30 @@ class Model:
                 yield index, found.result()
             else:
                 yield index, Result(index, (Hypothesis(tokens=(), score=None, text=line),))
+        for result in self._decoded(strategy, requests, batch_size=batch_size, **settings):
+            request = requests.pop(result.index)
+            number, index = divmod(result.index, APART)
+            found = waiting[index - first]
+            spoken = self._spoken(request, result, lines[index - first][0])
+            if not found.add(number, self._timed(request, spoken)):
+                continue
+            made = requests_of(found)
+            if made:  # once what was asked so far is done
+                requests |= {request.index: request for request in made}
+            else:
+                yield found.index, found.result()
+                del waiting[found.index]
+
+    def _decoded(
+        self, strategy: Any, requests: Mapping[int, Request], *, batch_size: int, **settings: Any
+    ) -> Iterator[Result]:
+        """Yields results until no request is left; who reads them takes theirs out, and may add others.
+
+        Where memory runs out in decoding, what is left starts again in smaller batches.
+        """
         while requests:
             try:
-                for result in self._results(
-                    strategy, list(requests.values()), batch_size=batch_size, **settings
-                ):
-                    request = requests.pop(result.index)
-                    number, index = divmod(result.index, APART)
-                    found = waiting[index - first]
-                    spoken = self._spoken(request, result, lines[index - first][0])
-                    if not found.add(number, self._timed(request, spoken)):
-                        continue
-                    made = requests_of(found)
-                    if made:  # once what was asked so far is done
-                        requests |= {request.index: request for request in made}
-                    else:
-                        yield found.index, found.result()
-                        del waiting[found.index]
+                yield from self._results(strategy, [*requests.values()], batch_size=batch_size, **settings)
             except (MemoryError, RuntimeError) as error:
                 if not _out_of_memory(error):
                     raise
@@ -824,8 +834,8 @@ class Model:
                 if isinstance(error, InputTooLongError) and line.refuse(number, error.message):
                     waiting = line.waiting()
                     continue
-                if len(waiting) > 1:
-                    error.message = f"sentence {len(made) + 1} of the line: {error.message}"
+                if len(line.paragraph.sentences) > 1:
+                    error.message = f"sentence {line.sentence_of(number)} of the line: {error.message}"
                 raise
         return made
 

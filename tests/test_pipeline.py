@@ -14,6 +14,7 @@ import nartk
 from nartk import pipeline
 from nartk.checkpoint import Checkpoint
 from nartk.hypothesis import DecodeStats, Hypothesis, Result
+from nartk.lines import Line
 from nartk.pipeline import KEPT, Model, summarize
 from nartk.registry import make_strategy
 
@@ -106,3 +107,20 @@ def test_latency_percentiles_by_hand() -> None:
 def test_the_limit_by_hand() -> None:
     greedy = make_strategy("greedy", {"max_len": 30, "max_ratio": 1.5})
     assert [greedy.limit(n) for n in (1, 3, 13, 14, 1000)] == [11, 14, 29, 30, 30]
+
+
+def test_memory_that_runs_out_in_the_host_loses_no_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What fails behind the decoder cannot be decoded again: the error is raised, no line is left out."""
+    model, add, calls = nartk.load(folder / "model"), Line.add, []
+
+    def failing(line: Line, number: int, result: Result) -> bool:
+        calls.append(number)
+        if len(calls) == 2:
+            raise MemoryError
+        return add(line, number, result)
+
+    monkeypatch.setattr(Line, "add", failing)
+    with pytest.raises(MemoryError):
+        model.decode(LINES * 2, "greedy")

@@ -276,16 +276,18 @@ def _name(series: Series) -> str:
 
 def environment(device: str) -> dict[str, Any]:
     """What a figure depends on besides the code: hardware, versions, and how busy the machine is."""
+    gpu = capability = None
     try:
         import torch
     except ModuleNotFoundError:
-        gpu, capability = None, engine.instruction_set()
+        pass
     else:
         gpu = torch.cuda.get_device_name() if device.startswith("cuda") else None
         capability = torch.backends.cpu.get_cpu_capability()
     return {
         "cpu": _cpu_name(),
-        "cpu_capability": capability,
+        "cpu_capability": capability,  # of torch
+        "instruction_set": engine.instruction_set() if engine.available() else None,
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "gpu": gpu,
         "device": device,
