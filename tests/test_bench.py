@@ -7,6 +7,7 @@ import dataclasses
 import importlib.util
 import json
 import random
+import shlex
 import sys
 import time
 from collections import deque
@@ -700,7 +701,9 @@ def test_quality_is_measured_with_speed(
             "no metric 'blue'. Fix: did you mean 'bleu'? choose from bleu, cer, chrf, ",
         ),
         ("--ref {nowhere}", 2, "cannot read: No such file or directory. Fix: give a readable file"),
-        ("--ref {short}", 4, "has 3 sentences, but "),
+        ("--ref {short}", 4, "short has 3 sentences, but the output has 4. Fix"),
+        ("--metric 'chrf --per-line x' --ref {ref}", 2, "and --per-line is for nartk-score alone"),
+        ("--metric 'gleu --ref {short}'", 4, "short has 3 sentences, but the input has 4. Fix"),
         ("--metric chrf", 2, "the following arguments are required: --ref"),
         ("--strategies verify", 2, "strategy 'verify' reads drafts, and none are given. Fix: give them with"),
         ("--drafts {ref}", 2, "drafts are given, but none of --strategies 'greedy,iad' reads them"),
@@ -721,7 +724,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_timed(
     (tmp_path / "short").write_text("a\nb\nc\n")
     places = {name: str(tmp_path / name) for name in ("ref", "short", "nowhere")}
     flags = flags.format(small=folders["transformer"], **places)
-    assert main([folders["large"], folders["in.txt"], *flags.split()]) == code
+    assert main([folders["large"], folders["in.txt"], *shlex.split(flags)]) == code
     out, err = capsys.readouterr()
     assert out == ""
     assert message in err

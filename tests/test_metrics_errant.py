@@ -9,6 +9,7 @@ import lzma
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -304,6 +305,37 @@ def test_a_missing_reference_is_no_annotator(
         ).score,
         abs=1e-12,
     )
+
+
+def test_m2_in_place_of_text_against_references(
+    annotator: ErrantAnnotator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The output's own edits count as those of its text would; lines without a reference are left out."""
+    case = oracles.expected("gec_metrics")["errant"]
+    blank = [case["refs"][0][0], "", case["refs"][0][2]]
+    sides = {"src": case["src"], "hyp": case["hyp"], "ref": blank}
+    tokens = {name: [line.split() for line in lines] for name, lines in sides.items()}
+    for name in ("hyp", "src"):
+        lines = write_m2(annotator.annotate(tokens["src"], tokens[name]))
+        (tmp_path / f"{name}.m2").write_text("".join(lines), encoding="utf-8")
+    for name, text in sides.items():
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in text), encoding="utf-8")
+    files = ["--source", str(tmp_path / "src"), "--ref", str(tmp_path / "ref"), "--spacy", annotator._name]
+
+    def score(*output: str) -> dict[str, Any]:
+        assert main(["errant", *output, *files, "--json", "--per-line"]) == 0
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return found
+
+    wanted = score(str(tmp_path / "hyp"), "--baseline", str(tmp_path / "src"))
+    assert wanted["sentences"] == len(blank) - 1
+    assert 0 < wanted["score"] < 1
+    assert score("--hyp-m2", str(tmp_path / "hyp.m2"), "--baseline", str(tmp_path / "src.m2")) == wanted
+    assert main(["errant", "--hyp-m2", str(tmp_path / "hyp"), *files]) == 3
+    assert f"{tmp_path / 'hyp'}:1: a line starts with 'S '" in capsys.readouterr().err
+    (tmp_path / "one.m2").write_text("S a\n", encoding="utf-8")
+    assert main(["errant", "--hyp-m2", str(tmp_path / "one.m2"), *files]) == 4
+    assert f"one.m2 has 1 sentence, but {tmp_path / 'src'} has {len(blank)}" in capsys.readouterr().err
 
 
 def test_empty_sides_and_inner_spaces(annotator: ErrantAnnotator) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from nartk import __version__
-from nartk.cli.score import main
+from nartk.cli.score import main, scorer_of
+from nartk.errors import UsageError
 
 SOURCE = "The cat sat at mat .\nThe dog .\nGiant otters is an apex predator .\n"
 GOLD = """S The cat sat at mat .
@@ -185,23 +186,43 @@ def test_gold_edits_outside_their_sentence_are_left_out_with_a_notice(
 
 def test_refuses_files_that_do_not_fit(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     gold, empty = write("gold.m2", GOLD), write("empty", "")
-    assert _fails(capsys, 4, "m2", write("hyp", "one\n"), "--gold", gold) == (
-        "nartk: error[E301 LengthMismatch] hypothesis has 1 sentence, but gold has 3. "
+    system = write("hyp", "one\n")
+    assert _fails(capsys, 4, "m2", system, "--gold", gold) == (
+        f"nartk: error[E301 LengthMismatch] {system} has 1 sentence, but {gold} has 3. "
         "Fix: give files with the same sentences in the same order."
     )
     one, two = write("one", "a b\n"), write("two", "a b\nc d\n")
-    assert "] reference 1 has 2 sentences, but the baseline has 1. Fix" in _fails(
+    assert f"] {two} has 2 sentences, but {one} has 1. Fix" in _fails(
         capsys, 4, "chrf", two, "--ref", two, "--baseline", one
     )
-    assert "] reference 1 has 2 sentences, but hypothesis has 1. Fix" in _fails(
-        capsys, 4, "chrf", one, "--ref", two, "--baseline", one
+    other = write("other", "a b\n")
+    assert f"] {two} has 2 sentences, but {one} has 1. Fix" in _fails(
+        capsys, 4, "chrf", one, "--ref", two, "--baseline", other
+    )
+    assert f"] {two} has 2 sentences, but {other} has 1. Fix" in _fails(
+        capsys, 4, "gleu", one, "--source", other, "--ref", two
     )
     assert _fails(capsys, 4, "m2", empty, "--gold", gold).startswith("nartk: error[E301 LengthMismatch]")
-    assert "E201 InputFile] hypothesis has no sentences" in _fails(capsys, 2, "bleu", empty, "--ref", empty)
-    assert "E201 InputFile] source has no sentences" in _fails(
+    for arguments in (["bleu", empty, "--ref", empty], ["m2", empty, "--gold", empty]):
+        assert f"E201 InputFile] {empty} has no sentences" in _fails(capsys, 2, *arguments)
+    assert f"E201 InputFile] {empty} has no sentences" in _fails(
         capsys, 2, "gleu", empty, "--source", empty, "--ref", empty
     )
-    assert "E201 InputFile] gold has no sentences" in _fails(capsys, 2, "m2", empty, "--gold", empty)
+
+
+def test_stdin_is_named_so(
+    write: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(data: str, code: int, *arguments: str) -> str:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data.encode())))
+        return _fails(capsys, code, *arguments).partition("] ")[2]
+
+    two, gold = write("two", "a b\nc d\n"), write("gold.m2", GOLD)
+    assert fails("a\n", 4, "bleu", "-", "--ref", two).startswith(f"{two} has 2 sentences, but stdin has 1.")
+    assert fails("a\n", 4, "m2", "-", "--gold", gold).startswith(f"stdin has 1 sentence, but {gold} has 3.")
+    assert fails("a\n", 3, "m2", two, "--gold", "-").startswith("stdin:1: a line starts with 'S '")
+    assert fails("a\n", 3, "errant", two, "--gold", "-").startswith("stdin:1: a line starts with 'S '")
+    assert fails("a\n", 3, "errant", "--hyp-m2", "-", "--gold", gold).startswith("stdin:1: a line starts")
 
 
 def test_refuses_files_that_cannot_be_read(
@@ -228,7 +249,11 @@ def test_refuses_files_that_cannot_be_read(
         ([], "the following arguments are required: METRIC"),
         (
             ["gleu", "--source", "s", "--ref", "r", "h"],
-            "E101 Usage] HYP is missing. Fix: put HYP before --ref and --json,",
+            "E101 Usage] HYP is missing. Fix: put HYP before --ref, --json and --per-line, or -- between",
+        ),
+        (
+            ["bleu", "--ref", "r", "--per-line", "h"],
+            "put HYP before --ref, --json and --per-line, or -- betw",
         ),
         (["m2", "h", "--gold", "g", "--tokenize", "13a"], "unrecognized arguments: --tokenize 13a"),
         (["m2", "h", "--gold", "g", "--beta", "0"], "--beta of 'm2' is 0.0. Fix: give a value above 0.0"),
@@ -308,6 +333,35 @@ def test_scores_of_lines(write: Write, tmp_path: Path, capsys: pytest.CaptureFix
     head, *rows = [line.split("\t")[:3] for line in capsys.readouterr().out.splitlines()]
     assert head == ["line", "rouge1", "baseline rouge1"]
     assert rows == [["1", "1.00000", "1.00000"], ["2", "", ""], ["3", "0.50000", "0.00000"]]
+
+
+def test_a_metric_that_others_score_with_takes_no_files_of_its_own(
+    write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of `nartk-bench --metric`, whose outputs are what is scored."""
+    text = write("text", "a b c d\n")
+    for metric, flag in (
+        ("bleu nofile", "HYP"),
+        ("bleu --baseline nofile", "--baseline"),
+        ("bleu --json nofile", "--json"),
+        ("bleu --per-line nofile", "--per-line"),
+        ("bleu --bootstrap 10", "--bootstrap"),
+        ("bleu --seed 1", "--seed"),
+        (f"errant --hyp-m2 nofile --source {text}", "--hyp-m2"),
+    ):
+        with pytest.raises(UsageError, match=f"--metric is '{metric}', and {flag} is for nartk-score alone"):
+            scorer_of(metric, references=[text], source=text)
+    [result] = scorer_of("bleu --tokenize none", references=[text], source=text)(text)
+    assert result.score == pytest.approx(100)
+
+
+def test_quiet_holds_before_the_metric_too(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    system, reference = write("hyp", "a b c d\ne\n"), write("ref", "a b c d\n\n")
+    for command in (["--quiet", "bleu"], ["bleu", "--quiet"]):
+        assert main([*command, system, "--ref", reference]) == 0
+        assert capsys.readouterr().err == ""
+    assert main(["bleu", system, "--ref", reference]) == 0
+    assert "1 of 2 lines have no reference" in capsys.readouterr().err
 
 
 def test_a_metric_without_scores_of_lines_is_refused(

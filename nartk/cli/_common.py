@@ -105,9 +105,15 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are nartk's: one line, exit code 2, and the choices."""
+    """An argument parser whose errors are nartk's: one line, exit code 2, and the choices.
 
-    def __init__(self, *, prog: str, description: str, examples: str = "") -> None:
+    Args:
+        quiet: What `args.quiet` is by default; None: as the parser before this one has it.
+    """
+
+    def __init__(
+        self, *, prog: str, description: str, examples: str = "", quiet: bool | None = False
+    ) -> None:
         super().__init__(
             prog=prog,
             description=description,
@@ -116,7 +122,8 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
         add_common(self)
-        self.add_argument("--quiet", action="store_true", help="errors alone on stderr")
+        default = argparse.SUPPRESS if quiet is None else quiet
+        self.add_argument("--quiet", action="store_true", default=default, help="errors alone on stderr")
 
     def parse_known_intermixed_args(self, args: Any = None, namespace: Any = None) -> Any:
         if completes(args):  # which needs the positional arguments, put away meanwhile

@@ -508,13 +508,16 @@ def _qualities(
         return []
     from nartk.bench.quality import Quality
 
-    source = folder / "source"
+    source, output = folder / "source", folder / "output"
+    called = {str(source): "the input", str(output): "the output"}
     texts = [record.text.replace("\n", " ") for record in records]
     source.write_bytes("".join(f"{text}\n" for text in texts).encode("utf-8", "backslashreplace"))
     found = []
     for metric in dict.fromkeys(args.metric):
-        scorer = score.scorer_of(metric, references=args.ref, source=str(source), tell=partial(tell, args))
-        quality = Quality(metric, scorer, rows, len(records), folder / "output", join)
+        scorer = score.scorer_of(
+            metric, references=args.ref, source=str(source), called=called, tell=partial(tell, args)
+        )
+        quality = Quality(metric, scorer, rows, len(records), output, join)
         quality.of(job.lines)
         found.append(quality)
     return found

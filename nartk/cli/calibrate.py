@@ -221,16 +221,20 @@ class _Job:
             picture = (
                 None if args.plot is None else stack.enter_context(writing(Path(args.plot), binary=True))
             )
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            output = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "output"
             if score.metric_of(args.metric)[0].counts_errors:
                 raise UsageError(
                     f"--metric {args.metric}, which is the better the lower it is, so that nothing drops",
                     fix="choose a metric that rises with quality",
                 )
             scorer = score.scorer_of(
-                args.metric, references=args.ref, source=self.dev, tell=partial(tell, args)
+                args.metric,
+                references=args.ref,
+                source=self.dev,
+                called={str(output): "the output"},
+                tell=partial(tell, args),
             )
-            scores = _Scores(scorer, len(self.records), args, folder / "output")
+            scores = _Scores(scorer, len(self.records), args, output)
             scores([record.text for record in self.records])  # refuses references that do not fit
             model = load_model(self.name, args, args.dtype)
             measure = _Measure(args, model, model.strategy(args.strategy, self.options), self.records)

@@ -8,18 +8,19 @@ import os
 import shlex
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from nartk.cli._common import Parser, command
 from nartk.cli._output import add_json, json_writer, printing, tell
 from nartk.cli._strategy import add_options
 from nartk.errors import EXIT_OK, LengthMismatchError, UnknownStrategyError, UsageError, named
-from nartk.files import STDIN
+from nartk.files import STDIN, shown
 from nartk.metrics.bootstrap import compare, confidence
 from nartk.metrics.metric import BLANKS, Files, Metric, Scorer, Tell
-from nartk.metrics.utterances import AUTO, IDS
+from nartk.metrics.utterances import AUTO, IDS, NO
 from nartk.registry import METRICS
 
 if TYPE_CHECKING:
@@ -40,6 +41,11 @@ EXAMPLES = """  nartk-score m2 out.txt --gold gold.m2
   nartk-score wer out.txt --ref ref.txt --lowercase
   nartk-score bleu out.txt --ref ref.txt --per-line scores.tsv
   nartk-decode model in.txt | nartk-score chrf - --ref ref.txt"""
+# What the command alone takes, and not a metric that others score with, with its defaults.
+COMMANDS = {
+    **dict.fromkeys(("hypothesis", "hyp_m2", "baseline", "json", "per_line")),
+    **{"bootstrap": 1000, "seed": 12345},
+}
 METAVARS = {"source": "SRC", "gold": "M2", "hyp_m2": "M2"}
 
 
@@ -55,7 +61,9 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("HYP and --hyp-m2 both name the output", fix="give one of them")
     system = args.hypothesis if args.hyp_m2 is None else args.hyp_m2
     if system is None:
-        raise UsageError("HYP is missing", fix="put HYP before --ref and --json, or -- between them and HYP")
+        raise UsageError(
+            "HYP is missing", fix="put HYP before --ref, --json and --per-line, or -- between them and HYP"
+        )
 
     _require_apart(args, system)
     metric = _made(args)
@@ -63,15 +71,13 @@ def main(argv: Sequence[str]) -> int:
     results = score(system)
     baselines: list[MetricResult | None] = [None] * len(results)
     if args.baseline is not None:
-        try:
-            baselines = [*score(args.baseline)]
-        except LengthMismatchError as error:
-            error.message = error.message.replace("hypothesis", "the baseline")
-            raise
+        found = score(args.baseline)
+        _require_same_ids((system, results[0]), (args.baseline, found[0]))
+        baselines = [*found]
     by_line = None if args.per_line is None else _by_line(results, baselines)
     if by_line is not None and (args.per_line != STDIN or args.json is None):
         with printing(args.per_line):
-            print("\n".join(_as_rows(by_line, metric.digits)))
+            print("\n".join(_as_rows(by_line, results[0].ids, metric.digits)))
         if args.per_line == STDIN:
             return EXIT_OK
     reports = []
@@ -85,10 +91,9 @@ def main(argv: Sequence[str]) -> int:
     with json_writer(args.json) as write:
         first, *others = (_as_json(*report) for report in reports)
         if by_line is not None and args.per_line == STDIN:
-            first["lines"] = {
-                name: [None if math.isnan(score) else score for score in scores]
-                for name, scores in by_line.items()
-            }
+            first["lines"] = {} if results[0].ids is None else {"id": results[0].ids}
+            for name, scores in by_line.items():
+                first["lines"][name] = [None if math.isnan(score) else score for score in scores]
         if others:
             first["others"] = others
         write(first, ensure_ascii=False)
@@ -110,7 +115,12 @@ def metric_of(metric: str | None) -> tuple[type[Metric], list[str]]:
 
 
 def scorer_of(
-    metric: str | None, *, references: Sequence[str], source: str, tell: Tell = warnings.warn
+    metric: str | None,
+    *,
+    references: Sequence[str],
+    source: str,
+    called: Mapping[str, str] = MappingProxyType({}),
+    tell: Tell = warnings.warn,
 ) -> Scorer:
     """What scores a file of outputs, as nartk-score would.
 
@@ -118,11 +128,12 @@ def scorer_of(
         metric: A name, and options of it if need be, as on a command line.
         references: Files, for ``--ref``.
         source: A file, for the ``--source`` of those that need one.
+        called: What errors call files that are not the user's, by name.
         tell: Takes notices for the user.
 
     Raises:
         UnknownStrategyError: There is no such metric.
-        UsageError: It does not know an option, or lacks one.
+        UsageError: It does not know an option, lacks one, or has one of the command's.
     """
     declared, flags = metric_of(metric)
     reads, name = declared.reads, declared.name
@@ -131,7 +142,13 @@ def scorer_of(
     if references:
         flags += ["--ref", *references]
     args = _parser().parse_args([name, *flags])
-    scorer: Scorer = _made(args).scorer(_files(args, tell))
+    for dest, default in COMMANDS.items():
+        if getattr(args, dest) != default:
+            flag = "HYP" if dest == "hypothesis" else f"--{dest.replace('_', '-')}"
+            raise UsageError(
+                f"--metric is {metric!r}, and {flag} is for nartk-score alone", fix="leave it out"
+            )
+    scorer: Scorer = _made(args).scorer(replace(_files(args, tell), called=called))
     return scorer
 
 
@@ -152,6 +169,16 @@ def _require_apart(args: argparse.Namespace, system: str) -> None:
     files = [os.path.realpath(name) for name in (args.json, args.per_line) if name not in (None, STDIN)]
     if len(files) > len({*files}):
         raise UsageError(f"two outputs go to {args.json!r}", fix="name two files")
+
+
+def _require_same_ids(*outputs: tuple[str, MetricResult]) -> None:
+    """Refuses two outputs of a single line, of which one begins with its id; raises LengthMismatchError."""
+    (has, first), (lacks, other) = sorted(outputs, key=lambda output: output[1].ids is None)
+    if first.ids is not None and other.ids is None:
+        raise LengthMismatchError(
+            f"{shown(has)} begins with the utterance id {first.ids[0]!r}, and {shown(lacks)} does not",
+            fix=f"give both with ids or both without, or {named('ids', NO)} if these are words",
+        )
 
 
 def _files(args: argparse.Namespace, tell: Tell) -> Files:
@@ -175,7 +202,7 @@ def _parser() -> argparse.ArgumentParser:
         metric: Any = declared
         summary = str(metric.__doc__).partition("\n")[0].rstrip(".")
         example = f"  nartk-score {metric.example}"
-        sub = metrics.add_parser(name, help=summary, description=summary, examples=example)
+        sub = metrics.add_parser(name, help=summary, description=summary, examples=example, quiet=None)
         sub.add_argument("hypothesis", nargs="?", metavar="HYP", help="output to score; - reads stdin")
         add_json(sub)
         sub.add_argument(
@@ -186,12 +213,10 @@ def _parser() -> argparse.ArgumentParser:
             help="write the score of each line as TSV; without FILE, or to -, on stdout in place of the "
             "text, or in the report of --json",
         )
-        sub.add_argument(
-            "--bootstrap", type=_whole, default=1000, metavar="N", help="resamples for intervals; 0: none"
-        )
-        sub.add_argument("--seed", type=_whole, default=12345, help="of the bootstrap (default: %(default)s)")
+        sub.add_argument("--bootstrap", type=_whole, metavar="N", help="resamples for intervals; 0: none")
+        sub.add_argument("--seed", type=_whole, help="of the bootstrap (default: %(default)s)")
         sub.add_argument("--baseline", metavar="HYP2", help="output of another system to compare HYP with")
-        sub.set_defaults(source=None, ref=[], gold=None, hyp_m2=None, blank=None, ids=AUTO)
+        sub.set_defaults(source=None, ref=[], gold=None, blank=None, ids=AUTO, **COMMANDS)
         for key, reads in metric.reads.items():
             settings: dict[str, Any] = {"help": reads.help, "required": reads.required, "dest": key}
             settings |= {"nargs": "+", "action": "extend"} if key == "ref" else {"metavar": METAVARS[key]}
@@ -237,12 +262,12 @@ def _by_line(
     return found
 
 
-def _as_rows(scores: Mapping[str, Sequence[float]], digits: int) -> Iterator[str]:
-    """A table of scores by line, counted from 1; what is not defined stays empty."""
-    yield "\t".join(["line", *scores])
-    for number, row in enumerate(zip(*scores.values(), strict=True), start=1):
-        shown = ["" if math.isnan(score) else f"{score:.{digits}f}" for score in row]
-        yield "\t".join([str(number), *shown])
+def _as_rows(scores: Mapping[str, Sequence[float]], ids: Sequence[str] | None, digits: int) -> Iterator[str]:
+    """A table of scores by id, or by line, counted from 1; what is not defined stays empty."""
+    yield "\t".join(["line" if ids is None else "id", *scores])
+    for index, row in enumerate(zip(*scores.values(), strict=True)):
+        cells = ["" if math.isnan(score) else f"{score:.{digits}f}" for score in row]
+        yield "\t".join([str(index + 1) if ids is None else ids[index], *cells])
 
 
 def _as_json(

@@ -362,13 +362,9 @@ class Errant(Metric):
 
         if files.gold is None:
             return super().scorer(files)
-        gold = list(read_m2(read_lines(files.gold), name=files.gold))
-        if files.hyp_m2 is not None:
-            return lambda name: [
-                errant_score(gold, [*read_m2(read_lines(name), name=name)], beta=self.beta, level=self.level)
-            ]
-        compare = self._compare(ErrantAnnotator(self.spacy or None), gold)
-        return lambda name: compare(read_lines(name))
+        gold = list(read_m2(read_lines(files.gold), name=files.shown(files.gold)))
+        annotator = ErrantAnnotator(self.spacy or None) if files.hyp_m2 is None else None
+        return files.against_gold(gold, self._compare(annotator, gold))
 
     def against(self, texts: Texts) -> Comparison:
         annotator = ErrantAnnotator(self.spacy or None)
@@ -377,12 +373,14 @@ class Errant(Metric):
         ]
         return self._compare(annotator, annotator.annotate_all([*map(_tokens, texts.sources)], references))
 
-    def _compare(self, annotator: ErrantAnnotator, gold: Sequence[M2Sentence]) -> Comparison:
-        def compare(outputs: Sequence[str]) -> list[MetricResult]:
-            edits = annotator.annotate([sentence.source for sentence in gold], [*map(_tokens, outputs)])
-            return [
-                errant_score(gold, edits, beta=self.beta, level=self.level, annotation=annotator.signature)
-            ]
+    def _compare(self, annotator: ErrantAnnotator | None, gold: Sequence[M2Sentence]) -> Comparison:
+        """What scores outputs, which are M2 or, with an annotator, lines."""
+
+        def compare(outputs: Sequence[Any]) -> list[MetricResult]:
+            edits, annotation = outputs, "" if annotator is None else annotator.signature
+            if annotator is not None and not all(isinstance(each, M2Sentence) for each in outputs):
+                edits = annotator.annotate([sentence.source for sentence in gold], [*map(_tokens, outputs)])
+            return [errant_score(gold, edits, beta=self.beta, level=self.level, annotation=annotation)]
 
         return compare
 

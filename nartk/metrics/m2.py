@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -332,16 +332,8 @@ class MaxMatch(Metric):
     def scorer(self, files: Files) -> Scorer:
         assert files.gold is not None
         dropped: list[NartkError] = []
-        gold = list(read_m2(read_lines(files.gold), name=files.gold, outside=dropped.append))
+        gold = list(read_m2(read_lines(files.gold), name=files.shown(files.gold), outside=dropped.append))
         if dropped:
             first = f"{dropped[0].where}: {dropped[0].message}"
             files.tell(f"left out gold edits outside their sentence: {len(dropped)}, first {first}")
-        return lambda name: [
-            m2_score(
-                gold,
-                read_lines(name),
-                beta=self.beta,
-                max_unchanged_words=self.max_unchanged_words,
-                ignore_whitespace_casing=self.ignore_whitespace_casing,
-            )
-        ]
+        return files.against_gold(gold, lambda outputs: [m2_score(gold, outputs, **asdict(self))])

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
+from nartk.data.m2 import M2Sentence, read_m2
 from nartk.errors import InputFileError, named
-from nartk.files import read_lines
-from nartk.metrics.result import MetricResult, References, check_corpora
-from nartk.metrics.utterances import AUTO, NO, YES, begin_with_ids, in_order, require_alike, split_ids
+from nartk.files import read_lines, shown
+from nartk.metrics.result import MetricResult, References, check_lengths
+from nartk.metrics.utterances import AUTO, NO, YES, are_matched, in_order, split_ids
 
 Scorer = Callable[[str], list[MetricResult]]  # of a file's name; of several scores the first leads
-Comparison = Callable[[Sequence[str]], list[MetricResult]]  # the same of outputs
+Comparison = Callable[[Sequence[Any]], list[MetricResult]]  # the same of outputs, lines or M2
 Tell = Callable[[str], None]  # takes a notice for the user
 
 MISSING, EMPTY = "missing", "empty"
@@ -49,6 +50,7 @@ class Files:
         hyp_m2: The system's output as M2, in place of text.
         blank: Of `BLANKS`: what a blank line of `ref` is; None: as the metric declares.
         ids: Of `IDS`: whether lines of `ref` and of outputs begin with ids, where a metric declares them.
+        called: What errors call files that are not the user's, by name.
         tell: Takes notices for the user.
     """
 
@@ -58,7 +60,28 @@ class Files:
     hyp_m2: str | None = None
     blank: str | None = None
     ids: str = AUTO
+    called: Mapping[str, str] = field(default_factory=dict)
     tell: Tell = warnings.warn
+
+    def shown(self, name: str) -> str:
+        """A file as errors name it."""
+        return self.called.get(name, shown(name))
+
+    def outputs(self, name: str) -> list[Any]:
+        """The lines of a system's output, or with `hyp_m2` its M2 sentences."""
+        lines = read_lines(name)
+        return lines if self.hyp_m2 is None else [*read_m2(lines, name=self.shown(name))]
+
+    def against_gold(self, gold: Sequence[M2Sentence], compare: Comparison) -> Scorer:
+        """What scores a file of outputs, as many as `gold` has sentences."""
+
+        def score(name: str) -> list[MetricResult]:
+            outputs = self.outputs(name)
+            assert self.gold is not None
+            check_lengths(len(gold), self.shown(self.gold), {self.shown(name): len(outputs)})
+            return compare(outputs)
+
+        return score
 
     def sources(self) -> list[str]:
         """The lines of the source."""
@@ -129,23 +152,27 @@ class Metric:
         sources = None if files.source is None else files.sources()
         tell = cache(files.tell)
         corpora = files.references()
+        names = [*map(files.shown, files.ref)]
         may = files.ids if reads.ids else NO
-        ids = None
-        if may == YES or (may == AUTO and begin_with_ids(corpora[0])):
-            ids = [*split_ids(corpora[0], "reference 1")]
-            corpora = [in_order(ids, lines, f"reference {i}") for i, lines in enumerate(corpora, start=1)]
-            if may == AUTO:
-                tell(
-                    f"lines are matched by the utterance ids that they begin with, such as {ids[0]!r}; "
-                    f"{named('ids', NO)} takes these for words"
-                )
-        references = [
-            [None if blank == MISSING and not line.strip() else line for line in lines] for lines in corpora
-        ]
 
         @cache
-        def prepared() -> tuple[list[int], Comparison]:
-            """The lines that have a reference, and what scores them."""
+        def prepared(matched: bool) -> tuple[tuple[str, ...] | None, list[int], Comparison]:
+            """The ids by which lines are matched, the lines that have a reference, and what scores them."""
+            ids, ordered = None, corpora
+            if matched:
+                ids = (*split_ids(corpora[0], names[0]),)
+                ordered = [
+                    in_order(ids, lines, name, names[0]) for name, lines in zip(names, corpora, strict=True)
+                ]
+                if may == AUTO:
+                    tell(
+                        f"lines are matched by the utterance ids that they begin with, such as {ids[0]!r}; "
+                        f"{named('ids', NO)} takes these for words"
+                    )
+            references = [
+                [None if blank == MISSING and not line.strip() else line for line in lines]
+                for lines in ordered
+            ]
             rows = [*zip(*references, strict=True)]
             lines = [i for i, row in enumerate(rows) if any(each is not None for each in row)]
             if not lines:
@@ -168,20 +195,19 @@ class Metric:
                 sources=() if sources is None else [sources[i] for i in lines],
                 tell=tell,
             )
-            return lines, self.against(texts)
+            return ids, lines, self.against(texts)
 
         def score(name: str) -> list[MetricResult]:
-            outputs = read_lines(name)
-            if may == AUTO:
-                require_alike(ids, outputs)
+            outputs, called = files.outputs(name), files.shown(name)
+            matched = may == YES or (may == AUTO and are_matched(corpora[0], outputs, (names[0], called)))
+            if not matched:
+                lengths = dict(zip(names, map(len, corpora), strict=True)) | {called: len(outputs)}
+                first = called if files.source is None else files.shown(files.source)
+                check_lengths(len(outputs if sources is None else sources), first, lengths)
+            ids, lines, compare = prepared(matched)
             if ids is not None:
-                outputs = in_order(ids, outputs, "hypothesis")
-            others = (
-                {"hypothesis": outputs} if sources is None else {"source": sources, "hypothesis": outputs}
-            )
-            check_corpora(self.name, corpora, **others)
-            lines, compare = prepared()
-            results = compare([outputs[i] for i in lines])
+                outputs = in_order(ids, outputs, called, names[0])
+            results = [replace(each, ids=ids) for each in compare([outputs[i] for i in lines])]
             if blank != declared:
                 results = [replace(each, signature=f"{each.signature}|blank:{blank}") for each in results]
             if len(lines) < len(outputs):

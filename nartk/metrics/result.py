@@ -44,6 +44,7 @@ class MetricResult:
         resample: Scores of corpora that hold sentence n as often as weights[k, n] says:
             [K, N] float64 -> [K] float64.
         lines: The places of the N sentences among the lines, from 0; None: all lines are scored.
+        ids: The utterance ids by which the lines were matched, in their order; None: they have none.
         each: The scores of single lines by the metric's published sentence form, [lines] float64, NaN where
             there is none; None: the metric has no such form.
     """
@@ -55,6 +56,7 @@ class MetricResult:
     sentences: int
     resample: Callable[[np.ndarray], np.ndarray] = field(repr=False, compare=False)
     lines: tuple[int, ...] | None = None
+    ids: tuple[str, ...] | None = None
     each: Callable[[], np.ndarray] | None = field(default=None, repr=False, compare=False)
 
     def of_lines(self, lines: Sequence[int]) -> MetricResult:

@@ -19,27 +19,29 @@ def begin_with_ids(lines: Sequence[str]) -> bool:
     return len(lines) > 1 and len({*firsts}) == len(lines) and all(map(_ID.fullmatch, firsts))
 
 
-def require_alike(ids: Sequence[str] | None, outputs: Sequence[str]) -> None:
-    """Refuses outputs that begin with ids where references do not, or the reverse.
+def are_matched(references: Sequence[str], outputs: Sequence[str], names: tuple[str, str]) -> bool:
+    """Whether lines begin with ids by which they are matched.
+
+    A single line, of which nobody can tell by itself, does where the outputs' begins with the same word.
 
     Args:
-        ids: Those of the references, if their lines begin with ids.
+        names: Of the references and of the outputs, for messages.
 
     Raises:
-        LengthMismatchError: Only one of the two does.
+        LengthMismatchError: Only one of the two begins with ids.
     """
-    if ids is None:
-        has, lacks = "hypothesis", "reference 1"
-        alike = not begin_with_ids(outputs)
-    else:
-        has, lacks = "reference 1", "hypothesis"
-        alike = not {word for line in outputs for word in line.split(maxsplit=1)[:1]}.isdisjoint(ids)
-    if not alike:
-        example = outputs[0].split()[0] if ids is None else ids[0]
+    firsts, others = ([line.split(maxsplit=1)[:1] for line in lines] for lines in (references, outputs))
+    if len(references) == 1:
+        return firsts == others and all(map(_ID.fullmatch, firsts[0])) and firsts != [[]]
+    matched = begin_with_ids(references)
+    if matched != (any(first in firsts for first in others) if matched else begin_with_ids(outputs)):
+        has, lacks = names if matched else names[::-1]
+        [example] = (firsts if matched else others)[0]
         raise LengthMismatchError(
             f"{has} begins its lines with utterance ids, such as {example!r}, and {lacks} does not",
             fix=f"give both with ids or both without, or {named('ids', NO)} if these are words",
         )
+    return matched
 
 
 def split_ids(lines: Sequence[str], name: str) -> dict[str, str]:
@@ -63,15 +65,19 @@ def split_ids(lines: Sequence[str], name: str) -> dict[str, str]:
     return found
 
 
-def in_order(ids: Sequence[str], lines: Sequence[str], name: str) -> list[str]:
+def in_order(ids: Sequence[str], lines: Sequence[str], name: str, first: str) -> list[str]:
     """The texts of lines with the same ids, in the order of `ids`.
+
+    Args:
+        name: Of the lines, for messages.
+        first: Of the lines that `ids` begin.
 
     Raises:
         InputFileError: As `split_ids`.
         LengthMismatchError: Utterances are missing, or are not among `ids`.
     """
     texts = split_ids(lines, name)
-    for lacks, of, others in ((name, ids, texts), ("reference 1", texts, {*ids})):
+    for lacks, of, others in ((name, ids, texts), (first, texts, {*ids})):
         missing = [key for key in of if key not in others]
         if missing:
             raise LengthMismatchError(
