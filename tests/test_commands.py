@@ -94,6 +94,20 @@ def test_one_name_for_all(printed: Callable[..., str], tmp_path: Path) -> None:
         assert f"\n  {strategy} " in printed("nartk", "strategies")
 
 
+def test_flags_may_stand_before_the_command(
+    printed: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "in.txt"
+    text.write_text("the cat sat down .\n\n")
+    for flag in ("--quiet", "--debug"):
+        command = ["score", "bleu", str(text), "--ref", str(text)]
+        assert MAINS["nartk"]([flag, *command]) == 0
+        captured = capsys.readouterr()
+        assert captured.out.startswith("bleu 100.00")
+        assert ("1 of 2 lines" in captured.err) is (flag != "--quiet")
+    assert printed("nartk", "--help", "decode") == printed("nartk-decode", "--help")
+
+
 def test_what_ships_is_listed(printed: Callable[..., str]) -> None:
     lines = printed("nartk", "models").splitlines()
     titles = ["gec-en: English grammatical error correction", "asr-digits: spoken English digits"]
@@ -121,6 +135,8 @@ def test_one_model_is_shown_with_its_card(name: str, printed: Callable[..., str]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--threads", "2", "decode"], "E101 Usage] argument COMMAND: invalid choice: '2' (choose from "),
+        (["-", "decode"], "E101 Usage] argument COMMAND: invalid choice: '-' (choose from "),
         (["decod"], "E101 Usage] argument COMMAND: invalid choice: 'decod' (choose from "),
         (
             ["models", "nowhere"],

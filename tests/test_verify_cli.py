@@ -230,6 +230,28 @@ def test_a_tie_is_told_from_a_bug_and_allowed_in_torch(
         assert allowed or float(noise[1]) == 0
 
 
+@pytest.mark.parametrize("by", ["engine", "torch"])
+def test_what_differs_with_the_guard_is_a_tie_in_torch_alone(
+    by: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if by == "torch":
+        monkeypatch.setenv(engine.LEFT_OUT, "1")
+    elif not engine.available():
+        pytest.skip("there is no engine here")
+    monkeypatch.setattr(
+        Verifier, "compare_guarded", lambda self, strategy, batch_size: ([0], dataclasses.replace(self.stats))
+    )
+    path = tmp_path / "in.txt"
+    path.write_text("She go .\n")
+    assert main([str(path), "--quiet", "--threads", "1"]) == (0 if by == "torch" else 1)
+    *_, differing, verdict = capsys.readouterr().out.splitlines()
+    assert differing == f"with the guard {path}:1 differs"
+    assert verdict.startswith(
+        "with the guard "
+        + ("identical to greedy up to ties: 1 " if by == "torch" else "NOT identical to greedy: 1 ")
+    )
+
+
 def test_a_batch_dependence_is_found_by_the_sweep_alone(
     model: str, source: str, own_strategies: None, capsys: pytest.CaptureFixture[str]
 ) -> None:

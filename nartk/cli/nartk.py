@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,8 +30,10 @@ def main(argv: Sequence[str]) -> int:
     """Runs the command and returns its exit code; without arguments shows the help."""
     own = Path(__file__)
     commands = {file.stem: file for file in sorted(own.parent.glob("[a-z]*.py")) if file != own}
-    if argv and argv[0] in commands:
-        found: int = import_module(f"nartk.cli.{argv[0]}").main(argv[1:])
+    flags = [*takewhile(re.compile("-.").match, argv)]  # which may stand before the command
+    name, *rest = argv[len(flags) :] or [""]
+    if name in commands:
+        found: int = import_module(f"nartk.cli.{name}").main([*flags, *rest])
         return found
     lists = {"models": _models, "strategies": _strategies}
     parser = Parser(prog="nartk", description=DESCRIPTION, examples=EXAMPLES)

@@ -122,8 +122,9 @@ def main(argv: Sequence[str]) -> int:
         passed &= all(trial.passed for trial in trials)
         if model.checkpoint.guard is not None:
             differing, stats = verifier.compare_guarded(strategy, batch_size=args.batch_size[0])
-            print("\n".join(_report_guarded(cases, differing, stats)), flush=True)
-            passed &= not differing or not model.is_exact
+            agrees = not differing or not model.is_exact
+            print("\n".join(_report_guarded(cases, differing, stats, passed=agrees)), flush=True)
+            passed &= agrees
         if i == 0:
             for line, error in sorted(verifier.errors.items()):
                 error.where = cases[line].where
@@ -223,10 +224,7 @@ def _report(
     found = [(trial, difference) for trial in trials for difference in trial.differences]
     lines = [_describe(model, cases, *each) for each in found]
     categories = Counter(difference.category for _, difference in found)
-    if not all(trial.passed for trial in trials):
-        verdict = f"NOT identical to {REFERENCE}"
-    else:
-        verdict = f"identical to {REFERENCE}" + (" up to ties" if found else "")
+    verdict = _verdict(found, passed=all(trial.passed for trial in trials))
     counts = [
         number_of(verifier.stats.sentences, "sentence"),
         number_of(verifier.stats.tokens, "token"),
@@ -243,9 +241,17 @@ def _report(
     return lines
 
 
-def _report_guarded(cases: Sequence[_Case], differing: Sequence[int], stats: DecodeStats) -> list[str]:
-    """The verdict on outputs that the model's guard judges."""
-    verdict = f"NOT identical to {REFERENCE}" if differing else f"identical to {REFERENCE}"
+def _verdict(differences: Sequence[object], *, passed: bool) -> str:
+    if not passed:
+        return f"NOT identical to {REFERENCE}"
+    return f"identical to {REFERENCE}" + (" up to ties" if differences else "")
+
+
+def _report_guarded(
+    cases: Sequence[_Case], differing: Sequence[int], stats: DecodeStats, *, passed: bool
+) -> list[str]:
+    """The verdict on outputs that the model's guard has let pass or mended."""
+    verdict = _verdict(differing, passed=passed)
     counts = ", ".join(f"{getattr(stats, done)} {done}" for done in GUARDED)
     return [
         *(f"with the guard {cases[line].where} differs" for line in differing),
