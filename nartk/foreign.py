@@ -9,7 +9,8 @@ from pathlib import Path
 
 from nartk.errors import ModelNotFoundError, UnsupportedCheckpointError
 
-_ORIGIN = "nartk does not read it: name the model that it was made of"
+_ORIGIN = "name the model that it was made of; nartk does not read it"
+_OTHER = "name a model's folder of nartk or of Hugging Face; nartk does not read it"
 # Patterns of files that are all there, with what such a folder is, and the way in.
 _KNOWN: tuple[tuple[tuple[str, ...], str, Callable[[Path], str]], ...] = (
     (("metadata.json", "model/model.bin"), "a package of Argos Translate", lambda _: _ORIGIN),
@@ -18,14 +19,14 @@ _KNOWN: tuple[tuple[tuple[str, ...], str, Callable[[Path], str]], ...] = (
         ("*.npz", "*.yml"),
         "a model of Marian",
         lambda _: (
-            "nartk does not read it: name its folder for transformers, as those of opus-mt are, with "
-            "config.json, source.spm, target.spm and vocab.json"
+            "name its folder for transformers, as those of opus-mt are, with config.json, source.spm, "
+            "target.spm and vocab.json; nartk does not read it"
         ),
     ),
     (("*.onnx",), "a model in ONNX", lambda _: _ORIGIN),
     (("*.gguf",), "a model in GGUF", lambda _: _ORIGIN),
-    (("am.mvn", "model.pt"), "a model of FunASR", lambda _: "nartk does not read it"),
-    (("*.pth", "config.yaml"), "a model of ESPnet", lambda _: "nartk does not read it"),
+    (("am.mvn", "model.pt"), "a model of FunASR", lambda _: _OTHER),
+    (("*.pth", "config.yaml"), "a model of ESPnet", lambda _: _OTHER),
     (
         ("dict*.txt", "*.pt"),
         "a folder of fairseq's checkpoints",
@@ -51,9 +52,10 @@ def refuse_foreign(folder: Path) -> None:
 
 
 def refuse_hub_name(name: str) -> None:
-    """Raises ModelNotFoundError where a name that is no folder looks like that of a model on a hub."""
+    """Raises ModelNotFoundError where a missing file or folder may be the name of a model on a hub."""
     if _HUB_NAME.fullmatch(name) and not Path(name).parent.exists():
         raise ModelNotFoundError(
-            f"{name!r} is no folder; nartk downloads nothing, and reads models of Hugging Face from folders",
-            fix=f"name the folder that `hf download {name}` prints",
+            f"{name!r} is no file and no folder; nartk downloads nothing, and reads models of Hugging Face "
+            "from folders",
+            fix=f"check the name, or name the folder that `hf download {name}` prints",
         )

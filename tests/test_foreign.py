@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import urllib.error
 from pathlib import Path
@@ -51,21 +52,23 @@ def test_another_librarys_folder_is_named(command: str, name: str, lines: Path, 
     assert (code, output) == (5, "")
     assert errors.startswith("nartk: error[E403 UnsupportedCheckpoint] model: is ")
     assert what in errors
-    assert "Fix: " in errors
+    assert re.search(r"\. Fix: (name |nartk-convert )", errors)
     assert errors.count("\n") == 1
 
 
+@pytest.mark.parametrize("name", [HUB, "texts/in.txt", "checkpoints/last"])
 @pytest.mark.parametrize(
-    "command",
-    [f"decode {HUB} in.txt", f"convert {HUB} --output made", f"verify {HUB} in.txt", f"decode {HUB}"],
+    "command", ["decode {} in.txt", "convert {} --output made", "verify {} in.txt", "decode {}"]
 )
-def test_a_name_on_a_hub(command: str, lines: Path, capfd: Any) -> None:
-    code, output, errors = main_of(command, capfd)
+def test_a_name_on_a_hub_or_of_a_file_that_is_missing(
+    command: str, name: str, lines: Path, capfd: Any
+) -> None:
+    code, output, errors = main_of(command.format(name), capfd)
     assert (code, output) == (2, "")
     assert errors == (
-        f"nartk: error[E401 ModelNotFound] {HUB!r} is no folder; nartk downloads nothing, and reads models "
-        "of Hugging Face from folders. "
-        f"Fix: name the folder that `hf download {HUB}` prints.\n"
+        f"nartk: error[E401 ModelNotFound] {name!r} is no file and no folder; nartk downloads nothing, and "
+        "reads models of Hugging Face from folders. "
+        f"Fix: check the name, or name the folder that `hf download {name}` prints.\n"
     )
     with pytest.raises(nartk.ModelNotFoundError, match="hf download"):
         nartk.load(HUB)

@@ -241,7 +241,11 @@ def test_every_setting_of_the_class_is_read_irrelevant_or_refused(family: str, t
         (folder / "config.json").write_text(json.dumps({**whole, name: {"0": {}}}))
         with pytest.raises(UnsupportedCheckpointError) as caught:
             read_network(folder)
-        assert caught.value.message == f"the setting {name!r} is {{'0': {{}}}}"
+        assert caught.value.message == (
+            f"the setting {name!r} is {{'0': {{}}}}, which changes what the model outputs and is not "
+            "supported"
+        )
+        assert caught.value.fix == "use a model without it"
         (folder / "config.json").write_text(json.dumps({**whole, name: None}))
         assert read_network(folder)[0] == before
 
@@ -440,7 +444,12 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str, str]] = {
         "E403",
         "the setting 'architectures' is ['MarianForCausalLM']. Fix: known are MarianMTModel, MarianModel",
     ),
-    "remote code": (config(auto_map={"AutoModel": "x.Y"}), "E403", "code of its own ('auto_map')"),
+    "remote code": (
+        config(auto_map={"AutoModel": "x.Y"}),
+        "E403",
+        "code of its own ('auto_map'). Fix: use a model without it",
+    ),
+    "a decoder beside": (config(is_decoder=True), "E403", "'is_decoder' is True. Fix: name a model with an "),
     "quantised": (
         config(quantization_config={"bits": 4}),
         "E403",

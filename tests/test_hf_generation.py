@@ -13,10 +13,13 @@ import torch
 from support import hf_folders, hugging_face_text
 
 import nartk
+from nartk.adapters.hf_folder import start_token_of
 from nartk.checkpoint import load_checkpoint
 from nartk.cli.convert import main as convert
 from nartk.cli.decode import main as decode_command
+from nartk.errors import CheckpointError
 from nartk.languages import M2M100, NLLB, WMT21
+from nartk.processors.hugging_face import hugging_face_processors
 
 LINES = ["She goes to school .", "The cat sat on the mat", "news about Zürich !", "a b c d e f"]
 
@@ -105,14 +108,47 @@ def test_start_tokens_stand_in_several_places(where: str, tmp_path: Path, transf
     assert [each.text for each in nartk.load(folder).decode(LINES, "greedy", max_len=19)] == wanted
 
 
-def multilingual(folder: Path, make: Callable[[Path], int], **settings: Any) -> Any:
+@pytest.mark.parametrize(
+    ("value", "start"),
+    [([3, 2], 3), (3, 3), (None, 2), ("absent", 2), ([], None), ("3", None), (["3"], None), (True, None)],
+)
+def test_a_start_token_by_default(value: Any, start: int | None, tmp_path: Path) -> None:
+    config = {} if value == "absent" else {"eos_token_id": value}
+    if start is not None:
+        assert start_token_of(config, None, ("eos_token_id", 2), tmp_path) == start
+        return
+    with pytest.raises(CheckpointError) as caught:
+        start_token_of(config, {}, ("eos_token_id", 2), tmp_path)
+    assert caught.value.message == f"'eos_token_id' is {value!r}, not the id of a word"
+
+
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+@pytest.mark.parametrize("in_list", [False, True])
+def test_the_language_that_is_told_is_that_of_the_start_token(
+    file: str, in_list: bool, tmp_path: Path, transformers: Any
+) -> None:
+    folder = tmp_path / "model"
+    multilingual(folder, hugging_face_text.mbart, family="mbart")
+    languages = hugging_face_processors(folder, "mbart").tokenizer.languages()
+    start = languages["de_DE"]
+    write(folder, "config.json", decoder_start_token_id=languages["fr_XX"])
+    write(folder, "generation_config.json", decoder_start_token_id=None, bos_token_id=None)
+    write(folder, file, decoder_start_token_id=[start] if in_list else start)
+    checkpoint = load_checkpoint(folder)
+    assert checkpoint.start_token == start
+    [notice] = checkpoint.notices
+    assert "outputs are in 'de_DE', as its files have it" in notice
+    assert load_checkpoint(folder, target_lang="fr_XX").start_token == languages["fr_XX"]
+
+
+def multilingual(folder: Path, make: Callable[[Path], int], family: str = "m2m_100", **settings: Any) -> Any:
     folder.mkdir()
     make(folder)
     words = json.loads((folder / "config.json").read_text())["vocab_size"]
     sizes = {f"{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
     sizes |= {"d_model": 16, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "max_position_embeddings": 64}
     ids = {"vocab_size": words + 250, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
-    model = hf_folders.random_model("m2m_100", ids | sizes | settings, 0)
+    model = hf_folders.random_model(family, ids | sizes | settings, 0)
     model.save_pretrained(folder)
     return model
 

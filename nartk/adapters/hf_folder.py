@@ -85,9 +85,10 @@ _IRRELEVANT = """
     student_encoder_layers task_specific_params tokenizer_class torch_dtype torchscript transformers_version
     use_bfloat16 use_cache
 """
+WITHOUT = "use a model without it"
 # What is refused whatever its value, with the remedy.
 _REFUSED = {
-    "auto_map": ("code of its own", "nartk runs no code of a model folder"),
+    "auto_map": ("code of its own", f"{WITHOUT}; nartk runs no code of a model folder"),
     "quantization_config": (
         "quantised weights",
         "name the model that it was made of; nartk quantises itself",
@@ -171,7 +172,7 @@ def _of_marian(values: _Settings) -> dict[str, Any]:
 
 def _of_m2m(values: _Settings) -> dict[str, Any]:
     if values["pad_token_id"] != 1:  # positions begin behind it
-        raise refusal("pad_token_id", values["pad_token_id"], "1 is known")
+        raise refusal("pad_token_id", values["pad_token_id"], "known is 1")
     return _of_fairseq(values, norm_first=True, positions="sinusoidal", norm_embedding=False)
 
 
@@ -184,7 +185,7 @@ def _of_t5(values: _Settings, *, scales: bool) -> dict[str, Any]:
     gate, _, activation = values["feed_forward_proj"].rpartition("-")
     if gate not in ("", "gated"):
         raise refusal(
-            "feed_forward_proj", values["feed_forward_proj"], "ACTIVATION and gated-ACTIVATION are known"
+            "feed_forward_proj", values["feed_forward_proj"], "known are ACTIVATION and gated-ACTIVATION"
         )
     if values["feed_forward_proj"] == "gated-gelu":
         activation = "gelu_new"
@@ -225,8 +226,9 @@ def activation_of(setting: str, values: _Settings) -> str:
     return _ACTIVATIONS[name]
 
 
-def refusal(setting: str, value: object, fix: str) -> UnsupportedCheckpointError:
-    return UnsupportedCheckpointError(f"the setting {setting!r} is {value!r}", fix=fix)
+def refusal(setting: str, value: object, fix: str, *, why: str = "") -> UnsupportedCheckpointError:
+    why = f", {why}" if why else ""
+    return UnsupportedCheckpointError(f"the setting {setting!r} is {value!r}{why}", fix=fix)
 
 
 _FAIRSEQ: dict[str, Any] = {
@@ -403,7 +405,7 @@ def read_settings(config: _Settings, family: Family, tell: Callable[[str], None]
             what, fix = _REFUSED[name]
             raise UnsupportedCheckpointError(f"{what} ({name!r})", fix=fix)
         if name in _REQUIRED and value is not _REQUIRED[name]:
-            raise refusal(name, value, "a model with an encoder and a decoder is known")
+            raise refusal(name, value, "name a model with an encoder and a decoder")
         if setting in values:
             default = family.read[setting]
             wanted = default if isinstance(default, type) else type(default)
@@ -420,7 +422,8 @@ def read_settings(config: _Settings, family: Family, tell: Callable[[str], None]
             {},
         ):
             if name in _CHANGING:
-                raise refusal(name, value, "it changes what the model outputs, and is not supported")
+                why = "which changes what the model outputs and is not supported"
+                raise refusal(name, value, WITHOUT, why=why)
             tell(f"{CONFIG}: the setting {name!r} is {value!r}, which is not known and is passed over")
     listed = config.get("architectures")
     if listed and not set(family.architectures) & set(
@@ -732,10 +735,13 @@ def read_hugging_face(
     config = read_json(folder / CONFIG)
     own = folder / GENERATION_CONFIG
     generation_config = read_json(own) if own.is_file() else None
+    family = FAMILIES[config["model_type"]]
+    start = partial(start_token_of, config, generation_config, family.start, folder)
     text = hugging_face_processors(
         folder,
         config["model_type"],
         ends=ending_words(config, generation_config),
+        start=start,
         source_lang=source_lang,
         target_lang=target_lang,
         source_prefix=source_prefix,
@@ -746,7 +752,7 @@ def read_hugging_face(
     if first is not None:
         generation["forced_bos"] = first
     if start_token is None:
-        start_token = start_token_of(config, generation_config, FAMILIES[config["model_type"]].start, folder)
+        start_token = start()
     beside = {
         "special_ids": asdict(text.specials),
         "start_token": start_token,
@@ -802,9 +808,17 @@ def start_token_of(
                 (found,) = found
             if type(found) is int:
                 return found
-    if default is not None:
-        return int(config.get(*default))
-    raise CheckpointError("'decoder_start_token_id' is missing", where=str(folder))
+    if default is None:
+        raise CheckpointError("'decoder_start_token_id' is missing", where=str(folder))
+    name, fallback = default
+    value = found = config.get(name)
+    if isinstance(found, list) and found:
+        found = found[0]
+    if found is None:
+        return fallback
+    if type(found) is not int:
+        raise CheckpointError(f"{name!r} is {value!r}, not the id of a word", where=str(folder))
+    return found
 
 
 def convert(

@@ -16,6 +16,7 @@ import numpy as np
 
 from nartk.adapters.hf_folder import (
     FAIRSEQ_NAMES,
+    WITHOUT,
     Family,
     Files,
     MappedTensors,
@@ -49,7 +50,7 @@ def _config_of(values: Mapping[str, Any]) -> dict[str, Any]:
         for ours, theirs in (("layers", "layers"), ("ffn", "ffn_dim"), ("heads", "attention_heads"))
     }
     if values["use_weighted_layer_sum"]:
-        raise refusal("use_weighted_layer_sum", True, "it is of classifiers")
+        raise refusal("use_weighted_layer_sum", True, WITHOUT, why="which is of classifiers")
     return {
         **sides,
         "tgt_vocab": values["vocab_size"],
@@ -297,6 +298,6 @@ def _seconds(folder: Path, network: WhisperConfig) -> float:
         if name in _LEFT or value is None:
             continue
         if name not in wanted or value != wanted[name]:
-            known = f"{wanted[name]!r} is known" if name in wanted else "it is not known"
-            raise UnsupportedCheckpointError(f"{name} is {value!r}", fix=known, where=str(path))
+            fix = f"known is {wanted[name]!r}" if name in wanted else WITHOUT
+            raise UnsupportedCheckpointError(f"{name} is {value!r}", fix=fix, where=str(path))
     return seconds

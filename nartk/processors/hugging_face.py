@@ -16,7 +16,7 @@ import os
 import re
 import struct
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
@@ -800,12 +800,14 @@ def hugging_face_processors(
     target_lang: str | None = None,
     source_prefix: str | None = None,
     ends: Sequence[int] = (),
+    start: Callable[[], int] | None = None,
 ) -> HuggingFaceText:
     """The processors of a folder as transformers writes it.
 
     Args:
         model_type: As in config.json.
         ends: The words that end an output, the model's eos first; none: config.json or the tokenizer says.
+        start: Finds what outputs begin after where no language is given; it may be one.
         source_lang: Of the lines; None: the tokenizer's own choice.
         target_lang: Of the outputs; None: what the model's configuration has.
         source_prefix: Put before each line.
@@ -848,7 +850,7 @@ def hugging_face_processors(
             )
         return languages[name]
 
-    source = start = None
+    source = start_word = None
     if source_lang is None:
         source_lang = tokenizer.config.get("src_lang") or tokenizer.source_language
     elif tokenizer.source_language is None:
@@ -865,18 +867,17 @@ def hugging_face_processors(
         if tokenizer.writes_language:
             first = target
         elif tokenizer.source_language is not None:
-            start = target
+            start_word = target
         else:
             prefix = f">>{target_lang}<< {prefix}"
     notices = []
     if target_lang is None and tokenizer.source_language is not None:
-        names_of = {id: name for name, id in languages.items()}
-        taken = first if tokenizer.writes_language else config.get("decoder_start_token_id")
-        what = (
-            f"are in {names_of[taken]!r}" if taken in names_of else "are in a language of the model's choice"
+        taken = start() if start is not None and not tokenizer.writes_language else first
+        what = next(
+            (repr(name) for name, id in languages.items() if id == taken), "a language of the model's choice"
         )
         notices.append(
-            f"{named('target_lang')} is not given: outputs {what}, as its files have it; lines are in "
+            f"{named('target_lang')} is not given: outputs are in {what}, as its files have it; lines are in "
             f"{source_lang!r}"
         )
     before, after = tokenizer.around(source)
@@ -899,7 +900,7 @@ def hugging_face_processors(
             "first_word": first,
         },
         output={
-            **{**settings, "words": words[1], "first_word": first, "start_word": start},
+            **{**settings, "words": words[1], "first_word": first, "start_word": start_word},
             **({"also_eos": [*ends[1:]]} if ends[1:] else {}),
         },
         files={each: folder / each for each in (*names.values(), *beside.values())},
