@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from time import perf_counter
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
@@ -56,6 +56,7 @@ class JointCtc(Constrained):
     promise = Promise(
         Guarantee.APPROXIMATE, "the best of k hypotheses by decoder and CTC; the same in any batch"
     )
+    fuses_scores: ClassVar[bool] = True  # no token's score tells how sure the model is of it
 
     beam_size: int = option(10, "hypotheses of a sentence that are kept", low=1, high=WIDEST)
     ctc_weight: float = option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ import numpy as np
 from nartk.decoders.beam import BeamStrategy
 from nartk.decoders.strategy import Batching
 from nartk.guarantee import Guarantee, Promise
-from nartk.hypothesis import Hypothesis, PhaseSeconds, Request, Result, TokenTrace, added
+from nartk.hypothesis import Hypothesis, PhaseSeconds, Request, Result, TokenTrace, added, without_words
 from nartk.passes import FeatureSource, PassScorer, Prompted
 from nartk.registry import WIDEST, option, register_decoder
 
@@ -29,9 +30,10 @@ class Windows(BeamStrategy):
     and without decoding a window again at another temperature). Outputs are those of transformers' long-form
     `generate` with ``condition_on_prev_tokens=False``: a file's language is that of its first window.
 
-    The output of a file of several windows has an eos behind each window; of further hypotheses than the best
-    it has none. A window in which nobody speaks has no words (section 4.5): the model gives the word for no
-    speech a probability above `NO_SPEECH`, and its output a mean log-probability below `UNSURE`.
+    The output of a file of several windows has an eos behind each window, and as its score the sum of its
+    log-probabilities; of further hypotheses than the best it has none. A window in which nobody speaks has no
+    words (section 4.5): the model gives the word for no speech a probability above `NO_SPEECH`, and its
+    output a mean log-probability below `UNSURE`.
     """
 
     needs = (PassScorer, Prompted)  # type: ignore[assignment]
@@ -66,8 +68,7 @@ class Windows(BeamStrategy):
         if whole := [request for request in requests if len(request.source) <= longest]:
             within = {request.index: self._within(request, plain) for request in whole}
             for result in super().results(plain, [*within.values()], batching):
-                is_silent = _is_silent(plain, within[result.index], result)
-                yield replace(result, hypotheses=(Hypothesis((plain.vocab.eos,)),)) if is_silent else result
+                yield _spoken(plain, within[result.index], result)
         if files := [request for request in requests if len(request.source) > longest]:
             yield from self._in_windows(timed, files, batching)
 
@@ -104,27 +105,24 @@ class Windows(BeamStrategy):
             for result in super().results(scorer, list(asked.values()), batching):
                 unreported.append(result)
                 window = asked[result.index]
-                files[result.index].add(
-                    result,
-                    scorer,
-                    len(window.source),
-                    self.timestamps,
-                    is_silent=_is_silent(scorer, window, result),
-                )
+                found = _spoken(scorer, window, result)
+                files[result.index].add(found, scorer, len(window.source), self.timestamps)
             for file in [file for file in files if file.is_done]:
                 files.remove(file)
                 yield file.result(PhaseSeconds(**added(unreported)[1]), early=bool(files))
                 unreported = []
 
 
-def _is_silent(scorer: Any, request: Request, result: Result) -> bool:
-    """Whether nobody speaks in a window, by Whisper's rule."""
+def _spoken(scorer: Any, request: Request, result: Result) -> Result:
+    """What was found in a window; without words where nobody speaks in it, by Whisper's rule."""
     source: Any = request.source
     if scorer.no_speech is None or not request.vad:
-        return False
-    prob = scorer.no_speech.pop(id(source.frames))
-    log_probs = result.hypotheses[0].positional_scores
-    return prob > NO_SPEECH and log_probs is not None and float(np.mean(log_probs)) < UNSURE
+        return result
+    prob, best = scorer.no_speech.pop(id(source.frames)), result.hypotheses[0]
+    log_probs = best.positional_scores
+    if prob > NO_SPEECH and log_probs is not None and float(np.mean(log_probs)) < UNSURE:
+        return replace(result, hypotheses=(without_words(best, scorer.vocab.eos),))
+    return result
 
 
 @dataclass
@@ -156,11 +154,9 @@ class _File:
         filled = np.pad(frames, ((0, longest - len(frames)), (0, 0)))
         return FeatureSource(filled, source.shift, words=self.words)
 
-    def add(
-        self, result: Result, scorer: Any, longest: int, timestamps: bool, *, is_silent: bool = False
-    ) -> None:
-        """Takes the best output of the next window, or of one in which nobody speaks nothing."""
-        best = Hypothesis((scorer.vocab.eos,), 0.0, (0.0,)) if is_silent else result.hypotheses[0]
+    def add(self, result: Result, scorer: Any, longest: int, timestamps: bool) -> None:
+        """Takes the best output of the next window."""
+        best = result.hypotheses[0]
         ends = bool(best.tokens) and best.tokens[-1] == scorer.vocab.eos
         inner = best.tokens[: len(best.tokens) - ends]
         kept, advance = scorer.window(inner, min(longest, len(self.request.source) - self.seek))
@@ -168,7 +164,7 @@ class _File:
         shown = [i for i, token in enumerate(kept) if timestamps or token < scorer.first_timestamp]
         whole = ends and len(kept) == len(inner)
         self.tokens += [*(kept[i] for i in shown), scorer.vocab.eos]
-        self.log_probs += [*(log_probs[i] for i in shown), log_probs[-1] if whole else 0.0]
+        self.log_probs += [*(log_probs[i] for i in shown), log_probs[-1] if whole and log_probs else 0.0]
         if best.trace is not None:
             before = sum(each.passes for each in self.windows)
             end = best.trace[-1] if whole else TokenTrace("model", 0, None)
@@ -180,10 +176,9 @@ class _File:
 
     def result(self, phases: PhaseSeconds, *, early: bool) -> Result:
         counts, _ = added(self.windows)
-        scores = [each.hypotheses[0].score for each in self.windows]
         best = Hypothesis(
             tokens=tuple(self.tokens),
-            score=sum(score for score in scores if score is not None),
+            score=math.fsum(self.log_probs),
             positional_scores=tuple(self.log_probs),
             trace=tuple(self.trace) if self.trace else None,
         )

@@ -106,6 +106,11 @@ class Hypothesis:
     guarded: tuple[Guarded, ...] = ()
 
 
+def without_words(hypothesis: Hypothesis, eos: int) -> Hypothesis:
+    """The empty output where a hypothesis is left out, with a trace if that has one; it has no score."""
+    return Hypothesis((eos,), trace=None if hypothesis.trace is None else (TokenTrace("model", 0, None),))
+
+
 @dataclass(frozen=True)
 class GraphTrace:
     """The likelier part of a DA-Transformer's graph, and the way that an output took through it.

@@ -40,9 +40,9 @@ from nartk.errors import (
     requiring_torch,
 )
 from nartk.generation import unheeded, with_generation
-from nartk.hypothesis import GUARDED, WINDOW, DecodeStats, Hypothesis, Request, Result, added
+from nartk.hypothesis import GUARDED, WINDOW, DecodeStats, Hypothesis, Request, Result, added, without_words
 from nartk.lines import APART, Line, Paragraph
-from nartk.passes import FeatureSource, PassScorer, Source
+from nartk.passes import FeatureSource, FloatArray, PassScorer, Source
 from nartk.processors import Prompting
 from nartk.processors.text import AsGiven
 from nartk.registry import (
@@ -766,8 +766,9 @@ class Model:
             request = requests.pop(result.index)
             number, index = divmod(result.index, APART)
             found = waiting[index - first]
-            spoken = self._spoken(request, result, lines[index - first][0])
-            if not found.add(number, self._timed(request, spoken)):
+            if isinstance(request.source, FeatureSource) and not request.targets:
+                result = self._spoken(request.source, result, lines[index - first][0], strategy)
+            if not found.add(number, result):
                 continue
             made = requests_of(found)
             if made:  # once what was asked so far is done
@@ -800,19 +801,27 @@ class Model:
         """Tells the levels of sound by its features; None: they do not tell, or `vad` is off."""
         return getattr(self.checkpoint.input, "levels", None) if self.vad else None
 
-    def _spoken(self, request: Request, result: Result, name: str) -> Result:
-        """The result; without words where nobody speaks in the recording of that name, which is told."""
-        source, levels = request.source, self.levels
-        if levels is None or not isinstance(source, FeatureSource) or request.targets:
-            return result
-        best, eos = result.hypotheses[0], self.checkpoint.target_vocab.eos
-        if self.buffers is None:  # else buffer by buffer
-            if is_speech(levels_of(source.frames, levels), best.positional_scores):
-                return result
-        elif any(token != eos for token in best.tokens):
-            return result
-        self.checkpoint.input.tell(f"{name!r} holds no speech")  # type: ignore[attr-defined]
-        return replace(result, hypotheses=(Hypothesis(tokens=(eos,)),))
+    def _spoken(self, source: FeatureSource, result: Result, name: str, strategy: Any) -> Result:
+        """The result with times; without words, which is told, where nobody speaks in that recording."""
+        reader: Any = self.checkpoint.input
+        best, vocab = result.hypotheses[0], self.checkpoint.target_vocab
+        is_timed = any(each.spans is not None for each in result.hypotheses)
+        is_whole = self.levels is not None and self.buffers is None  # else buffer by buffer
+        levels = None
+        if is_timed or is_whole:
+            tell: Levels | None = getattr(reader, "levels", None)
+            levels = None if tell is None else levels_of(source.frames, tell)
+        words = [i for i, token in enumerate(best.tokens) if token not in vocab.ends]
+        # CTC's score of the end is that of all pauses.
+        scores = None if getattr(strategy, "fuses_scores", False) else best.positional_scores
+        log_probs = None if scores is None else [scores[i] for i in words]
+        is_silent = is_whole and not is_speech(levels, log_probs)
+        is_known = self.levels is not None and (levels is not None or self.buffers is not None)
+        if is_known and (is_silent or not words):
+            reader.tell(f"{name!r} holds no speech")
+        if is_silent:
+            return replace(result, hypotheses=(without_words(best, vocab.eos),))
+        return self._timed(source, result, levels) if is_timed else result
 
     def _requests(
         self, line: Line, *, strategy: Any, first: int, truncate: bool, **asked: Any
@@ -839,16 +848,15 @@ class Model:
                 raise
         return made
 
-    def _timed(self, request: Request, result: Result) -> Result:
-        """The result, with the times of its tokens where a strategy found out where they are."""
-        source = request.source
-        if not isinstance(source, FeatureSource) or all(each.spans is None for each in result.hypotheses):
-            return result
+    def _timed(self, source: FeatureSource, result: Result, levels: FloatArray | None) -> Result:
+        """The result, with the times of its tokens where a strategy found out where they are.
+
+        Args:
+            levels: [T] of the source's frames, dB; None: they are not known.
+        """
         from nartk.timestamps import position_seconds, word_times
 
         seconds = position_seconds(source, self.config.subsampling)  # type: ignore[attr-defined]
-        tell = getattr(self.checkpoint.input, "levels", None)
-        levels = None if tell is None else levels_of(source.frames, tell)
         # Times are those of the sound, which begins behind the padding.
         padding = getattr(self.checkpoint.input, "padding", 0) * source.shift / 1000
         longest = len(source.frames) * source.shift / 1000 - 2 * padding

@@ -102,7 +102,7 @@ def word_times(times: FloatArray | _Times, levels: FloatArray, seconds: float) -
         loud = np.flatnonzero(part >= max(part.max() - LOUD_DB, min(least, part.max() - LEAST_DB)))
         found.append((max(begin + loud[0], after), max(begin + loud[-1], after) + 1))
         after = found[-1][1]
-    return np.array(found) * seconds
+    return np.clip(found, [0, 1], [len(smooth) - 1, len(smooth)]) * seconds
 
 
 def ctc_times(labels: Sequence[int] | IntArray, blank: int, seconds: float) -> _Times:

@@ -9,10 +9,11 @@ import pytest
 from support.speech_models import save_random_speech
 
 import nartk
-from nartk.activity import contrast, is_speech
+from nartk.activity import STEADY_DB, contrast, is_speech
 from nartk.cli.decode import main
 from nartk.data.audio.features import FeatureSettings, compute, levels
 from nartk.data.audio.normalization import Statistics, normalize, restore
+from nartk.tracing import read_trace
 
 RATE = 8000
 
@@ -25,6 +26,20 @@ def test_contrast_is_the_loudest_moment_over_the_floor() -> None:
     for size, rises in ((3, 0), (4, 30)):
         assert contrast(np.concatenate([quiet, np.full(size, 50.0), quiet])) == pytest.approx(rises)
     assert contrast(np.array([3.0])) == 0
+
+
+def test_a_click_of_five_milliseconds_is_left_out_wherever_it_is() -> None:
+    """Of frames of 25 ms, every 10 ms, at most three hold it; one of 10 ms may be in four."""
+    pytest.importorskip("kaldi_native_fbank")
+    settings, rng = FeatureSettings(bins=80), np.random.default_rng(0)
+    quiet = 1e-3 * rng.standard_normal(48000).astype(np.float32)
+    for milliseconds, wanted in ((5, {False}), (10, {False, True}), (20, {True})):
+        found = set()
+        for begin in range(16000, 16160, 16):
+            click = quiet.copy()
+            click[begin : begin + 16 * milliseconds] *= 500
+            found.add(contrast(levels(compute(click, settings), settings)) >= STEADY_DB)
+        assert found == wanted
 
 
 def test_words_count_where_sound_is_loud_or_the_model_sure() -> None:
@@ -107,6 +122,29 @@ def test_a_model_that_is_unsure_says_nothing(strategy: str, tmp_path: Path) -> N
     assert found.text == ""
     model.vad = False
     assert model.decode([str(tmp_path / "noise.wav")], strategy)[0].text
+
+
+def test_scores_that_are_fused_tell_nothing(tmp_path: Path) -> None:
+    """The decoder is sure of what it makes of the same noise; CTC's share makes its scores small."""
+    soundfile = pytest.importorskip("soundfile", reason="reading sound needs nartk[audio]")
+    save_random_speech(tmp_path / "model", "conformer", 3, words=12)
+    noise = 0.02 * np.random.default_rng(0).standard_normal(32000) * np.repeat([1.0, 2.5], 16000)
+    soundfile.write(tmp_path / "noise.wav", noise, 16000)
+    model, sound = nartk.load(tmp_path / "model"), str(tmp_path / "noise.wav")
+    found = model.decode(sound, "joint-ctc")
+    assert found.text
+    assert np.mean(found.positional_scores[:-1]) < -1
+
+
+@pytest.mark.parametrize("flags", [[], ["--long-form", "4"]])
+def test_a_trace_of_no_speech_is_read_again(
+    flags: list[str], sounds: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["asr-digits", *sounds, *flags, "--trace", str(tmp_path / "trace"), "--quiet"]) == 0
+    with open(tmp_path / "trace", "rb") as file:
+        traced = [*read_trace(file, "trace")]
+    assert [each.output for each in traced] == [("</s>",)] * len(sounds)
+    assert {each.origin for each in traced} == {("model",)}
 
 
 def test_the_attribute_turns_it_off(sounds: list[str]) -> None:

@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -115,6 +116,30 @@ def test_words_have_the_times_of_their_recordings(numbers: tuple[list[str], list
     every = np.concatenate(differences)
     assert np.abs(every.mean(0)).max() < 0.03  # s; ends were 0.27 s early
     assert np.abs(every).mean(0).max() < 0.04
+
+
+@pytest.mark.parametrize("strategy", ["ctc-greedy", "ctc-beam"])
+def test_a_pause_takes_no_words_away(
+    strategy: str, numbers: tuple[list[str], list[str]], tmp_path: Path
+) -> None:
+    """Noise 5 dB below, and six seconds of it behind: frames without words tell nothing of the words."""
+    import soundfile
+
+    model, rng, sounds = nartk.load("asr-digits"), np.random.default_rng(0), []
+    for i, each in enumerate(numbers[0][:8]):
+        samples, rate = soundfile.read(each)
+        noise = rng.standard_normal(len(samples) + 6 * rate) * np.sqrt(np.mean(samples**2)) * 10 ** (-5 / 20)
+        noise[: len(samples)] += samples
+        sounds.append(str(tmp_path / f"{i}.wav"))
+        soundfile.write(sounds[-1], 0.9 * noise / np.abs(noise).max(), rate)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = [each.text for each in model.decode(sounds, strategy)]
+    model.vad = False
+    every = model.decode(sounds, strategy)
+    sure = [bool(np.mean(each.positional_scores[:-1]) >= -1) for each in every]
+    assert found == [each.text if is_sure else "" for each, is_sure in zip(every, sure, strict=True)]
+    assert sum(sure) >= 4
 
 
 def test_subtitles_of_a_recording(

@@ -119,3 +119,12 @@ def test_words_last_as_long_as_their_sound() -> None:
     assert found == pytest.approx(np.array([[0.18, 0.38], [0.48, 0.78]]), abs=0.011)
     found = word_times(np.array([[0.2, 0.21]] * 3), levels, 0.01)
     assert (found[1:, 0] >= found[:-1, 1]).all()
+
+
+def test_no_word_lasts_longer_than_its_recording() -> None:
+    """Several words at the last frames, and more words than frames."""
+    levels = np.repeat(np.array([10.0, 60.0], np.float32), [97, 3])
+    for count, frames in ((3, 100), (7, 100), (5, 2)):
+        found = word_times(np.array([[0.98, 0.99]] * count), levels[-frames:], 0.01)
+        assert (found[:, 0] < found[:, 1]).all()
+        assert found.max() == pytest.approx(0.01 * frames)

@@ -236,6 +236,40 @@ def test_a_window_without_speech_has_no_words(tmp_path: Path, monkeypatch: pytes
     assert words(NO_SPEECH=0.0, UNSURE=99.0) == [0, 0]
 
 
+class EveryOther:
+    """A threshold that the probability of every other window is above."""
+
+    def __init__(self) -> None:
+        self.compared = 0
+
+    def __lt__(self, prob: float) -> bool:
+        self.compared += 1
+        return self.compared % 2 == 0
+
+
+@pytest.mark.parametrize("windows", [1, 4])
+def test_scores_and_traces_are_those_of_what_is_left(
+    windows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a file of which every other window has no words, the first of two files among them."""
+    model, checkpoint, rng = random_folder(0, tmp_path)
+    scorer = scorer_of("torch", checkpoint)
+    sources = models.random_frames(model, rng, [windows * longest_of(model)] * 2)
+    strategy = make_strategy("windows", {"language": "en", "max_ratio": 1e6})
+    monkeypatch.setattr("nartk.decoders.windows.NO_SPEECH", EveryOther())
+    monkeypatch.setattr("nartk.decoders.windows.UNSURE", 99.0)
+    requests = [Request(i, source, 99, vad=True) for i, source in enumerate(sources)]
+    silent = 0
+    for result in strategy.run(scorer, requests, batch_size=1, trace=True):
+        (best,) = result.hypotheses
+        assert len(best.trace) == len(best.tokens)
+        if windows > 1:
+            assert len(best.positional_scores) == len(best.tokens)
+            assert best.score == pytest.approx(sum(best.positional_scores))
+        silent += (EOS, EOS) in itertools.pairwise((EOS, *best.tokens))
+    assert silent > 0
+
+
 def test_what_a_window_gives_is_in_its_result(tmp_path: Path) -> None:
     """Tokens with their log-probabilities and traces, one eos a window, and the time that they took."""
     model, checkpoint, rng = random_folder(0, tmp_path)
@@ -534,6 +568,27 @@ def theirs_of_sound(model: Any, folder: Path, path: str, **fields: Any) -> tuple
         found = model.generate(given.input_features, language="de", task="translate", **fields)[0].tolist()
     text = library.WhisperTokenizer.from_pretrained(folder).decode(found, skip_special_tokens=True)
     return [word for word in found if word != EOS], text
+
+
+def test_recordings_without_speech_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once each, where the model finds none in any window and the levels have not told."""
+    soundfile = pytest.importorskip("soundfile", reason="reading sound needs nartk[audio]")
+    random_folder(0, tmp_path / "model", suppress_tokens=[*range(START, BEGIN)])
+    monkeypatch.setattr("nartk.decoders.windows.UNSURE", 99.0)
+    noise, paths = np.random.default_rng(0).standard_normal(50000), []
+    for i, seconds in enumerate((0.5, 3.0)):
+        samples = 1e-3 * noise[: int(16000 * seconds)]
+        samples[-1600:] *= 100
+        paths.append(str(tmp_path / f"{i}.wav"))
+        soundfile.write(paths[-1], samples, 16000)
+    for threshold, count in ((0.0, 2), (1.0, 0)):
+        monkeypatch.setattr("nartk.decoders.windows.NO_SPEECH", threshold)
+        assert nartk_decode([str(tmp_path / "model"), *paths]) == 0
+        out, err = capsys.readouterr()
+        assert out.splitlines().count("") == count
+        assert err.count("holds no speech") == count
 
 
 @pytest.mark.parametrize("name", SCORERS)
