@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from nartk.errors import (
@@ -20,7 +19,7 @@ from nartk.errors import (
     require_text,
 )
 from nartk.files import MOST_LINE, raw_lines
-from nartk.unpacking import PACKED_SUFFIXES
+from nartk.unpacking import suffix_of
 
 SOUND, FEATURES, MANIFEST = "sound", "features", "manifest"  # files that are a record, or list such files
 SOUNDS = (
@@ -35,7 +34,6 @@ SUFFIXES = {
 FORMATS = ("txt", "tsv", "jsonl", "m2")  # of lines that are a sentence each
 SCP = "scp"  # of lines that are a name and a path
 SOURCE_KEYS = ("source", "text")  # keys of a JSON object that may hold the sentence, the first one wins
-MOST_BYTES = MOST_LINE  # of a line; the rest of a longer one, which is no sentence, is skipped unread
 
 
 @dataclass(frozen=True)
@@ -83,12 +81,8 @@ class Fields:
 
 
 def format_of(name: str, default: str = "txt") -> str:
-    """The format that a file name's suffix stands for; the default where it stands for none.
-
-    The suffix of a packed file goes before: ``in.tsv.gz`` is TSV.
-    """
-    path = Path(name.lower())
-    return SUFFIXES.get((path.with_suffix("") if path.suffix in PACKED_SUFFIXES else path).suffix, default)
+    """The format that a file name's suffix stands for; the default where it stands for none."""
+    return SUFFIXES.get(suffix_of(name.lower()), default)
 
 
 def read_records(file: IO[bytes], name: str, form: str, fields: Fields) -> Iterator[Record]:
@@ -102,7 +96,7 @@ def read_records(file: IO[bytes], name: str, form: str, fields: Fields) -> Itera
         name: What errors call it.
         form: One of `FORMATS`, or `SCP`.
     """
-    for number, (raw, whole) in enumerate(raw_lines(file, MOST_BYTES), start=1):
+    for number, (raw, whole) in enumerate(raw_lines(file, MOST_LINE), start=1):
         if form == "m2" and (not raw.strip() or raw.startswith(b"A ")):
             continue
         where, id = f"{name}:{number}", None
@@ -111,7 +105,7 @@ def read_records(file: IO[bytes], name: str, form: str, fields: Fields) -> Itera
                 id = _decode(raw.split(maxsplit=1)[0])
                 where = f"{where} ({id})"
             if not whole:
-                raise InputTooLongError(f"a line of more than {MOST_BYTES} bytes", fix="split the line")
+                raise InputTooLongError(f"a line of more than {MOST_LINE} bytes", fix="split the line")
             line, prefix = _decode(raw), ""
             drafts: tuple[str, ...] = ()
             if form == "jsonl":

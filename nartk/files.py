@@ -7,7 +7,6 @@ import json
 import os
 import struct
 import sys
-import tempfile
 import zlib
 from collections.abc import Collection, Iterator
 from itertools import islice
@@ -121,6 +120,8 @@ def shown(name: str) -> str:
 
 def require_storable(path: Path, *, fix: str) -> None:
     """Raises OutputError, with what can be done, where a file cannot be written to its folder."""
+    import tempfile
+
     try:
         with tempfile.TemporaryFile(dir=path.parent):
             pass

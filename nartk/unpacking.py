@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from pathlib import Path
 from typing import IO, Any, cast
 
 from nartk.errors import InputFileError, requiring
@@ -28,6 +29,12 @@ _OTHERS = {
 _SEEN = 1024  # bytes that are looked at
 
 
+def suffix_of(name: str) -> str:
+    """The suffix of a file's name, before that of a packed file: ``in.tsv.gz`` is TSV."""
+    path = Path(name)
+    return (path.with_suffix("") if path.suffix.lower() in PACKED_SUFFIXES else path).suffix
+
+
 def is_packed(file: IO[bytes]) -> bool:
     return _head(file).startswith((*_PACKED,))
 
@@ -36,13 +43,16 @@ def unpacked(file: IO[bytes]) -> IO[bytes]:
     """The text of a file that may be packed by gzip, bzip2, xz or zstd.
 
     Raises:
-        InputFileError: Its first bytes are those of UTF-16, UTF-32 or of no text at all.
+        InputFileError: It is packed twice, or its first bytes are those of UTF-16, UTF-32 or of no text.
         MissingDependencyError: It is packed by zstd, and neither Python nor a package unpacks that.
     """
     head = _head(file)
-    for begin, opened in _PACKED.items():
-        if head.startswith(begin):
-            return unpacked(opened(file))
+    unpacks = next((opened for begin, opened in _PACKED.items() if head.startswith(begin)), None)
+    if unpacks is not None:
+        file = unpacks(file)
+        if is_packed(file):
+            raise InputFileError("is packed twice or more", fix="unpack it until it is packed once")
+        head = _head(file)
     what = next((what for begin, what in _OTHERS.items() if head.startswith(begin)), None)
     # Of Latin text in UTF-16, which may have no byte order mark, every second byte is zero.
     few, many = sorted(head[at::2].count(0) * 8 for at in (0, 1))

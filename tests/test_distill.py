@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
@@ -523,6 +524,8 @@ def test_a_full_disk_ends_with_6(
         (["MODEL", "-", "--output", "OUT"], 2, r"TEACHER and SOURCE"),
         (["MODEL", "SOURCE", "--output", "OUT"], 2, r"the target's language is ''.*--target-lang"),
         (["MODEL", "SOURCE", "--target-lang", "en", "--output", "OUT"], 2, r"both be train.en"),
+        (["MODEL", "PACKED", "--target-lang", "en", "--output", "OUT"], 2, r"both be train.en"),
+        (["MODEL", "PACKED", "--target", "TARGET", "--output", "OUT"], 4, r"b.de has 2 lines, but \S+ has 1"),
         (
             ["MODEL", "SOURCE", "--target", "SHORT", "--output", "OUT"],
             4,
@@ -554,7 +557,9 @@ def test_errors_come_before_any_work(
     args: list[str], code: int, message: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "short").mkdir()
+    (tmp_path / "packed.en.GZ").write_bytes(gzip.compress(b"she go\n"))
     places = {
+        "PACKED": str(tmp_path / "packed.en.GZ"),
         "MODEL": model,
         "SOURCE": write(tmp_path / "a.en", "she go", "he go"),
         "TARGET": write(tmp_path / "b.de", "x", "y"),

@@ -223,6 +223,28 @@ def test_lines_are_those_that_other_commands_read(
 
 
 @pytest.mark.filterwarnings("ignore")  # fairseq's own
+@pytest.mark.parametrize("packed", [lambda data: data, lambda data: b"\xef\xbb\xbf" + data, gzip.compress])
+@pytest.mark.parametrize("flag", ["--alignfile {0}/text.aligned", "--align-suffix aligned"])
+def test_alignments_are_read_so_too(
+    flag: str, packed: Callable[[bytes], bytes], tmp_path: Path, capfd: Any
+) -> None:
+    fairseq_host.require_fairseq()
+    (tmp_path / "text.src").write_text("one two\n")
+    (tmp_path / "text.trg").write_text("a b\n")
+    (tmp_path / "text.aligned").write_bytes(packed(b"0-1 1-0\n"))
+    flags = f"-s src -t trg --trainpref {tmp_path}/text --destdir {tmp_path}/bin {flag.format(tmp_path)}"
+    code, _, errors = main_of(f"preprocess {flags}", capfd)
+    assert code == 0, errors
+    if "alignfile" in flag:
+        assert sorted((tmp_path / "bin/alignment.src-trg.txt").read_text().splitlines()) == ["one b", "two a"]
+    else:
+        from fairseq.data import data_utils
+
+        [found] = data_utils.load_indexed_dataset(f"{tmp_path}/bin/train.align.src-trg", None)
+        assert found.tolist() == [0, 1, 1, 0]
+
+
+@pytest.mark.filterwarnings("ignore")  # fairseq's own
 def test_a_dictionary_has_no_byte_order_mark(tmp_path: Path, capfd: Any) -> None:
     fairseq_host.require_fairseq()
     (tmp_path / "dict.txt").write_bytes(b"\xef\xbb\xbfone 2\ntwo 1\n")

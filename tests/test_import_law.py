@@ -284,6 +284,12 @@ def test_import_nartk_loads_no_torch_nor_anything_heavy() -> None:
     assert in_a_fresh_python(f"import sys, nartk; print([m for m in {names} if m in sys.modules])") == "[]"
 
 
+def test_files_are_read_without_what_writes_them() -> None:
+    """tempfile takes 10 ms, and few commands write a file."""
+    code = "import sys, nartk.files, nartk.cli.decode; print('tempfile' in sys.modules)"
+    assert in_a_fresh_python(code) == "False"
+
+
 def test_passes_are_specified_without_torch() -> None:
     code = "import sys, nartk.contexts, nartk.reading; print('torch' in sys.modules)"
     assert in_a_fresh_python(code) == "False"

@@ -129,7 +129,7 @@ def test_m2_gives_its_sources() -> None:
 
 
 def test_an_endless_line_is_skipped_unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "MOST_BYTES", 10)
+    monkeypatch.setattr(readers, "MOST_LINE", 10)
     records = read(b"0123456789\nx" + b"y" * 95 + b"\nnext\n" + b"z" * 11)
     assert [record.text for record in records] == ["0123456789", "", "next", ""]
     assert problem(records[1]) == "E203 in:2 a line of more than 10 bytes"

@@ -18,6 +18,7 @@ from nartk.cli._input import count_sentences
 from nartk.data.readers import format_of
 from nartk.errors import InputFileError
 from nartk.files import read_lines, reading
+from nartk.unpacking import suffix_of
 
 TEXT = "\ufeffShe go to school .\r\nHe\rsaid hi .\n".encode()
 LINES = ["She go to school .", "He\rsaid hi ."]
@@ -49,6 +50,9 @@ def test_a_packed_text_is_read_as_its_plain_one(packed: Path, monkeypatch: pytes
 
 
 def test_a_suffix_stands_before_that_of_packing() -> None:
+    assert [
+        suffix_of(name) for name in ("a/b.en", "b.EN.GZ", "b.tar.zst.xz", "b.gz", ".gz", "a.gz/b", "")
+    ] == [*(".en", ".EN", ".zst", "", "", "", "")]
     assert [format_of(f"in.{name}") for name in ("tsv.gz", "JSONL.XZ", "m2.zst", "gz", "txt.bz2")] == [
         *("tsv", "jsonl", "m2", "txt", "txt")
     ]
@@ -69,6 +73,14 @@ def test_a_packed_text_that_is_changed_is_refused(packed: Path) -> None:
         read_lines(str(packed))
 
 
+def packed_often(text: str) -> bytes:
+    """By more layers than Python calls functions within each other."""
+    data = text.encode()
+    for _ in range(1500):
+        data = gzip.compress(data, 0)
+    return data
+
+
 def commands(name: str) -> Iterator[str]:
     yield f"decode {name} --quiet"
     yield f"noise {name}"
@@ -84,6 +96,11 @@ def commands(name: str) -> Iterator[str]:
         (lambda text: text.encode("utf-16-be"), "is UTF-16, not UTF-8. Fix: convert it to UTF-8, as with ic"),
         (lambda text: text.encode("utf-32"), "is UTF-32, not UTF-8. Fix: convert it to UTF-8, as with iconv"),
         (lambda text: gzip.compress(text.encode("utf-16")), "is UTF-16, not UTF-8. Fix: convert it to UTF-8"),
+        (
+            lambda text: gzip.compress(lzma.compress(text.encode())),
+            "is packed twice or more. Fix: unpack it until it is packed once.",
+        ),
+        (packed_often, "is packed twice or more. Fix: unpack it until it is packed once."),
         (
             lambda text: b"PK\x03\x04" + text.encode(),
             "is a ZIP archive, not UTF-8. Fix: convert it to UTF-8.",

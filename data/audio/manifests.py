@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import IO
 
 from nartk.data.readers import SCP, Fields, Record, read_records
 from nartk.errors import InputFileError
-from nartk.unpacking import PACKED_SUFFIXES
+from nartk.unpacking import suffix_of
 
 
 def read_manifest(file: IO[bytes], name: str, root: str | None = None) -> Iterator[Record]:
@@ -29,8 +28,7 @@ def read_manifest(file: IO[bytes], name: str, root: str | None = None) -> Iterat
     Raises:
         InputFileError: A TSV's first line is no folder.
     """
-    listed = Path(name.lower())
-    suffix = (listed.with_suffix("") if listed.suffix in PACKED_SUFFIXES else listed).suffix
+    suffix = suffix_of(name.lower())
     lines = read_records(file, name, SCP if suffix == ".scp" else "txt", Fields())
     folder = ""
     if suffix == ".tsv" and (first := next(lines, None)) is not None:

@@ -33,6 +33,7 @@ from nartk.errors import (
 )
 from nartk.files import Journal, make_folder, write_json, writing
 from nartk.registry import make_strategy
+from nartk.unpacking import suffix_of
 
 if TYPE_CHECKING:
     from nartk.pipeline import Model
@@ -333,7 +334,7 @@ class _Job:
 
 def _language(given: str | None, file: str | None, side: str) -> str:
     """The suffix of one side's file."""
-    name = given if given is not None else Path("" if file is None else file).suffix.removeprefix(".")
+    name = given if given is not None else suffix_of("" if file is None else file).removeprefix(".")
     if not name or "/" in name or name.startswith("."):
         raise UsageError(f"the {side}'s language is {name!r}", fix=f"name it with --{side}-lang")
     return name

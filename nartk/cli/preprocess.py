@@ -36,6 +36,10 @@ def main(argv: Sequence[str]) -> int:
             if texts:
                 copies = (_readable(each, Path(folder, f"{key}{at}")) for at, each in enumerate(texts))
                 setattr(args, key, ",".join(copies))
+        if args.alignfile and not args.dict_only and not _fairseq.measure_text(args.alignfile)[1]:
+            copy = Path(folder, "alignfile")
+            _fairseq.copy_text(args.alignfile, copy)
+            args.alignfile = str(copy)
         try:
             preprocess.main(args)
         except FileExistsError as error:  # of a dictionary, which fairseq does not replace
