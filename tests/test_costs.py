@@ -271,6 +271,67 @@ def test_a_model_without_passes_is_refused() -> None:
         measuring.tuned(model, LINES)
 
 
+@needs_engine
+@pytest.mark.parametrize(
+    ("flags", "wanted"),
+    [
+        ([], ["She go .", "He has a dog .", "I likes it .", "They is here ."]),
+        (["--limit", "1"], ["She go .", "He has a dog ."]),
+        (["--pretokenized"], ["She go. He has a dog.", "I likes it.", "They is here."]),
+        (["--format", "m2"], ["She go .", "I likes it ."]),
+    ],
+)
+def test_what_is_measured_is_what_decoding_reads(
+    flags: list[str], wanted: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = (
+        "S She go .\n\nS I likes it .\n"
+        if "m2" in flags
+        else ("She go. He has a dog.\n\nI likes it.\nThey is here.\n")
+    )
+    (folder.parent / "in.txt").write_text(lines)
+    found: list[str] = []
+
+    def tuned(model: nartk.Model, lines: list[str]) -> Tuned:
+        found.extend(lines)
+        return entry()
+
+    monkeypatch.setattr(measuring, "tuned", tuned)
+    assert main([str(folder), str(folder.parent / "in.txt"), "--tune", *flags]) == 0
+    assert found == wanted
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        *("--strategies iad", "--drafter X", "--drafts X", "--draft-columns 2", "--prefix-column 2"),
+        *("--peers hf", "--peer a=b", "--batch-size 1", "--rounds 9", "--max-len 9", "--costs", "--together"),
+        *("--ref X", "--metric bleu", "--json", "--json X", "--markdown X", "--plot X.png"),
+        *("--source-len 9", "--seed 2", "--random tiny"),
+    ],
+)
+def test_what_changes_nothing_of_a_measurement_is_refused(
+    flags: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(folder), str(folder.parent / "in.txt"), "--tune", *flags.split()]) == 2
+    error = capsys.readouterr().err
+    assert f"--tune with {flags.split()[0]}: " in error
+    assert not (folder / "costs.json").exists()
+
+
+def test_nothing_is_kept_in_a_model_of_the_package(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "tuned", lambda model, lines: pytest.fail("measured"))
+    for name in ("gec-en", str(model_folder("gec-en"))):
+        assert main([name, str(folder.parent / "in.txt"), "--tune"]) == 6
+        assert capsys.readouterr().err == (
+            f"nartk: error[E501 Output] {name!r} is shipped inside the package, where nothing is stored. "
+            "Fix: copy it to a folder of your own, and name that.\n"
+        )
+    assert not (model_folder("gec-en") / "costs.json").exists()
+
+
 def test_nothing_to_measure_with_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder.parent / "in.txt").write_text("\n")
     assert main([str(folder), str(folder.parent / "in.txt"), "--tune"]) == 2

@@ -10,8 +10,10 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from io import BytesIO
 from itertools import zip_longest
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+import nartk.data
 from nartk.cli._common import Parser
 from nartk.cli._output import tell
 from nartk.data.readers import (
@@ -28,6 +30,7 @@ from nartk.errors import (
     InputFileError,
     LengthMismatchError,
     ModelNotFoundError,
+    OutputError,
     SourceMismatchError,
     UsageError,
     named,
@@ -366,6 +369,12 @@ def _require_lists(names: Sequence[str]) -> None:
                 fix=CONVERT,
                 where=shown(name),
             )
+
+
+def require_own(name: str, folder: Path, *, fix: str) -> None:
+    """Refuses to store in a model that is part of the package; raises OutputError, with what can be done."""
+    if folder.resolve().is_relative_to(Path(nartk.data.__path__[0]).resolve()):
+        raise OutputError(f"{name!r} is shipped inside the package, where nothing is stored", fix=fix)
 
 
 def require_exact(model: Model, flag: str) -> None:

@@ -27,10 +27,11 @@ from nartk.cli._input import (
     languages,
     read_sentences,
     reads_stdin,
+    require_own,
     split_inputs,
 )
 from nartk.cli._output import add_json, json_writer, tell
-from nartk.errors import EXIT_FAILED, EXIT_OK, InputFileError, UsageError, number_of
+from nartk.errors import EXIT_FAILED, EXIT_OK, InputFileError, UsageError, named, number_of
 from nartk.files import STDIN, require_storable, writing
 from nartk.pipeline import TYPES, model_folder
 from nartk.processors.text import AsGiven
@@ -80,6 +81,10 @@ EXAMPLES = """  nartk-bench gec-en in.txt --strategies greedy,iad,iad:anchor=uni
   nartk-bench --random base --forced-edits 0,1,3 --peers hf,ctranslate2,fairseq
       random weights of Transformer-base; outputs are the sources with 0, 1 and 3 words replaced"""
 DEFAULT_METRIC = "bleu"
+TUNED = (  # the arguments that --tune heeds
+    *("tune", "inputs", "format", "column", "key", "truncate", "pretokenized", "limit"),
+    *("source_lang", "target_lang", "source_prefix", "dtype", "device", "threads", "quiet", "debug"),
+)
 
 
 def _parser() -> Parser:
@@ -132,8 +137,8 @@ def _parser() -> Parser:
     parser.add_argument(
         "--tune",
         action="store_true",
-        help="only measure what passes of MODEL take here with the sentences of FILE, in each --dtype and "
-        "with each of --threads, and keep it in MODEL's folder: draft lengths are then decided by it",
+        help="only measure what passes of MODEL take here with the first sentences of FILE, in each --dtype "
+        "and with each of --threads, and keep it in MODEL's folder: draft lengths are then decided by it",
     )
     parser.add_argument(
         "--together",
@@ -142,7 +147,9 @@ def _parser() -> Parser:
     )
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: %(default)s)")
     parser.add_argument(
-        "--threads", metavar="LIST", help="CPU threads of an engine, such as 1,2 (default: torch's)"
+        "--threads",
+        metavar="LIST",
+        help="CPU threads of an engine, such as 1,2 (default: as many as torch takes, without it all cores)",
     )
     quality = parser.add_argument_group("quality")
     quality.add_argument(
@@ -185,7 +192,15 @@ def _parser() -> Parser:
 @command
 def main(argv: Sequence[str]) -> int:
     """Runs the command and returns its exit code."""
-    args = _parser().parse_intermixed_args(argv)
+    parser = _parser()
+    args = parser.parse_intermixed_args(argv)
+    if args.tune:
+        for name, value in vars(args).items():
+            if name not in TUNED and value != parser.get_default(name):
+                raise UsageError(
+                    f"--tune with {named(name)}: it measures passes of MODEL alone",
+                    fix="leave one of them out",
+                )
     _check(args)
     if args.tune:
         return _tune(args)
@@ -255,15 +270,20 @@ def _tune(args: argparse.Namespace) -> int:
 
     name, files = split_inputs(args.inputs, "nartk-bench", optional=True)
     folder = model_folder(name)
+    require_own(name, folder, fix="copy it to a folder of your own, and name that")
     require_storable(folder / costs.FILE, fix="copy the model to a folder that can be written")
-    records = list(islice(read_sentences(args, files, partial(tell, args), drafts=False), SOURCES))
-    lines = [record.text for record in records if record.error is None and record.text.strip()]
-    if not lines:
-        raise InputFileError("no sentence to measure with", fix="name a file of sentences")
+    records = read_sentences(args, files, partial(tell, args), drafts=False)
+    readable = (record.text for record in records if record.error is None and record.text.strip())
+    lines = [*islice(readable, SOURCES if args.limit is None else args.limit)]
     for dtype in args.dtype.split(","):
         for threads in args.thread_counts:
             model = load(name, dtype=dtype, threads=threads, device=args.device, **languages(args))
-            found = tuned(model, lines)
+            model.pretokenized = are_tokenized(model.checkpoint, args, files)
+            text = model.tokenization
+            sentences = [each.text for line in lines for each in text.paragraph(line).sentences]
+            if not sentences:
+                raise InputFileError("no sentence to measure with", fix="name a file of sentences")
+            found = tuned(model, sentences[:SOURCES])
             costs.store(folder, found)
             ratios = ", ".join(
                 f"{tokens}: {took / found.times[0]:.2f}"
@@ -298,7 +318,6 @@ def _check(args: argparse.Namespace) -> None:
             ("--draft-columns", args.draft_columns),
             ("--prefix-column", args.prefix_column),
             ("--truncate", args.truncate),
-            ("--tune", args.tune),
             ("--peer", args.peer),
             *((f"--{name.replace('_', '-')}", given) for name, given in languages(args).items()),
         ):

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +32,14 @@ from nartk.calibration import (
 )
 from nartk.cli import _strategy, score
 from nartk.cli._common import Parser, command, require_least
-from nartk.cli._input import add_computation, batching, load_model, read_files, split_inputs
+from nartk.cli._input import (
+    add_computation,
+    batching,
+    load_model,
+    read_files,
+    require_own,
+    split_inputs,
+)
 from nartk.cli._output import add_json, json_writer, progress, tell
 from nartk.cli._resume import difference, measure_file
 from nartk.data.readers import Fields, Record
@@ -42,7 +48,6 @@ from nartk.errors import (
     EXIT_OK,
     InputFileError,
     NartkError,
-    OutputError,
     ResumeMismatchError,
     UsageError,
     number_of,
@@ -190,7 +195,8 @@ class _Job:
         self.options = {key: getattr(made, key) for key in options_of(args.strategy)}
         folder = model_folder(self.name)
         if not args.dry_run:
-            _require_own(self.name, folder)
+            fix = "add --dry-run, and keep the choice with --json FILE"
+            require_own(self.name, folder, fix=fix)
             require_storable(
                 folder / calibration.FILE,
                 fix="make the model's folder writable, or keep it by nartk-calibrate --dry-run --json FILE",
@@ -393,15 +399,6 @@ def _grid(args: argparse.Namespace, options: dict[str, Any]) -> dict[str, tuple[
             fix=f"give --grid NAME=LIST, or choose from {', '.join(GRIDS)}",
         )
     return grid
-
-
-def _require_own(name: str, folder: Path) -> None:
-    """Refuses to store in a model that is part of the package."""
-    if folder.resolve().is_relative_to(Path(import_module("nartk.data").__path__[0]).resolve()):
-        raise OutputError(
-            f"{name!r} is shipped inside the package, where nothing is stored",
-            fix="add --dry-run, and keep the choice with --json FILE",
-        )
 
 
 class _Scores:
