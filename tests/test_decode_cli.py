@@ -94,12 +94,39 @@ def test_filter_writes_data_alone_on_stdout(model: str) -> None:
 
 def test_the_suffix_of_the_output_says_its_format(model: str, source: str, tmp_path: Path) -> None:
     written = {}
-    for name, *flags in (("a.txt",), ("b.jsonl",), ("c.jsonl", "--output-format", "text")):
+    for name, *flags in (
+        *(("a.txt",), ("b.jsonl",), ("c.jsonl", "--output-format", "text")),
+        *(("d.JSONL",), ("jsonl",), ("e.vtt.gz",), ("f",)),
+    ):
         assert main([model, source, "-o", str(tmp_path / name), "--quiet", *flags]) == 0
         written[name] = (tmp_path / name).read_text()
-    assert written["a.txt"] == written["c.jsonl"]
+    assert {written[name] for name in ("c.jsonl", "jsonl", "e.vtt.gz", "f")} == {written["a.txt"]}
+    assert written["d.JSONL"] == written["b.jsonl"]
     rows = [json.loads(line) for line in written["b.jsonl"].splitlines()]
     assert [row["hypotheses"][0]["text"] for row in rows] == written["a.txt"].splitlines()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("-o out.SRT", "--output out.SRT, but the model reads text"),
+        ("-o out.vtt --score scored", "--output out.vtt with --score: it has no times"),
+        ("--output-format vtt", "--output-format vtt, but the model reads text"),
+        ("-o out.vtt --output-format srt", "--output-format srt, but the model reads text"),
+    ],
+)
+def test_what_a_format_cannot_hold_blames_the_flag_that_is_given(
+    flags: str,
+    message: str,
+    model: str,
+    source: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([model, source, *flags.split()]) == 2
+    assert f"E101 Usage] {message}" in capsys.readouterr().err
 
 
 def test_help_comes_without_torch(model: str) -> None:

@@ -153,13 +153,13 @@ class Job:
 
     def _one_recording(self, records: Iterator[Record]) -> Iterator[Record]:
         """The records; refuses subtitles of several recordings, or of a model that reads none."""
-        form = f"--output-format {self.args.output_format}"
+        flag = self.args.form_flag
         if self.reads_text:
-            raise UsageError(f"{form}, but the model reads text", fix="name a model of speech")
+            raise UsageError(f"{flag}, but the model reads text", fix="name a model of speech")
         found = [*islice(records, 2)]
         if len(found) > 1:
             raise UsageError(
-                f"{form} of more than one recording",
+                f"{flag} of more than one recording",
                 fix="give one recording at a time, or use --output-format jsonl",
             )
         return iter(found)

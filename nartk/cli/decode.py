@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from nartk.cli import _strategy
@@ -165,14 +166,14 @@ def main(argv: Sequence[str]) -> int:
     name, files = split_inputs(args.inputs, "nartk-decode", optional=True)
     files = with_manifest(args, files)
     _require_cut(args)
+    args.form_flag = f"--output-format {args.output_format}"
     if args.output_format is None:
-        suffix = str(args.output).rpartition(".")[2]
+        suffix = Path("" if args.output is None else args.output).suffix[1:].lower()
         args.output_format = suffix if suffix in WRITTEN else WRITTEN[0]
+        args.form_flag = f"--output {args.output}"
     if args.output_format in FORMATS:
-        what = f"--output-format {args.output_format}"
-        _require_alone(
-            what, "it has no times", {"--score": args.score is not None, "--partials": args.partials}
-        )
+        others = {"--score": args.score is not None, "--partials": args.partials}
+        _require_alone(args.form_flag, "it has no times", others)
     if args.score is not None:
         _require_alone("--score", "nothing is decoded", _decoding_flags(args, options, argv))
         records = read_scored(args, files)
