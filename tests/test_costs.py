@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import tiny
 from support.scripted_passes import Table, TablePasses
 
 import nartk
@@ -263,6 +264,21 @@ def test_the_command_measures_and_drafts_follow(folder: Path, capsys: pytest.Cap
     model = nartk.load(folder, dtype="int8", threads=1)
     assert model.run(LINES, "iad", {}).stats.drafted == 0
     assert nartk.load(folder, dtype="int8", threads=2).run(LINES, "iad", {}).stats.drafted > 0
+
+
+@pytest.mark.parametrize(("positions", "sizes"), [(64, (1, 48)), (20, (1, 12)), (2, (1, 2))])
+def test_a_model_of_few_positions_is_measured_within_them(
+    positions: int, sizes: tuple[int, int], tmp_path: Path
+) -> None:
+    model = nartk.load(tiny.random_model(tmp_path / "model", words=tiny.WORDS.split(), max_len=positions))
+    found = measuring.tuned(model, ["she"], rounds=2)
+    assert (found.tokens[0], found.tokens[-1]) == sizes
+
+
+def test_a_model_of_one_position_is_refused() -> None:
+    scorer: Any = SimpleNamespace(limits=SimpleNamespace(target=1))
+    with pytest.raises(StrategyMismatchError, match="a model of 1 positions"):
+        measuring.measured(scorer, [])
 
 
 def test_a_model_without_passes_is_refused() -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TOKENS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64)
 SOURCES = 20  # of the first sentences, that are measured with
-_CONTEXT = 15  # tokens that an output has when it is measured
+_CONTEXT = 15  # tokens that an output has when it is measured, at most
 _REPEATS = 3  # passes of a size in a row, of which the first finds cold caches and does not count
 _SHARE = 0.25  # quantile of the times: other programs only make passes slower
 
@@ -30,10 +30,20 @@ def measured(scorer: PassScorer, sources: Sequence[Source], *, rounds: int = 20)
 
     Args:
         rounds: Passes of each size, twice as many; sizes are interleaved.
+
+    Raises:
+        StrategyMismatchError: The model has positions for too few tokens.
     """
+    before = min(_CONTEXT, scorer.limits.target // 4)
+    sizes = tuple(size for size in TOKENS if before + size <= scorer.limits.target)
+    if len(sizes) < 2:
+        raise StrategyMismatchError(
+            f"a model of {scorer.limits.target} positions, too few to measure passes of several sizes with",
+            fix="leave it as it is: its costs are predicted",
+        )
     clock = time.thread_time if getattr(scorer, "threads", 0) == 1 else time.perf_counter
     rng = random.Random(1)
-    found: list[list[float]] = [[] for _ in TOKENS]
+    found: list[list[float]] = [[] for _ in sizes]
     encoded: list[float] = []
     for turn in range(rounds):
         source = sources[turn % len(sources)]
@@ -42,17 +52,18 @@ def measured(scorer: PassScorer, sources: Sequence[Source], *, rounds: int = 20)
         encoded.append((clock() - begun) / len(source))
         context = scorer.open(1)
         try:
-            first = _chain(scorer, rng, memory, context, 0, _CONTEXT)
-            scorer.commit(scorer.run(first, Want()), np.arange(_CONTEXT, dtype=np.int32))
-            for times, tokens in zip(found, TOKENS, strict=True):
-                work = _chain(scorer, rng, memory, context, _CONTEXT, tokens)
+            if before:
+                first = _chain(scorer, rng, memory, context, 0, before)
+                scorer.commit(scorer.run(first, Want()), np.arange(before, dtype=np.int32))
+            for times, tokens in zip(found, sizes, strict=True):
+                work = _chain(scorer, rng, memory, context, before, tokens)
                 times += _timed(scorer, work, clock)
         finally:
             scorer.close(context)
             scorer.free(memory)
     each_size = np.quantile(found, _SHARE, axis=1) * 1e6
     ordered = np.minimum.accumulate(each_size[::-1])[::-1]  # nothing takes longer than what is larger
-    return PassCosts(TOKENS, tuple(ordered.tolist()), float(np.quantile(encoded, _SHARE)) * 1e6)
+    return PassCosts(sizes, tuple(ordered.tolist()), float(np.quantile(encoded, _SHARE)) * 1e6)
 
 
 def tuned(model: Model, lines: Sequence[str], *, rounds: int = 20) -> Tuned:
