@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -151,6 +152,40 @@ def test_one_model_is_shown_with_its_card(name: str, printed: Callable[..., str]
 def test_what_is_no_command(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert MAINS["nartk"](arguments) == 2
     assert capsys.readouterr().err.startswith(f"nartk: error[{message}")
+
+
+SHORT = b"RIFF\x2c\0\0\0WAVEfmt \x10\0\0\0\1\0\1\0\x40\x1f\0\0\x80\x3e\0\0\2\0\x10\0data\x08\0\0\0" + bytes(8)
+
+
+@pytest.mark.parametrize(
+    ("command", "data", "message"),
+    [
+        ("noise --fit -", b"x\n", "stdin:1: a line starts with 'S '"),
+        ("noise --fit-parallel two -", b"x\n", "stdin has 1 line, two has 2"),
+        ("noise --fit-parallel - two", b"x\n", "two has 2 lines, stdin has 1"),
+        ("decode two --strategy verify --drafts -", b"x\n", "stdin has 1 line, but there is more than 1 sen"),
+        ("decode two --score -", b"x\n", "stdin has 1 line, but there is more than 1 sentence"),
+        ("decode - --score -", b"x\n", "--score and the sentences are both stdin. Fix: give one of them as"),
+        ("distill gec-en - --output new", b"x\n", "SOURCE is stdin, which is read more than once. Fix: "),
+        ("distill gec-en two --target - --output new", b"x\n", "--target is stdin, which is read more than "),
+        ("decode asr-digits - --format sound", SHORT, "stdin: 'stdin' has 0 frames"),
+        ("decode asr-digits - --format sound --partials", SHORT, "stdin: 'stdin' has 0 frames"),
+    ],
+)
+def test_errors_name_stdin_so(command: str, data: bytes, message: str, tmp_path: Path) -> None:
+    if data is SHORT:
+        pytest.importorskip("soundfile", reason="sound needs nartk[audio]")
+    (tmp_path / "two").write_text("x\ny\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "nartk", *command.split()],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        input=data,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode in (2, 3, 4)
+    assert f"] {message}" in done.stderr.decode()
 
 
 @pytest.mark.filterwarnings("ignore")  # fairseq's own

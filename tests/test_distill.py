@@ -521,7 +521,8 @@ def test_a_full_disk_ends_with_6(
     [
         (["MODEL", "SOURCE"], 2, r"--output is missing"),
         (["MODEL", "--output", "OUT"], 2, r"TEACHER and SOURCE, but 1 arguments"),
-        (["MODEL", "-", "--output", "OUT"], 2, r"TEACHER and SOURCE"),
+        (["MODEL", "-", "--output", "OUT"], 2, r"SOURCE is stdin, which is read more than once"),
+        (["-", "SOURCE", "--output", "OUT"], 2, r"E401 ModelNotFound\] '-' is no shipped model"),
         (["MODEL", "SOURCE", "--output", "OUT"], 2, r"the target's language is ''.*--target-lang"),
         (["MODEL", "SOURCE", "--target-lang", "en", "--output", "OUT"], 2, r"both be train.en"),
         (["MODEL", "PACKED", "--target-lang", "en", "--output", "OUT"], 2, r"both be train.en"),

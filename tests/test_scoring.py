@@ -284,7 +284,7 @@ def test_options_of_decoding_are_refused(
 def test_stdin_is_one_of_the_two(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = command(capsys, folder, "--score", "-")
     assert code == 2
-    assert "--score is -, but the sentences come from stdin" in err
+    assert "--score and the sentences are both stdin" in err
 
 
 def test_statistics_say_what_was_done(

@@ -508,7 +508,7 @@ def test_an_unreadable_draft_is_told_of_and_left_out(
         (["SOURCE", "SOURCE", "--drafts", "GOOD"], 4, r"has 4 lines, but there are 8 sentences"),
         (["-", "--drafts", "GOOD"], 4, r"has 4 lines, but there are more than 4 sentences"),
         (["--drafts", "LONG"], 4, r"has more than 5 lines, but there are 5 sentences"),
-        (["--drafts", "-"], 2, r"E101 Usage\] --drafts is -, but the sentences come from stdin"),
+        (["--drafts", "-"], 2, r"E101 Usage\] --drafts and the sentences are both stdin"),
         (
             ["SOURCE", "--drafts", "GOOD", "--strategy", "iad"],
             2,

@@ -421,7 +421,7 @@ def _require_parallel(flag: str, name: str, files: Sequence[str], form: str | No
     if name != STDIN:
         _require_readable(name)
     elif not files or STDIN in files:
-        raise UsageError(f"{flag} is -, but the sentences come from stdin", fix="give one of them as a file")
+        raise UsageError(f"{flag} and the sentences are both stdin", fix="give one of them as a file")
     sentences, lines = count_sentences(files, form), count_sentences([name], "txt")
     if sentences is not None and lines is not None and sentences != lines:
         raise _too_few_or_many(name, number_of(lines, "line"), number_of(sentences, "sentence"))
@@ -505,8 +505,9 @@ def read_for(
 
 
 def _too_few_or_many(name: str, lines: str, sentences: str) -> LengthMismatchError:
+    verb = "is" if sentences.endswith("sentence") else "are"
     return LengthMismatchError(
-        f"{name} has {lines}, but there {'is' if sentences.endswith('sentence') else 'are'} {sentences}",
+        f"{shown(name)} has {lines}, but there {verb} {sentences}",
         fix="give a line for each sentence, an empty one where it has none",
     )
 

@@ -31,7 +31,7 @@ from nartk.errors import (
     UsageError,
     number_of,
 )
-from nartk.files import Journal, make_folder, write_json, writing
+from nartk.files import STDIN, Journal, make_folder, write_json, writing
 from nartk.registry import make_strategy
 from nartk.unpacking import suffix_of
 
@@ -118,11 +118,14 @@ class _Job:
         self.args, self.options = args, options
         if args.output is None:
             raise UsageError("--output is missing", fix="name the folder to write")
-        if len(args.inputs) != 2 or "-" in args.inputs:
+        if len(args.inputs) != 2:
             raise UsageError(
                 f"TEACHER and SOURCE, but {len(args.inputs)} arguments are given",
-                fix="name a model and a file; a run that goes on must be able to read it again",
+                fix="name a model and a file",
             )
+        for what, name in (("SOURCE", args.inputs[1]), ("--target", args.target)):
+            if name == STDIN:
+                raise UsageError(f"{what} is stdin, which is read more than once", fix="name a file")
         self.folder = Path(args.output)
         self.teacher, (self.source,) = split_inputs(args.inputs, "nartk-distill")
         if args.target is not None:

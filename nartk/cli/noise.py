@@ -14,6 +14,7 @@ from nartk.cli._output import add_output, printing
 from nartk.data.m2 import M2Sentence, read_m2
 from nartk.data.readers import Fields
 from nartk.errors import EXIT_OK, InputFormatError, LengthMismatchError, UsageError, number_of
+from nartk.files import shown
 
 DESCRIPTION = """Adds learners' errors to clean tokenised English, one sentence a line, from files or stdin.
 With --fit or --fit-parallel it measures such errors instead and prints a table for --rates."""
@@ -63,7 +64,7 @@ def _fit(args: argparse.Namespace) -> int:
 
     if args.fit is not None:
         name = args.fit
-        sentences: Iterator[M2Sentence] = read_m2(_strict(name), name=name)
+        sentences: Iterator[M2Sentence] = read_m2(_strict(name), name=shown(name))
     else:
         if len(args.fit_parallel) < 2:
             raise UsageError("--fit-parallel has one file", fix="give the source and its corrected versions")
@@ -72,14 +73,14 @@ def _fit(args: argparse.Namespace) -> int:
         for file, side in zip(references, sides[1:], strict=True):
             if len(side) != len(sides[0]):
                 raise LengthMismatchError(
-                    f"{file} has {number_of(len(side), 'line')}, {name} has {len(sides[0])}",
+                    f"{shown(file)} has {number_of(len(side), 'line')}, {shown(name)} has {len(sides[0])}",
                     fix="give parallel files",
                 )
         sentences = (
             M2Sentence(wrong, [edit for who, right in enumerate(rights) for edit in align(wrong, right, who)])
             for wrong, *rights in zip(*sides, strict=True)
         )
-    rates = fit_rates(sentences, origin=f"measured on {Path(name).name}")
+    rates = fit_rates(sentences, origin=f"measured on {Path(shown(name)).name}")
     print(json.dumps(rates.to_dict(), indent=2, ensure_ascii=False))
     return EXIT_OK
 

@@ -30,7 +30,7 @@ from nartk.errors import (
     named,
     number_of,
 )
-from nartk.files import STDIN
+from nartk.files import STDIN, shown
 from nartk.passes import FeatureSource, FloatArray
 from nartk.processors import InputProcessor, named_file, register_processor
 from nartk.vocab import SpecialIds
@@ -108,7 +108,7 @@ class AudioInput:
                 raise self._too_long(f"{len(frames)} frames > {longest}")
             self.seconds += len(frames) * self.settings.shift_ms / 1000
             return self._source(frames[:longest], line)
-        return self.of_samples(self._samples(line, longest, truncate), name=line)
+        return self.of_samples(self._samples(line, longest, truncate), name=shown(line))
 
     def of_samples(self, samples: FloatArray, *, name: str = "the sound") -> FeatureSource:
         """The source of samples [N] of the rate in the settings.
@@ -158,13 +158,12 @@ class AudioInput:
             UsageError: The model's features need the whole sound.
             InputFileError: As `read`.
         """
-        yield from self._streamed(self._blocks(line), line)
+        yield from self._streamed(self._blocks(line), shown(line))
 
     def stream_open(self, file: IO[bytes], seconds: float) -> Iterator[FloatArray]:
         """The same of an open file such as stdin, in blocks of so many seconds as its sound comes."""
-        yield from self._streamed(
-            self._blocks(file, seconds=seconds), str(getattr(file, "name", "an open file"))
-        )
+        name = str(getattr(file, "name", "an open file")).strip("<>")  # Python's own of stdin
+        yield from self._streamed(self._blocks(file, seconds=seconds), name)
 
     def _streamed(self, blocks: Iterable[FloatArray], name: str) -> Iterator[FloatArray]:
         from nartk.data.audio.features import streamed
