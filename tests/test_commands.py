@@ -77,6 +77,11 @@ def test_a_flag_means_one_thing(printed: Callable[..., str]) -> None:
         f"nartk-{name}" for name in ("average", "convert", "decode", "distill", "noise", "trace")
     }
     assert meanings["--output"]["nartk-decode"] == meanings["--output"]["nartk-noise"]
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(--[\w-]+)`(?:, `-\w`)? \| (`.*?`) \|", page, re.MULTILINE)
+    assert {flag for flag, _ in rows} == {"--output", "--json", "--format", "--verbose"}
+    for flag, of in rows:
+        assert {*re.findall("`(.*?)`", of)} == {*meanings[flag]}, flag
 
 
 def test_one_name_for_all(printed: Callable[..., str], tmp_path: Path) -> None:

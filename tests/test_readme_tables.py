@@ -49,6 +49,13 @@ def test_a_row_says_what_else_options_give(name: str, options: dict[str, float])
     assert f"above {'1' if 'beta' in options else '0'} {other.value}" in rows(VERIFYING)[name][PROMISE]
 
 
+def test_the_table_of_extras_has_each() -> None:
+    settings = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    declared = settings.split("[project.optional-dependencies]")[1].split("\n[")[0]
+    table = (ROOT / "docs" / "install.md").read_text(encoding="utf-8").split("| extra |")[1]
+    assert {*rows(table)} == {*re.findall(r"^(\w+) = ", declared, re.M)} - {"test"}
+
+
 def test_the_readme_is_a_page_with_every_strategy_its_guarantee_and_a_figure() -> None:
     text = README.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 120
