@@ -18,7 +18,7 @@ from nartk.models.conformer import Conformer
 from nartk.models.parallel_reference import read_head
 from nartk.models.reference import ReferencePasses
 from nartk.passes import FloatArray, IntArray, Limits, Scores, Source, Want
-from nartk.timestamps import position_spans
+from nartk.timestamps import frame_spans
 from nartk.vocab import MASK, Vocab
 
 
@@ -55,7 +55,7 @@ class ConformerReference(ReferencePasses):
         return read_head(self._model.encoder.ctc, torch.cat(self._rows(memory)), want)
 
     def spans(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
-        return position_spans(map(range, self.frames(memory).tolist()))
+        return frame_spans(self.frames(memory), [0] * len(memory))
 
     def _rows(self, memory: Sequence[int] | IntArray) -> list[Tensor]:
         for handle in memory:
@@ -86,27 +86,30 @@ class FrameReference:
         self.limits = Limits(config.max_source_len, config.target_positions, len(vocab))
         self.numerics = f"reference|torch:{torch.__version__}"  # what a signature says of how it computes
         self.model: Any = copy.deepcopy(model).eval().requires_grad_(False).to(self.device, dtype)
-        self._memories: Handles[Tensor] = Handles("memory")  # [S,D]
+        # Of each source what is encoded, [S,D], and how many words are in front of its frames.
+        self._memories: Handles[tuple[Tensor, int]] = Handles("memory")
 
     @torch.inference_mode()
     def encode(self, sources: Sequence[Source]) -> IntArray:
         if len(sources) == 0:
             return self._memories.add([])
         memory, kept = self.model.encoder.read(sources)
-        return self._memories.add(row[own] for row, own in zip(memory, kept, strict=True))
+        rows: Any = zip(memory, kept, sources, strict=True)
+        return self._memories.add((row[own], len(source.words)) for row, own, source in rows)
 
     def free(self, memory: Sequence[int] | IntArray) -> None:
         self._memories.remove(memory)
 
     def spans(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
-        return position_spans(map(range, self.frames(memory).tolist()))
+        words = [self._memories[int(handle)][1] for handle in memory]
+        return frame_spans(self.frames(memory), words)
 
     def frames(self, memory: Sequence[int] | IntArray) -> IntArray:
-        return _counts([self._memories[int(handle)] for handle in memory])
+        return _counts([self._memories[int(handle)][0] for handle in memory])
 
     @torch.inference_mode()
     def read_frames(self, memory: Sequence[int] | IntArray, want: Want) -> Scores:
-        rows = [self._memories[int(handle)] for handle in memory]
+        rows = [self._memories[int(handle)][0] for handle in memory]
         return read_head(self.model.encoder.ctc, torch.cat(rows), want)
 
 

@@ -68,6 +68,17 @@ def position_spans(positions: Iterable[Sequence[int] | IntArray]) -> list[FloatA
     return [np.stack([each, each + 1], 1) for each in begins]
 
 
+def frame_spans(counts: Sequence[int] | IntArray, words: Sequence[int]) -> list[FloatArray]:
+    """Where each frame of sources begins and ends, [N,2], in positions.
+
+    Args:
+        counts: N of each source.
+        words: Frames in front of each one's sound, of words; they lie where it begins.
+    """
+    rows = zip(np.asarray(counts).tolist(), words, strict=True)
+    return position_spans(np.maximum(np.arange(count) - front, 0) for count, front in rows)
+
+
 def fire_spans(weights: Sequence[FloatArray], counts: Sequence[int] | IntArray) -> list[FloatArray]:
     """Where each fire of sources of weights [S] begins and ends, [N,2], in positions."""
     rows = zip(weights, np.asarray(counts).tolist(), strict=True)
@@ -103,20 +114,3 @@ def word_times(times: FloatArray | _Times, levels: FloatArray, seconds: float) -
         found.append((max(begin + loud[0], after), max(begin + loud[-1], after) + 1))
         after = found[-1][1]
     return np.clip(found, [0, 1], [len(smooth) - 1, len(smooth)]) * seconds
-
-
-def ctc_times(labels: Sequence[int] | IntArray, blank: int, seconds: float) -> _Times:
-    """When the run of each token of labels [S] begins and ends -> [N,2] seconds.
-
-    Runs of a label are one token, and blanks none. The labels are the likeliest of each position, or the
-    likeliest alignment of a text (`nartk.models.ctc_alignment`).
-
-    Args:
-        seconds: Of a position.
-    """
-    found = np.asarray(labels)
-    changes = np.flatnonzero(np.diff(found)) + 1
-    begins = np.concatenate([[0], changes])[: len(found)]  # of no labels there is no run
-    ends = np.concatenate([changes, [len(found)]])[: len(found)]
-    spoken = found[begins] != blank
-    return np.stack([begins[spoken], ends[spoken]], 1) * float(seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import json
 import math
@@ -23,13 +24,16 @@ import nartk
 from nartk.architectures.owsm_ctc import OwsmCtcConfig
 from nartk.checkpoint import save_checkpoint
 from nartk.decoders.ctc_greedy import CtcGreedy
+from nartk.engine import available
 from nartk.errors import CheckpointError, InputFormatError, PassError, UsageError, VocabMismatchError
 from nartk.hypothesis import Request
+from nartk.long_form import BufferedFrames, Buffers
 from nartk.models.speech_reference import FrameReference
 from nartk.models.speech_training import SpeechTraining
 from nartk.parallel import FrameScorer
 from nartk.passes import FeatureSource, PassScorer, Want
 from nartk.processors import load_processor
+from nartk.processors.audio import AudioInput
 from nartk.vocab import FAIRSEQ
 from nartk.vocab import MASK as BLANK
 
@@ -124,6 +128,32 @@ def test_without_words_it_is_self_conditioned_ctc(seed: int) -> None:
         assert list(result.hypotheses[0].tokens) == [*labels, EOS]
         found.add(tuple(labels))
     assert len(found) > 1
+
+
+@pytest.mark.parametrize("name", ["reference", *(["engine"] if available() else [])])
+def test_frames_lie_where_their_sound_does(name: str) -> None:
+    """Words in front of the sound lie where it begins, alone and in buffers."""
+    model = random_speech("owsm_ctc", 3, **FULL)
+    scorer: Any = FrameReference(model, vocabulary(9))
+    if name == "engine":
+        arrays = {key: value.numpy() for key, value in model.state_dict().items()}
+        from nartk.engine.speech_scorer import OwsmCtcEngine
+
+        scorer = OwsmCtcEngine(model.config, arrays, vocabulary(9))
+        scorer = scorer.replica(lambda: False)
+    sources = sources_of(3)
+    memory = scorer.encode(sources)
+    for source, spans in zip(sources, scorer.spans(memory), strict=True):
+        sound = np.arange((len(source) - 3) // 4)
+        begins = [*[0] * len(source.words), *sound]
+        assert spans.tolist() == [[begin, begin + 1] for begin in begins]
+    buffered = BufferedFrames(scorer, Buffers(4, 2, 2, 4))
+    for one, other in zip(scorer.spans(memory), buffered.spans(buffered.encode(sources)), strict=True):
+        assert one.tolist() == other.tolist()
+    scorer.free(memory[:1])
+    assert scorer.spans(memory[1:])[0].tolist() == scorer.spans(memory[1:2])[0].tolist()
+    (again,) = scorer.spans(scorer.encode([replace(sources[0], words=())]))  # in the place of the first
+    assert again[:, 0].tolist() == [*range(len(again))]
 
 
 TARGETS = [[4, 5, EOS], [6, EOS], [7, 7, 4, EOS]]
@@ -222,6 +252,16 @@ def test_a_line_says_what_is_wanted(folder: Path, monkeypatch: pytest.MonkeyPatc
         assert list(hypothesis.tokens) == [*labels, EOS]
         found.add(hypothesis.tokens)
     assert len(found) > 1
+
+
+def test_all_settings_of_sound_are_read(folder: Path) -> None:
+    config = json.loads((folder / "model" / "config.json").read_text())["input"]
+    given = {"cmvn": "utterance", "strict": True, "shortest": 9, "padding": 3}
+    assert {*given, "settings", "statistics"} == {*inspect.signature(AudioInput).parameters}
+    made = load_processor("input", folder / "model", {**config, **given}, FAIRSEQ)
+    assert {name: getattr(made, name) for name in given} == given
+    source = made.read(f"{folder}/all.npz#u0", longest=99)
+    assert len(source) == LENGTHS[0] + 2 * 3
 
 
 def test_lines_and_settings_that_name_no_words(folder: Path) -> None:

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from nartk.models.cif import fire_shares
-from nartk.models.ctc_alignment import ctc_best_states, labels_of
 from nartk.passes import FeatureSource
-from nartk.timestamps import cif_times, ctc_times, position_seconds, word_times
+from nartk.timestamps import cif_times, position_seconds, word_times
 
 
 def weights(values: Sequence[float]) -> np.ndarray:
@@ -68,36 +67,6 @@ def test_tokens_lie_where_their_weights_do(threshold: float) -> None:
         assert begin < inside[0] + 1
         assert inside[-1] < end + 1e-6
         assert end <= inside[-1] + 1 + 1e-6
-
-
-@pytest.mark.parametrize(
-    ("labels", "wanted"),
-    [
-        ([0, 5, 5, 0, 5, 6, 0, 0], [[0.04, 0.12], [0.16, 0.20], [0.20, 0.24]]),
-        ([7], [[0.0, 0.04]]),
-        ([0, 0, 8, 8], [[0.08, 0.16]]),
-        ([0, 0], []),
-        ([], []),
-    ],
-)
-def test_a_run_of_a_label_is_a_token(labels: list[int], wanted: list[list[float]]) -> None:
-    found = ctc_times(labels, 0, 0.04)
-    assert found.shape == (len(wanted), 2)
-    np.testing.assert_allclose(found, np.array(wanted).reshape(-1, 2))
-
-
-def test_any_text_has_times_by_its_likeliest_alignment() -> None:
-    """The best word of each position is another; the text 5 5 is aligned to where it is likeliest."""
-    log_probs = np.full((6, 8), -9.0)
-    log_probs[:, 4] = -0.1
-    log_probs[[1, 2, 4], 5] = -0.5
-    log_probs[[0, 3, 5], 0] = -0.5
-    target = torch.tensor([[5, 5]])
-    states = ctc_best_states(
-        torch.tensor(log_probs[None]), target, torch.tensor([6]), torch.tensor([2]), blank=0
-    )
-    found = ctc_times(labels_of(states, target, blank=0)[0].tolist(), 0, 0.5)
-    np.testing.assert_allclose(found, [[0.5, 1.5], [2.0, 2.5]])
 
 
 def test_words_last_as_long_as_their_sound() -> None:

@@ -5,7 +5,7 @@ Symbols: B sources, T frames, F features of a frame, S positions of the encoder.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from nartk.engine.speech_weights import depthwise
 from nartk.engine.weights import Arrays, Weights
 from nartk.errors import PassError
 from nartk.passes import FloatArray, IntArray, Scores, Source, Want, features_of
-from nartk.timestamps import fire_spans, position_spans
+from nartk.timestamps import fire_spans, frame_spans
 from nartk.vocab import MASK, Vocab
 
 
@@ -64,7 +64,7 @@ class _CtcEngine(_SpeechEngine):
         return self._engine.read_encoded(memory, want)
 
     def spans(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
-        return position_spans(map(range, self.frames(memory).tolist()))
+        return frame_spans(self.frames(memory), [0] * len(memory))
 
 
 class ConformerEngine(_CtcEngine, PassEngine):
@@ -76,6 +76,29 @@ class ConformerEngine(_CtcEngine, PassEngine):
 
 class OwsmCtcEngine(_CtcEngine):
     """Implements `nartk.parallel.FrameScorer` for a `nartk.models.owsm_ctc.OwsmCtc`."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._words: dict[int, int] = {}  # in front of the frames of each encoded source
+
+    def replica(self, stopped: Callable[[], bool]) -> OwsmCtcEngine:
+        other = super().replica(stopped)
+        other._words = {}
+        return other
+
+    def encode(self, sources: Sequence[Source]) -> IntArray:
+        memory = super().encode(sources)
+        rows: Any = zip(memory.tolist(), sources, strict=True)
+        self._words |= {handle: len(source.words) for handle, source in rows}
+        return memory
+
+    def free(self, memory: Sequence[int] | IntArray) -> None:
+        super().free(memory)
+        for handle in memory:
+            del self._words[int(handle)]
+
+    def spans(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
+        return frame_spans(self.frames(memory), [self._words[int(handle)] for handle in memory])
 
     def _beside_frames(self, index: int, source: Any) -> tuple[Sequence[int], Sequence[int]]:
         config = self._config

@@ -89,6 +89,7 @@ def load_input(folder: Path, settings: Mapping[str, Any], specials: SpecialIds) 
             statistics=audio.statistics,
             strict=audio.strict,
             shortest=audio.shortest,
+            padding=audio.padding,
         )
     except InputFormatError as error:
         raise CheckpointError(f"'front': {error.message}", where=str(folder)) from error
