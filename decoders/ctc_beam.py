@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from nartk.decoders.ctc_greedy import best_path, require_blank, silent_words
+from nartk.decoders.ctc_greedy import best_path, require_blank
 from nartk.decoders.graphs.ctc_alignment import aligned
 from nartk.decoders.graphs.ctc_prefixes import Frames, PrefixSearch
 from nartk.decoders.graphs.ngram_lm import load_ngram
@@ -15,7 +15,7 @@ from nartk.decoders.hotwords import WithHotwords
 from nartk.decoders.native import Found, Output
 from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request
-from nartk.parallel import FrameScorer, TimedFrames, always_banned
+from nartk.parallel import FrameScorer, TimedFrames, always_banned, silent_words
 from nartk.passes import FloatArray, IntArray, Want
 from nartk.registry import HEAVIEST, WIDEST, option, register_decoder
 

@@ -18,11 +18,10 @@ from nartk.decoders.native import Found, Output
 from nartk.errors import StrategyMismatchError
 from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request
-from nartk.parallel import FrameScorer, TimedFrames, always_banned
+from nartk.parallel import FrameScorer, TimedFrames, always_banned, silent_words
 from nartk.passes import FloatArray, IntArray, Want
 from nartk.reading import log_softmax
 from nartk.registry import register_decoder
-from nartk.vocab import Vocab
 
 
 @register_decoder("ctc-greedy")
@@ -69,11 +68,6 @@ def require_blank(strategy: str, scorer: FrameScorer) -> int:
             f"strategy {strategy!r} needs a model whose frames may be blank, this model has no blank"
         )
     return scorer.blank
-
-
-def silent_words(vocab: Vocab, blank: int) -> list[int]:
-    """The words that are in no output, but for the blank: bos, pad and eos."""
-    return [word for word in (vocab.bos, vocab.pad, vocab.eos) if word != blank]
 
 
 def best_path(

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
-from nartk.decoders.ctc_greedy import require_blank, silent_words
+from nartk.decoders.ctc_greedy import require_blank
 from nartk.decoders.graphs.ctc_prefix_scores import PrefixScores
 from nartk.decoders.graphs.ngram_lm import NGram, load_ngram
 from nartk.decoders.loop.constrained import Constrained
@@ -25,7 +25,7 @@ from nartk.decoders.search.beam_search import BeamSearch
 from nartk.decoders.strategy import Batching
 from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request, Result
-from nartk.parallel import FrameScorer
+from nartk.parallel import FrameScorer, silent_words
 from nartk.passes import FloatArray, IntArray, PassScorer, Scores, Want
 from nartk.registry import HEAVIEST, WIDEST, option, register_decoder
 

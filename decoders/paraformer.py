@@ -15,7 +15,7 @@ from nartk.decoders.hotwords import WithHotwords
 from nartk.decoders.native import Found, Output
 from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request
-from nartk.parallel import FireScorer, TimedFrames, always_banned
+from nartk.parallel import FireScorer, TimedFrames, always_banned, silent_words
 from nartk.passes import FloatArray, IntArray, Want
 from nartk.reading import log_softmax
 from nartk.registry import register_decoder
@@ -37,7 +37,7 @@ class ParaformerGreedy(WithHotwords):
     def search(self, scorer: FireScorer, memory: IntArray, requests: Sequence[Request]) -> list[Found]:
         vocab, counts = scorer.vocab, scorer.frames(memory)
         hotwords = self.automaton(vocab)
-        silent = [word for word in (vocab.bos, vocab.pad) if word != vocab.eos]
+        silent = silent_words(vocab, None)
         scores = scorer.read_frames(memory, Want(banned=always_banned(silent, counts.sum()), margin=True))
         ends = np.cumsum(counts)[:-1]
         spans = scorer.spans(memory) if isinstance(scorer, TimedFrames) else [None] * len(counts)

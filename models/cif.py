@@ -15,9 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Of a threshold: a sum of fp32 weights that misses a whole number by no more has reached it. Rounding 1,500
-# weights below 1 moves their sum by 4.5e-5 at most.
-_ROUNDING = 1e-4
+from nartk.fires import ROUNDING
 
 
 def cif(
@@ -56,7 +54,7 @@ def count_fires(alpha: Tensor, threshold: float = 1.0, tail_threshold: float = 0
     A sum that lands on a whole number of thresholds, or within rounding below it, has all of them.
     """
     total = alpha.double().sum(1) + tail_threshold
-    return (total / threshold + _ROUNDING).floor().long()
+    return (total / threshold + ROUNDING).floor().long()
 
 
 def scaled(alpha: Tensor, target_lengths: Tensor, threshold: float = 1.0) -> Tensor:

@@ -30,9 +30,9 @@ from nartk.contexts import Handles
 from nartk.errors import SourceMismatchError, StrategyMismatchError, UsageError, named
 from nartk.fires import Carried
 from nartk.frames import FrameFile
-from nartk.parallel import FireScorer, FrameScorer, always_banned
+from nartk.parallel import FireScorer, FrameScorer, always_banned, silent_words
 from nartk.passes import FeatureSource, FloatArray, IntArray, Ragged, Scores, Source, Want
-from nartk.reading import Reading
+from nartk.reading import Reading, read
 from nartk.registry import protocols
 from nartk.timestamps import position_spans
 
@@ -293,6 +293,8 @@ class BufferedFrames:
         total = int(self.frames(memory).sum())
         scored = np.arange(total) if want.only is None else want.only.astype(np.int64)
         parts = [*self._readings(memory, want, scored, _copied)]
+        if not parts:  # nobody speaks in any of the recordings
+            parts = [read(np.zeros((0, len(self.vocab)), np.float32), want)]
         return _Joined(parts, lambda index: self._logits(memory, scored[np.asarray(index, np.int64)]))
 
     def _recording(self, number: int, source: Source) -> _Recording:
@@ -364,7 +366,7 @@ class BufferedFrames:
         rows = zip(scorer.encoded(memory), scorer.weights(memory), windows, ends_here, strict=True)
         parts = [carried.fires(*row, is_last=last) for *row, last in rows]
         fires = [each for each, _ in parts]
-        banned = always_banned(silent_words(scorer), sum(map(len, fires)))
+        banned = always_banned(silent_words(self.vocab, None), sum(map(len, fires)))
         best = scorer.read_fires(memory, fires, Want(banned=banned)).best
         labels = np.split(best, np.cumsum([len(each) for each in fires])[:-1])
         return [
@@ -438,17 +440,11 @@ class BufferedFrames:
     def _logits(self, memory: Sequence[int] | IntArray, scored: _Ints) -> FloatArray:
         """Logits [m,V] of frames, which are read once more."""
         order = np.argsort(scored, kind="stable")
-        found = np.concatenate([*self._readings(memory, Want(), scored[order], _all_logits)])
+        nothing = np.zeros((0, len(self.vocab)), np.float32)
+        found = np.concatenate([nothing, *self._readings(memory, Want(), scored[order], _all_logits)])
         back = np.empty_like(found)
         back[order] = found
         return back
-
-
-def silent_words(scorer: FrameScorer) -> list[int]:
-    """The words that no frame emits: bos, pad and eos, but for the blank, and eos of a model of fires."""
-    vocab, blank = scorer.vocab, scorer.blank
-    words = (vocab.bos, vocab.pad) if blank is None else (vocab.bos, vocab.pad, vocab.eos)
-    return [word for word in words if word != (vocab.eos if blank is None else blank)]
 
 
 def carried_fires(scorer: FrameScorer) -> Carried:
@@ -477,16 +473,13 @@ def _all_logits(scores: Scores) -> FloatArray:
 
 
 class _Joined(Reading):
-    """Implements `nartk.passes.Scores` over the readings of buffers, one after the other."""
+    """Implements `nartk.passes.Scores` over the readings of buffers, one after the other, at least one."""
 
     def __init__(
         self, parts: Sequence[Reading], fetch: Callable[[Sequence[int] | IntArray], FloatArray]
     ) -> None:
-        names = ("best", "log_probs", *(name for name in _OPTIONAL if parts and _has(parts[0], name)))
-        nothing = np.zeros(0, np.float32)  # of recordings in which no frame says anything
-        empty: dict[str, Any] = {"best": nothing.astype(np.int32), "log_probs": nothing, "margins": nothing}
-        joined = {name: np.concatenate([getattr(each, name) for each in parts]) for name in names if parts}
-        super().__init__(**(joined if parts else empty))
+        names = ("best", "log_probs", *(name for name in _OPTIONAL if _has(parts[0], name)))
+        super().__init__(**{name: np.concatenate([getattr(each, name) for each in parts]) for name in names})
         self._fetch = fetch
 
     def rows(self, index: Sequence[int] | IntArray) -> FloatArray:

@@ -182,6 +182,12 @@ def always_banned(words: Sequence[int], count: int) -> Ragged:
     return Ragged(offsets, np.tile(np.array(words, np.int32), count))
 
 
+def silent_words(vocab: Vocab, blank: int | None) -> list[int]:
+    """The words that no frame emits: bos, pad and eos, but for the blank, or eos where no frame is blank."""
+    emitted = vocab.eos if blank is None else blank
+    return [word for word in (vocab.bos, vocab.pad, vocab.eos) if word != emitted]
+
+
 def spread_lengths(logits: FloatArray, source_lengths: Sequence[int] | IntArray, longest: int) -> FloatArray:
     """Log-probabilities [B,longest+1] fp32 of lengths, by logits [B,C] of their difference from the source's.
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from nartk.activity import Levels, is_speech
 from nartk.errors import StrategyMismatchError
-from nartk.long_form import Buffers, Window, carried_fires, kept_fires, positions_of, silent_words
-from nartk.parallel import FrameScorer, always_banned
+from nartk.long_form import Buffers, Window, carried_fires, kept_fires, positions_of
+from nartk.parallel import FrameScorer, always_banned, silent_words
 from nartk.passes import FeatureSource, FloatArray, Want
 from nartk.reading import log_softmax
 
@@ -122,10 +122,9 @@ class FrameStream:
         self._hot = 0  # state of the hotwords after the words that stay
         self.scorer, self.buffers, self.shift, self.write = scorer, buffers, shift, write
         self.stats = StreamStats() if stats is None else stats
-        self._padding = padding
-        self.stats.audio_ms -= padding * shift
+        self.padding = padding
         self._beside = words, prompt
-        self._silent = silent_words(scorer)
+        self._silent = silent_words(scorer.vocab, scorer.blank)
         self._carried = carried_fires(scorer) if scorer.blank is None else None
         self._frames: FloatArray | None = None  # from the frame `_dropped` on
         self._dropped = self._number = 0
@@ -135,10 +134,10 @@ class FrameStream:
         self._stable = 0  # of them, will not change
         self._since: list[float] = []  # of each token that is shown, the sound read when it was first shown
 
-    def accept(self, frames: FloatArray) -> Iterator[Partial]:
-        """Reads frames [T,F] fp32; yields a text for each chunk that they complete."""
+    def accept(self, frames: FloatArray, *, is_sound: bool = True) -> Iterator[Partial]:
+        """Reads frames [T,F] fp32, which are sound or padding; yields a text for each chunk they complete."""
         self._frames = frames if self._frames is None else np.concatenate([self._frames, frames])
-        self.stats.audio_ms += len(frames) * self.shift
+        self.stats.audio_ms += len(frames) * self.shift * is_sound
         while True:
             window = self.buffers.window(self._number, _FOREVER)
             # At least a position is left for the last chunk, which `finish` reads.
@@ -149,7 +148,6 @@ class FrameStream:
 
     def finish(self) -> Iterator[Partial]:
         """Yields a text for each chunk that is left; the last one is of the whole recording."""
-        self.stats.audio_ms -= self._padding * self.shift
         total = self._dropped + (0 if self._frames is None else len(self._frames))
         count = self.buffers.positions(total)
         while (window := self.buffers.window(self._number, count)).last < count:
@@ -173,8 +171,8 @@ class FrameStream:
             _, self._hot = self._hotwords.bonus(
                 labels, blank=self.scorer.blank, state=self._hot, last=self._last_label
             )
-        if self.scorer.blank is not None and kept:
-            self._last_label = kept[-1][0]
+        if self.scorer.blank is not None:  # of a chunk that is left out nothing is kept
+            self._last_label = kept[-1][0] if kept else self.scorer.blank
         self._number += 1
         following = self.buffers.window(self._number, _FOREVER).begin * self.buffers.subsampling
         if self._frames is not None:
@@ -201,7 +199,10 @@ class FrameStream:
                 scores = of.read_fires(memory, [fires], wanted)
             best = scores.best.copy()
             if self._hotwords is not None:
-                own = np.flatnonzero(positions >= window.first)
+                is_own = positions >= window.first
+                if scorer.blank is None and not is_last:  # an end that is none is no word between two
+                    is_own &= best != scorer.vocab.eos
+                own = np.flatnonzero(is_own)
                 best[own] = self._favoured(scores.rows(own.astype(np.int32)))
         finally:
             scorer.free(memory)
@@ -246,7 +247,7 @@ class FrameStream:
         common = self._stable + len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])
         revised = len(self._shown) - common
         self._since[common:] = [stats.audio_ms] * (len(tokens) - common)
-        position, lead = self.shift * self.buffers.subsampling, self._padding * self.shift
+        position, lead = self.shift * self.buffers.subsampling, self.padding * self.shift
         # A word that is shown again, but of sound that had not come, is another one.
         for i in range(self._stable, common):
             if self._since[i] < words[i][1] * position - lead:
@@ -351,7 +352,8 @@ def stream(
     else:
         blocks = sound  # type: ignore[assignment]
     for frames in blocks:
+        is_sound = not decoding.padding or bool(frames.any())  # padding comes in blocks of its own, of zeros
         # A file is read many seconds at a time: its sound is as late as if it came by itself.
         for begin in range(0, len(frames), position):
-            yield from decoding.accept(frames[begin : begin + position])
+            yield from decoding.accept(frames[begin : begin + position], is_sound=is_sound)
     yield from decoding.finish()

@@ -98,7 +98,16 @@ def sounds(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [str(folder / f"{name}.wav") for name in unspeaking()]
 
 
-@pytest.mark.parametrize("flags", [[], ["--long-form", "4"], ["--partials"]])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        [],
+        ["--long-form", "4"],
+        ["--long-form", "4", "--hotwords", "nine"],
+        ["--long-form", "4", "--strategy", "ctc-beam"],
+        ["--partials"],
+    ],
+)
 def test_silence_noise_and_hum_give_no_words(
     flags: list[str], sounds: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -210,6 +210,36 @@ def test_strategies_decode_recordings_of_any_length(
         assert [each.score for each in mine.hypotheses] == pytest.approx(scores, abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "model"),
+    [
+        ("ctc-greedy", {}, LocalFrames),
+        ("ctc-greedy", {"hotwords": "w1 w2"}, LocalFrames),
+        ("ctc-beam", {"hotwords": "w1 w2"}, LocalFrames),
+        ("paraformer", {}, LocalFires),
+        ("paraformer", {"hotwords": "w1 w2"}, LocalFires),
+    ],
+)
+def test_recordings_without_speech_have_no_words(
+    name: str, options: dict[str, Any], model: type[LocalFrames]
+) -> None:
+    """Alone, where no frame is scored, and beside one with speech."""
+    quiet, spoken = recording(1, 700), recording(2, 700)
+
+    def levels(frames: np.ndarray) -> np.ndarray:
+        is_quiet = any((frames[0] == row).all() for row in quiet.frames[::4])
+        return np.repeat([0.0, 0.0 if is_quiet else 30.0], [len(frames) - 9, 9])
+
+    buffered = BufferedFrames(model(sees=5, seed=2), buffers(40, 5, 5, whole=50), levels=levels)
+    strategy = make_strategy(name, options)
+    (alone,) = decode(strategy, Counted(buffered), requests_of([quiet]))
+    assert [each.tokens for each in alone.hypotheses] == [(EOS,)]
+    both = decode(strategy, Counted(buffered), requests_of([quiet, spoken]))
+    tokens = [each.hypotheses[0].tokens for each in sorted(both, key=lambda each: each.index)]
+    assert tokens[0] == (EOS,)
+    assert len(tokens[1]) > 9
+
+
 class Counted:
     """A scorer without passes, for `decode` of the tests."""
 

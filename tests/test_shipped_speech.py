@@ -17,6 +17,7 @@ from support.recipe_scripts import RECIPES
 import nartk
 from nartk.cli.decode import main
 from nartk.metrics.wer import error_rate
+from nartk.streaming import stream
 
 pytestmark = pytest.mark.skipif(not RECIPES.is_dir(), reason="the recordings are not beside the tests")
 COUNT = 60  # of the 500 numbers that are tested
@@ -82,6 +83,18 @@ def test_a_long_recording_is_heard_as_its_parts_are(
     assert main(["asr-digits", whole, "--partials", "--quiet"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert error_rate([" ".join(said)], [line]).score < 5  # 20 with words lost and doubled between chunks
+
+
+def test_sound_that_was_read_is_never_more_than_there_is(numbers: tuple[list[str], list[str]]) -> None:
+    """The padding behind it is none."""
+    import soundfile
+
+    model = nartk.load("asr-digits")
+    for sound in numbers[0][:5]:
+        read = [each.audio_ms for each in stream(model, sound, chunk_ms=40, look_ahead_ms=0)]
+        assert read == sorted(read)
+        assert read[-1] <= 1000 * soundfile.info(sound).duration
+        assert read[-1] > 1000 * soundfile.info(sound).duration - 40
 
 
 TRUTH = """

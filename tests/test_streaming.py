@@ -200,14 +200,86 @@ def test_padding_is_no_sound() -> None:
         stream = FrameStream(
             LocalFrames(sees=4, seed=1), Buffers(8, 8, 4, 4), shift=SHIFT, padding=padding, stats=stats
         )
-        texts = [*stream.accept(source.frames), *stream.finish()]
-        found.append((texts, stats))
+        texts = []
+        for begin in range(0, 1600, 8):
+            is_sound = padding <= begin < 1600 - padding
+            texts += stream.accept(source.frames[begin : begin + 8], is_sound=is_sound)
+        found.append(([*texts, *stream.finish()], stats))
     (plain, of_all), (padded, of_sound) = found
     assert [each.tokens for each in padded] == [each.tokens for each in plain]
     assert of_sound.audio_ms == of_all.audio_ms - 2 * 8 * SHIFT
     assert padded[0].audio_ms == plain[0].audio_ms - 8 * SHIFT
+    times = [each.audio_ms for each in padded]
+    assert times == sorted(times)
     pairs = zip(of_sound.latencies_ms[:3], of_all.latencies_ms[:3], strict=True)
     assert all(one == pytest.approx(other) for one, other in pairs)
+
+
+@pytest.mark.parametrize("hotwords", [None, Hotwords.of([[4]], [0.0])])
+def test_a_word_may_come_again_behind_a_chunk_that_is_left_out(hotwords: Hotwords | None) -> None:
+    """By hand: the labels of three chunks, in the second of which nobody speaks."""
+    cut, again = Buffers(6, 0, 0, 4), 0
+    for seed in range(60):
+        scorer, source = LocalFrames(sees=0, seed=seed, words=6), recording(seed, 4 * 18 + 3)
+        labels = scorer.logits(source)
+        labels[:, [1, 2]] = -np.inf
+        first, _, last = np.split(labels.argmax(1), 3)
+        wanted = [
+            label for chunk in (first, last) for label, _ in groupby(chunk.tolist()) if label != scorer.blank
+        ]
+        count = iter(range(9))
+        stream = FrameStream(
+            scorer,
+            cut,
+            shift=SHIFT,
+            levels=lambda frames, count=count: np.arange(len(frames)) * float(next(count) != 1),
+            hotwords=hotwords,
+        )
+        partials = [*stream.accept(source.frames), *stream.finish()]
+        assert [*partials[-1].tokens] == wanted
+        again += first[-1] == last[0] != scorer.blank
+    assert again > 3
+
+
+CHUNK = 30  # positions
+
+
+class FalseEnds(LocalFires):
+    """Takes every fourth fire of a whole chunk for the end."""
+
+    def encoded(self, memory: Sequence[int]) -> list[np.ndarray]:
+        found = super().encoded(memory)
+        for logits, alphas in zip(found, self.weights(memory), strict=True):
+            if len(logits) == CHUNK:
+                logits[np.flatnonzero(alphas)[3::4], 2] = 999
+        return found
+
+
+class WithoutThem(LocalFires):
+    """Does not fire there."""
+
+    def alphas(self, source: FeatureSource) -> np.ndarray:
+        found = super().alphas(source)
+        if len(found) == CHUNK:
+            found[np.flatnonzero(found[:-1])[3::4]] = 0.0
+        return found
+
+
+def test_hotwords_go_over_an_end_that_is_none() -> None:
+    """A pause that a model takes for the end is no word between two."""
+    changed = 0
+    for seed in range(12):
+        source = recording(seed, 4 * (3 * CHUNK + 5) + 3)
+        texts = []
+        for model, weight in ((FalseEnds, 4.0), (WithoutThem, 4.0), (WithoutThem, 0.0)):
+            phrases = np.random.default_rng(seed).integers(4, 12, (30, 3)).tolist()
+            hotwords = Hotwords.of(phrases, [weight] * 30)
+            cut = Buffers(CHUNK, 0, 0, 4)
+            stream = FrameStream(model(sees=2, seed=seed), cut, shift=SHIFT, hotwords=hotwords)
+            texts.append([*stream.accept(source.frames), *stream.finish()][-1].tokens)
+        assert texts[0] == texts[1]
+        changed += texts[1] != texts[2]
+    assert changed > 6
 
 
 @pytest.mark.parametrize("model", [LocalFrames, LocalFires])

@@ -18,7 +18,7 @@ from nartk.decoders.drafters.lattice import BRANCHES, Lattice, Option, likeliest
 from nartk.decoders.drafters.parallel import ParallelDrafts, ReadOnce
 from nartk.decoders.loop.drafter import Draft, Drafter
 from nartk.decoders.loop.rows import Row
-from nartk.parallel import Canvas, CanvasScorer, FrameScorer, ParallelScorer, always_banned
+from nartk.parallel import Canvas, CanvasScorer, FrameScorer, ParallelScorer, always_banned, silent_words
 from nartk.passes import FloatArray, IntArray, Want
 from nartk.registry import register_drafter
 
@@ -137,10 +137,7 @@ class FrameDrafter(TextDrafter):
 
     def read(self, memory: IntArray) -> list[PredictedText]:
         vocab, blank = self.vocab, self.scorer.blank
-        # Without blank, eos ends a text; else its frames end it.
-        silent = [word for word in (vocab.bos, vocab.pad, vocab.eos) if word != blank]
-        if blank is None:
-            silent.remove(vocab.eos)
+        silent = silent_words(vocab, blank)  # without blank, eos ends a text; else its frames end it
         counts = self.scorer.frames(memory)
         count = int(counts.sum())
         given = None if blank is None or not self.nodes else np.full(count, blank, np.int32)
