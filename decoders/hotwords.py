@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias
 
 from nartk.decoders.graphs.hotwords import Hotwords
 from nartk.decoders.native import Native
@@ -16,19 +16,25 @@ from nartk.vocab import Vocab
 if TYPE_CHECKING:
     from nartk.processors import OutputProcessor
 
-_BETWEEN = re.compile(r"\s*/\s*")  # hotwords
-_OWN_WEIGHT = re.compile(r"(.*\S)\s*:(\d+(?:\.\d+)?)")
+_BETWEEN = re.compile(r"\s+/\s+")  # hotwords
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _WEIGHT = 3.0
+_Phrase: TypeAlias = "tuple[tuple[str, ...], float | None]"  # words, and their own weight
 
 
 @dataclass(frozen=True, kw_only=True)
 class WithHotwords(Native):
-    """Base of the strategies that can favour hotwords."""
+    """Base of the strategies that can favour hotwords.
+
+    Attributes:
+        phrases: The words of the model's dictionary that each hotword is made of, and its own weight; None:
+            `hotwords` is written in them.
+    """
 
     hotwords: str = option(
         "",
         "words and phrases that are favoured, as written in a sentence, each with a weight of its own or "
-        "without: 'nartk / New York:2.5' are two",
+        "without: 'nartk / New York:2.5' are two; after figures alone a weight takes a space, '10:30 :2.5'",
         does_nothing=True,
     )
     hotword_weight: float = option(
@@ -39,6 +45,7 @@ class WithHotwords(Native):
         high=HEAVIEST,
         does_nothing=True,
     )
+    phrases: tuple[_Phrase, ...] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.hotwords and self.hotword_weight != _WEIGHT:
@@ -54,7 +61,7 @@ class WithHotwords(Native):
                 )
 
     def in_pieces(self, output: OutputProcessor) -> Strategy:
-        vocab, made = output.vocab, []
+        vocab, made = output.vocab, list[_Phrase]()
         for text, weight in self._texts():
             words = vocab.to_words(output.encode(text))
             if not words:
@@ -65,9 +72,8 @@ class WithHotwords(Native):
                     f"{' '.join(words)!r}",
                     fix="leave out what the model cannot write",
                 )
-            made.append(" ".join(words) + ("" if weight is None else f":{weight:g}"))
-        changed: Any = {"hotwords": " / ".join(made)}
-        return replace(self, **changed)
+            made.append((tuple(words), weight))
+        return replace(self, phrases=tuple(made))
 
     def automaton(self, vocab: Vocab) -> Hotwords | None:
         """Finds the hotwords, which are written in words of the dictionary; None: there are none.
@@ -75,22 +81,30 @@ class WithHotwords(Native):
         Raises:
             UsageError: One is not made of such words.
         """
-        phrases, weights = [], []
-        for text, weight in self._texts():
-            words = tuple(vocab.ids(text.split()))
-            if not words or {vocab.bos, vocab.pad, vocab.eos, vocab.unk} & {*words}:
+        phrases, weights, given = [], [], self.phrases
+        if given is None:
+            given = tuple((tuple(text.split()), weight) for text, weight in self._texts())
+        for words, weight in given:
+            ids = tuple(vocab.ids(words))
+            if not ids or {vocab.bos, vocab.pad, vocab.eos, vocab.unk} & {*ids}:
                 raise UsageError(
-                    f"{named('hotwords')} names {text!r}, which is not made of words of the dictionary",
+                    f"{named('hotwords')} names {' '.join(words)!r}, which is not made of words of the "
+                    "dictionary",
                     fix="give words of the model's dictionary, as in 'a b / c'",
                 )
-            phrases.append(words)
+            phrases.append(ids)
             weights.append(self.hotword_weight if weight is None else weight)
         return Hotwords.of(phrases, weights) if phrases else None
 
     def _texts(self) -> list[tuple[str, float | None]]:
-        """Each hotword and its own weight."""
+        """Each hotword and its own weight, which stands behind a word with a letter, or white space."""
         found: list[tuple[str, float | None]] = []
         for text in _BETWEEN.split(self.hotwords) if self.hotwords else []:
-            weighed = _OWN_WEIGHT.fullmatch(text)
-            found.append((text, None) if weighed is None else (weighed[1], float(weighed[2])))
+            words, _, number = text.rpartition(":")
+            last = "".join(words.split()[-1:])
+            is_weighed = last and (words[-1].isspace() or any(map(str.isalpha, last)))
+            if is_weighed and _NUMBER.fullmatch(number):
+                found.append((words.strip(), float(number)))
+            else:
+                found.append((text, None))
         return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -159,8 +160,8 @@ def test_the_strategy_prefers_hotwords() -> None:
         ("w4 w6", 0.9, (5, 7, 9, EOS), 0, 0),
         ("w2 w3 / w6 w7", 1.5, (6, 7, 9, EOS), 1, 2),
         ("w1 w3 w5", 2.0, (5, 7, 9, EOS), 0, 3),
-        ("w4:0.5/w6:1.5", 9.0, (5, 7, 10, EOS), 1, 1.5 / 9),  # weights of their own
-        ("w4/w6:0.5", 1.5, (5, 8, 9, EOS), 1, 1),
+        ("w4:0.5 / w6:1.5", 9.0, (5, 7, 10, EOS), 1, 1.5 / 9),  # weights of their own
+        ("w4 / w6:0.5", 1.5, (5, 8, 9, EOS), 1, 1),
     ):
         tokens_found, with_bonus = outputs([5, 7, 9], hotwords=hotwords, hotword_weight=weight)
         assert tokens_found == wanted, hotwords
@@ -181,20 +182,50 @@ def test_a_batch_changes_nothing() -> None:
 class Pieces:
     """An output processor that writes a word as its letters."""
 
-    vocab = Vocab.from_words([*"abcdefgh"])
+    vocab = Vocab.from_words([*"abcdefgh:/0123"])
 
     def encode(self, text: str) -> list[int]:
         return self.vocab.ids(text.replace(" ", ""))
 
 
+def automaton_of(hotwords: str, *, in_pieces: bool = True) -> dict[str, list[int | float]]:
+    """What is favoured."""
+    made: Any = ParaformerGreedy(hotwords=hotwords, hotword_weight=2.0)
+    if in_pieces:
+        made = made.in_pieces(Pieces())
+    found = made.automaton(Pieces.vocab)
+    return {name: getattr(found, name).tolist() for name in ("words", "parents", "completed")}
+
+
+@pytest.mark.parametrize(
+    ("hotwords", "wanted"),
+    [
+        ("10:30", [("10:30", 2.0)]),
+        ("a 10:30", [("a10:30", 2.0)]),
+        ("10:30 :1.5", [("10:30", 1.5)]),
+        ("ab:1.5", [("ab", 1.5)]),
+        ("10 a2:3", [("10a2", 3.0)]),
+        ("a :3", [("a", 3.0)]),
+        ("a:b", [("a:b", 2.0)]),
+        ("ab/h", [("ab/h", 2.0)]),
+        ("ab/h:1 / cab", [("ab/h", 1.0), ("cab", 2.0)]),
+        ("a:0.00001 / b:1.23456789", [("a", 1e-5), ("b", 1.23456789)]),
+    ],
+)
+def test_colons_and_slashes_may_be_of_a_word(hotwords: str, wanted: list[tuple[str, float]]) -> None:
+    phrases, weights = zip(*wanted, strict=True)
+    found = Hotwords.of([Pieces().encode(each) for each in phrases], weights)
+    names = ("words", "parents", "completed")
+    assert automaton_of(hotwords) == {name: getattr(found, name).tolist() for name in names}
+
+
 def test_text_becomes_pieces() -> None:
-    made = ParaformerGreedy(hotwords="bad cab / fa").in_pieces(Pieces())  # type: ignore[arg-type]
-    assert made == ParaformerGreedy(hotwords="b a d c a b / f a")
+    assert automaton_of("bad cab / fa") == automaton_of("b a d c a b / f a", in_pieces=False)
     with pytest.raises(UsageError, match=r"names 'xa', of which the model's dictionary has only '<unk> a'"):
         ParaformerGreedy(hotwords="fa / xa").in_pieces(Pieces())  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("text", ["w1 / ", "w1 what", "w1 </s>", " / "])
+@pytest.mark.parametrize("text", ["w1 / ", "w1 what", "w1 </s>", " / ", "w1/w2", "w1 10:30"])
 def test_what_is_no_word_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"hotwords names .*Fix: give words of the model's dictionary"):
         outputs([5], hotwords=text)
@@ -254,7 +285,7 @@ def test_what_has_begun_is_kept_in_a_narrow_beam() -> None:
 
 
 def test_ctc_takes_hotwords_with_weights() -> None:
-    made = make_strategy("ctc-beam", {"hotwords": "w1 w2:2.5/w3", "hotword_weight": 1.0})
+    made = make_strategy("ctc-beam", {"hotwords": "w1 w2:2.5 / w3", "hotword_weight": 1.0})
     found = made.automaton(vocabulary(12))
     assert sorted(found.completed.tolist()) == [0.0, 0.0, 1.0, 5.0]
     with pytest.raises(UsageError, match="gives 'w1' the weight"):
