@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 from itertools import pairwise
 
 from nartk.errors import UsageError, named
@@ -82,7 +83,8 @@ def render(found: Sequence[Cue], form: str) -> str:
     """A file's text, without the line break at its end."""
     mark = "," if form == "srt" else "."
     blocks = [
-        f"{number}\n{_clock(cue.start, mark)} --> {_clock(cue.end, mark)}\n{cue.text}\n"
+        f"{number}\n{_clock(cue.start, mark)} --> {_clock(cue.end, mark)}\n"
+        f"{cue.text if form == 'srt' else escape(cue.text, quote=False)}\n"
         for number, cue in enumerate(found, start=1)
     ]
     return "\n".join(blocks if form == "srt" else ["WEBVTT\n", *blocks]).removesuffix("\n")

@@ -31,6 +31,13 @@ def test_srt_and_vtt_are_as_their_formats_say() -> None:
     assert render([], "srt") == ""
 
 
+def test_marks_of_webvtt_are_written_as_text() -> None:
+    """By the escapes of its specification; SubRip has none."""
+    found = [Cue(0.0, 1.5, 'R&D <b> x --> "y"')]
+    assert render(found, "vtt").endswith('\nR&amp;D &lt;b&gt; x --&gt; "y"')
+    assert render(found, "srt").endswith('\nR&D <b> x --> "y"')
+
+
 def test_a_cue_ends_at_a_pause_or_when_it_is_long_and_never_in_a_word() -> None:
     close = spoken((0, 0.4), (0.5, 0.7), (0.7, 0.9), (1, 1.2), (1.2, 1.4))
     assert cues(close, write) == [Cue(0, 1.4, "new york is big")]
