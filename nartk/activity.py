@@ -4,8 +4,9 @@ A recording whose loudest moment is hardly above its noise floor is steady: sile
 loudest is not far above it holds speech if the model is sure of its words. What rises far above the floor is
 speech in any case, so that clean speech loses nothing. A moment is as loud as all its frames but one: a click
 of 5 ms, which at most three frames of 25 ms hold, is left out. The thresholds are fitted on spoken digits of
-the Free Spoken Digit Dataset that train, with noise down to 12 dB under the loudest sample, and on noise and
-hum made for it (`recipes/asr/varied.py`).
+the Free Spoken Digit Dataset that train, with noise down to 12 dB under the loudest sample, that of a word's
+log-probability on numbers that validate, with noise up to their own level, and on noise and hum made for it
+(`recipes/asr/varied.py`).
 
 Symbols: T frames, N tokens.
 """
@@ -22,7 +23,7 @@ from nartk.passes import FloatArray
 # Of frames [T,F] as the model reads them -> [T] dB, NaN of padding, without what fills up; None: not known.
 Levels: TypeAlias = Callable[[FloatArray], FloatArray | None]
 STEADY_DB, CLEAR_DB = 3.0, 12.0  # of the loudest moment over the floor
-UNSURE = -1.0  # mean log-probability of a word, nats
+UNSURE = -0.75  # mean log-probability of a word, nats
 _BLOCK = 3000  # frames
 _MOMENT, _BUT = 5, 1  # frames of a moment, and how many of them may be softer
 _QUIET = 10  # percentile of the moments' levels
