@@ -23,7 +23,7 @@ from nartk.passes import FloatArray
 # Of frames [T,F] as the model reads them -> [T] dB, NaN of padding, without what fills up; None: not known.
 Levels: TypeAlias = Callable[[FloatArray], FloatArray | None]
 STEADY_DB, CLEAR_DB = 3.0, 12.0  # of the loudest moment over the floor
-UNSURE = -0.75  # mean log-probability of a word, nats
+UNSURE = -0.9  # mean log-probability of a word, nats
 _BLOCK = 3000  # frames
 _MOMENT, _BUT = 5, 1  # frames of a moment, and how many of them may be softer
 _QUIET = 10  # percentile of the moments' levels
