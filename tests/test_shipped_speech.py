@@ -152,7 +152,7 @@ def test_a_pause_takes_no_words_away(
     every = model.decode(sounds, strategy)
     sure = [bool(np.mean(each.positional_scores[:-1]) >= -0.9) for each in every]
     assert found == [each.text if is_sure else "" for each, is_sure in zip(every, sure, strict=True)]
-    assert sum(sure) >= 4
+    assert sum(sure) >= 3
 
 
 def test_subtitles_of_a_recording(
