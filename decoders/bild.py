@@ -23,32 +23,32 @@ from nartk.registry import option, register_decoder
 from nartk.vocab import Vocab
 
 
-def _cross_entropy(row: Row, first: int, verified: Verified) -> Sequence[float]:
+def _cross_entropy(row: Row, verified: Verified) -> Sequence[float]:
     """How unlikely the model finds the drafted word, the paper's choice (section 3.4)."""
-    return [-log_prob for log_prob in _drafted(row, first, verified)]
+    return [-log_prob for log_prob in _drafted(row, verified)]
 
 
-def _kl(row: Row, first: int, verified: Verified) -> Sequence[float]:
+def _kl(row: Row, verified: Verified) -> Sequence[float]:
     """The divergence of the model's distribution p from the small model's q, sum of q log(q / p)."""
     count = len(row.draft.tokens)
-    if first == count:
+    if not count:
         return []
     assert row.draft.logits is not None
-    of_model = verified.scores.rows(range(row.begin + first, row.begin + count))
-    return kl_divergence(row.draft.logits[first:count], of_model).tolist()
+    of_model = verified.scores.rows(range(row.node, row.node + count))
+    return kl_divergence(row.draft.logits[:count], of_model).tolist()
 
 
-def _margin(row: Row, first: int, verified: Verified) -> Sequence[float]:
+def _margin(row: Row, verified: Verified) -> Sequence[float]:
     """How far the drafted word's logit lies below the best."""
-    best = verified.log_probs[row.begin + first : row.begin + len(row.draft.tokens)]
-    return [a - b for a, b in zip(best, _drafted(row, first, verified), strict=True)]
+    best = verified.log_probs[row.node : row.node + len(row.draft.tokens)]
+    return [a - b for a, b in zip(best, _drafted(row, verified), strict=True)]
 
 
-def _drafted(row: Row, first: int, verified: Verified) -> list[float]:
-    """The model's log-probability of each drafted token from this one on."""
+def _drafted(row: Row, verified: Verified) -> list[float]:
+    """The model's log-probability of each drafted token."""
     given = verified.scores.given_log_probs
     assert given is not None
-    found: list[float] = given[row.begin + first : row.begin + len(row.draft.tokens)].tolist()
+    found: list[float] = given[row.node : row.node + len(row.draft.tokens)].tolist()
     return found
 
 
@@ -64,8 +64,8 @@ def _log_softmax(logits: FloatArray) -> npt.NDArray[np.float64]:
     return np.asarray(wide - np.log(np.exp(wide).sum(1, keepdims=True)))
 
 
-# Of a row's drafted tokens, from one on: each one's distance, nats.
-DISTANCES: dict[str, Callable[[Row, int, Verified], Sequence[float]]] = {
+# Of a row's drafted tokens: each one's distance, nats.
+DISTANCES: dict[str, Callable[[Row, Verified], Sequence[float]]] = {
     "cross-entropy": _cross_entropy,
     "kl": _kl,
     "margin": _margin,
@@ -133,15 +133,15 @@ class BigLittle(DraftAndVerify):
 class Rollback(StepwiseAcceptance):
     """Accepts a drafted word unless its distance is above `most`, with `keep_best` also the best word."""
 
-    distances: Callable[[Row, int, Verified], Sequence[float]]
+    distances: Callable[[Row, Verified], Sequence[float]]
     most: float
     keep_best: bool
 
-    def judge(self, row: Row, first: int, verified: Verified) -> Iterator[DraftOutcome]:
-        scored = zip(self.distances(row, first, verified), _drafted(row, first, verified), strict=True)
-        for i, (distance, log_prob) in enumerate(scored, first):
-            token, best = row.draft.tokens[i], verified.words[row.begin + i]
+    def judge(self, row: Row, verified: Verified) -> Iterator[DraftOutcome]:
+        scored = zip(self.distances(row, verified), _drafted(row, verified), strict=True)
+        for i, (distance, log_prob) in enumerate(scored):
+            token, best = row.draft.tokens[i], verified.words[row.node + i]
             if distance <= self.most or (self.keep_best and token == best):
                 yield DraftOutcome(True, token, log_prob)
             else:
-                yield DraftOutcome(False, best, verified.log_probs[row.begin + i])
+                yield DraftOutcome(False, best, verified.log_probs[row.node + i])

@@ -94,8 +94,8 @@ class NearlyBest(StepwiseAcceptance):
     def __init__(self, beta: int, tau: float) -> None:
         self.beta, self.tau, self.want = beta, tau, Want(top=beta)
 
-    def judge(self, row: Row, first: int, verified: Verified) -> Iterator[DraftOutcome]:
-        for at, token in enumerate(row.draft.tokens[first:], row.begin + first):
+    def judge(self, row: Row, verified: Verified) -> Iterator[DraftOutcome]:
+        for at, token in enumerate(row.draft.tokens, row.node):
             best = verified.words[at]
             nearly = None if token == best else self._log_prob(token, at, verified)
             if nearly is None:

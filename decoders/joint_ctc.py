@@ -154,10 +154,13 @@ class _Row:
     Args:
         ctc: By the sentence's frames; None: CTC has no weight.
         lm: The state of the empty hypothesis.
+
+    Attributes:
+        read: Tokens of hypotheses that were read.
     """
 
     def __init__(self, ctc: PrefixScores | None, lm: int) -> None:
-        self.ctc = ctc
+        self.ctc, self.read = ctc, 0
         self.prefixes = None if ctc is None else ctc.empty()
         self.states = np.array([lm])
 
@@ -167,6 +170,7 @@ class _Row:
             self.prefixes = self.ctc.grown(self.prefixes, index, words)
         if lm is not None:
             self.states = lm.advance(self.states[list(index)], np.array(words))[1]
+        self.read += 1
 
 
 class _Known(NamedTuple):
@@ -197,31 +201,51 @@ class JointScores(BeamConstraints):
         is_none = log_probs == -np.inf
         sums = (1 - self.weight) * np.where(is_none, 0, log_probs).astype(np.float64) + self.bonus
         parts = self._grown(rows)
-        if self.lm is not None:
-            for row, part in parts:
-                added, _ = self.lm.advance(row.states[:, None], top[part].astype(np.int64))
-                sums[part] += self.lm_weight * added
+        for row, nodes in parts:
+            sums[nodes] += self._added_by_lm(row, top[nodes])
         sums[is_none] = -np.inf
         if self.kept < top.shape[1]:
             best = np.argsort(-sums, axis=1, kind="stable")[:, : self.kept]  # of equal ones the first
             top, sums = np.take_along_axis(top, best, 1), np.take_along_axis(sums, best, 1)
-        for row, part in parts:
-            if row.ctc is not None and row.prefixes is not None:
-                sums[part] += self.weight * row.ctc.scores(row.prefixes, top[part])
+        for row, nodes in parts:
+            sums[nodes] += self._added_by_ctc(row, top[nodes])
         return top, sums.astype(np.float32)
 
-    def _grown(self, rows: Sequence[Any]) -> list[tuple[_Row, slice]]:
-        """Reads the last words of hypotheses; of each sentence, what is known and which of `rows` are its."""
-        parts: list[tuple[_Row, slice]] = []
-        begin = 0
+    def known(self, row: Any, scores: Scores) -> list[float]:
+        """What each token that an output is forced to begin with adds to its score."""
+        found, state = [], row.state.row
+        for word, log_prob in zip(row.tokens, super().known(row, scores), strict=True):
+            words = np.array([[word]], np.int32)
+            total = np.float64((1 - self.weight) * log_prob + self.bonus)
+            total += self._added_by_lm(state, words)
+            total += self._added_by_ctc(state, words)
+            found.append(float(np.float32(total.item())))
+            state.grow([0], [word], self.lm)
+        return found
+
+    def _added_by_lm(self, row: _Row, words: IntArray) -> Any:
+        """What the language model adds to scores for words [K,C] after the hypotheses of a sentence."""
+        if self.lm is None:
+            return 0.0
+        added, _ = self.lm.advance(row.states[:, None], words.astype(np.int64))
+        return self.lm_weight * added
+
+    def _added_by_ctc(self, row: _Row, words: IntArray) -> Any:
+        """What CTC adds."""
+        if row.ctc is None or row.prefixes is None:
+            return 0.0
+        return self.weight * row.ctc.scores(row.prefixes, words)
+
+    def _grown(self, rows: Sequence[Any]) -> list[tuple[_Row, list[int]]]:
+        """Reads the last words of hypotheses; of each sentence, what is known and its scored tokens."""
+        parts: list[tuple[_Row, list[int]]] = []
         for row, group in groupby(cast("Sequence[Beam]", rows), key=lambda beam: beam.state.row):
             beams = [*group]
-            part = slice(begin, begin := begin + len(beams))
-            if beams[0].tokens:
+            if row.read < len(beams[0].tokens):
                 row.grow([beam.state.number for beam in beams], [beam.tokens[-1] for beam in beams], self.lm)
             for i, beam in enumerate(beams):
                 beam.state = _Known(row, i)
-            parts.append((row, part))
+            parts.append((row, [beam.node for beam in beams]))
         return parts
 
 

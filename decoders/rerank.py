@@ -6,12 +6,16 @@ Symbols: B sources, R outputs, T tokens of an output, N tokens of a pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from nartk.decoders.loop.drafter import Draft
+from nartk.decoders.loop.packing import pack
+from nartk.decoders.loop.rows import NO_DRAFT
 from nartk.errors import PassError, StrategyMismatchError, named
-from nartk.passes import ROOT, FloatArray, Pass, PassScorer, Source, Want
+from nartk.passes import FloatArray, PassScorer, Source, Want
 
 _MOST = 1024  # tokens of a pass, unless one output has more
 
@@ -64,17 +68,29 @@ def teacher_forced(
 
 def _scored(scorer: PassScorer, memory: Sequence[int], outputs: Sequence[Sequence[int]]) -> list[FloatArray]:
     """The same in one pass, for outputs with a handle of a source each."""
-    sizes = [len(output) for output in outputs]
-    begins = np.cumsum([0, *sizes], dtype=np.int32)
-    given = np.array([word for output in outputs for word in output], np.int32)
-    tokens, parents = np.roll(given, 1), np.arange(-1, len(given) - 1, dtype=np.int32)
-    tokens[begins[:-1]], parents[begins[:-1]] = scorer.start_token, ROOT
-    positions = np.arange(len(given), dtype=np.int32) - np.repeat(begins[:-1], sizes)
     contexts = scorer.open(len(outputs))
     try:
-        owned = np.repeat(np.array(memory, np.int32), sizes)
-        work = Pass(tokens, positions, owned, np.repeat(contexts, sizes), parents)
-        scores = scorer.run(work, Want(given=given))
-        return np.split(scores.given_log_probs, begins[1:-1])
+        rows = [
+            Target(source, context, [scorer.start_token, *output[:-1]], len(output) - 1)
+            for source, context, output in zip(memory, contexts.tolist(), outputs, strict=True)
+        ]
+        given = np.array([word for output in outputs for word in output], np.int32)
+        scores = scorer.run(pack(rows).work, Want(given=given))
+        return np.split(scores.given_log_probs, np.cumsum([len(output) for output in outputs])[:-1])
     finally:
         scorer.close(contexts)
+
+
+@dataclass(slots=True)
+class Target:
+    """An output that is scored as a whole. Implements `nartk.decoders.loop.packing.Unread`."""
+
+    memory: int
+    context: int
+    unread: list[int]
+    pending: int
+    cells: int = 0
+    draft: Draft = NO_DRAFT
+    begin: int = 0
+    end: int = 0
+    node: int = 0

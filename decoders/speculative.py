@@ -127,14 +127,12 @@ class RejectionSampling(StepwiseAcceptance):
     accepts: RowDraws
     replaces: RowDraws
 
-    def judge_all(
-        self, rows: Sequence[Row], firsts: Sequence[int], verified: Verified
-    ) -> list[list[DraftOutcome]]:
+    def judge_all(self, rows: Sequence[Row], verified: Verified) -> list[list[DraftOutcome]]:
         """All rows at once, of each the first token that is left, then the next."""
         outcomes: list[list[DraftOutcome]] = [[] for _ in rows]
-        going = [k for k, row in enumerate(rows) if firsts[k] < len(row.draft.tokens)]
+        going = [k for k, row in enumerate(rows) if row.draft.tokens]
         while going:
-            at = [firsts[k] + len(outcomes[k]) for k in going]
+            at = [len(outcomes[k]) for k in going]
             found = self._judge([rows[k] for k in going], at, verified.scores)
             for k, outcome in zip(going, found, strict=True):
                 outcomes[k].append(outcome)
@@ -152,7 +150,7 @@ class RejectionSampling(StepwiseAcceptance):
         each = list(zip(rows, at, strict=True))
         index = np.array([row.request.index for row in rows])
         positions = np.array([len(row.tokens) + i for row, i in each])
-        nodes = [row.begin + i for row, i in each]
+        nodes = [row.node + i for row, i in each]
         tokens = [row.draft.tokens[i] for row, i in each]
         numbers = self.accepts.uniforms(index, positions).tolist()
         log_probs = scores.given_log_probs[nodes].tolist()

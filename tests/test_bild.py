@@ -177,9 +177,9 @@ def test_it_is_the_published_algorithm_at_full_size() -> None:
 class Late(Rollback):
     """Known to be wrong: a word is accepted if the one before it should be."""
 
-    def judge(self, row: Row, first: int, verified: Verified) -> Iterator[DraftOutcome]:
+    def judge(self, row: Row, verified: Verified) -> Iterator[DraftOutcome]:
         before = True
-        for outcome in super().judge(row, first, verified):
+        for outcome in super().judge(row, verified):
             yield outcome._replace(is_accepted=before)
             before = outcome.is_accepted
 
@@ -187,9 +187,9 @@ class Late(Rollback):
 class Lenient(Rollback):
     """Known to be wrong: eos is accepted whatever the model says, as in the published code."""
 
-    def judge(self, row: Row, first: int, verified: Verified) -> Iterator[DraftOutcome]:
-        outcomes = super().judge(row, first, verified)
-        for token, outcome in zip(row.draft.tokens[first:], outcomes, strict=True):
+    def judge(self, row: Row, verified: Verified) -> Iterator[DraftOutcome]:
+        outcomes = super().judge(row, verified)
+        for token, outcome in zip(row.draft.tokens, outcomes, strict=True):
             yield DraftOutcome(True, EOS, outcome.log_prob) if token == EOS else outcome
 
 

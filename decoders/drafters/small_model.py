@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice, takewhile
+from itertools import islice, takewhile
 from operator import eq
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from nartk.decoders.loop.drafter import Draft, Drafter, DrafterOptions, PlainDrafter
-from nartk.decoders.loop.rows import Row
+from nartk.decoders.loop.packing import pack
+from nartk.decoders.loop.rows import NO_DRAFT, Row
 from nartk.errors import StrategyMismatchError, UsageError, named
 from nartk.hypothesis import Request
-from nartk.passes import ROOT, FloatArray, IntArray, Pass, PassScorer, Scores, Want, costs_of
+from nartk.passes import FloatArray, PassScorer, Scores, Want, costs_of
 from nartk.registry import option, register_drafter
 
 DRAFTER_HELP = "name or folder of the small autoregressive model that drafts"
@@ -96,28 +97,36 @@ class PickBest:
 
 @dataclass(slots=True)
 class Reader:
-    """What the small model has read for a row.
+    """What the small model has read for a row. Implements `nartk.decoders.loop.packing.Unread`.
 
     Attributes:
         memory: Handle of its encoded source.
         context: Handle of its cells.
         cells: How many tokens it has read: the start token, the output's, and `drafted`.
         drafted: Of the last draft, those that it has read.
+        unread: What it reads next.
     """
 
     memory: int
     context: int
     cells: int = 0
     drafted: list[int] = field(default_factory=list)
+    unread: list[int] = field(default_factory=list)
+    pending: int = 0
+    draft: Draft = NO_DRAFT
+    begin: int = 0
+    end: int = 0
+    node: int = 0
 
-    def unread(self, start_token: int, output: Sequence[int]) -> list[int]:
-        """What it reads next, the output's last token at least; `cells` are those that it keeps till then."""
+    def catch_up(self, start_token: int, output: Sequence[int]) -> None:
+        """Makes what is not read of an output, its last token at least, unread; `cells` are those to keep."""
         if self.cells == 0:
-            return [start_token, *output]
+            self.unread = [start_token, *output]
+            return
         known = self.cells - len(self.drafted)
         same = sum(1 for _ in takewhile(bool, map(eq, self.drafted, islice(output, known - 1, None))))
         self.cells, self.drafted = min(known + same, len(output)), []
-        return list(output[self.cells - 1 :])
+        self.unread = list(output[self.cells - 1 :])
 
 
 @dataclass(slots=True)
@@ -126,13 +135,11 @@ class _Turn:
 
     Attributes:
         most: Longest draft, tokens.
-        unread: What the small model reads next.
     """
 
     row: Row
     reader: Reader
     most: int
-    unread: list[int]
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     logits: list[FloatArray] = field(default_factory=list)
@@ -181,12 +188,12 @@ class SmallModel(PlainDrafter):
 
     def draft(self, rows: Sequence[Row], budgets: Sequence[int]) -> list[Draft]:
         mosts = [min(budget, self.longest) for budget in budgets]
-        turns = [_Turn(row, row.state, most, []) for row, most in zip(rows, mosts, strict=True)]
+        turns = [_Turn(row, row.state, most) for row, most in zip(rows, mosts, strict=True)]
         going = [turn for turn in turns if turn.most > 0]
         self._catch_up(going)
         while going:
             self._step(going)
-            going = [turn for turn in going if turn.unread]
+            going = [turn for turn in going if turn.reader.unread]
         return [turn.draft() for turn in turns]
 
     def _catch_up(self, turns: Sequence[_Turn]) -> None:
@@ -194,7 +201,7 @@ class SmallModel(PlainDrafter):
         contexts, lengths = [], []
         for turn in turns:
             reader, before = turn.reader, turn.reader.cells
-            turn.unread = reader.unread(self.scorer.start_token, turn.row.tokens)
+            reader.catch_up(self.scorer.start_token, turn.row.tokens)
             if reader.cells < before:
                 contexts.append(reader.context)
                 lengths.append(reader.cells)
@@ -203,12 +210,11 @@ class SmallModel(PlainDrafter):
 
     def _step(self, turns: Sequence[_Turn]) -> None:
         """One pass, in which each row reads what it has not read and picks a token; what it reads next."""
-        work, last = self._pass(turns)
-        positions = work.positions[last].tolist()
+        packed = pack([turn.reader for turn in turns])
+        work = packed.work
+        positions = work.positions[[turn.reader.end for turn in turns]].tolist()
         want = self.pick.want([turn.row.request.index for turn in turns], positions)
-        if len(last) < len(work.tokens):
-            want = replace(want, only=last)
-        scores = self.scorer.run(work, want)
+        scores = self.scorer.run(work, replace(want, only=packed.only))
         words, log_probs = self.pick(scores)
         if self.pick.keeps_logits:
             for turn, word, logits in zip(turns, words, scores.rows(range(len(turns))), strict=True):
@@ -216,23 +222,13 @@ class SmallModel(PlainDrafter):
                     turn.logits.append(logits)
         self.scorer.commit(scores, np.arange(len(work.tokens), dtype=np.int32))
         for turn, word, log_prob in zip(turns, words, log_probs, strict=True):
-            turn.reader.cells += len(turn.unread)
-            turn.reader.drafted += turn.tokens[-1:]
+            reader = turn.reader
+            reader.cells += len(reader.unread)
+            reader.drafted += turn.tokens[-1:]
+            reader.unread = []
             turn.passes += 1
-            turn.unread = []
             if word >= 0:
                 turn.tokens.append(word)
                 turn.log_probs.append(log_prob)
                 if word not in self.ends and len(turn.tokens) < turn.most:
-                    turn.unread = [word]
-
-    def _pass(self, turns: Sequence[_Turn]) -> tuple[Pass, IntArray]:
-        """What is unread, each row's a chain, and the index of each row's last token."""
-        counts = [len(turn.unread) for turn in turns]
-        ends = np.cumsum(counts, dtype=np.int32)
-        tokens = np.fromiter(chain.from_iterable(turn.unread for turn in turns), np.int32, int(ends[-1]))
-        readers = [(turn.reader.cells, turn.reader.memory, turn.reader.context) for turn in turns]
-        cells, memory, contexts = np.repeat(np.array(readers, np.int32).T, counts, axis=1)
-        inside = np.arange(len(tokens), dtype=np.int32) - np.repeat(ends - counts, counts).astype(np.int32)
-        parents = np.where(inside > 0, np.arange(-1, len(tokens) - 1, dtype=np.int32), np.int32(ROOT))
-        return Pass(tokens, cells + inside, memory, contexts, parents), ends - 1
+                    reader.unread = [word]

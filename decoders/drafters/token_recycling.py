@@ -114,7 +114,7 @@ class TokenRecycling(PlainDrafter):
 
     def observe(self, rows: Sequence[Row], verdicts: Sequence[Verdict], verified: Verified) -> None:
         top = verified.scores.top
-        self.matrix.record(verified.work.tokens, top[:, : self.want.top])
+        self.matrix.record(verified.tokens, top[:, : self.want.top])
 
     def _tree(self, last: int, most: int) -> Draft:
         tokens: list[int] = []

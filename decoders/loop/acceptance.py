@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from nartk.passes import ROOT, Pass, Scores, Want
+from nartk.passes import ROOT, IntArray, Scores, Want
 
 if TYPE_CHECKING:
     from nartk.decoders.loop.rows import Row
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What a pass gave for its N tokens, on the host.
+    """What a pass gave for its n scored tokens, on the host.
 
     Attributes:
-        words: [N], the word that greedy search outputs after each token: the best one that is not forbidden,
-            or the one that a prefix forces.
-        log_probs: [N], of these words, natural.
+        words: [n], the word that greedy search outputs after each token: the best one that is not forbidden,
+            or the one that is forced.
+        log_probs: [n], of these words, natural.
         ends: The words that end an output.
-        work: The pass.
-        scores: All that was wanted of it.
+        tokens: [n], the scored tokens.
+        scores: All that was wanted of the pass.
     """
 
     words: list[int]
     log_probs: list[float]
     ends: frozenset[int]
-    work: Pass
+    tokens: IntArray
     scores: Scores
 
 
@@ -58,10 +58,7 @@ class Acceptance(Protocol):
     want: Want
 
     def __call__(self, rows: Sequence[Row], verified: Verified) -> list[Verdict]:
-        """Judges the draft of each row, which lies in the pass behind its last token, at `Row.begin`.
-
-        Inside a forced prefix (`Row.request`), what is output must be the prefix's word.
-        """
+        """Judges the draft of each row, whose scored tokens lie behind `Row.node`."""
 
 
 class ArgmaxAcceptance:
@@ -74,7 +71,7 @@ class ArgmaxAcceptance:
 
     def verdict(self, row: Row, verified: Verified) -> Verdict:
         """Of one row."""
-        begin, draft, words = row.begin, row.draft, verified.words
+        begin, draft, words = row.node, row.draft, verified.words
         if not draft.tokens:
             return Verdict((), [words[begin]], [verified.log_probs[begin]])
         if draft.parents is not None:
@@ -90,7 +87,7 @@ class ArgmaxAcceptance:
     @staticmethod
     def _follow(row: Row, parents: Sequence[int], verified: Verified) -> Verdict:
         """The path through a tree; of equal tokens that follow the same one, the first."""
-        nodes, at, word = [row.begin], ROOT, verified.words[row.begin]
+        nodes, at, word = [row.node], ROOT, verified.words[row.node]
         accepted: list[int] = []
         for i, (token, parent) in enumerate(zip(row.draft.tokens, parents, strict=True)):
             if parent != at or token != word:
@@ -99,7 +96,7 @@ class ArgmaxAcceptance:
             if token in verified.ends:
                 break
             at = i
-            nodes.append(row.begin + 1 + i)
+            nodes.append(row.node + 1 + i)
             word = verified.words[nodes[-1]]
         return Verdict(
             accepted, [verified.words[node] for node in nodes], [verified.log_probs[node] for node in nodes]
@@ -125,44 +122,29 @@ class StepwiseAcceptance:
 
     want = Want()
 
-    def judge(self, row: Row, first: int, verified: Verified) -> Iterable[DraftOutcome]:
-        """Judges the drafted tokens from this one on; asked for up to the first that is rejected, or eos."""
+    def judge(self, row: Row, verified: Verified) -> Iterable[DraftOutcome]:
+        """Judges the drafted tokens; asked for up to the first that is rejected, or eos."""
         raise NotImplementedError
 
-    def judge_all(
-        self, rows: Sequence[Row], firsts: Sequence[int], verified: Verified
-    ) -> Iterable[Iterable[DraftOutcome]]:
+    def judge_all(self, rows: Sequence[Row], verified: Verified) -> Iterable[Iterable[DraftOutcome]]:
         """The same of each row, for those that judge all rows at once."""
-        return (self.judge(row, first, verified) for row, first in zip(rows, firsts, strict=True))
+        return (self.judge(row, verified) for row in rows)
 
     def __call__(self, rows: Sequence[Row], verified: Verified) -> list[Verdict]:
-        forced = [
-            min(max(0, len(row.request.prefix) - len(row.tokens)), len(row.draft.tokens)) for row in rows
-        ]
-        outcomes = self.judge_all(rows, forced, verified)
-        return [
-            self._verdict(row, first, each, verified)
-            for row, first, each in zip(rows, forced, outcomes, strict=True)
-        ]
+        outcomes = self.judge_all(rows, verified)
+        return [self._verdict(row, each, verified) for row, each in zip(rows, outcomes, strict=True)]
 
     @staticmethod
-    def _verdict(row: Row, forced: int, outcomes: Iterable[DraftOutcome], verified: Verified) -> Verdict:
-        """Of a row whose first drafted tokens are words of its prefix, or not; outcomes are of the others."""
-        drafted, begin = row.draft.tokens, row.begin
+    def _verdict(row: Row, outcomes: Iterable[DraftOutcome], verified: Verified) -> Verdict:
+        """Of a row, whose drafted tokens the outcomes are of."""
         assert row.draft.parents is None, "a chain"
-        words, log_probs = verified.words[begin : begin + forced], verified.log_probs[begin : begin + forced]
-        of_prefix = (
-            DraftOutcome(word == token, word, log_prob)
-            for token, word, log_prob in zip(drafted, words, log_probs, strict=False)
-        )
         tokens: list[int] = []
         scores: list[float] = []
-        for i, outcome in enumerate(chain(of_prefix, outcomes)):
+        for i, outcome in enumerate(outcomes):
             tokens.append(outcome.word)
             scores.append(outcome.log_prob)
             if not outcome.is_accepted or outcome.word in verified.ends:
                 return Verdict(range(i + outcome.is_accepted), tokens, scores)
-        end = begin + len(drafted)
-        return Verdict(
-            range(len(drafted)), [*tokens, verified.words[end]], [*scores, verified.log_probs[end]]
-        )
+        count = len(row.draft.tokens)
+        end = row.node + count
+        return Verdict(range(count), [*tokens, verified.words[end]], [*scores, verified.log_probs[end]])

@@ -7,7 +7,7 @@ Hugging Face's `generate` do. Symbols: N verified tokens, V words.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Protocol, Self
@@ -74,6 +74,21 @@ class Constraints:
         if self.forced_eos and length == longest - 1:
             return eos
         return self.forced_bos if length == 0 else -1
+
+    def beginning(self, request: Request, eos: int, ends: Collection[int]) -> tuple[list[int], bool]:
+        """What an output is forced to begin with, and whether it is forced as a whole.
+
+        Args:
+            ends: The words that end an output, eos among them.
+        """
+        prefix = request.prefix or (() if self.forced_bos < 0 else (self.forced_bos,))
+        found: list[int] = []
+        for word in prefix[: request.max_len]:
+            own = self.forced(len(found), request.max_len, eos)
+            found.append(word if own < 0 else own)
+            if found[-1] in ends:
+                break
+        return found, bool(found) and (found[-1] in ends or len(found) == request.max_len)
 
     def banned(self, output: Sequence[int], eos: int, source: tuple[int, ...] = ()) -> list[int]:
         """The words that may not follow the start token and an output of a source, in words of outputs.
@@ -144,7 +159,7 @@ def log_prob(logits: FloatArray, word: int) -> float:
 
 
 class Drafting(Protocol):
-    """What constraints read of a row, or of one of its hypotheses.
+    """What constraints read of a row, or of one of its hypotheses, as `Known` of `rows` has it.
 
     Attributes:
         tokens: The output before the pass.
@@ -154,6 +169,9 @@ class Drafting(Protocol):
     request: Request
     tokens: list[int]
     draft: Draft
+    pending: int
+    closing: int
+    node: int
 
 
 @dataclass(frozen=True)
@@ -163,11 +181,11 @@ class RowConstraints:
     Attributes:
         eos: The word that ends an output.
         start: The token that outputs begin after; each run sets it, and the next three, by `of_run`.
-        are_forcing: Whether a request of the run has a prefix.
+        are_forcing: Whether an output of the run begins with forced tokens.
         are_parting: Whether a request of the run has words that do not follow its prefix.
         source_words: [source words], the word of an output that is each source word, or -1.
         reads_drafts: Whether log-probabilities of drafted chains are read, for acceptances that compare them:
-            `Scores.given_log_probs` before each drafted token, where no prefix forces another.
+            `Scores.given_log_probs` before each drafted token.
     """
 
     rules: Constraints
@@ -196,7 +214,7 @@ class RowConstraints:
         return replace(
             self,
             start=scorer.start_token,
-            are_forcing=any(request.prefix for request in requests),
+            are_forcing=self.rules.forced_bos >= 0 or any(request.prefix for request in requests),
             are_parting=any(request.after_prefix for request in requests),
             source_words=words,
         )
@@ -217,34 +235,43 @@ class RowConstraints:
         """What is wanted of a pass, so that `words` can be read of it."""
         if self.rules.are_banning or self.are_parting:
             want = replace(want, banned=Ragged.of(self.banned(rows)))
-        if self.are_forcing or self.reads_drafts:
-            words_of = given_words if self.reads_drafts else forced_words
-            given = [word for row in rows for word in words_of(row)]
+        if self.reads_drafts or any(row.pending or row.closing >= 0 for row in rows):
+            given = [word for row in rows for word in self._given(row)]
             want = replace(want, given=np.array(given, np.int32))
         return want
 
-    def words(self, scores: Scores, rows: Sequence[Drafting]) -> tuple[list[int], list[float]]:
-        """The word [N] that is output after each token of a pass, and its log-probability.
+    def _given(self, row: Drafting) -> list[int]:
+        """The word after each scored token of a row whose log-probability is read; -1: none is."""
+        drafted = row.draft.tokens if self.reads_drafts else [-1] * len(row.draft.tokens)
+        known = row.tokens[len(row.tokens) - row.pending :]
+        return [*known, *drafted, -1] if row.closing < 0 else [*known, row.closing]
+
+    def known(self, row: Drafting, scores: Scores) -> list[float]:
+        """The log-probability of each token that an output is forced to begin with.
 
         That of a word that the rules force is 0; that of one that a prefix forces, the model's own.
         """
+        given = scores.given_log_probs[row.node - row.pending : row.node].tolist()
+        return [
+            log_prob if self.rules.forced(i, row.request.max_len, self.eos) < 0 else 0.0
+            for i, log_prob in enumerate(given)
+        ]
+
+    def words(self, scores: Scores, rows: Sequence[Drafting]) -> tuple[list[int], list[float]]:
+        """The word [n] that is output after each scored token of a pass, and its log-probability."""
         words, log_probs = self.chosen(scores, rows)
         for i, word, log_prob in self.forced(scores, rows):
             words[i], log_probs[i] = word, log_prob
         return words, log_probs
 
     def forced(self, scores: Scores, rows: Sequence[Drafting]) -> Iterator[tuple[int, int, float]]:
-        """The tokens of a pass that one word alone may follow, each with it and its log-probability."""
+        """The scored tokens that one word alone may follow, each with it and its log-probability."""
         if self.are_forcing:
-            for i, word in enumerate(word for row in rows for word in forced_words(row)):
-                if word >= 0:
-                    yield i, word, float(scores.given_log_probs[i])
+            for row in rows:
+                if row.closing >= 0:
+                    yield row.node, row.closing, float(scores.given_log_probs[row.node])
         if self.rules.are_forcing:
-            ends = (
-                (len(row.tokens) + level, row.request.max_len)
-                for row in rows
-                for level in levels_of(row.draft)
-            )
+            ends = ((length, row.request.max_len) for row in rows for length in lengths(row))
             for i, end in enumerate(ends):
                 if (word := self.rules.forced(*end, self.eos)) >= 0:
                     yield i, word, 0.0
@@ -260,13 +287,13 @@ class RowConstraints:
         return words, log_probs
 
     def penalized(self, scores: Scores, rows: Sequence[Drafting]) -> tuple[FloatArray, FloatArray]:
-        """The logits [N,V] after each token of a pass, and the same with what repetitions pay."""
+        """The logits [n,V] after each scored token, and the same with what repetitions pay."""
         outputs = self.outputs(rows)
         logits = scores.rows(range(len(outputs)))
         return logits, np.stack([self.rules.penalize(*each) for each in zip(logits, outputs, strict=True)])
 
     def outputs(self, rows: Sequence[Drafting]) -> list[list[int]]:
-        """The start token and the output that each token of a pass ends: the word scored there follows it."""
+        """The start token and the output that each scored token ends: the word scored there follows it."""
         return [[self.start, *output] for row in rows for output in outputs_before(row)]
 
     def banned(self, rows: Sequence[Drafting]) -> list[list[int]]:
@@ -284,24 +311,19 @@ class RowConstraints:
 
 
 def outputs_before(row: Drafting) -> list[list[int]]:
-    """The output that each verified token of a row ends, one for each: the word scored there follows it."""
+    """The output that each scored token of a row ends, one for each: the word scored there follows it."""
+    known = [row.tokens[:length] for length in range(len(row.tokens) - row.pending, len(row.tokens))]
     outputs = [row.tokens]
     parents = row.draft.parents
     for i, token in enumerate(row.draft.tokens):
         before = i - 1 if parents is None else parents[i]
         outputs.append([*outputs[before + 1], token])
-    return outputs
+    return [*known, *outputs]
 
 
-def forced_words(row: Drafting) -> list[int]:
-    """The word of the request's prefix after each verified token of a row, -1 behind its end."""
-    prefix, done, count = row.request.prefix, len(row.tokens), len(row.draft.tokens)
-    if done >= len(prefix):
-        return [-1] * (1 + count)
-    return [prefix[done + level] if done + level < len(prefix) else -1 for level in levels_of(row.draft)]
-
-
-def given_words(row: Drafting) -> list[int]:
-    """The same, and behind the prefix the drafted token that follows each verified one of a chain."""
-    drafted = [*row.draft.tokens, -1]
-    return [token if word < 0 else word for word, token in zip(forced_words(row), drafted, strict=True)]
+def lengths(row: Drafting) -> Sequence[int]:
+    """How many tokens each of `outputs_before` has."""
+    done = len(row.tokens)
+    if row.draft.parents is None:
+        return range(done - row.pending, done + 1 + len(row.draft.tokens))
+    return [*range(done - row.pending, done), *(done + level for level in levels_of(row.draft))]

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from nartk.decoders.loop.constraints import Drafting, RowConstraints
-from nartk.decoders.loop.packing import levels_of
+from nartk.decoders.loop.constraints import Drafting, RowConstraints, lengths
 from nartk.passes import Draw, FloatArray, Scores, Want
 from nartk.reading import draw_weights, read
 
@@ -61,13 +60,9 @@ class RowDraws(RowConstraints):
         return drawn.tolist(), given.tolist()
 
     def _draw(self, rows: Sequence[Drafting]) -> Draw:
-        levels = [levels_of(row.draft) for row in rows]
-        counts = [len(each) for each in levels]
-        index = np.repeat([row.request.index for row in rows], counts)
-        positions = [
-            len(row.tokens) + level for row, each in zip(rows, levels, strict=True) for level in each
-        ]
-        return self.draw(index, np.array(positions))
+        positions = [lengths(row) for row in rows]
+        index = np.repeat([row.request.index for row in rows], [len(each) for each in positions])
+        return self.draw(index, np.array([position for each in positions for position in each]))
 
     def draw(self, index: _Ints, positions: _Ints) -> Draw:
         """A draw for each position [N] of the requests of these indices [N]."""

@@ -7,7 +7,7 @@ Symbols: B rows, K drafted tokens of a row, N tokens of a pass.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import ClassVar
 
@@ -16,13 +16,13 @@ from nartk.decoders.loop.constrained import Constrained
 from nartk.decoders.loop.constraints import Constraints, RowConstraints
 from nartk.decoders.loop.drafter import Drafter, combined, verifiable
 from nartk.decoders.loop.length import DraftLength
-from nartk.decoders.loop.packing import last_tokens, packed
+from nartk.decoders.loop.packing import Packed, pack
 from nartk.decoders.loop.results import branches, result_of, traced
 from nartk.decoders.loop.rows import NO_DRAFT, Batch, Row
 from nartk.decoders.strategy import Batching, Strategy
 from nartk.guarantee import IDENTICAL
 from nartk.hypothesis import PhaseSeconds, Request, Result
-from nartk.passes import Pass, PassScorer, Scores, Want, costs_of, output_length
+from nartk.passes import PassScorer, Scores, Want, costs_of, output_length
 from nartk.registry import option
 from nartk.vocab import Vocab
 
@@ -114,6 +114,7 @@ class Loop:
         self.scorer, self.drafter, self.accept, self.trace = scorer, drafter, accept, trace
         self.length = length
         self.words, self.ends = len(scorer.vocab), scorer.vocab.ends
+        self.rules, self.eos = constraints.rules, scorer.vocab.eos
         self.constraints = None if constraints.are_none else constraints
         wants = [accept.want, Want(margin=trace)]
         self.wanted = combined(wants)  # of passes without drafts
@@ -140,14 +141,16 @@ class Loop:
         begun = perf_counter()
         drafting = self._draft(rows)
         drafted = perf_counter()
-        work = packed(rows) if drafting else last_tokens(rows)
+        packed = pack(rows)
         want = self.wanted_drafting if drafting else self.wanted
+        if packed.only is not None:
+            want = replace(want, only=packed.only)
         if self.constraints is not None:
             want = self.constraints.want(want, rows)
         ready = perf_counter()
-        scores = self.scorer.run(work, want)
+        scores = self.scorer.run(packed.work, want)
         scored = perf_counter()
-        verified = self._verified(rows, work, scores)
+        verified = self._verified(rows, packed, scores)
         verdicts = self.accept(rows, verified)
         if self.length is not None:
             self.length.record(rows, verdicts)
@@ -187,21 +190,21 @@ class Loop:
         """Levels that leave room for one token more.
 
         Acceptances that compare what drafter and verifier scored do not know which words are forbidden behind
-        a prefix: no draft goes beyond it.
+        a prefix: the word there is not drafted.
         """
-        done, request = len(row.tokens), row.request
-        longest = request.max_len - done - 1
-        if request.after_prefix and self.constraints is not None and self.constraints.reads_drafts:
-            before = len(request.prefix) - done
-            return min(longest, before) if before >= 0 else longest
-        return longest
+        done, request, rules = len(row.tokens), row.request, self.constraints
+        if row.closing >= 0:
+            return 0
+        if request.after_prefix and rules is not None and rules.reads_drafts and done == len(request.prefix):
+            return 0
+        return request.max_len - done - 1
 
-    def _verified(self, rows: list[Row], work: Pass, scores: Scores) -> Verified:
+    def _verified(self, rows: list[Row], packed: Packed, scores: Scores) -> Verified:
         if self.constraints is None:
             words, log_probs = scores.best.tolist(), scores.log_probs.tolist()
         else:
             words, log_probs = self.constraints.words(scores, rows)
-        return Verified(words, log_probs, self.ends, work, scores)
+        return Verified(words, log_probs, self.ends, packed.scored, scores)
 
     def _emit(self, rows: list[Row], verdicts: list[Verdict], scores: Scores) -> None:
         """Appends what each verdict outputs, and counts it."""
@@ -210,29 +213,33 @@ class Loop:
             for row, verdict in zip(rows, verdicts, strict=True):
                 row.trace += traced(row, verdict, margins)
         for row, (accepted, tokens, log_probs) in zip(rows, verdicts, strict=True):
+            if row.pending and self.constraints is not None:
+                row.log_probs, row.pending = self.constraints.known(row, scores), 0
             row.tokens += tokens
             row.log_probs += log_probs
-            row.last = last = tokens[-1]
             row.passes += 1
             if row.draft.tokens:
                 row.drafted += len(row.draft.tokens)
                 row.accepted += len(accepted)
                 row.branches += branches(row, accepted)
             row.drafter_passes += row.draft.passes
-            row.ended = last in self.ends or len(row.tokens) >= row.request.max_len
+            row.ended = row.closing >= 0 or tokens[-1] in self.ends or len(row.tokens) >= row.request.max_len
 
     def _commit(self, rows: list[Row], verdicts: list[Verdict], scores: Scores) -> None:
-        """Keeps the cells of each row's last token before the pass and of what was accepted after it."""
+        """Keeps the cells of what each row had not read, and of what was accepted after it."""
         kept: list[int] = []
         for row, verdict in zip(rows, verdicts, strict=True):
             if not row.ended:
-                kept.append(row.begin)
-                if verdict.accepted:
-                    kept += [row.begin + 1 + i for i in verdict.accepted]
+                kept += range(row.begin, row.end + 1)
+                kept += [row.end + 1 + i for i in verdict.accepted]
+                row.cells += row.end + 1 - row.begin + len(verdict.accepted)
         self.scorer.commit(scores, kept)
 
     def _row(self, request: Request, memory: int, context: int, now: float) -> Row:
-        return Row(request, memory, context, self.scorer.start_token, now)
+        row = Row(request, memory, context, (self.scorer.start_token,), started=now)
+        output, is_whole = self.rules.beginning(request, self.eos, self.ends)
+        row.force(output, is_whole=is_whole)
+        return row
 
     def _leave(self, batch: Batch[Row]) -> Iterator[Result]:
         if not (ended := batch.leave()):

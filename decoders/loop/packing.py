@@ -1,56 +1,113 @@
-"""The tokens of all rows as one pass. Symbols: B rows, N tokens of a pass."""
+"""What hypotheses have not read yet, and the drafts behind it, as one pass.
+
+What is known of a hypothesis are the tokens that its output begins after, and the output so far; what is
+computed are the cells of its context. A pass reads the rest: of a new hypothesis the start token and a forced
+prefix, of others as a rule one token. Symbols: N tokens of a pass, n of them scored.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain, repeat
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from nartk.decoders.loop.drafter import Draft, levels
-from nartk.decoders.loop.rows import Row
-from nartk.passes import ROOT, Pass
+from nartk.errors import PassError
+from nartk.passes import ROOT, IntArray, Pass
 
 
-def last_tokens(rows: Sequence[Row]) -> Pass:
-    """The last token of each row: a pass without drafts."""
-    for i, row in enumerate(rows):
-        row.begin = i
-    columns = [
-        [row.last for row in rows],
-        [len(row.tokens) for row in rows],
-        [row.memory for row in rows],
-        [row.context for row in rows],
-        [ROOT] * len(rows),
-    ]
-    return Pass(*np.array(columns, np.int32))
+class Unread(Protocol):
+    """A hypothesis as a pass reads it.
+
+    Attributes:
+        memory: Handle of its encoded source.
+        context: Handle of its cells.
+        cells: Tokens that the context holds.
+        pending: How many tokens, the last ones that are known, still lack their log-probabilities: what
+            follows the token before each of them is scored too.
+        draft: What follows the last known token in the pass.
+        begin, end: Indices of the first and the last unread token in the pass; `pack` sets them.
+        node: Index of the last one among the scored tokens; `pack` sets it.
+    """
+
+    memory: int
+    context: int
+    cells: int
+    pending: int
+    draft: Draft
+    begin: int
+    end: int
+    node: int
+
+    @property
+    def unread(self) -> Sequence[int]:
+        """The known tokens that the context does not hold, at least one."""
 
 
-def packed(rows: Sequence[Row]) -> Pass:
-    """The last token of each row, and its draft behind it."""
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A pass over hypotheses.
+
+    Attributes:
+        only: The scored tokens: of each hypothesis the last unread one, those before it that are `pending`,
+            and the draft; None: all.
+        parents: [N], as `Pass.parents` has them.
+    """
+
+    work: Pass
+    only: IntArray | None
+    parents: Sequence[int]
+
+    @property
+    def scored(self) -> IntArray:
+        """The scored tokens [n]."""
+        return self.work.tokens if self.only is None else self.work.tokens[self.only]
+
+
+def pack(rows: Sequence[Unread]) -> Packed:
+    """The unread tokens of all hypotheses, each a chain, with its draft behind it.
+
+    Raises:
+        PassError: A hypothesis has none: what judges drafts is wrong.
+    """
     tokens: list[int] = []
     positions: list[int] = []
     parents: list[int] = []
     counts: list[int] = []
+    scored: list[int] = []
     for row in rows:
-        begin = row.begin = len(tokens)
-        draft, done = row.draft.tokens, len(row.tokens)
-        tokens.append(row.last)
-        positions.append(done)
+        begin, done, unread = len(tokens), row.cells, row.unread
+        if not unread:
+            raise PassError("more tokens were accepted than were output")
+        tokens += unread
         parents.append(ROOT)
-        counts.append(1 + len(draft))
-        if not draft:
-            continue
-        tokens += draft
-        if row.draft.parents is None:
-            positions += range(done + 1, done + 1 + len(draft))
-            parents += range(begin, begin + len(draft))
-        else:
-            positions += [done + level for level in levels(row.draft.parents)]
-            parents += [begin + 1 + parent for parent in row.draft.parents]
-    memory = chain.from_iterable(map(repeat, [row.memory for row in rows], counts))
-    contexts = chain.from_iterable(map(repeat, [row.context for row in rows], counts))
-    return Pass(*np.array([tokens, positions, list(memory), list(contexts), parents], np.int32))
+        end = begin
+        if len(unread) > 1:
+            end = len(tokens) - 1
+            parents += range(begin, end)
+        positions += range(done, done + end - begin + 1)
+        row.begin, row.end, row.node = begin, end, len(scored) + row.pending
+        if row.pending:
+            scored += range(end - row.pending, end)
+        scored.append(end)
+        if draft := row.draft.tokens:
+            done += end - begin + 1
+            tokens += draft
+            if row.draft.parents is None:
+                positions += range(done, done + len(draft))
+                parents += range(end, end + len(draft))
+            else:
+                positions += [done - 1 + level for level in levels(row.draft.parents)]
+                parents += [end + 1 + parent for parent in row.draft.parents]
+            scored += range(end + 1, end + 1 + len(draft))
+        counts.append(len(tokens) - begin)
+    owners = [[row.memory for row in rows], [row.context for row in rows]]
+    if len(tokens) > len(rows):
+        owners = np.repeat(np.array(owners, np.int32), counts, axis=1).tolist()
+    work = Pass(*np.array([tokens, positions, *owners, parents], np.int32))
+    return Packed(work, None if len(scored) == len(tokens) else np.array(scored, np.int32), parents)
 
 
 def levels_of(draft: Draft) -> Sequence[int]:

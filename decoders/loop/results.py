@@ -17,16 +17,22 @@ def branches(row: Row, accepted: Sequence[int]) -> int:
 
 
 def traced(row: Row, verdict: Verdict, margins: Sequence[float]) -> Iterator[TokenTrace]:
-    """Where each token that a verdict outputs came from; margins [N] are the pass's."""
-    nodes = [row.begin, *(row.begin + 1 + i for i in verdict.accepted)]
+    """Where each token that a verdict outputs came from, and those that were forced before them.
+
+    Args:
+        margins: [n], of the scored tokens of the pass.
+    """
+    for margin in margins[row.node - row.pending : row.node]:
+        yield TokenTrace("prefix", row.passes + 1, margin)
+    nodes = [row.node, *(row.node + 1 + i for i in verdict.accepted)]
     parents = row.draft.parents
     for i, node in enumerate(nodes[: len(verdict.tokens)]):
-        if len(row.tokens) + i < len(row.request.prefix):
+        if row.closing >= 0:
             origin = "prefix"
         elif i < len(verdict.accepted):
             origin = "draft"
         else:
-            at = node - row.begin - 1
+            at = node - row.node - 1
             was_drafted = at + 1 < len(row.draft.tokens) if parents is None else at in parents
             origin = "rollback" if was_drafted else "verifier"
         yield TokenTrace(origin, row.passes + 1, margins[node])

@@ -16,18 +16,58 @@ NO_DRAFT = Draft()
 
 
 @dataclass(slots=True, eq=False)
-class Row:
-    """A sentence in the batch.
+class Known:
+    """An output as far as it is known. Implements `nartk.decoders.loop.packing.Unread`.
 
     Attributes:
         memory: Handle of its encoded source.
-        context: Handle of the cells of all tokens but the last.
-        last: The newest token, which the next pass verifies first: the start token, then the output's last.
+        context: Handle of its cells.
+        prompt: What the output begins after, such as the start token.
+        tokens: The output; at first what is forced, such as the request's prefix.
+        log_probs: Of these, but for those `pending`.
+        cells: Tokens that the context holds, those of the prompt among them.
+        pending: How many tokens of the output, at first, have no log-probability yet.
+        closing: The last token of an output that is forced as a whole, which is not among the tokens; -1:
+            the output goes on.
+        draft: What follows the tokens in the pass in progress.
+        begin, end: Indices of the first and the last unread token in that pass.
+        node: Index of the last one among its scored tokens.
+    """
+
+    request: Request
+    memory: int
+    context: int
+    prompt: tuple[int, ...]
+    tokens: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    cells: int = 0
+    pending: int = 0
+    closing: int = -1
+    draft: Draft = NO_DRAFT
+    begin: int = 0
+    end: int = 0
+    node: int = 0
+
+    @property
+    def unread(self) -> Sequence[int]:
+        begin = self.cells - len(self.prompt)
+        return self.tokens[begin:] if begin >= 0 else [*self.prompt[begin:], *self.tokens]
+
+    def force(self, output: Sequence[int], *, is_whole: bool) -> None:
+        """Begins with forced tokens; `is_whole`: nothing follows them."""
+        if output:
+            self.tokens = [*output[: len(output) - is_whole]]
+            self.closing = output[-1] if is_whole else -1
+            self.pending = len(self.tokens)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Row(Known):
+    """A sentence in the batch.
+
+    Attributes:
         started: When it entered, seconds of `time.perf_counter`.
-        tokens, log_probs: The output and its log-probabilities.
-        draft: What follows `last` in the pass in progress.
-        begin: Index of `last` in the pass in progress.
-        budget: Levels of it that were asked for.
+        budget: Levels of the draft that were asked for.
         was_rejected: Whether a token of its last draft was, if it had one in its last pass.
         is_drafting: Whether the drafter has been started for it.
         state: The drafter's, if so.
@@ -35,15 +75,7 @@ class Row:
         ended: Whether the output is complete.
     """
 
-    request: Request
-    memory: int
-    context: int
-    last: int
     started: float
-    tokens: list[int] = field(default_factory=list)
-    log_probs: list[float] = field(default_factory=list)
-    draft: Draft = NO_DRAFT
-    begin: int = 0
     budget: int = 0
     was_rejected: bool = False
     is_drafting: bool = False

@@ -12,39 +12,27 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
-from nartk.decoders.loop.drafter import Draft, State
+from nartk.decoders.loop.drafter import State
+from nartk.decoders.loop.rows import Known
 from nartk.hypothesis import Hypothesis, PhaseSeconds, Request, Result, TokenTrace
 
-_NOTHING = Draft()
 
-
-@dataclass(slots=True, eq=False)
-class Beam:
+@dataclass(slots=True, eq=False, kw_only=True)
+class Beam(Known):
     """A hypothesis that goes on.
 
+    While a pass is read, `context` is that of the hypothesis which it comes from, and `node` the scored token
+    that predicts what follows.
+
     Attributes:
-        tokens, log_probs: The output so far and its log-probabilities.
-        total: Their sum, fp64, less what the search makes it pay.
+        total: The sum of its log-probabilities, fp64, less what the search makes it pay.
         paid: What that is, nats.
-        memory: Handle of the encoded source.
-        context: Handle of its cells; while a pass is read, that of the hypothesis which it comes from.
-        cells: Tokens that the context holds, the start token among them.
-        node: While a pass is read: the scored token of the pass that predicts what follows.
-        draft: What follows the output in the pass in progress.
         state: The drafter's.
     """
 
-    request: Request
-    tokens: list[int]
-    log_probs: list[float]
-    total: float
-    memory: int
-    context: int
-    cells: int = 0
-    node: int = 0
-    draft: Draft = _NOTHING
-    state: State = None
+    total: float = 0.0
     paid: float = 0.0
+    state: State = None
 
 
 class Candidates(NamedTuple):
@@ -119,7 +107,7 @@ class BeamRow:
         live: Hypotheses that go on, best first, all of one length.
         contexts: Handles that are open.
         finished: The hypotheses that have ended and may be given back.
-        chosen_at: The pass that chose the tokens at each position, from 1.
+        chosen_at: The pass that chose the tokens at each position, from 1; 0: they were forced.
         ended: Whether the search is done.
     """
 
@@ -158,20 +146,22 @@ class BeamRow:
                 live.append(
                     Beam(
                         self.request,
-                        tokens,
-                        log_probs,
-                        total,
                         self.memory,
                         parent.context,
+                        parent.prompt,
+                        tokens,
+                        log_probs,
                         parent.cells,
-                        parent.node,
-                        _NOTHING,
-                        copy.copy(parent.state),
-                        paid,
+                        begin=parent.begin,
+                        end=parent.end,
+                        node=parent.node,
+                        total=total,
+                        paid=paid,
+                        state=copy.copy(parent.state),
                     )
                 )
         self.live = live
-        self.chosen_at.append(self.passes)
+        self.chosen_at.append(0 if parents[0].closing >= 0 else self.passes)
         self.finished = ranking.kept(self.finished, ended)
         self.ended = (
             is_last or not live or ranking.is_done(self.finished, live[0].total, length, self.request.max_len)
@@ -206,7 +196,7 @@ class BeamRow:
         follows = [*chosen_at[1:length], 0]
         return tuple(
             TokenTrace("prefix", 0, None)
-            if i < len(self.request.prefix)
+            if not chosen_at[i]
             else TokenTrace("draft" if chosen_at[i] == after else "verifier", chosen_at[i], None)
             for i, after in enumerate(follows)
         )

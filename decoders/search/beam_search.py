@@ -14,13 +14,13 @@ from time import perf_counter
 import numpy as np
 
 from nartk.decoders.loop.drafter import verifiable
-from nartk.decoders.loop.packing import levels_of
+from nartk.decoders.loop.packing import Packed, pack
 from nartk.decoders.loop.rows import Batch
 from nartk.decoders.search.beam_constraints import BeamConstraints
 from nartk.decoders.search.beam_drafts import BeamDrafter
 from nartk.decoders.search.beam_rows import Beam, BeamRow, Candidates, Ranking
 from nartk.hypothesis import PhaseSeconds, Request
-from nartk.passes import ROOT, FloatArray, IntArray, Pass, PassScorer, Scores, Want
+from nartk.passes import ROOT, FloatArray, IntArray, PassScorer, Scores, Want
 
 
 class BeamSearch:
@@ -65,23 +65,31 @@ class BeamSearch:
             batch.close()
 
     def _row(self, request: Request, memory: int, context: int, now: float) -> BeamRow:
-        first = Beam(request, [], [], 0.0, memory, context)
+        first = Beam(request, memory, context, (self.scorer.start_token,))
+        vocab = self.scorer.vocab
+        output, is_whole = self.constraints.rules.beginning(request, vocab.eos, vocab.ends)
+        first.force(output, is_whole=is_whole)
         if self.drafter is not None:
             first.state = self.drafter.start(request)
-        return BeamRow(request, memory, now, [first], [context])
+        return BeamRow(request, memory, now, [first], [context], chosen_at=[0] * first.pending)
 
     def _step(self, rows: list[BeamRow]) -> None:
         begun = perf_counter()
         self._draft(rows)
         drafted = perf_counter()
         beams = [beam for row in rows for beam in row.live]
-        packed = Packed(beams, self.scorer.start_token)
+        packed = pack(beams)
         want = self.constraints.want(replace(self.wanted, only=packed.only), beams)
         ready = perf_counter()
         scores = self.scorer.run(packed.work, want)
         verified = perf_counter()
-        self._choose(rows, packed, *self.constraints.candidates(scores, beams))
-        self._commit(rows, packed, scores)
+        for beam in beams:
+            if beam.pending:
+                beam.log_probs = self.constraints.known(beam, scores)
+                beam.total = sum(beam.log_probs)
+        nodes = Nodes(packed, beams)
+        self._choose(rows, nodes, *self.constraints.candidates(scores, beams))
+        self._commit(rows, nodes, scores)
         self.seconds[1] += drafted - begun
         self.seconds[2] += verified - ready
         self.seconds[3] += ready - drafted + perf_counter() - verified
@@ -95,10 +103,12 @@ class BeamSearch:
         for row in rows:
             budget = row.request.max_len - len(row.chosen_at) - 1
             for beam in row.live:
+                if beam.closing >= 0:
+                    continue
                 beam.draft = verifiable(self.drafter.draft(beam), self.words, budget)
                 row.drafted += len(beam.draft.tokens)
 
-    def _choose(self, rows: list[BeamRow], packed: Packed, top: IntArray, log_probs: FloatArray) -> None:
+    def _choose(self, rows: list[BeamRow], nodes: Nodes, top: IntArray, log_probs: FloatArray) -> None:
         """Extends the hypotheses by a word, and by more as long as all survivors were drafted.
 
         Args:
@@ -111,7 +121,7 @@ class BeamSearch:
                         self.drafter.observe(beam, top[beam.node])
             for row, found in zip(rows, self._candidates(rows, top, log_probs), strict=True):
                 row.extend(found, self.ranking)
-            rows = [row for row in rows if not row.ended and packed.follow(row.live)]
+            rows = [row for row in rows if not row.ended and nodes.follow(row.live)]
             for row in rows:
                 row.accepted += len(row.live)
 
@@ -141,7 +151,7 @@ class BeamSearch:
         columns = sums.ravel()[at], best // width, words, added.ravel()[at], pays.ravel()[at]
         return map(Candidates._make, zip(*(column.tolist() for column in columns), strict=True))
 
-    def _commit(self, rows: list[BeamRow], packed: Packed, scores: Scores) -> None:
+    def _commit(self, rows: list[BeamRow], nodes: Nodes, scores: Scores) -> None:
         """Keeps the cells that the hypotheses of each sentence stand on, in a context each.
 
         The first hypothesis that comes from a context takes it over, the others fork it. What a fork does not
@@ -155,7 +165,7 @@ class BeamSearch:
                 continue
             paths: dict[int, list[int]] = {}
             for beam in row.live:
-                path, first = packed.path(beam.node), paths.get(beam.context)
+                path, first = nodes.path(beam.node), paths.get(beam.context)
                 if first is None:
                     paths[beam.context] = path
                     kept += path
@@ -177,48 +187,18 @@ class BeamSearch:
             self.scorer.close(dropped)
 
 
-class Packed:
-    """The hypotheses of all sentences as one pass: what each context lacks, and the draft behind it.
+class Nodes:
+    """The scored tokens of a pass, and which of them a word after another leads to."""
 
-    Attributes:
-        only: The scored tokens: the last of each hypothesis and its draft; None: all.
-    """
-
-    def __init__(self, beams: Sequence[Beam], start_token: int) -> None:
-        tokens: list[int] = []
-        positions: list[int] = []
-        parents: list[int] = []
-        counts: list[int] = []
-        scored: list[int] = []
+    def __init__(self, packed: Packed, beams: Sequence[Beam]) -> None:
+        self._parents = packed.parents
+        self._scored = range(len(packed.parents)) if packed.only is None else packed.only.tolist()
         self._children: dict[tuple[int, int], int] = {}  # the scored token for a word after a scored token
         for beam in beams:
-            begin, done = len(tokens), beam.cells
-            tokens += beam.tokens[done - 1 :] if done else [start_token, *beam.tokens]
-            positions += range(done, len(beam.tokens) + 1)
-            parents.append(ROOT)
-            parents += range(begin, len(tokens) - 1)
-            beam.node = len(scored)
-            scored.append(len(tokens) - 1)
-            if beam.draft.tokens:
-                self._add_draft(beam, tokens, positions, parents, scored)
-            counts.append(len(tokens) - begin)
-        memory = np.repeat([beam.memory for beam in beams], counts)
-        contexts = np.repeat([beam.context for beam in beams], counts)
-        self.work = Pass(*np.array([tokens, positions, memory, contexts, parents], np.int32))
-        self.only = None if len(scored) == len(tokens) else np.array(scored, np.int32)
-        self._scored, self._parents = scored, parents
-
-    def _add_draft(
-        self, beam: Beam, tokens: list[int], positions: list[int], parents: list[int], scored: list[int]
-    ) -> None:
-        draft, last, node = beam.draft, len(tokens) - 1, beam.node
-        before = range(ROOT, len(draft.tokens) - 1) if draft.parents is None else draft.parents
-        tokens += draft.tokens
-        positions += [len(beam.tokens) + level for level in levels_of(beam.draft)[1:]]
-        parents += [last + 1 + parent for parent in before]
-        for i, (token, parent) in enumerate(zip(draft.tokens, before, strict=True)):
-            self._children.setdefault((node + 1 + parent, token), node + 1 + i)
-            scored.append(last + 1 + i)
+            draft, node = beam.draft, beam.node
+            before = range(ROOT, len(draft.tokens) - 1) if draft.parents is None else draft.parents
+            for i, (token, parent) in enumerate(zip(draft.tokens, before, strict=True)):
+                self._children.setdefault((node + 1 + parent, token), node + 1 + i)
 
     def follow(self, beams: Sequence[Beam]) -> bool:
         """Moves hypotheses to the drafted tokens that are their last ones, if all of them were drafted."""

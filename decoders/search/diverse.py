@@ -16,7 +16,7 @@ import numpy as np
 from nartk.decoders.search.beam_constraints import BeamConstraints
 from nartk.decoders.search.beam_drafts import BeamDrafter
 from nartk.decoders.search.beam_rows import Beam, BeamRow, Ended, Ranking
-from nartk.decoders.search.beam_search import BeamSearch, Packed
+from nartk.decoders.search.beam_search import BeamSearch, Nodes
 from nartk.hypothesis import Request
 from nartk.passes import FloatArray, IntArray, PassScorer, Want
 
@@ -43,7 +43,7 @@ class DiverseRow(BeamRow):
 
     def gather(self) -> None:
         """Takes over what the groups have chosen."""
-        self.chosen_at.append(self.passes)
+        self.chosen_at.append(0 if self.live[0].closing >= 0 else self.passes)
         self.live = [beam for group in self.groups if not group.ended for beam in group.live]
         self.ended = not self.live
         self.finished = [each for group in self.groups for each in group.finished]
@@ -77,9 +77,9 @@ class DiverseSearch(BeamSearch):
     def _row(self, request: Request, memory: int, context: int, now: float) -> BeamRow:
         row = super()._row(request, memory, context, now)
         parts = [BeamRow(request, memory, now, row.live, []) for _ in range(self.groups)]
-        return DiverseRow(request, memory, now, row.live, row.contexts, groups=parts)
+        return DiverseRow(request, memory, now, row.live, row.contexts, chosen_at=row.chosen_at, groups=parts)
 
-    def _choose(self, rows: list[BeamRow], packed: Packed, top: IntArray, log_probs: FloatArray) -> None:
+    def _choose(self, rows: list[BeamRow], nodes: Nodes, top: IntArray, log_probs: FloatArray) -> None:
         while rows:
             if self.drafter is not None:
                 for row in rows:
@@ -95,7 +95,7 @@ class DiverseSearch(BeamSearch):
             for row in rows:
                 if isinstance(row, DiverseRow):
                     row.gather()
-            rows = [row for row in rows if not row.ended and packed.follow(row.live)]
+            rows = [row for row in rows if not row.ended and nodes.follow(row.live)]
             for row in rows:
                 row.accepted += len(row.live)
 
@@ -122,7 +122,7 @@ class DiverseSearch(BeamSearch):
     def _pay(self, beam: Beam, taken: Counter[int], top: IntArray, paid: FloatArray) -> None:
         """Lets words pay after a hypothesis, unless one is forced there."""
         rules, length = self.constraints.rules, len(beam.tokens)
-        if length < len(beam.request.prefix):
+        if beam.closing >= 0:
             return
         if rules.forced(length, beam.request.max_len, self.constraints.eos) >= 0:
             return

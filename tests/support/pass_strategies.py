@@ -60,7 +60,8 @@ class Drafting(PlainDrafter):
 
     def draft(self, rows: Sequence[Row], budgets: Sequence[int]) -> list[Draft]:
         assert [row.state for row in rows] == [("state", row.request.index) for row in rows]
-        assert budgets == [row.request.max_len - len(row.tokens) - 1 for row in rows]
+        most = [row.request.max_len - len(row.tokens) - 1 for row in rows]
+        assert budgets == [0 if row.closing >= 0 else each for row, each in zip(rows, most, strict=True)]
         return [self.what(row) for row in rows]
 
     def stop(self, states: Sequence[Any]) -> None:
