@@ -212,7 +212,7 @@ class Believes(ArgmaxAcceptance):
     def verdict(self, row: Row, verified: Verified) -> Verdict:
         if row.draft.parents is not None or not row.draft.tokens:
             return super().verdict(row, verified)
-        tokens = [*row.draft.tokens, verified.words[row.begin + len(row.draft.tokens)]]
+        tokens = [*row.draft.tokens, verified.words[row.node + len(row.draft.tokens)]]
         return Verdict(range(len(row.draft.tokens)), tokens, [0.0] * len(tokens))
 
 

@@ -170,7 +170,7 @@ class Believe(ArgmaxAcceptance):
     """Known to be wrong: whatever is drafted is accepted."""
 
     def verdict(self, row: Row, verified: Verified) -> Verdict:
-        drafted, end = row.draft.tokens, row.begin + len(row.draft.tokens)
+        drafted, end = row.draft.tokens, row.node + len(row.draft.tokens)
         tokens = [*drafted, verified.words[end]]
         end_at = tokens.index(EOS) + 1 if EOS in tokens else len(tokens)
         return Verdict(range(min(end_at, len(drafted))), tokens[:end_at], [0.0] * end_at)
@@ -614,7 +614,7 @@ class ScoresTheBest(gad.NearlyBest):
 
     def __call__(self, rows: Sequence[Row], verified: Verified) -> list[Verdict]:
         return [
-            Verdict(accepted, tokens, verified.log_probs[row.begin : row.begin + len(log_probs)])
+            Verdict(accepted, tokens, verified.log_probs[row.node : row.node + len(log_probs)])
             for row, (accepted, tokens, log_probs) in zip(rows, super().__call__(rows, verified), strict=True)
         ]
 

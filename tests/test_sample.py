@@ -294,7 +294,7 @@ class Believes(ArgmaxAcceptance):
     """Known to be wrong: accepts whatever is drafted in a chain."""
 
     def verdict(self, row: Row, verified: Verified) -> Verdict:
-        begin, tokens = row.begin, row.draft.tokens
+        begin, tokens = row.node, row.draft.tokens
         if row.draft.parents is not None or EOS in tokens:
             return super().verdict(row, verified)
         end = begin + len(tokens)

@@ -88,7 +88,7 @@ def mismatches(make: type[TokenRecycling], seeds: int) -> int:
         drafter = make(words, start_token=EOS, eos=EOS, k=k, max_draft=longest, shape=shape)
         assert drafter.want.top == min(k, words)
         ranked: dict[int, list[int]] = {}
-        rows = [Row(Request(i, (EOS,), 40), i, i, EOS, 0.0) for i in range(rng.randint(1, 4))]
+        rows = [Row(Request(i, (EOS,), 40), i, i, (EOS,), started=0.0) for i in range(rng.randint(1, 4))]
         for _ in range(6):
             budgets = [rng.choice([0, 1, 3, 40]) for _ in rows]
             for row, draft, budget in zip(rows, drafter.draft(rows, budgets), budgets, strict=True):
@@ -120,7 +120,7 @@ class OneTooFar(TokenRecycling):
     def observe(self, rows: Sequence[Row], verdicts: Sequence[Verdict], verified: Verified) -> None:
         top = verified.scores.top
         assert top is not None
-        self.matrix.record(np.roll(verified.work.tokens, -1), top[:, : self.want.top])
+        self.matrix.record(np.roll(verified.tokens, -1), top[:, : self.want.top])
 
 
 class FirstCounts(TokenRecycling):
@@ -129,7 +129,7 @@ class FirstCounts(TokenRecycling):
     def observe(self, rows: Sequence[Row], verdicts: Sequence[Verdict], verified: Verified) -> None:
         top = verified.scores.top
         assert top is not None
-        self.matrix.record(verified.work.tokens[::-1], top[::-1, : self.want.top])
+        self.matrix.record(verified.tokens[::-1], top[::-1, : self.want.top])
 
 
 class Repeats(TokenRecycling):

@@ -588,7 +588,8 @@ def test_each_row_has_its_own_drafts() -> None:
     requests = [Request(i, (EOS,), 9, drafts=each) for i, each in enumerate(drafts)]
     states = drafter.start(requests, [0, 0])
     rows = [
-        Row(request, 0, 0, EOS, 0.0, state=state) for request, state in zip(requests, states, strict=True)
+        Row(request, 0, 0, (EOS,), started=0.0, state=state)
+        for request, state in zip(requests, states, strict=True)
     ]
     assert [draft.tokens for draft in drafter.draft(rows, [8, 8])] == [[4], [5, 6, 7]]
     for row, word in zip(rows, (9, 8), strict=True):

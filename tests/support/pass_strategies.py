@@ -20,7 +20,7 @@ from nartk.decoders.loop.loop import DraftAndVerify
 from nartk.decoders.loop.rows import Row
 from nartk.decoders.loop.trees import merged
 from nartk.hypothesis import Request
-from nartk.passes import ROOT, Pass
+from nartk.passes import ROOT
 from nartk.reading import Reading
 from nartk.vocab import Vocab
 
@@ -97,13 +97,11 @@ def given_drafts(max_draft: int = 0, nodes: int = 256) -> MakeDrafter:
 
 def verified(tokens: Sequence[int] = (), top: Sequence[Sequence[int]] = ()) -> Verified:
     """A pass over tokens and the words that it ranked best after each, as drafters observe it."""
-    columns = np.zeros((4, len(tokens)), np.int32)
-    work = Pass(np.array(tokens, np.int32), *columns)
     width = len(top[0]) if top else 0
     ranked = np.array(top, np.int32).reshape(len(tokens), width)
     best = np.zeros(len(tokens), np.int32)
     scores: Any = Reading(best, best.astype(np.float32), top=ranked)
-    return Verified([], [], frozenset(), work, scores)
+    return Verified([], [], frozenset(), np.array(tokens, np.int32), scores)
 
 
 def paths_of(draft: Draft) -> list[tuple[int, ...]]:
