@@ -23,6 +23,7 @@ from nartk.decoders.search.beam_constraints import BeamConstraints
 from nartk.decoders.search.beam_rows import Beam, BeamRow, Ended, Ranking
 from nartk.decoders.search.beam_search import BeamSearch
 from nartk.decoders.strategy import Batching
+from nartk.errors import UsageError, named
 from nartk.guarantee import Guarantee, Promise
 from nartk.hypothesis import Request, Result
 from nartk.parallel import FrameScorer, silent_words
@@ -41,10 +42,10 @@ class JointCtc(Constrained):
     for each word; `positional_scores` are its parts. What no labelling of the frames gives costs 1e10 nats.
 
     The candidates of a hypothesis, which CTC scores, are the decoder's likeliest words, and all words if
-    `ctc_weight` is 1. With `pre_beam_ratio` they are fewer, and chosen as ESPnet's pre-beam does: by decoder
-    and language model together. The search ends when no hypothesis that goes on is better than those to be
-    given back, or can become so by the bonus of as many words as are allowed: without a length penalty,
-    nothing else makes it better.
+    `ctc_weight` is 1. With `pre_beam_ratio` they are chosen as ESPnet's pre-beam does, by decoder and
+    language model together; if `ctc_weight` is 0 they are all words. The search ends when no hypothesis that
+    goes on is better than those to be given back, or can become so by the bonus of as many words as are
+    allowed: without a length penalty, nothing else makes it better.
 
     ESPnet's command decodes with w 0.5, a beam of 20, a pre-beam of 1.5 times that, no bonus, and weight 1
     for a language model. Its search differs in this: it goes on with one hypothesis less for each that has
@@ -88,6 +89,14 @@ class JointCtc(Constrained):
         0.3, "weight of the language model's log-probabilities; ESPnet's is 1", low=-HEAVIEST, high=HEAVIEST
     )
     nbest: int = option(1, "hypotheses given back, at most the beam size", low=1, most="beam_size")
+
+    def __post_init__(self) -> None:
+        if self.pre_beam_ratio and self.ctc_weight == 1:
+            raise UsageError(
+                f"{named('pre_beam_ratio', self.pre_beam_ratio)} with {named('ctc_weight', 1)}, where all "
+                "words are candidates",
+                fix="leave one of them out",
+            )
 
     def results(self, scorer: Any, requests: Sequence[Request], batching: Batching) -> Iterator[Result]:
         """What `run` yields. Its `batch_size` counts sentences, each of which has `beam_size` hypotheses."""
@@ -143,7 +152,9 @@ class BestRanking(Ranking):
     def is_done(self, finished: Sequence[Ended], best: float, length: int, longest: int) -> bool:
         if len(finished) < self.nbest:
             return False
-        lengths = range(length, longest + 1) if self.bonus else (length,)
+        lengths: Sequence[int] = (length,)
+        if self.bonus:
+            lengths = range(length if self.length_penalty else longest, longest + 1)
         most = max(self.score(best + self.bonus * (each - length), each) for each in lengths)
         return most <= finished[self.nbest - 1].score
 

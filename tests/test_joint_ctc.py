@@ -327,6 +327,11 @@ def test_hypotheses_are_the_same_in_any_batch() -> None:
             assert [each.hypotheses for each in together] == [each.hypotheses for each in alone]
 
 
+def test_a_pre_beam_of_all_words_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"pre_beam_ratio=1\.5 with ctc_weight=1, where"):
+        joint(pre_beam_ratio=1.5, ctc_weight=1.0)
+
+
 def test_what_the_frames_cannot_say_still_ends() -> None:
     """Prefixes longer than the recording, and shortest outputs that it cannot give."""
     scorer = JointPasses(8, seed=3, frames=lambda size: 1)
