@@ -34,7 +34,7 @@ from nartk.decoders.beam import BeamStrategy
 from nartk.decoders.loop.constraints import Constraints, repeating
 from nartk.decoders.rerank import teacher_forced
 from nartk.decoders.search.beam_rows import BeamRow
-from nartk.decoders.search.beam_search import BeamSearch, Packed
+from nartk.decoders.search.beam_search import BeamSearch, Nodes
 from nartk.errors import PassError, UsageError
 from nartk.hypothesis import Request, Result
 from nartk.models.transformer import Transformer
@@ -151,8 +151,8 @@ def test_swapped_hypotheses_show(monkeypatch: pytest.MonkeyPatch) -> None:
     """Known to be wrong: two hypotheses have each other's cells."""
     commit = BeamSearch._commit
 
-    def swapped(self: BeamSearch, rows: list[BeamRow], packed: Packed, scores: Scores) -> None:
-        commit(self, rows, packed, scores)
+    def swapped(self: BeamSearch, rows: list[BeamRow], nodes: Nodes, scores: Scores) -> None:
+        commit(self, rows, nodes, scores)
         for row in rows:
             for first, second in zip(row.live[:1], row.live[1:2], strict=False):
                 first.context, second.context = second.context, first.context

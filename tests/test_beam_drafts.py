@@ -18,10 +18,12 @@ from support.scripted_passes import EOS, ScriptedPasses, Table, TablePasses, dec
 import nartk.decoders.beam as beam_module
 from nartk.decoders.drafters.token_recycling import AdjacencyMatrix
 from nartk.decoders.loop.drafter import Draft
+from nartk.decoders.loop.packing import Packed, pack
 from nartk.decoders.loop.trees import merged
+from nartk.decoders.search import beam_search
 from nartk.decoders.search.beam_drafts import BeamDrafter
 from nartk.decoders.search.beam_rows import Beam
-from nartk.decoders.search.beam_search import Packed
+from nartk.decoders.search.beam_search import Nodes
 from nartk.errors import PassError, UsageError
 from nartk.hypothesis import Request, Result
 from nartk.passes import IntArray
@@ -150,14 +152,14 @@ def test_drafts_change_no_hypothesis_in_many_cases() -> None:
 
 def test_what_parts_in_a_tree_is_scored_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
     again = 0
-    made = Packed.__init__
 
-    def counted(self: Packed, beams: Sequence[Beam], start_token: int) -> None:
+    def counted(beams: Sequence[Beam]) -> Packed:
         nonlocal again
-        made(self, beams, start_token)
-        again += 0 if self.only is None else len(self.work.tokens) - len(self.only)
+        packed = pack(beams)
+        again += len(packed.work.tokens) - len(packed.scored)
+        return packed
 
-    monkeypatch.setattr(Packed, "__init__", counted)
+    monkeypatch.setattr(beam_search, "pack", counted)
     assert differences(20, make_table, kinds=("source", "chain"))[0] == 0
     assert again == 0
     assert differences(20, make_table, kinds=("tree",))[0] == 0
@@ -166,15 +168,15 @@ def test_what_parts_in_a_tree_is_scored_once_more(monkeypatch: pytest.MonkeyPatc
 
 # Known to be wrong.
 
-FOLLOW, PATH = Packed.follow, Packed.path
+FOLLOW, PATH = Nodes.follow, Nodes.path
 
 
-def follows_the_best(self: Packed, beams: Sequence[Beam]) -> bool:
+def follows_the_best(self: Nodes, beams: Sequence[Beam]) -> bool:
     """Goes on if the best survivor was drafted."""
     return FOLLOW(self, beams[:1])
 
 
-def follows_any_parent(self: Packed, beams: Sequence[Beam]) -> bool:
+def follows_any_parent(self: Nodes, beams: Sequence[Beam]) -> bool:
     """Takes a word from elsewhere in the tree."""
     nodes = [
         next((node for (_, word), node in self._children.items() if word == beam.tokens[-1]), -1)
@@ -185,7 +187,7 @@ def follows_any_parent(self: Packed, beams: Sequence[Beam]) -> bool:
     return -1 not in nodes
 
 
-def keeps_its_own_node(self: Packed, beams: Sequence[Beam]) -> bool:
+def keeps_its_own_node(self: Nodes, beams: Sequence[Beam]) -> bool:
     """Reads what follows from the token before."""
     before = [beam.node for beam in beams]
     found = FOLLOW(self, beams)
@@ -194,7 +196,7 @@ def keeps_its_own_node(self: Packed, beams: Sequence[Beam]) -> bool:
     return found
 
 
-def keeps_any_path(self: Packed, node: int) -> list[int]:
+def keeps_any_path(self: Nodes, node: int) -> list[int]:
     """Keeps a path of the right length that ends elsewhere."""
     path = PATH(self, node)
     same = [PATH(self, other) for other in range(len(self._scored))]
@@ -213,7 +215,7 @@ def keeps_any_path(self: Packed, node: int) -> list[int]:
 def test_a_wrong_choice_shows(
     method: str, wrong_method: Any, kinds: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Packed, method, wrong_method)
+    monkeypatch.setattr(Nodes, method, wrong_method)
 
     def make(rng: random.Random, words: int) -> TablePasses:
         return RealPasses(words, seed=rng.getrandbits(30), copying=6)
