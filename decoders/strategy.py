@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -71,7 +71,7 @@ class Strategy:
     def run(
         self,
         scorer: Any,
-        requests: Sequence[Request],
+        requests: Iterable[Request],
         *,
         batch_size: int,
         max_tokens: int | None = None,
@@ -81,12 +81,13 @@ class Strategy:
 
         Args:
             scorer: Speaks the protocols of `needs`.
+            requests: Any number of them; they are sorted by length, so that all are read first.
             batch_size: Most rows at a time.
             max_tokens: Most source tokens at a time; one row is always allowed.
             trace: Whether hypotheses carry one.
         """
         self.check_auxiliary()
-        return self.results(scorer, requests, Batching(batch_size, max_tokens, trace))
+        return self.results(scorer, [*requests], Batching(batch_size, max_tokens, trace))
 
     def results(self, scorer: Any, requests: Sequence[Request], batching: Batching) -> Iterator[Result]:
         """What `run` yields."""

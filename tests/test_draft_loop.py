@@ -618,6 +618,13 @@ def test_max_tokens_bounds_the_sources_of_a_batch() -> None:
         assert sum(longest[order[handle]] for handle in {*work.memory.tolist()}) <= 60
 
 
+def test_requests_may_come_from_a_generator() -> None:
+    wanted = decode(Proposes(), TablePasses(Table(20)), sentences(5))
+    found = list(Proposes().run(TablePasses(Table(20)), iter(sentences(5)), batch_size=2))
+    assert sorted(outputs_of(found)) == sorted(outputs_of(wanted))
+    assert len(found) == 5
+
+
 def test_no_requests_no_results() -> None:
     assert decode(Proposes(), TablePasses(Table(10)), []) == []
 
