@@ -11,9 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nartk.decoders.loop.drafter import Draft
-from nartk.decoders.loop.packing import pack
-from nartk.decoders.loop.rows import NO_DRAFT
+from nartk.decoders.loop.packing import Unread, pack
 from nartk.errors import PassError, StrategyMismatchError, named
 from nartk.passes import FloatArray, PassScorer, Source, Want
 
@@ -71,7 +69,9 @@ def _scored(scorer: PassScorer, memory: Sequence[int], outputs: Sequence[Sequenc
     contexts = scorer.open(len(outputs))
     try:
         rows = [
-            Target(source, context, [scorer.start_token, *output[:-1]], len(output) - 1)
+            Target(
+                [scorer.start_token, *output[:-1]], memory=source, context=context, pending=len(output) - 1
+            )
             for source, context, output in zip(memory, contexts.tolist(), outputs, strict=True)
         ]
         given = np.array([word for output in outputs for word in output], np.int32)
@@ -81,16 +81,8 @@ def _scored(scorer: PassScorer, memory: Sequence[int], outputs: Sequence[Sequenc
         scorer.close(contexts)
 
 
-@dataclass(slots=True)
-class Target:
-    """An output that is scored as a whole. Implements `nartk.decoders.loop.packing.Unread`."""
+@dataclass(slots=True, eq=False)
+class Target(Unread):
+    """An output that is scored as a whole."""
 
-    memory: int
-    context: int
     unread: list[int]
-    pending: int
-    cells: int = 0
-    draft: Draft = NO_DRAFT
-    begin: int = 0
-    end: int = 0
-    node: int = 0

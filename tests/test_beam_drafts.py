@@ -293,7 +293,7 @@ def test_successors_are_the_last_ones_seen() -> None:
     rng = random.Random(0)
 
     def beam(last: int) -> Beam:
-        return Beam(Request(0, (EOS,), 9), 0, 0, (EOS,), [last], [0.0])
+        return Beam(Request(0, (EOS,), 9), (EOS,), [last], [0.0], memory=0, context=0)
 
     known, twin = AdjacencyMatrix(9, 2), dict[int, list[int]]()
     drafter = BeamDrafter(None, known, start_token=0, eos=9, max_draft=3)

@@ -222,7 +222,7 @@ def test_what_frames_may_have_by_enumeration() -> None:
 def drafted(drafter: Drafter, request: Request) -> Draft:
     """What is drafted first."""
     (state,) = drafter.start([request], [0])
-    (draft,) = drafter.draft([Row(request, 0, 0, (EOS,), started=0.0, state=state)], [20])
+    (draft,) = drafter.draft([Row(request, (EOS,), memory=0, context=0, started=0.0, state=state)], [20])
     drafter.stop([state])
     return draft
 

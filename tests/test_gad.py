@@ -458,7 +458,7 @@ def wrong_drafts(kind: str, groups: int = 2) -> int:
         states = drafter.start(requests, [0] * 12)
         rows, twins, grown = [], [], []
         for request, state in zip(requests, states, strict=True):
-            rows.append(Row(request, 0, 0, (EOS,), started=0.0, state=state))
+            rows.append(Row(request, (EOS,), memory=0, context=0, started=0.0, state=state))
             twins.append(twin(scorer, request, block))
             # What the drafter itself would output, with errors: likely prefixes, and others.
             own = twin(scorer, request, 60)([], 60)[0]

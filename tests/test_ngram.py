@@ -79,7 +79,7 @@ def mismatches(make: type[NgramCache], seeds: int) -> int:
                 for request, state, source in zip(
                     new, cache.start(new, [0] * len(new)), sources, strict=True
                 ):
-                    rows.append(Row(request, 0, 0, (EOS,), started=0.0, state=state))
+                    rows.append(Row(request, (EOS,), memory=0, context=0, started=0.0, state=state))
                     twin.begin(request.index, [-1 if word == words - 1 else word for word in source])
             elif len(rows) > 4:
                 rows.pop(rng.randrange(len(rows)))
@@ -169,7 +169,7 @@ def test_it_finds_what_was_output_while_it_paused() -> None:
     request = Request(0, (4, 5, 6, 7, 8, 9, EOS), 30)
     cache = NgramCache(np.arange(20, dtype=np.int32), max_ngram=3, max_draft=4)
     (state,) = cache.start([request], [0])
-    row = Row(request, 0, 0, (EOS,), started=0.0, state=state)
+    row = Row(request, (EOS,), memory=0, context=0, started=0.0, state=state)
     row.tokens += [*range(10, 19), 4, 5, 6]  # which it did not observe
     (draft,) = cache.draft([row], [18])
     assert draft.tokens == [7, 8, 9]

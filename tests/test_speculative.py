@@ -235,7 +235,7 @@ def test_a_reader_keeps_what_is_output_whoever_drafted_it() -> None:
     """It has read the start token, 5 and the drafted 6 7 8."""
 
     def reads(output: Sequence[int]) -> tuple[list[int], int]:
-        reader = Reader(0, 0, 5, [6, 7, 8])
+        reader = Reader([6, 7, 8], memory=0, context=0, cells=5)
         reader.catch_up(EOS, output)
         return reader.unread, reader.cells
 
@@ -244,7 +244,7 @@ def test_a_reader_keeps_what_is_output_whoever_drafted_it() -> None:
     assert reads([5, 9, 7, 8]) == ([9, 7, 8], 2)  # of passes in which it did not draft
     assert reads([5, 6, 7, 8, 9]) == ([9], 5)
     assert reads([5, 6, 7]) == ([7], 3)  # its scores after 7 are asked for again
-    new = Reader(0, 0)
+    new = Reader(memory=0, context=0)
     new.catch_up(EOS, [5, 6])
     assert new.unread == [EOS, 5, 6]
 
@@ -261,9 +261,8 @@ class Checking(SmallModel):
             fresh = SmallModel(self.scorer, self.longest, self.pick)
             for i, token in enumerate(draft.tokens):
                 (state,) = fresh.start([row.request], [0])
-                other = Row(
-                    row.request, 0, 0, (EOS,), [*row.tokens, *draft.tokens[:i]], started=0.0, state=state
-                )
+                output = [*row.tokens, *draft.tokens[:i]]
+                other = Row(row.request, (EOS,), output, memory=0, context=0, started=0.0, state=state)
                 (again,) = fresh.draft([other], [1])
                 fresh.stop([state])
                 assert draft.log_probs is not None

@@ -88,7 +88,10 @@ def mismatches(make: type[TokenRecycling], seeds: int) -> int:
         drafter = make(words, start_token=EOS, eos=EOS, k=k, max_draft=longest, shape=shape)
         assert drafter.want.top == min(k, words)
         ranked: dict[int, list[int]] = {}
-        rows = [Row(Request(i, (EOS,), 40), i, i, (EOS,), started=0.0) for i in range(rng.randint(1, 4))]
+        rows = [
+            Row(Request(i, (EOS,), 40), (EOS,), memory=i, context=i, started=0.0)
+            for i in range(rng.randint(1, 4))
+        ]
         for _ in range(6):
             budgets = [rng.choice([0, 1, 3, 40]) for _ in rows]
             for row, draft, budget in zip(rows, drafter.draft(rows, budgets), budgets, strict=True):

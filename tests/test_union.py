@@ -113,7 +113,7 @@ class Proposing:
 
 
 def rows_of(*indices: int) -> list[Row]:
-    return [Row(Request(i, (4, EOS), 9), i, i, (EOS,), started=0.0) for i in indices]
+    return [Row(Request(i, (4, EOS), 9), (EOS,), memory=i, context=i, started=0.0) for i in indices]
 
 
 def united(nodes: int, max_draft: int, order: Sequence[int] = (0, 1)) -> list[list[Any]]:

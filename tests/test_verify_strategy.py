@@ -588,7 +588,7 @@ def test_each_row_has_its_own_drafts() -> None:
     requests = [Request(i, (EOS,), 9, drafts=each) for i, each in enumerate(drafts)]
     states = drafter.start(requests, [0, 0])
     rows = [
-        Row(request, 0, 0, (EOS,), started=0.0, state=state)
+        Row(request, (EOS,), memory=0, context=0, started=0.0, state=state)
         for request, state in zip(requests, states, strict=True)
     ]
     assert [draft.tokens for draft in drafter.draft(rows, [8, 8])] == [[4], [5, 6, 7]]

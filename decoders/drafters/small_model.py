@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from nartk.decoders.loop.drafter import Draft, Drafter, DrafterOptions, PlainDrafter
-from nartk.decoders.loop.packing import pack
-from nartk.decoders.loop.rows import NO_DRAFT, Row
+from nartk.decoders.loop.packing import Unread, pack
+from nartk.decoders.loop.rows import Row
 from nartk.errors import StrategyMismatchError, UsageError, named
 from nartk.hypothesis import Request
 from nartk.passes import FloatArray, PassScorer, Scores, Want, costs_of
@@ -95,28 +95,17 @@ class PickBest:
         return words, log_probs
 
 
-@dataclass(slots=True)
-class Reader:
-    """What the small model has read for a row. Implements `nartk.decoders.loop.packing.Unread`.
+@dataclass(slots=True, eq=False)
+class Reader(Unread):
+    """What the small model has read for a row: the start token, the output's, and `drafted`.
 
     Attributes:
-        memory: Handle of its encoded source.
-        context: Handle of its cells.
-        cells: How many tokens it has read: the start token, the output's, and `drafted`.
         drafted: Of the last draft, those that it has read.
         unread: What it reads next.
     """
 
-    memory: int
-    context: int
-    cells: int = 0
     drafted: list[int] = field(default_factory=list)
     unread: list[int] = field(default_factory=list)
-    pending: int = 0
-    draft: Draft = NO_DRAFT
-    begin: int = 0
-    end: int = 0
-    node: int = 0
 
     def catch_up(self, start_token: int, output: Sequence[int]) -> None:
         """Makes what is not read of an output, its last token at least, unread; `cells` are those to keep."""
@@ -180,7 +169,8 @@ class SmallModel(PlainDrafter):
         except BaseException:
             self.scorer.free(own)
             raise
-        return list(map(Reader, own, contexts))
+        handles = zip(own, contexts, strict=True)
+        return [Reader(memory=source, context=context) for source, context in handles]
 
     def stop(self, states: Sequence[Reader]) -> None:
         self.scorer.close([reader.context for reader in states])

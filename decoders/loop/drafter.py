@@ -41,6 +41,9 @@ class Draft:
     passes: int = 0
 
 
+NO_DRAFT = Draft()
+
+
 class Drafter(Protocol):
     """Proposes what may follow, never decides.
 

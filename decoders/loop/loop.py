@@ -14,11 +14,11 @@ from typing import ClassVar
 from nartk.decoders.loop.acceptance import Acceptance, ArgmaxAcceptance, Verdict, Verified
 from nartk.decoders.loop.constrained import Constrained
 from nartk.decoders.loop.constraints import Constraints, RowConstraints
-from nartk.decoders.loop.drafter import Drafter, combined, verifiable
+from nartk.decoders.loop.drafter import NO_DRAFT, Drafter, combined, verifiable
 from nartk.decoders.loop.length import DraftLength
 from nartk.decoders.loop.packing import Packed, pack
 from nartk.decoders.loop.results import branches, result_of, traced
-from nartk.decoders.loop.rows import NO_DRAFT, Batch, Row
+from nartk.decoders.loop.rows import Batch, Row
 from nartk.decoders.strategy import Batching, Strategy
 from nartk.guarantee import IDENTICAL
 from nartk.hypothesis import PhaseSeconds, Request, Result
@@ -236,7 +236,7 @@ class Loop:
         self.scorer.commit(scores, kept)
 
     def _row(self, request: Request, memory: int, context: int, now: float) -> Row:
-        row = Row(request, memory, context, (self.scorer.start_token,), started=now)
+        row = Row(request, (self.scorer.start_token,), memory=memory, context=context, started=now)
         output, is_whole = self.rules.beginning(request, self.eos, self.ends)
         row.force(output, is_whole=is_whole)
         return row

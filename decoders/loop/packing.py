@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
-from nartk.decoders.loop.drafter import Draft, levels
+from nartk.decoders.loop.drafter import NO_DRAFT, Draft, levels
 from nartk.errors import PassError
 from nartk.passes import ROOT, IntArray, Pass
 
 
-class Unread(Protocol):
-    """A hypothesis as a pass reads it.
+@dataclass(slots=True, eq=False, kw_only=True)
+class Unread:
+    """Base of hypotheses, as a pass reads them.
 
     Attributes:
         memory: Handle of its encoded source.
@@ -34,16 +34,17 @@ class Unread(Protocol):
 
     memory: int
     context: int
-    cells: int
-    pending: int
-    draft: Draft
-    begin: int
-    end: int
-    node: int
+    cells: int = 0
+    pending: int = 0
+    draft: Draft = NO_DRAFT
+    begin: int = 0
+    end: int = 0
+    node: int = 0
 
     @property
     def unread(self) -> Sequence[int]:
         """The known tokens that the context does not hold, at least one."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)

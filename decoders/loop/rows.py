@@ -8,45 +8,29 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from nartk.decoders.loop.drafter import Draft, State
+from nartk.decoders.loop.drafter import State
+from nartk.decoders.loop.packing import Unread
 from nartk.hypothesis import Request, TokenTrace
 from nartk.passes import PassScorer
 
-NO_DRAFT = Draft()
-
 
 @dataclass(slots=True, eq=False)
-class Known:
-    """An output as far as it is known. Implements `nartk.decoders.loop.packing.Unread`.
+class Known(Unread):
+    """An output as far as it is known.
 
     Attributes:
-        memory: Handle of its encoded source.
-        context: Handle of its cells.
         prompt: What the output begins after, such as the start token.
         tokens: The output; at first what is forced, such as the request's prefix.
         log_probs: Of these, but for those `pending`.
-        cells: Tokens that the context holds, those of the prompt among them.
-        pending: How many tokens of the output, at first, have no log-probability yet.
         closing: The last token of an output that is forced as a whole, which is not among the tokens; -1:
             the output goes on.
-        draft: What follows the tokens in the pass in progress.
-        begin, end: Indices of the first and the last unread token in that pass.
-        node: Index of the last one among its scored tokens.
     """
 
     request: Request
-    memory: int
-    context: int
     prompt: tuple[int, ...]
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
-    cells: int = 0
-    pending: int = 0
     closing: int = -1
-    draft: Draft = NO_DRAFT
-    begin: int = 0
-    end: int = 0
-    node: int = 0
 
     @property
     def unread(self) -> Sequence[int]:

@@ -146,12 +146,12 @@ class BeamRow:
                 live.append(
                     Beam(
                         self.request,
-                        self.memory,
-                        parent.context,
                         parent.prompt,
                         tokens,
                         log_probs,
-                        parent.cells,
+                        memory=self.memory,
+                        context=parent.context,
+                        cells=parent.cells,
                         begin=parent.begin,
                         end=parent.end,
                         node=parent.node,

@@ -65,7 +65,7 @@ class BeamSearch:
             batch.close()
 
     def _row(self, request: Request, memory: int, context: int, now: float) -> BeamRow:
-        first = Beam(request, memory, context, (self.scorer.start_token,))
+        first = Beam(request, (self.scorer.start_token,), memory=memory, context=context)
         vocab = self.scorer.vocab
         output, is_whole = self.constraints.rules.beginning(request, vocab.eos, vocab.ends)
         first.force(output, is_whole=is_whole)
