@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 
 from nartk.decoders.loop.drafter import NO_DRAFT, Draft, levels
 from nartk.errors import PassError
 from nartk.passes import ROOT, IntArray, Pass
+
+_DRAFTED = attrgetter("draft.tokens")
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -74,10 +77,11 @@ def pack(rows: Sequence[Unread]) -> Packed:
         PassError: A hypothesis has none: what judges drafts is wrong.
     """
     known = [row.unread for row in rows]
-    if not all(known):
+    sizes = [*map(len, known)]
+    if 0 in sizes:
         raise PassError("more tokens were accepted than were output")
     owners = [[row.memory for row in rows], [row.context for row in rows]]
-    if sum(map(len, known)) == len(rows) and not any(row.draft.tokens for row in rows):
+    if sum(sizes) == len(rows) and not any(map(_DRAFTED, rows)):
         return _of_last_tokens(rows, [token for (token,) in known], owners)
     tokens: list[int] = []
     positions: list[int] = []
