@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
 
 from nartk.architectures import architecture
+from nartk.bench.forced import ForcedPasses
 from nartk.bench.work import Job
 from nartk.checkpoint import Checkpoint, load_checkpoint
 from nartk.errors import NartkError, StrategyMismatchError, UsageError, named, requiring_fairseq
@@ -135,9 +136,11 @@ class NartkEngine:
         self.model.guard = False  # and its outputs the model's own, as its peers' are
         self.strategy = self.model.strategy(spec.name, spec.options)
         self.signature = self.model.signature(self.strategy)
+        self._forced: Job | None = None
 
     def decode(self, job: Job, batch_size: int) -> Outcome:
         """Decodes from text to text."""
+        self._force(job)
         results = self._results(job, batch_size)
         stats = summarize(results, 0.0)
         return Outcome(
@@ -154,6 +157,7 @@ class NartkEngine:
 
         None where the strategy does not tell.
         """
+        self._force(job)
         scorer, requests = self.model.scorer_for(self.strategy), self._requests(job)
         start = time.perf_counter()
         stats = summarize([*self.strategy.run(scorer, requests, batch_size=batch_size)], 0.0)
@@ -201,15 +205,24 @@ class NartkEngine:
             for index, line in enumerate(job.lines)
         ]
 
-    def _given(self, job: Job) -> tuple[Sequence[str] | None, Sequence[Sequence[str]] | None]:
-        """What outputs must begin with, and drafts, as far as the strategy takes them.
+    def _force(self, job: Job) -> None:
+        """Lets the model output what a job forces.
 
         A non-autoregressive model's outputs are not forced: they cost the same whatever they are.
         """
-        prefixes = job.prefixes
-        if job.forced is not None:
-            prefixes = job.forced if PassScorer in protocols(self.strategy) else None
-        return prefixes, job.drafts if reads_drafts(self.strategy) else None
+        if job.forced is None or job == self._forced or PassScorer not in protocols(self.strategy):
+            return
+        inner = getattr(self.model.passes, "scorer", self.model.passes)
+        write = self.model.checkpoint.output.encode
+        outputs = {
+            tuple(self.model.encode(line)): write(output)  # type: ignore[arg-type]
+            for line, output in zip(job.lines, job.forced, strict=True)
+        }
+        self.model.passes, self._forced = ForcedPasses(inner, outputs), job
+
+    def _given(self, job: Job) -> tuple[Sequence[str] | None, Sequence[Sequence[str]] | None]:
+        """What outputs must begin with, and drafts, as far as the strategy takes them."""
+        return job.prefixes, job.drafts if reads_drafts(self.strategy) else None
 
     def _results(self, job: Job, batch_size: int) -> list[Result]:
         prefixes, drafts = self._given(job)

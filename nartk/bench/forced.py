@@ -1,0 +1,102 @@
+"""Outputs that are dictated token by token, so that a random model's cost what a real one's would.
+
+A prefix would not do: it is read in one pass. Symbols: n scored tokens of a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from nartk.passes import FloatArray, IntArray, Pass, Source, Want
+from nartk.reading import Reading
+
+
+class ForcedScores(Reading):
+    """What a pass gave, with other best words.
+
+    Attributes:
+        inner: What the model gave.
+    """
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(**{item.name: getattr(inner, item.name) for item in fields(Reading)})
+        self.inner = inner
+
+    def rows(self, index: Sequence[int] | IntArray) -> FloatArray:
+        found: FloatArray = self.inner.rows(index)
+        return found
+
+
+class ForcedPasses:
+    """A model whose best word is another one than it finds. Implements `nartk.passes.PassScorer`.
+
+    Log-probabilities are those of the words that the model finds.
+
+    Args:
+        scorer: Of the model, with whatever it has beside the protocol.
+        outputs: What is output of each source, eos included; behind it follows eos.
+    """
+
+    def __init__(self, scorer: Any, outputs: Mapping[tuple[int, ...], Sequence[int]]) -> None:
+        self.__dict__.update(vars(scorer))  # attributes that protocols look for
+        self.scorer, self.outputs = scorer, outputs
+        self._words: dict[int, IntArray] = {}  # by handles of sources
+
+    def encode(self, sources: Sequence[Source]) -> IntArray:
+        memory: IntArray = self.scorer.encode(sources)
+        for handle, source in zip(memory.tolist(), sources, strict=True):
+            self._words[handle] = np.array(self.outputs[tuple(source)], np.int32)  # type: ignore[arg-type]
+        return memory
+
+    def free(self, memory: Sequence[int] | IntArray) -> None:
+        self.scorer.free(memory)
+        for handle in memory:
+            del self._words[int(handle)]
+
+    def open(self, count: int) -> IntArray:
+        found: IntArray = self.scorer.open(count)
+        return found
+
+    def fork(self, contexts: Sequence[int] | IntArray) -> IntArray:
+        found: IntArray = self.scorer.fork(contexts)
+        return found
+
+    def truncate(self, contexts: Sequence[int] | IntArray, lengths: Sequence[int] | IntArray) -> None:
+        self.scorer.truncate(contexts, lengths)
+
+    def close(self, contexts: Sequence[int] | IntArray) -> None:
+        self.scorer.close(contexts)
+
+    def run(self, work: Pass, want: Want) -> ForcedScores:
+        scores = ForcedScores(self.scorer.run(work, want))
+        only = slice(None) if want.only is None else want.only
+        words = np.full(len(scores.best), self.scorer.vocab.eos, np.int32)
+        for i, (memory, at) in enumerate(
+            zip(work.memory[only].tolist(), work.positions[only].tolist(), strict=True)
+        ):
+            if at < len(self._words[memory]):
+                words[i] = self._words[memory][at]
+        scores.best = words
+        if scores.top is not None:
+            top, log_probs = scores.top.copy(), scores.top_log_probs.copy()
+            top[:, 0], log_probs[:, 1:] = words, -np.inf
+            scores.top, scores.top_log_probs = top, log_probs
+        if scores.drawn is not None:
+            scores.drawn = words
+        return scores
+
+    def commit(self, scores: ForcedScores, kept: Sequence[int] | IntArray) -> None:
+        self.scorer.commit(scores.inner, kept)
+
+    @property
+    def cells_in_use(self) -> int:
+        found: int = self.scorer.cells_in_use
+        return found
+
+    def replica(self, stopped: Callable[[], bool]) -> ForcedPasses:
+        """As `nartk.passes.Replicable` of the scorer has it."""
+        return ForcedPasses(self.scorer.replica(stopped), self.outputs)
