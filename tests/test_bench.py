@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 from support.parallel_drafters import small_network
+from support.scripted_passes import Table, TablePasses, decode
 from support.tiny import SENTENCES, random_model
 from support.wrong_strategies import own_strategies as own_strategies
 from support.wrong_strategies import swapping, wrong_strategy
@@ -28,6 +29,7 @@ from nartk.bench import report, runner
 from nartk.bench import worker as bench_worker
 from nartk.bench.choose import Given
 from nartk.bench.engines import HuggingFace, NartkEngine, Program, Setup, Spec, parse_spec, program
+from nartk.bench.forced import ForcedPasses
 from nartk.bench.quality import Quality
 from nartk.bench.runner import Cell, EngineError, Sample, Series, worker
 from nartk.bench.work import Job, random_job
@@ -37,10 +39,11 @@ from nartk.cli.bench import main
 from nartk.cli.score import scorer_of
 from nartk.engine import LEFT_OUT, available
 from nartk.errors import LengthMismatchError, NartkError, UnknownStrategyError, UsageError
+from nartk.hypothesis import Request
 from nartk.metrics.bootstrap import compare
 from nartk.metrics.sacre import chrf_score
 from nartk.pipeline import Model, load
-from nartk.registry import strategies
+from nartk.registry import make_strategy, strategies
 from nartk.vocab import Vocab
 
 
@@ -764,6 +767,19 @@ def test_strategies_may_share_a_process(
     for together, alone in zip(*measured.values(), strict=True):
         for key in ("engine", "signature", "tokens", "passes_per_sentence", "accepted_per_pass", "differ"):
             assert together[key] == alone[key]
+
+
+@pytest.mark.parametrize("name", ["greedy", "iad", "beam", "sample"])
+def test_outputs_that_are_dictated(name: str) -> None:
+    """Whatever the model finds best, in passes of its own."""
+    scorer = TablePasses(Table(12, seed=3, spread=4))
+    sources = [(4, 5, 6, 2), (7, 8, 2)]
+    outputs = {sources[0]: [4, 9, 6, 2], sources[1]: [7, 8, 8, 9, 2]}
+    requests = [Request(i, source, 9) for i, source in enumerate(sources)]
+    found = decode(make_strategy(name, {}), ForcedPasses(scorer, outputs), requests, batch_size=2)
+    assert [list(each.hypotheses[0].tokens) for each in found] == [*outputs.values()]
+    assert (max(each.passes for each in found) == 5) == (name != "iad")
+    assert scorer.in_use == (0, 0)
 
 
 def test_forced_outputs_cost_known_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
