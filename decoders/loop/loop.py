@@ -223,16 +223,22 @@ class Loop:
                 row.accepted += len(accepted)
                 row.branches += branches(row, accepted)
             row.drafter_passes += row.draft.passes
-            row.ended = row.closing >= 0 or tokens[-1] in self.ends or len(row.tokens) >= row.request.max_len
+            row.ended = tokens[-1] in self.ends or len(row.tokens) >= row.request.max_len or row.closing >= 0
 
     def _commit(self, rows: list[Row], verdicts: list[Verdict], scores: Scores) -> None:
         """Keeps the cells of what each row had not read, and of what was accepted after it."""
         kept: list[int] = []
         for row, verdict in zip(rows, verdicts, strict=True):
-            if not row.ended:
+            if row.ended:
+                continue
+            if row.begin == row.end:
+                kept.append(row.end)
+            else:
                 kept += range(row.begin, row.end + 1)
+            row.cells += row.end + 1 - row.begin
+            if verdict.accepted:
                 kept += [row.end + 1 + i for i in verdict.accepted]
-                row.cells += row.end + 1 - row.begin + len(verdict.accepted)
+                row.cells += len(verdict.accepted)
         self.scorer.commit(scores, kept)
 
     def _row(self, request: Request, memory: int, context: int, now: float) -> Row:
