@@ -12,18 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from nartk.passes import (
-    FloatArray,
-    IntArray,
-    Limits,
-    Pass,
-    Scores,
-    Source,
-    Want,
-    costs_of,
-)
+from nartk.passes import FloatArray, IntArray, Pass, Scores, Want
 from nartk.reading import Reading, read
 from nartk.vocab import Vocab
+from nartk.wrapped import WrappedPasses
 
 
 class AlignedScores(Reading):
@@ -43,7 +35,7 @@ class AlignedScores(Reading):
         return self._logits[np.asarray(index, np.int64)]
 
 
-class AlignedWords:
+class AlignedWords(WrappedPasses):
     """Implements `PassScorer`: a model's distribution over the words of another vocabulary.
 
     A word that the model has not has probability 0, and is read as an unknown one; those that it has beyond
@@ -54,31 +46,8 @@ class AlignedWords:
     """
 
     def __init__(self, scorer: Any, vocab: Vocab) -> None:
-        self.scorer, self.vocab = scorer, vocab
-        self.start_token = scorer.start_token
-        self.limits: Limits = replace(scorer.limits, words=len(vocab))
-        self.costs = costs_of(scorer)
-
-    def encode(self, sources: Sequence[Source]) -> IntArray:
-        found: IntArray = self.scorer.encode(sources)
-        return found
-
-    def free(self, memory: Sequence[int] | IntArray) -> None:
-        self.scorer.free(memory)
-
-    def open(self, count: int) -> IntArray:
-        found: IntArray = self.scorer.open(count)
-        return found
-
-    def fork(self, contexts: Sequence[int] | IntArray) -> IntArray:
-        found: IntArray = self.scorer.fork(contexts)
-        return found
-
-    def truncate(self, contexts: Sequence[int] | IntArray, lengths: Sequence[int] | IntArray) -> None:
-        self.scorer.truncate(contexts, lengths)
-
-    def close(self, contexts: Sequence[int] | IntArray) -> None:
-        self.scorer.close(contexts)
+        super().__init__(scorer)
+        self.vocab, self.limits = vocab, replace(scorer.limits, words=len(vocab))
 
     def run(self, work: Pass, want: Want) -> AlignedScores:
         own, words = self.scorer.limits.words, len(self.vocab)
@@ -93,11 +62,6 @@ class AlignedWords:
 
     def commit(self, scores: AlignedScores, kept: Sequence[int] | IntArray) -> None:
         self.scorer.commit(scores.inner, kept)
-
-    @property
-    def cells_in_use(self) -> int:
-        found: int = self.scorer.cells_in_use
-        return found
 
     def replica(self, stopped: Callable[[], bool]) -> AlignedWords:
         """As `nartk.passes.Replicable` of the scorer has it."""

@@ -136,7 +136,8 @@ class NartkEngine:
         self.model.guard = False  # and its outputs the model's own, as its peers' are
         self.strategy = self.model.strategy(spec.name, spec.options)
         self.signature = self.model.signature(self.strategy)
-        self._forced: Job | None = None
+        self._passes = self.model.passes  # its own
+        self._forced: tuple[str, ...] | None = None
 
     def decode(self, job: Job, batch_size: int) -> Outcome:
         """Decodes from text to text."""
@@ -206,19 +207,20 @@ class NartkEngine:
         ]
 
     def _force(self, job: Job) -> None:
-        """Lets the model output what a job forces.
+        """Lets the model output what a job forces, or where it forces nothing what it finds itself.
 
         A non-autoregressive model's outputs are not forced: they cost the same whatever they are.
         """
-        if job.forced is None or job == self._forced or PassScorer not in protocols(self.strategy):
+        if job.forced == self._forced or PassScorer not in protocols(self.strategy):
             return
-        inner = getattr(self.model.passes, "scorer", self.model.passes)
-        write = self.model.checkpoint.output.encode
-        outputs = {
-            tuple(self.model.encode(line)): write(output)  # type: ignore[arg-type]
-            for line, output in zip(job.lines, job.forced, strict=True)
-        }
-        self.model.passes, self._forced = ForcedPasses(inner, outputs), job
+        self.model.passes, self._forced = self._passes, job.forced
+        if job.forced is not None:
+            write = self.model.checkpoint.output.encode
+            outputs = {
+                tuple(self.model.encode(line)): write(output)  # type: ignore[arg-type]
+                for line, output in zip(job.lines, job.forced, strict=True)
+            }
+            self.model.passes = ForcedPasses(self._passes, outputs)
 
     def _given(self, job: Job) -> tuple[Sequence[str] | None, Sequence[Sequence[str]] | None]:
         """What outputs must begin with, and drafts, as far as the strategy takes them."""

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from nartk.passes import FloatArray, IntArray, Pass, Source, Want
+from nartk.passes import CopiesSource, FloatArray, IntArray, Pass, Source, Want
 from nartk.reading import Reading
+from nartk.wrapped import WrappedPasses
 
 
 class ForcedScores(Reading):
@@ -31,50 +32,38 @@ class ForcedScores(Reading):
         return found
 
 
-class ForcedPasses:
+class ForcedPasses(WrappedPasses):
     """A model whose best word is another one than it finds. Implements `nartk.passes.PassScorer`.
 
     Log-probabilities are those of the words that the model finds.
 
     Args:
-        scorer: Of the model, with whatever it has beside the protocol.
+        scorer: Of the model; where sources can be copied, they can here.
         outputs: What is output of each source, eos included; behind it follows eos.
     """
 
     def __init__(self, scorer: Any, outputs: Mapping[tuple[int, ...], Sequence[int]]) -> None:
-        self.__dict__.update(vars(scorer))  # attributes that protocols look for
-        self.scorer, self.outputs = scorer, outputs
+        super().__init__(scorer)
+        if isinstance(scorer, CopiesSource):
+            self.source_to_target = scorer.source_to_target
+        self.outputs = outputs
         self._words: dict[int, IntArray] = {}  # by handles of sources
 
     def encode(self, sources: Sequence[Source]) -> IntArray:
-        memory: IntArray = self.scorer.encode(sources)
+        memory = super().encode(sources)
         for handle, source in zip(memory.tolist(), sources, strict=True):
             self._words[handle] = np.array(self.outputs[tuple(source)], np.int32)  # type: ignore[arg-type]
         return memory
 
     def free(self, memory: Sequence[int] | IntArray) -> None:
-        self.scorer.free(memory)
+        super().free(memory)
         for handle in memory:
             del self._words[int(handle)]
-
-    def open(self, count: int) -> IntArray:
-        found: IntArray = self.scorer.open(count)
-        return found
-
-    def fork(self, contexts: Sequence[int] | IntArray) -> IntArray:
-        found: IntArray = self.scorer.fork(contexts)
-        return found
-
-    def truncate(self, contexts: Sequence[int] | IntArray, lengths: Sequence[int] | IntArray) -> None:
-        self.scorer.truncate(contexts, lengths)
-
-    def close(self, contexts: Sequence[int] | IntArray) -> None:
-        self.scorer.close(contexts)
 
     def run(self, work: Pass, want: Want) -> ForcedScores:
         scores = ForcedScores(self.scorer.run(work, want))
         only = slice(None) if want.only is None else want.only
-        words = np.full(len(scores.best), self.scorer.vocab.eos, np.int32)
+        words = np.full(len(scores.best), self.vocab.eos, np.int32)
         for i, (memory, at) in enumerate(
             zip(work.memory[only].tolist(), work.positions[only].tolist(), strict=True)
         ):
@@ -91,11 +80,6 @@ class ForcedPasses:
 
     def commit(self, scores: ForcedScores, kept: Sequence[int] | IntArray) -> None:
         self.scorer.commit(scores.inner, kept)
-
-    @property
-    def cells_in_use(self) -> int:
-        found: int = self.scorer.cells_in_use
-        return found
 
     def replica(self, stopped: Callable[[], bool]) -> ForcedPasses:
         """As `nartk.passes.Replicable` of the scorer has it."""
