@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 
-from nartk.decoders.loop.drafter import Draft
 from nartk.decoders.loop.packing import levels_of
+from nartk.decoders.loop.rows import Known
 from nartk.errors import UsageError, named
 from nartk.hypothesis import Request
 from nartk.passes import CopiesSource, FloatArray, IntArray, PassScorer, Ragged, Scores, Want
@@ -158,22 +158,6 @@ def log_prob(logits: FloatArray, word: int) -> float:
     return float(precise[word] - np.log(np.exp(precise).sum()))
 
 
-class Drafting(Protocol):
-    """What constraints read of a row, or of one of its hypotheses, as `Known` of `rows` has it.
-
-    Attributes:
-        tokens: The output before the pass.
-        draft: What follows it in the pass.
-    """
-
-    request: Request
-    tokens: list[int]
-    draft: Draft
-    pending: int
-    closing: int
-    node: int
-
-
 @dataclass(frozen=True)
 class RowConstraints:
     """The rules, and the prefixes of rows that draft and verify.
@@ -231,7 +215,7 @@ class RowConstraints:
             or rules.are_forcing
         )
 
-    def want(self, want: Want, rows: Sequence[Drafting]) -> Want:
+    def want(self, want: Want, rows: Sequence[Known]) -> Want:
         """What is wanted of a pass, so that `words` can be read of it."""
         if self.rules.are_banning or self.are_parting:
             want = replace(want, banned=Ragged.of(self.banned(rows)))
@@ -240,13 +224,13 @@ class RowConstraints:
             want = replace(want, given=np.array(given, np.int32))
         return want
 
-    def _given(self, row: Drafting) -> list[int]:
+    def _given(self, row: Known) -> list[int]:
         """The word after each scored token of a row whose log-probability is read; -1: none is."""
         drafted = row.draft.tokens if self.reads_drafts else [-1] * len(row.draft.tokens)
         known = row.tokens[len(row.tokens) - row.pending :]
         return [*known, *drafted, -1] if row.closing < 0 else [*known, row.closing]
 
-    def known(self, row: Drafting, scores: Scores) -> list[float]:
+    def known(self, row: Known, scores: Scores) -> list[float]:
         """The log-probability of each token that an output is forced to begin with.
 
         That of a word that the rules force is 0; that of one that a prefix forces, the model's own.
@@ -257,14 +241,14 @@ class RowConstraints:
             for i, log_prob in enumerate(given)
         ]
 
-    def words(self, scores: Scores, rows: Sequence[Drafting]) -> tuple[list[int], list[float]]:
+    def words(self, scores: Scores, rows: Sequence[Known]) -> tuple[list[int], list[float]]:
         """The word [n] that is output after each scored token of a pass, and its log-probability."""
         words, log_probs = self.chosen(scores, rows)
         for i, word, log_prob in self.forced(scores, rows):
             words[i], log_probs[i] = word, log_prob
         return words, log_probs
 
-    def forced(self, scores: Scores, rows: Sequence[Drafting]) -> Iterator[tuple[int, int, float]]:
+    def forced(self, scores: Scores, rows: Sequence[Known]) -> Iterator[tuple[int, int, float]]:
         """The scored tokens that one word alone may follow, each with it and its log-probability."""
         if self.are_forcing:
             for row in rows:
@@ -276,7 +260,7 @@ class RowConstraints:
                 if (word := self.rules.forced(*end, self.eos)) >= 0:
                     yield i, word, 0.0
 
-    def chosen(self, scores: Scores, rows: Sequence[Drafting]) -> tuple[list[int], list[float]]:
+    def chosen(self, scores: Scores, rows: Sequence[Known]) -> tuple[list[int], list[float]]:
         """The same where nothing forces one: the best words."""
         words, log_probs = scores.best.tolist(), scores.log_probs.tolist()
         if self.rules.are_penalizing:
@@ -286,17 +270,17 @@ class RowConstraints:
                 words[i], log_probs[i] = self.rules.best(logits[i], output, banned)
         return words, log_probs
 
-    def penalized(self, scores: Scores, rows: Sequence[Drafting]) -> tuple[FloatArray, FloatArray]:
+    def penalized(self, scores: Scores, rows: Sequence[Known]) -> tuple[FloatArray, FloatArray]:
         """The logits [n,V] after each scored token, and the same with what repetitions pay."""
         outputs = self.outputs(rows)
         logits = scores.rows(range(len(outputs)))
         return logits, np.stack([self.rules.penalize(*each) for each in zip(logits, outputs, strict=True)])
 
-    def outputs(self, rows: Sequence[Drafting]) -> list[list[int]]:
+    def outputs(self, rows: Sequence[Known]) -> list[list[int]]:
         """The start token and the output that each scored token ends: the word scored there follows it."""
         return [[self.start, *output] for row in rows for output in outputs_before(row)]
 
-    def banned(self, rows: Sequence[Drafting]) -> list[list[int]]:
+    def banned(self, rows: Sequence[Known]) -> list[list[int]]:
         """The words that may not follow each of `outputs`."""
         found: list[list[int]] = []
         for row in rows:
@@ -310,7 +294,7 @@ class RowConstraints:
         return found
 
 
-def outputs_before(row: Drafting) -> list[list[int]]:
+def outputs_before(row: Known) -> list[list[int]]:
     """The output that each scored token of a row ends, one for each: the word scored there follows it."""
     known = [row.tokens[:length] for length in range(len(row.tokens) - row.pending, len(row.tokens))]
     outputs = [row.tokens]
@@ -321,7 +305,7 @@ def outputs_before(row: Drafting) -> list[list[int]]:
     return [*known, *outputs]
 
 
-def lengths(row: Drafting) -> Sequence[int]:
+def lengths(row: Known) -> Sequence[int]:
     """How many tokens each of `outputs_before` has."""
     done = len(row.tokens)
     if row.draft.parents is None:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from nartk.decoders.loop.constraints import Drafting, RowConstraints, lengths
+from nartk.decoders.loop.constraints import RowConstraints, lengths
+from nartk.decoders.loop.rows import Known
 from nartk.passes import Draw, FloatArray, Scores, Want
 from nartk.reading import draw_weights, read
 
@@ -47,10 +48,10 @@ class RowDraws(RowConstraints):
     def are_none(self) -> bool:
         return False
 
-    def want(self, want: Want, rows: Sequence[Drafting]) -> Want:
+    def want(self, want: Want, rows: Sequence[Known]) -> Want:
         return replace(super().want(want, rows), draw=self._draw(rows))
 
-    def chosen(self, scores: Scores, rows: Sequence[Drafting]) -> tuple[list[int], list[float]]:
+    def chosen(self, scores: Scores, rows: Sequence[Known]) -> tuple[list[int], list[float]]:
         """The drawn words, and their log-probabilities under the model itself."""
         if not self.rules.are_penalizing:
             return scores.drawn.tolist(), scores.drawn_log_probs.tolist()
@@ -59,7 +60,7 @@ class RowDraws(RowConstraints):
         given = read(logits, Want(given=drawn)).given_log_probs
         return drawn.tolist(), given.tolist()
 
-    def _draw(self, rows: Sequence[Drafting]) -> Draw:
+    def _draw(self, rows: Sequence[Known]) -> Draw:
         positions = [lengths(row) for row in rows]
         index = np.repeat([row.request.index for row in rows], [len(each) for each in positions])
         return self.draw(index, np.array([position for each in positions for position in each]))

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nartk.decoders.loop.constraints import Drafting, RowConstraints
+from nartk.decoders.loop.constraints import RowConstraints
+from nartk.decoders.loop.rows import Known
 from nartk.passes import FloatArray, IntArray, Scores
 
 
@@ -26,7 +27,7 @@ class BeamConstraints(RowConstraints):
     is_greedy: bool
     renormalize: bool
 
-    def candidates(self, scores: Scores, rows: Sequence[Drafting]) -> tuple[IntArray, FloatArray]:
+    def candidates(self, scores: Scores, rows: Sequence[Known]) -> tuple[IntArray, FloatArray]:
         """The best words [n,C] after each token of a pass, and their log-probabilities.
 
         What is forced is the only one. A repetition penalty multiplies log-probabilities.

@@ -152,8 +152,6 @@ class BeamRow:
                         memory=self.memory,
                         context=parent.context,
                         cells=parent.cells,
-                        begin=parent.begin,
-                        end=parent.end,
                         node=parent.node,
                         total=total,
                         paid=paid,
