@@ -14,9 +14,9 @@ from nartk.decoders.search.beam_search import BeamSearch
 from nartk.decoders.search.diverse import DiverseSearch
 from nartk.decoders.strategy import Batching
 from nartk.errors import UsageError, named
-from nartk.guarantee import Guarantee, Promise
-from nartk.hypothesis import Request, Result
-from nartk.passes import PassScorer
+from nartk.protocols.guarantee import Guarantee, Promise
+from nartk.protocols.hypothesis import Request, Result
+from nartk.protocols.passes import PassScorer
 from nartk.registry import HEAVIEST, WIDEST, option, register_decoder
 
 _MAX_DRAFT = 3

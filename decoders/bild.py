@@ -17,8 +17,8 @@ from nartk.decoders.loop.acceptance import Acceptance, DraftOutcome, StepwiseAcc
 from nartk.decoders.loop.constraints import RowConstraints
 from nartk.decoders.loop.loop import DraftAndVerify
 from nartk.decoders.loop.rows import Row
-from nartk.guarantee import Guarantee, Promise
-from nartk.passes import FloatArray, PassScorer
+from nartk.protocols.guarantee import Guarantee, Promise
+from nartk.protocols.passes import FloatArray, PassScorer
 from nartk.registry import option, register_decoder
 from nartk.vocab import Vocab
 

@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from nartk.decoders.native import Found, Native, Output
 from nartk.decoders.rerank import require_reranker, teacher_forced
-from nartk.hypothesis import Request
-from nartk.parallel import Canvas, CanvasScorer, always_banned
-from nartk.passes import FloatArray, IntArray, Want
+from nartk.protocols.hypothesis import Request
+from nartk.protocols.parallel import Canvas, CanvasScorer, always_banned
+from nartk.protocols.passes import FloatArray, IntArray, Want
 from nartk.registry import WIDEST, option
 
 

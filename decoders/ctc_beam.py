@@ -13,10 +13,10 @@ from nartk.decoders.graphs.ctc_prefixes import Frames, PrefixSearch
 from nartk.decoders.graphs.ngram_lm import load_ngram
 from nartk.decoders.hotwords import WithHotwords
 from nartk.decoders.native import Found, Output
-from nartk.guarantee import Guarantee, Promise
-from nartk.hypothesis import Request
-from nartk.parallel import FrameScorer, TimedFrames, always_banned, silent_words
-from nartk.passes import FloatArray, IntArray, Want
+from nartk.protocols.guarantee import Guarantee, Promise
+from nartk.protocols.hypothesis import Request
+from nartk.protocols.parallel import FrameScorer, TimedFrames, always_banned, silent_words
+from nartk.protocols.passes import FloatArray, IntArray, Want
 from nartk.registry import HEAVIEST, WIDEST, option, register_decoder
 
 

@@ -11,9 +11,9 @@ from nartk.decoders.drafters.parallel import ParallelDrafts
 from nartk.decoders.drafters.parallel_text import FrameDrafter
 from nartk.decoders.loop.drafter import Drafter
 from nartk.decoders.loop.loop import AdaptiveDrafts
-from nartk.hypothesis import Request
-from nartk.parallel import FrameScorer
-from nartk.passes import PassScorer
+from nartk.protocols.hypothesis import Request
+from nartk.protocols.parallel import FrameScorer
+from nartk.protocols.passes import PassScorer
 from nartk.registry import register_decoder
 
 _HEAD = 1.0  # microseconds that the head takes a frame

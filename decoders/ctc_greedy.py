@@ -16,11 +16,11 @@ import numpy as np
 from nartk.decoders.hotwords import WithHotwords
 from nartk.decoders.native import Found, Output
 from nartk.errors import StrategyMismatchError
-from nartk.guarantee import Guarantee, Promise
-from nartk.hypothesis import Request
-from nartk.parallel import FrameScorer, TimedFrames, always_banned, silent_words
-from nartk.passes import FloatArray, IntArray, Want
-from nartk.reading import log_softmax
+from nartk.protocols.guarantee import Guarantee, Promise
+from nartk.protocols.hypothesis import Request
+from nartk.protocols.parallel import FrameScorer, TimedFrames, always_banned, silent_words
+from nartk.protocols.passes import FloatArray, IntArray, Want
+from nartk.protocols.reading import log_softmax
 from nartk.registry import register_decoder
 
 

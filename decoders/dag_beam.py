@@ -11,10 +11,10 @@ from nartk.decoders.graphs.ngram_lm import load_ngram
 from nartk.decoders.graphs.pairs import BETA_HELP
 from nartk.decoders.graphs.trace import trace_graph
 from nartk.decoders.native import Found, Native
-from nartk.guarantee import Guarantee, Promise
-from nartk.hypothesis import Request
-from nartk.parallel import GraphScorer
-from nartk.passes import IntArray
+from nartk.protocols.guarantee import Guarantee, Promise
+from nartk.protocols.hypothesis import Request
+from nartk.protocols.parallel import GraphScorer
+from nartk.protocols.passes import IntArray
 from nartk.registry import HEAVIEST, WIDEST, option, register_decoder
 
 

@@ -1,7 +1,7 @@
 """Greedy decoding of a DA-Transformer's graph (Huang et al. 2022, arXiv:2205.07459, section 3.5)."""
 
 from nartk.decoders.graphs.paths import OnePath
-from nartk.guarantee import Guarantee, Promise
+from nartk.protocols.guarantee import Guarantee, Promise
 from nartk.registry import register_decoder
 
 

@@ -7,8 +7,8 @@ import numpy as np
 from nartk.decoders.graphs.graph import walk
 from nartk.decoders.graphs.pairs import PairOptions
 from nartk.decoders.graphs.paths import OnePath
-from nartk.guarantee import Guarantee, Promise
-from nartk.passes import FloatArray, IntArray
+from nartk.protocols.guarantee import Guarantee, Promise
+from nartk.protocols.passes import FloatArray, IntArray
 from nartk.registry import option, register_decoder
 
 

@@ -16,11 +16,11 @@ from nartk.decoders.graphs.trace import trace_graph
 from nartk.decoders.loop.draws import uniform
 from nartk.decoders.native import Found, Native
 from nartk.errors import UsageError, named
-from nartk.guarantee import Guarantee, Promise
-from nartk.hypothesis import Request
-from nartk.parallel import Graphs, GraphScorer, always_banned
-from nartk.passes import Draw, FloatArray, IntArray, Want
-from nartk.reading import by_inversion
+from nartk.protocols.guarantee import Guarantee, Promise
+from nartk.protocols.hypothesis import Request
+from nartk.protocols.parallel import Graphs, GraphScorer, always_banned
+from nartk.protocols.passes import Draw, FloatArray, IntArray, Want
+from nartk.protocols.reading import by_inversion
 from nartk.registry import HEAVIEST, MOST_SAMPLES, option, register_decoder
 from nartk.vocab import MOST_WORDS
 

@@ -1,7 +1,7 @@
 """Viterbi decoding of a DA-Transformer's graph (Shao et al. 2022, arXiv:2210.05193)."""
 
 from nartk.decoders.graphs.viterbi import Viterbi
-from nartk.guarantee import Guarantee, Promise
+from nartk.protocols.guarantee import Guarantee, Promise
 from nartk.registry import register_decoder
 
 

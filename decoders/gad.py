@@ -20,8 +20,8 @@ from nartk.decoders.loop.drafter import Drafter
 from nartk.decoders.loop.loop import AdaptiveDrafts
 from nartk.decoders.loop.rows import Row
 from nartk.errors import StrategyMismatchError, UsageError, named
-from nartk.guarantee import Guarantee, Promise
-from nartk.passes import PassScorer, Want
+from nartk.protocols.guarantee import Guarantee, Promise
+from nartk.protocols.passes import PassScorer, Want
 from nartk.registry import option, register_decoder
 
 _TAU = 3.0

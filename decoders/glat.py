@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nartk.decoders.canvas import CanvasStrategy, Draft, refill
-from nartk.guarantee import Guarantee, Promise
-from nartk.parallel import CanvasScorer
+from nartk.protocols.guarantee import Guarantee, Promise
+from nartk.protocols.parallel import CanvasScorer
 from nartk.registry import register_decoder
 
 

@@ -2,7 +2,7 @@
 
 from nartk.decoders.loop.constrained import Constrained
 from nartk.decoders.loop.loop import DraftAndVerify
-from nartk.guarantee import Guarantee, Promise
+from nartk.protocols.guarantee import Guarantee, Promise
 from nartk.registry import register_decoder
 
 

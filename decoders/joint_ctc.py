@@ -24,10 +24,10 @@ from nartk.decoders.search.beam_rows import Beam, BeamRow, Ended, Ranking
 from nartk.decoders.search.beam_search import BeamSearch
 from nartk.decoders.strategy import Batching
 from nartk.errors import UsageError, named
-from nartk.guarantee import Guarantee, Promise
-from nartk.hypothesis import Request, Result
-from nartk.parallel import FrameScorer, silent_words
-from nartk.passes import FloatArray, IntArray, PassScorer, Scores, Want
+from nartk.protocols.guarantee import Guarantee, Promise
+from nartk.protocols.hypothesis import Request, Result
+from nartk.protocols.parallel import FrameScorer, silent_words
+from nartk.protocols.passes import FloatArray, IntArray, PassScorer, Scores, Want
 from nartk.registry import HEAVIEST, WIDEST, option, register_decoder
 
 

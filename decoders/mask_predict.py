@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from nartk.decoders.canvas import CanvasStrategy, Draft, refill
-from nartk.guarantee import Guarantee, Promise
-from nartk.parallel import CanvasScorer
+from nartk.protocols.guarantee import Guarantee, Promise
+from nartk.protocols.parallel import CanvasScorer
 from nartk.registry import WIDEST, option, register_decoder
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from nartk.decoders.strategy import Batching, Strategy
 from nartk.errors import UsageError
-from nartk.hypothesis import GraphTrace, Hypothesis, Request, Result, TokenTrace
-from nartk.passes import IntArray
+from nartk.protocols.hypothesis import GraphTrace, Hypothesis, Request, Result, TokenTrace
+from nartk.protocols.passes import IntArray
 
 
 @dataclass(frozen=True)

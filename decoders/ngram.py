@@ -2,7 +2,7 @@
 
 from nartk.decoders.drafters.ngram_cache import NgramDrafts
 from nartk.decoders.loop.loop import AdaptiveDrafts
-from nartk.passes import CopiesSource, PassScorer
+from nartk.protocols.passes import CopiesSource, PassScorer
 from nartk.registry import register_decoder
 
 

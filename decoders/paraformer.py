@@ -13,11 +13,11 @@ import numpy as np
 
 from nartk.decoders.hotwords import WithHotwords
 from nartk.decoders.native import Found, Output
-from nartk.guarantee import Guarantee, Promise
-from nartk.hypothesis import Request
-from nartk.parallel import FireScorer, TimedFrames, always_banned, silent_words
-from nartk.passes import FloatArray, IntArray, Want
-from nartk.reading import log_softmax
+from nartk.protocols.guarantee import Guarantee, Promise
+from nartk.protocols.hypothesis import Request
+from nartk.protocols.parallel import FireScorer, TimedFrames, always_banned, silent_words
+from nartk.protocols.passes import FloatArray, IntArray, Want
+from nartk.protocols.reading import log_softmax
 from nartk.registry import register_decoder
 
 

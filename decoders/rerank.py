@@ -13,7 +13,7 @@ import numpy as np
 
 from nartk.decoders.loop.packing import Unread, pack
 from nartk.errors import PassError, StrategyMismatchError, named
-from nartk.passes import FloatArray, PassScorer, Source, Want
+from nartk.protocols.passes import FloatArray, PassScorer, Source, Want
 
 _MOST = 1024  # tokens of a pass, unless one output has more
 

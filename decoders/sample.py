@@ -18,9 +18,9 @@ from nartk.decoders.loop.draws import RowDraws
 from nartk.decoders.loop.loop import DraftAndVerify
 from nartk.decoders.strategy import Batching
 from nartk.errors import StrategyMismatchError, UsageError, named
-from nartk.guarantee import Guarantee, Promise
-from nartk.hypothesis import PhaseSeconds, Request, Result, added
-from nartk.passes import PassScorer
+from nartk.protocols.guarantee import Guarantee, Promise
+from nartk.protocols.hypothesis import PhaseSeconds, Request, Result, added
+from nartk.protocols.passes import PassScorer
 from nartk.registry import (
     DRAFTERS,
     HEAVIEST,

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 from nartk.decoders.native import in_batches
 from nartk.decoders.rerank import teacher_forced
-from nartk.guarantee import Guarantee, Promise
-from nartk.hypothesis import Hypothesis, Request, Result
-from nartk.passes import PassScorer
+from nartk.protocols.guarantee import Guarantee, Promise
+from nartk.protocols.hypothesis import Hypothesis, Request, Result
+from nartk.protocols.passes import PassScorer
 
 
 @dataclass(frozen=True)

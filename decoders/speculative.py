@@ -27,9 +27,9 @@ from nartk.decoders.loop.loop import AdaptiveDrafts, DraftAndVerify
 from nartk.decoders.loop.rows import Row
 from nartk.decoders.sample import Sampling
 from nartk.errors import UsageError, named
-from nartk.guarantee import Promise
-from nartk.passes import FloatArray, PassScorer, Scores, Want
-from nartk.reading import by_inversion
+from nartk.protocols.guarantee import Promise
+from nartk.protocols.passes import FloatArray, PassScorer, Scores, Want
+from nartk.protocols.reading import by_inversion
 from nartk.registry import HEAVIEST, option, register_decoder
 from nartk.vocab import Vocab
 

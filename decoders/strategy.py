@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from nartk.guarantee import Promise
-from nartk.hypothesis import Request, Result
+from nartk.protocols.guarantee import Promise
+from nartk.protocols.hypothesis import Request, Result
 from nartk.registry import option
 
 if TYPE_CHECKING:

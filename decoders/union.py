@@ -8,7 +8,7 @@ from nartk.decoders.drafters.union import Union
 from nartk.decoders.loop.drafter import of_verifier
 from nartk.decoders.loop.loop import AdaptiveDrafts
 from nartk.errors import UsageError, named
-from nartk.passes import CopiesSource, PassScorer
+from nartk.protocols.passes import CopiesSource, PassScorer
 from nartk.registry import DRAFTERS, option, register_decoder
 
 

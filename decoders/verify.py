@@ -5,7 +5,7 @@ from __future__ import annotations
 from nartk.decoders.drafters.aligned_text import spelling
 from nartk.decoders.drafters.given_drafts import GivenDrafts
 from nartk.decoders.loop.loop import AdaptiveDrafts
-from nartk.passes import PassScorer
+from nartk.protocols.passes import PassScorer
 from nartk.registry import option, register_decoder
 
 

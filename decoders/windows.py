@@ -13,9 +13,17 @@ import numpy as np
 
 from nartk.decoders.beam import BeamStrategy
 from nartk.decoders.strategy import Batching
-from nartk.guarantee import Guarantee, Promise
-from nartk.hypothesis import Hypothesis, PhaseSeconds, Request, Result, TokenTrace, added, without_words
-from nartk.passes import FeatureSource, PassScorer, Prompted
+from nartk.protocols.guarantee import Guarantee, Promise
+from nartk.protocols.hypothesis import (
+    Hypothesis,
+    PhaseSeconds,
+    Request,
+    Result,
+    TokenTrace,
+    added,
+    without_words,
+)
+from nartk.protocols.passes import FeatureSource, PassScorer, Prompted
 from nartk.registry import WIDEST, option, register_decoder
 
 NO_SPEECH, UNSURE = 0.6, -1.0  # a probability, and the mean of log-probabilities, of OpenAI's program

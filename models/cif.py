@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nartk.fires import ROUNDING
+from nartk.protocols.fires import ROUNDING
 
 
 def cif(

@@ -29,7 +29,7 @@ from nartk.models.nar import Losses
 from nartk.models.speech_encoder import Encoded, SpeechEncoder, name_weights
 from nartk.models.speech_training import SpeechTraining, ctc_losses
 from nartk.models.transformer import Embedding, EncoderLayer, word_embedding
-from nartk.passes import Source
+from nartk.protocols.passes import Source
 from nartk.vocab import MASK
 
 

@@ -1,4 +1,4 @@
-"""The Paraformer's reference scorer: `nartk.parallel.FrameScorer` in eager torch, on any device.
+"""The Paraformer's reference scorer: `nartk.protocols.parallel.FrameScorer` in eager torch, on any device.
 
 Symbols: B sources, S positions of the encoder, N fires, D features of the model.
 """
@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from nartk.contexts import Handles
 from nartk.models.parallel_reference import read_head
 from nartk.models.speech_reference import FrameReference
-from nartk.passes import FloatArray, IntArray, Scores, Source, Want
-from nartk.timestamps import fire_spans
+from nartk.protocols.contexts import Handles
+from nartk.protocols.passes import FloatArray, IntArray, Scores, Source, Want
+from nartk.protocols.timestamps import fire_spans
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class ParaformerReference(FrameReference):
         return read_head(self.model.output, hidden[kept], want)
 
     def weights(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
-        """The weights [S] fp32 of each source's positions: see `nartk.timestamps.cif_times`."""
+        """The weights [S] fp32 of each source's positions: see `nartk.protocols.timestamps.cif_times`."""
         return [each.alpha.float().cpu().numpy() for each in self._fired(memory)]
 
     def spans(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:

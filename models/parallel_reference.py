@@ -1,4 +1,4 @@
-"""The reference scorers of non-autoregressive models: `nartk.parallel` in eager torch, on any device.
+"""The reference scorers of non-autoregressive models: `protocols.parallel` in eager torch, on any device.
 
 The engine is tested against them, and they serve a GPU. What is wanted of a pass comes to the host once.
 
@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from nartk.contexts import Handles
 from nartk.models.blockwise import Blockwise
 from nartk.models.ctc import CtcNat
 from nartk.models.da_transformer import DaTransformer
@@ -26,9 +25,10 @@ from nartk.models.lengths import pool
 from nartk.models.nar import NonAutoregressive
 from nartk.models.nat import Nat
 from nartk.models.reference import read_tensors
-from nartk.parallel import Canvas, Graphs, spread_lengths
-from nartk.passes import FloatArray, IntArray, Limits, Scores, Source, Want, texts_of
-from nartk.reading import Reading, check_want
+from nartk.protocols.contexts import Handles
+from nartk.protocols.parallel import Canvas, Graphs, spread_lengths
+from nartk.protocols.passes import FloatArray, IntArray, Limits, Scores, Source, Want, texts_of
+from nartk.protocols.reading import Reading, check_want
 from nartk.vocab import MASK, Vocab
 
 
@@ -47,7 +47,7 @@ class _Sources:
 
 
 class _Read(Reading):
-    """Implements `nartk.passes.Scores`; logits [n,V] stay on the device until they are asked for."""
+    """Implements `Scores`; logits [n,V] stay on the device until they are asked for."""
 
     def __init__(self, reading: Reading, logits: Tensor) -> None:
         super().__init__(**vars(reading))
@@ -127,7 +127,7 @@ class _Reference:
 
 
 class CtcReference(_Reference):
-    """Implements `nartk.parallel.FrameScorer` for a `CtcNat`."""
+    """Implements `nartk.protocols.parallel.FrameScorer` for a `CtcNat`."""
 
     model: CtcNat
     blank: int | None = MASK
@@ -159,7 +159,7 @@ class _Filling(_Reference):
 
 
 class BlockwiseReference(_Filling):
-    """Implements `nartk.parallel.BlockScorer` for a `Blockwise`."""
+    """Implements `nartk.protocols.parallel.BlockScorer` for a `Blockwise`."""
 
     model: Blockwise
 
@@ -172,7 +172,7 @@ class BlockwiseReference(_Filling):
 
 
 class NatReference(_Filling):
-    """Implements `nartk.parallel.CanvasScorer` for a `Nat`."""
+    """Implements `nartk.protocols.parallel.CanvasScorer` for a `Nat`."""
 
     model: Nat
 
@@ -187,7 +187,7 @@ class NatReference(_Filling):
 
 
 class DagReference(_Reference):
-    """Implements `nartk.parallel.GraphScorer` for a `DaTransformer`.
+    """Implements `nartk.protocols.parallel.GraphScorer` for a `DaTransformer`.
 
     A graph has `upsample_scale` (of a range, the larger) times as many vertices as its source has tokens, or
     as its output is predicted to have; never more than the model has positions, `max_target_len`.

@@ -17,11 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nartk.contexts import CellPool, Contexts, Handles, Waiting
 from nartk.errors import PassError
 from nartk.models.transformer import Attention, EncoderDecoder, Transformer, pad_lists
-from nartk.passes import Draw, FloatArray, IntArray, Limits, Pass, Ragged, Scores, Source, Want
-from nartk.reading import PassScores, Reading, check_want
+from nartk.protocols.contexts import CellPool, Contexts, Handles, Waiting
+from nartk.protocols.passes import Draw, FloatArray, IntArray, Limits, Pass, Ragged, Scores, Source, Want
+from nartk.protocols.reading import PassScores, Reading, check_want
 from nartk.vocab import Vocab
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -29,7 +29,7 @@ _LEAST_CELLS = 256  # of a store, once it has any
 
 
 class ReferencePasses(Contexts):
-    """Implements nartk.passes.PassScorer for a decoder over any encoder.
+    """Implements nartk.protocols.passes.PassScorer for a decoder over any encoder.
 
     Args:
         model: Left as it is; a copy is served.
@@ -183,14 +183,14 @@ class _Cache:
 
 
 def read_tensors(logits: Tensor, want: Want, hidden: Tensor) -> Reading:
-    """As `nartk.reading.read`, on the tensors' device: only what was wanted comes to the host.
+    """As `nartk.protocols.reading.read`, on the tensors' device: only what was wanted comes to the host.
 
     Args:
         logits: [n,V] fp32.
         hidden: [n,d_model], any float type.
 
     Raises:
-        PassError: As `nartk.reading.read`.
+        PassError: As `nartk.protocols.reading.read`.
     """
     wrong = (logits.isnan() | logits.isposinf()).any(1)
     if wrong.any():
@@ -228,7 +228,7 @@ def read_tensors(logits: Tensor, want: Want, hidden: Tensor) -> Reading:
 
 
 def draw_tensors(logits: Tensor, banned: Tensor, draw: Draw) -> Tensor:
-    """As `nartk.reading.draw_words`, on the tensors' device: [n] int64 of logits and banned [n,V].
+    """As `nartk.protocols.reading.draw_words`, on the tensors' device: [n] int64 of logits and banned [n,V].
 
     Raises:
         PassError: All words of a row that are not banned have logits of minus infinity.

@@ -34,7 +34,7 @@ from nartk.architectures.conformer import ConformerConfig, interleaved_sinusoids
 from nartk.errors import PassError
 from nartk.models.training import Dropout
 from nartk.models.transformer import Attention, FeedForward, SourceEncoder
-from nartk.passes import Source, features_of
+from nartk.protocols.passes import Source, features_of
 
 _HEADS = ("ctc.", "condition.")  # of the encoder, which configurations name without it
 _MOMENTUM = 0.1  # of batch norm's running statistics

@@ -1,4 +1,4 @@
-"""The reference scorers of speech: `nartk.passes` and `nartk.parallel` in eager torch, on any device.
+"""The reference scorers of speech: `protocols.passes` and `protocols.parallel` in eager torch, on any device.
 
 The engine is tested against them, and they serve a GPU. Symbols: B sources, S positions of the encoder, D
 features of the model.
@@ -13,17 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nartk.contexts import Handles
 from nartk.models.conformer import Conformer
 from nartk.models.parallel_reference import read_head
 from nartk.models.reference import ReferencePasses
-from nartk.passes import FloatArray, IntArray, Limits, Scores, Source, Want
-from nartk.timestamps import frame_spans
+from nartk.protocols.contexts import Handles
+from nartk.protocols.passes import FloatArray, IntArray, Limits, Scores, Source, Want
+from nartk.protocols.timestamps import frame_spans
 from nartk.vocab import MASK, Vocab
 
 
 class ConformerReference(ReferencePasses):
-    """Implements `nartk.passes.PassScorer` and `nartk.parallel.FrameScorer`, over one encoded source.
+    """Implements `PassScorer` and `FrameScorer`, over one encoded source.
 
     Args:
         model, vocab, start_token, dtype, device: As `ReferencePasses` has them.
@@ -64,7 +64,7 @@ class ConformerReference(ReferencePasses):
 
 
 class FrameReference:
-    """Implements `nartk.parallel.FrameScorer` for a network that is an encoder with a CTC head.
+    """Implements `nartk.protocols.parallel.FrameScorer` for a network that is an encoder with a CTC head.
 
     Args:
         model: Left as it is; a copy is served.

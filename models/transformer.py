@@ -21,10 +21,10 @@ from nartk.architectures.transformer import (
     TransformerConfig,
     sinusoids,
 )
-from nartk.contexts import check_sources
 from nartk.models import training
 from nartk.models.training import Dropout
-from nartk.passes import Source, texts_of
+from nartk.protocols.contexts import check_sources
+from nartk.protocols.passes import Source, texts_of
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,

@@ -27,7 +27,7 @@ from nartk.models.transformer import (
     make_norm,
     word_embedding,
 )
-from nartk.passes import Source, features_of
+from nartk.protocols.passes import Source, features_of
 
 
 class Positions(nn.Module):
@@ -106,4 +106,4 @@ class Whisper(EncoderDecoder):
 
 
 class WhisperReference(ReferencePasses):
-    """Implements nartk.passes.PassScorer for a Whisper."""
+    """Implements nartk.protocols.passes.PassScorer for a Whisper."""

@@ -51,10 +51,10 @@ if TYPE_CHECKING:
         UsageError,
         VocabMismatchError,
     )
-    from nartk.guarantee import Guarantee, Promise
-    from nartk.hypothesis import DecodeStats, GraphTrace, Hypothesis, Result, TokenTrace
-    from nartk.pipeline import Drafts, Model, Run, load
+    from nartk.protocols.guarantee import Guarantee, Promise
+    from nartk.protocols.hypothesis import DecodeStats, GraphTrace, Hypothesis, Result, TokenTrace
     from nartk.registry import strategies, strategy_class
+    from nartk.serving.pipeline import Drafts, Model, Run, load
 
 __version__ = "0.1.0"
 __all__ = [
@@ -101,11 +101,13 @@ for _linked in ("models", "decoders", "data"):
             f"core.symlinks true` (on Windows in Developer Mode), then `git checkout -- nartk/{_linked}`."
         )
 
+_PUBLIC = ("errors", "protocols.guarantee", "protocols.hypothesis", "registry", "serving.pipeline")
+
 
 def __getattr__(name: str) -> object:
     # What is public loads on first use, from the lightest module that has it: `import nartk` stays cheap.
     if name in __all__:
-        for module in ("errors", "guarantee", "hypothesis", "registry", "pipeline"):
+        for module in _PUBLIC:
             found = getattr(import_module(f"nartk.{module}"), name, None)
             if found is not None:
                 return found

@@ -22,7 +22,7 @@ from nartk.errors import (
     named,
     requiring_torch,
 )
-from nartk.guarantee import Promise
+from nartk.protocols.guarantee import Promise
 
 T = TypeVar("T", bound=type)
 T_Scorer = TypeVar("T_Scorer")
@@ -321,7 +321,7 @@ def reads_any_length(strategy: Any) -> bool:
 
 
 def is_streamed(strategy: Any) -> bool:
-    """Whether `nartk.streaming` gives, at a recording's end, what a strategy, or a class of them, does."""
+    """Whether `serving.streaming` gives, at a recording's end, what a strategy, or a class of them, does."""
     return getattr(strategy, "is_streamed", False)
 
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import nartk
-from nartk.hypothesis import Hypothesis
+from nartk.protocols.hypothesis import Hypothesis
 
 ROUNDS = 5
 

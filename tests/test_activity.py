@@ -9,10 +9,10 @@ import pytest
 from support.speech_models import save_random_speech
 
 import nartk
-from nartk.activity import STEADY_DB, contrast, is_speech
 from nartk.cli.decode import main
 from nartk.data.audio.features import FeatureSettings, compute, levels
 from nartk.data.audio.normalization import Statistics, normalize, restore
+from nartk.serving.activity import STEADY_DB, contrast, is_speech
 from nartk.tracing import read_trace
 
 RATE = 8000

@@ -14,9 +14,9 @@ from support import hf_folders, hugging_face_text
 from support.scripted_passes import Table, TablePasses
 
 import nartk
-from nartk.aligned import AlignedWords
 from nartk.errors import VocabMismatchError
-from nartk.passes import ROOT, Draw, Pass, PassCosts, Ragged, Replicable, Want, costs_of
+from nartk.protocols.aligned import AlignedWords
+from nartk.protocols.passes import ROOT, Draw, Pass, PassCosts, Ragged, Replicable, Want, costs_of
 from nartk.vocab import Vocab, padding_word
 
 LINES = ["She goes to school .", "The cat sat on the mat", "news about Zürich !"]

@@ -15,8 +15,8 @@ from nartk.architectures import architecture, architectures
 from nartk.architectures.transformer import JOINT
 from nartk.engine import available
 from nartk.errors import UsageError
-from nartk.parallel import BlockScorer, CanvasScorer, FireScorer, FrameScorer, GraphScorer
-from nartk.passes import CopiesSource, PassScorer
+from nartk.protocols.parallel import BlockScorer, CanvasScorer, FireScorer, FrameScorer, GraphScorer
+from nartk.protocols.passes import CopiesSource, PassScorer
 from nartk.vocab import Vocab
 
 NAMES = sorted(architectures())

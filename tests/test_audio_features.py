@@ -28,7 +28,7 @@ from nartk.errors import (
     LengthMismatchError,
     UsageError,
 )
-from nartk.passes import FloatArray
+from nartk.protocols.passes import FloatArray
 
 
 @pytest.mark.parametrize("name", FBANKS)

@@ -14,7 +14,7 @@ from support.sounds import RATE, cases, noise, sine, wav
 
 from nartk.data.audio.sounds import open_sound, read_sound, resample, sound_blocks
 from nartk.errors import InputFileError
-from nartk.passes import FloatArray
+from nartk.protocols.passes import FloatArray
 
 PLAIN = noise(RATE // 2)
 

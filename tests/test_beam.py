@@ -36,10 +36,10 @@ from nartk.decoders.rerank import teacher_forced
 from nartk.decoders.search.beam_rows import BeamRow
 from nartk.decoders.search.beam_search import BeamSearch, Nodes
 from nartk.errors import PassError, UsageError
-from nartk.hypothesis import Request, Result
 from nartk.models.transformer import Transformer
-from nartk.passes import FloatArray, IntArray, Pass, Scores, Want
-from nartk.reading import PassScores
+from nartk.protocols.hypothesis import Request, Result
+from nartk.protocols.passes import FloatArray, IntArray, Pass, Scores, Want
+from nartk.protocols.reading import PassScores
 from nartk.registry import make_strategy
 from nartk.vocab import Vocab
 

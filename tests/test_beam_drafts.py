@@ -25,8 +25,8 @@ from nartk.decoders.search.beam_drafts import BeamDrafter
 from nartk.decoders.search.beam_rows import Beam
 from nartk.decoders.search.beam_search import Nodes
 from nartk.errors import PassError, UsageError
-from nartk.hypothesis import Request, Result
-from nartk.passes import IntArray
+from nartk.protocols.hypothesis import Request, Result
+from nartk.protocols.passes import IntArray
 from nartk.registry import make_strategy
 from nartk.vocab import Vocab
 

@@ -24,7 +24,6 @@ from support.tiny import SENTENCES, random_model
 from support.wrong_strategies import own_strategies as own_strategies
 from support.wrong_strategies import swapping, wrong_strategy
 
-from nartk import pipeline
 from nartk.bench import report, runner
 from nartk.bench import worker as bench_worker
 from nartk.bench.choose import Given
@@ -34,16 +33,17 @@ from nartk.bench.quality import Quality
 from nartk.bench.runner import Cell, EngineError, Sample, Series, worker
 from nartk.bench.work import Job, random_job
 from nartk.bench.worker import _Worker
-from nartk.checkpoint import load_checkpoint, save_checkpoint
+from nartk.checkpoints.checkpoint import load_checkpoint, save_checkpoint
 from nartk.cli.bench import main
 from nartk.cli.score import scorer_of
 from nartk.engine import LEFT_OUT, available
 from nartk.errors import LengthMismatchError, NartkError, UnknownStrategyError, UsageError
-from nartk.hypothesis import Request
 from nartk.metrics.bootstrap import compare
 from nartk.metrics.sacre import chrf_score
-from nartk.pipeline import Model, load
+from nartk.protocols.hypothesis import Request
 from nartk.registry import make_strategy, strategies
+from nartk.serving import pipeline
+from nartk.serving.pipeline import Model, load
 from nartk.vocab import Vocab
 
 

@@ -34,7 +34,7 @@ from nartk.decoders.loop import loop
 from nartk.decoders.loop.acceptance import DraftOutcome, Verified
 from nartk.decoders.loop.rows import Row
 from nartk.errors import PassError, UsageError
-from nartk.hypothesis import Request, Result, TokenTrace
+from nartk.protocols.hypothesis import Request, Result, TokenTrace
 from nartk.registry import make_strategy
 
 

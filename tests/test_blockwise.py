@@ -15,7 +15,7 @@ from nartk.models.blockwise import MASK, Blockwise, BlockwiseConfig
 from nartk.models.glancing import STRATEGIES
 from nartk.models.nar import NarTraining
 from nartk.models.parallel_reference import BlockwiseReference
-from nartk.passes import Want
+from nartk.protocols.passes import Want
 
 WORDS, EOS = 24, 2
 TINY = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 2, "encoder_ffn": 32, "decoder_ffn": 32}

@@ -27,9 +27,9 @@ from support import tiny
 from support.small_drafters import shaken
 
 import nartk
-from nartk import calibration
-from nartk.calibration import Calibration, Drop, Point, Sample, Scored, Setting
-from nartk.checkpoint import save_checkpoint
+from nartk.bench import calibration
+from nartk.bench.calibration import Calibration, Drop, Point, Sample, Scored, Setting
+from nartk.checkpoints.checkpoint import save_checkpoint
 from nartk.cli import calibrate as command
 from nartk.cli import decode, score
 from nartk.cli.calibrate import main

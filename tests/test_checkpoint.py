@@ -20,7 +20,7 @@ from support import memory
 from support.tiny import random_model
 
 import nartk
-from nartk.checkpoint import (
+from nartk.checkpoints.checkpoint import (
     CONFIG,
     DICTIONARY,
     WEIGHTS,
@@ -30,7 +30,7 @@ from nartk.checkpoint import (
     save_checkpoint,
 )
 from nartk.errors import CheckpointError, ModelNotFoundError, OutputError, UnsupportedCheckpointError
-from nartk.pipeline import SHIPPED, model_folder
+from nartk.serving.pipeline import SHIPPED, model_folder
 from nartk.vocab import Vocab
 
 WORDS = ["a", "b", "c", "d"]

@@ -23,20 +23,20 @@ from torch import Tensor
 
 import nartk
 from nartk.architectures.conformer import ConformerConfig, interleaved_sinusoids
-from nartk.checkpoint import save_checkpoint
+from nartk.checkpoints.checkpoint import save_checkpoint
 from nartk.decoders.beam import BeamStrategy
 from nartk.decoders.ctc_beam import CtcBeam
 from nartk.decoders.ctc_greedy import CtcGreedy
 from nartk.decoders.gad import GeneralizedAggressive
 from nartk.decoders.greedy import Greedy
 from nartk.errors import PassError, SourceMismatchError, UsageError
-from nartk.hypothesis import Request
 from nartk.models.conformer import Conformer
 from nartk.models.speech_encoder import BatchNorm, Depthwise
 from nartk.models.speech_reference import ConformerReference, FrameReference
 from nartk.models.speech_training import SpeechTraining
-from nartk.parallel import FrameScorer
-from nartk.passes import FeatureSource, PassScorer, TextSource, Want
+from nartk.protocols.hypothesis import Request
+from nartk.protocols.parallel import FrameScorer
+from nartk.protocols.passes import FeatureSource, PassScorer, TextSource, Want
 from nartk.vocab import MASK as BLANK
 
 PAD, EOS = 1, 2

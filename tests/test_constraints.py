@@ -15,8 +15,8 @@ from support.small_passes import Near, drafting
 from nartk.decoders.loop.constrained import Constrained
 from nartk.decoders.loop.constraints import Constraints
 from nartk.errors import UsageError
-from nartk.pipeline import Model, load
 from nartk.registry import make_strategy, options_of, signature, strategy_class
+from nartk.serving.pipeline import Model, load
 from nartk.vocab import Vocab
 
 LOSSLESS = ("greedy", "iad", "verify", "ngram", "recycling", "union", "speculative")

@@ -12,9 +12,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from nartk.contexts import CellPool, Contexts, Handles, Waiting, check_sources
 from nartk.errors import PassError
-from nartk.passes import ROOT, Limits, Pass
+from nartk.protocols.contexts import CellPool, Contexts, Handles, Waiting, check_sources
+from nartk.protocols.passes import ROOT, Limits, Pass
 
 LIMITS = Limits(source=9, target=1000, words=7)
 

@@ -17,12 +17,12 @@ from support import tiny
 
 import nartk
 from nartk import architectures
-from nartk.checkpoint import save_checkpoint
+from nartk.checkpoints.checkpoint import save_checkpoint
 from nartk.cli import decode, score
 from nartk.engine import available
-from nartk.guarantee import Guarantee
 from nartk.models.reference import ReferenceScorer
-from nartk.passes import ROOT, Pass, Want
+from nartk.protocols.guarantee import Guarantee
+from nartk.protocols.passes import ROOT, Pass, Want
 from nartk.registry import DECODERS, DRAFTERS, METRICS, strategies
 from nartk.vocab import Vocab
 

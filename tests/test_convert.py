@@ -177,7 +177,7 @@ def test_command_writes_a_folder_that_loads(tmp_path: Path, dictionary: Path) ->
     model = nartk.load(output)
     assert len(model.decode(["w1 w2 w3"], strategy="greedy", max_len=8)) == 1
     wanted = torch.load(path, weights_only=False)["model"]
-    for name, tensor in nartk.checkpoint.load_checkpoint(output).tensors.items():
+    for name, tensor in nartk.checkpoints.checkpoint.load_checkpoint(output).tensors.items():
         assert torch.equal(torch.from_numpy(tensor), wanted[f"core.{name}"])
     card = (output / "card.md").read_text()
     assert "- Architecture: nartk_transformer_tiny\n" in card
@@ -190,7 +190,7 @@ def test_weights_are_stored_in_the_type_asked_for(dtype: str, tmp_path: Path, di
     path = native_checkpoint(tmp_path / "a.pt")
     args = [str(path), "--output", str(tmp_path / "m"), "--dict", str(dictionary), "--dtype", dtype]
     assert convert_command.main(args) == 0
-    tensors = nartk.checkpoint.load_checkpoint(tmp_path / "m").tensors
+    tensors = nartk.checkpoints.checkpoint.load_checkpoint(tmp_path / "m").tensors
     assert {*tensors.types.values()} == {dtype.upper().replace("FP", "F")}
 
 

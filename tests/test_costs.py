@@ -15,18 +15,18 @@ from support import tiny
 from support.scripted_passes import Table, TablePasses
 
 import nartk
-from nartk import costs
 from nartk.architectures.transformer import TransformerConfig
 from nartk.bench import costs as measuring
-from nartk.checkpoint import load_checkpoint
+from nartk.checkpoints import costs
+from nartk.checkpoints.checkpoint import load_checkpoint
+from nartk.checkpoints.costs import Tuned
 from nartk.cli.bench import main
-from nartk.costs import Tuned
 from nartk.engine import TYPES, available
 from nartk.engine.costs import FILE, HALVES, predicted, weights_read
 from nartk.errors import CheckpointError, StrategyMismatchError
-from nartk.passes import PassCosts, TextSource, costs_of
-from nartk.pipeline import model_folder
-from nartk.prompts import PromptedPasses
+from nartk.protocols.passes import PassCosts, TextSource, costs_of
+from nartk.protocols.prompts import PromptedPasses
+from nartk.serving.pipeline import model_folder
 
 needs_engine = pytest.mark.skipif(not available(), reason="needs the engine")
 TABLE = json.loads(FILE.read_text())

@@ -23,7 +23,6 @@ from nartk.decoders.ctc_greedy import best_path
 from nartk.decoders.graphs.ctc_alignment import aligned
 from nartk.decoders.graphs.ngram_lm import read_arpa
 from nartk.errors import UsageError
-from nartk.hypothesis import Hypothesis, Request
 from nartk.models.ctc_alignment import (
     NO_STATE,
     ctc_best_states,
@@ -31,6 +30,7 @@ from nartk.models.ctc_alignment import (
     labels_of,
     tokens_of,
 )
+from nartk.protocols.hypothesis import Hypothesis, Request
 from nartk.registry import make_strategy
 from nartk.vocab import SPECIALS, Vocab
 

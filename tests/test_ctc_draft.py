@@ -24,8 +24,8 @@ from support.scripted_passes import (
 )
 
 from nartk.errors import StrategyMismatchError, UsageError
-from nartk.guarantee import Guarantee
-from nartk.hypothesis import Request
+from nartk.protocols.guarantee import Guarantee
+from nartk.protocols.hypothesis import Request
 from nartk.registry import make_strategy, require_protocol
 
 

@@ -24,18 +24,18 @@ from support.transformers_small import check_slope, padded, random_config, rando
 from torch import Tensor
 
 from nartk import engine
-from nartk.checkpoint import save_checkpoint
+from nartk.checkpoints.checkpoint import save_checkpoint
 from nartk.cli.decode import main
 from nartk.decoders.ctc_beam import CtcBeam
 from nartk.decoders.ctc_greedy import CtcGreedy
 from nartk.errors import StrategyMismatchError, UsageError
-from nartk.hypothesis import Request
 from nartk.models.ctc import BLANK, CtcConfig, CtcNat
 from nartk.models.ctc_alignment import ctc_best_states, labels_of
 from nartk.models.nar import NarTraining
 from nartk.models.parallel_reference import CtcReference
-from nartk.parallel import FrameScorer
-from nartk.passes import Want
+from nartk.protocols.hypothesis import Request
+from nartk.protocols.parallel import FrameScorer
+from nartk.protocols.passes import Want
 from nartk.vocab import Vocab
 
 PAD, EOS = 1, 2

@@ -19,11 +19,11 @@ from support.transformers_small import padded
 from torch import Tensor
 
 from nartk.errors import CheckpointError, UsageError
-from nartk.hypothesis import Request
 from nartk.models.da_transformer import EOS, MASK, DagConfig, DaTransformer, Links, force
 from nartk.models.dag import dag_log_likelihood, dag_posterior
 from nartk.models.nar import NarTraining
 from nartk.models.parallel_reference import DagReference
+from nartk.protocols.hypothesis import Request
 from nartk.registry import make_strategy
 from nartk.vocab import Vocab
 

@@ -23,15 +23,15 @@ from support.transformers_small import vocabulary
 
 import nartk
 from nartk import engine
-from nartk.checkpoint import save_checkpoint
+from nartk.checkpoints.checkpoint import save_checkpoint
 from nartk.cli.decode import main
 from nartk.decoders import dag_sample
 from nartk.decoders.graphs.graph import walk
 from nartk.decoders.loop.draws import uniform
 from nartk.errors import StrategyMismatchError, UsageError
-from nartk.hypothesis import Request, Result
 from nartk.models.da_transformer import DaTransformer
 from nartk.models.parallel_reference import DagReference
+from nartk.protocols.hypothesis import Request, Result
 from nartk.registry import make_strategy, require_protocol
 from nartk.vocab import Vocab
 

@@ -20,7 +20,7 @@ from support.scripted import decode
 from support.scripted_graphs import Lattice, Lattices
 
 from nartk import engine
-from nartk.hypothesis import Hypothesis, Request, Result
+from nartk.protocols.hypothesis import Hypothesis, Request, Result
 from nartk.registry import make_strategy
 from nartk.vocab import SPECIALS
 

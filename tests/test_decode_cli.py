@@ -20,15 +20,15 @@ import torch
 from support import tiny
 from support.bad_lines import BAD, WRAP
 
-import nartk.pipeline
+import nartk.serving.pipeline
 from nartk import engine
 from nartk.cli import _job
 from nartk.cli._input import count_sentences
 from nartk.cli.decode import main
 from nartk.cli.noise import main as noise
 from nartk.cli.verify import main as verify
-from nartk.guarantee import IDENTICAL, Guarantee, Promise
-from nartk.hypothesis import Hypothesis, Result
+from nartk.protocols.guarantee import IDENTICAL, Guarantee, Promise
+from nartk.protocols.hypothesis import Hypothesis, Result
 from nartk.registry import strategies
 
 COMMAND = [sys.executable, "-c", "import sys; from nartk.cli.decode import main; sys.exit(main())"]
@@ -74,7 +74,7 @@ def give_stdin(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 
 def test_the_model_in_use_copies_and_corrects(model: str) -> None:
     """The other tests compare outputs: they must have some."""
-    found = nartk.pipeline.load(model).decode([*LINES], strategy="greedy")
+    found = nartk.serving.pipeline.load(model).decode([*LINES], strategy="greedy")
     assert tuple(hypothesis.text for hypothesis in found) == OUTPUTS
 
 
@@ -180,7 +180,7 @@ def test_samples_depend_on_a_lines_place_alone(
     """The same line over and over: windows, streaming and unreadable lines change no draw."""
     path = tmp_path / "in.txt"
     path.write_text("The cat sat .\n" * 8)
-    model, where = nartk.pipeline.load(pieces_model, device=str(device)), ["--device", str(device)]
+    model, where = nartk.serving.pipeline.load(pieces_model, device=str(device)), ["--device", str(device)]
     wanted = [each.text for each in model.decode(["The cat sat ."] * 8, strategy="sample", max_len=12)]
     assert len(set(wanted)) > 4
     args = [pieces_model, str(path), "--strategy", "sample", "--max-len", "12", "--quiet", *where]
@@ -206,7 +206,7 @@ def test_results_are_written_as_soon_as_their_turn_comes(
             yield index, Result(index, (Hypothesis(tokens=(), text=f"line {index}"),))
             seen.append(capsysbinary.readouterr().out)
 
-    monkeypatch.setattr(nartk.pipeline.Model, "stream", stream)
+    monkeypatch.setattr(nartk.serving.pipeline.Model, "stream", stream)
     assert main([model, source, "--quiet"]) == 0
     assert seen == [b"", b"line 0\n", b"", b"line 1\nline 2\nline 3\n"]
 
@@ -216,12 +216,12 @@ def test_model_is_the_shipped_one_by_default(
 ) -> None:
     asked = []
 
-    def load(name: str, **options: object) -> nartk.pipeline.Model:
+    def load(name: str, **options: object) -> nartk.serving.pipeline.Model:
         asked.append((name, {key: value for key, value in options.items() if key != "tell"}))
         return original(model)
 
-    original = nartk.pipeline.load
-    monkeypatch.setattr(nartk.pipeline, "load", load)
+    original = nartk.serving.pipeline.load
+    monkeypatch.setattr(nartk.serving.pipeline, "load", load)
     give_stdin(monkeypatch, b"he go\n")
     assert main(["--dtype", "bf16"]) == 0
     given = {"device": "cpu", "dtype": "bf16", "threads": None, "replicas": 1, "check": False}
@@ -357,7 +357,7 @@ def test_output_file_is_whole_or_untouched(
     path = tmp_path / "out.txt"
     path.write_text("before")
     path.chmod(0o644)
-    monkeypatch.setattr(nartk.pipeline.Model, "stream", interrupt)
+    monkeypatch.setattr(nartk.serving.pipeline.Model, "stream", interrupt)
     assert main([model, source, "--output", str(path)]) == 130
     assert path.read_text() == "before"
     monkeypatch.undo()

@@ -22,8 +22,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from nartk.architectures import architectures
-from nartk.hypothesis import Request
 from nartk.models.da_transformer import DaTransformer
+from nartk.protocols.hypothesis import Request
 from nartk.registry import make_strategy, options_of, speaks, strategies
 
 FACTORIES = {

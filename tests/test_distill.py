@@ -21,12 +21,12 @@ import pytest
 from support import tiny
 
 import nartk
-import nartk.pipeline
+import nartk.serving.pipeline
 from nartk.cli import distill
 from nartk.cli.distill import main
-from nartk.distillation import Choice, Filters, longest_run, overlap
 from nartk.errors import OutputError, ResumeMismatchError, UsageError
 from nartk.files import Journal
+from nartk.serving.distillation import Choice, Filters, longest_run, overlap
 
 WORDS = tiny.WORDS.split()
 WINDOW = 4  # lines a record in these tests
@@ -372,7 +372,7 @@ def test_what_was_decoded_is_not_decoded_again(
     def refuse(*args: object, **options: object) -> object:
         raise AssertionError("decodes again")
 
-    monkeypatch.setattr(nartk.pipeline.Model, "stream", refuse)
+    monkeypatch.setattr(nartk.serving.pipeline.Model, "stream", refuse)
     assert main([*args, "--output", str(out), "--quiet"]) == 0
     assert contents(out) == wanted
 

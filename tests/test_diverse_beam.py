@@ -16,10 +16,10 @@ import torch
 from support.realtable import EOS, PAD, random_transformer
 from support.scripted_passes import decode
 
+from nartk.checkpoints.generation import read_generation, with_generation
 from nartk.errors import UnsupportedCheckpointError, UsageError
-from nartk.generation import read_generation, with_generation
-from nartk.hypothesis import Request
 from nartk.models.reference import ReferenceScorer
+from nartk.protocols.hypothesis import Request
 from nartk.registry import make_strategy
 from nartk.vocab import Vocab
 

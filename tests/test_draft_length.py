@@ -25,8 +25,8 @@ from nartk.decoders.loop import loop
 from nartk.decoders.loop.acceptance import Verdict
 from nartk.decoders.loop.drafter import Draft, PlainDrafter
 from nartk.decoders.loop.length import LONGEST, DraftLength
-from nartk.hypothesis import Request
-from nartk.passes import UNMEASURED, FeatureSource, PassCosts, TextSource, costs_of, output_length
+from nartk.protocols.hypothesis import Request
+from nartk.protocols.passes import UNMEASURED, FeatureSource, PassCosts, TextSource, costs_of, output_length
 from nartk.registry import make_strategy
 
 pytestmark = pytest.mark.adaptive

@@ -52,8 +52,8 @@ from nartk.decoders.loop.drafter import Draft, verifiable
 from nartk.decoders.loop.rows import Row
 from nartk.decoders.loop.trees import merged
 from nartk.errors import PassError
-from nartk.hypothesis import Request, Result, TokenTrace
-from nartk.passes import ROOT
+from nartk.protocols.hypothesis import Request, Result, TokenTrace
+from nartk.protocols.passes import ROOT
 from nartk.registry import make_strategy
 
 BATCHES = (1, 2, 3, 8, 32)

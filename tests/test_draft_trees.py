@@ -41,8 +41,8 @@ from nartk.decoders.loop.acceptance import Verdict, Verified
 from nartk.decoders.loop.drafter import Draft, Drafter
 from nartk.decoders.loop.rows import Row
 from nartk.errors import UsageError
-from nartk.hypothesis import Request
-from nartk.passes import Scores, Want
+from nartk.protocols.hypothesis import Request
+from nartk.protocols.passes import Scores, Want
 from nartk.registry import make_strategy
 
 RUN = 8  # tokens of a branch, at most

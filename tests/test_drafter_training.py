@@ -23,7 +23,7 @@ from support.transformers_small import padded, stir
 from torch import Tensor
 
 from nartk.adapters.fairseq import read_checkpoint
-from nartk.checkpoint import save_checkpoint
+from nartk.checkpoints.checkpoint import save_checkpoint
 from nartk.cli.train import main as train
 from nartk.errors import CheckpointError, StrategyMismatchError, UsageError, VocabMismatchError
 from nartk.models.blockwise import MASK

@@ -17,7 +17,7 @@ from support import fairseq_host
 from support.commands import ROOT, SCRIPTS, main_of
 from support.tiny import random_model
 
-from nartk.checkpoint import CONFIG
+from nartk.checkpoints.checkpoint import CONFIG
 
 WORDS = ["a", "b", "c", "d"]
 LONG = "x" * 300  # more than a name of a file may have
@@ -286,7 +286,7 @@ def test_memory_that_runs_out_has_an_exit_code(
     def refuse(*_: Any, **__: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("nartk.pipeline.load_checkpoint", refuse)
+    monkeypatch.setattr("nartk.serving.pipeline.load_checkpoint", refuse)
     main: Callable[[list[str]], int] = import_module("nartk.cli.decode").main
     assert main([str(place / "model"), str(place / "in.txt")]) == 7
     assert capsys.readouterr().err.startswith("nartk: error[E601 OutOfMemory] memory ran out")

@@ -26,7 +26,7 @@ from nartk import engine
 from nartk.errors import PassError
 from nartk.models.da_transformer import DaTransformer
 from nartk.models.nat import MASK, Nat
-from nartk.parallel import (
+from nartk.protocols.parallel import (
     BlockScorer,
     Canvas,
     CanvasScorer,
@@ -35,7 +35,7 @@ from nartk.parallel import (
     always_banned,
     spread_lengths,
 )
-from nartk.passes import Draw, FloatArray, Want
+from nartk.protocols.passes import Draw, FloatArray, Want
 
 pytestmark = pytest.mark.skipif(
     os.environ.get(engine.LEFT_OUT) == "1", reason="NARTK_NO_ENGINE=1 leaves the engine out"

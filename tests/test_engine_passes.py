@@ -33,8 +33,8 @@ from nartk.engine.weights import Weights
 from nartk.errors import PassError
 from nartk.models.reference import ReferenceScorer
 from nartk.models.transformer import Transformer, TransformerConfig
-from nartk.passes import ROOT, CopiesSource, Draw, Limits, Pass, PassScorer, Ragged, Scores, Want
-from nartk.reading import check_want, read
+from nartk.protocols.passes import ROOT, CopiesSource, Draw, Limits, Pass, PassScorer, Ragged, Scores, Want
+from nartk.protocols.reading import check_want, read
 
 QUICK, SLOW = 50, 1000  # cases of each type and instruction set
 BATCHES = (1, 2, 3, 8, 32)
@@ -515,7 +515,7 @@ def test_of_equal_words_the_lowest_id_is_best(forced: str | None, type: str, kin
     assert ties > 0
 
 
-# --- What is read: against nartk.reading
+# --- What is read: against nartk.protocols.reading
 
 
 def random_want(rng: random.Random, count: int, words: int) -> Want:

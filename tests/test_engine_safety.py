@@ -28,14 +28,14 @@ import torch
 from support.engine import ROOT, build_engine, run_tests
 from support.random_transformers import EOS, FIRST_WORD, arrays_of, random_config, random_model, vocabulary
 
-from nartk.contexts import Contexts, Handles, Waiting
 from nartk.engine import TYPES, _native
 from nartk.engine.scorer import EngineScorer
 from nartk.errors import PassError, UsageError
 from nartk.models.transformer import TransformerConfig
-from nartk.passes import ROOT as FOLLOWS_CONTEXT
-from nartk.passes import Draw, Limits, Pass, Ragged, Scores, Want
-from nartk.reading import check_want
+from nartk.protocols.contexts import Contexts, Handles, Waiting
+from nartk.protocols.passes import ROOT as FOLLOWS_CONTEXT
+from nartk.protocols.passes import Draw, Limits, Pass, Ragged, Scores, Want
+from nartk.protocols.reading import check_want
 
 PLAIN = Want()
 QUICK, SLOW = 500, 10_000  # random passes, with other operations between them
@@ -90,7 +90,7 @@ def greedy(scorer: EngineScorer, source: list[int], passes: int) -> list[bytes]:
 
 
 class Both:
-    """The engine, and beside it nartk.contexts, which says what is right."""
+    """The engine, and beside it nartk.protocols.contexts, which says what is right."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)

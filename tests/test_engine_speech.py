@@ -25,17 +25,17 @@ from torch.nn import functional
 
 from nartk import engine
 from nartk.architectures import architecture
-from nartk.checkpoint import WEIGHTS, load_checkpoint, read_config, save_checkpoint
+from nartk.checkpoints.checkpoint import WEIGHTS, load_checkpoint, read_config, save_checkpoint
 from nartk.cli.convert import main as convert
 from nartk.engine import _native
 from nartk.errors import PassError, SourceMismatchError
-from nartk.fires import Integrator
 from nartk.models.cif import count_fires
 from nartk.models.paraformer_reference import ParaformerReference
 from nartk.models.speech_encoder import RelativeAttention, _by_key
 from nartk.models.transformer import Attention
-from nartk.parallel import FrameScorer
-from nartk.passes import CopiesSource, FeatureSource, FloatArray, Pass, PassScorer, TextSource, Want
+from nartk.protocols.fires import Integrator
+from nartk.protocols.parallel import FrameScorer
+from nartk.protocols.passes import CopiesSource, FeatureSource, FloatArray, Pass, PassScorer, TextSource, Want
 from nartk.vocab import MASK
 
 KINDS = ("conformer", "owsm_ctc", "paraformer", "whisper")

@@ -19,9 +19,9 @@ from support.wrong_strategies import own_strategies as own_strategies
 from support.wrong_strategies import swapping, wrong_strategy
 
 from nartk import errors, load
-from nartk.checkpoint import CONFIG
+from nartk.checkpoints.checkpoint import CONFIG
 from nartk.errors import NartkError
-from nartk.passes import FeatureSource, texts_of
+from nartk.protocols.passes import FeatureSource, texts_of
 
 EOS = 2
 WORDS = ["a", "b", "c", "d"]
@@ -95,7 +95,7 @@ def failing(error: BaseException) -> Callable[[pytest.MonkeyPatch], None]:
     return lambda patch: patch.setattr(LOADED, fail)
 
 
-LOADED = "nartk.pipeline.load_checkpoint"
+LOADED = "nartk.serving.pipeline.load_checkpoint"
 # A command of `place`, its exit code, the error it names, and what else is the matter.
 CASES: list[tuple[str, int, str, Any]] = [
     ("decode model in.txt", 0, "", None),

@@ -18,7 +18,7 @@ from nartk.architectures import architecture
 from nartk.architectures.owsm_ctc import OwsmCtcConfig
 from nartk.engine.speech_scorer import OwsmCtcEngine
 from nartk.models.speech_encoder import Encoded
-from nartk.passes import FeatureSource, Want
+from nartk.protocols.passes import FeatureSource, Want
 
 WORDS, PAD = 11, 1
 

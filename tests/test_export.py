@@ -18,12 +18,12 @@ from support.parallel_drafters import small_network
 from support.transformers_small import vocabulary
 
 from nartk.adapters.hf import import_transformers
-from nartk.checkpoint import save_checkpoint
+from nartk.checkpoints.checkpoint import save_checkpoint
 from nartk.cli.convert import main
 from nartk.errors import MissingDependencyError
-from nartk.hypothesis import Hypothesis
 from nartk.models.transformer import Transformer, TransformerConfig
-from nartk.pipeline import Model, load
+from nartk.protocols.hypothesis import Hypothesis
+from nartk.serving.pipeline import Model, load
 from nartk.vocab import UNKNOWN, Vocab
 
 TEXT = Path(__file__).parent / "support" / "ordinary.txt"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.local_frames import integrated
 
-from nartk.fires import Integrator
+from nartk.protocols.fires import Integrator
 
 TAIL = 0.45
 

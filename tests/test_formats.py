@@ -23,11 +23,11 @@ from support.tiny import random_model as tiny_model
 import nartk
 from nartk.architectures import architecture
 from nartk.architectures.transformer import POSITIONS
-from nartk.checkpoint import CONFIG, WEIGHTS, load_checkpoint, read_config, save_checkpoint
+from nartk.checkpoints.checkpoint import CONFIG, WEIGHTS, load_checkpoint, read_config, save_checkpoint
 from nartk.cli.convert import main as convert
 from nartk.errors import CheckpointError
 from nartk.models.transformer import Transformer
-from nartk.pipeline import Model
+from nartk.serving.pipeline import Model
 from nartk.vocab import SpecialIds, Vocab
 
 FAIRSEQ = SpecialIds()

@@ -52,7 +52,7 @@ from support.transformers_small import random_requests
 
 from nartk.bench.engines import Spec
 from nartk.bench.runner import Series
-from nartk.checkpoint import save_checkpoint
+from nartk.checkpoints.checkpoint import save_checkpoint
 from nartk.cli.decode import main
 from nartk.cli.verify import main as verify
 from nartk.decoders import gad
@@ -62,12 +62,12 @@ from nartk.decoders.loop.acceptance import Acceptance, ArgmaxAcceptance, Verdict
 from nartk.decoders.loop.length import DraftLength
 from nartk.decoders.loop.rows import Row
 from nartk.errors import PassError, StrategyMismatchError, UsageError
-from nartk.guarantee import Guarantee
-from nartk.hypothesis import Request, Result
-from nartk.parallel import BlockScorer, CanvasScorer, FrameScorer, GraphScorer
-from nartk.passes import Want
-from nartk.pipeline import load
+from nartk.protocols.guarantee import Guarantee
+from nartk.protocols.hypothesis import Request, Result
+from nartk.protocols.parallel import BlockScorer, CanvasScorer, FrameScorer, GraphScorer
+from nartk.protocols.passes import Want
 from nartk.registry import make_strategy
+from nartk.serving.pipeline import load
 from nartk.vocab import Vocab
 
 JUMP = -6.0  # log-probability with which a path goes where no edge of a graph leads

@@ -17,9 +17,7 @@ from support.realtable import BOS, EOS, PAD, random_transformer
 from support.scripted_passes import decode
 
 import nartk
-from nartk.cli.decode import main
-from nartk.errors import CheckpointError, UnsupportedCheckpointError, UsageError
-from nartk.generation import (
+from nartk.checkpoints.generation import (
     HONOURED,
     IRRELEVANT,
     NEUTRAL,
@@ -29,8 +27,10 @@ from nartk.generation import (
     with_generation,
     write_generation,
 )
-from nartk.hypothesis import Request
+from nartk.cli.decode import main
+from nartk.errors import CheckpointError, UnsupportedCheckpointError, UsageError
 from nartk.models.reference import ReferenceScorer
+from nartk.protocols.hypothesis import Request
 from nartk.registry import make_strategy
 from nartk.vocab import Vocab
 

@@ -23,16 +23,16 @@ import nartk
 from nartk import engine
 from nartk.adapters.hf_folder import FAMILIES, read_hugging_face, read_network
 from nartk.architectures.transformer import TransformerConfig
-from nartk.checkpoint import load_checkpoint
+from nartk.checkpoints.checkpoint import load_checkpoint
+from nartk.checkpoints.generation import read_generation, with_generation
 from nartk.cli.bench import main as bench
 from nartk.cli.convert import main as convert
 from nartk.cli.decode import main as decode_command
 from nartk.errors import NartkError, UnsupportedCheckpointError
-from nartk.generation import read_generation, with_generation
-from nartk.hypothesis import Request
 from nartk.models.reference import ReferenceScorer
 from nartk.models.transformer import Transformer
-from nartk.passes import Pass, Want
+from nartk.protocols.hypothesis import Request
+from nartk.protocols.passes import Pass, Want
 from nartk.registry import make_strategy
 from nartk.vocab import Vocab
 

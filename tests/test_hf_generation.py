@@ -14,12 +14,12 @@ from support import hf_folders, hugging_face_text
 
 import nartk
 from nartk.adapters.hf_folder import start_token_of
-from nartk.checkpoint import load_checkpoint
+from nartk.checkpoints.checkpoint import load_checkpoint
 from nartk.cli.convert import main as convert
 from nartk.cli.decode import main as decode_command
 from nartk.errors import CheckpointError
-from nartk.languages import M2M100, NLLB, WMT21
 from nartk.processors.hugging_face import hugging_face_processors
+from nartk.processors.languages import M2M100, NLLB, WMT21
 
 LINES = ["She goes to school .", "The cat sat on the mat", "news about Zürich !", "a b c d e f"]
 

@@ -17,7 +17,7 @@ from nartk.decoders.graphs.ctc_prefixes import Frames, PrefixSearch
 from nartk.decoders.graphs.hotwords import Hotwords
 from nartk.decoders.paraformer import ParaformerGreedy
 from nartk.errors import UsageError
-from nartk.hypothesis import Request
+from nartk.protocols.hypothesis import Request
 from nartk.registry import make_strategy, signature
 from nartk.vocab import Vocab
 

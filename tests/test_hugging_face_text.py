@@ -28,9 +28,9 @@ from nartk.errors import (
     UnsupportedCheckpointError,
     UsageError,
 )
-from nartk.hypothesis import Request
 from nartk.processors import load_processor
 from nartk.processors.hugging_face import HuggingFaceText, _Pieces, hugging_face_processors
+from nartk.protocols.hypothesis import Request
 from nartk.vocab import SpecialIds
 
 pytest.importorskip("tokenizers")

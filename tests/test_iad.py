@@ -18,7 +18,7 @@ from support.scripted_passes import ScriptPasses, decode, outputs_of
 
 from nartk.decoders.loop.drafter import Draft, PlainDrafter
 from nartk.decoders.loop.rows import Row
-from nartk.hypothesis import Request, Result
+from nartk.protocols.hypothesis import Request, Result
 from nartk.registry import make_strategy
 from nartk.vocab import Vocab
 

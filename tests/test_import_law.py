@@ -44,28 +44,24 @@ FAIRSEQ_DOORS = {
 
 # Files of the core that may import a room inside a function, where it is needed.
 LAZY = {
-    "nartk/pipeline.py",
-    "nartk/checkpoint.py",
+    "nartk/serving/pipeline.py",
+    "nartk/checkpoints/checkpoint.py",
     "nartk/__init__.py",
     "nartk/registry.py",
-    "nartk/guard.py",
+    "nartk/serving/guard.py",
     "nartk/processors/text.py",
     "nartk/processors/audio.py",
     "nartk/processors/whisper.py",
 }
 # Files of the core that load no torch: of what is installed, numpy alone; of the core, one another.
 WITHOUT_TORCH = {
-    f"nartk/{name}.py"
-    for name in (
-        *("errors", "files", "unpacking", "vocab", "hypothesis", "passes", "parallel", "contexts", "reading"),
-    )
+    *(f"nartk/{name}.py" for name in ("errors", "files", "unpacking", "vocab")),
+    *(f"nartk/protocols/{name}.py" for name in ("hypothesis", "passes", "parallel", "contexts", "reading")),
 }
 REFERENCES = ("models/parallel_reference.py",)  # these give arrays
 # What decoders see of the core.
 OF_DECODERS = {
-    *("passes", "parallel", "reading", "registry", "hypothesis", "errors", "files", "vocab"),
-    *("guarantee", "architectures"),
-    "decoders",
+    *("protocols", "registry", "errors", "files", "vocab", "architectures", "decoders"),
 }
 # What of the decoders loads no torch: these folders, and these files with all that they import of the rest.
 HOST_DECODERS = (
@@ -134,6 +130,12 @@ def part_of(name: str) -> str:
     return names[1] if len(names) > 1 and names[1] in (*ROOMS, *PARTS) else "core"
 
 
+def loads_no_torch(name: str) -> bool:
+    """Whether a module of the core, or the one that holds this name, is among those that load none."""
+    path = name.replace(".", "/")
+    return not {f"{path}.py", f"{path.rpartition('/')[0]}.py"}.isdisjoint(WITHOUT_TORCH)
+
+
 def complaint(path: str, found: Import) -> str | None:
     """What the law says against an import of the file at `path`, relative to the repository; or None."""
     top = found.name.split(".")[0]
@@ -159,7 +161,7 @@ def complaint(path: str, found: Import) -> str | None:
             return "the core imports nothing heavier than numpy"
         if path in WITHOUT_TORCH and external and top not in ("numpy", *UNPACKERS):
             return "this file imports numpy alone"
-        if path in WITHOUT_TORCH and target and f"nartk/{found.name.split('.')[1]}.py" not in WITHOUT_TORCH:
+        if path in WITHOUT_TORCH and target and not loads_no_torch(found.name):
             return "this file imports only what loads no torch"
     elif room == "engine":
         if target not in ("", "core", "engine") or (external and top != "numpy"):
@@ -202,18 +204,18 @@ def test_every_import_keeps_the_law(path: Path) -> None:
 
 
 BROKEN = [
-    ("nartk/parallel.py", "from nartk.models import transformer"),
-    ("nartk/parallel.py", "def f():\n    import nartk.decoders.greedy"),
-    ("nartk/pipeline.py", "from nartk import models"),
-    ("nartk/pipeline.py", "from .models import transformer"),
-    ("nartk/checkpoint.py", "import fairseq"),
-    ("nartk/checkpoint.py", "def f():\n    from fairseq import tasks"),
-    ("nartk/checkpoint.py", "import sacrebleu"),
-    ("nartk/checkpoint.py", "import torch"),
+    ("nartk/protocols/parallel.py", "from nartk.models import transformer"),
+    ("nartk/protocols/parallel.py", "def f():\n    import nartk.decoders.greedy"),
+    ("nartk/serving/pipeline.py", "from nartk import models"),
+    ("nartk/serving/pipeline.py", "from .models import transformer"),
+    ("nartk/checkpoints/checkpoint.py", "import fairseq"),
+    ("nartk/checkpoints/checkpoint.py", "def f():\n    from fairseq import tasks"),
+    ("nartk/checkpoints/checkpoint.py", "import sacrebleu"),
+    ("nartk/checkpoints/checkpoint.py", "import torch"),
     ("nartk/architectures/nat.py", "from nartk.models.nat import Nat"),
     ("nartk/vocab.py", "from nartk.cli import decode"),
-    ("nartk/contexts.py", "def f():\n    import torch"),
-    ("nartk/reading.py", "from nartk.models.transformer import Transformer"),
+    ("nartk/protocols/contexts.py", "def f():\n    import torch"),
+    ("nartk/protocols/reading.py", "from nartk.models.transformer import Transformer"),
     ("nartk/cli/decode.py", "from fairseq import options"),
     ("nartk/cli/decode.py", "import models.transformer"),
     ("nartk/cli/bench.py", "import transformers"),
@@ -224,7 +226,7 @@ BROKEN = [
     ("models/transformer.py", "import fairseq.models"),
     ("models/transformer.py", "import numpy"),
     ("decoders/iad.py", "from nartk.models.transformer import Transformer"),
-    ("decoders/iad.py", "from nartk.pipeline import load"),
+    ("decoders/iad.py", "from nartk.serving.pipeline import load"),
     ("decoders/iad.py", "from nartk import pipeline"),
     ("decoders/iad.py", "from ..models import transformer"),
     ("decoders/iad.py", "import importlib\nimportlib.import_module('nartk.models.transformer')"),
@@ -250,10 +252,10 @@ def test_a_broken_law_is_noticed(path: str, source: str) -> None:
 
 
 KEPT = [
-    ("nartk/pipeline.py", "def f():\n    from nartk.models.transformer import Transformer"),
-    ("nartk/pipeline.py", "if TYPE_CHECKING:\n    from nartk.models.transformer import Transformer"),
-    ("nartk/checkpoint.py", "def f():\n    import torch"),
-    ("nartk/reading.py", "import numpy as np\nfrom nartk.passes import Want"),
+    ("nartk/serving/pipeline.py", "def f():\n    from nartk.models.transformer import Transformer"),
+    ("nartk/serving/pipeline.py", "if TYPE_CHECKING:\n    from nartk.models.transformer import Transformer"),
+    ("nartk/checkpoints/checkpoint.py", "def f():\n    import torch"),
+    ("nartk/protocols/reading.py", "import numpy as np\nfrom nartk.protocols.passes import Want"),
     ("nartk/tasks/transformer.py", "from fairseq.models import register_model"),
     ("nartk/adapters/huggingface.py", "import transformers"),
     ("decoders/iad.py", "from nartk.decoders.loop.drafter import Draft\nfrom nartk.errors import UsageError"),
@@ -291,7 +293,7 @@ def test_files_are_read_without_what_writes_them() -> None:
 
 
 def test_passes_are_specified_without_torch() -> None:
-    code = "import sys, nartk.contexts, nartk.reading; print('torch' in sys.modules)"
+    code = "import sys, nartk.protocols.contexts, nartk.protocols.reading; print('torch' in sys.modules)"
     assert in_a_fresh_python(code) == "False"
 
 

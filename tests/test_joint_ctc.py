@@ -19,7 +19,7 @@ from support.scripted_passes import EOS, PAD, decode
 from nartk.decoders.graphs.ctc_prefix_scores import IMPOSSIBLE, PrefixScores
 from nartk.decoders.graphs.ngram_lm import read_arpa
 from nartk.errors import StrategyMismatchError, UsageError
-from nartk.hypothesis import Request
+from nartk.protocols.hypothesis import Request
 from nartk.registry import make_strategy
 
 INF = math.inf

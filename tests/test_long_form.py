@@ -28,12 +28,19 @@ from support.speech_models import save_random_speech
 import nartk
 from nartk.cli.decode import main as decode_command
 from nartk.errors import SourceMismatchError, StrategyMismatchError, UsageError
-from nartk.frames import FrameFile
-from nartk.long_form import BufferedFrames, Buffers, buffers_for, carried_fires, positions_of, read_long
-from nartk.parallel import FrameScorer, always_banned
-from nartk.passes import Draw, FeatureSource, PassScorer, TextSource, Want
+from nartk.processors.frames import FrameFile
+from nartk.protocols.parallel import FrameScorer, always_banned
+from nartk.protocols.passes import Draw, FeatureSource, PassScorer, TextSource, Want
 from nartk.registry import make_strategy
-from nartk.streaming import stream
+from nartk.serving.long_form import (
+    BufferedFrames,
+    Buffers,
+    buffers_for,
+    carried_fires,
+    positions_of,
+    read_long,
+)
+from nartk.serving.streaming import stream
 
 
 def buffers(chunk: int, left: int, right: int, whole: int = 0, subsampling: int = 4) -> Buffers:

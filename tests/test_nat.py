@@ -30,18 +30,18 @@ from torch import Tensor
 
 import nartk
 from nartk import engine
-from nartk.checkpoint import save_checkpoint
+from nartk.checkpoints.checkpoint import save_checkpoint
 from nartk.cli.convert import main as convert
 from nartk.cli.decode import main
 from nartk.errors import StrategyMismatchError, UsageError
-from nartk.hypothesis import Hypothesis, Request
 from nartk.models.nar import NarTraining, uniform_copy
 from nartk.models.nat import MASK, Nat, NatConfig, soft_copy
 from nartk.models.parallel_reference import NatReference
 from nartk.models.reference import ReferenceScorer
-from nartk.parallel import Canvas, CanvasScorer
-from nartk.passes import FloatArray, IntArray, Limits, Want
-from nartk.reading import read
+from nartk.protocols.hypothesis import Hypothesis, Request
+from nartk.protocols.parallel import Canvas, CanvasScorer
+from nartk.protocols.passes import FloatArray, IntArray, Limits, Want
+from nartk.protocols.reading import read
 from nartk.registry import make_strategy, require_protocol
 from nartk.vocab import Vocab
 
@@ -338,7 +338,7 @@ def test_a_batch_without_a_word_has_a_loss_and_gradients() -> None:
 
 
 class ScriptedCanvas:
-    """Implements nartk.parallel.CanvasScorer with integer scores that depend on source and canvas alone."""
+    """Implements CanvasScorer with integer scores that depend on source and canvas alone."""
 
     def __init__(self, words: int, longest: int = 24, spread: int = 40) -> None:
         self.vocab = vocabulary(words)

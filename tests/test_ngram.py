@@ -25,7 +25,7 @@ from support.scripted_passes import (
 from nartk.decoders.drafters.ngram_cache import NgramCache, Occurrence, Texts
 from nartk.decoders.loop.acceptance import Verdict
 from nartk.decoders.loop.rows import Row
-from nartk.hypothesis import Request
+from nartk.protocols.hypothesis import Request
 from nartk.registry import make_strategy
 
 

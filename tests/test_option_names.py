@@ -26,13 +26,13 @@ from nartk.decoders.drafters.parallel import declared_for
 from nartk.decoders.drafters.small_model import small_model
 from nartk.decoders.rerank import require_reranker
 from nartk.decoders.search.beam_drafts import make_beam_drafter
-from nartk.distillation import Filters
 from nartk.errors import NartkError, named, naming_flags
 from nartk.metrics.errant import Errant
 from nartk.metrics.metric import Files
 from nartk.metrics.result import check_corpora
 from nartk.registry import METRICS, make_strategy
-from nartk.replicas import require_replicable
+from nartk.serving.distillation import Filters
+from nartk.serving.replicas import require_replicable
 from nartk.vocab import Vocab
 
 ROOT = Path(__file__).resolve().parents[1]

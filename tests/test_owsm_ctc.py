@@ -22,18 +22,18 @@ from support.transformers_small import padded
 
 import nartk
 from nartk.architectures.owsm_ctc import OwsmCtcConfig
-from nartk.checkpoint import save_checkpoint
+from nartk.checkpoints.checkpoint import save_checkpoint
 from nartk.decoders.ctc_greedy import CtcGreedy
 from nartk.engine import available
 from nartk.errors import CheckpointError, InputFormatError, PassError, UsageError, VocabMismatchError
-from nartk.hypothesis import Request
-from nartk.long_form import BufferedFrames, Buffers
 from nartk.models.speech_reference import FrameReference
 from nartk.models.speech_training import SpeechTraining
-from nartk.parallel import FrameScorer
-from nartk.passes import FeatureSource, PassScorer, Want
 from nartk.processors import load_processor
 from nartk.processors.audio import AudioInput
+from nartk.protocols.hypothesis import Request
+from nartk.protocols.parallel import FrameScorer
+from nartk.protocols.passes import FeatureSource, PassScorer, Want
+from nartk.serving.long_form import BufferedFrames, Buffers
 from nartk.vocab import FAIRSEQ
 from nartk.vocab import MASK as BLANK
 

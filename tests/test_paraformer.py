@@ -26,21 +26,21 @@ from torch import Tensor
 import nartk
 from nartk.architectures import architecture
 from nartk.architectures.paraformer import ParaformerConfig
-from nartk.checkpoint import save_checkpoint
+from nartk.checkpoints.checkpoint import save_checkpoint
 from nartk.decoders.ctc_greedy import CtcGreedy
 from nartk.decoders.greedy import Greedy
 from nartk.decoders.paraformer import ParaformerGreedy
 from nartk.errors import PassError, StrategyMismatchError, UsageError
-from nartk.hypothesis import Request
 from nartk.models import paraformer
 from nartk.models.paraformer import Paraformer
 from nartk.models.paraformer_reference import ParaformerReference
 from nartk.models.speech_reference import ConformerReference
 from nartk.models.speech_training import SpeechTraining
-from nartk.parallel import FireScorer, FrameScorer
-from nartk.passes import FeatureSource, PassScorer, Want
+from nartk.protocols.hypothesis import Request
+from nartk.protocols.parallel import FireScorer, FrameScorer
+from nartk.protocols.passes import FeatureSource, PassScorer, Want
+from nartk.protocols.timestamps import cif_times
 from nartk.registry import require_protocol
-from nartk.timestamps import cif_times
 
 BLANK, PAD, EOS = 0, 1, 2
 LENGTHS = (61, 7, 30, 18, 90)

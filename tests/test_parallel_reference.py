@@ -23,8 +23,8 @@ from support.transformers_small import vocabulary
 
 from nartk.architectures import architecture
 from nartk.models.da_transformer import DaTransformer
-from nartk.parallel import BlockScorer, CanvasScorer, FrameScorer, GraphScorer
-from nartk.passes import Want
+from nartk.protocols.parallel import BlockScorer, CanvasScorer, FrameScorer, GraphScorer
+from nartk.protocols.passes import Want
 
 CLOSE = 2e-4  # nats
 PROTOCOLS = {"ctc": FrameScorer, "nat": CanvasScorer, "blockwise": BlockScorer, "dag": GraphScorer}

@@ -20,10 +20,10 @@ from support.speech_models import save_random_speech
 
 import nartk
 from nartk.cli.decode import CUT, main
-from nartk.long_form import BufferedFrames, Buffers
-from nartk.parallel import always_banned
-from nartk.passes import FeatureSource, Want
-from nartk.streaming import FrameStream, StreamStats, stream
+from nartk.protocols.parallel import always_banned
+from nartk.protocols.passes import FeatureSource, Want
+from nartk.serving.long_form import BufferedFrames, Buffers
+from nartk.serving.streaming import FrameStream, StreamStats, stream
 
 STRATEGY = {"owsm_ctc": "ctc-greedy", "paraformer": "paraformer"}
 SECONDS = {"long": 9.4, "short": 1.0}

@@ -18,9 +18,9 @@ from nartk import _fairseq_hook
 from nartk.adapters.ctranslate2 import to_ctranslate2
 from nartk.adapters.hf import import_transformers, to_hugging_face
 from nartk.errors import MissingDependencyError, UnsupportedCheckpointError
-from nartk.hypothesis import Request
 from nartk.models.reference import ReferenceScorer
 from nartk.models.transformer import Transformer, TransformerConfig
+from nartk.protocols.hypothesis import Request
 from nartk.registry import make_strategy
 from nartk.vocab import Vocab
 

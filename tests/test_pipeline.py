@@ -11,12 +11,12 @@ import torch
 from support import tiny
 
 import nartk
-from nartk import pipeline
-from nartk.checkpoint import Checkpoint
-from nartk.hypothesis import DecodeStats, Hypothesis, Result
-from nartk.lines import Line
-from nartk.pipeline import KEPT, Model, summarize
+from nartk.checkpoints.checkpoint import Checkpoint
+from nartk.protocols.hypothesis import DecodeStats, Hypothesis, Result
 from nartk.registry import make_strategy
+from nartk.serving import pipeline
+from nartk.serving.lines import Line
+from nartk.serving.pipeline import KEPT, Model, summarize
 
 WORDS = tiny.WORDS.split()
 LINES = ["she go to school", "", "the big old cat sees it ."]

@@ -48,14 +48,14 @@ from support.sizes import FACTOR, cases
 from support.small_drafters import shaken
 from support.small_passes import random_small
 
+from nartk.bench.verification import measure
 from nartk.engine import FORCED_ISA
-from nartk.guarantee import Guarantee
-from nartk.hypothesis import Request
 from nartk.models.reference import DTYPES, ReferenceScorer
 from nartk.models.transformer import Transformer
-from nartk.passes import Pass, Want
+from nartk.protocols.guarantee import Guarantee
+from nartk.protocols.hypothesis import Request
+from nartk.protocols.passes import Pass, Want
 from nartk.registry import make_strategy, strategies, strategy_class
-from nartk.verification import measure
 
 RandomRequest = Callable[[random.Random, int, int], Request]
 BATCHES = (1, 2, 3, 8, 32)

@@ -19,7 +19,7 @@ from support import tiny
 import nartk
 from nartk import errors
 from nartk.errors import InputEncodingError, InputTooLongError, LengthMismatchError, NartkError, UsageError
-from nartk.pipeline import Model, in_order
+from nartk.serving.pipeline import Model, in_order
 
 WORDS = tiny.WORDS.split()
 LINES = ["she go to school", "", "the big old cat sees it .", "he go home !", "it sees her"]
@@ -339,7 +339,7 @@ assert not [name for name in sys.modules if name.startswith("nartk.")], sys.modu
 assert "load" in dir(nartk)
 nartk.UsageError, nartk.Hypothesis
 assert {name for name in sys.modules if name.startswith("nartk.")} == {
-    "nartk.errors", "nartk.guarantee", "nartk.hypothesis"}
+    "nartk.errors", "nartk.protocols", "nartk.protocols.guarantee", "nartk.protocols.hypothesis"}
 assert "numpy" not in sys.modules
 """
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)

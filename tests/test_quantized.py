@@ -24,16 +24,24 @@ from support.tiny import WORDS, corrector, random_model
 import nartk
 from nartk.architectures import architecture
 from nartk.architectures.transformer import POSITIONS
-from nartk.checkpoint import CARD, CONFIG, WEIGHTS, Checkpoint, load_checkpoint, read_config, save_checkpoint
+from nartk.checkpoints.checkpoint import (
+    CARD,
+    CONFIG,
+    WEIGHTS,
+    Checkpoint,
+    load_checkpoint,
+    read_config,
+    save_checkpoint,
+)
 from nartk.cli.convert import main as convert
 from nartk.cli.decode import main as decode
 from nartk.cli.verify import main as verify
 from nartk.engine.parallel_scorer import BlockwiseEngine, CtcEngine, DagEngine, NatEngine
 from nartk.engine.scorer import EngineScorer
 from nartk.errors import CheckpointError, UnsupportedCheckpointError, UsageError
-from nartk.parallel import Canvas
-from nartk.passes import Pass, Want
-from nartk.pipeline import load_network
+from nartk.protocols.parallel import Canvas
+from nartk.protocols.passes import Pass, Want
+from nartk.serving.pipeline import load_network
 
 KINDS = ("transformer", "ctc", "nat", "blockwise", "dag")
 SCORERS: dict[str, Any] = {

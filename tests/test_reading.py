@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from nartk.contexts import Contexts, Handles
 from nartk.errors import PassError
 from nartk.models.reference import read_tensors
-from nartk.passes import Draw, FloatArray, Limits, Pass, Ragged, Want
-from nartk.reading import PassScores, Reading, check_want, read
+from nartk.protocols.contexts import Contexts, Handles
+from nartk.protocols.passes import Draw, FloatArray, Limits, Pass, Ragged, Want
+from nartk.protocols.reading import PassScores, Reading, check_want, read
 
 NEG_INF = -math.inf
 FIELDS = (

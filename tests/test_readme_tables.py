@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nartk.guarantee import Guarantee
+from nartk.protocols.guarantee import Guarantee
 from nartk.registry import make_strategy, strategies
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.recipe_scripts import RECIPES, assert_refused, script
 
-from nartk.guarantee import IDENTICAL
+from nartk.protocols.guarantee import IDENTICAL
 
 pytestmark = pytest.mark.skipif(not RECIPES.is_dir(), reason="the recipes are not beside the tests")
 

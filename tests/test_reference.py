@@ -20,7 +20,17 @@ from nartk.architectures.transformer import JOINT, POSITIONS
 from nartk.errors import PassError
 from nartk.models.reference import ReferenceScorer
 from nartk.models.transformer import Transformer, TransformerConfig
-from nartk.passes import ROOT, CopiesSource, Draw, FloatArray, Limits, Pass, PassScorer, Ragged, Want
+from nartk.protocols.passes import (
+    ROOT,
+    CopiesSource,
+    Draw,
+    FloatArray,
+    Limits,
+    Pass,
+    PassScorer,
+    Ragged,
+    Want,
+)
 from nartk.vocab import Vocab
 
 EOS = 2

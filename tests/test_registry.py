@@ -12,7 +12,7 @@ from support.scripted_passes import Table, TablePasses
 import nartk
 from nartk import registry
 from nartk.errors import StrategyMismatchError, UnknownStrategyError, UsageError
-from nartk.guarantee import Guarantee, Promise
+from nartk.protocols.guarantee import Guarantee, Promise
 from nartk.registry import (
     implied,
     make_strategy,

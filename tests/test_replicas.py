@@ -20,9 +20,9 @@ import nartk
 from nartk.cli.decode import main as decode
 from nartk.engine.scorer import EngineScorer
 from nartk.errors import OutOfMemoryError, PassError, StrategyMismatchError, UsageError
-from nartk.hypothesis import Hypothesis, Request, Result
-from nartk.passes import Pass, Scores, Want
-from nartk.replicas import deal, run_replicas
+from nartk.protocols.hypothesis import Hypothesis, Request, Result
+from nartk.protocols.passes import Pass, Scores, Want
+from nartk.serving.replicas import deal, run_replicas
 
 assert ISAS  # without the engine this file is left out
 Run = Callable[[EngineScorer, Pass, Want], Scores]

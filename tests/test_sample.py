@@ -40,8 +40,8 @@ from nartk.decoders.loop.draws import RowDraws, uniform
 from nartk.decoders.loop.rows import Row
 from nartk.decoders.sample import Sample
 from nartk.errors import StrategyMismatchError, UsageError
-from nartk.hypothesis import Request
-from nartk.passes import ROOT, Draw
+from nartk.protocols.hypothesis import Request
+from nartk.protocols.passes import ROOT, Draw
 from nartk.registry import make_strategy
 from nartk.vocab import Vocab
 

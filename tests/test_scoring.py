@@ -17,10 +17,10 @@ from support.parallel_drafters import small_network
 from support.transformers_small import vocabulary
 
 from nartk import engine
-from nartk.checkpoint import save_checkpoint
+from nartk.checkpoints.checkpoint import save_checkpoint
 from nartk.cli.decode import main
 from nartk.errors import LengthMismatchError, StrategyMismatchError
-from nartk.pipeline import Model, load, load_network
+from nartk.serving.pipeline import Model, load, load_network
 
 GENERATION = {"forced_bos": 7, "strategy": "beam", "beam_size": 3}
 needs_engine = pytest.mark.skipif(not engine.available(), reason="the engine is left out")

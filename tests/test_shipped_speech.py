@@ -17,7 +17,7 @@ from support.recipe_scripts import RECIPES
 import nartk
 from nartk.cli.decode import main
 from nartk.metrics.wer import error_rate
-from nartk.streaming import stream
+from nartk.serving.streaming import stream
 
 pytestmark = pytest.mark.skipif(not RECIPES.is_dir(), reason="the recordings are not beside the tests")
 COUNT = 60  # of the 500 numbers that are tested

@@ -48,9 +48,9 @@ from nartk.decoders.loop.drafter import Draft
 from nartk.decoders.loop.rows import Row
 from nartk.decoders.speculative import RejectionSampling, Speculative
 from nartk.errors import PassError, StrategyMismatchError, UsageError
-from nartk.guarantee import Guarantee
-from nartk.hypothesis import Request
-from nartk.passes import Pass, PassScorer, Scores, Want
+from nartk.protocols.guarantee import Guarantee
+from nartk.protocols.hypothesis import Request
+from nartk.protocols.passes import Pass, PassScorer, Scores, Want
 from nartk.registry import MOST_SAMPLES, make_strategy
 
 CHANCE = 1e-5  # of a right sampler to fail one of these tests; seeds are fixed, so it fails always or never

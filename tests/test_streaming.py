@@ -19,11 +19,11 @@ from support.local_frames import (
 )
 
 from nartk.decoders.graphs.hotwords import Hotwords
-from nartk.long_form import BufferedFrames, Buffers
-from nartk.parallel import always_banned
-from nartk.passes import FeatureSource, Want
+from nartk.protocols.parallel import always_banned
+from nartk.protocols.passes import FeatureSource, Want
 from nartk.registry import make_strategy
-from nartk.streaming import FrameStream, Partial, StreamStats
+from nartk.serving.long_form import BufferedFrames, Buffers
+from nartk.serving.streaming import FrameStream, Partial, StreamStats
 
 STRATEGY = {LocalFrames: "ctc-greedy", LocalFires: "paraformer", FractionalFires: "paraformer"}
 MODELS = pytest.mark.parametrize("model", [*STRATEGY])

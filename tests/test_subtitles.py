@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from nartk.errors import UsageError
-from nartk.hypothesis import Hypothesis
-from nartk.subtitles import Cue, cues, render
+from nartk.protocols.hypothesis import Hypothesis
+from nartk.serving.subtitles import Cue, cues, render
 
 PIECES = ("\u2581new", "\u2581yo", "rk", "\u2581is", "\u2581big", "</s>")
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from nartk.models.cif import fire_shares
-from nartk.passes import FeatureSource
-from nartk.timestamps import cif_times, position_seconds, word_times
+from nartk.protocols.passes import FeatureSource
+from nartk.protocols.timestamps import cif_times, position_seconds, word_times
 
 
 def weights(values: Sequence[float]) -> np.ndarray:

@@ -29,8 +29,8 @@ from nartk.cli.trace import main
 from nartk.decoders.graphs import trace
 from nartk.decoders.graphs.trace import reach_probs
 from nartk.errors import InputFileError, NartkError
-from nartk.hypothesis import GraphTrace, Hypothesis, Request, Result, TokenTrace
-from nartk.passes import FloatArray
+from nartk.protocols.hypothesis import GraphTrace, Hypothesis, Request, Result, TokenTrace
+from nartk.protocols.passes import FloatArray
 from nartk.registry import make_strategy
 from nartk.tracing import ORIGINS, Traced, describe, head, plot, read_trace
 from nartk.tracing.page import bars, histogram, page, settled, stats

@@ -34,7 +34,7 @@ from nartk.decoders.loop.acceptance import Verdict, Verified
 from nartk.decoders.loop.drafter import Draft
 from nartk.decoders.loop.rows import Row
 from nartk.errors import UsageError
-from nartk.hypothesis import Request, Result
+from nartk.protocols.hypothesis import Request, Result
 from nartk.registry import make_strategy
 
 

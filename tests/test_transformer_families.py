@@ -22,7 +22,7 @@ from nartk.architectures.transformer import TransformerConfig, relative_buckets
 from nartk.errors import UnsupportedCheckpointError, UsageError
 from nartk.models.training import Dropout
 from nartk.models.transformer import Transformer
-from nartk.passes import Pass, Want
+from nartk.protocols.passes import Pass, Want
 
 pytest.importorskip("transformers")
 from transformers import (

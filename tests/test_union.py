@@ -33,8 +33,8 @@ from nartk.decoders.loop.acceptance import Verdict, Verified
 from nartk.decoders.loop.drafter import Draft
 from nartk.decoders.loop.rows import Row
 from nartk.errors import UsageError
-from nartk.hypothesis import Request
-from nartk.passes import Want
+from nartk.protocols.hypothesis import Request
+from nartk.protocols.passes import Want
 from nartk.registry import make_strategy
 
 DRAFTERS = ("source", "ngram", "recycling")

@@ -21,17 +21,18 @@ from support.real_passes import RealPasses
 from support.wrong_strategies import own_strategies as own_strategies
 from support.wrong_strategies import swapping, wrong_strategy
 
-from nartk import engine, load, registry, verification
+from nartk import engine, load, registry
+from nartk.bench import verification
+from nartk.bench.verification import Difference, Divergences, Verifier, adversarial_lines, fuzz_lines, measure
 from nartk.cli.decode import main as decode
 from nartk.cli.verify import main
 from nartk.decoders.greedy import Greedy
 from nartk.decoders.loop.acceptance import ArgmaxAcceptance, Verdict, Verified
 from nartk.decoders.loop.rows import Row
-from nartk.guarantee import Guarantee, Promise
-from nartk.hypothesis import Request, Result
-from nartk.passes import Pass, PassScorer, Want
+from nartk.protocols.guarantee import Guarantee, Promise
+from nartk.protocols.hypothesis import Request, Result
+from nartk.protocols.passes import Pass, PassScorer, Want
 from nartk.registry import make_strategy, register_decoder
-from nartk.verification import Difference, Divergences, Verifier, adversarial_lines, fuzz_lines, measure
 
 needs_engine = pytest.mark.skipif(not engine.available(), reason="there is no engine here")
 LINES = ("she go to school yesterday .", "", "the big cat sees it .", "he go home !", "they went home .")

@@ -23,7 +23,8 @@ from support.whisper_models import BEGIN, EOS, NO_TIMESTAMPS, START
 import nartk
 from nartk.adapters.hf_whisper import FAMILY
 from nartk.architectures import architecture
-from nartk.checkpoint import Checkpoint, load_checkpoint, read_config
+from nartk.checkpoints.checkpoint import Checkpoint, load_checkpoint, read_config
+from nartk.checkpoints.generation import read_generation, with_generation
 from nartk.cli.convert import main as convert
 from nartk.cli.decode import main as nartk_decode
 from nartk.engine import available
@@ -34,13 +35,12 @@ from nartk.errors import (
     UnsupportedCheckpointError,
     UsageError,
 )
-from nartk.generation import read_generation, with_generation
-from nartk.hypothesis import Request, Result
-from nartk.long_form import buffers_for
-from nartk.passes import FeatureSource, Pass, PassScorer, Prompted, Want
-from nartk.pipeline import load_network
-from nartk.prompts import LANGUAGES, PromptedPasses, Prompts
+from nartk.protocols.hypothesis import Request, Result
+from nartk.protocols.passes import FeatureSource, Pass, PassScorer, Prompted, Want
+from nartk.protocols.prompts import LANGUAGES, PromptedPasses, Prompts
 from nartk.registry import make_strategy
+from nartk.serving.long_form import buffers_for
+from nartk.serving.pipeline import load_network
 
 SCORERS = ("torch", "engine") if available() else ("torch",)
 SECONDS = 1.0  # that a model reads at once

@@ -17,9 +17,9 @@ from support.transformers_small import vocabulary
 
 from nartk import engine
 from nartk.architectures import architecture
-from nartk.checkpoint import save_checkpoint
-from nartk.hypothesis import Request
+from nartk.checkpoints.checkpoint import save_checkpoint
 from nartk.models.nar import NonAutoregressive
+from nartk.protocols.hypothesis import Request
 from nartk.registry import make_strategy, strategies
 from nartk.vocab import UNKNOWN
 
@@ -94,8 +94,9 @@ def test_what_is_imported_by_default() -> None:
     """Here nothing is blocked: what is installed is not imported either."""
     code = f"""
 import sys
-import nartk.pipeline, nartk.checkpoint, nartk.architectures, nartk.registry, nartk.verification
-import nartk.calibration, nartk.cli.decode, nartk.cli.verify, nartk.engine, nartk.passes
+import nartk.serving.pipeline, nartk.checkpoints.checkpoint, nartk.architectures, nartk.registry
+import nartk.bench.verification
+import nartk.bench.calibration, nartk.cli.decode, nartk.cli.verify, nartk.engine, nartk.protocols.passes
 for name in nartk.registry.strategies():
     nartk.registry.make_strategy(name, {{}})
 print([name for name in {BLOCKED} if name in sys.modules])

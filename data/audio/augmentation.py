@@ -8,7 +8,7 @@ import numpy as np
 
 from nartk.data.audio.sounds import resample
 from nartk.errors import UsageError
-from nartk.passes import FloatArray
+from nartk.protocols.passes import FloatArray
 
 SPEEDS = (0.9, 1.0, 1.1)  # Ko et al. 2015
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from nartk.data.audio.sounds import RATES, requiring_audio
 from nartk.errors import InputTooLongError, UsageError, named
-from nartk.passes import FloatArray
+from nartk.protocols.passes import FloatArray
 
 WINDOWS = ("povey", "hamming", "hanning")
 FULL_SCALE = 32768.0  # of Kaldi's samples, which are 16-bit numbers

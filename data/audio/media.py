@@ -7,7 +7,7 @@ from typing import IO, Any, cast
 
 import numpy as np
 
-from nartk.passes import FloatArray
+from nartk.protocols.passes import FloatArray
 
 STREAMED = frozenset({"mp3", "flac", "ogg", "aac", "matroska"})  # formats that a pipe may bring
 # Of other formats, FFmpeg guesses a recording's length; of an mp3 the frame of one of these names tells it.

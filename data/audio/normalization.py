@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from nartk.errors import CheckpointError, InputFileError
 from nartk.files import read_file, write_json, writing
-from nartk.passes import FloatArray
+from nartk.protocols.passes import FloatArray
 
 LEAST_VARIANCE = 1e-10  # so that digital silence, whose features are constant, becomes zeros
 _MOST_BYTES = 1_000_000  # of a file of statistics

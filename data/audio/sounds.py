@@ -26,7 +26,7 @@ from nartk.data.audio.media import STREAMED, MediaError, MediaFile
 from nartk.data.audio.signatures import CONVERT, HEAD, MEDIA, UNKNOWN, sound_format, wav_head
 from nartk.errors import InputFileError, named, number_of, requiring
 from nartk.files import STDIN
-from nartk.passes import FloatArray
+from nartk.protocols.passes import FloatArray
 
 Source: TypeAlias = "str | Path | bytes | IO[bytes] | Piped"
 Notice: TypeAlias = Callable[[str, str], None]  # of a file's name, and what is odd about it

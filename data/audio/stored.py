@@ -22,7 +22,7 @@ import numpy.typing as npt
 from nartk.data.audio.sounds import open_file
 from nartk.errors import InputFileError
 from nartk.files import writing
-from nartk.passes import FloatArray
+from nartk.protocols.passes import FloatArray
 
 SUFFIX = ".npz"
 _BROKEN = (OSError, ValueError, KeyError, EOFError, MemoryError, NotImplementedError)

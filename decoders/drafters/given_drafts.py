@@ -6,7 +6,7 @@ from nartk.decoders.drafters.aligned_text import AlignedText, Spelling, aligned_
 from nartk.decoders.loop.drafter import Draft, PlainDrafter
 from nartk.decoders.loop.rows import Row
 from nartk.decoders.loop.trees import merged
-from nartk.hypothesis import Request
+from nartk.protocols.hypothesis import Request
 
 
 class GivenDrafts(PlainDrafter):

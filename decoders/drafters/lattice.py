@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nartk.decoders.loop.drafter import Draft
-from nartk.passes import ROOT, FloatArray, IntArray
+from nartk.protocols.passes import ROOT, FloatArray, IntArray
 
 BRANCHES = 4  # words that may be in place of a drafted one, at most
 _RUN = 8  # tokens of a branch, at most

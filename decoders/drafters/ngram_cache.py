@@ -14,8 +14,8 @@ from typing import Any, ClassVar, TypeAlias
 from nartk.decoders.loop.acceptance import Verdict, Verified
 from nartk.decoders.loop.drafter import Draft, Drafter, DrafterOptions, PlainDrafter
 from nartk.decoders.loop.rows import Row
-from nartk.hypothesis import Request
-from nartk.passes import CopiesSource, IntArray, copied_words
+from nartk.protocols.hypothesis import Request
+from nartk.protocols.passes import CopiesSource, IntArray, copied_words
 from nartk.registry import option, register_drafter
 
 _GRAMS = 1 << 19  # n-grams that are remembered, of all sentences

@@ -10,8 +10,8 @@ from nartk.architectures import architectures
 from nartk.decoders.drafters.lattice import Lattice
 from nartk.decoders.loop.drafter import Draft, DrafterOptions, PlainDrafter
 from nartk.errors import StrategyMismatchError, named
-from nartk.hypothesis import Request
-from nartk.passes import IntArray, costs_of
+from nartk.protocols.hypothesis import Request
+from nartk.protocols.passes import IntArray, costs_of
 from nartk.registry import DRAFTERS, option, protocols, speaks
 
 

@@ -14,9 +14,9 @@ from nartk.decoders.drafters.lattice import BRANCHES, Lattice, options_of
 from nartk.decoders.drafters.parallel import ParallelDrafts
 from nartk.decoders.loop.drafter import Draft, Drafter, PlainDrafter
 from nartk.decoders.loop.rows import Row
-from nartk.hypothesis import Request
-from nartk.parallel import BlockScorer, Canvas, always_banned
-from nartk.passes import FloatArray, IntArray, Want, costs_of
+from nartk.protocols.hypothesis import Request
+from nartk.protocols.parallel import BlockScorer, Canvas, always_banned
+from nartk.protocols.passes import FloatArray, IntArray, Want, costs_of
 from nartk.registry import register_drafter
 
 _OUTPUT = 15  # tokens that an output is taken to have when it is drafted for

@@ -15,8 +15,8 @@ from nartk.decoders.drafters.parallel import ParallelDrafts, ReadOnce
 from nartk.decoders.graphs.graph import read_words
 from nartk.decoders.loop.drafter import Draft, Drafter
 from nartk.decoders.loop.rows import Row
-from nartk.parallel import GraphScorer
-from nartk.passes import FloatArray, IntArray
+from nartk.protocols.parallel import GraphScorer
+from nartk.protocols.passes import FloatArray, IntArray
 from nartk.registry import register_drafter
 
 _WORDS = 8  # of each vertex, the likeliest; all others count as equally likely

@@ -18,8 +18,15 @@ from nartk.decoders.drafters.lattice import BRANCHES, Lattice, Option, likeliest
 from nartk.decoders.drafters.parallel import ParallelDrafts, ReadOnce
 from nartk.decoders.loop.drafter import Draft, Drafter
 from nartk.decoders.loop.rows import Row
-from nartk.parallel import Canvas, CanvasScorer, FrameScorer, ParallelScorer, always_banned, silent_words
-from nartk.passes import FloatArray, IntArray, Want
+from nartk.protocols.parallel import (
+    Canvas,
+    CanvasScorer,
+    FrameScorer,
+    ParallelScorer,
+    always_banned,
+    silent_words,
+)
+from nartk.protocols.passes import FloatArray, IntArray, Want
 from nartk.registry import register_drafter
 
 _QUIET = -50.0  # log-probability that a frame says nothing, at least: sums of it stay numbers

@@ -17,8 +17,8 @@ from nartk.decoders.loop.drafter import Draft, Drafter, DrafterOptions, PlainDra
 from nartk.decoders.loop.packing import Unread, pack
 from nartk.decoders.loop.rows import Row
 from nartk.errors import StrategyMismatchError, UsageError, named
-from nartk.hypothesis import Request
-from nartk.passes import FloatArray, PassScorer, Scores, Want, costs_of
+from nartk.protocols.hypothesis import Request
+from nartk.protocols.passes import FloatArray, PassScorer, Scores, Want, costs_of
 from nartk.registry import option, register_drafter
 
 DRAFTER_HELP = "name or folder of the small autoregressive model that drafts"

@@ -18,8 +18,8 @@ from nartk.decoders.drafters.aligned_text import (
 )
 from nartk.decoders.loop.drafter import Draft, Drafter, DrafterOptions, PlainDrafter
 from nartk.decoders.loop.rows import Row
-from nartk.hypothesis import Request
-from nartk.passes import CopiesSource, IntArray, copied_words
+from nartk.protocols.hypothesis import Request
+from nartk.protocols.passes import CopiesSource, IntArray, copied_words
 from nartk.registry import option, register_drafter
 
 

@@ -17,7 +17,7 @@ from nartk.decoders.loop.acceptance import Verdict, Verified
 from nartk.decoders.loop.drafter import Draft, Drafter, DrafterOptions, PlainDrafter
 from nartk.decoders.loop.rows import Row
 from nartk.decoders.loop.trees import parse_shape
-from nartk.passes import ROOT, IntArray, PassScorer, Want
+from nartk.protocols.passes import ROOT, IntArray, PassScorer, Want
 from nartk.registry import WIDEST, option, register_drafter
 
 _LEVELS = 6  # what was ranked after a word elsewhere hardly ever follows further on

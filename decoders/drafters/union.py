@@ -9,7 +9,7 @@ from nartk.decoders.loop.acceptance import Verdict, Verified
 from nartk.decoders.loop.drafter import Draft, Drafter, State, combined, verifiable
 from nartk.decoders.loop.rows import Row
 from nartk.decoders.loop.trees import merged
-from nartk.hypothesis import Request
+from nartk.protocols.hypothesis import Request
 
 
 class Union:

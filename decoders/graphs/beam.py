@@ -15,7 +15,7 @@ import numpy.typing as npt
 from nartk.decoders.graphs.best import best_of
 from nartk.decoders.graphs.ngram_lm import NGram
 from nartk.decoders.native import Output
-from nartk.passes import FloatArray, IntArray
+from nartk.protocols.passes import FloatArray, IntArray
 
 _Ints = npt.NDArray[np.int64]
 _Wide = npt.NDArray[np.float64]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nartk.passes import FloatArray, IntArray
+from nartk.protocols.passes import FloatArray, IntArray
 
 BAND = 1000  # states: of outputs of fewer than five hundred tokens all
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from nartk.passes import FloatArray, IntArray
+from nartk.protocols.passes import FloatArray, IntArray
 
 IMPOSSIBLE = -1e10  # nats, of what no labelling of the frames gives: any that one gives is likelier
 _LEAST = -1e3  # nats, of a label in a frame: sums of smaller ones over all frames would lose digits

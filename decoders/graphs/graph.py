@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from nartk.decoders.native import Output
-from nartk.parallel import GraphScorer, always_banned
-from nartk.passes import FloatArray, IntArray, Want
+from nartk.protocols.parallel import GraphScorer, always_banned
+from nartk.protocols.passes import FloatArray, IntArray, Want
 
 
 def read_words(

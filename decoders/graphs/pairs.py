@@ -13,7 +13,7 @@ import numpy as np
 
 from nartk.decoders.graphs.beam import repeats
 from nartk.decoders.graphs.best import best_of
-from nartk.passes import FloatArray, IntArray
+from nartk.protocols.passes import FloatArray, IntArray
 from nartk.registry import HEAVIEST, option
 
 BETA_HELP = "the words' log-probabilities are multiplied by it before edges' are added"

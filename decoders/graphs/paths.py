@@ -14,9 +14,9 @@ import numpy as np
 from nartk.decoders.graphs.graph import read_words, spell, walk
 from nartk.decoders.graphs.trace import trace_graph
 from nartk.decoders.native import Found, Native
-from nartk.hypothesis import Request
-from nartk.parallel import Graphs, GraphScorer
-from nartk.passes import FloatArray, IntArray
+from nartk.protocols.hypothesis import Request
+from nartk.protocols.parallel import Graphs, GraphScorer
+from nartk.protocols.passes import FloatArray, IntArray
 from nartk.registry import option
 
 _Words = list[tuple[IntArray, FloatArray]]  # of each path behind vertex 0, with their log-probabilities

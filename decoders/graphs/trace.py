@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from nartk.decoders.graphs.graph import read_words
-from nartk.hypothesis import GraphTrace
-from nartk.parallel import GraphScorer
-from nartk.passes import FloatArray
+from nartk.protocols.hypothesis import GraphTrace
+from nartk.protocols.parallel import GraphScorer
+from nartk.protocols.passes import FloatArray
 
 _VERTICES = 96  # beside the path's
 _REACHED = 0.01  # probability that a path drawn from the edges comes to the vertex

@@ -12,7 +12,7 @@ import numpy as np
 
 from nartk.decoders.graphs.graph import walk
 from nartk.decoders.graphs.paths import OnePath
-from nartk.passes import FloatArray
+from nartk.protocols.passes import FloatArray
 from nartk.registry import option
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from nartk.passes import ROOT, IntArray, Scores, Want
+from nartk.protocols.passes import ROOT, IntArray, Scores, Want
 
 if TYPE_CHECKING:
     from nartk.decoders.loop.rows import Row

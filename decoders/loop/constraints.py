@@ -17,8 +17,8 @@ import numpy as np
 from nartk.decoders.loop.packing import levels_of
 from nartk.decoders.loop.rows import Known
 from nartk.errors import UsageError, named
-from nartk.hypothesis import Request
-from nartk.passes import CopiesSource, FloatArray, IntArray, PassScorer, Ragged, Scores, Want
+from nartk.protocols.hypothesis import Request
+from nartk.protocols.passes import CopiesSource, FloatArray, IntArray, PassScorer, Ragged, Scores, Want
 
 
 @dataclass(frozen=True)

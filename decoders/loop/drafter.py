@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields
 from operator import lt
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
-from nartk.hypothesis import Request
-from nartk.passes import ROOT, FloatArray, Want
+from nartk.protocols.hypothesis import Request
+from nartk.protocols.passes import ROOT, FloatArray, Want
 from nartk.registry import DRAFTERS
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from nartk.decoders.loop.constraints import RowConstraints, lengths
 from nartk.decoders.loop.rows import Known
-from nartk.passes import Draw, FloatArray, Scores, Want
-from nartk.reading import draw_weights, read
+from nartk.protocols.passes import Draw, FloatArray, Scores, Want
+from nartk.protocols.reading import draw_weights, read
 
 # splitmix64's increment and multipliers (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number
 # generators", section 7 and its reference implementation).
@@ -31,7 +31,7 @@ class RowDraws(RowConstraints):
     """The rules and prefixes of rows whose words are drawn. A row is one sample of a sentence.
 
     Attributes:
-        temperature, top_k, top_p: As `nartk.passes.Draw` has them.
+        temperature, top_k, top_p: As `nartk.protocols.passes.Draw` has them.
         seed: Another one draws other words.
         samples: Of a sentence: the request of its sample s has index ``sentence * samples + s``.
         stream: Tells its numbers from those of other decisions at the same positions.

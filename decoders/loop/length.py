@@ -3,7 +3,7 @@
 A pass over B rows takes T(B), and T(B + B K) if each row drafts K tokens. If the first k of these are
 accepted with probability S(k), the best K gives the most tokens a second, (1 + S(1) + ... + S(K)) B / T: the
 speed of Leviathan et al. 2023 (arXiv:2211.17192, section 3.4), with times that the scorer predicts
-(`nartk.passes.PassCosts`) and S(k) as counted in the run. No clock is read: the same requests in the same
+(`PassCosts`) and S(k) as counted in the run. No clock is read: the same requests in the same
 batches take the same passes, whatever else the machine does.
 """
 
@@ -15,7 +15,7 @@ from nartk.decoders.loop.acceptance import Verdict
 from nartk.decoders.loop.drafter import Drafter
 from nartk.decoders.loop.packing import depth
 from nartk.decoders.loop.rows import Row
-from nartk.passes import PassCosts
+from nartk.protocols.passes import PassCosts
 
 LONGEST = 64  # tokens of a draft
 _LENGTHS = frozenset((1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, LONGEST))  # that are compared

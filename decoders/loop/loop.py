@@ -20,9 +20,9 @@ from nartk.decoders.loop.packing import Packed, pack
 from nartk.decoders.loop.results import branches, result_of, traced
 from nartk.decoders.loop.rows import Batch, Row
 from nartk.decoders.strategy import Batching, Strategy
-from nartk.guarantee import IDENTICAL
-from nartk.hypothesis import PhaseSeconds, Request, Result
-from nartk.passes import PassScorer, Scores, Want, costs_of, output_length
+from nartk.protocols.guarantee import IDENTICAL
+from nartk.protocols.hypothesis import PhaseSeconds, Request, Result
+from nartk.protocols.passes import PassScorer, Scores, Want, costs_of, output_length
 from nartk.registry import option
 from nartk.vocab import Vocab
 

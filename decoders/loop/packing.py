@@ -15,7 +15,7 @@ import numpy as np
 
 from nartk.decoders.loop.drafter import NO_DRAFT, Draft, levels
 from nartk.errors import PassError
-from nartk.passes import ROOT, IntArray, Pass
+from nartk.protocols.passes import ROOT, IntArray, Pass
 
 _DRAFTED = attrgetter("draft.tokens")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from nartk.decoders.loop.acceptance import Verdict
 from nartk.decoders.loop.rows import Row
-from nartk.hypothesis import Hypothesis, PhaseSeconds, Result, TokenTrace
+from nartk.protocols.hypothesis import Hypothesis, PhaseSeconds, Result, TokenTrace
 
 
 def branches(row: Row, accepted: Sequence[int]) -> int:

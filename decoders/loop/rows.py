@@ -10,8 +10,8 @@ from typing import Generic, Protocol, TypeVar
 
 from nartk.decoders.loop.drafter import State
 from nartk.decoders.loop.packing import Unread
-from nartk.hypothesis import Request, TokenTrace
-from nartk.passes import PassScorer
+from nartk.protocols.hypothesis import Request, TokenTrace
+from nartk.protocols.passes import PassScorer
 
 
 @dataclass(slots=True, eq=False)

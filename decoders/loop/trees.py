@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from nartk.decoders.loop.drafter import Draft
 from nartk.errors import UsageError
-from nartk.passes import ROOT
+from nartk.protocols.passes import ROOT
 
 
 def merged(drafts: Sequence[Draft], *, most: int) -> Draft:

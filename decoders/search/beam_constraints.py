@@ -12,7 +12,7 @@ import numpy as np
 
 from nartk.decoders.loop.constraints import RowConstraints
 from nartk.decoders.loop.rows import Known
-from nartk.passes import FloatArray, IntArray, Scores
+from nartk.protocols.passes import FloatArray, IntArray, Scores
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from nartk.decoders.drafters.token_recycling import AdjacencyMatrix
 from nartk.decoders.loop.drafter import Draft
 from nartk.decoders.search.beam_rows import Beam
 from nartk.errors import StrategyMismatchError, named
-from nartk.hypothesis import Request
-from nartk.passes import ROOT, CopiesSource, IntArray, PassScorer
+from nartk.protocols.hypothesis import Request
+from nartk.protocols.passes import ROOT, CopiesSource, IntArray, PassScorer
 
 _REMEMBERED = 2  # successors of a word
 # By name, whether a draft copies the source, and whether it has the words that were best before.

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from nartk.decoders.loop.drafter import State
 from nartk.decoders.loop.rows import Known
-from nartk.hypothesis import Hypothesis, PhaseSeconds, Request, Result, TokenTrace
+from nartk.protocols.hypothesis import Hypothesis, PhaseSeconds, Request, Result, TokenTrace
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -19,8 +19,8 @@ from nartk.decoders.loop.rows import Batch
 from nartk.decoders.search.beam_constraints import BeamConstraints
 from nartk.decoders.search.beam_drafts import BeamDrafter
 from nartk.decoders.search.beam_rows import Beam, BeamRow, Candidates, Ranking
-from nartk.hypothesis import PhaseSeconds, Request
-from nartk.passes import ROOT, FloatArray, IntArray, PassScorer, Scores, Want
+from nartk.protocols.hypothesis import PhaseSeconds, Request
+from nartk.protocols.passes import ROOT, FloatArray, IntArray, PassScorer, Scores, Want
 
 
 class BeamSearch:

@@ -17,8 +17,8 @@ from nartk.decoders.search.beam_constraints import BeamConstraints
 from nartk.decoders.search.beam_drafts import BeamDrafter
 from nartk.decoders.search.beam_rows import Beam, BeamRow, Ended, Ranking
 from nartk.decoders.search.beam_search import BeamSearch, Nodes
-from nartk.hypothesis import Request
-from nartk.passes import FloatArray, IntArray, PassScorer, Want
+from nartk.protocols.hypothesis import Request
+from nartk.protocols.passes import FloatArray, IntArray, PassScorer, Want
 
 
 @dataclass(frozen=True)

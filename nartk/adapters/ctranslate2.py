@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from nartk.adapters.names import position_table
-from nartk.checkpoint import Checkpoint
+from nartk.checkpoints.checkpoint import Checkpoint
 from nartk.errors import requiring
 from nartk.models.transformer import Decoder, Embedding, Encoder, Transformer
-from nartk.pipeline import load_network
 from nartk.processors.text import SentencePieceTokenizer
+from nartk.serving.pipeline import load_network
 from nartk.vocab import Vocab
 
 # CTranslate2's names of types.

@@ -25,7 +25,7 @@ from nartk import __version__
 from nartk._fairseq_compat import safe_globals
 from nartk.architectures import architecture, architectures
 from nartk.architectures.transformer import SOURCE_WORDS, TARGET_WORDS
-from nartk.checkpoint import (
+from nartk.checkpoints.checkpoint import (
     DICTIONARY,
     INPUT,
     TOKENIZER,

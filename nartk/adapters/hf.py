@@ -15,15 +15,15 @@ from torch import Tensor
 
 from nartk.adapters.names import fairseq_names, position_table, projections
 from nartk.architectures.transformer import TransformerConfig
-from nartk.checkpoint import CONFIG, Checkpoint
+from nartk.checkpoints.checkpoint import CONFIG, Checkpoint
+from nartk.checkpoints.generation import write_generation
 from nartk.errors import UnsupportedCheckpointError, requiring
 from nartk.files import writing
-from nartk.generation import write_generation
 from nartk.models.reference import DTYPES
 from nartk.models.transformer import Decoder, Encoder, Transformer
-from nartk.pipeline import load_network
 from nartk.processors.hugging_face import HuggingFaceTokenizer
 from nartk.processors.text import SentencePieceTokenizer, WhitespaceTokenizer
+from nartk.serving.pipeline import load_network
 from nartk.vocab import Vocab
 
 TYPES = ("fp32", "bf16", "fp16")  # of the weights that `write_folder` writes

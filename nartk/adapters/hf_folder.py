@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from nartk import __version__
 from nartk.architectures.transformer import SOURCE_WORDS, TARGET_WORDS, TransformerConfig, both
-from nartk.checkpoint import (
+from nartk.checkpoints.checkpoint import (
     ADAPTER,
     CONFIG,
     FLOATS,
@@ -40,9 +40,7 @@ from nartk.checkpoint import (
     read_json,
     save_files,
 )
-from nartk.errors import CheckpointError, UnsupportedCheckpointError, UsageError, requiring_torch
-from nartk.files import read_file, sha256
-from nartk.generation import (
+from nartk.checkpoints.generation import (
     GENERATION_CONFIG,
     HONOURED,
     IRRELEVANT,
@@ -51,6 +49,8 @@ from nartk.generation import (
     ending_words,
     read_generation,
 )
+from nartk.errors import CheckpointError, UnsupportedCheckpointError, UsageError, requiring_torch
+from nartk.files import read_file, sha256
 from nartk.processors.hugging_face import hugging_face_processors
 
 PICKLED = "pytorch_model.bin"
@@ -709,7 +709,7 @@ def read_hugging_face(
     source_prefix: str | None = None,
     allow_pickle: bool = False,
 ) -> Checkpoint:
-    """Reads a folder as `nartk.checkpoint.load_checkpoint` does one of nartk's.
+    """Reads a folder as `nartk.checkpoints.checkpoint.load_checkpoint` does one of nartk's.
 
     Args:
         source_lang, target_lang: Of the lines and of the outputs; None: the tokenizer's and the model's own.

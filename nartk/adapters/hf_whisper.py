@@ -30,12 +30,12 @@ from nartk.adapters.hf_folder import (
 )
 from nartk.architectures.transformer import TARGET_WORDS, both
 from nartk.architectures.whisper import WhisperConfig
-from nartk.checkpoint import CONFIG, Checkpoint, read_json
+from nartk.checkpoints.checkpoint import CONFIG, Checkpoint, read_json
+from nartk.checkpoints.generation import GENERATION_CONFIG, KEY, read_generation
 from nartk.errors import CheckpointError, UnsupportedCheckpointError, UsageError, named
-from nartk.generation import GENERATION_CONFIG, KEY, read_generation
 from nartk.processors.hugging_face import hugging_face_processors
 from nartk.processors.whisper import NAME
-from nartk.prompts import Prompts
+from nartk.protocols.prompts import Prompts
 
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 _WORDS, _OUTPUT = "decoder.embed_tokens.weight", "proj_out.weight"
@@ -113,7 +113,7 @@ def read_speech(
     source_prefix: str | None = None,
     allow_pickle: bool = False,
 ) -> Checkpoint:
-    """Reads a folder as `nartk.checkpoint.load_checkpoint` does one of nartk's.
+    """Reads a folder as `nartk.checkpoints.checkpoint.load_checkpoint` does one of nartk's.
 
     Args:
         source_lang: Of the sound; None: the model's own choice, which may be to detect it.

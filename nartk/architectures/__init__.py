@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nartk.errors import UnsupportedCheckpointError, requiring_torch
-from nartk.passes import PassScorer
+from nartk.protocols.passes import PassScorer
 
 if TYPE_CHECKING:
     from nartk.architectures.transformer import TransformerConfig
@@ -29,7 +29,7 @@ class Architecture:
 
     Attributes:
         config: Class of its configuration.
-        protocols: Of `nartk.passes` or `nartk.parallel`, what its models speak: the strategies and drafters
+        protocols: Those that its models speak, of `nartk.protocols`: the strategies and drafters
             that need no other serve it.
         criterions: Of fairseq, those that train it.
         presets: Settings that differ from the configuration's, by the name of `--arch` that they have.

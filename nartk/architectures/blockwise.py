@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from nartk.architectures import register_architecture
 from nartk.architectures.transformer import POSITIONS, TINY, TransformerConfig, setting
-from nartk.parallel import BlockScorer
+from nartk.protocols.parallel import BlockScorer
 
 
 @register_architecture(

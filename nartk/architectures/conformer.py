@@ -25,8 +25,8 @@ from nartk.architectures.transformer import (
     setting,
 )
 from nartk.errors import UsageError
-from nartk.parallel import FrameScorer
-from nartk.passes import PassScorer
+from nartk.protocols.parallel import FrameScorer
+from nartk.protocols.passes import PassScorer
 
 _SUBSAMPLINGS = {4: 2, 8: 3}  # how many convolutions of stride 2 each takes
 _PUBLISHED = {"d_model": 256, "encoder_layers": 12, "decoder_layers": 6, **both(ffn=2048, heads=4)}

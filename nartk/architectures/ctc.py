@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nartk.architectures import register_architecture
 from nartk.architectures.transformer import POSITIONS, TINY, TransformerConfig, setting
 from nartk.errors import UsageError
-from nartk.parallel import FrameScorer
+from nartk.protocols.parallel import FrameScorer
 
 _MOST_FRAMES = 16  # frames of a source token; more is a mistake or a corrupt file
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nartk.architectures import register_architecture
 from nartk.architectures.transformer import POSITIONS, TINY, TransformerConfig, linear, setting
 from nartk.errors import UsageError
-from nartk.parallel import GraphScorer
+from nartk.protocols.parallel import GraphScorer
 
 _SCALE = re.compile(r"(\d+(?:\.\d+)?)(?:~(\d+(?:\.\d+)?))?")
 

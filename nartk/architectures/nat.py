@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nartk.architectures import register_architecture
 from nartk.architectures.transformer import POSITIONS, TINY, TransformerConfig, linear, setting
 from nartk.errors import UsageError
-from nartk.parallel import CanvasScorer
+from nartk.protocols.parallel import CanvasScorer
 
 
 @register_architecture(

@@ -1,7 +1,7 @@
 """OWSM-CTC's configuration and weights (Peng et al. 2024, https://arxiv.org/abs/2402.12654).
 
 An encoder of speech whose CTC heads recognise, translate and identify languages, as the words in front of its
-frames say: `nartk.passes.FeatureSource.words`, such as a language and a task. Without such words, prompt and
+frames say: `FeatureSource.words`, such as a language and a task. Without such words, prompt and
 translations it is the self-conditioned CTC of Nozaki and Komatsu 2021 (https://arxiv.org/abs/2104.02724).
 """
 
@@ -13,7 +13,7 @@ from nartk.architectures import register_architecture
 from nartk.architectures.conformer import ConformerConfig, layer_norm
 from nartk.architectures.transformer import TINY, linear, setting
 from nartk.errors import UsageError
-from nartk.parallel import FrameScorer
+from nartk.protocols.parallel import FrameScorer
 
 _SELF_CONDITIONED = {"self_conditioning": True, "decoder_layers": 0}
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nartk.architectures import register_architecture
 from nartk.architectures.conformer import SPEECH_PRESETS, ConformerConfig, convolution
 from nartk.architectures.transformer import POSITIONS, linear, setting
-from nartk.parallel import FireScorer, FrameScorer
+from nartk.protocols.parallel import FireScorer, FrameScorer
 
 
 @register_architecture(

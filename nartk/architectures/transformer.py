@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from nartk.architectures import register_architecture
 from nartk.errors import CheckpointError, UsageError
-from nartk.passes import CopiesSource, PassScorer
+from nartk.protocols.passes import CopiesSource, PassScorer
 
 _LARGEST = 10_000_000  # of any size in a configuration: a larger one is a corrupt file
 _MOST_LAYERS = 1000

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from nartk.architectures import register_architecture
 from nartk.architectures.transformer import POSITIONS, SOURCE_WORDS, TransformerConfig, setting
 from nartk.errors import UsageError
-from nartk.passes import PassScorer
+from nartk.protocols.passes import PassScorer
 
 KERNEL = 3  # frames that a convolution reads
 STRIDES = (1, 2)  # frames, of the two convolutions

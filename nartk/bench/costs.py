@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nartk.costs import Tuned
+from nartk.checkpoints.costs import Tuned
 from nartk.errors import StrategyMismatchError
-from nartk.passes import ROOT, Pass, PassCosts, PassScorer, Source, Want
+from nartk.protocols.passes import ROOT, Pass, PassCosts, PassScorer, Source, Want
 
 if TYPE_CHECKING:
-    from nartk.pipeline import Model
+    from nartk.serving.pipeline import Model
 
 TOKENS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64)
 SOURCES = 20  # of the first sentences, that are measured with

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
 
 from nartk.architectures import architecture
 from nartk.bench.forced import ForcedPasses
+from nartk.bench.verification import Divergences, first_difference
 from nartk.bench.work import Job
-from nartk.checkpoint import Checkpoint, load_checkpoint
+from nartk.checkpoints.checkpoint import Checkpoint, load_checkpoint
 from nartk.errors import NartkError, StrategyMismatchError, UsageError, named, requiring_fairseq
-from nartk.hypothesis import Request, Result
-from nartk.passes import PassScorer, texts_of
-from nartk.pipeline import in_order, load, load_network, model_folder, summarize
+from nartk.protocols.hypothesis import Request, Result
+from nartk.protocols.passes import PassScorer, texts_of
 from nartk.registry import option, options_of, protocols, reads_drafts
-from nartk.verification import Divergences, first_difference
+from nartk.serving.pipeline import in_order, load, load_network, model_folder, summarize
 
 if TYPE_CHECKING:
     import torch  # which peers alone need

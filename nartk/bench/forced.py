@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from nartk.passes import CopiesSource, FloatArray, IntArray, Pass, Source, Want
-from nartk.reading import Reading
-from nartk.wrapped import WrappedPasses
+from nartk.protocols.passes import CopiesSource, FloatArray, IntArray, Pass, Source, Want
+from nartk.protocols.reading import Reading
+from nartk.protocols.wrapped import WrappedPasses
 
 
 class ForcedScores(Reading):
@@ -33,7 +33,7 @@ class ForcedScores(Reading):
 
 
 class ForcedPasses(WrappedPasses):
-    """A model whose best word is another one than it finds. Implements `nartk.passes.PassScorer`.
+    """A model whose best word is another one than it finds. Implements `nartk.protocols.passes.PassScorer`.
 
     Log-probabilities are those of the words that the model finds.
 
@@ -82,5 +82,5 @@ class ForcedPasses(WrappedPasses):
         self.scorer.commit(scores.inner, kept)
 
     def replica(self, stopped: Callable[[], bool]) -> ForcedPasses:
-        """As `nartk.passes.Replicable` of the scorer has it."""
+        """As `nartk.protocols.passes.Replicable` of the scorer has it."""
         return ForcedPasses(self.scorer.replica(stopped), self.outputs)

@@ -15,8 +15,8 @@ from nartk.bench.quality import Quality
 from nartk.bench.runner import GREEDY, Cell, Series
 from nartk.errors import UsageError, named, requiring
 from nartk.files import writing
-from nartk.guarantee import Guarantee
-from nartk.hypothesis import DecodeStats
+from nartk.protocols.guarantee import Guarantee
+from nartk.protocols.hypothesis import DecodeStats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -22,7 +22,7 @@ import nartk
 from nartk import engine
 from nartk.bench.engines import Setup, Spec
 from nartk.bench.work import Job
-from nartk.guarantee import Guarantee
+from nartk.protocols.guarantee import Guarantee
 from nartk.registry import make_strategy, strategies
 
 GREEDY = "greedy"

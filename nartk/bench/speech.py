@@ -28,7 +28,7 @@ import nartk
 from nartk.architectures import architecture
 from nartk.bench.report import add_outputs, markdown, publish, ratio, times
 from nartk.bench.runner import environment
-from nartk.checkpoint import save_checkpoint
+from nartk.checkpoints.checkpoint import save_checkpoint
 from nartk.data.audio.stored import write_features
 from nartk.errors import EXIT_OK
 from nartk.vocab import SPECIALS, Vocab

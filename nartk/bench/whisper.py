@@ -36,8 +36,8 @@ from nartk.adapters.hf import import_transformers
 from nartk.bench.report import add_outputs, markdown, publish, ratio, times
 from nartk.bench.runner import environment
 from nartk.errors import EXIT_FAILED, EXIT_OK
-from nartk.hypothesis import Request
-from nartk.passes import FeatureSource, FloatArray
+from nartk.protocols.hypothesis import Request
+from nartk.protocols.passes import FeatureSource, FloatArray
 
 _SHIFT = 10.0  # ms between two frames
 _STEPS = 50  # times a second that words name

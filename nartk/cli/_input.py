@@ -37,14 +37,14 @@ from nartk.errors import (
     number_of,
 )
 from nartk.files import STDIN, first_bytes, reading, shown
-from nartk.foreign import refuse_hub_name
+from nartk.processors.foreign import refuse_hub_name
 from nartk.registry import reads_drafts, require_drafts_reader
 from nartk.unpacking import is_packed
 
 if TYPE_CHECKING:
-    from nartk.checkpoint import Checkpoint
+    from nartk.checkpoints.checkpoint import Checkpoint
     from nartk.data.audio.sounds import Piped
-    from nartk.pipeline import Model
+    from nartk.serving.pipeline import Model
 
 
 def add_input(parser: Parser) -> None:
@@ -244,7 +244,7 @@ def split_inputs(inputs: Sequence[str], prog: str, *, optional: bool = False) ->
         UsageError: It may be a shipped model or a file.
         InputFileError: A file cannot be read.
     """
-    from nartk.pipeline import SHIPPED
+    from nartk.serving.pipeline import SHIPPED
 
     model, *files = inputs or [STDIN]
     is_file = model == STDIN or (os.path.exists(model) and not os.path.isdir(model))
@@ -282,7 +282,7 @@ def load_model(
         UsageError: Some of the files are tokenised and others not.
         NartkError: As `nartk.load`.
     """
-    from nartk.pipeline import load
+    from nartk.serving.pipeline import load
 
     model = load(
         name,
@@ -305,7 +305,7 @@ def load_model(
         if reads_stdin(args, files):
             input.stdin = _stdin(sys.stdin.buffer)
     if getattr(args, "long_form", None) is not None:
-        from nartk.long_form import buffers_for
+        from nartk.serving.long_form import buffers_for
 
         model.buffers = buffers_for(model, args.long_form)
     model.vad = not getattr(args, "no_vad", False)

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from nartk.cli._input import batching
 from nartk.errors import NartkError, UsageError, number_of
-from nartk.hypothesis import GUARDED, WINDOW, DecodeStats, Hypothesis, Result
+from nartk.protocols.hypothesis import GUARDED, WINDOW, DecodeStats, Hypothesis, Result
 from nartk.registry import reads_drafts
-from nartk.subtitles import FORMATS, cues, render
+from nartk.serving.subtitles import FORMATS, cues, render
 from nartk.tracing import describe, describe_error, finite, head, provenance
 
 if TYPE_CHECKING:
     from nartk.data.readers import Record
-    from nartk.pipeline import Model
+    from nartk.serving.pipeline import Model
 
 _IN_COLUMNS = str.maketrans("\n\t", "  ")
 WARM_UP = ("Warm up .", "The first sentences take longer .")
@@ -96,7 +96,7 @@ class Job:
             self._decode_window(window, done)
 
     def _decode_window(self, window: Sequence[Record], done: Callable[[int], None]) -> None:
-        from nartk.pipeline import in_order, summarize
+        from nartk.serving.pipeline import in_order, summarize
 
         start = time.perf_counter()
         finished: list[Result] = []
@@ -182,7 +182,7 @@ class Job:
         return described | provenance(hypothesis) | ({"guard": guarded} if guarded else {})
 
     def _describe_trace(self, record: Record, result: Result) -> dict[str, Any]:
-        from nartk.passes import texts_of
+        from nartk.protocols.passes import texts_of
 
         checkpoint = self.model.checkpoint
         source: list[str] = []  # of what is no text

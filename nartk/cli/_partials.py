@@ -14,12 +14,12 @@ from nartk.cli._job import Job
 from nartk.cli._output import tell
 from nartk.errors import InputFileError, InputFormatError, NartkError, UsageError, number_of
 from nartk.files import STDIN
-from nartk.hypothesis import DecodeStats, Hypothesis, Result
-from nartk.streaming import Partial, StreamStats, buffers_of, stream
+from nartk.protocols.hypothesis import DecodeStats, Hypothesis, Result
+from nartk.serving.streaming import Partial, StreamStats, buffers_of, stream
 
 if TYPE_CHECKING:
     from nartk.data.readers import Record
-    from nartk.pipeline import Model
+    from nartk.serving.pipeline import Model
 
 _WARM_UP = 100  # frames of silence
 _SHOWN = ("stable", "revised", "audio_ms", "seconds")  # of a partial text, in JSONL
@@ -30,7 +30,7 @@ class PartialsJob(Job):
     """Decodes recordings one after the other while they are read, and tells what it has heard so far.
 
     Args:
-        cut: Times of chunks, as `nartk.streaming.stream` takes them.
+        cut: Times of chunks, as `nartk.serving.streaming.stream` takes them.
     """
 
     def __init__(self, args: argparse.Namespace, model: Model, *rest: Any, **cut: float) -> None:

@@ -11,9 +11,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from nartk.checkpoints.generation import generation_of, is_model, with_generation
 from nartk.cli._common import Parser, completes
 from nartk.errors import UsageError
-from nartk.generation import generation_of, is_model, with_generation
 from nartk.registry import ALIASES, DECODERS, implied, options_of, strategies, strategy_class
 
 DEFAULT = "iad"

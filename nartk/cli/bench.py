@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from nartk import engine
 from nartk.architectures import architectures
-from nartk.checkpoint import load_checkpoint
+from nartk.checkpoints.checkpoint import load_checkpoint
 from nartk.cli import score
 from nartk.cli._common import Parser, command, require_least
 from nartk.cli._input import (
@@ -33,9 +33,9 @@ from nartk.cli._input import (
 from nartk.cli._output import add_json, json_writer, tell
 from nartk.errors import EXIT_FAILED, EXIT_OK, InputFileError, UsageError, named, number_of
 from nartk.files import STDIN, require_storable, writing
-from nartk.pipeline import TYPES, model_folder
 from nartk.processors.text import AsGiven
 from nartk.registry import METRICS, make_strategy, options_of, reads_drafts, strategy_class
+from nartk.serving.pipeline import TYPES, model_folder
 
 if TYPE_CHECKING:
     from nartk.bench.engines import Spec
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from nartk.bench.runner import Cell
     from nartk.bench.work import Job
     from nartk.data.readers import Record
-    from nartk.lines import Paragraph
+    from nartk.serving.lines import Paragraph
 
 DESCRIPTION = """Decodes the same sentences with several engines, compares their speed and their outputs, and
 prints a table in Markdown. Each engine has a process of its own (with --together all strategies have one),
@@ -264,9 +264,9 @@ def main(argv: Sequence[str]) -> int:
 
 def _tune(args: argparse.Namespace) -> int:
     """Measures the passes of a model and keeps what they take in its folder."""
-    from nartk import costs
     from nartk.bench.costs import SOURCES, tuned
-    from nartk.pipeline import load
+    from nartk.checkpoints import costs
+    from nartk.serving.pipeline import load
 
     name, files = split_inputs(args.inputs, "nartk-bench", optional=True)
     folder = model_folder(name)
@@ -343,7 +343,7 @@ def _integers(flag: str, text: str, *, low: int, high: int | None = None) -> lis
 
 
 def _threads(wanted: str | None) -> list[int]:
-    from nartk.pipeline import MOST_THREADS
+    from nartk.serving.pipeline import MOST_THREADS
 
     if wanted is None:
         try:

@@ -16,8 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nartk import __version__, calibration
-from nartk.calibration import (
+from nartk import __version__
+from nartk.bench import calibration
+from nartk.bench.calibration import (
     GRIDS,
     REFERENCE,
     Measure,
@@ -53,10 +54,10 @@ from nartk.errors import (
     number_of,
 )
 from nartk.files import STDIN, Journal, require_storable, writing
-from nartk.guarantee import Guarantee
 from nartk.metrics.bootstrap import resampled
-from nartk.pipeline import Model, in_order, model_folder, summarize
+from nartk.protocols.guarantee import Guarantee
 from nartk.registry import METRICS, make_strategy, options_of
+from nartk.serving.pipeline import Model, in_order, model_folder, summarize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from nartk import engine
 from nartk.architectures import architecture
-from nartk.checkpoint import MOST_CARD
+from nartk.checkpoints.checkpoint import MOST_CARD
 from nartk.cli._common import Parser, command
 from nartk.cli._input import add_languages, languages
 from nartk.cli._output import add_output, tell
 from nartk.errors import InputFileError, UnsupportedCheckpointError, UsageError
 from nartk.files import read_file, writing_folder
-from nartk.foreign import refuse_hub_name
 from nartk.processors.bpe import BPE
+from nartk.processors.foreign import refuse_hub_name
 from nartk.processors.text import TOKENIZATIONS
 
 if TYPE_CHECKING:
     from nartk.architectures.transformer import TransformerConfig
-    from nartk.checkpoint import Checkpoint
+    from nartk.checkpoints.checkpoint import Checkpoint
 
 EXAMPLES = """\
   nartk-convert checkpoints/checkpoint_best.pt --output model --spm spm.model
@@ -130,7 +130,7 @@ def main(argv: Sequence[str]) -> int:
     if args.spm is not None and (wanted or args.tokenizer == "moses"):
         raise UsageError("--spm with --bpe or --tokenizer", fix="give what the model was trained with")
 
-    from nartk.checkpoint import is_hugging_face, load_checkpoint
+    from nartk.checkpoints.checkpoint import is_hugging_face, load_checkpoint
 
     if not os.path.exists(args.checkpoint):
         refuse_hub_name(str(args.checkpoint))
@@ -154,7 +154,7 @@ def main(argv: Sequence[str]) -> int:
             _write(load_checkpoint(Path(folder)), args)
         return 0
     _refuse(args, (*_OF_FAIRSEQ, "card"), "which is no checkpoint of fairseq", _COMPLETE)
-    from nartk.pipeline import model_folder
+    from nartk.serving.pipeline import model_folder
 
     _write(load_checkpoint(model_folder(str(args.checkpoint))), args)
     return 0

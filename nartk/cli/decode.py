@@ -33,9 +33,9 @@ from nartk.cli._job import Job
 from nartk.cli._output import add_output, add_verbose, line_writer, progress, tell
 from nartk.errors import EXIT_OK, EXIT_SOME_FAILED, UsageError, named
 from nartk.files import STDIN
-from nartk.guarantee import Guarantee
+from nartk.protocols.guarantee import Guarantee
 from nartk.registry import is_streamed, make_strategy, strategies, strategy_class
-from nartk.subtitles import FORMATS
+from nartk.serving.subtitles import FORMATS
 
 DESCRIPTION = """Decodes lines from files or stdin and prints one line for each, in their order.
 A line that cannot be decoded gives an empty line, an error on stderr, and exit code 3 at the end.
@@ -86,7 +86,7 @@ EXAMPLES = """  echo 'She go to school yesterday.' | nartk-decode
   nartk-decode SPEECH_MODEL a.wav b.flac --strategy ctc-greedy
   nartk-decode SPEECH_MODEL --manifest test.tsv --stats stats.json
   arecord -q -f S16_LE -r 8000 | nartk-decode asr-digits - --format sound --partials"""
-# How recordings are cut while they come: what each time is, and its default in `nartk.streaming.stream`, ms.
+# How recordings are cut while they come: what each time is, and its default in `stream`, ms.
 CUT = {
     "chunk_ms": ("sound between two texts", 640),
     "left_ms": ("sound before it that the model sees too", 2560),

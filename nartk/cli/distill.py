@@ -21,7 +21,6 @@ from nartk.cli._input import add_computation, batching, load_model, read_files, 
 from nartk.cli._output import add_output, add_verbose, progress, tell
 from nartk.cli._resume import difference, measure_file
 from nartk.data.readers import Fields, Record
-from nartk.distillation import REASONS, Choice, Filters
 from nartk.errors import (
     EXIT_OK,
     EXIT_SOME_FAILED,
@@ -33,10 +32,11 @@ from nartk.errors import (
 )
 from nartk.files import STDIN, Journal, make_folder, write_json, writing
 from nartk.registry import make_strategy
+from nartk.serving.distillation import REASONS, Choice, Filters
 from nartk.unpacking import suffix_of
 
 if TYPE_CHECKING:
-    from nartk.pipeline import Model
+    from nartk.serving.pipeline import Model
 
 DESCRIPTION = """Decodes a training source with a teacher and writes the corpus that a student learns from:
 DIR/train.SRC and DIR/train.TGT, line by line parallel, and DIR/report.json, which accounts for every line.

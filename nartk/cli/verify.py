@@ -25,14 +25,14 @@ from nartk.cli._input import (
 )
 from nartk.cli._output import progress, tell
 from nartk.errors import EXIT_FAILED, EXIT_OK, EXIT_SOME_FAILED, UsageError, number_of
-from nartk.hypothesis import GUARDED
+from nartk.protocols.hypothesis import GUARDED
 from nartk.registry import make_strategy, options_of
 
 if TYPE_CHECKING:
+    from nartk.bench.verification import Difference, Trial, Verifier
     from nartk.data.readers import Record
-    from nartk.hypothesis import DecodeStats
-    from nartk.pipeline import Model
-    from nartk.verification import Difference, Trial, Verifier
+    from nartk.protocols.hypothesis import DecodeStats
+    from nartk.serving.pipeline import Model
 
 DESCRIPTION = """Decodes with greedy search and with a strategy and compares the tokens; on the engine, every
 bit of their log-probabilities too. Exits with 0 if they are identical, with 1 if not. Of each sentence that
@@ -148,7 +148,7 @@ def _sentences(model: Model, lines: Iterable[_Case]) -> Iterator[_Case]:
 
 def _generate(model: Model, strategy: Any, args: argparse.Namespace, lines: Sequence[str]) -> list[_Case]:
     """The sentences of --fuzz and --adversarial."""
-    from nartk.verification import adversarial_lines, fuzz_lines
+    from nartk.bench.verification import adversarial_lines, fuzz_lines
 
     made = {}
     if args.fuzz:
@@ -171,7 +171,7 @@ def _verify(
     model: Model, strategy: Any, args: argparse.Namespace, cases: Sequence[_Case]
 ) -> tuple[Verifier, list[Trial]]:
     """Runs all trials that the flags ask for."""
-    from nartk.verification import Verifier
+    from nartk.bench.verification import Verifier
 
     reference = _reference(strategy)
     sizes = [*dict.fromkeys(args.batch_size + (SWEEP if args.batch_sweep else ()))]

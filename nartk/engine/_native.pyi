@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nartk.passes import FloatArray, IntArray, Want
+from nartk.protocols.passes import FloatArray, IntArray, Want
 
 sources: str  # the stamp of those that it was compiled from
 
 _Ints = Sequence[int] | IntArray
 
 class PassFault(Exception):
-    """A rule of `nartk.passes` is broken."""
+    """A rule of `nartk.protocols.passes` is broken."""
 
 def isa(name: str = "") -> str:
     """The instruction set that is used, or `name` if this processor has it, else a ValueError."""
@@ -67,7 +67,7 @@ class Model:
     def __init__(self, parts: Mapping[str, Any]) -> None: ...
 
 class Scores:
-    """What a pass gave: `nartk.passes.Scores`."""
+    """What a pass gave: `nartk.protocols.passes.Scores`."""
 
     best: IntArray
     log_probs: FloatArray
@@ -81,7 +81,7 @@ class Scores:
     def rows(self, index: _Ints) -> FloatArray: ...
 
 class Engine:
-    """Contexts, cells and encoded sources of a model, and passes: see `nartk.passes` and `nartk.parallel`."""
+    """Contexts, cells and encoded sources of a model, and passes: see `nartk.protocols`."""
 
     cells_in_use: int
     memories_in_use: int

@@ -13,7 +13,7 @@ from nartk.engine import FORCED_ISA, TYPES, _native
 from nartk.engine.costs import HALVES, predicted
 from nartk.engine.weights import Arrays, weights_of
 from nartk.errors import PassError, UsageError
-from nartk.passes import IntArray, Limits, Source, texts_of
+from nartk.protocols.passes import IntArray, Limits, Source, texts_of
 from nartk.vocab import Vocab
 
 E = TypeVar("E", bound="OnEngine")
@@ -61,7 +61,7 @@ class OnEngine:
         return None
 
     def replica(self: E, stopped: Callable[[], bool]) -> E:
-        """Implements `nartk.passes.Replicable`."""
+        """Implements `nartk.protocols.passes.Replicable`."""
         other = copy.copy(self)
         other.threads, other._stopped = 1, stopped
         other._engine = _native.Engine(self._model, self.isa, 1)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from nartk.passes import PassCosts
+from nartk.protocols.passes import PassCosts
 
 FILE = Path(__file__).with_name("costs.json")
 HALVES = "fp16"  # in the table: fp32 whose weights lie as fp16

@@ -1,4 +1,4 @@
-"""Scores non-autoregressive models with the engine: implements the protocols of `nartk.parallel`.
+"""Scores non-autoregressive models with the engine: implements the protocols of `nartk.protocols.parallel`.
 
 Symbols: B sources, R rows, N positions, L vertices of a graph, C length classes, D features.
 """
@@ -13,8 +13,8 @@ import numpy as np
 from nartk.engine.base import OnEngine
 from nartk.engine.weights import Arrays, Weights
 from nartk.errors import PassError
-from nartk.parallel import Canvas, Graphs, spread_lengths
-from nartk.passes import FloatArray, IntArray, Scores, Want
+from nartk.protocols.parallel import Canvas, Graphs, spread_lengths
+from nartk.protocols.passes import FloatArray, IntArray, Scores, Want
 from nartk.vocab import MASK
 
 COPIED = -1  # to the engine, a position at which it copies from the source
@@ -45,7 +45,7 @@ _PLAIN = {"copied": "none", "frames": 1, "temperature": 1.0}  # every position h
 
 
 class CtcEngine(_Engine):
-    """Implements `nartk.parallel.FrameScorer` for a `nartk.models.ctc.CtcNat`."""
+    """Implements `nartk.protocols.parallel.FrameScorer` for a `nartk.models.ctc.CtcNat`."""
 
     blank: int | None = MASK
 
@@ -77,7 +77,7 @@ class _Filling(_Engine):
 
 
 class BlockwiseEngine(_Filling):
-    """Implements `nartk.parallel.BlockScorer` for a `nartk.models.blockwise.Blockwise`."""
+    """Implements `nartk.protocols.parallel.BlockScorer` for a `nartk.models.blockwise.Blockwise`."""
 
     def _parallel(self, config: Any, weights: Weights) -> dict[str, Any]:
         self.block = int(config.block)
@@ -85,7 +85,7 @@ class BlockwiseEngine(_Filling):
 
 
 class NatEngine(_Filling):
-    """Implements `nartk.parallel.CanvasScorer` for a `nartk.models.nat.Nat`."""
+    """Implements `nartk.protocols.parallel.CanvasScorer` for a `nartk.models.nat.Nat`."""
 
     def _parallel(self, config: Any, weights: Weights) -> dict[str, Any]:
         if config.decoder_input != "mask":
@@ -103,7 +103,7 @@ class NatEngine(_Filling):
 
 
 class DagEngine(_Engine):
-    """Implements `nartk.parallel.GraphScorer` for a `nartk.models.da_transformer.DaTransformer`."""
+    """Implements `nartk.protocols.parallel.GraphScorer` for a `nartk.models.da_transformer.DaTransformer`."""
 
     def _parallel(self, config: Any, weights: Weights) -> dict[str, Any]:
         self._upsampling = config.upsampling

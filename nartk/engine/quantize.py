@@ -1,4 +1,4 @@
-"""Writes int8 folders: what the engine packs of a model in int8, stored as it is (see `nartk.quantized`)."""
+"""Writes int8 folders: what the engine packs of a model in int8 (see `checkpoints.quantized`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nartk.checkpoint import (
+from nartk.checkpoints.checkpoint import (
     CARD,
     MOST_CARD,
     Checkpoint,
@@ -17,10 +17,10 @@ from nartk.checkpoint import (
     read_config,
     save_files,
 )
+from nartk.checkpoints.quantized import INT8, LAYOUT, block_shape, stored_shapes
 from nartk.engine.weights import Weights
 from nartk.errors import UsageError
 from nartk.files import read_file
-from nartk.quantized import INT8, LAYOUT, block_shape, stored_shapes
 
 _CARD = """
 ## int8

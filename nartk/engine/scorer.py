@@ -1,4 +1,4 @@
-"""Scores passes with the engine: implements `nartk.passes.PassScorer`, and of text `CopiesSource`."""
+"""Scores passes with the engine: implements `PassScorer`, and of text `CopiesSource`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from nartk.architectures.transformer import TransformerConfig
 from nartk.engine.base import OnEngine
 from nartk.engine.weights import Arrays
-from nartk.passes import IntArray, Pass, Scores, Want
+from nartk.protocols.passes import IntArray, Pass, Scores, Want
 from nartk.vocab import Vocab
 
 

@@ -1,4 +1,4 @@
-"""Scores models of speech with the engine: passes (`nartk.passes`) and frames (`nartk.parallel`).
+"""Scores models of speech with the engine: passes (`protocols.passes`) and frames (`protocols.parallel`).
 
 Symbols: B sources, T frames, F features of a frame, S positions of the encoder.
 """
@@ -16,8 +16,8 @@ from nartk.engine.scorer import PassEngine
 from nartk.engine.speech_weights import depthwise
 from nartk.engine.weights import Arrays, Weights
 from nartk.errors import PassError
-from nartk.passes import FloatArray, IntArray, Scores, Source, Want, features_of
-from nartk.timestamps import fire_spans, frame_spans
+from nartk.protocols.passes import FloatArray, IntArray, Scores, Source, Want, features_of
+from nartk.protocols.timestamps import fire_spans, frame_spans
 from nartk.vocab import MASK, Vocab
 
 
@@ -48,11 +48,11 @@ class _SpeechEngine(OnEngine):
 
 
 class WhisperEngine(_SpeechEngine, PassEngine):
-    """Implements `nartk.passes.PassScorer` for a `nartk.models.whisper.Whisper`."""
+    """Implements `nartk.protocols.passes.PassScorer` for a `nartk.models.whisper.Whisper`."""
 
 
 class _CtcEngine(_SpeechEngine):
-    """The CTC head of an encoder: implements `nartk.parallel.FrameScorer`."""
+    """The CTC head of an encoder: implements `nartk.protocols.parallel.FrameScorer`."""
 
     blank: int | None = MASK
 
@@ -68,14 +68,14 @@ class _CtcEngine(_SpeechEngine):
 
 
 class ConformerEngine(_CtcEngine, PassEngine):
-    """Implements `nartk.passes.PassScorer` and `nartk.parallel.FrameScorer`, over one encoded source.
+    """Implements `PassScorer` and `FrameScorer`, over one encoded source.
 
     For a `nartk.models.conformer.Conformer`.
     """
 
 
 class OwsmCtcEngine(_CtcEngine):
-    """Implements `nartk.parallel.FrameScorer` for a `nartk.models.owsm_ctc.OwsmCtc`."""
+    """Implements `nartk.protocols.parallel.FrameScorer` for a `nartk.models.owsm_ctc.OwsmCtc`."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -108,7 +108,7 @@ class OwsmCtcEngine(_CtcEngine):
 
 
 class ParaformerEngine(_SpeechEngine):
-    """Implements `nartk.parallel.FrameScorer` for a `nartk.models.paraformer.Paraformer`.
+    """Implements `nartk.protocols.parallel.FrameScorer` for a `nartk.models.paraformer.Paraformer`.
 
     Its frames are the predictor's fires, each of which says a word.
     """

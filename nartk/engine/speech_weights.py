@@ -12,8 +12,8 @@ import numpy as np
 
 from nartk.architectures.conformer import interleaved_sinusoids
 from nartk.architectures.transformer import sinusoids
-from nartk.passes import FloatArray
-from nartk.quantized import LANES
+from nartk.checkpoints.quantized import LANES
+from nartk.protocols.passes import FloatArray
 
 if TYPE_CHECKING:
     from nartk.engine.weights import Weights

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from nartk.architectures.transformer import TransformerConfig, sinusoids
-from nartk.checkpoint import QuantizedTensors
+from nartk.checkpoints.checkpoint import QuantizedTensors
+from nartk.checkpoints.quantized import INT8, LANES, PANEL, packed_sizes
 from nartk.engine import _native
 from nartk.engine.speech_weights import hears, speech_encoder
 from nartk.errors import CheckpointError
-from nartk.passes import FloatArray
-from nartk.quantized import INT8, LANES, PANEL, packed_sizes
+from nartk.protocols.passes import FloatArray
 
 Arrays: TypeAlias = Mapping[str, npt.NDArray[np.float32]]
 

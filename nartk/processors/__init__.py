@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from nartk.errors import CheckpointError, UnsupportedCheckpointError
-from nartk.passes import Source
+from nartk.protocols.passes import Source
 from nartk.vocab import SpecialIds, Vocab
 
 

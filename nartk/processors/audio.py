@@ -31,8 +31,8 @@ from nartk.errors import (
     number_of,
 )
 from nartk.files import STDIN, shown
-from nartk.passes import FeatureSource, FloatArray
 from nartk.processors import InputProcessor, named_file, register_processor
+from nartk.protocols.passes import FeatureSource, FloatArray
 from nartk.vocab import SpecialIds
 
 if TYPE_CHECKING:

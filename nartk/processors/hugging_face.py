@@ -35,10 +35,10 @@ from nartk.errors import (
     requiring,
 )
 from nartk.files import read_file
-from nartk.languages import M2M100, MBART, MBART50, NLLB, WMT21
-from nartk.passes import TextSource
 from nartk.processors import named_file, register_processor
+from nartk.processors.languages import M2M100, MBART, MBART50, NLLB, WMT21
 from nartk.processors.text import TextInput
+from nartk.protocols.passes import TextSource
 from nartk.vocab import MOST_WORDS, SpecialIds, Vocab, padding_word
 
 NAME = "hugging_face"

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from nartk.errors import CheckpointError, InputFormatError, VocabMismatchError
-from nartk.passes import FeatureSource, FloatArray
 from nartk.processors import InputProcessor, OutputProcessor, register_processor
 from nartk.processors.audio import AudioInput
 from nartk.processors.audio import load_input as load_audio
 from nartk.processors.text import load_output
+from nartk.protocols.passes import FeatureSource, FloatArray
 from nartk.vocab import SpecialIds
 
 _TEXT = ("dictionary", "words", "sentencepiece")

@@ -17,9 +17,9 @@ from nartk.errors import (
     VocabMismatchError,
     named,
 )
-from nartk.lines import Paragraph, Tokenized
-from nartk.passes import TextSource
 from nartk.processors import InputProcessor, OutputProcessor, named_file, register_processor
+from nartk.protocols.passes import TextSource
+from nartk.serving.lines import Paragraph, Tokenized
 from nartk.vocab import UNKNOWN, SpecialIds, Vocab
 
 

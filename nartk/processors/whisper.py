@@ -1,7 +1,7 @@
 """Whisper's sound and text: log-mel frames of sound of any length; words and times as its tokenizer has them.
 
 Settings of the input in ``config.json`` are those of `nartk.processors.audio`, those of the output those of
-`nartk.processors.hugging_face` and what `nartk.prompts.Prompts` has.
+`nartk.processors.hugging_face` and what `nartk.protocols.prompts.Prompts` has.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from nartk.errors import CheckpointError, UsageError, named
-from nartk.frames import FrameFile
-from nartk.passes import FeatureSource
 from nartk.processors import audio, hugging_face, register_processor
 from nartk.processors.audio import AudioInput
-from nartk.prompts import STEP, PromptedPasses, Prompts
+from nartk.processors.frames import FrameFile
+from nartk.protocols.passes import FeatureSource
+from nartk.protocols.prompts import STEP, PromptedPasses, Prompts
 from nartk.vocab import SpecialIds, Vocab
 
 NAME = "whisper"
@@ -29,7 +29,7 @@ class WhisperInput(AudioInput):
     """Reads sound as the frames of 30 s, silence behind its end; longer sound, where it may be, as its own.
 
     Of longer sound the loudest frame is that of all, as in transformers, and the frames lie in a file
-    (`nartk.frames`), so that memory does not grow with the sound.
+    (`nartk.processors.frames`), so that memory does not grow with the sound.
     """
 
     @property

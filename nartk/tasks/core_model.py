@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from nartk.adapters.fairseq import FairseqCheckpoint, read_checkpoint, shapes, to_network
 from nartk.architectures import Architecture
 from nartk.architectures.transformer import JOINT
-from nartk.checkpoint import Checkpoint, load_checkpoint, require_shapes
+from nartk.checkpoints.checkpoint import Checkpoint, load_checkpoint, require_shapes
 from nartk.errors import VocabMismatchError
 from nartk.models.nar import NarTraining
 from nartk.models.transformer import Transformer, TransformerConfig
-from nartk.pipeline import load_network, model_folder
+from nartk.serving.pipeline import load_network, model_folder
 from nartk.vocab import Vocab
 
 # Known from the dictionaries, so they are no options.

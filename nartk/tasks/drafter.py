@@ -37,7 +37,7 @@ from torch import Tensor
 from nartk.adapters.fairseq import architecture_name, find_dictionary
 from nartk.architectures import architecture, architectures
 from nartk.architectures.transformer import setting
-from nartk.checkpoint import Checkpoint
+from nartk.checkpoints.checkpoint import Checkpoint
 from nartk.errors import CheckpointError, StrategyMismatchError, UsageError, VocabMismatchError
 from nartk.models.distil_losses import DIVERGENCES
 from nartk.models.nar import NarTraining

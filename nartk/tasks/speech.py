@@ -36,7 +36,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from nartk.architectures import architectures
 from nartk.architectures.transformer import setting
-from nartk.checkpoint import DICTIONARY, INPUT, TOKENIZER, read_json
+from nartk.checkpoints.checkpoint import DICTIONARY, INPUT, TOKENIZER, read_json
 from nartk.data.audio.augmentation import SpecAugment, change_speed, change_tempo
 from nartk.data.audio.buckets import make_batches, padding
 from nartk.data.audio.features import FeatureSettings
@@ -46,9 +46,9 @@ from nartk.data.audio.stored import read_features
 from nartk.errors import InputFileError, LengthMismatchError, UsageError, number_of
 from nartk.files import read_lines, reading
 from nartk.models.speech_training import SpeechTraining
-from nartk.passes import FeatureSource
 from nartk.processors import load_processor
 from nartk.processors.text import load_output
+from nartk.protocols.passes import FeatureSource
 from nartk.tasks.core_model import CoreModel, register_presets
 from nartk.tasks.nar import NarCriterion, criterion_config
 from nartk.vocab import FAIRSEQ, Vocab

@@ -59,7 +59,7 @@ from dataclasses import asdict, dataclass
 from typing import IO, Any, NoReturn
 
 from nartk.errors import InputEncodingError, InputFileError, InputFormatError, NartkError
-from nartk.hypothesis import GraphTrace, Hypothesis, Result
+from nartk.protocols.hypothesis import GraphTrace, Hypothesis, Result
 
 VERSION = 1
 ORIGINS = ("draft", "verifier", "rollback", "prefix", "model")

@@ -17,7 +17,7 @@ from importlib.resources import files
 from typing import Any
 
 from nartk.errors import number_of
-from nartk.hypothesis import DecodeStats
+from nartk.protocols.hypothesis import DecodeStats
 from nartk.tracing import ORIGINS, Traced
 
 _BARS = 40  # of the histogram

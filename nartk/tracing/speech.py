@@ -17,13 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from nartk.errors import StrategyMismatchError, UsageError
-from nartk.parallel import FireScorer, FrameScorer
-from nartk.passes import FeatureSource, FloatArray, Want
-from nartk.timestamps import cif_times, position_seconds
+from nartk.protocols.parallel import FireScorer, FrameScorer
+from nartk.protocols.passes import FeatureSource, FloatArray, Want
+from nartk.protocols.timestamps import cif_times, position_seconds
 from nartk.tracing.plot import make_figure, save_figure
 
 if TYPE_CHECKING:
-    from nartk.pipeline import Model
+    from nartk.serving.pipeline import Model
 
 _Times = npt.NDArray[np.float64]
 # Okabe and Ito's colours, which colour-blind readers tell apart; blank and what is not output are grey.

@@ -22,10 +22,10 @@ from varied import WORDS, tight
 
 import nartk
 from nartk.data.audio.sounds import read_sound
-from nartk.long_form import buffers_for
 from nartk.metrics.wer import error_rate
-from nartk.passes import FloatArray
-from nartk.streaming import stream
+from nartk.protocols.passes import FloatArray
+from nartk.serving.long_form import buffers_for
+from nartk.serving.streaming import stream
 
 TESTED = 5  # recordings of each digit and speaker
 PAUSES_MS = (50, 300)

@@ -22,7 +22,7 @@ import numpy as np
 
 from nartk.data.audio.sounds import read_sound
 from nartk.data.text import corpora, read_shipped
-from nartk.passes import FloatArray
+from nartk.protocols.passes import FloatArray
 
 RATE = 8000  # Hz, of fsdd and yesno
 # Where a maintainer has what ships, and what it is called here; its bytes are as they were.

@@ -33,7 +33,7 @@ from nartk.data.audio.features import FeatureSettings, compute
 from nartk.data.audio.normalization import Statistics
 from nartk.data.audio.sounds import read_sound
 from nartk.data.audio.stored import write_features
-from nartk.passes import FloatArray
+from nartk.protocols.passes import FloatArray
 
 FIRST_TRAINED = 10  # recording of each digit and speaker of fsdd: those before validate and test
 QUICK = {"train": 400, "valid": 30, "test": 30}  # utterances

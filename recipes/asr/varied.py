@@ -16,7 +16,7 @@ import numpy as np
 from corpora import RATE, Utterance, connected
 
 from nartk.data.audio.augmentation import change_speed
-from nartk.passes import FloatArray
+from nartk.protocols.passes import FloatArray
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 LENGTHS = {1: 0.2, **dict.fromkeys(range(2, 5), 0.4 / 3), **dict.fromkeys(range(5, 13), 0.4 / 8)}  # digits

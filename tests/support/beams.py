@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from nartk.hypothesis import Request, Result
+from nartk.protocols.hypothesis import Request, Result
 from support.scripted_passes import EOS
 
 LogProbs = Callable[[Sequence[int], Sequence[int]], Sequence[float]]  # of each word, by source and output

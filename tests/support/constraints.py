@@ -6,7 +6,7 @@ import math
 import random
 
 from nartk.decoders.loop.constraints import Constraints
-from nartk.hypothesis import Request
+from nartk.protocols.hypothesis import Request
 from support.scripted_passes import (
     EOS,
     Table,

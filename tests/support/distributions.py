@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from nartk.hypothesis import Request
+from nartk.protocols.hypothesis import Request
 from support.scripted_passes import EOS
 
 CHANCE = 1e-4  # of a right sampler to fail one of these tests; seeds are fixed, so it fails always or never

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from nartk.engine import LEFT_OUT
-from nartk.hypothesis import Request, Result
 from nartk.models.transformer import Transformer
-from nartk.passes import PassScorer
+from nartk.protocols.hypothesis import Request, Result
+from nartk.protocols.passes import PassScorer
 from nartk.registry import make_strategy
 from support.transformers_small import random_config, random_model, vocabulary
 

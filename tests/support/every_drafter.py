@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nartk.hypothesis import Request, Result
+from nartk.protocols.hypothesis import Request, Result
 from nartk.registry import make_strategy, options_of
 from support.joint import with_own_head
 from support.parallel_drafters import KINDS, SCRIPTED, spoilt, with_drafter

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from nartk.architectures import _DECLARED, register_architecture
 from nartk.architectures.transformer import TransformerConfig, linear, setting
-from nartk.checkpoint import save_checkpoint
+from nartk.checkpoints.checkpoint import save_checkpoint
 from nartk.errors import InputFileError, InputTooLongError, PassError, VocabMismatchError
 from nartk.models.transformer import Decoder, Embedding, EncoderDecoder, SourceEncoder, word_embedding
-from nartk.passes import FeatureSource, PassScorer, Source, features_of
 from nartk.processors import InputProcessor, register_processor
+from nartk.protocols.passes import FeatureSource, PassScorer, Source, features_of
 from nartk.vocab import SpecialIds, Vocab
 
 FEATURES = 5  # of a frame

@@ -10,8 +10,8 @@ import numpy as np
 
 from nartk.decoders.ctc_draft import CtcDraft
 from nartk.decoders.strategy import Batching
-from nartk.hypothesis import Request, Result
-from nartk.passes import FloatArray, IntArray, Scores, Want
+from nartk.protocols.hypothesis import Request, Result
+from nartk.protocols.passes import FloatArray, IntArray, Scores, Want
 from support.parallel_drafters import KnowingFrames, LogitScores
 from support.real_passes import RealPasses
 

@@ -7,9 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from nartk.contexts import Handles
-from nartk.passes import FeatureSource, FloatArray, IntArray, Limits, Scores, Source, Want, features_of
-from nartk.timestamps import fire_spans
+from nartk.protocols.contexts import Handles
+from nartk.protocols.passes import (
+    FeatureSource,
+    FloatArray,
+    IntArray,
+    Limits,
+    Scores,
+    Source,
+    Want,
+    features_of,
+)
+from nartk.protocols.timestamps import fire_spans
 from nartk.vocab import Vocab
 from support.parallel_drafters import LogitScores
 
@@ -161,6 +170,6 @@ def recording(seed: int, frames: int) -> FeatureSource:
 
 
 def requests_of(sources: Sequence[FeatureSource]) -> list[Any]:
-    from nartk.hypothesis import Request
+    from nartk.protocols.hypothesis import Request
 
     return [Request(i, source, 10**6) for i, source in enumerate(sources)]

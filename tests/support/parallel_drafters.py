@@ -12,12 +12,12 @@ import numpy as np
 import torch
 
 from nartk.architectures import architectures
-from nartk.contexts import Handles, check_sources
 from nartk.decoders.drafters.parallel import declared_for
 from nartk.decoders.loop.drafter import Drafter
-from nartk.parallel import Canvas, Graphs
-from nartk.passes import FloatArray, IntArray, Limits, Scores, Want
-from nartk.reading import Reading, check_want, read
+from nartk.protocols.contexts import Handles, check_sources
+from nartk.protocols.parallel import Canvas, Graphs
+from nartk.protocols.passes import FloatArray, IntArray, Limits, Scores, Want
+from nartk.protocols.reading import Reading, check_want, read
 from nartk.registry import make_strategy
 from nartk.vocab import Vocab
 from support.parallel_models import engine_of
@@ -42,7 +42,7 @@ def with_drafter(scorer: Any, **options: Any) -> Any:
 
 
 class LogitScores(Reading):
-    """Implements nartk.passes.Scores over logits [n,V]."""
+    """Implements nartk.protocols.passes.Scores over logits [n,V]."""
 
     def __init__(self, logits: FloatArray, want: Want) -> None:
         check_want(want, len(logits), logits.shape[1])

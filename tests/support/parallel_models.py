@@ -17,8 +17,8 @@ from nartk.models.ctc import CtcConfig, CtcNat
 from nartk.models.da_transformer import DagConfig, DaTransformer
 from nartk.models.nar import NonAutoregressive
 from nartk.models.nat import MASK, Nat, NatConfig
-from nartk.parallel import Canvas
-from nartk.passes import FloatArray
+from nartk.protocols.parallel import Canvas
+from nartk.protocols.passes import FloatArray
 from support.transformers_small import EOS, random_config, stir, vocabulary
 
 KINDS = ("ctc", "nat", "blockwise", "dag")

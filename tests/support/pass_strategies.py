@@ -19,9 +19,9 @@ from nartk.decoders.loop.drafter import Draft, Drafter, PlainDrafter
 from nartk.decoders.loop.loop import DraftAndVerify
 from nartk.decoders.loop.rows import Row
 from nartk.decoders.loop.trees import merged
-from nartk.hypothesis import Request
-from nartk.passes import ROOT
-from nartk.reading import Reading
+from nartk.protocols.hypothesis import Request
+from nartk.protocols.passes import ROOT
+from nartk.protocols.reading import Reading
 from nartk.vocab import Vocab
 
 MakeDrafter = Callable[[Any], Drafter | None]

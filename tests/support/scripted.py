@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from nartk.hypothesis import Request, Result
+from nartk.protocols.hypothesis import Request, Result
 
 _FIRST, _SECOND = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64  # of splitmix64
 

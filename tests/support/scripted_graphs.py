@@ -12,10 +12,10 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from nartk.hypothesis import Request
-from nartk.parallel import Graphs
-from nartk.passes import FloatArray, IntArray, Limits, Scores, Source, Want, texts_of
-from nartk.reading import Reading, read
+from nartk.protocols.hypothesis import Request
+from nartk.protocols.parallel import Graphs
+from nartk.protocols.passes import FloatArray, IntArray, Limits, Scores, Source, Want, texts_of
+from nartk.protocols.reading import Reading, read
 from nartk.vocab import SPECIALS, Vocab
 
 EOS = 2
@@ -42,7 +42,7 @@ class _Read(Reading):
 
 
 class Lattices:
-    """Implements `nartk.parallel.GraphScorer`. A vertex's features are the numbers of its graph and itself.
+    """Implements `GraphScorer`. A vertex's features are the numbers of its graph and itself.
 
     Attributes:
         asked: Graph and vertex of all words that were read.
@@ -113,7 +113,7 @@ def log_softmax(scores: Sequence[float]) -> list[float]:
 
 
 class ScriptedFrames:
-    """Implements `nartk.parallel.FrameScorer`: the source (g, eos) has frames g, logits [T,V] each."""
+    """Implements `FrameScorer`: the source (g, eos) has frames g, logits [T,V] each."""
 
     def __init__(self, frames: Sequence[npt.NDArray[np.float64]], vocab: Vocab, blank: int | None) -> None:
         self.frames_of, self.vocab, self.blank = [each.astype(np.float32) for each in frames], vocab, blank

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nartk.contexts import Contexts, Handles, check_sources
-from nartk.hypothesis import Request, Result
-from nartk.passes import IntArray, Limits, Pass, Want
-from nartk.reading import PassScores, check_want, read
+from nartk.protocols.contexts import Contexts, Handles, check_sources
+from nartk.protocols.hypothesis import Request, Result
+from nartk.protocols.passes import IntArray, Limits, Pass, Want
+from nartk.protocols.reading import PassScores, check_want, read
 from nartk.vocab import SPECIALS, Vocab
 
 PAD, EOS = 1, 2
@@ -118,7 +118,7 @@ class Table:
 
 
 class ScriptedPasses(Contexts):
-    """Implements nartk.passes.PassScorer and CopiesSource; subclasses give the scores.
+    """Implements nartk.protocols.passes.PassScorer and CopiesSource; subclasses give the scores.
 
     Attributes:
         passes: The passes that were run.

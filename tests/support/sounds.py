@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from nartk.passes import FloatArray
+from nartk.protocols.passes import FloatArray
 
 RATE = 16000
 ORACLE = Path(__file__).resolve().parents[1] / "oracles" / "features.npz"

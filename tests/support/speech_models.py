@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from nartk.architectures import architecture
-from nartk.checkpoint import save_checkpoint
-from nartk.passes import FeatureSource
+from nartk.checkpoints.checkpoint import save_checkpoint
+from nartk.protocols.passes import FeatureSource
 from nartk.vocab import SPECIALS, Vocab
 from support.transformers_small import check_slope
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from nartk.hypothesis import Request
 from nartk.models.transformer import Transformer, TransformerConfig
+from nartk.protocols.hypothesis import Request
 from nartk.vocab import Vocab
 from support.random_transformers import in_order, magnify, random_options
 

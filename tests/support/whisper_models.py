@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nartk.passes import FeatureSource
+from nartk.protocols.passes import FeatureSource
 from support.hf_folders import ACTIVATIONS, transformers
 
 WORDS = 259  # of text: bytes, and three merges

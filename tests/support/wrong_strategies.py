@@ -10,9 +10,9 @@ import pytest
 
 from nartk import registry
 from nartk.decoders.greedy import Greedy
-from nartk.guarantee import Guarantee, Promise
-from nartk.hypothesis import Hypothesis, Request, Result
-from nartk.passes import PassScorer
+from nartk.protocols.guarantee import Guarantee, Promise
+from nartk.protocols.hypothesis import Hypothesis, Request, Result
+from nartk.protocols.passes import PassScorer
 from nartk.registry import register_decoder
 
 

@@ -460,7 +460,7 @@ struct Scores {
     }
 };
 
-// A nartk.passes.Want of n tokens, of a model of `all` words; checked, with the arrays that it points into.
+// A nartk.protocols.passes.Want of n tokens, of a model of `all` words; checked, with the arrays that it points into.
 struct Wanted {
     Want want;
     bool hidden;

@@ -18,10 +18,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nartk.checkpoint import CALIBRATION as FILE
+from nartk.checkpoints.checkpoint import CALIBRATION as FILE
 from nartk.errors import CheckpointError, UsageError
 from nartk.files import Journal, read_file, write_json, writing
-from nartk.guarantee import Guarantee
+from nartk.protocols.guarantee import Guarantee
 from nartk.registry import make_strategy, options_of
 
 FORMAT = 1

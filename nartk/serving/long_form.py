@@ -25,16 +25,16 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from nartk.activity import Levels, is_speech
-from nartk.contexts import Handles
 from nartk.errors import SourceMismatchError, StrategyMismatchError, UsageError, named
-from nartk.fires import Carried
-from nartk.frames import FrameFile
-from nartk.parallel import FireScorer, FrameScorer, always_banned, silent_words
-from nartk.passes import FeatureSource, FloatArray, IntArray, Ragged, Scores, Source, Want
-from nartk.reading import Reading, read
+from nartk.processors.frames import FrameFile
+from nartk.protocols.contexts import Handles
+from nartk.protocols.fires import Carried
+from nartk.protocols.parallel import FireScorer, FrameScorer, always_banned, silent_words
+from nartk.protocols.passes import FeatureSource, FloatArray, IntArray, Ragged, Scores, Source, Want
+from nartk.protocols.reading import Reading, read
+from nartk.protocols.timestamps import position_spans
 from nartk.registry import protocols
-from nartk.timestamps import position_spans
+from nartk.serving.activity import Levels, is_speech
 
 _TOGETHER = 8  # buffers that are encoded at a time
 _Ints = npt.NDArray[np.int64]
@@ -219,7 +219,7 @@ def in_buffers(
 
 
 def read_long(reader: Any, line: str) -> FeatureSource:
-    """The source of a recording of any length, with its features in a file (`nartk.frames`).
+    """The source of a recording of any length, with its features in a file (`nartk.processors.frames`).
 
     So memory does not grow with the recording. Features that need the whole sound are read at once.
 
@@ -259,7 +259,7 @@ class _Recording:
 
 
 class BufferedFrames:
-    """Implements `nartk.parallel.FrameScorer` for sources of any length, by a model that reads buffers.
+    """Implements `FrameScorer` for sources of any length, by a model that reads buffers.
 
     Frames are those of all chunks, one after the other, whatever a strategy makes of them. Encoded sources
     are not kept: buffers are encoded as their frames are read, so that memory grows by what is read alone.
@@ -333,7 +333,7 @@ class BufferedFrames:
         return _Recording(source, windows, tuple(len(each.kept) for each in fires), tuple(fires))
 
     def spans(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
-        """As `nartk.parallel.TimedFrames` has it; of a Paraformer, the position that fires."""
+        """As `nartk.protocols.parallel.TimedFrames` has it; of a Paraformer, the position that fires."""
         found: list[FloatArray] = []
         for handle in memory:
             recording = self._recordings[int(handle)]
@@ -473,7 +473,7 @@ def _all_logits(scores: Scores) -> FloatArray:
 
 
 class _Joined(Reading):
-    """Implements `nartk.passes.Scores` over the readings of buffers, one after the other, at least one."""
+    """Implements `Scores` over the readings of buffers, one after the other, at least one."""
 
     def __init__(
         self, parts: Sequence[Reading], fetch: Callable[[Sequence[int] | IntArray], FloatArray]

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nartk.errors import NartkError
-from nartk.guarantee import Guarantee
-from nartk.hypothesis import DecodeStats, Hypothesis, Request, Result
-from nartk.passes import ROOT, FloatArray, Pass, PassScorer, Source, Want
-from nartk.pipeline import summarize
+from nartk.protocols.guarantee import Guarantee
+from nartk.protocols.hypothesis import DecodeStats, Hypothesis, Request, Result
+from nartk.protocols.passes import ROOT, FloatArray, Pass, PassScorer, Source, Want
 from nartk.registry import reads_drafts
+from nartk.serving.pipeline import summarize
 
 if TYPE_CHECKING:
-    from nartk.pipeline import Model
+    from nartk.serving.pipeline import Model
 
 
 SAMPLE = 16  # outputs on which noise is measured

@@ -10,7 +10,7 @@ from tempfile import TemporaryFile
 
 import numpy as np
 
-from nartk.passes import FloatArray
+from nartk.protocols.passes import FloatArray
 
 
 class FrameFile:

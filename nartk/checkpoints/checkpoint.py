@@ -8,7 +8,7 @@ eos and unk), ``start_token`` (what outputs begin after), ``input`` and ``output
 settings, see `nartk.processors`), in int8 folders ``quantized`` and ``layout``, and where the model was
 trained on tokens that ordinary text is to be split into, ``tokenization`` (``penn``: English sentences in
 the tokens of the Penn Treebank), where it came with such, ``generation`` (values of strategies' options,
-see `nartk.generation`), and where outputs should resemble their input, ``guard`` (see `nartk.guard`).
+see `checkpoints.generation`), and where outputs should resemble their input, ``guard`` (see `serving.guard`).
 Format 2 has no ``files``. Format 1 calls the architecture ``kind``, and has none of what format 2 added: it
 is text with fairseq's special ids, and outputs begin after eos.
 
@@ -41,16 +41,16 @@ import numpy.typing as npt
 
 from nartk.architectures import architecture
 from nartk.architectures.transformer import SOURCE_WORDS, TARGET_WORDS
+from nartk.checkpoints.generation import KEY as GENERATION
+from nartk.checkpoints.generation import check_generation
+from nartk.checkpoints.quantized import INT8, LAYOUT, stored_shapes, stored_types
 from nartk.errors import CheckpointError, ModelNotFoundError, SourceMismatchError, UsageError, named
 from nartk.files import read_file, sha256, writing, writing_folder
-from nartk.foreign import refuse_foreign, refuse_hub_name
-from nartk.generation import KEY as GENERATION
-from nartk.generation import check_generation
-from nartk.guard import KEY as GUARD
-from nartk.guard import Guard, read_guard
 from nartk.processors import SIDES, InputProcessor, OutputProcessor, load_processor
+from nartk.processors.foreign import refuse_foreign, refuse_hub_name
 from nartk.processors.text import AsGiven, SentencePieceTokenizer, TextInput, Tokenizer, load_tokenization
-from nartk.quantized import INT8, LAYOUT, stored_shapes, stored_types
+from nartk.serving.guard import KEY as GUARD
+from nartk.serving.guard import Guard, read_guard
 from nartk.vocab import FAIRSEQ, SpecialIds, Vocab
 
 if TYPE_CHECKING:
@@ -428,7 +428,7 @@ def save_checkpoint(
         start_token: What outputs begin after; None: eos.
         input: Name and settings of an input processor other than ``text``.
         others: The files of such a processor, by the names that they are to have.
-        generation: Values of strategies' options, see `nartk.generation`.
+        generation: Values of strategies' options, see `nartk.checkpoints.generation`.
         split: By side, settings that take the place of those of ``text``, as the name of another processor.
 
     Raises:

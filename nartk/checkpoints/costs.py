@@ -12,10 +12,10 @@ import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from nartk.checkpoint import COSTS as FILE
+from nartk.checkpoints.checkpoint import COSTS as FILE
 from nartk.errors import CheckpointError
 from nartk.files import read_file, write_json, writing
-from nartk.passes import PassCosts
+from nartk.protocols.passes import PassCosts
 
 FORMAT = 1
 _MOST = 10_000_000  # bytes of the file

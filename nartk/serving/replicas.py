@@ -14,9 +14,9 @@ from threading import Event, Thread
 from typing import Any, TypeAlias
 
 from nartk.errors import StrategyMismatchError, named
-from nartk.hypothesis import Request, Result
-from nartk.long_form import BufferedFrames
-from nartk.passes import Replicable
+from nartk.protocols.hypothesis import Request, Result
+from nartk.protocols.passes import Replicable
+from nartk.serving.long_form import BufferedFrames
 
 _Outcome: TypeAlias = Result | BaseException | None  # None: a part has ended
 

@@ -1,6 +1,6 @@
 """What decoders ask of non-autoregressive models: one call for all positions of any rows.
 
-Sources are encoded once, as those of `nartk.passes`, and named by handles. What is asked of a row and what is
+Sources are encoded once, as in `protocols.passes`, and named by handles. What is asked of a row and what is
 known of it lie row after row, without padding; a row's results depend on itself alone.
 
 Symbols: B sources, R rows (some of each source), N positions or frames of all rows, n of them scored, L
@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from nartk.passes import FloatArray, IntArray, Limits, Ragged, Scores, Source, Want
+from nartk.protocols.passes import FloatArray, IntArray, Limits, Ragged, Scores, Source, Want
 from nartk.vocab import Vocab
 
 T = TypeVar("T", bound=np.generic)
@@ -74,7 +74,7 @@ class ParallelScorer(Protocol):
     limits: Limits
 
     def encode(self, sources: Sequence[Source]) -> IntArray:
-        """Encodes sources: a handle for each, [B] int32; raises as `nartk.passes.PassScorer.encode` does."""
+        """Encodes sources: a handle for each, [B] int32; raises as `PassScorer.encode` does."""
 
     def free(self, memory: Sequence[int] | IntArray) -> None:
         """Frees encoded sources; their handles are not to be used again."""

@@ -1,6 +1,6 @@
 """Reads what was wanted of a pass from its logits, in NumPy.
 
-It is the executable specification of `Want` and `Scores` (nartk/passes.py): an engine that reads them
+It is the executable specification of `Want` and `Scores` (`protocols.passes`): an engine that reads them
 elsewhere must give the same words, and the same numbers up to rounding.
 
 Symbols: n scored tokens, K candidates, V words, D features.
@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nartk.contexts import Contexts, Waiting, check_array
 from nartk.errors import PassError
-from nartk.passes import Draw, FloatArray, IntArray, Ragged, Want
+from nartk.protocols.contexts import Contexts, Waiting, check_array
+from nartk.protocols.passes import Draw, FloatArray, IntArray, Ragged, Want
 
 _WideArray = npt.NDArray[np.float64]
 _BoolArray = npt.NDArray[np.bool_]
@@ -27,7 +27,7 @@ _UNWANTED: Any = None
 
 @dataclass(eq=False)
 class Reading:
-    """What was read of n scored tokens: the arrays of `nartk.passes.Scores`; None what was not wanted."""
+    """What was read of n scored tokens: the arrays of `Scores`; None what was not wanted."""
 
     best: IntArray
     log_probs: FloatArray
@@ -41,7 +41,7 @@ class Reading:
 
 
 class PassScores(Reading):
-    """Implements `nartk.passes.Scores` for scorers whose contexts are `nartk.contexts.Contexts`.
+    """Implements `Scores` for scorers whose contexts are `Contexts`.
 
     Args:
         fetch: Gives the logits [m,V] fp32 of m scored tokens.

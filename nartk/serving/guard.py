@@ -4,7 +4,7 @@ A model folder declares it by the key ``guard`` of config.json: each of `Thresho
 the name of a file with the words of the language, one a line as it is usually written. An output is unsound
 by its mean or lowest log-probability, its length, phrases that it repeats, words and letters of the source
 that it lacks, or words that neither the source nor the list has. Then the sentence is decoded in smaller
-pieces (`nartk.data.clauses`), and what is unsound even so stays as it is in the source (`nartk.lines`).
+pieces (`nartk.data.clauses`), and what is unsound even so stays as it is in the source (`serving.lines`).
 
 Single edits are undone first: those that make a word that exists nowhere, that change what is no plain word,
 such as ``e.g.this``, or a mark beside another one, and those that are not probable enough.
@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from nartk.errors import CheckpointError
 from nartk.files import read_file
-from nartk.hypothesis import Guarded, Hypothesis
-from nartk.lines import edits
+from nartk.protocols.hypothesis import Guarded, Hypothesis
+from nartk.serving.lines import edits
 from nartk.vocab import UNKNOWN
 
 if TYPE_CHECKING:

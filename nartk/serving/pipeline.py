@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 import numpy as np
 
 from nartk import __version__
-from nartk.activity import Levels, is_speech, levels_of
-from nartk.aligned import AlignedWords
 from nartk.architectures import architecture
-from nartk.checkpoint import Checkpoint, load_checkpoint, read_config
+from nartk.checkpoints.checkpoint import Checkpoint, load_checkpoint, read_config
+from nartk.checkpoints.generation import unheeded, with_generation
 from nartk.errors import (
     WITHOUT_TORCH,
     InputEncodingError,
@@ -39,12 +38,20 @@ from nartk.errors import (
     require_text,
     requiring_torch,
 )
-from nartk.generation import unheeded, with_generation
-from nartk.hypothesis import GUARDED, WINDOW, DecodeStats, Hypothesis, Request, Result, added, without_words
-from nartk.lines import APART, Line, Paragraph
-from nartk.passes import FeatureSource, FloatArray, PassScorer, Source
 from nartk.processors import Prompting
 from nartk.processors.text import AsGiven
+from nartk.protocols.aligned import AlignedWords
+from nartk.protocols.hypothesis import (
+    GUARDED,
+    WINDOW,
+    DecodeStats,
+    Hypothesis,
+    Request,
+    Result,
+    added,
+    without_words,
+)
+from nartk.protocols.passes import FeatureSource, FloatArray, PassScorer, Source
 from nartk.registry import (
     declared,
     implied,
@@ -55,13 +62,15 @@ from nartk.registry import (
     require_protocol,
     signature,
 )
-from nartk.replicas import require_replicable, run_replicas
+from nartk.serving.activity import Levels, is_speech, levels_of
+from nartk.serving.lines import APART, Line, Paragraph
+from nartk.serving.replicas import require_replicable, run_replicas
 
 if TYPE_CHECKING:
     from nartk.architectures.transformer import TransformerConfig
-    from nartk.guard import Guard
-    from nartk.long_form import Buffers
     from nartk.models.transformer import Transformer
+    from nartk.serving.guard import Guard
+    from nartk.serving.long_form import Buffers
 
 TYPES = ("fp32", "bf16", "fp16", "int8")  # fp16: on a GPU alone; int8: on the engine alone
 SHIPPED = ("gec-en", "asr-digits")  # models inside the package, the default first
@@ -108,12 +117,12 @@ class Model:
         replicas: Engines that decode at the same time.
         pretokenized: Whether lines are sentences as the model reads them, tokenised where it was trained on
             tokens, and outputs are left as it writes them; may be set.
-        guard: Whether the guard of a model that has one judges its outputs (`nartk.guard`); may be set.
+        guard: Whether the guard of a model that has one judges its outputs (`serving.guard`); may be set.
         min_edit_confidence: The least probability of a single edit, below which the guard undoes it; None: as
             the model's folder says; may be set.
-        buffers: How recordings of any length are cut (`nartk.long_form.buffers_for`); None: a source is read
+        buffers: How recordings of any length are cut (`buffers_for`); None: a source is read
             as a whole; may be set.
-        vad: Whether words are left out where nobody speaks (`nartk.activity`); may be set.
+        vad: Whether words are left out where nobody speaks (`nartk.serving.activity`); may be set.
     """
 
     def __init__(
@@ -149,12 +158,12 @@ class Model:
 
     @cached_property
     def passes(self) -> Any:
-        """What strategies see of it: a protocol of `nartk.passes` or `nartk.parallel`."""
+        """What strategies see of it: a protocol of `nartk.protocols.passes` or `nartk.protocols.parallel`."""
         found = self._engine
         if found is None:
             with requiring_torch("decoding without the engine", fix=WITHOUT_BOTH):
                 found = architecture(self.checkpoint.architecture).scorer(**self._network())
-        from nartk import costs
+        from nartk.checkpoints import costs
 
         if (tuned := costs.stored(self.checkpoint.folder, **self.cost_setting(found))) is not None:
             found.costs = tuned
@@ -162,7 +171,7 @@ class Model:
         return output.prompted(found) if isinstance(output, Prompting) else found
 
     def cost_setting(self, scorer: Any) -> dict[str, Any]:
-        """What the times of its passes depend on, as `nartk.costs` keeps them."""
+        """What the times of its passes depend on, as `nartk.checkpoints.costs` keeps them."""
         return {
             "model": self.checkpoint.fingerprint,
             "numerics": scorer.numerics,
@@ -193,7 +202,7 @@ class Model:
         found = require_protocol(strategy, self.passes)
         if self.buffers is None:
             return found
-        from nartk.long_form import in_buffers
+        from nartk.serving.long_form import in_buffers
 
         return in_buffers(strategy, found, self.buffers, levels=self.levels)
 
@@ -264,8 +273,8 @@ class Model:
         """The strategy `name`, checked against this model, with the other models that it needs loaded.
 
         The `KEPT` other models used last stay loaded, and are not read again when another call names them.
-        The model's own values of options (`nartk.generation`), and thresholds that `nartk-calibrate` has
-        stored for these models, take the place of defaults.
+        The model's own values of options (`checkpoints.generation`), and thresholds that
+        `nartk-calibrate` has stored for these models, take the place of defaults.
 
         Args:
             name: None: the one that the model's configuration names, or greedy search; or the one that an
@@ -316,7 +325,7 @@ class Model:
             auxiliary[key] = found.passes
             if len(theirs.target_vocab) != len(mine.target_vocab):
                 auxiliary[key] = AlignedWords(found.passes, mine.target_vocab)
-            from nartk import calibration
+            from nartk.bench import calibration
 
             added, unfit = calibration.apply(
                 self.checkpoint.folder,
@@ -389,7 +398,7 @@ class Model:
             source = self.checkpoint.input.read(line, longest=most, truncate=truncate)
             longest = min(strategy.limit(len(source)), self.max_target_len)
         else:
-            from nartk.long_form import read_long
+            from nartk.serving.long_form import read_long
 
             source = read_long(self.checkpoint.input, line)
             longest = len(source) + 1  # its output has any length
@@ -668,7 +677,7 @@ class Model:
     ) -> Iterator[tuple[int, Result | NartkError]]:
         """Yields (line index, result or error) as lines finish, hypotheses with their text.
 
-        Ordinary text is decoded sentence by sentence (`nartk.lines.Line` joins them), a line with a prefix or
+        Ordinary text is decoded sentence by sentence (`Line` joins them), a line with a prefix or
         drafts as one sentence. Where one sentence of a line fails, the line does.
 
         `in_order` puts them in the order of the lines. Where memory runs out, the batch is halved and the
@@ -854,7 +863,7 @@ class Model:
         Args:
             levels: [T] of the source's frames, dB; None: they are not known.
         """
-        from nartk.timestamps import position_seconds, word_times
+        from nartk.protocols.timestamps import position_seconds, word_times
 
         seconds = position_seconds(source, self.config.subsampling)  # type: ignore[attr-defined]
         # Times are those of the sound, which begins behind the padding.
@@ -1132,7 +1141,7 @@ def model_folder(name: str | os.PathLike[str]) -> Path:
         raise UsageError(f"the model is {name!r}, not a name or a path", fix="give a string or a path")
     if str(name) not in SHIPPED:
         return Path(name)
-    folder = Path(__file__).parent / "data" / "models" / str(name)
+    folder = Path(__file__).parents[1] / "data" / "models" / str(name)
     if not os.path.isdir(folder):
         raise ModelNotFoundError(f"the shipped model {str(name)!r} is not in this installation")
     return folder

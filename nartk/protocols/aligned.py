@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from nartk.passes import FloatArray, IntArray, Pass, Scores, Want
-from nartk.reading import Reading, read
+from nartk.protocols.passes import FloatArray, IntArray, Pass, Scores, Want
+from nartk.protocols.reading import Reading, read
+from nartk.protocols.wrapped import WrappedPasses
 from nartk.vocab import Vocab
-from nartk.wrapped import WrappedPasses
 
 
 class AlignedScores(Reading):
@@ -64,5 +64,5 @@ class AlignedWords(WrappedPasses):
         self.scorer.commit(scores.inner, kept)
 
     def replica(self, stopped: Callable[[], bool]) -> AlignedWords:
-        """As `nartk.passes.Replicable` of the scorer has it."""
+        """As `nartk.protocols.passes.Replicable` of the scorer has it."""
         return AlignedWords(self.scorer.replica(stopped), self.vocab)

@@ -1,7 +1,8 @@
 """Speech as it comes: a text after every chunk of sound, the best there is by then.
 
-A chunk is decoded when its look-ahead is there, in one buffer with what came before (`nartk.long_form`); its
-words stay. Words of the look-ahead are shown too, before it is a chunk itself, and may be revised then.
+A chunk is decoded when its look-ahead is there, in one buffer with what came before
+(`nartk.serving.long_form`); its words stay. Words of the look-ahead are shown too, before it is a chunk itself,
+and may be revised then.
 Symbols: T frames, F features of a frame.
 """
 
@@ -16,16 +17,16 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from nartk.activity import Levels, is_speech
 from nartk.errors import StrategyMismatchError
-from nartk.long_form import Buffers, Window, carried_fires, kept_fires, positions_of
-from nartk.parallel import FrameScorer, always_banned, silent_words
-from nartk.passes import FeatureSource, FloatArray, Want
-from nartk.reading import log_softmax
+from nartk.protocols.parallel import FrameScorer, always_banned, silent_words
+from nartk.protocols.passes import FeatureSource, FloatArray, Want
+from nartk.protocols.reading import log_softmax
+from nartk.serving.activity import Levels, is_speech
+from nartk.serving.long_form import Buffers, Window, carried_fires, kept_fires, positions_of
 
 if TYPE_CHECKING:
     from nartk.decoders.graphs.hotwords import Hotwords
-    from nartk.pipeline import Model
+    from nartk.serving.pipeline import Model
 
 CHUNK_MS, LEFT_MS, LOOK_AHEAD_MS = 640.0, 2560.0, 320.0  # of `stream`, where nothing else is said
 _FOREVER = 2**62  # positions of a recording whose end has not come
@@ -93,7 +94,7 @@ class FrameStream:
     """Decodes a recording that comes bit by bit, by the likeliest labels of its frames.
 
     Args:
-        scorer: Of CTC, or of a Paraformer that tells where its words fire (`nartk.parallel.FireScorer`).
+        scorer: Of CTC, or of a Paraformer that tells where its words fire (`FireScorer`).
         buffers: How the recording is cut; `Buffers.right` is the look-ahead.
         shift: From one frame to the next, ms.
         padding: Frames that come before the sound, and as many behind it.

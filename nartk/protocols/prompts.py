@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nartk.errors import UsageError, named
-from nartk.passes import (
+from nartk.protocols.passes import (
     ROOT,
     FeatureSource,
     FloatArray,
@@ -32,7 +32,7 @@ from nartk.passes import (
     Want,
     costs_of,
 )
-from nartk.reading import Reading, read
+from nartk.protocols.reading import Reading, read
 
 STEP = 0.02  # seconds between two timestamps
 FRAMES = 2  # of 10 ms, between two timestamps
@@ -192,7 +192,7 @@ class Prompts:
 
 
 class PromptedPasses:
-    """A model whose outputs follow a prompt. Implements nartk.passes.PassScorer and Prompted.
+    """A model whose outputs follow a prompt. Implements nartk.protocols.passes.PassScorer and Prompted.
 
     What it is asked of an output's start token is computed of the whole prompt, whose words are no tokens of
     the output. With timestamps, words that `Prompts.allowed` forbids are those of `Want.banned` too, and have
@@ -331,7 +331,7 @@ class PromptedPasses:
         return found
 
     def replica(self, stopped: Callable[[], bool]) -> PromptedPasses:
-        """As `nartk.passes.Replicable` of the scorer has it."""
+        """As `nartk.protocols.passes.Replicable` of the scorer has it."""
         return PromptedPasses(self.scorer.replica(stopped), self.prompts, timestamps=self.timestamps)
 
     def run(self, work: Pass, want: Want) -> Scores:
@@ -454,7 +454,7 @@ class _Expanded:
 
 
 class PromptedScores(Reading):
-    """Implements `nartk.passes.Scores` for `PromptedPasses`.
+    """Implements `nartk.protocols.passes.Scores` for `PromptedPasses`.
 
     Attributes:
         inner: What the model's scorer gave.

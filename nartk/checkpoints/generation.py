@@ -17,7 +17,7 @@ from nartk.registry import DECODERS, options_of
 
 KEY = "generation"
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
-_SHIPPED = Path(__file__).parent / "data" / "models"
+_SHIPPED = Path(__file__).parents[1] / "data" / "models"
 
 # What the key may hold, and those of it that outputs must keep to.
 _TYPES = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nartk.errors import NartkError
-    from nartk.passes import Source
+    from nartk.protocols.passes import Source
 
 WINDOW = 4096  # sentences read ahead and sorted by length: memory does not grow with the input
 
@@ -59,7 +59,7 @@ class TokenTrace:
 
 @dataclass(frozen=True)
 class Guarded:
-    """Something that a model's guard did (`nartk.guard`).
+    """Something that a model's guard did (`nartk.serving.guard`).
 
     Attributes:
         done: ``split``: the text was decoded again in pieces; ``kept``: it stays as it is in the source;

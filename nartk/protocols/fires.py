@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from nartk.parallel import FireScorer
-from nartk.passes import FloatArray
+from nartk.protocols.parallel import FireScorer
+from nartk.protocols.passes import FloatArray
 
 if TYPE_CHECKING:
-    from nartk.long_form import Window
+    from nartk.serving.long_form import Window
 
 # Of a token: a sum of fp32 weights that misses a whole number by no more has reached it. Rounding 1,500
 # weights below 1 moves their sum by 4.5e-5 at most.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from nartk.passes import IntArray, Limits, Source, costs_of
+from nartk.protocols.passes import IntArray, Limits, Source, costs_of
 from nartk.vocab import Vocab
 
 
 class WrappedPasses:
-    """Base of those that implement `nartk.passes.PassScorer` so: a subclass adds `run` and `commit`.
+    """Base of those that implement `PassScorer` so: a subclass adds `run` and `commit`.
 
     Args:
         scorer: The other one.

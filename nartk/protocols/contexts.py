@@ -1,6 +1,6 @@
 """Contexts on the host: which cells each hypothesis holds, who shares them, and the rules of a pass.
 
-It is the executable specification of the rules in nartk/passes.py, in plain Python: it knows handles and
+It is the executable specification of the rules in `protocols.passes`, in plain Python: it knows handles and
 numbers of cells, not what a cell holds. Scorers that keep their contexts on the host derive from
 `Contexts`, and find what a token sees in `Waiting.visible`.
 
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nartk.errors import PassError
-from nartk.passes import ROOT, IntArray, Limits, Pass, Scores
+from nartk.protocols.passes import ROOT, IntArray, Limits, Pass, Scores
 
 T = TypeVar("T")
 
@@ -138,7 +138,7 @@ class _Open:
 class Contexts:
     """Lists of cells by handle, and the passes that wait. All rules are checked before anything changes.
 
-    Base of scorers whose contexts live on the host: all of `nartk.passes.PassScorer` but `encode`, `free` and
+    Base of scorers whose contexts live on the host: all of `PassScorer` but `encode`, `free` and
     `run`, as it says.
     """
 

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from nartk.passes import FloatArray
+from nartk.protocols.passes import FloatArray
 
 # Of frames [T,F] as the model reads them -> [T] dB, NaN of padding, without what fills up; None: not known.
 Levels: TypeAlias = Callable[[FloatArray], FloatArray | None]

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from nartk.passes import FeatureSource, FloatArray, IntArray
+from nartk.protocols.passes import FeatureSource, FloatArray, IntArray
 
 MARGIN = 0.1  # of a fire's weight at either end, which silence may have
 # Fitted on numbers of the Free Spoken Digit Dataset that validate: how far below its loudest frame a word's

@@ -12,7 +12,7 @@ from html import escape
 from itertools import pairwise
 
 from nartk.errors import UsageError, named
-from nartk.hypothesis import Hypothesis
+from nartk.protocols.hypothesis import Hypothesis
 
 FORMATS = ("srt", "vtt")
 LONGEST, PAUSE, CHARACTERS = 6.0, 0.6, 42  # of a cue: seconds, seconds between two, characters

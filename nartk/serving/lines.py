@@ -1,6 +1,6 @@
 """Lines and their sentences, which are decoded on their own, and whose results are joined to the line's.
 
-Where a guard judges outputs (`nartk.guard`), a sentence may be decoded in pieces, or stay as it is.
+Where a guard judges outputs (`nartk.serving.guard`), a sentence may be decoded in pieces, or stay as it is.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from nartk.hypothesis import Guarded, Hypothesis, PhaseSeconds, Result, TokenTrace, added
+from nartk.protocols.hypothesis import Guarded, Hypothesis, PhaseSeconds, Result, TokenTrace, added
 
 if TYPE_CHECKING:
     from nartk.data.clauses import Clause
-    from nartk.guard import Guard
     from nartk.processors import OutputProcessor
+    from nartk.serving.guard import Guard
 
 # A line's first sentence is the request of the line's own index. Each further one is so much above it, beyond
 # all lines, so that what is drawn for it does not depend on how many sentences other lines have.

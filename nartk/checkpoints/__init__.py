@@ -1,0 +1,1 @@
+"""Model folders: reading, checking and writing them, and the options that they ask for."""

@@ -1,0 +1,1 @@
+"""What scorers speak, in arrays on the host, and what helps to speak it."""

@@ -1,0 +1,1 @@
+"""Models that are loaded, and what decodes text and sound with them."""
