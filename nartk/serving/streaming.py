@@ -1,8 +1,8 @@
 """Speech as it comes: a text after every chunk of sound, the best there is by then.
 
 A chunk is decoded when its look-ahead is there, in one buffer with what came before
-(`nartk.serving.long_form`); its words stay. Words of the look-ahead are shown too, before it is a chunk itself,
-and may be revised then.
+(`nartk.serving.long_form`); its words stay. Words of the look-ahead are shown too, before it is a chunk
+itself, and may be revised then.
 Symbols: T frames, F features of a frame.
 """
 
