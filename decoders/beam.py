@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from time import perf_counter
 
 from nartk.decoders.loop.constrained import Constrained
+from nartk.decoders.runs import Batching, Run
 from nartk.decoders.search.beam_constraints import BeamConstraints
 from nartk.decoders.search.beam_drafts import DRAFTS, make_beam_drafter
 from nartk.decoders.search.beam_rows import Ranking
 from nartk.decoders.search.beam_search import BeamSearch
 from nartk.decoders.search.diverse import DiverseSearch
-from nartk.decoders.strategy import Batching
 from nartk.errors import UsageError, named
 from nartk.protocols.guarantee import Guarantee, Promise
-from nartk.protocols.hypothesis import Request, Result
 from nartk.protocols.passes import PassScorer
 from nartk.registry import HEAVIEST, WIDEST, option, register_decoder
 
@@ -94,38 +91,26 @@ class BeamStrategy(Constrained):
                 fix=f"choose what with {named('draft')}: source, recycling or both",
             )
 
-    def results(
-        self, scorer: PassScorer, requests: Sequence[Request], batching: Batching
-    ) -> Iterator[Result]:
-        """What `run` yields. Its `batch_size` counts sentences, each of which has `beam_size` hypotheses."""
+    def begin(self, scorer: PassScorer, batching: Batching) -> Run:
+        """Begins a run. Its `batching` counts sentences, each of which has `beam_size` hypotheses."""
         constraints = BeamConstraints(
             self.constraints(scorer.vocab),
             scorer.vocab.eos,
             self.beam_size == 1,
             self.renormalize,
-        ).of_run(scorer, requests)
+        ).of_run(scorer)
         drafter = make_beam_drafter(scorer, self.draft, self.max_draft)
         stopping = "first" if self.beam_size == 1 else self.early_stopping
         ranking = Ranking(self.beam_size, scorer.vocab.ends, self.length_penalty, stopping)
-        if self.beam_groups > 1:
-            ranking = replace(ranking, k=self.beam_size // self.beam_groups)
-            search: BeamSearch = DiverseSearch(
-                scorer,
-                constraints,
-                drafter,
-                ranking,
-                groups=self.beam_groups,
-                penalty=self.diversity_penalty,
-            )
-        else:
-            search = BeamSearch(scorer, constraints, drafter, ranking)
-        for row, phases, early in search.run(
-            requests, batch_size=batching.size, max_tokens=batching.max_tokens
-        ):
-            yield row.result(
-                perf_counter(),
-                nbest=self.nbest,
-                trace=batching.trace,
-                phases=phases,
-                early=early,
-            )
+        if self.beam_groups == 1:
+            return BeamSearch(scorer, constraints, drafter, ranking, self.nbest, batching)
+        return DiverseSearch(
+            scorer,
+            constraints,
+            drafter,
+            replace(ranking, k=self.beam_size // self.beam_groups),
+            groups=self.beam_groups,
+            penalty=self.diversity_penalty,
+            nbest=self.nbest,
+            batching=batching,
+        )

@@ -7,10 +7,9 @@ Symbols: B sentences, k hypotheses of each, K of one sentence in a pass, C candi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from time import perf_counter
 from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
@@ -19,13 +18,12 @@ from nartk.decoders.ctc_greedy import require_blank
 from nartk.decoders.graphs.ctc_prefix_scores import PrefixScores
 from nartk.decoders.graphs.ngram_lm import NGram, load_ngram
 from nartk.decoders.loop.constrained import Constrained
+from nartk.decoders.runs import Batching, Run
 from nartk.decoders.search.beam_constraints import BeamConstraints
 from nartk.decoders.search.beam_rows import Beam, BeamRow, Ended, Ranking
 from nartk.decoders.search.beam_search import BeamSearch
-from nartk.decoders.strategy import Batching
 from nartk.errors import UsageError, named
 from nartk.protocols.guarantee import Guarantee, Promise
-from nartk.protocols.hypothesis import Request, Result
 from nartk.protocols.parallel import FrameScorer, silent_words
 from nartk.protocols.passes import FloatArray, IntArray, PassScorer, Scores, Want
 from nartk.registry import HEAVIEST, WIDEST, option, register_decoder
@@ -98,8 +96,8 @@ class JointCtc(Constrained):
                 fix="leave one of them out",
             )
 
-    def results(self, scorer: Any, requests: Sequence[Request], batching: Batching) -> Iterator[Result]:
-        """What `run` yields. Its `batch_size` counts sentences, each of which has `beam_size` hypotheses."""
+    def begin(self, scorer: Any, batching: Batching) -> Run:
+        """Begins a run. Its `batching` counts sentences, each of which has `beam_size` hypotheses."""
         vocab, blank = scorer.vocab, require_blank(self.name, scorer)
         lm = load_ngram(self.lm, vocab) if self.lm else None
         candidates, read = self._widths(len(vocab), lm is not None)
@@ -113,17 +111,11 @@ class JointCtc(Constrained):
             self.lm_weight,
             self.word_bonus,
             candidates,
-        ).of_run(scorer, requests)
+        ).of_run(scorer)
         ranking = BestRanking(
             self.beam_size, vocab.ends, self.length_penalty, "false", self.nbest, max(0.0, self.word_bonus)
         )
-        search = JointSearch(scorer, constraints, ranking, blank, read)
-        for row, phases, early in search.run(
-            requests, batch_size=batching.size, max_tokens=batching.max_tokens
-        ):
-            yield row.result(
-                perf_counter(), nbest=self.nbest, trace=batching.trace, phases=phases, early=early
-            )
+        return JointSearch(scorer, constraints, ranking, blank, read, self.nbest, batching)
 
     def _widths(self, words: int, has_lm: bool) -> tuple[int, int]:
         """Candidates of a hypothesis, and how many of the decoder's likeliest words they are chosen from."""
@@ -271,18 +263,24 @@ class JointSearch(BeamSearch):
     constraints: JointScores
 
     def __init__(
-        self, scorer: Any, constraints: JointScores, ranking: Ranking, blank: int, candidates: int
+        self,
+        scorer: Any,
+        constraints: JointScores,
+        ranking: Ranking,
+        blank: int,
+        candidates: int,
+        nbest: int,
+        batching: Batching,
     ) -> None:
-        super().__init__(scorer, constraints, None, ranking)
+        super().__init__(scorer, constraints, None, ranking, nbest, batching)
         self.wanted, self.blank, self.frames = Want(top=candidates), blank, scorer
 
     def _step(self, rows: list[BeamRow]) -> None:
         if new := [row for row in rows if row.live[0].state is None]:
-            begun = perf_counter()
             for row, scores in zip(new, self._ctc([row.memory for row in new]), strict=True):
                 lm = self.constraints.lm
                 row.live[0].state = _Known(_Row(scores, 0 if lm is None else lm.start), 0)
-            self.seconds[0] += perf_counter() - begun
+            self.clock.lap("encode")
         super()._step(rows)
 
     def _ctc(self, memory: Sequence[int]) -> Sequence[PrefixScores | None]:

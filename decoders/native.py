@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any
 
-from nartk.decoders.strategy import Batching, Strategy
+from nartk.decoders.runs import Batching, BatchRun, Run
+from nartk.decoders.strategy import Strategy
 from nartk.errors import UsageError
 from nartk.protocols.hypothesis import GraphTrace, Hypothesis, Request, Result, TokenTrace
 from nartk.protocols.passes import IntArray
@@ -63,16 +65,17 @@ class Native(Strategy):
         """What is found for B sentences, encoded as memory [B]; what is too long is cut by the caller."""
         raise NotImplementedError
 
-    def results(self, scorer: Any, requests: Sequence[Request], batching: Batching) -> Iterator[Result]:
-        if any(request.prefix for request in requests):
+    def begin(self, scorer: Any, batching: Batching) -> Run:
+        return BatchRun(partial(self._batch, scorer), batching, self._check)
+
+    def _check(self, request: Request) -> None:
+        if request.prefix:
             raise UsageError(
                 f"strategy {self.name!r} cannot be made to begin with given words",
                 fix="leave the prefix out, or use a strategy that decodes from left to right",
             )
-        for batch in in_batches(requests, batching.size, batching.max_tokens):
-            yield from self._batch(scorer, batch, trace=batching.trace)
 
-    def _batch(self, scorer: Any, requests: list[Request], *, trace: bool) -> Iterator[Result]:
+    def _batch(self, scorer: Any, requests: Sequence[Request]) -> Iterator[Result]:
         start = perf_counter()
         memory = scorer.encode([request.source for request in requests])
         try:
@@ -81,26 +84,10 @@ class Native(Strategy):
             scorer.free(memory)
         seconds = perf_counter() - start
         for request, each in zip(requests, found, strict=True):
+            trace = request.trace
             hypotheses = (_hypothesis(output, request.max_len, each.passes, trace) for output in each.outputs)
             graph = None if each.graph is None or not trace else each.graph()
             yield Result(request.index, tuple(hypotheses), seconds, passes=each.passes, graph=graph)
-
-
-def in_batches(requests: Sequence[Request], size: int, max_tokens: int | None) -> Iterator[list[Request]]:
-    """All requests in batches of like sources, the longest first.
-
-    Args:
-        size: Most requests of a batch.
-        max_tokens: Most source tokens of one, padding included; one request is always allowed.
-    """
-    waiting = sorted(requests, key=lambda request: (len(request.source), -request.index))
-    while waiting:
-        count = size
-        if max_tokens is not None:
-            count = max(1, min(count, max_tokens // len(waiting[-1].source)))
-        batch = waiting[: -count - 1 : -1]
-        del waiting[-count:]
-        yield batch
 
 
 def _hypothesis(output: Output, longest: int, passes: int, trace: bool) -> Hypothesis:

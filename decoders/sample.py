@@ -6,7 +6,7 @@ Temperature as usual; top-k after Fan et al. 2018 (arXiv:1805.04833), top-p afte
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
@@ -16,10 +16,10 @@ from nartk.decoders.loop.constraints import Constraints, RowConstraints
 from nartk.decoders.loop.drafter import Drafter, of_verifier
 from nartk.decoders.loop.draws import RowDraws
 from nartk.decoders.loop.loop import DraftAndVerify
-from nartk.decoders.strategy import Batching
+from nartk.decoders.runs import NOTHING, Batching, Ended, Run
 from nartk.errors import StrategyMismatchError, UsageError, named
 from nartk.protocols.guarantee import Guarantee, Promise
-from nartk.protocols.hypothesis import PhaseSeconds, Request, Result, added
+from nartk.protocols.hypothesis import Hypothesis, PhaseSeconds, Request, Result, added
 from nartk.protocols.passes import PassScorer
 from nartk.registry import (
     DRAFTERS,
@@ -76,22 +76,64 @@ class Sampling(Constrained, DraftAndVerify):
         top_k, top_p = (self.top_k, self.top_p) if self.top_p > 0 else (1, 1.0)
         return RowDraws(rules, eos, self.temperature, top_k, top_p, self.seed, self.nbest)
 
-    def results(
-        self, scorer: PassScorer, requests: Sequence[Request], batching: Batching
-    ) -> Iterator[Result]:
-        """As the base's; each sample of a sentence is a row of the batch."""
-        rows = [
-            replace(request, index=request.index * self.nbest + sample)
-            for request in requests
-            for sample in range(self.nbest)
-        ]
-        found: dict[int, list[Result]] = {}
-        for result in super().results(scorer, rows, batching):
-            index = result.index // self.nbest
-            drawn = found.setdefault(index, [])
+    def begin(self, scorer: PassScorer, batching: Batching) -> Run:
+        return SampleRun(super().begin(scorer, batching), self.nbest)
+
+
+class SampleRun:
+    """Implements `nartk.decoders.runs.Run`: each sample of a request is a request of a run inside.
+
+    Args:
+        count: Samples of a request.
+    """
+
+    def __init__(self, inner: Run, count: int) -> None:
+        self.inner, self.count = inner, count
+        self._samples: dict[Request, list[Request]] = {}
+        self._owners: dict[Request, Request] = {}
+        self._drawn: dict[Request, list[Result]] = {}
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def admit(self, request: Request) -> None:
+        first = request.index * self.count
+        samples = [replace(request, index=first + number) for number in range(self.count)]
+        for each in samples:
+            self.inner.admit(each)
+        self._samples[request], self._drawn[request] = samples, []
+        self._owners |= dict.fromkeys(samples, request)
+
+    def step(self) -> list[Ended]:
+        found: list[Ended] = []
+        for sample, result in self.inner.step():
+            request = self._owners.pop(sample)
+            drawn = self._drawn[request]
             drawn.append(result)
-            if len(drawn) == self.nbest:
-                yield _together(index, found.pop(index))
+            if len(drawn) == self.count:
+                found.append((request, _together(request.index, drawn)))
+                del self._samples[request], self._drawn[request]
+        return found
+
+    def so_far(self, request: Request) -> Hypothesis:
+        """The first sample's; where there are several, another one may be the best in the end."""
+        if request not in self._samples:
+            return NOTHING
+        first = next(
+            (each for each in self._drawn[request] if each.index == request.index * self.count), None
+        )
+        return self.inner.so_far(self._samples[request][0]) if first is None else first.hypotheses[0]
+
+    def drop(self, request: Request) -> None:
+        for sample in self._samples.pop(request, ()):
+            self._owners.pop(sample, None)
+            self.inner.drop(sample)
+        self._drawn.pop(request, None)
+
+    def close(self) -> None:
+        for request in [*self._samples]:
+            self.drop(request)
+        self.inner.close()
 
 
 @register_decoder("sample")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from nartk.decoders.runs import Batching, Run, results
 from nartk.protocols.guarantee import Promise
 from nartk.protocols.hypothesis import Request, Result
 from nartk.registry import option
@@ -14,20 +15,9 @@ if TYPE_CHECKING:
     from nartk.processors import OutputProcessor
 
 
-@dataclass(frozen=True)
-class Batching:
-    """How requests are decoded, as `Strategy.run` is told."""
-
-    size: int
-    max_tokens: int | None
-    trace: bool
-
-
 @dataclass(frozen=True, kw_only=True)
-class Strategy:
-    """Base of all strategies. `run` yields results as sentences finish; the order is not the input's.
-
-    A strategy implements `results`.
+class Decoding:
+    """Base of strategies, and of what scores given outputs in their place. It implements `begin`.
 
     Attributes:
         needs: The protocol that its model speaks, or several.
@@ -38,8 +28,6 @@ class Strategy:
     promise: ClassVar[Promise]
     name: ClassVar[str]
 
-    max_len: int = option(256, "longest output, tokens", low=1)
-    max_ratio: float = option(2.0, "longest output per source token; ten tokens are added to it", low=0.0)
     auxiliary: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -52,21 +40,23 @@ class Strategy:
         """What outputs begin with, before a prefix or a draft of the user's."""
         return ()
 
-    @property
-    def admits_source(self) -> bool:
-        """Whether a guard may put a source in the place of its output: no option forbids what it holds."""
-        return True
-
     def check_auxiliary(self) -> None:
         """Refuses auxiliary models that are missing or do not fit, before anything is decoded."""
 
-    def in_pieces(self, output: OutputProcessor) -> Strategy:
-        """The strategy with the text in its options as words of the model's dictionary."""
-        return self
-
     def limit(self, source_len: int) -> int:
         """Longest output of a source of that many tokens (eos included in both)."""
-        return min(self.max_len, int(min(self.max_ratio * source_len, self.max_len)) + 10)
+        raise NotImplementedError
+
+    def begin(self, scorer: Any, batching: Batching) -> Run:
+        """Begins a run, which admits requests.
+
+        Args:
+            scorer: Speaks the protocols of `needs`.
+
+        Raises:
+            UsageError: An option does not fit the model.
+        """
+        raise NotImplementedError
 
     def run(
         self,
@@ -77,18 +67,36 @@ class Strategy:
         max_tokens: int | None = None,
         trace: bool = False,
     ) -> Iterator[Result]:
-        """Decodes all requests, long sentences first.
+        """Yields the results of all requests as they end; the order is not theirs.
 
         Args:
             scorer: Speaks the protocols of `needs`.
-            requests: Any number of them; they are sorted by length, so that all are read first.
+            requests: Any number of them: they are read as others end.
             batch_size: Most rows at a time.
             max_tokens: Most source tokens at a time; one row is always allowed.
-            trace: Whether hypotheses carry one.
+            trace: Whether all hypotheses carry one, not only those whose requests ask for it.
         """
         self.check_auxiliary()
-        return self.results(scorer, [*requests], Batching(batch_size, max_tokens, trace))
+        if trace:
+            requests = (replace(request, trace=True) for request in requests)
+        return results(self.begin(scorer, Batching(batch_size, max_tokens)), requests)
 
-    def results(self, scorer: Any, requests: Sequence[Request], batching: Batching) -> Iterator[Result]:
-        """What `run` yields."""
-        raise NotImplementedError
+
+@dataclass(frozen=True, kw_only=True)
+class Strategy(Decoding):
+    """Base of all strategies, with the options that all of them have."""
+
+    max_len: int = option(256, "longest output, tokens", low=1)
+    max_ratio: float = option(2.0, "longest output per source token; ten tokens are added to it", low=0.0)
+
+    @property
+    def admits_source(self) -> bool:
+        """Whether a guard may put a source in the place of its output: no option forbids what it holds."""
+        return True
+
+    def in_pieces(self, output: OutputProcessor) -> Strategy:
+        """The strategy with the text in its options as words of the model's dictionary."""
+        return self
+
+    def limit(self, source_len: int) -> int:
+        return min(self.max_len, int(min(self.max_ratio * source_len, self.max_len)) + 10)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nartk.decoders.beam import BeamStrategy
-from nartk.decoders.strategy import Batching
+from nartk.decoders.runs import NOTHING, Batching, Ended, Run, Waiting
 from nartk.protocols.guarantee import Guarantee, Promise
 from nartk.protocols.hypothesis import (
     Hypothesis,
@@ -64,61 +63,119 @@ class Windows(BeamStrategy):
         False, "outputs have times, in seconds from the beginning of the sound", does_nothing=True
     )
 
-    def results(self, scorer: Any, requests: Sequence[Request], batching: Batching) -> Iterator[Result]:
+    def begin(self, scorer: Any, batching: Batching) -> Run:
         plain, timed = (
             scorer.prompted(language=self.language, task=self.task, timestamps=timestamps)
             for timestamps in (False, True)
         )
-        if any(request.vad for request in requests):
-            plain.no_speech, timed.no_speech = {}, {}
+        return WindowRun(self, plain, timed, batching)
+
+    def begin_whole(self, scorer: Any, batching: Batching) -> Run:
+        """Begins a run over what the model reads at once."""
+        return super().begin(scorer, batching)
+
+
+class WindowRun:
+    """Implements `nartk.decoders.runs.Run`: sound of one window is a request of a run, longer sound a file.
+
+    Args:
+        plain, timed: The model without timestamps, for sound of one window, and with them.
+    """
+
+    def __init__(self, strategy: Windows, plain: Any, timed: Any, batching: Batching) -> None:
+        self.strategy, self.plain, self.timed = strategy, plain, timed
+        self.size = batching.size
+        self._of_plain, self._of_timed = (strategy.begin_whole(each, batching) for each in (plain, timed))
+        self._whole: dict[Request, Request] = {}  # by that of the run inside the one that was admitted
+        self._waiting = Waiting()  # files
+        self._files: dict[Request, _File] = {}  # by that of the window that is decoded
+
+    def __len__(self) -> int:
+        return len(self._whole) + len(self._waiting) + len(self._files)
+
+    def admit(self, request: Request) -> None:
+        if request.vad and self.plain.no_speech is None:
+            self.plain.no_speech, self.timed.no_speech = {}, {}
         # With timestamps what follows the last whole segment is decoded again, in short sound too.
-        longest = 0 if self.timestamps else plain.limits.source
-        if whole := [request for request in requests if len(request.source) <= longest]:
-            within = {request.index: self._within(request, plain) for request in whole}
-            for result in super().results(plain, [*within.values()], batching):
-                yield _spoken(plain, within[result.index], result)
-        if files := [request for request in requests if len(request.source) > longest]:
-            yield from self._in_windows(timed, files, batching)
+        if self.strategy.timestamps or len(request.source) > self.plain.limits.source:
+            self._waiting.add(request)
+            return
+        own = self._within(request, self.plain)
+        self._whole[own] = request
+        self._of_plain.admit(own)
 
     def _within(self, request: Request, scorer: Any) -> Request:
         """The request with as long an output as the scorer's prompt leaves positions for."""
-        longest = min(self.limit(len(request.source)), scorer.limits.target)
+        longest = min(self.strategy.limit(len(request.source)), scorer.limits.target)
         return replace(request, max_len=longest, prefix=request.prefix[:longest])
 
-    def _in_windows(self, scorer: Any, requests: Sequence[Request], batching: Batching) -> Iterator[Result]:
-        """Decodes files, each window of which has its place in a batch."""
-        waiting = deque(sorted(requests, key=lambda request: (-len(request.source), request.index)))
-        files: list[_File] = []
-        unreported: list[Result] = []
-        while waiting or files:
-            if new := [
-                _File(waiting.popleft()) for _ in range(min(batching.size - len(files), len(waiting)))
-            ]:
-                firsts = [file.window(scorer.limits.source) for file in new]
-                for file, words in zip(new, scorer.detect(firsts), strict=True):
-                    file.words = words
-                files += new
-            asked = {
-                i: self._within(
-                    replace(
-                        file.request,
-                        index=i,
-                        source=file.window(scorer.limits.source),
-                        prefix=() if file.windows else file.request.prefix,
-                    ),
-                    scorer,
-                )
-                for i, file in enumerate(files)
-            }
-            for result in super().results(scorer, list(asked.values()), batching):
-                unreported.append(result)
-                window = asked[result.index]
-                found = _spoken(scorer, window, result)
-                files[result.index].add(found, scorer, len(window.source), self.timestamps)
-            for file in [file for file in files if file.is_done]:
-                files.remove(file)
-                yield file.result(PhaseSeconds(**added(unreported)[1]), early=bool(files))
-                unreported = []
+    def step(self) -> list[Ended]:
+        found: list[Ended] = []
+        for own, result in self._of_plain.step():
+            found.append((self._whole.pop(own), _spoken(self.plain, own, result)))
+        self._open_files()
+        for window, result in self._of_timed.step():
+            file = self._files.pop(window)
+            spoken = _spoken(self.timed, window, result)
+            file.add(spoken, self.timed, len(window.source), self.strategy.timestamps)
+            if file.is_done:
+                found.append((file.request, file.result(early=bool(self._files))))
+            else:
+                self._next_window(file)
+        return found
+
+    def _open_files(self) -> None:
+        """Lets files in while there are places, and finds out their languages."""
+        free = self.size - len(self._files) - len(self._whole)
+        new = [_File(request) for request in self._waiting.take(max(free, int(not len(self._files))))]
+        if new:
+            firsts = [file.window(self.timed.limits.source) for file in new]
+            for file, words in zip(new, self.timed.detect(firsts), strict=True):
+                file.words = words
+                self._next_window(file)
+
+    def _next_window(self, file: _File) -> None:
+        request = file.request
+        source = file.window(self.timed.limits.source)
+        prefix = () if file.windows else request.prefix
+        window = self._within(replace(request, source=source, prefix=prefix), self.timed)
+        self._files[window] = file
+        self._of_timed.admit(window)
+
+    def so_far(self, request: Request) -> Hypothesis:
+        """The windows that were decoded; of sound of one window, as beam search has it."""
+        for own, admitted in self._whole.items():
+            if admitted is request:
+                return self._of_plain.so_far(own)
+        for file in self._files.values():
+            if file.request is request:
+                return file.so_far()
+        return NOTHING
+
+    def drop(self, request: Request) -> None:
+        self._waiting.drop(request)
+        for own in [own for own, admitted in self._whole.items() if admitted is request]:
+            self._of_plain.drop(own)
+            del self._whole[own]
+            _forget(self.plain, own)
+        for window in [window for window, file in self._files.items() if file.request is request]:
+            self._of_timed.drop(window)
+            del self._files[window]
+            _forget(self.timed, window)
+
+    def close(self) -> None:
+        for request in [*self._whole.values(), *(file.request for file in self._files.values())]:
+            self.drop(request)
+        self._waiting.clear()
+        self._of_plain.close()
+        self._of_timed.close()
+
+
+def _forget(scorer: Any, request: Request) -> None:
+    """Drops what the scorer has heard of a request that nobody asks for any more."""
+    source: Any = request.source
+    if scorer.no_speech is not None:
+        scorer.no_speech.pop(id(source.frames), None)
 
 
 def _spoken(scorer: Any, request: Request, result: Result) -> Result:
@@ -182,8 +239,13 @@ class _File:
         self.windows.append(result)
         self.seek += advance
 
-    def result(self, phases: PhaseSeconds, *, early: bool) -> Result:
-        counts, _ = added(self.windows)
+    def so_far(self) -> Hypothesis:
+        """The output of the windows that were decoded, without the end of the last one."""
+        log_probs = tuple(self.log_probs[:-1])
+        return Hypothesis(tuple(self.tokens[:-1]), math.fsum(log_probs), log_probs)
+
+    def result(self, *, early: bool) -> Result:
+        counts, phases = added(self.windows)
         best = Hypothesis(
             tokens=tuple(self.tokens),
             score=math.fsum(self.log_probs),
@@ -195,7 +257,7 @@ class _File:
             hypotheses=(best,),
             seconds=perf_counter() - self.started,
             left_mid_batch=early,
-            phases=phases,
+            phases=PhaseSeconds(**phases),
             sentences=len(self.windows),
             **counts,
         )

@@ -164,9 +164,9 @@ class RowConstraints:
 
     Attributes:
         eos: The word that ends an output.
-        start: The token that outputs begin after; each run sets it, and the next three, by `of_run`.
-        are_forcing: Whether an output of the run begins with forced tokens.
-        are_parting: Whether a request of the run has words that do not follow its prefix.
+        start: The token that outputs begin after; each run sets it, and the source words, by `of_run`.
+        are_forcing: Whether an output of the run begins with forced tokens; `including` sets it.
+        are_parting: Whether a request of the run has words that do not follow its prefix; so does it.
         source_words: [source words], the word of an output that is each source word, or -1.
         reads_drafts: Whether log-probabilities of drafted chains are read, for acceptances that compare them:
             `Scores.given_log_probs` before each drafted token.
@@ -180,7 +180,7 @@ class RowConstraints:
     source_words: IntArray | None = field(default=None, kw_only=True)
     reads_drafts: bool = field(default=False, kw_only=True)
 
-    def of_run(self, scorer: PassScorer, requests: Sequence[Request]) -> Self:
+    def of_run(self, scorer: PassScorer) -> Self:
         """The same for a run.
 
         Raises:
@@ -198,10 +198,19 @@ class RowConstraints:
         return replace(
             self,
             start=scorer.start_token,
-            are_forcing=self.rules.forced_bos >= 0 or any(request.prefix for request in requests),
-            are_parting=any(request.after_prefix for request in requests),
+            are_forcing=self.rules.forced_bos >= 0,
             source_words=words,
         )
+
+    def including(self, request: Request) -> Self:
+        """The same for a run that has admitted this request, too."""
+        forcing, parting = (
+            self.are_forcing or bool(request.prefix),
+            self.are_parting or bool(request.after_prefix),
+        )
+        if (forcing, parting) == (self.are_forcing, self.are_parting):
+            return self
+        return replace(self, are_forcing=forcing, are_parting=parting)
 
     @property
     def are_none(self) -> bool:

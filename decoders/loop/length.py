@@ -38,16 +38,28 @@ class DraftLength:
 
     Args:
         costs: Of the verifier's passes.
-        start: Microseconds that the drafter's start takes, a token of the output.
     """
 
-    def __init__(self, costs: PassCosts, drafter: Drafter, *, start: float = 0.0) -> None:
-        self._costs, self._drafter, self._start = costs, drafter, start
+    def __init__(self, costs: PassCosts, drafter: Drafter) -> None:
+        self._costs, self._drafter, self._start = costs, drafter, 0.0
+        self._starts = self._outputs = 0.0
         self._tried, self._passed = [0.0] * (LONGEST + 2), [0.0] * (LONGEST + 2)
         self._asked, self._made = _BELIEF, _BELIEF  # tokens: if drafts were as long as asked for, and drafted
         self._drafts, self._due = 0, 1
         self._passes, self._rest = 0, _REST  # without drafts
         self._choices: dict[int, list[int]] = {}  # by rows: lengths after an accepted and a rejected draft
+
+    def expect(self, start: float, length: float) -> None:
+        """Counts a request that was admitted.
+
+        Args:
+            start: Microseconds that the drafter's start takes for it.
+            length: Tokens of its output, as far as its source tells.
+        """
+        self._starts += start
+        self._outputs += length
+        self._start = self._starts / self._outputs
+        self._choices.clear()
 
     def levels(self, rows: Sequence[Row]) -> list[int]:
         """Levels that each row drafts in the pass that comes; 0: none."""

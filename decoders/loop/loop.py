@@ -6,7 +6,8 @@ Symbols: B rows, K drafted tokens of a row, N tokens of a pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import ClassVar
@@ -18,10 +19,11 @@ from nartk.decoders.loop.drafter import NO_DRAFT, Drafter, combined, verifiable
 from nartk.decoders.loop.length import DraftLength
 from nartk.decoders.loop.packing import Packed, pack
 from nartk.decoders.loop.results import branches, result_of, traced
-from nartk.decoders.loop.rows import Batch, Row
-from nartk.decoders.strategy import Batching, Strategy
+from nartk.decoders.loop.rows import Row, RowRun
+from nartk.decoders.runs import Batching, Run
+from nartk.decoders.strategy import Strategy
 from nartk.protocols.guarantee import IDENTICAL
-from nartk.protocols.hypothesis import PhaseSeconds, Request, Result
+from nartk.protocols.hypothesis import Hypothesis, Request, Result
 from nartk.protocols.passes import PassScorer, Scores, Want, costs_of, output_length
 from nartk.registry import option
 from nartk.vocab import Vocab
@@ -56,23 +58,13 @@ class DraftAndVerify(Strategy):
         """What chooses the words that are output: the best ones that keep to the constraints."""
         return RowConstraints(self.constraints(vocab), vocab.eos)
 
-    def results(
-        self, scorer: PassScorer, requests: Sequence[Request], batching: Batching
-    ) -> Iterator[Result]:
-        drafter, length = self.make_drafter(scorer), None
-        if drafter is not None and self.decides_lengths and requests:
-            sources = [request.source for request in requests]
-            starts = sum(drafter.start_time(len(source)) for source in sources)
-            length = DraftLength(costs_of(scorer), drafter, start=starts / sum(map(output_length, sources)))
-        loop = Loop(
-            scorer,
-            drafter,
-            self.acceptance(),
-            self.choice(scorer.vocab).of_run(scorer, requests),
-            length=length,
-            trace=batching.trace,
-        )
-        return loop.run(requests, batch_size=batching.size, max_tokens=batching.max_tokens)
+    def begin(self, scorer: PassScorer, batching: Batching) -> Run:
+        drafter = self.make_drafter(scorer)
+        length = None
+        if drafter is not None and self.decides_lengths:
+            length = DraftLength(costs_of(scorer), drafter)
+        choice = self.choice(scorer.vocab).of_run(scorer)
+        return Loop(scorer, drafter, self.acceptance(), choice, batching, length=length)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,12 +85,12 @@ class AdaptiveDrafts(Constrained, DraftAndVerify):
         return self.adaptive and self.promised == self.promise
 
 
-class Loop:
-    """Runs requests through a batch.
+class Loop(RowRun[Row]):
+    """Implements `nartk.decoders.runs.Run`: a row of the batch is a request.
 
     Args:
+        choice: What chooses words.
         length: What decides how long drafts are; None: the drafter alone.
-        trace: Whether hypotheses say where each token came from.
     """
 
     def __init__(
@@ -106,62 +98,56 @@ class Loop:
         scorer: PassScorer,
         drafter: Drafter | None,
         accept: Acceptance,
-        constraints: RowConstraints,
+        choice: RowConstraints,
+        batching: Batching,
         *,
         length: DraftLength | None,
-        trace: bool,
     ) -> None:
-        self.scorer, self.drafter, self.accept, self.trace = scorer, drafter, accept, trace
-        self.length = length
-        self.words, self.ends = len(scorer.vocab), scorer.vocab.ends
-        self.rules, self.eos = constraints.rules, scorer.vocab.eos
-        self.constraints = None if constraints.are_none else constraints
-        wants = [accept.want, Want(margin=trace)]
-        self.wanted = combined(wants)  # of passes without drafts
-        self.wanted_drafting = self.wanted if drafter is None else combined([*wants, drafter.want])
-        self.seconds = [0.0] * 4  # as PhaseSeconds has them
+        super().__init__(scorer, batching)
+        self.drafter, self.accept, self.length = drafter, accept, length
+        self.words, self.ends, self.eos = len(scorer.vocab), scorer.vocab.ends, scorer.vocab.eos
+        self.choice, self.rules = choice, choice.rules
+        self.constraints = None if choice.are_none else choice
+        self._set_wants(trace=False)
 
-    def run(
-        self, requests: Sequence[Request], *, batch_size: int, max_tokens: int | None
-    ) -> Iterator[Result]:
-        """Yields results as rows end; however it ends itself, nothing of it stays open."""
-        batch = Batch(self.scorer, requests, self._row, size=batch_size, max_tokens=max_tokens)
-        try:
-            while batch.waiting or batch.rows:
-                begun = perf_counter()
-                batch.enter()
-                self.seconds[0] += perf_counter() - begun
-                self._step(batch.rows)
-                yield from self._leave(batch)
-        finally:
-            self._close(batch)
+    def _set_wants(self, *, trace: bool) -> None:
+        self.traces = trace
+        wants = [self.accept.want, Want(margin=trace)]
+        self.wanted = combined(wants)  # of passes without drafts
+        self.wanted_drafting = self.wanted if self.drafter is None else combined([*wants, self.drafter.want])
+
+    def admit(self, request: Request) -> None:
+        super().admit(request)
+        self.choice = self.choice.including(request)
+        self.constraints = None if self.choice.are_none else self.choice
+        if request.trace and not self.traces:
+            self._set_wants(trace=True)
+        if self.length is not None and self.drafter is not None:
+            source = request.source
+            self.length.expect(self.drafter.start_time(len(source)), output_length(source))
 
     def _step(self, rows: list[Row]) -> None:
-        """One pass of the verifier, after which each row's output is longer."""
-        begun = perf_counter()
         drafting = self._draft(rows)
-        drafted = perf_counter()
+        self.clock.lap("draft")
         packed = pack(rows)
         want = self.wanted_drafting if drafting else self.wanted
         if packed.only is not None:
             want = replace(want, only=packed.only)
         if self.constraints is not None:
             want = self.constraints.want(want, rows)
-        ready = perf_counter()
+        self.clock.lap("accept")
         scores = self.scorer.run(packed.work, want)
-        scored = perf_counter()
+        self.clock.lap("verify")
         verified = self._verified(rows, packed, scores)
         verdicts = self.accept(rows, verified)
         if self.length is not None:
             self.length.record(rows, verdicts)
         self._emit(rows, verdicts, scores)
         self._commit(rows, verdicts, scores)
-        committed = perf_counter()
+        self.clock.lap("accept")
         if drafting and self.drafter is not None:
             self.drafter.observe([rows[i] for i in drafting], [verdicts[i] for i in drafting], verified)
-        self.seconds[1] += drafted - begun + perf_counter() - committed
-        self.seconds[2] += scored - ready
-        self.seconds[3] += ready - drafted + committed - scored
+            self.clock.lap("draft")
 
     def _draft(self, rows: list[Row]) -> list[int]:
         """Lets drafts follow the rows' last tokens, as many levels as leave room for one token more.
@@ -208,10 +194,11 @@ class Loop:
 
     def _emit(self, rows: list[Row], verdicts: list[Verdict], scores: Scores) -> None:
         """Appends what each verdict outputs, and counts it."""
-        if self.trace:
+        if self.traces:
             margins = scores.margins.tolist()
             for row, verdict in zip(rows, verdicts, strict=True):
-                row.trace += traced(row, verdict, margins)
+                if row.request.trace:
+                    row.trace += traced(row, verdict, margins)
         for row, (accepted, tokens, log_probs) in zip(rows, verdicts, strict=True):
             if row.pending and self.constraints is not None:
                 row.log_probs, row.pending = self.constraints.known(row, scores), 0
@@ -247,23 +234,14 @@ class Loop:
         row.force(output, is_whole=is_whole)
         return row
 
-    def _leave(self, batch: Batch[Row]) -> Iterator[Result]:
-        if not (ended := batch.leave()):
-            return
-        self._stop(ended)
-        now, is_early = perf_counter(), bool(batch.rows)
-        for row in ended:
-            phases, self.seconds = PhaseSeconds(*self.seconds), [0.0] * 4
-            yield result_of(row, now, left_mid_batch=is_early, phases=phases)
+    def _result(self, row: Row, *, early: bool) -> Result:
+        return result_of(row, perf_counter(), left_mid_batch=early, phases=self.clock.take())
 
-    def _close(self, batch: Batch[Row]) -> None:
-        """Gives everything back. A pass that was not committed ends with its contexts."""
-        rows = batch.rows
-        try:
-            batch.close()
-        finally:
-            self._stop(rows)
+    def _so_far(self, row: Row) -> Hypothesis:
+        count = len(row.log_probs)  # of a forced prefix that was not scored yet there are none
+        log_probs = tuple(row.log_probs)
+        return Hypothesis(tuple(row.tokens[:count]), math.fsum(log_probs), log_probs)
 
-    def _stop(self, rows: Sequence[Row]) -> None:
+    def _left(self, rows: Sequence[Row]) -> None:
         if self.drafter is not None and (states := [row.state for row in rows if row.is_drafting]):
             self.drafter.stop(states)

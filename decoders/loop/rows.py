@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from nartk.decoders.loop.drafter import State
 from nartk.decoders.loop.packing import Unread
-from nartk.protocols.hypothesis import Request, TokenTrace
+from nartk.decoders.runs import NOTHING, Batching, Ended, Stopwatch, Waiting
+from nartk.protocols.hypothesis import Hypothesis, Request, Result, TokenTrace
 from nartk.protocols.passes import PassScorer
 
 
@@ -97,30 +97,29 @@ class Batch(Generic[R]):
 
     Args:
         make_row: A row of a request, the handles of its encoded source and of an open context, and the time.
-        size: Most rows.
-        max_tokens: Most source tokens of all rows; one row is always allowed. None: no bound.
+        batching: How many rows there are at most; its `max_tokens` count the sources of all rows.
     """
 
     def __init__(
         self,
         scorer: PassScorer,
-        requests: Iterable[Request],
         make_row: Callable[[Request, int, int, float], R],
-        *,
-        size: int,
-        max_tokens: int | None,
+        batching: Batching,
     ) -> None:
-        self.scorer, self.make_row, self.size, self.max_tokens = scorer, make_row, size, max_tokens
-        # Long sentences first: they end last, and sources that are encoded together are alike in length.
-        self.waiting = deque(sorted(requests, key=lambda request: (-len(request.source), request.index)))
+        self.scorer, self.make_row = scorer, make_row
+        self.size, self.max_tokens = batching.size, batching.max_tokens
+        self.waiting = Waiting()
         self.rows: list[R] = []
+
+    def __len__(self) -> int:
+        return len(self.waiting) + len(self.rows)
 
     def enter(self) -> list[R]:
         """Lets waiting sentences in, so many at once that the encoder gets batches; the new rows."""
         free = self.size - len(self.rows)
-        if not self.waiting or (self.rows and 4 * free < self.size):
+        if not self.waiting or (self.rows and 4 * free < self.size and len(self.waiting) > free):
             return []
-        requests = self._next(free)
+        requests = self.waiting.take(free if self.max_tokens is None else self._fitting(free))
         if not requests:
             return []
         now = time.perf_counter()
@@ -135,17 +134,15 @@ class Batch(Generic[R]):
         self.rows += new
         return new
 
-    def _next(self, free: int) -> list[Request]:
-        if self.max_tokens is None:
-            return [self.waiting.popleft() for _ in range(min(free, len(self.waiting)))]
-        capacity = self.max_tokens - sum(len(row.request.source) for row in self.rows)
-        longest = len(self.waiting[0].source)
-        taken: list[Request] = []
-        while self.waiting and len(taken) < free and (len(taken) + 1) * longest <= capacity:
-            taken.append(self.waiting.popleft())
-        if not taken and not self.rows:
-            taken.append(self.waiting.popleft())
-        return taken
+    def _fitting(self, free: int) -> int:
+        """How many of the next sources `max_tokens` leaves room for, padding of the new ones included."""
+        assert self.max_tokens is not None
+        room = self.max_tokens - sum(len(row.request.source) for row in self.rows)
+        return max(min(free, room // self.waiting.longest), int(not self.rows))
+
+    def row_of(self, request: Request) -> R | None:
+        """The row of a request; None: it waits, or has left."""
+        return next((row for row in self.rows if row.request is request), None)
 
     def leave(self) -> list[R]:
         """Lets rows go that have ended; these."""
@@ -155,8 +152,19 @@ class Batch(Generic[R]):
             self._give_back(ended)
         return ended
 
+    def drop(self, request: Request) -> R | None:
+        """Lets a request go, whether it waits or not; its row, if it has one."""
+        row = self.row_of(request)
+        if row is None:
+            self.waiting.drop(request)
+        else:
+            self.rows.remove(row)
+            self._give_back([row])
+        return row
+
     def close(self) -> None:
-        """Lets all rows go, ended or not."""
+        """Lets all rows go, ended or not, and what waits."""
+        self.waiting.clear()
         rows, self.rows = self.rows, []
         if rows:
             self._give_back(rows)
@@ -164,3 +172,66 @@ class Batch(Generic[R]):
     def _give_back(self, rows: Sequence[R]) -> None:
         self.scorer.close([context for row in rows for context in row.contexts])
         self.scorer.free([row.memory for row in rows])
+
+
+class RowRun(Generic[R]):
+    """Base of the runs whose requests are rows of a batch, each with a source and contexts of the scorer.
+
+    A subclass makes a row of a request, takes a step with all rows, and makes a result of a row that ended.
+    """
+
+    def __init__(self, scorer: PassScorer, batching: Batching) -> None:
+        self.scorer = scorer
+        self.batch = Batch(scorer, self._row, batching)
+        self.clock = Stopwatch()
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def admit(self, request: Request) -> None:
+        self.batch.waiting.add(request)
+
+    def step(self) -> list[Ended]:
+        self.clock.start()
+        self.batch.enter()
+        self.clock.lap("encode")
+        if self.batch.rows:
+            self._step(self.batch.rows)
+        ended = self.batch.leave()
+        if ended:
+            self._left(ended)
+        is_early = bool(self.batch.rows)
+        return [(row.request, self._result(row, early=is_early)) for row in ended]
+
+    def so_far(self, request: Request) -> Hypothesis:
+        row = self.batch.row_of(request)
+        return NOTHING if row is None else self._so_far(row)
+
+    def drop(self, request: Request) -> None:
+        row = self.batch.drop(request)
+        if row is not None:
+            self._left([row])
+
+    def close(self) -> None:
+        """Gives everything back. A pass that was not committed ends with its contexts."""
+        rows = self.batch.rows
+        try:
+            self.batch.close()
+        finally:
+            self._left(rows)
+
+    def _row(self, request: Request, memory: int, context: int, now: float) -> R:
+        raise NotImplementedError
+
+    def _step(self, rows: list[R]) -> None:
+        """Takes a pass, after which each row's output is longer."""
+        raise NotImplementedError
+
+    def _result(self, row: R, *, early: bool) -> Result:
+        raise NotImplementedError
+
+    def _so_far(self, row: R) -> Hypothesis:
+        raise NotImplementedError
+
+    def _left(self, rows: Sequence[R]) -> None:
+        """Gives back what rows that left held besides source and contexts."""

@@ -165,14 +165,14 @@ class BeamRow:
             is_last or not live or ranking.is_done(self.finished, live[0].total, length, self.request.max_len)
         )
 
-    def result(self, now: float, *, nbest: int, trace: bool, phases: PhaseSeconds, early: bool) -> Result:
+    def result(self, now: float, *, nbest: int, phases: PhaseSeconds, early: bool) -> Result:
         """What it gives, when it has ended."""
         found = [
             Hypothesis(
                 tokens=tuple(tokens),
                 score=score,
                 positional_scores=tuple(log_probs),
-                trace=self._traced(len(tokens)) if trace else None,
+                trace=self._traced(len(tokens)) if self.request.trace else None,
             )
             for score, tokens, log_probs in self.finished
         ]

@@ -15,20 +15,22 @@ import numpy as np
 
 from nartk.decoders.loop.drafter import verifiable
 from nartk.decoders.loop.packing import Packed, pack
-from nartk.decoders.loop.rows import Batch
+from nartk.decoders.loop.rows import RowRun
+from nartk.decoders.runs import Batching
 from nartk.decoders.search.beam_constraints import BeamConstraints
 from nartk.decoders.search.beam_drafts import BeamDrafter
 from nartk.decoders.search.beam_rows import Beam, BeamRow, Candidates, Ranking
-from nartk.protocols.hypothesis import PhaseSeconds, Request
+from nartk.protocols.hypothesis import Hypothesis, Request, Result
 from nartk.protocols.passes import ROOT, FloatArray, IntArray, PassScorer, Scores, Want
 
 
-class BeamSearch:
-    """Runs requests through a batch of beam searches.
+class BeamSearch(RowRun[BeamRow]):
+    """Implements `nartk.decoders.runs.Run`: a row of the batch is a request, with several hypotheses.
 
     Args:
         drafter: Proposes what hypotheses may go on with, or None.
         ranking: How many hypotheses a sentence has, and when it is done.
+        nbest: How many are given back.
     """
 
     def __init__(
@@ -37,32 +39,27 @@ class BeamSearch:
         constraints: BeamConstraints,
         drafter: BeamDrafter | None,
         ranking: Ranking,
+        nbest: int,
+        batching: Batching,
     ) -> None:
-        self.scorer, self.constraints, self.drafter, self.ranking = scorer, constraints, drafter, ranking
+        super().__init__(scorer, batching)
+        self.constraints, self.drafter, self.ranking, self.nbest = constraints, drafter, ranking, nbest
         self.words, self.k = len(scorer.vocab), ranking.k
         # More than k of one hypothesis cannot go on, and the others that count end.
         self.wanted = Want(top=min(self.k + len(ranking.ends), self.words))
-        self.seconds = [0.0] * 4  # as PhaseSeconds has them
 
-    def run(
-        self, requests: Sequence[Request], *, batch_size: int, max_tokens: int | None
-    ) -> Iterator[tuple[BeamRow, PhaseSeconds, bool]]:
-        """Yields sentences as they end, the time since the one before, and whether others of the batch go on.
+    def admit(self, request: Request) -> None:
+        super().admit(request)
+        self.constraints = self.constraints.including(request)
 
-        However it ends itself, nothing of it stays open.
-        """
-        batch = Batch(self.scorer, requests, self._row, size=batch_size, max_tokens=max_tokens)
-        try:
-            while batch.waiting or batch.rows:
-                begun = perf_counter()
-                batch.enter()
-                self.seconds[0] += perf_counter() - begun
-                self._step(batch.rows)
-                for row in batch.leave():
-                    phases, self.seconds = PhaseSeconds(*self.seconds), [0.0] * 4
-                    yield row, phases, bool(batch.rows)
-        finally:
-            batch.close()
+    def _result(self, row: BeamRow, *, early: bool) -> Result:
+        return row.result(perf_counter(), nbest=self.nbest, phases=self.clock.take(), early=early)
+
+    def _so_far(self, row: BeamRow) -> Hypothesis:
+        """The best hypothesis that goes on; another one may be the best in the end."""
+        best = row.live[0]
+        count = len(best.log_probs)  # of a forced prefix that was not scored yet there are none
+        return Hypothesis(tuple(best.tokens[:count]), best.total, tuple(best.log_probs))
 
     def _row(self, request: Request, memory: int, context: int, now: float) -> BeamRow:
         first = Beam(request, (self.scorer.start_token,), memory=memory, context=context)
@@ -74,15 +71,14 @@ class BeamSearch:
         return BeamRow(request, memory, now, [first], [context], chosen_at=[0] * first.pending)
 
     def _step(self, rows: list[BeamRow]) -> None:
-        begun = perf_counter()
         self._draft(rows)
-        drafted = perf_counter()
+        self.clock.lap("draft")
         beams = [beam for row in rows for beam in row.live]
         packed = pack(beams)
         want = self.constraints.want(replace(self.wanted, only=packed.only), beams)
-        ready = perf_counter()
+        self.clock.lap("accept")
         scores = self.scorer.run(packed.work, want)
-        verified = perf_counter()
+        self.clock.lap("verify")
         for beam in beams:
             if beam.pending:
                 beam.log_probs = self.constraints.known(beam, scores)
@@ -90,9 +86,7 @@ class BeamSearch:
         nodes = Nodes(packed, beams)
         self._choose(rows, nodes, *self.constraints.candidates(scores, beams))
         self._commit(rows, nodes, scores)
-        self.seconds[1] += drafted - begun
-        self.seconds[2] += verified - ready
-        self.seconds[3] += ready - drafted + perf_counter() - verified
+        self.clock.lap("accept")
 
     def _draft(self, rows: list[BeamRow]) -> None:
         """Lets drafts follow the hypotheses, as many levels as leave room for one token more."""

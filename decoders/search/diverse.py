@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from nartk.decoders.runs import Batching
 from nartk.decoders.search.beam_constraints import BeamConstraints
 from nartk.decoders.search.beam_drafts import BeamDrafter
 from nartk.decoders.search.beam_rows import Beam, BeamRow, Ended, Ranking
@@ -68,8 +69,10 @@ class DiverseSearch(BeamSearch):
         *,
         groups: int,
         penalty: float,
+        nbest: int,
+        batching: Batching,
     ) -> None:
-        super().__init__(scorer, constraints, drafter, ranking)
+        super().__init__(scorer, constraints, drafter, ranking, nbest, batching)
         self.groups, self.penalty = groups, penalty
         # So many words of a hypothesis may pay, and fall behind others.
         self.wanted = Want(top=min(groups * self.k + len(ranking.ends), self.words))

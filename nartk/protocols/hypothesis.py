@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 WINDOW = 4096  # sentences read ahead and sorted by length: memory does not grow with the input
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Request:
-    """One sentence to decode.
+    """One sentence to decode. Two requests are never equal: a request names what became of it.
 
     Attributes:
         index: Its place in the input; results carry it back.
@@ -27,6 +27,7 @@ class Request:
         targets: Target ids, with eos, of outputs that are to be scored, for `nartk.decoders.scoring`.
         vad: Whether a model that tells how likely nobody speaks is listened to.
         after_prefix: Words that do not follow the prefix.
+        trace: Whether hypotheses carry one.
     """
 
     index: int
@@ -37,6 +38,7 @@ class Request:
     targets: tuple[tuple[int, ...], ...] = ()
     vad: bool = False
     after_prefix: tuple[int, ...] = ()
+    trace: bool = False
 
 
 @dataclass(frozen=True)

@@ -610,7 +610,7 @@ class Model:
         from nartk.decoders.scoring import Scoring
 
         forced = self.checkpoint.generation.get("forced_bos")
-        made = Scoring(() if forced is None else (forced,))
+        made = Scoring(begins=() if forced is None else (forced,))
         if not architecture(self.checkpoint.architecture).autoregressive:
             raise StrategyMismatchError(
                 f"{named('score')} with a {self.checkpoint.architecture!r}, which is not autoregressive",

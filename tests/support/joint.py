@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from nartk.decoders.ctc_draft import CtcDraft
-from nartk.decoders.strategy import Batching
-from nartk.protocols.hypothesis import Request, Result
+from nartk.decoders.runs import Batching, Run
 from nartk.protocols.passes import FloatArray, IntArray, Scores, Want
 from support.parallel_drafters import KnowingFrames, LogitScores
 from support.real_passes import RealPasses
@@ -109,8 +108,8 @@ class WithOwnHead(CtcDraft):
 
     head: Any
 
-    def results(self, scorer: Any, requests: Sequence[Request], batching: Batching) -> Iterator[Result]:
-        return super().results(WithHead(scorer, self.head), requests, batching)
+    def begin(self, scorer: Any, batching: Batching) -> Run:
+        return super().begin(WithHead(scorer, self.head), batching)
 
 
 def with_own_head(words: int, answers: Mapping[tuple[int, ...], Sequence[int]], **options: Any) -> Any:

@@ -1,0 +1,184 @@
+"""Runs: requests are admitted at any time, decoded a step at a time, and may be dropped before they end.
+
+A request is its own handle: the object that is admitted names it until it ends.
+"""
+
+from __future__ import annotations
+
+from bisect import insort_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from time import perf_counter
+from typing import Protocol, TypeAlias
+
+from nartk.protocols.hypothesis import WINDOW, Hypothesis, PhaseSeconds, Request, Result
+
+Ended: TypeAlias = tuple[Request, Result]
+NOTHING = Hypothesis(tokens=())  # output so far
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How many requests are decoded at a time.
+
+    Attributes:
+        size: Most rows.
+        max_tokens: Most source tokens; one row is always allowed. None: no bound.
+    """
+
+    size: int
+    max_tokens: int | None = None
+
+
+class Run(Protocol):
+    """Decodes the requests that it admits. Its length is how many have neither ended nor been dropped."""
+
+    def __len__(self) -> int: ...
+
+    def admit(self, request: Request) -> None:
+        """Takes a request, which waits until a place is free.
+
+        Raises:
+            UsageError: The strategy cannot do what it asks for.
+        """
+
+    def step(self) -> list[Ended]:
+        """Lets waiting requests in, and decodes one pass further; the requests that ended, and their results.
+
+        Where it raises, the run is to be closed.
+        """
+
+    def so_far(self, request: Request) -> Hypothesis:
+        """The output of a request as far as it is known; empty while it waits."""
+
+    def drop(self, request: Request) -> None:
+        """Gives up a request: whatever it holds is given back now. One that has ended is left alone."""
+
+    def close(self) -> None:
+        """Drops all requests."""
+
+
+def results(run: Run, requests: Iterable[Request], *, ahead: int = WINDOW) -> Iterator[Result]:
+    """Yields the results of requests as they end, and reads further requests as others end.
+
+    Args:
+        ahead: Most requests that are admitted and have not ended.
+    """
+    rest = iter(requests)
+    try:
+        while True:
+            for request in islice(rest, ahead - len(run)):
+                run.admit(request)
+            if not len(run):
+                return
+            for _, result in run.step():
+                yield result
+    finally:
+        run.close()
+
+
+@dataclass
+class Stopwatch:
+    """Sorts the time of a run by what it is spent on, as `PhaseSeconds` has it."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    last: float = 0.0
+
+    def start(self) -> None:
+        """Begins to count; the time before is nobody's."""
+        self.last = perf_counter()
+
+    def lap(self, phase: str) -> None:
+        """Counts the time since the last call for a phase."""
+        now = perf_counter()
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self.last
+        self.last = now
+
+    def take(self) -> PhaseSeconds:
+        """The time that was counted since it was last taken."""
+        taken, self.seconds = PhaseSeconds(**self.seconds), {}
+        return taken
+
+
+class Waiting:
+    """Requests that wait for a place, those with the longest sources first.
+
+    They end last, and sources that are encoded together are alike in length.
+    """
+
+    def __init__(self) -> None:
+        self._requests: list[Request] = []  # the next one is the last
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the next source."""
+        return len(self._requests[-1].source)
+
+    def add(self, request: Request) -> None:
+        insort_left(self._requests, request, key=lambda each: (len(each.source), -each.index))
+
+    def take(self, count: int) -> list[Request]:
+        """The next requests, at most so many."""
+        cut = max(0, len(self._requests) - count)
+        taken = self._requests[cut:]
+        del self._requests[cut:]
+        return taken[::-1]
+
+    def drop(self, request: Request) -> bool:
+        """Whether it waited; then it does not any more."""
+        for i, each in enumerate(self._requests):
+            if each is request:
+                del self._requests[i]
+                return True
+        return False
+
+    def clear(self) -> None:
+        self._requests.clear()
+
+
+class BatchRun:
+    """Implements `Run` for what decodes whole batches at once: batches of like sources, the longest first.
+
+    Args:
+        decode: Gives the results of a batch, in the order of its requests.
+        batching: Its `max_tokens` count padding.
+        check: Raises for requests that cannot be decoded.
+    """
+
+    def __init__(
+        self,
+        decode: Callable[[Sequence[Request]], Iterable[Result]],
+        batching: Batching,
+        check: Callable[[Request], None] = lambda _: None,
+    ) -> None:
+        self._decode, self._batching, self._check = decode, batching, check
+        self._waiting = Waiting()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def admit(self, request: Request) -> None:
+        self._check(request)
+        self._waiting.add(request)
+
+    def step(self) -> list[Ended]:
+        if not self._waiting:
+            return []
+        count, most = self._batching.size, self._batching.max_tokens
+        if most is not None:
+            count = max(1, min(count, most // self._waiting.longest))
+        batch = self._waiting.take(count)
+        return [*zip(batch, self._decode(batch), strict=True)]
+
+    def so_far(self, request: Request) -> Hypothesis:
+        return NOTHING
+
+    def drop(self, request: Request) -> None:
+        self._waiting.drop(request)
+
+    def close(self) -> None:
+        self._waiting.clear()
