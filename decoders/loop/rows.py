@@ -137,8 +137,8 @@ class Batch(Generic[R]):
     def _fitting(self, free: int) -> int:
         """How many of the next sources `max_tokens` leaves room for, padding of the new ones included."""
         assert self.max_tokens is not None
-        room = self.max_tokens - sum(len(row.request.source) for row in self.rows)
-        return max(min(free, room // self.waiting.longest), int(not self.rows))
+        rest = self.max_tokens - sum(len(row.request.source) for row in self.rows)
+        return max(min(free, rest // self.waiting.longest), int(not self.rows))
 
     def row_of(self, request: Request) -> R | None:
         """The row of a request; None: it waits, or has left."""
