@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nartk.decoders.loop.constrained import Constrained
-from nartk.decoders.runs import Batching, Run
 from nartk.decoders.search.beam_constraints import BeamConstraints
 from nartk.decoders.search.beam_drafts import DRAFTS, make_beam_drafter
 from nartk.decoders.search.beam_rows import Ranking
@@ -14,6 +13,7 @@ from nartk.decoders.search.diverse import DiverseSearch
 from nartk.errors import UsageError, named
 from nartk.protocols.guarantee import Guarantee, Promise
 from nartk.protocols.passes import PassScorer
+from nartk.protocols.runs import Batching, Run
 from nartk.registry import HEAVIEST, WIDEST, option, register_decoder
 
 _MAX_DRAFT = 3

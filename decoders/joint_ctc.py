@@ -18,7 +18,6 @@ from nartk.decoders.ctc_greedy import require_blank
 from nartk.decoders.graphs.ctc_prefix_scores import PrefixScores
 from nartk.decoders.graphs.ngram_lm import NGram, load_ngram
 from nartk.decoders.loop.constrained import Constrained
-from nartk.decoders.runs import Batching, Run
 from nartk.decoders.search.beam_constraints import BeamConstraints
 from nartk.decoders.search.beam_rows import Beam, BeamRow, Ended, Ranking
 from nartk.decoders.search.beam_search import BeamSearch
@@ -26,6 +25,7 @@ from nartk.errors import UsageError, named
 from nartk.protocols.guarantee import Guarantee, Promise
 from nartk.protocols.parallel import FrameScorer, silent_words
 from nartk.protocols.passes import FloatArray, IntArray, PassScorer, Scores, Want
+from nartk.protocols.runs import Batching, Run
 from nartk.registry import HEAVIEST, WIDEST, option, register_decoder
 
 

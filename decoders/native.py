@@ -11,11 +11,11 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from nartk.decoders.runs import Batching, BatchRun, Run
 from nartk.decoders.strategy import Strategy
 from nartk.errors import UsageError
 from nartk.protocols.hypothesis import GraphTrace, Hypothesis, Request, Result, TokenTrace
 from nartk.protocols.passes import IntArray
+from nartk.protocols.runs import Batching, BatchRun, Run
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from nartk.decoders.loop.constraints import Constraints, RowConstraints
 from nartk.decoders.loop.drafter import Drafter, of_verifier
 from nartk.decoders.loop.draws import RowDraws
 from nartk.decoders.loop.loop import DraftAndVerify
-from nartk.decoders.runs import NOTHING, Batching, Ended, Run
 from nartk.errors import StrategyMismatchError, UsageError, named
 from nartk.protocols.guarantee import Guarantee, Promise
 from nartk.protocols.hypothesis import Hypothesis, PhaseSeconds, Request, Result, added
 from nartk.protocols.passes import PassScorer
+from nartk.protocols.runs import NOTHING, Batching, Ended, Run
 from nartk.registry import (
     DRAFTERS,
     HEAVIEST,
@@ -81,7 +81,7 @@ class Sampling(Constrained, DraftAndVerify):
 
 
 class SampleRun:
-    """Implements `nartk.decoders.runs.Run`: each sample of a request is a request of a run inside.
+    """Implements `nartk.protocols.runs.Run`: each sample of a request is a request of a run inside.
 
     Args:
         count: Samples of a request.

@@ -11,11 +11,11 @@ from time import perf_counter
 from typing import ClassVar
 
 from nartk.decoders.rerank import teacher_forced
-from nartk.decoders.runs import Batching, BatchRun, Run
 from nartk.decoders.strategy import Decoding
 from nartk.protocols.guarantee import Guarantee, Promise
 from nartk.protocols.hypothesis import Hypothesis, Request, Result
 from nartk.protocols.passes import PassScorer
+from nartk.protocols.runs import Batching, BatchRun, Run
 
 
 @dataclass(frozen=True, kw_only=True)

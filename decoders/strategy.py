@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from nartk.decoders.runs import Batching, Run, results
 from nartk.protocols.guarantee import Promise
 from nartk.protocols.hypothesis import Request, Result
+from nartk.protocols.runs import Batching, Run, run_through
 from nartk.registry import option
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ class Decoding:
         self.check_auxiliary()
         if trace:
             requests = (replace(request, trace=True) for request in requests)
-        return results(self.begin(scorer, Batching(batch_size, max_tokens)), requests)
+        run = self.begin(scorer, Batching(batch_size, max_tokens))
+        return (result for _, result in run_through(run, requests))
 
 
 @dataclass(frozen=True, kw_only=True)

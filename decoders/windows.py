@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from nartk.decoders.beam import BeamStrategy
-from nartk.decoders.runs import NOTHING, Batching, Ended, Run, Waiting
 from nartk.protocols.guarantee import Guarantee, Promise
 from nartk.protocols.hypothesis import (
     Hypothesis,
@@ -23,6 +22,7 @@ from nartk.protocols.hypothesis import (
     without_words,
 )
 from nartk.protocols.passes import FeatureSource, PassScorer, Prompted
+from nartk.protocols.runs import NOTHING, Batching, Ended, Run, Waiting
 from nartk.registry import WIDEST, option, register_decoder
 
 NO_SPEECH, UNSURE = 0.6, -1.0  # a probability, and the mean of log-probabilities, of OpenAI's program
@@ -76,7 +76,7 @@ class Windows(BeamStrategy):
 
 
 class WindowRun:
-    """Implements `nartk.decoders.runs.Run`: sound of one window is a request of a run, longer sound a file.
+    """Implements `nartk.protocols.runs.Run`: sound of one window is a request of a run, longer sound a file.
 
     Args:
         plain, timed: The model without timestamps, for sound of one window, and with them.

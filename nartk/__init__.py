@@ -54,12 +54,14 @@ if TYPE_CHECKING:
     from nartk.protocols.guarantee import Guarantee, Promise
     from nartk.protocols.hypothesis import DecodeStats, GraphTrace, Hypothesis, Result, TokenTrace
     from nartk.registry import strategies, strategy_class
-    from nartk.serving.pipeline import Drafts, Model, Run, load
+    from nartk.serving.loading import load
+    from nartk.serving.model import Decoded, Drafts, Model
 
 __version__ = "0.1.0"
 __all__ = [
     "CheckpointError",
     "DecodeStats",
+    "Decoded",
     "Drafts",
     "GraphTrace",
     "Guarantee",
@@ -80,7 +82,6 @@ __all__ = [
     "Promise",
     "Result",
     "ResumeMismatchError",
-    "Run",
     "SourceMismatchError",
     "StrategyMismatchError",
     "TokenTrace",
@@ -101,7 +102,14 @@ for _linked in ("models", "decoders", "data"):
             f"core.symlinks true` (on Windows in Developer Mode), then `git checkout -- nartk/{_linked}`."
         )
 
-_PUBLIC = ("errors", "protocols.guarantee", "protocols.hypothesis", "registry", "serving.pipeline")
+_PUBLIC = (
+    "errors",
+    "protocols.guarantee",
+    "protocols.hypothesis",
+    "registry",
+    "serving.model",
+    "serving.loading",
+)
 
 
 def __getattr__(name: str) -> object:

@@ -252,3 +252,11 @@ class InternalError(NartkError):
     """What nobody foresaw: a fault of nartk's, or of a library's."""
 
     code, exit_code = "E901", EXIT_INTERNAL
+
+
+def require_count(name: str, value: object, most: int | None = None) -> None:
+    """Raises UsageError where an option's value is no whole number from 1 to `most`; None: any."""
+    if type(value) is not int or value < 1 or (most is not None and value > most):
+        raise UsageError(
+            f"{named(name)} is {value!r}", fix="give at least 1" if most is None else f"give 1 to {most}"
+        )

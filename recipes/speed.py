@@ -285,7 +285,7 @@ def start(fresh: Path, rounds: int, output: Path) -> None:
     """What a process takes to decode one line: with nartk alone installed, and beside CTranslate2."""
     from nartk.adapters.ctranslate2 import to_ctranslate2
     from nartk.bench.runner import environment
-    from nartk.serving.pipeline import load_network
+    from nartk.serving.scorers import load_network
 
     checkpoint = nartk.load().checkpoint
     small, here = str(fresh.absolute() / "bin" / "python"), sys.executable

@@ -38,7 +38,7 @@ from nartk.errors import (
 )
 from nartk.processors.audio import AudioInput
 from nartk.processors.text import TextInput, WhitespaceTokenizer
-from nartk.serving.pipeline import Model
+from nartk.serving.model import Model
 from nartk.vocab import Vocab
 
 BY_TORCH = "nartk: the engine has no 'frames'"  # what a run of the model here begins with

@@ -42,8 +42,9 @@ from nartk.metrics.bootstrap import compare
 from nartk.metrics.sacre import chrf_score
 from nartk.protocols.hypothesis import Request
 from nartk.registry import make_strategy, strategies
-from nartk.serving import pipeline
-from nartk.serving.pipeline import Model, load
+from nartk.serving import loading
+from nartk.serving.loading import load
+from nartk.serving.model import Model
 from nartk.vocab import Vocab
 
 
@@ -311,7 +312,7 @@ def test_a_named_strategy_is_put_to_its_drafters(folders: dict[str, str]) -> Non
 def test_a_drafter_is_loaded_once(folders: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     spec = parse_spec(f"speculative:drafter={folders['transformer']}", "fp32")
     engine = NartkEngine(spec, Setup(folders["large"], "cpu", 1))
-    monkeypatch.setattr(pipeline, "load", None)
+    monkeypatch.setattr(loading, "load", None)
     outcome = engine.decode(Job(LINES, (9,) * 4), 1)
     assert (len(outcome.tokens), len(outcome.latencies)) == (4, 4)
     assert all(outcome.texts)

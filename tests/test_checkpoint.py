@@ -30,7 +30,7 @@ from nartk.checkpoints.checkpoint import (
     save_checkpoint,
 )
 from nartk.errors import CheckpointError, ModelNotFoundError, OutputError, UnsupportedCheckpointError
-from nartk.serving.pipeline import SHIPPED, model_folder
+from nartk.serving.scorers import SHIPPED, model_folder
 from nartk.vocab import Vocab
 
 WORDS = ["a", "b", "c", "d"]

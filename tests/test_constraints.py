@@ -16,7 +16,8 @@ from nartk.decoders.loop.constrained import Constrained
 from nartk.decoders.loop.constraints import Constraints
 from nartk.errors import UsageError
 from nartk.registry import make_strategy, options_of, signature, strategy_class
-from nartk.serving.pipeline import Model, load
+from nartk.serving.loading import load
+from nartk.serving.model import Model
 from nartk.vocab import Vocab
 
 LOSSLESS = ("greedy", "iad", "verify", "ngram", "recycling", "union", "speculative")

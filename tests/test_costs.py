@@ -26,7 +26,7 @@ from nartk.engine.costs import FILE, HALVES, predicted, weights_read
 from nartk.errors import CheckpointError, StrategyMismatchError
 from nartk.protocols.passes import PassCosts, TextSource, costs_of
 from nartk.protocols.prompts import PromptedPasses
-from nartk.serving.pipeline import model_folder
+from nartk.serving.scorers import model_folder
 
 needs_engine = pytest.mark.skipif(not available(), reason="needs the engine")
 TABLE = json.loads(FILE.read_text())

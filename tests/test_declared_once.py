@@ -86,7 +86,7 @@ def test_nothing_is_asked_for_its_name_or_class(path: Path) -> None:
     ("path", "code", "asked"),
     [
         ("nartk/tasks/drafter.py", "if isinstance(model.core, Blockwise): pass", "Blockwise"),
-        ("nartk/serving/pipeline.py", "x = isinstance(a, (str, transformer.Transformer))", "Transformer"),
+        ("nartk/serving/model.py", "x = isinstance(a, (str, transformer.Transformer))", "Transformer"),
         ("decoders/gad.py", "while issubclass(type(m), NatReference): pass", "NatReference"),
         ("nartk/cli/decode.py", "if args.strategy == 'beam': pass", "beam"),
         ("nartk/bench/choose.py", "x = 1 if kind not in ('transformer', 'other') else 2", "transformer"),

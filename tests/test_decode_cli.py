@@ -20,7 +20,8 @@ import torch
 from support import tiny
 from support.bad_lines import BAD, WRAP
 
-import nartk.serving.pipeline
+import nartk.serving.loading
+import nartk.serving.model
 from nartk import engine
 from nartk.cli import _job
 from nartk.cli._input import count_sentences
@@ -74,7 +75,7 @@ def give_stdin(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 
 def test_the_model_in_use_copies_and_corrects(model: str) -> None:
     """The other tests compare outputs: they must have some."""
-    found = nartk.serving.pipeline.load(model).decode([*LINES], strategy="greedy")
+    found = nartk.serving.loading.load(model).decode([*LINES], strategy="greedy")
     assert tuple(hypothesis.text for hypothesis in found) == OUTPUTS
 
 
@@ -180,7 +181,7 @@ def test_samples_depend_on_a_lines_place_alone(
     """The same line over and over: windows, streaming and unreadable lines change no draw."""
     path = tmp_path / "in.txt"
     path.write_text("The cat sat .\n" * 8)
-    model, where = nartk.serving.pipeline.load(pieces_model, device=str(device)), ["--device", str(device)]
+    model, where = nartk.serving.loading.load(pieces_model, device=str(device)), ["--device", str(device)]
     wanted = [each.text for each in model.decode(["The cat sat ."] * 8, strategy="sample", max_len=12)]
     assert len(set(wanted)) > 4
     args = [pieces_model, str(path), "--strategy", "sample", "--max-len", "12", "--quiet", *where]
@@ -206,7 +207,7 @@ def test_results_are_written_as_soon_as_their_turn_comes(
             yield index, Result(index, (Hypothesis(tokens=(), text=f"line {index}"),))
             seen.append(capsysbinary.readouterr().out)
 
-    monkeypatch.setattr(nartk.serving.pipeline.Model, "stream", stream)
+    monkeypatch.setattr(nartk.serving.model.Model, "stream", stream)
     assert main([model, source, "--quiet"]) == 0
     assert seen == [b"", b"line 0\n", b"", b"line 1\nline 2\nline 3\n"]
 
@@ -216,12 +217,12 @@ def test_model_is_the_shipped_one_by_default(
 ) -> None:
     asked = []
 
-    def load(name: str, **options: object) -> nartk.serving.pipeline.Model:
+    def load(name: str, **options: object) -> nartk.serving.model.Model:
         asked.append((name, {key: value for key, value in options.items() if key != "tell"}))
         return original(model)
 
-    original = nartk.serving.pipeline.load
-    monkeypatch.setattr(nartk.serving.pipeline, "load", load)
+    original = nartk.serving.loading.load
+    monkeypatch.setattr(nartk.serving.loading, "load", load)
     give_stdin(monkeypatch, b"he go\n")
     assert main(["--dtype", "bf16"]) == 0
     given = {"device": "cpu", "dtype": "bf16", "threads": None, "replicas": 1, "check": False}
@@ -357,7 +358,7 @@ def test_output_file_is_whole_or_untouched(
     path = tmp_path / "out.txt"
     path.write_text("before")
     path.chmod(0o644)
-    monkeypatch.setattr(nartk.serving.pipeline.Model, "stream", interrupt)
+    monkeypatch.setattr(nartk.serving.model.Model, "stream", interrupt)
     assert main([model, source, "--output", str(path)]) == 130
     assert path.read_text() == "before"
     monkeypatch.undo()

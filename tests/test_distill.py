@@ -21,7 +21,7 @@ import pytest
 from support import tiny
 
 import nartk
-import nartk.serving.pipeline
+import nartk.serving.model
 from nartk.cli import distill
 from nartk.cli.distill import main
 from nartk.errors import OutputError, ResumeMismatchError, UsageError
@@ -372,7 +372,7 @@ def test_what_was_decoded_is_not_decoded_again(
     def refuse(*args: object, **options: object) -> object:
         raise AssertionError("decodes again")
 
-    monkeypatch.setattr(nartk.serving.pipeline.Model, "stream", refuse)
+    monkeypatch.setattr(nartk.serving.model.Model, "stream", refuse)
     assert main([*args, "--output", str(out), "--quiet"]) == 0
     assert contents(out) == wanted
 

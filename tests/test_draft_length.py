@@ -130,7 +130,9 @@ def compared(
     costs, drafter = PassCosts(SIZES, CURVES[curve]), Known(name)
 
     def decided() -> DraftLength:
-        return DraftLength(costs, drafter, start=drafter.starting / 30)
+        length = DraftLength(costs, drafter)
+        length.expect(drafter.starting, 30)
+        return length
 
     def spent(length: Any) -> float:
         return sum(
@@ -307,6 +309,9 @@ class Anything(DraftLength):
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.random = random.Random(5)
+
+    def expect(self, start: float, length: float) -> None:
+        """Expects nothing."""
 
     def levels(self, rows: Sequence[Any]) -> list[int]:
         return [self.random.choice([0, 0, 1, 2, 5, 64]) for _ in rows]

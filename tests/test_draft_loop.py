@@ -702,7 +702,7 @@ def test_drafter_passes_are_counted() -> None:
 def test_phases_add_up_to_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that each reading moves on by a second, so that sums are known."""
     now = iter(range(10**6))
-    monkeypatch.setattr("nartk.decoders.runs.perf_counter", lambda: float(next(now)))
+    monkeypatch.setattr("nartk.protocols.runs.perf_counter", lambda: float(next(now)))
     scorer = TablePasses(Table(20))
     strategy = proposing(lambda row: Draft([5]))
     results = decode(strategy, scorer, sentences(25), batch_size=4)

@@ -286,7 +286,7 @@ def test_memory_that_runs_out_has_an_exit_code(
     def refuse(*_: Any, **__: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("nartk.serving.pipeline.load_checkpoint", refuse)
+    monkeypatch.setattr("nartk.serving.loading.load_checkpoint", refuse)
     main: Callable[[list[str]], int] = import_module("nartk.cli.decode").main
     assert main([str(place / "model"), str(place / "in.txt")]) == 7
     assert capsys.readouterr().err.startswith("nartk: error[E601 OutOfMemory] memory ran out")

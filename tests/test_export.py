@@ -23,7 +23,8 @@ from nartk.cli.convert import main
 from nartk.errors import MissingDependencyError
 from nartk.models.transformer import Transformer, TransformerConfig
 from nartk.protocols.hypothesis import Hypothesis
-from nartk.serving.pipeline import Model, load
+from nartk.serving.loading import load
+from nartk.serving.model import Model
 from nartk.vocab import UNKNOWN, Vocab
 
 TEXT = Path(__file__).parent / "support" / "ordinary.txt"

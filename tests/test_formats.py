@@ -27,7 +27,7 @@ from nartk.checkpoints.checkpoint import CONFIG, WEIGHTS, load_checkpoint, read_
 from nartk.cli.convert import main as convert
 from nartk.errors import CheckpointError
 from nartk.models.transformer import Transformer
-from nartk.serving.pipeline import Model
+from nartk.serving.model import Model
 from nartk.vocab import SpecialIds, Vocab
 
 FAIRSEQ = SpecialIds()

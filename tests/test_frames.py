@@ -22,7 +22,7 @@ from nartk.engine.scorer import EngineScorer
 from nartk.errors import InputFileError, SourceMismatchError, StrategyMismatchError, VocabMismatchError
 from nartk.models.reference import ReferencePasses, ReferenceScorer
 from nartk.protocols.passes import CopiesSource, FeatureSource, TextSource
-from nartk.serving.pipeline import Model
+from nartk.serving.model import Model
 
 EOS = 2
 NAMES = [f"{i}.txt" for i in range(12)]

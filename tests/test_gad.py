@@ -67,7 +67,7 @@ from nartk.protocols.hypothesis import Request, Result
 from nartk.protocols.parallel import BlockScorer, CanvasScorer, FrameScorer, GraphScorer
 from nartk.protocols.passes import Want
 from nartk.registry import make_strategy
-from nartk.serving.pipeline import load
+from nartk.serving.loading import load
 from nartk.vocab import Vocab
 
 JUMP = -6.0  # log-probability with which a path goes where no edge of a graph leads

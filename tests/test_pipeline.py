@@ -14,9 +14,9 @@ import nartk
 from nartk.checkpoints.checkpoint import Checkpoint
 from nartk.protocols.hypothesis import DecodeStats, Hypothesis, Result
 from nartk.registry import make_strategy
-from nartk.serving import pipeline
+from nartk.serving import loading
 from nartk.serving.lines import Line
-from nartk.serving.pipeline import KEPT, Model, summarize
+from nartk.serving.model import KEPT, Model, summarize
 
 WORDS = tiny.WORDS.split()
 LINES = ["she go to school", "", "the big old cat sees it ."]
@@ -36,14 +36,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def loads(model: Model, drafters: Sequence[Path], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the drafters that are loaded when a strategy is made with each of these in turn."""
     loaded: list[str] = []
-    read = pipeline.load_checkpoint
+    read = loading.load_checkpoint
 
     def counting(folder: Path, **options: bool) -> Checkpoint:
         loaded.append(folder.name)
         return read(folder, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "load_checkpoint", counting)
+        patch.setattr(loading, "load_checkpoint", counting)
         for drafter in drafters:
             made = model.strategy("speculative", {"drafter": str(drafter)})
             # Whatever is kept, a strategy drafts with the model that it names.
@@ -69,7 +69,7 @@ def test_a_second_call_loads_nothing(
     first = model.decode(LINES, "speculative", drafter=str(folder / "0"))
     assert [each.tokens for each in first] == [each.tokens for each in model.decode(LINES)]
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "load_checkpoint", None)
+        patch.setattr(loading, "load_checkpoint", None)
         assert model.decode(LINES, "speculative", drafter=str(folder / "link")) == first
         run = model.run(LINES, "bild", {"drafter": f"{folder}/./0"})
         assert run.stats.drafted > 0

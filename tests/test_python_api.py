@@ -19,7 +19,7 @@ from support import tiny
 import nartk
 from nartk import errors
 from nartk.errors import InputEncodingError, InputTooLongError, LengthMismatchError, NartkError, UsageError
-from nartk.serving.pipeline import Model, in_order
+from nartk.serving.model import Model, in_order
 
 WORDS = tiny.WORDS.split()
 LINES = ["she go to school", "", "the big old cat sees it .", "he go home !", "it sees her"]
@@ -322,7 +322,7 @@ def test_public_names_are_there_and_typed() -> None:
     assert sorted(nartk.__all__) == nartk.__all__
     assert all(getattr(nartk, name) is not None for name in nartk.__all__)
     assert {*nartk.__all__} <= {*dir(nartk)}
-    assert {"Hypothesis", "Run", "DecodeStats", "Result", "TokenTrace", "Model", "load"} <= typed
+    assert {"Hypothesis", "Decoded", "DecodeStats", "Result", "TokenTrace", "Model", "load"} <= typed
     with pytest.raises(AttributeError, match="module 'nartk' has no attribute 'nothing'"):
         _ = nartk.nothing  # type: ignore[attr-defined]
 

@@ -41,7 +41,7 @@ from nartk.engine.scorer import EngineScorer
 from nartk.errors import CheckpointError, UnsupportedCheckpointError, UsageError
 from nartk.protocols.parallel import Canvas
 from nartk.protocols.passes import Pass, Want
-from nartk.serving.pipeline import load_network
+from nartk.serving.scorers import load_network
 
 KINDS = ("transformer", "ctc", "nat", "blockwise", "dag")
 SCORERS: dict[str, Any] = {

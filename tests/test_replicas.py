@@ -22,10 +22,11 @@ from nartk.engine.scorer import EngineScorer
 from nartk.errors import OutOfMemoryError, PassError, StrategyMismatchError, UsageError
 from nartk.protocols.hypothesis import Hypothesis, Request, Result
 from nartk.protocols.passes import Pass, Scores, Want
-from nartk.serving.replicas import deal, run_replicas
+from nartk.protocols.runs import Batching, BatchRun, Run, run_through
+from nartk.serving.replicas import ReplicaRun
 
 assert ISAS  # without the engine this file is left out
-Run = Callable[[EngineScorer, Pass, Want], Scores]
+Passing = Callable[[EngineScorer, Pass, Want], Scores]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def random_lines(count: int) -> list[str]:
     return [" ".join(rng.choices(words, k=length)) for length in lengths]
 
 
-def failing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def failing(run: Passing, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets every pass of an engine go through `run`."""
     monkeypatch.setattr(EngineScorer, "run", run)
 
@@ -122,32 +123,55 @@ def test_the_command_writes_the_same_lines(folder: Path, tmp_path: Path) -> None
     assert (stats["replicas"], stats["threads"]) == (2, 1)
 
 
-def test_requests_are_dealt_out_by_length() -> None:
-    requests = [Request(index, (5,) * length, 9) for index, length in enumerate([3, 1, 7, 7, 2])]
-    assert [[each.index for each in part] for part in deal(requests, 2)] == [[2, 0, 1], [3, 4]]
-    assert [[each.index for each in part] for part in deal(requests[:1], 3)] == [[0]]
-    assert deal([], 3) == []
-
-
 @dataclass(frozen=True)
 class WithHelper:
-    """Encodes with its helper, and yields how many encoded sources that holds then."""
+    """Encodes with its helper, and gives how many encoded sources that holds then."""
 
     auxiliary: Mapping[str, Any]
 
-    def run(self, scorer: Any, requests: Sequence[Request], **settings: Any) -> Iterator[Result]:
+    def begin(self, scorer: Any, batching: Batching) -> Run:
         drafter = self.auxiliary["drafter"]
-        memory = drafter.encode([request.source for request in requests])
-        for request in requests:
-            yield Result(request.index, (Hypothesis(tokens=(drafter._engine.memories_in_use,), score=None),))
-        drafter.free(memory)
+
+        def decode(requests: Sequence[Request]) -> Iterator[Result]:
+            memory = drafter.encode([request.source for request in requests])
+            held = drafter._engine.memories_in_use
+            for request in requests:
+                yield Result(request.index, (Hypothesis(tokens=(held,), score=None),))
+            drafter.free(memory)
+
+        return BatchRun(decode, batching)
+
+
+def test_requests_are_dealt_out_by_length(folder: Path, replicas: list[EngineScorer]) -> None:
+    """Each goes where the fewest source tokens are: 3 and 7 to the one, 1, 7 and 2 to the other."""
+    model, other = nartk.load(folder), nartk.load(folder)
+    run = ReplicaRun(WithHelper({"drafter": other.passes}), model.passes, 2, Batching(5))
+    requests = [Request(index, (*[5] * (size - 1), 2), 9) for index, size in enumerate([3, 1, 7, 7, 2])]
+    held = {request.index: result.hypotheses[0].tokens for request, result in run_through(run, requests)}
+    assert held == {0: (2,), 1: (3,), 2: (3,), 3: (2,), 4: (3,)}
+
+
+def test_what_is_dropped_has_no_result(folder: Path, replicas: list[EngineScorer]) -> None:
+    model = nartk.load(folder)
+    run = ReplicaRun(nartk.strategy_class("greedy")(max_len=5), model.passes, 2, Batching(2))
+    requests = [Request(index, (5, 6, 2), 4) for index in range(9)]
+    for request in requests:
+        run.admit(request)
+    for request in requests[1::2]:
+        run.drop(request)
+    found: list[int] = []
+    while len(run):
+        found += [request.index for request, _ in run.step()]
+    run.close()
+    assert sorted(found) == [0, 2, 4, 6, 8]
 
 
 def test_auxiliary_models_are_replicated_too(folder: Path, replicas: list[EngineScorer]) -> None:
     model, other = nartk.load(folder), nartk.load(folder)
     strategy = WithHelper({"drafter": other.passes})
     requests = [Request(index, (5, 2), 4) for index in range(5)]
-    results = [*run_replicas(strategy, model.passes, requests, count=2)]
+    run = ReplicaRun(strategy, model.passes, 2, Batching(5))
+    results = [result for _, result in run_through(run, requests)]
     assert len({id(each._model) for each in replicas}) == 2
     assert len(replicas) == 4
     held = {result.index: result.hypotheses[0].tokens for result in results}

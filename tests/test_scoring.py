@@ -20,7 +20,9 @@ from nartk import engine
 from nartk.checkpoints.checkpoint import save_checkpoint
 from nartk.cli.decode import main
 from nartk.errors import LengthMismatchError, StrategyMismatchError
-from nartk.serving.pipeline import Model, load, load_network
+from nartk.serving.loading import load
+from nartk.serving.model import Model
+from nartk.serving.scorers import load_network
 
 GENERATION = {"forced_bos": 7, "strategy": "beam", "beam_size": 3}
 needs_engine = pytest.mark.skipif(not engine.available(), reason="the engine is left out")

@@ -9,7 +9,6 @@ import dataclasses
 import io
 import re
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,8 @@ import pytest
 import torch
 from support import tiny
 from support.real_passes import RealPasses
+from support.wrong_strategies import Changing, swapping, wrong_strategy
 from support.wrong_strategies import own_strategies as own_strategies
-from support.wrong_strategies import swapping, wrong_strategy
 
 from nartk import engine, load, registry
 from nartk.bench import verification
@@ -30,8 +29,9 @@ from nartk.decoders.greedy import Greedy
 from nartk.decoders.loop.acceptance import ArgmaxAcceptance, Verdict, Verified
 from nartk.decoders.loop.rows import Row
 from nartk.protocols.guarantee import Guarantee, Promise
-from nartk.protocols.hypothesis import Request, Result
+from nartk.protocols.hypothesis import Hypothesis, Request
 from nartk.protocols.passes import Pass, PassScorer, Want
+from nartk.protocols.runs import Batching
 from nartk.registry import make_strategy, register_decoder
 
 needs_engine = pytest.mark.skipif(not engine.available(), reason="there is no engine here")
@@ -261,14 +261,13 @@ def test_a_batch_dependence_is_found_by_the_sweep_alone(
 
         promise = Promise(Guarantee.IDENTICAL, "when alone")
 
-        def run(
-            self, scorer: PassScorer, requests: Sequence[Request], *, batch_size: int, **options: Any
-        ) -> Iterator[Result]:
-            for result in super().run(scorer, requests, batch_size=batch_size, **options):
-                (found,) = result.hypotheses
-                if batch_size == 4:
-                    found = dataclasses.replace(found, tokens=found.tokens[:-1])
-                yield dataclasses.replace(result, hypotheses=(found,))
+        def begin(self, scorer: PassScorer, batching: Batching) -> Any:
+            cut = 1 if batching.size == 4 else 0
+
+            def shorter(found: Hypothesis) -> Hypothesis:
+                return dataclasses.replace(found, tokens=found.tokens[: len(found.tokens) - cut])
+
+            return Changing(super().begin(scorer, batching), shorter)
 
     register_decoder("crowded")(Crowded)
     assert main([model, source, "--strategy", "crowded", "--batch-size", "1,8", "--quiet"]) == 0

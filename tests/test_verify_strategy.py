@@ -31,7 +31,7 @@ from support.scripted_passes import (
 )
 from support.transformers_small import random_config, random_model, random_requests, vocabulary
 
-import nartk.serving.pipeline
+import nartk.serving.loading
 from nartk.cli.decode import main
 from nartk.data.readers import Fields, Record, read_records
 from nartk.decoders.loop.acceptance import ArgmaxAcceptance, Verdict, Verified
@@ -349,7 +349,7 @@ OUTPUTS = ("she goes to school yesterday .", "", "the big cat sees it .", "he go
 
 
 def test_drafts_in_python(model: str) -> None:
-    loaded = nartk.serving.pipeline.load(model)
+    loaded = nartk.serving.loading.load(model)
     exact = loaded.run(LINES, "verify", {"adaptive": False}, drafts=OUTPUTS)
     assert [h[0].text for h in exact.hypotheses] == [*OUTPUTS]
     assert exact.stats.passes == 3  # one a sentence; the blank line takes none
@@ -370,7 +370,7 @@ def test_drafts_in_python(model: str) -> None:
 
 
 def test_drafts_for_other_lines_are_refused(model: str) -> None:
-    loaded = nartk.serving.pipeline.load(model)
+    loaded = nartk.serving.loading.load(model)
     with pytest.raises(LengthMismatchError, match=r"E301 .* drafts for 3 lines, but there are 4\."):
         loaded.run(LINES, "verify", drafts=OUTPUTS[:3])
     with pytest.raises(UsageError, match=r"strategy 'iad' reads none\. Fix: choose from verify\."):

@@ -40,7 +40,7 @@ from nartk.protocols.passes import FeatureSource, Pass, PassScorer, Prompted, Wa
 from nartk.protocols.prompts import LANGUAGES, PromptedPasses, Prompts
 from nartk.registry import make_strategy
 from nartk.serving.long_form import buffers_for
-from nartk.serving.pipeline import load_network
+from nartk.serving.scorers import load_network
 
 SCORERS = ("torch", "engine") if available() else ("torch",)
 SECONDS = 1.0  # that a model reads at once

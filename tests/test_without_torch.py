@@ -94,7 +94,7 @@ def test_what_is_imported_by_default() -> None:
     """Here nothing is blocked: what is installed is not imported either."""
     code = f"""
 import sys
-import nartk.serving.pipeline, nartk.checkpoints.checkpoint, nartk.architectures, nartk.registry
+import nartk.serving.loading, nartk.checkpoints.checkpoint, nartk.architectures, nartk.registry
 import nartk.bench.verification
 import nartk.bench.calibration, nartk.cli.decode, nartk.cli.verify, nartk.engine, nartk.protocols.passes
 for name in nartk.registry.strategies():

@@ -20,11 +20,11 @@ from nartk.decoders.loop.length import DraftLength
 from nartk.decoders.loop.packing import Packed, pack
 from nartk.decoders.loop.results import branches, result_of, traced
 from nartk.decoders.loop.rows import Row, RowRun
-from nartk.decoders.runs import Batching, Run
 from nartk.decoders.strategy import Strategy
 from nartk.protocols.guarantee import IDENTICAL
 from nartk.protocols.hypothesis import Hypothesis, Request, Result
 from nartk.protocols.passes import PassScorer, Scores, Want, costs_of, output_length
+from nartk.protocols.runs import Batching, Run
 from nartk.registry import option
 from nartk.vocab import Vocab
 
@@ -86,7 +86,7 @@ class AdaptiveDrafts(Constrained, DraftAndVerify):
 
 
 class Loop(RowRun[Row]):
-    """Implements `nartk.decoders.runs.Run`: a row of the batch is a request.
+    """Implements `nartk.protocols.runs.Run`: a row of the batch is a request.
 
     Args:
         choice: What chooses words.

@@ -9,9 +9,9 @@ from typing import Generic, Protocol, TypeVar
 
 from nartk.decoders.loop.drafter import State
 from nartk.decoders.loop.packing import Unread
-from nartk.decoders.runs import NOTHING, Batching, Ended, Stopwatch, Waiting
 from nartk.protocols.hypothesis import Hypothesis, Request, Result, TokenTrace
 from nartk.protocols.passes import PassScorer
+from nartk.protocols.runs import NOTHING, Batching, Ended, Stopwatch, Waiting
 
 
 @dataclass(slots=True, eq=False)

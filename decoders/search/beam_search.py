@@ -16,16 +16,16 @@ import numpy as np
 from nartk.decoders.loop.drafter import verifiable
 from nartk.decoders.loop.packing import Packed, pack
 from nartk.decoders.loop.rows import RowRun
-from nartk.decoders.runs import Batching
 from nartk.decoders.search.beam_constraints import BeamConstraints
 from nartk.decoders.search.beam_drafts import BeamDrafter
 from nartk.decoders.search.beam_rows import Beam, BeamRow, Candidates, Ranking
 from nartk.protocols.hypothesis import Hypothesis, Request, Result
 from nartk.protocols.passes import ROOT, FloatArray, IntArray, PassScorer, Scores, Want
+from nartk.protocols.runs import Batching
 
 
 class BeamSearch(RowRun[BeamRow]):
-    """Implements `nartk.decoders.runs.Run`: a row of the batch is a request, with several hypotheses.
+    """Implements `nartk.protocols.runs.Run`: a row of the batch is a request, with several hypotheses.
 
     Args:
         drafter: Proposes what hypotheses may go on with, or None.

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nartk.decoders.runs import Batching
 from nartk.decoders.search.beam_constraints import BeamConstraints
 from nartk.decoders.search.beam_drafts import BeamDrafter
 from nartk.decoders.search.beam_rows import Beam, BeamRow, Ended, Ranking
 from nartk.decoders.search.beam_search import BeamSearch, Nodes
 from nartk.protocols.hypothesis import Request
 from nartk.protocols.passes import FloatArray, IntArray, PassScorer, Want
+from nartk.protocols.runs import Batching
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from nartk.checkpoints.checkpoint import Checkpoint
 from nartk.errors import requiring
 from nartk.models.transformer import Decoder, Embedding, Encoder, Transformer
 from nartk.processors.text import SentencePieceTokenizer
-from nartk.serving.pipeline import load_network
+from nartk.serving.scorers import load_network
 from nartk.vocab import Vocab
 
 # CTranslate2's names of types.

@@ -23,7 +23,7 @@ from nartk.models.reference import DTYPES
 from nartk.models.transformer import Decoder, Encoder, Transformer
 from nartk.processors.hugging_face import HuggingFaceTokenizer
 from nartk.processors.text import SentencePieceTokenizer, WhitespaceTokenizer
-from nartk.serving.pipeline import load_network
+from nartk.serving.scorers import load_network
 from nartk.vocab import Vocab
 
 TYPES = ("fp32", "bf16", "fp16")  # of the weights that `write_folder` writes

@@ -10,7 +10,8 @@ from nartk.architectures import architecture
 from nartk.bench.engines import Spec
 from nartk.errors import NartkError, StrategyMismatchError, UsageError, named
 from nartk.registry import named_protocols, options_of, reads_drafts, strategies, strategy_class
-from nartk.serving.pipeline import Model, load
+from nartk.serving.loading import load
+from nartk.serving.model import Model
 
 ALL = "all"
 DRAFTER = "drafter"  # the option of the strategies that draft with another model

@@ -14,7 +14,7 @@ from nartk.errors import StrategyMismatchError
 from nartk.protocols.passes import ROOT, Pass, PassCosts, PassScorer, Source, Want
 
 if TYPE_CHECKING:
-    from nartk.serving.pipeline import Model
+    from nartk.serving.model import Model
 
 TOKENS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64)
 SOURCES = 20  # of the first sentences, that are measured with

@@ -25,7 +25,9 @@ from nartk.errors import NartkError, StrategyMismatchError, UsageError, named, r
 from nartk.protocols.hypothesis import Request, Result
 from nartk.protocols.passes import PassScorer, texts_of
 from nartk.registry import option, options_of, protocols, reads_drafts
-from nartk.serving.pipeline import in_order, load, load_network, model_folder, summarize
+from nartk.serving.loading import load
+from nartk.serving.model import in_order, summarize
+from nartk.serving.scorers import load_network, model_folder
 
 if TYPE_CHECKING:
     import torch  # which peers alone need

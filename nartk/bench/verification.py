@@ -21,10 +21,10 @@ from nartk.protocols.guarantee import Guarantee
 from nartk.protocols.hypothesis import DecodeStats, Hypothesis, Request, Result
 from nartk.protocols.passes import ROOT, FloatArray, Pass, PassScorer, Source, Want
 from nartk.registry import reads_drafts
-from nartk.serving.pipeline import summarize
+from nartk.serving.model import summarize
 
 if TYPE_CHECKING:
-    from nartk.serving.pipeline import Model
+    from nartk.serving.model import Model
 
 
 SAMPLE = 16  # outputs on which noise is measured

@@ -44,7 +44,7 @@ from nartk.unpacking import is_packed
 if TYPE_CHECKING:
     from nartk.checkpoints.checkpoint import Checkpoint
     from nartk.data.audio.sounds import Piped
-    from nartk.serving.pipeline import Model
+    from nartk.serving.model import Model
 
 
 def add_input(parser: Parser) -> None:
@@ -244,7 +244,7 @@ def split_inputs(inputs: Sequence[str], prog: str, *, optional: bool = False) ->
         UsageError: It may be a shipped model or a file.
         InputFileError: A file cannot be read.
     """
-    from nartk.serving.pipeline import SHIPPED
+    from nartk.serving.scorers import SHIPPED
 
     model, *files = inputs or [STDIN]
     is_file = model == STDIN or (os.path.exists(model) and not os.path.isdir(model))
@@ -282,7 +282,7 @@ def load_model(
         UsageError: Some of the files are tokenised and others not.
         NartkError: As `nartk.load`.
     """
-    from nartk.serving.pipeline import load
+    from nartk.serving.loading import load
 
     model = load(
         name,

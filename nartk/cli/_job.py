@@ -22,7 +22,7 @@ from nartk.tracing import describe, describe_error, finite, head, provenance
 
 if TYPE_CHECKING:
     from nartk.data.readers import Record
-    from nartk.serving.pipeline import Model
+    from nartk.serving.model import Model
 
 _IN_COLUMNS = str.maketrans("\n\t", "  ")
 WARM_UP = ("Warm up .", "The first sentences take longer .")
@@ -96,7 +96,7 @@ class Job:
             self._decode_window(window, done)
 
     def _decode_window(self, window: Sequence[Record], done: Callable[[int], None]) -> None:
-        from nartk.serving.pipeline import in_order, summarize
+        from nartk.serving.model import in_order, summarize
 
         start = time.perf_counter()
         finished: list[Result] = []

@@ -19,7 +19,7 @@ from nartk.serving.streaming import Partial, StreamStats, buffers_of, stream
 
 if TYPE_CHECKING:
     from nartk.data.readers import Record
-    from nartk.serving.pipeline import Model
+    from nartk.serving.model import Model
 
 _WARM_UP = 100  # frames of silence
 _SHOWN = ("stable", "revised", "audio_ms", "seconds")  # of a partial text, in JSONL

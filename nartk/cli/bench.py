@@ -35,7 +35,7 @@ from nartk.errors import EXIT_FAILED, EXIT_OK, InputFileError, UsageError, named
 from nartk.files import STDIN, require_storable, writing
 from nartk.processors.text import AsGiven
 from nartk.registry import METRICS, make_strategy, options_of, reads_drafts, strategy_class
-from nartk.serving.pipeline import TYPES, model_folder
+from nartk.serving.scorers import TYPES, model_folder
 
 if TYPE_CHECKING:
     from nartk.bench.engines import Spec
@@ -266,7 +266,7 @@ def _tune(args: argparse.Namespace) -> int:
     """Measures the passes of a model and keeps what they take in its folder."""
     from nartk.bench.costs import SOURCES, tuned
     from nartk.checkpoints import costs
-    from nartk.serving.pipeline import load
+    from nartk.serving.loading import load
 
     name, files = split_inputs(args.inputs, "nartk-bench", optional=True)
     folder = model_folder(name)
@@ -343,7 +343,7 @@ def _integers(flag: str, text: str, *, low: int, high: int | None = None) -> lis
 
 
 def _threads(wanted: str | None) -> list[int]:
-    from nartk.serving.pipeline import MOST_THREADS
+    from nartk.serving.loading import MOST_THREADS
 
     if wanted is None:
         try:

@@ -57,7 +57,8 @@ from nartk.files import STDIN, Journal, require_storable, writing
 from nartk.metrics.bootstrap import resampled
 from nartk.protocols.guarantee import Guarantee
 from nartk.registry import METRICS, make_strategy, options_of
-from nartk.serving.pipeline import Model, in_order, model_folder, summarize
+from nartk.serving.model import Model, in_order, summarize
+from nartk.serving.scorers import model_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -154,7 +154,7 @@ def main(argv: Sequence[str]) -> int:
             _write(load_checkpoint(Path(folder)), args)
         return 0
     _refuse(args, (*_OF_FAIRSEQ, "card"), "which is no checkpoint of fairseq", _COMPLETE)
-    from nartk.serving.pipeline import model_folder
+    from nartk.serving.scorers import model_folder
 
     _write(load_checkpoint(model_folder(str(args.checkpoint))), args)
     return 0

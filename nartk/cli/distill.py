@@ -36,7 +36,7 @@ from nartk.serving.distillation import REASONS, Choice, Filters
 from nartk.unpacking import suffix_of
 
 if TYPE_CHECKING:
-    from nartk.serving.pipeline import Model
+    from nartk.serving.model import Model
 
 DESCRIPTION = """Decodes a training source with a teacher and writes the corpus that a student learns from:
 DIR/train.SRC and DIR/train.TGT, line by line parallel, and DIR/report.json, which accounts for every line.

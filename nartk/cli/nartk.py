@@ -77,7 +77,7 @@ def _summary(file: Path) -> str:
 
 def _models(*names: str) -> list[str]:
     """lists the models that ship: what they are for, licence, size and folder; of one named its card too."""
-    from nartk.serving.pipeline import SHIPPED, model_folder
+    from nartk.serving.scorers import SHIPPED, model_folder
 
     lines = []
     for name in names or SHIPPED:

@@ -111,7 +111,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _hearing(name: str) -> Callable[[Traced], Heard]:
     """What tells what a model heard in the recording of a line that was decoded."""
-    from nartk.serving.pipeline import load
+    from nartk.serving.loading import load
     from nartk.tracing.speech import heard
 
     model = load(name)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nartk.bench.verification import Difference, Trial, Verifier
     from nartk.data.readers import Record
     from nartk.protocols.hypothesis import DecodeStats
-    from nartk.serving.pipeline import Model
+    from nartk.serving.model import Model
 
 DESCRIPTION = """Decodes with greedy search and with a strategy and compares the tokens; on the engine, every
 bit of their log-probabilities too. Exits with 0 if they are identical, with 1 if not. Of each sentence that

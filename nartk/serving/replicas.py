@@ -5,7 +5,6 @@ The engine computes without Python's lock, so that threads that each decode a pa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
@@ -14,11 +13,13 @@ from threading import Event, Thread
 from typing import Any, TypeAlias
 
 from nartk.errors import StrategyMismatchError, named
-from nartk.protocols.hypothesis import Request, Result
+from nartk.protocols.hypothesis import Hypothesis, Request
 from nartk.protocols.passes import Replicable
+from nartk.protocols.runs import NOTHING, Batching, Ended, Run
 from nartk.serving.long_form import BufferedFrames
 
-_Outcome: TypeAlias = Result | BaseException | None  # None: a part has ended
+_Outcome: TypeAlias = Ended | BaseException
+_WAIT = 0.05  # seconds
 
 
 def require_replicable(strategy: Any, scorer: Any) -> None:
@@ -35,60 +36,129 @@ def require_replicable(strategy: Any, scorer: Any) -> None:
         )
 
 
-def run_replicas(
-    strategy: Any, scorer: Replicable, requests: Sequence[Request], *, count: int, **settings: Any
-) -> Iterator[Result]:
-    """Yields what `strategy.run` yields, of so many replicas; when it ends, so have their threads.
+class ReplicaRun:
+    """Implements `nartk.protocols.runs.Run` with replicas, each of which runs in a thread of its own.
+
+    A request goes to the replica with the fewest source tokens. Threads start with the first step.
 
     Args:
-        settings: Of `strategy.run`, the batch size among them: each replica has batches of that size.
+        count: Replicas at most.
+        batching: Of each.
     """
-    stop, finished = Event(), SimpleQueue[_Outcome]()
 
-    def decode(part: Sequence[Request]) -> None:
-        try:
-            auxiliary = {name: each.replica(stop.is_set) for name, each in strategy.auxiliary.items()}
-            own = replace(strategy, auxiliary=auxiliary)
-            for result in own.run(scorer.replica(stop.is_set), part, **settings):
-                finished.put(result)
-            finished.put(None)
-        except BaseException as error:  # whatever ends a part is raised where the results are read
-            finished.put(error)
+    def __init__(self, strategy: Any, scorer: Replicable, count: int, batching: Batching) -> None:
+        self._stop, self._outcomes = Event(), SimpleQueue[_Outcome]()
+        self._owners: dict[Request, _Replica] = {}
+        self._replicas = [
+            _Replica(strategy, scorer, batching, self._stop, self._outcomes) for _ in range(count)
+        ]
 
-    threads = [
-        Thread(target=copy_context().run, args=(decode, part), daemon=True) for part in deal(requests, count)
-    ]
-    try:
-        for thread in threads:
-            thread.start()
-        left = len(threads)
-        while left:
-            outcome = _next(finished)
-            if isinstance(outcome, BaseException):
-                raise outcome
-            if outcome is None:
-                left -= 1
-            else:
-                yield outcome
-    finally:
-        stop.set()
-        for thread in threads:
-            if thread.ident is not None:
-                thread.join()
+    def __len__(self) -> int:
+        return len(self._owners)
 
+    def admit(self, request: Request) -> None:
+        replica = min(self._replicas, key=lambda each: each.tokens)
+        replica.tokens += len(request.source)
+        self._owners[request] = replica
+        replica.orders.put(("admit", request))
 
-def _next(finished: SimpleQueue[_Outcome]) -> _Outcome:
-    """The next outcome, waited for in parts.
+    def step(self) -> list[Ended]:
+        """Waits a moment for what has ended.
 
-    One long wait would go on after a signal that came just before it, or to another thread: Python handles
-    signals in the main thread alone, between two of its operations.
-    """
-    while True:
+        One long wait would go on after a signal that came just before it, or to another thread: Python
+        handles signals in the main thread alone, between two of its operations.
+        """
+        for replica in {*self._owners.values()}:
+            replica.start()
+        found: list[Ended] = []
         with suppress(Empty):
-            return finished.get(timeout=0.1)
+            outcome = self._outcomes.get(timeout=_WAIT)
+            while True:
+                if isinstance(outcome, BaseException):
+                    raise outcome
+                request, result = outcome
+                if request in self._owners:  # else it was dropped
+                    self._owners.pop(request).tokens -= len(request.source)
+                    found.append((request, result))
+                outcome = self._outcomes.get_nowait()
+        return found
+
+    def so_far(self, request: Request) -> Hypothesis:
+        """Nothing: a replica's rows are its thread's."""
+        return NOTHING
+
+    def drop(self, request: Request) -> None:
+        replica = self._owners.pop(request, None)
+        if replica is not None:
+            replica.tokens -= len(request.source)
+            replica.orders.put(("drop", request))
+
+    def close(self) -> None:
+        self._owners.clear()
+        self._stop.set()
+        for replica in self._replicas:
+            replica.join()
 
 
-def deal(requests: Sequence[Request], count: int) -> list[list[Request]]:
-    """At most so many parts, none empty, of like numbers and lengths of sources."""
-    ordered = sorted(requests, key=lambda request: (-len(request.source), request.index))
-    return [ordered[i::count] for i in range(min(count, len(ordered)))]
+class _Replica:
+    """A run in a thread.
+
+    Attributes:
+        tokens: Of the sources of its requests.
+        orders: Calls of the run that it is to make, by name, and their requests; None: to end.
+    """
+
+    def __init__(
+        self,
+        strategy: Any,
+        scorer: Replicable,
+        batching: Batching,
+        stop: Event,
+        outcomes: SimpleQueue[_Outcome],
+    ) -> None:
+        self.tokens = 0
+        self.orders = SimpleQueue[tuple[str, Request] | None]()
+        self._begin = lambda: _begun(strategy, scorer, batching, stop)
+        self._stop, self._outcomes = stop, outcomes
+        self._thread = Thread(target=copy_context().run, args=(self._decode,), daemon=True)
+
+    def start(self) -> None:
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def join(self) -> None:
+        self.orders.put(None)
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _decode(self) -> None:
+        try:
+            run = self._begin()
+            try:
+                while self._obey(run):
+                    for outcome in run.step():
+                        self._outcomes.put(outcome)
+            finally:
+                run.close()
+        except BaseException as error:  # whatever ends a replica is raised where the results are read
+            self._outcomes.put(error)
+
+    def _obey(self, run: Run) -> bool:
+        """Does what was ordered, and waits for an order where there is nothing to decode; False: to end."""
+        while not self._stop.is_set():
+            try:
+                order = self.orders.get(block=not len(run))
+            except Empty:
+                return True
+            if order is None:
+                return False
+            name, request = order
+            getattr(run, name)(request)
+        return False
+
+
+def _begun(strategy: Any, scorer: Replicable, batching: Batching, stop: Event) -> Run:
+    """A run with scorers of its own, which end where they are told to stop."""
+    auxiliary = {name: each.replica(stop.is_set) for name, each in strategy.auxiliary.items()}
+    run: Run = replace(strategy, auxiliary=auxiliary).begin(scorer.replica(stop.is_set), batching)
+    return run

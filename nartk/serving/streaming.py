@@ -26,7 +26,7 @@ from nartk.serving.long_form import Buffers, Window, carried_fires, kept_fires, 
 
 if TYPE_CHECKING:
     from nartk.decoders.graphs.hotwords import Hotwords
-    from nartk.serving.pipeline import Model
+    from nartk.serving.model import Model
 
 CHUNK_MS, LEFT_MS, LOOK_AHEAD_MS = 640.0, 2560.0, 320.0  # of `stream`, where nothing else is said
 _FOREVER = 2**62  # positions of a recording whose end has not come

@@ -21,7 +21,7 @@ from nartk.checkpoints.checkpoint import Checkpoint, load_checkpoint, require_sh
 from nartk.errors import VocabMismatchError
 from nartk.models.nar import NarTraining
 from nartk.models.transformer import Transformer, TransformerConfig
-from nartk.serving.pipeline import load_network, model_folder
+from nartk.serving.scorers import load_network, model_folder
 from nartk.vocab import Vocab
 
 # Known from the dictionaries, so they are no options.

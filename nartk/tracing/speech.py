@@ -23,7 +23,7 @@ from nartk.protocols.timestamps import cif_times, position_seconds
 from nartk.tracing.plot import make_figure, save_figure
 
 if TYPE_CHECKING:
-    from nartk.serving.pipeline import Model
+    from nartk.serving.model import Model
 
 _Times = npt.NDArray[np.float64]
 # Okabe and Ito's colours, which colour-blind readers tell apart; blank and what is not output are grey.

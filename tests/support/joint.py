@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from nartk.decoders.ctc_draft import CtcDraft
-from nartk.decoders.runs import Batching, Run
 from nartk.protocols.passes import FloatArray, IntArray, Scores, Want
+from nartk.protocols.runs import Batching, Run
 from support.parallel_drafters import KnowingFrames, LogitScores
 from support.real_passes import RealPasses
 

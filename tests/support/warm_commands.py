@@ -62,7 +62,7 @@ def main() -> int:
     for name in COMMANDS:
         import_module(f"nartk.cli.{name}")
     _fairseq.start()
-    for name in ("nartk.serving.pipeline", "fairseq_cli.train", "fairseq_cli.preprocess"):
+    for name in ("nartk.serving.loading", "fairseq_cli.train", "fairseq_cli.preprocess"):
         import_module(name)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,8 +11,9 @@ import pytest
 from nartk import registry
 from nartk.decoders.greedy import Greedy
 from nartk.protocols.guarantee import Guarantee, Promise
-from nartk.protocols.hypothesis import Hypothesis, Request, Result
+from nartk.protocols.hypothesis import Hypothesis, Result
 from nartk.protocols.passes import PassScorer
+from nartk.protocols.runs import Batching, Ended, Run
 from nartk.registry import register_decoder
 
 
@@ -23,16 +24,34 @@ def own_strategies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry.DECODERS, "classes", dict(registry.DECODERS.classes))
 
 
+class Changing:
+    """A run whose results are changed."""
+
+    def __init__(self, inner: Run, change: Callable[[Hypothesis], Hypothesis]) -> None:
+        self.inner, self.change = inner, change
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def step(self) -> list[Ended]:
+        return [(request, self._changed(result)) for request, result in self.inner.step()]
+
+    def _changed(self, result: Result) -> Result:
+        (hypothesis,) = result.hypotheses
+        return dataclasses.replace(result, hypotheses=(self.change(hypothesis),))
+
+
 def wrong_strategy(name: str, change: Callable[[Hypothesis], Hypothesis]) -> None:
     """Registers greedy search whose results are changed."""
 
     class Wrong(Greedy):
         promise = Promise(Guarantee.IDENTICAL, "it says")
 
-        def run(self, scorer: PassScorer, requests: Sequence[Request], **options: Any) -> Iterator[Result]:
-            for result in super().run(scorer, requests, **options):
-                (hypothesis,) = result.hypotheses
-                yield dataclasses.replace(result, hypotheses=(change(hypothesis),))
+        def begin(self, scorer: PassScorer, batching: Batching) -> Any:
+            return Changing(super().begin(scorer, batching), change)
 
     register_decoder(name)(Wrong)
 

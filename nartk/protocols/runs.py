@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from time import perf_counter
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 from nartk.protocols.hypothesis import WINDOW, Hypothesis, PhaseSeconds, Request, Result
 
@@ -31,36 +31,45 @@ class Batching:
     max_tokens: int | None = None
 
 
-class Run(Protocol):
-    """Decodes the requests that it admits. Its length is how many have neither ended nor been dropped."""
+Q = TypeVar("Q", contravariant=True)
+R = TypeVar("R", covariant=True)
+
+
+class Steps(Protocol[Q, R]):
+    """Decodes what it admits: lines or their requests. Its length is how many have not ended."""
 
     def __len__(self) -> int: ...
 
-    def admit(self, request: Request) -> None:
+    def admit(self, request: Q, /) -> None:
         """Takes a request, which waits until a place is free.
 
         Raises:
             UsageError: The strategy cannot do what it asks for.
         """
 
-    def step(self) -> list[Ended]:
+    def step(self) -> Sequence[R]:
         """Lets waiting requests in, and decodes one pass further; the requests that ended, and their results.
 
         Where it raises, the run is to be closed.
         """
 
-    def so_far(self, request: Request) -> Hypothesis:
+    def so_far(self, request: Q, /) -> Hypothesis:
         """The output of a request as far as it is known; empty while it waits."""
 
-    def drop(self, request: Request) -> None:
+    def drop(self, request: Q, /) -> None:
         """Gives up a request: whatever it holds is given back now. One that has ended is left alone."""
 
     def close(self) -> None:
         """Drops all requests."""
 
 
-def results(run: Run, requests: Iterable[Request], *, ahead: int = WINDOW) -> Iterator[Result]:
-    """Yields the results of requests as they end, and reads further requests as others end.
+Run: TypeAlias = Steps[Request, Ended]
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+def run_through(run: Steps[T, U], requests: Iterable[T], *, ahead: int = WINDOW) -> Iterator[U]:
+    """Yields what `step` gives, until all requests have ended; further ones are read as others end.
 
     Args:
         ahead: Most requests that are admitted and have not ended.
@@ -72,8 +81,7 @@ def results(run: Run, requests: Iterable[Request], *, ahead: int = WINDOW) -> It
                 run.admit(request)
             if not len(run):
                 return
-            for _, result in run.step():
-                yield result
+            yield from run.step()
     finally:
         run.close()
 

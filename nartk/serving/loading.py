@@ -1,0 +1,188 @@
+"""Loads models: a shipped one, a folder of nartk's, or one of transformers."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+
+from nartk.architectures import architecture
+from nartk.checkpoints.checkpoint import Checkpoint, load_checkpoint, read_config
+from nartk.errors import WITHOUT_TORCH, UsageError, named, require_count, requiring_torch
+from nartk.serving.model import Model
+from nartk.serving.scorers import SHIPPED, TYPES, UNQUANTIZED, WITHOUT_BOTH, model_folder, words_of
+
+MOST_THREADS = 1024
+
+
+def load(
+    name: str | os.PathLike[str] = SHIPPED[0],
+    *,
+    device: str = "cpu",
+    dtype: str | None = None,
+    threads: int | None = None,
+    replicas: int = 1,
+    check: bool = False,
+    pretokenized: bool = False,
+    guard: bool = True,
+    min_edit_confidence: float | None = None,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+    source_prefix: str | None = None,
+    tell: Callable[[str], None] = warnings.warn,
+) -> Model:
+    """Loads a model.
+
+    Args:
+        name: A shipped model's name, or a folder as `nartk-convert` writes it, or as transformers does.
+        device: ``cpu``, ``cuda`` or ``cuda:1``.
+        dtype: Type of weights and products: fp32, bf16, fp16 on a GPU, or int8 on the engine; None: what the
+            folder holds if that is int8, else fp32.
+        threads: Most threads of a computation; None: on the engine as many as there are cores for this
+            process, in torch what it is set to.
+        replicas: Engines of one thread each that share the weights and decode at the same time, for
+            throughput; each has batches of its own.
+        check: Whether all files are compared with their hashes, the mapped ones of int8 folders too.
+        pretokenized: Whether text is tokenised already, a sentence a line, and is to stay so.
+        guard: Whether the guard of a model that has one judges its outputs.
+        min_edit_confidence: The least probability of a single edit, from 0 to 1, below which that guard
+            undoes it; None: as the model's folder says.
+        source_lang, target_lang: Of the lines and the outputs, where a folder of transformers leaves it open.
+        source_prefix: Put before each line, with such a folder.
+        tell: Is told in a line what of a folder is passed over, or taken where nothing is said, and where
+            torch computes on a CPU in the engine's place.
+
+    Raises:
+        ModelNotFoundError: There is no such model.
+        CheckpointError: It is corrupt or does not fit its configuration.
+        UsageError: The device or the type is not to be had.
+        MissingDependencyError: What it takes is not installed.
+    """
+    if dtype is not None and dtype not in TYPES:
+        raise UsageError(f"{named('dtype')} is {dtype!r}", fix=f"choose from {', '.join(TYPES)}")
+    require_count("replicas", replicas, MOST_THREADS)
+    if threads is not None:
+        require_count("threads", threads, MOST_THREADS)
+    if replicas > 1 and threads not in (None, 1):
+        raise UsageError(
+            f"{named('threads', threads)} with {named('replicas', replicas)}, each of which has one thread",
+            fix="leave one of them out",
+        )
+    checkpoint = load_checkpoint(
+        model_folder(name),
+        check=check,
+        source_lang=source_lang,
+        target_lang=target_lang,
+        source_prefix=source_prefix,
+    )
+    for notice in checkpoint.notices:
+        tell(notice)
+    model = _served(checkpoint, _device(device), dtype, threads=threads, replicas=replicas)
+    model.pretokenized, model.guard = pretokenized, guard
+    model.min_edit_confidence = min_edit_confidence
+    _ = model.guarding  # refused now, not when it is needed
+    if notice := _on_reference(model):
+        tell(notice)
+    return model
+
+
+def _on_reference(model: Model) -> str:
+    """In a line, why torch computes on a CPU in the engine's place; empty: it does not."""
+    from nartk import engine
+
+    name = model.checkpoint.architecture
+    if model.device != "cpu" or model.is_exact:
+        return ""
+    why = engine.describe() if architecture(name).engine_at is not None else f"the engine has no {name!r}"
+    return f"{why}; torch computes, slower, and outputs are identical up to ties"
+
+
+def _served(
+    checkpoint: Checkpoint, device: str, dtype: str | None, *, threads: int | None, replicas: int = 1
+) -> Model:
+    """The model of a checkpoint, on the engine if that has its architecture, the device and the type."""
+    from nartk import engine
+
+    stored = checkpoint.quantized
+    if dtype is None:
+        dtype = "fp32" if stored is None else stored
+    if stored not in (None, dtype):
+        raise UsageError(
+            f"{named('dtype')} is {dtype!r}, but {str(checkpoint.folder)!r} holds {stored} weights",
+            fix=f"use {named('dtype', stored)}, or {UNQUANTIZED}",
+        )
+    found, config = architecture(checkpoint.architecture), read_config(checkpoint)
+    by_torch = tuple(type for type in TYPES if type != "int8" and (type != "fp16" or device != "cpu"))
+    if dtype == "fp16" and device == "cpu":
+        types = engine.TYPES if found.engine_at is not None and engine.available() else by_torch
+        raise UsageError(
+            f"{named('dtype', dtype)} needs a GPU", fix=f"on a CPU choose from {', '.join(types)}"
+        )
+    on_engine = found.engine_at is not None and device == "cpu" and dtype in engine.TYPES
+    if on_engine and engine.available():
+        scorer = found.engine(
+            config,
+            checkpoint.tensors,
+            checkpoint.target_vocab,
+            **words_of(checkpoint),
+            type=dtype,
+            threads=1 if replicas > 1 else 0 if threads is None else threads,
+        )
+        return Model(
+            checkpoint,
+            config,
+            device=device,
+            dtype=dtype,
+            open_other=_open_other,
+            engine=scorer,
+            replicas=replicas,
+        )
+    if replicas > 1:
+        raise UsageError(
+            f"{named('replicas', replicas)} needs the engine, which does not serve {dtype} on {device} here",
+            fix=f"leave {named('replicas')} out",
+        )
+    if dtype == "int8":
+        if stored is None:
+            fix = f"choose from {', '.join(by_torch)}"
+        else:
+            fix = f"use nartk's engine with {named('device', 'cpu')}, or {UNQUANTIZED}"
+        raise UsageError(
+            f"{named('dtype', dtype)} needs the engine, which does not serve a {checkpoint.architecture} on "
+            f"{device}",
+            fix=fix,
+        )
+    what = f"a {found.name} model in {dtype}" + (" without the engine" if on_engine else "")
+    if on_engine and engine.LACK:
+        what += f" ({engine.LACK})"
+    with requiring_torch(what, fix=WITHOUT_BOTH if on_engine else WITHOUT_TORCH):
+        import torch
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return Model(checkpoint, config, device=device, dtype=dtype, open_other=_open_other)
+
+
+def _open_other(model: Model, name: str) -> Model:
+    """Another model on a model's device and, if its own weights allow it, in its type."""
+    checkpoint = load_checkpoint(model_folder(name), check=model.checkpoint.checked)
+    dtype = model.dtype if checkpoint.quantized is None else None
+    return _served(checkpoint, model.device, dtype, threads=model.threads)
+
+
+def _device(name: str) -> str:
+    if name == "cpu":
+        return name
+    with requiring_torch(named("device", name)):
+        import torch
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")  # as one that torch has and nartk does not serve
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError(f"{named('device')} is {name!r}", fix="choose cpu, cuda or cuda:N")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(
+            f"{named('device')} is {name!r}, but torch sees no GPU here", fix=f"use {named('device', 'cpu')}"
+        )
+    return device.type if device.type == "cpu" else str(device)

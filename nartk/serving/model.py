@@ -1,0 +1,708 @@
+"""A loaded model, which decodes lines."""
+
+from __future__ import annotations
+
+import math
+import os
+import reprlib
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
+
+from nartk import __version__
+from nartk.architectures import architecture
+from nartk.checkpoints.checkpoint import Checkpoint
+from nartk.errors import (
+    LengthMismatchError,
+    NartkError,
+    StrategyMismatchError,
+    UsageError,
+    named,
+    number_of,
+    require_count,
+)
+from nartk.processors import Prompting
+from nartk.processors.text import AsGiven
+from nartk.protocols.hypothesis import GUARDED, WINDOW, DecodeStats, Hypothesis, Request, Result, added
+from nartk.protocols.passes import Source
+from nartk.protocols.runs import Batching, Run, run_through
+from nartk.registry import require_drafts_reader, require_protocol, signature
+from nartk.serving.activity import Levels
+from nartk.serving.line_runs import LineRequest, LineRun, Outcome
+from nartk.serving.replicas import ReplicaRun, require_replicable
+from nartk.serving.requests import made_request
+from nartk.serving.restarting import RestartingRun
+from nartk.serving.scorers import model_folder, reference_scorer
+from nartk.serving.strategies import made_strategy
+
+if TYPE_CHECKING:
+    from nartk.architectures.transformer import TransformerConfig
+    from nartk.serving.guard import Guard
+    from nartk.serving.long_form import Buffers
+
+KEPT = 4  # other models that a model keeps loaded, those used last
+Drafts: TypeAlias = Iterable[str | Iterable[str]]  # of each line one or several
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What decoding some lines gave, in the order of the lines.
+
+    Attributes:
+        hypotheses: Per line, best first; empty where the line failed.
+        errors: What was wrong with the lines that failed, by line index from 0.
+        stats: What it took.
+        signature: What reproduces it.
+    """
+
+    hypotheses: list[tuple[Hypothesis, ...]]
+    errors: dict[int, NartkError]
+    stats: DecodeStats
+    signature: str
+
+    @property
+    def best(self) -> list[Hypothesis]:
+        """Per line what `Model.decode` gives: the best hypothesis, with its `alternatives` or its `error`."""
+        return [_best(self.errors.get(index, found)) for index, found in enumerate(self.hypotheses)]
+
+
+class Model:
+    """A loaded model: decodes text with any strategy that fits it.
+
+    Args:
+        open_other: Loads another model for this one, by name.
+        engine: Its passes on the engine; None: torch serves it.
+
+    Attributes:
+        checkpoint: Where it came from, with dictionaries and tokenizers.
+        device: ``cpu``, ``cuda`` or ``cuda:1``.
+        dtype: Of its computation: fp32, bf16, fp16 or int8.
+        replicas: Engines that decode at the same time.
+        pretokenized: Whether lines are sentences as the model reads them, tokenised where it was trained on
+            tokens, and outputs are left as it writes them; may be set.
+        guard: Whether the guard of a model that has one judges its outputs (`serving.guard`); may be set.
+        min_edit_confidence: The least probability of a single edit, below which the guard undoes it; None: as
+            the model's folder says; may be set.
+        buffers: How recordings of any length are cut (`buffers_for`); None: a source is read
+            as a whole; may be set.
+        vad: Whether words are left out where nobody speaks (`nartk.serving.activity`); may be set.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        config: TransformerConfig,
+        *,
+        device: str,
+        dtype: str,
+        open_other: Callable[[Model, str], Model],
+        engine: Any = None,
+        replicas: int = 1,
+    ) -> None:
+        self.checkpoint = checkpoint
+        self.config = config
+        self.device = device
+        self.dtype = dtype
+        self.replicas = replicas
+        self.pretokenized = False
+        self.guard = True
+        self.min_edit_confidence: float | None = None
+        self.buffers: Buffers | None = None
+        self.vad = True
+        self._engine, self._open_other = engine, open_other
+        self._others: dict[tuple[str, str, str], Model] = {}  # the one used last is the last
+        self._guards: dict[float, Guard] = {}  # by their `min_edit_confidence`; each has read its words
+
+    def __repr__(self) -> str:
+        checkpoint = self.checkpoint
+        return (
+            f"Model({str(checkpoint.folder)!r}, architecture={checkpoint.architecture!r}, "
+            f"device={self.device!r}, dtype={self.dtype!r}, parameters={self.parameters:,})"
+        )
+
+    @cached_property
+    def passes(self) -> Any:
+        """What strategies see of it: a protocol of `nartk.protocols.passes` or `nartk.protocols.parallel`."""
+        found = self._engine
+        if found is None:
+            found = reference_scorer(self.checkpoint, self.device, self.dtype)
+        from nartk.checkpoints import costs
+
+        if (tuned := costs.stored(self.checkpoint.folder, **self.cost_setting(found))) is not None:
+            found.costs = tuned
+        output = self.checkpoint.output
+        return output.prompted(found) if isinstance(output, Prompting) else found
+
+    def cost_setting(self, scorer: Any) -> dict[str, Any]:
+        """What the times of its passes depend on, as `nartk.checkpoints.costs` keeps them."""
+        return {
+            "model": self.checkpoint.fingerprint,
+            "numerics": scorer.numerics,
+            "device": self.device,
+            "dtype": self.dtype,
+            "threads": self.threads,
+        }
+
+    def scorer_for(self, strategy: Any) -> Any:
+        """The scorer that a strategy, or a class of them, decodes with.
+
+        Raises:
+            StrategyMismatchError: The model speaks no protocol that it needs, or not in buffers.
+        """
+        found = require_protocol(strategy, self.passes)
+        if self.buffers is None:
+            return found
+        from nartk.serving.long_form import in_buffers
+
+        return in_buffers(strategy, found, self.buffers, levels=self.levels)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether a sentence's bits depend on it alone, whatever shares its batch: on the engine, always.
+
+        In torch the order of a sum depends on shapes, so that near ties may fall either way.
+        """
+        return self._engine is not None
+
+    @property
+    def threads(self) -> int:
+        """Most threads that it computes with."""
+        if self._engine is not None:
+            return self._engine.threads
+        import torch
+
+        return torch.get_num_threads()
+
+    @property
+    def tokenization(self) -> AsGiven:
+        """What makes sentences as the model reads them of lines, and of its outputs lines."""
+        return AsGiven() if self.pretokenized else self.checkpoint.tokenization
+
+    @property
+    def guarding(self) -> Guard | None:
+        """What judges outputs; None: nothing does.
+
+        Raises:
+            UsageError: `min_edit_confidence` is no probability, or there is no guard that heeds it.
+        """
+        found, least = self.checkpoint.guard if self.guard else None, self.min_edit_confidence
+        if least is None:
+            return found
+        if not 0 <= least <= 1:
+            raise UsageError(f"{named('min_edit_confidence')} is {least}", fix="give a value between 0 and 1")
+        if found is None:
+            why = "the guard is off" if self.checkpoint.guard is not None else "the model has no guard"
+            raise UsageError(f"{named('min_edit_confidence', least)}, but {why}", fix="leave it out")
+        if least not in self._guards:
+            self._guards[least] = replace(found, thresholds=replace(found.thresholds, edit=least))
+        return self._guards[least]
+
+    @property
+    def max_source_len(self) -> int:
+        """Longest source, tokens without eos."""
+        return self.config.max_source_len - 1
+
+    @cached_property
+    def max_target_len(self) -> int:
+        """Longest target, tokens with eos."""
+        output = self.checkpoint.output
+        taken = output.prompt_length if isinstance(output, Prompting) else 0
+        return max(1, self.config.max_target_len - taken)
+
+    @property
+    def parameters(self) -> int:
+        """Numbers in its weights; those of several names count once."""
+        shared = self.config.shared_weights()
+        return sum(
+            math.prod(shape) for name, shape in self.config.weight_shapes().items() if name not in shared
+        )
+
+    def strategy(
+        self, name: str | None, options: Mapping[str, Any], *, tell: Callable[[str], None] = warnings.warn
+    ) -> Any:
+        """The strategy `name`, checked against this model, with the other models that it needs loaded.
+
+        The `KEPT` other models used last stay loaded, and are not read again when another call names them.
+        The model's own values of options (`checkpoints.generation`), and thresholds that
+        `nartk-calibrate` has stored for these models, take the place of defaults.
+
+        Args:
+            name: None: the one that the model's configuration names, or greedy search; or the one that an
+                option implies which that has not (`nartk.registry.implied`).
+            tell: Is told in a line where there are such thresholds, but not for these models or options, and
+                which constraints of the model's the strategy does not keep to, or another model that should
+                be smaller is larger than the model.
+
+        Raises:
+            CheckpointError: Another model, or what is stored, is corrupt.
+            StrategyMismatchError: The model, or another one that an option names, is of the wrong
+                architecture or has fewer positions than the model.
+            VocabMismatchError: Another model reads or writes other words.
+        """
+        return made_strategy(self, name, options, tell=tell)
+
+    def other(self, name: str) -> Model:
+        """Another model, on this one's device and in its type: read only if it is not among those kept."""
+        key = (os.path.realpath(model_folder(name)), self.device, self.dtype)
+        found = self._others.pop(key, None)
+        if found is None:
+            found = self._open_other(self, name)
+        self._others[key] = found
+        if len(self._others) > KEPT:
+            del self._others[next(iter(self._others))]
+        return found
+
+    def signature(self, strategy: Any) -> str:
+        """What reproduces a result of this model with a strategy."""
+        model = f"{self.checkpoint.fingerprint}|{self.scorer_for(strategy).numerics}"
+        if self.checkpoint.guard is not None:
+            least = 0.0 if (guard := self.guarding) is None else guard.thresholds.edit
+            model += f"|guard:{int(self.guard)}" + (f"|min_edit_confidence:{least:g}" if least else "")
+        if self.tokenization.name:
+            model += f"|text:{self.tokenization.name}"
+        return signature(strategy, exact=self.is_exact, dtype=self.dtype, model=model, version=__version__)
+
+    def encode(self, line: str, *, truncate: bool = False) -> Source:
+        """The source of a sentence as the model reads it; `truncate` cuts one that is too long.
+
+        Raises:
+            InputTooLongError: The sentence has more tokens than the model has positions.
+        """
+        return self.checkpoint.input.read(line, longest=self.config.max_source_len, truncate=truncate)
+
+    def request(
+        self,
+        index: int,
+        line: str,
+        strategy: Any,
+        *,
+        prefix: str = "",
+        drafts: Sequence[str] = (),
+        targets: Sequence[str] = (),
+        truncate: bool = False,
+        trace: bool = False,
+    ) -> Request:
+        """What a decoder is asked for a sentence as the model reads it.
+
+        Raises:
+            InputTooLongError: The sentence, or a target, has more tokens than the model has positions.
+            InputFormatError: The model cannot write the prefix.
+        """
+        return made_request(
+            self,
+            index,
+            line,
+            strategy,
+            prefix=prefix,
+            drafts=drafts,
+            targets=targets,
+            truncate=truncate,
+            trace=trace,
+        )
+
+    @cached_property
+    def inside_words(self) -> tuple[int, ...]:
+        """The pieces of sentencepiece that begin no word; none where the dictionary has no such pieces."""
+        vocab = self.checkpoint.target_vocab
+        begins = [word.startswith("▁") for word in vocab.words]
+        if not any(begins):
+            return ()
+        return tuple(id for id, begin in enumerate(begins) if not begin and id not in vocab.ends)
+
+    @overload
+    def decode(
+        self,
+        lines: str,
+        strategy: str | None = None,
+        *,
+        batch_size: int = 32,
+        max_tokens: int | None = None,
+        prefixes: Iterable[str] | None = None,
+        drafts: Drafts | None = None,
+        truncate: bool = False,
+        trace: bool = False,
+        **options: Any,
+    ) -> Hypothesis: ...
+
+    @overload
+    def decode(
+        self,
+        lines: Iterable[str],
+        strategy: str | None = None,
+        *,
+        batch_size: int = 32,
+        max_tokens: int | None = None,
+        prefixes: Iterable[str] | None = None,
+        drafts: Drafts | None = None,
+        truncate: bool = False,
+        trace: bool = False,
+        **options: Any,
+    ) -> list[Hypothesis]: ...
+
+    def decode(
+        self,
+        lines: str | Iterable[str],
+        strategy: str | None = None,
+        *,
+        batch_size: int = 32,
+        max_tokens: int | None = None,
+        prefixes: Iterable[str] | None = None,
+        drafts: Drafts | None = None,
+        truncate: bool = False,
+        trace: bool = False,
+        **options: Any,
+    ) -> Hypothesis | list[Hypothesis]:
+        """The best hypothesis of each line, with the further ones, if any, as its `alternatives`.
+
+        A line that cannot be decoded gives an empty hypothesis with its `error`, and a warning.
+
+        Args:
+            lines: Ordinary text for models that know how to tokenise it; else, and with `pretokenized`, one
+                sentence each. An empty line gives an empty hypothesis. Of one string, which is one line, it
+                is that line's hypothesis, not a list.
+            strategy: A name of `nartk.strategies()`; None: greedy search, or what the model's configuration
+                names, or what an option implies: ``beam_size`` and ``nbest`` beam search, ``temperature``,
+                ``top_k`` and ``top_p`` samples.
+            batch_size: Most sentences at a time.
+            max_tokens: Most source tokens at a time, padding included.
+            prefixes: What each line's output must begin with.
+            drafts: What each line's output may be, for the strategies that read drafts.
+            truncate: Whether sentences too long for the model are cut, instead of refused; with a guard they
+                are decoded in pieces instead, or kept.
+            trace: Whether hypotheses say where each token came from.
+            options: Of the strategy, such as ``max_len=100``, or for 5 hypotheses a line of beam search
+                ``beam_size=5, nbest=5``.
+
+        Raises:
+            UsageError: An option is unknown or out of bounds, or `lines` are no strings.
+            NartkError: As `strategy` and `stream` raise.
+        """
+        run = self.run(
+            [lines] if isinstance(lines, str) else lines,
+            strategy,
+            options,
+            batch_size=batch_size,
+            max_tokens=max_tokens,
+            prefixes=prefixes,
+            drafts=drafts,
+            truncate=truncate,
+            trace=trace,
+        )
+        for index in sorted(run.errors):
+            warnings.warn(str(run.errors[index]), stacklevel=2)
+        return run.best[0] if isinstance(lines, str) else run.best
+
+    def iterate(
+        self,
+        lines: Iterable[str],
+        strategy: str | None = None,
+        *,
+        batch_size: int = 32,
+        max_tokens: int | None = None,
+        truncate: bool = False,
+        trace: bool = False,
+        window: int = WINDOW,
+        **options: Any,
+    ) -> Iterator[Hypothesis]:
+        """Yields what `decode` gives, in the order of the lines, as they are decoded.
+
+        Args:
+            lines: Any number of them: a list, an open file, a generator. Memory does not grow with it.
+            window: Lines read ahead and sorted by length; 1: each is decoded before the next is read.
+
+        Raises:
+            NartkError: As `decode`.
+        """
+        require_count("window", window)
+        made = self.strategy(strategy, options)
+        rest = enumerate(_several("lines", lines))
+        _require_batching(batch_size, max_tokens)
+        run = LineRun(self, made, Batching(batch_size, max_tokens))
+
+        def outcomes() -> Iterator[tuple[int, Outcome]]:
+            read = given = 0
+            early: dict[int, Outcome] = {}
+            try:
+                while True:
+                    for index, line in islice(rest, window - (read - given)):
+                        (text,) = _strings("lines", [line], index)
+                        run.admit(LineRequest(index, text, truncate=truncate, trace=trace))
+                        read += 1
+                    if read == given:
+                        return
+                    early |= {asked.index: outcome for asked, outcome in run.step()}
+                    while given in early:
+                        yield given, early.pop(given)
+                        given += 1
+            finally:
+                run.close()
+
+        def decoded() -> Iterator[Hypothesis]:
+            yield from _warned(outcomes(), 0)  # a warning names the line that asks for more
+
+        return decoded()
+
+    def score(
+        self,
+        lines: Iterable[str],
+        targets: Drafts,
+        *,
+        batch_size: int = 32,
+        max_tokens: int | None = None,
+        truncate: bool = False,
+    ) -> list[Hypothesis]:
+        """The given output of each line, with the log-probability that the model gives it as its `score`.
+
+        Of several outputs of a line the first, with the others as its `alternatives`, in their order. Eos
+        counts; on the engine greedy search's outputs have greedy search's scores, bit for bit, where text
+        is read as the tokens that it was written from. An output that is cut has no score: `truncate` is for
+        sources alone. A line that fails gives an empty hypothesis with its `error`, and a warning.
+
+        Args:
+            lines: As `decode` takes them; each is one sentence, an empty one too.
+            targets: Of each line an output, as the model writes lines of this kind, or several.
+            batch_size, max_tokens, truncate: As in `decode`.
+
+        Raises:
+            StrategyMismatchError: The model is not autoregressive.
+            LengthMismatchError: There are outputs for more or fewer lines, or none for one.
+        """
+        outcomes = self.stream(
+            lines,
+            self.scoring(),
+            batch_size=batch_size,
+            max_tokens=max_tokens,
+            targets=targets,
+            truncate=truncate,
+        )
+        return list(_warned(outcomes, 0))
+
+    def scoring(self) -> Any:
+        """What `stream` scores given outputs with, in a strategy's place.
+
+        Raises:
+            StrategyMismatchError: The model is not autoregressive, or torch would serve its replicas.
+        """
+        from nartk.decoders.scoring import Scoring
+
+        forced = self.checkpoint.generation.get("forced_bos")
+        made = Scoring(begins=() if forced is None else (forced,))
+        if not architecture(self.checkpoint.architecture).autoregressive:
+            raise StrategyMismatchError(
+                f"{named('score')} with a {self.checkpoint.architecture!r}, which is not autoregressive",
+                fix="name an autoregressive model, which gives an output a probability in one pass",
+            )
+        if self.replicas > 1:
+            require_replicable(made, self.scorer_for(made))
+        return made
+
+    def run(
+        self,
+        lines: Iterable[str],
+        strategy: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        *,
+        batch_size: int = 32,
+        max_tokens: int | None = None,
+        prefixes: Iterable[str] | None = None,
+        drafts: Drafts | None = None,
+        truncate: bool = False,
+        trace: bool = False,
+    ) -> Decoded:
+        """As `decode`, with statistics and the signature, and without warnings."""
+        made = self.strategy(strategy, {} if options is None else options)
+        start = time.perf_counter()
+        outcomes = [
+            *in_order(
+                self.stream(
+                    lines,
+                    made,
+                    batch_size=batch_size,
+                    max_tokens=max_tokens,
+                    prefixes=prefixes,
+                    drafts=drafts,
+                    truncate=truncate,
+                    trace=trace,
+                )
+            )
+        ]
+        seconds = time.perf_counter() - start
+        errors = {i: each for i, each in enumerate(outcomes) if isinstance(each, NartkError)}
+        for index, error in errors.items():
+            error.where = f"line {index + 1}"
+        return Decoded(
+            [() if isinstance(each, NartkError) else each.hypotheses for each in outcomes],
+            errors,
+            summarize([each for each in outcomes if isinstance(each, Result)], seconds),
+            self.signature(made),
+        )
+
+    def stream(
+        self,
+        lines: Iterable[str],
+        strategy: Any,
+        *,
+        batch_size: int = 32,
+        max_tokens: int | None = None,
+        prefixes: Iterable[str] | None = None,
+        drafts: Drafts | None = None,
+        targets: Drafts | None = None,
+        truncate: bool = False,
+        trace: bool = False,
+        first: int = 0,
+    ) -> Iterator[tuple[int, Result | NartkError]]:
+        """Yields (line index, result or error) as lines finish, hypotheses with their text.
+
+        Ordinary text is decoded sentence by sentence (`Line` joins them), a line with a prefix or
+        drafts as one sentence. Where one sentence of a line fails, the line does.
+
+        `in_order` puts them in the order of the lines. Where memory runs out, the batch is halved and the
+        unfinished sentences start again.
+
+        Args:
+            strategy: As the method `strategy` makes it, or `scoring`.
+            prefixes: What each line's output must begin with.
+            drafts: What each line's output may be.
+            targets: With `scoring`, what is to be scored for each line, which is then one sentence.
+            first: How many lines came before these: sampling draws a line's numbers by its place among all.
+
+        Raises:
+            UsageError: Drafts are given to a strategy that reads none, or what should be strings is not.
+            LengthMismatchError: There are drafts, prefixes or targets for more or fewer lines.
+            OutOfMemoryError: Memory runs out with a single sentence.
+        """
+        _require_batching(batch_size, max_tokens)
+        texts = _strings("lines", lines, first)
+        forced = [""] * len(texts) if prefixes is None else _strings("prefixes", prefixes)
+        none: list[list[str]] = [[] for _ in texts]
+        if drafts is not None:
+            require_drafts_reader(strategy)
+        given = none if drafts is None else _lists("drafts", drafts)
+        scored = none if targets is None else _lists("targets", targets)
+        for name, found in (("drafts", given), ("prefixes", forced), ("targets", scored)):
+            if len(found) != len(texts):
+                raise LengthMismatchError(
+                    f"{name} for {number_of(len(found), 'line')}, but there are {len(texts)}",
+                    fix="give an empty one where a line has none",
+                )
+        if targets is not None and not all(scored):
+            raise LengthMismatchError(
+                f"targets[{scored.index([])}] holds no output",
+                fix="give each line at least one, or leave it out",
+            )
+        requests = [
+            LineRequest(
+                index, each[0], each[1], tuple(each[2]), tuple(each[3]), truncate=truncate, trace=trace
+            )
+            for index, each in enumerate(zip(texts, forced, given, scored, strict=True), start=first)
+        ]
+        run = LineRun(self, strategy, Batching(batch_size, max_tokens))
+        return (
+            (each.index - first, outcome) for each, outcome in run_through(run, requests, ahead=len(requests))
+        )
+
+    def begin(self, strategy: Any, batching: Batching) -> Run:
+        """Begins a run of requests; where memory runs out, it starts again in smaller batches."""
+        scorer = self.scorer_for(strategy)
+        if self.replicas == 1:
+            return RestartingRun(partial(strategy.begin, scorer), batching)
+        return RestartingRun(partial(ReplicaRun, strategy, scorer, self.replicas), batching)
+
+    @property
+    def levels(self) -> Levels | None:
+        """Tells the levels of sound by its features; None: they do not tell, or `vad` is off."""
+        return getattr(self.checkpoint.input, "levels", None) if self.vad else None
+
+
+def in_order(outcomes: Iterable[tuple[int, T]]) -> Iterator[T]:
+    """Yields what comes with indices from 0 on in their order, each as soon as those before it are there."""
+    early: dict[int, T] = {}
+    index = 0
+    for found, outcome in outcomes:
+        early[found] = outcome
+        while index in early:
+            yield early.pop(index)
+            index += 1
+
+
+def _warned(outcomes: Iterable[tuple[int, Result | NartkError]], first: int) -> Iterator[Hypothesis]:
+    """The best hypothesis of each line in their order; those that fail warn the caller's caller.
+
+    Args:
+        first: How many lines came before these.
+    """
+    for number, outcome in enumerate(in_order(outcomes), start=first + 1):
+        if isinstance(outcome, NartkError):
+            outcome.where = f"line {number}"
+            warnings.warn(str(outcome), stacklevel=3)
+        yield _best(outcome if isinstance(outcome, NartkError) else outcome.hypotheses)
+
+
+def _best(outcome: Sequence[Hypothesis] | NartkError) -> Hypothesis:
+    """The best hypothesis with the others as its alternatives; of an error, an empty one that has it."""
+    if isinstance(outcome, NartkError):
+        return Hypothesis(tokens=(), error=outcome)
+    best, *others = outcome
+    return replace(best, alternatives=tuple(others)) if others else best
+
+
+def _require_batching(batch_size: int, max_tokens: int | None) -> None:
+    require_count("batch_size", batch_size)
+    if max_tokens is not None:
+        require_count("max_tokens", max_tokens)
+
+
+def _several(name: str, items: Iterable[T]) -> Iterator[T]:
+    """What iterates over items; one string, whose letters these would be, is a UsageError."""
+    if isinstance(items, (str, bytes)) or not isinstance(items, Iterable):
+        raise UsageError(f"{name} is {reprlib.repr(items)}, not a list of strings", fix="pass a list")
+    return iter(items)
+
+
+def _lists(name: str, items: Drafts) -> list[list[str]]:
+    """The strings of each line, of which one may stand by itself."""
+    return [
+        _strings(f"{name}[{index}]", [each] if isinstance(each, str) else each)
+        for index, each in enumerate(_several(name, items))
+    ]
+
+
+def _strings(name: str, items: Iterable[str], first: int = 0) -> list[str]:
+    """The items, `first` the index of the first of them, without the ends of lines that files have.
+
+    Raises:
+        UsageError: They are one string, or one of them is none.
+    """
+    found = []
+    for index, item in enumerate(_several(name, items), start=first):
+        if not isinstance(item, str):
+            raise UsageError(
+                f"{name}[{index}] is {reprlib.repr(item)}, not a string", fix="pass strings alone"
+            )
+        found.append(item.rstrip("\r\n"))
+    return found
+
+
+def summarize(results: Sequence[Result], seconds: float) -> DecodeStats:
+    """The statistics of a run that took `seconds`. Lines that are not decoded do not count.
+
+    What a guard keeps undecoded, because it is too long, is a sentence.
+    """
+    decoded = [result for result in results if result.passes]
+    counts, phases = added(decoded)
+    guarded = [each for result in results for each in result.hypotheses[0].guarded]
+    return DecodeStats(
+        seconds=seconds,
+        sentences=sum(each.sentences for each in results if each.passes or each.hypotheses[0].guarded),
+        tokens=sum(len(result.hypotheses[0].tokens) for result in decoded),
+        left_mid_batch=sum(result.left_mid_batch for result in decoded),
+        **{done: sum(each.done == done for each in guarded) for done in GUARDED},
+        latencies=tuple(result.seconds for result in decoded),
+        **counts,
+        **{f"{name}_seconds": spent for name, spent in phases.items()},
+    )

@@ -1,0 +1,67 @@
+"""Makes requests of sentences: source, prefix, drafts and targets in the model's words."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from nartk.errors import InputFormatError, InputTooLongError
+from nartk.protocols.hypothesis import Request
+from nartk.registry import reads_any_length
+
+if TYPE_CHECKING:
+    from nartk.serving.model import Model
+
+
+def made_request(
+    model: Model,
+    index: int,
+    line: str,
+    strategy: Any,
+    *,
+    prefix: str,
+    drafts: Sequence[str],
+    targets: Sequence[str],
+    truncate: bool,
+    trace: bool,
+) -> Request:
+    """The request of a sentence, as `Model.request` says."""
+    most = sys.maxsize if reads_any_length(strategy) else model.config.max_source_len
+    if model.buffers is None:
+        source = model.checkpoint.input.read(line, longest=most, truncate=truncate)
+        longest = min(strategy.limit(len(source)), model.max_target_len)
+    else:
+        from nartk.serving.long_form import read_long
+
+        source = read_long(model.checkpoint.input, line)
+        longest = len(source) + 1  # its output has any length
+    write = model.checkpoint.output.encode
+    begin = strategy.beginning
+
+    def begun(text: str) -> tuple[int, ...]:
+        return *begin, *write(text)
+
+    forced = begun(prefix)[:longest] if prefix else ()
+    unk = model.checkpoint.target_vocab.unk
+    if unk in forced:
+        unwritten = [word for word in prefix.split() if unk in write(word)] or [prefix]
+        raise InputFormatError(
+            f"the prefix holds {', '.join(map(repr, unwritten))}, which the model cannot write",
+            fix="take it out of the prefix",
+        )
+    # What lies beyond the output's longest end is hardly ever reached. The order is kept.
+    drafted = dict.fromkeys(begun(draft)[:longest] for draft in drafts if draft)
+    scored = tuple((*begun(target), model.checkpoint.target_vocab.eos) for target in targets)
+    for number, target in enumerate(scored, start=1):
+        if len(target) > longest:
+            which = f"output {number} has " if len(scored) > 1 else "the output has "
+            raise InputTooLongError(
+                f"{which}{len(target) - 1} tokens > {longest - 1}",
+                fix="split the line and its output, or leave both out",
+            )
+    after: tuple[int, ...] = ()
+    if prefix.endswith(" ") and forced and not model.checkpoint.output.decode(forced).endswith(" "):
+        after = model.inside_words
+    drafted_words = tuple(filter(None, drafted))
+    return Request(index, source, longest, forced, drafted_words, scored, model.vad, after, trace)

@@ -1,0 +1,83 @@
+"""What computes a model's passes: a scorer of the engine, or one in torch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nartk.architectures import architecture
+from nartk.checkpoints.checkpoint import Checkpoint, read_config
+from nartk.errors import WITHOUT_TORCH, ModelNotFoundError, UsageError, requiring_torch
+
+if TYPE_CHECKING:
+    from nartk.models.transformer import Transformer
+
+TYPES = ("fp32", "bf16", "fp16", "int8")  # fp16: on a GPU alone; int8: on the engine alone
+SHIPPED = ("gec-en", "asr-digits")  # models inside the package, the default first
+WITHOUT_BOTH = f"{WITHOUT_TORCH}, or install nartk with its engine, from a wheel or with a C++17 compiler"
+UNQUANTIZED = "name the model that it was made of"
+
+
+def model_folder(name: str | os.PathLike[str]) -> Path:
+    """The folder of a shipped model; any other name is a folder itself.
+
+    Raises:
+        ModelNotFoundError: The shipped model is not in this installation.
+    """
+    if not isinstance(name, str | os.PathLike):
+        raise UsageError(f"the model is {name!r}, not a name or a path", fix="give a string or a path")
+    if str(name) not in SHIPPED:
+        return Path(name)
+    folder = Path(__file__).parents[1] / "data" / "models" / str(name)
+    if not os.path.isdir(folder):
+        raise ModelNotFoundError(f"the shipped model {str(name)!r} is not in this installation")
+    return folder
+
+
+def load_network(checkpoint: Checkpoint) -> Transformer:
+    """The network of a checkpoint, in fp32 on the CPU.
+
+    Raises:
+        UnsupportedCheckpointError: This version has no such architecture.
+        CheckpointError: The weights do not fit the configuration, or it the dictionaries.
+        UsageError: They are int8.
+    """
+    import torch
+
+    if checkpoint.quantized is not None:
+        raise UsageError(
+            f"{str(checkpoint.folder)!r} holds {checkpoint.quantized} weights, which torch does not read",
+            fix=UNQUANTIZED,
+        )
+    config = read_config(checkpoint)
+    model: Transformer = architecture(checkpoint.architecture).network(config)
+    model.load_state_dict({name: torch.from_numpy(array) for name, array in checkpoint.tensors.items()})
+    return model
+
+
+def reference_scorer(checkpoint: Checkpoint, device: str, dtype: str) -> Any:
+    """The scorer of a checkpoint in torch.
+
+    Raises:
+        MissingDependencyError: torch is not installed.
+    """
+    with requiring_torch("decoding without the engine", fix=WITHOUT_BOTH):
+        from nartk.models.reference import DTYPES
+    return architecture(checkpoint.architecture).scorer(
+        model=load_network(checkpoint),
+        vocab=checkpoint.target_vocab,
+        dtype=DTYPES[dtype],
+        device=device,
+        **words_of(checkpoint),
+    )
+
+
+def words_of(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What a scorer is told of words: the sources', if they have any, and what outputs begin after."""
+    found: dict[str, Any] = {}
+    if checkpoint.input.vocab is not None:
+        found["source_vocab"] = checkpoint.input.vocab
+    if architecture(checkpoint.architecture).autoregressive:
+        found["start_token"] = checkpoint.start_token
+    return found

@@ -1,0 +1,76 @@
+"""Makes strategies for a loaded model: its own options, other models that they name, stored thresholds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from nartk.checkpoints.generation import unheeded, with_generation
+from nartk.errors import StrategyMismatchError
+from nartk.protocols.aligned import AlignedWords
+from nartk.protocols.passes import PassScorer
+from nartk.registry import declared, implied, make_strategy, options_of
+from nartk.serving.replicas import require_replicable
+
+if TYPE_CHECKING:
+    from nartk.serving.model import Model
+
+
+def made_strategy(
+    model: Model, name: str | None, options: Mapping[str, Any], *, tell: Callable[[str], None]
+) -> Any:
+    """The strategy `name`, as `Model.strategy` says."""
+    generation = model.checkpoint.generation
+    if name is None:
+        name = implied(options, generation.get("strategy", "greedy"))
+    options = declared(options, options_of(name))
+    made = make_strategy(name, with_generation(generation, name, options))
+    model.scorer_for(made)
+    if ignored := unheeded(generation, name):
+        tell(ignored)
+    auxiliary = {}
+    for key, item in options_of(name).items():
+        other = getattr(made, key)
+        if not item.metadata["model"] or not other:
+            continue
+        found = model.other(other)
+        mine, theirs = model.checkpoint, found.checkpoint
+        mine.input.require_equal(theirs.input, "the model", f"{key} {other!r}")
+        is_pair = isinstance(found.passes, PassScorer) and isinstance(model.passes, PassScorer)
+        mine.target_vocab.require_equal(theirs.target_vocab, "the model", f"{key} {other!r}", padded=is_pair)
+        for side in ("max_source_len", "max_target_len"):
+            capacity, wanted = (getattr(each.config, side) for each in (found, model))
+            if capacity < wanted:
+                raise StrategyMismatchError(
+                    f"{key} {other!r} has a `{side}` of {capacity} tokens, the model one of {wanted}",
+                    fix="train it with the model's lengths",
+                )
+        if item.metadata["smaller"] and found.parameters > model.parameters:
+            tell(
+                f"{key} {other!r} has {found.parameters:,} parameters, the model {model.parameters:,}; "
+                "drafts pay where the smaller model makes them: are the two swapped?"
+            )
+        made = replace(made, **{key: found.checkpoint.fingerprint})
+        auxiliary[key] = found.passes
+        if len(theirs.target_vocab) != len(mine.target_vocab):
+            auxiliary[key] = AlignedWords(found.passes, mine.target_vocab)
+        from nartk.bench import calibration
+
+        added, unfit = calibration.apply(
+            model.checkpoint.folder,
+            made,
+            options,
+            model=model.checkpoint.fingerprint,
+            drafter=found.checkpoint.fingerprint,
+        )
+        if unfit:
+            tell(unfit)
+        made = replace(made, **added)
+    if auxiliary:
+        made = replace(made, auxiliary=auxiliary)
+    made = made.in_pieces(model.checkpoint.output)
+    made.check_auxiliary()
+    if model.replicas > 1:
+        require_replicable(made, model.scorer_for(made))
+    return made
