@@ -19,6 +19,7 @@ import pytest
 import torch
 from support import tiny
 from support.bad_lines import BAD, WRAP
+from support.folders import sign
 
 import nartk.serving.loading
 import nartk.serving.model
@@ -604,9 +605,12 @@ def test_truncate_cuts_what_is_too_long(
     assert cut == whole != ""
 
 
-def damaged(model: str, folder: Path, name: str, data: bytes) -> str:
+def damaged(model: str, folder: Path, name: str, data: bytes | dict[str, object]) -> str:
+    """A copy of a model with another file, or with values in its config.json."""
     shutil.copytree(model, folder)
-    (folder / name).write_bytes(data)
+    if isinstance(data, bytes):
+        (folder / name).write_bytes(data)
+    sign(folder, **(data if isinstance(data, dict) else {}))
     return str(folder)
 
 
@@ -654,9 +658,10 @@ def test_bit_flips_in_the_header_are_refused_or_harmless(
         ("config.json", b""),
         ("config.json", b"[]"),
         ("config.json", b'{"format": 9}'),
-        ("config.json", b'{"format": 1, "kind": "transformer", "model": {"d_model": 1e9}, "aliases": {}}'),
-        ("config.json", b'{"format": 1, "kind": "transformer", "model": {"d_model": NaN}, "aliases": {}}'),
-        ("config.json", b'{"format": 1, "kind": "other", "model": {}, "aliases": {}}'),
+        ("config.json", b'{"format": 1, "kind": "transformer", "model": {}, "aliases": {}}'),
+        ("config.json", b'{"format": 3, "model": {"d_model": NaN}}'),
+        ("config.json", {"architecture": "other"}),
+        ("config.json", {"model": {"d_model": 1e9}}),
         ("dict.txt", b"she 1\n"),
         ("dict.txt", b"she\n"),
         ("dict.txt", b"\xff 1\n"),
@@ -667,7 +672,7 @@ def test_damaged_files_are_refused(
     source: str,
     tmp_path: Path,
     name: str,
-    data: bytes,
+    data: bytes | dict[str, object],
     capsysbinary: pytest.CaptureFixture[bytes],
 ) -> None:
     assert refused(damaged(model, tmp_path / "model", name, data), source, capsysbinary)

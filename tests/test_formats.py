@@ -1,4 +1,4 @@
-"""Format 2 of model folders: special ids, start tokens, rows beyond the words; and format 1, which loads too.
+"""Model folders: special ids, start tokens, and rows beyond the words.
 
 The oracle of decoding is the network's plain forward over a whole prefix, without caches or batches.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,8 +16,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from support.random_transformers import random_config, random_model
-from support.tiny import SENTENCES, train_pieces
-from support.tiny import random_model as tiny_model
+from support.tiny import train_pieces
 
 import nartk
 from nartk.architectures import architecture
@@ -180,41 +178,6 @@ def test_what_config_json_says(tmp_path: Path) -> None:
         "name": "text", "words": 6, "dictionary": "dict.target.txt", "sentencepiece": "spm.model",
     }  # fmt: skip
     assert c["output"] == {**b["output"], "sentencepiece": "spm.target.model"}
-
-
-@pytest.mark.parametrize("words", [None, ["a", "b", "c", "d"]])
-def test_format_1_decodes_the_same(words: list[str] | None, tmp_path: Path) -> None:
-    """A folder of format 1 is one of format 2 whose config.json says less."""
-    tiny_model(tmp_path / "two", words=words)
-    shutil.copytree(tmp_path / "two", tmp_path / "one")
-    config = json.loads((tmp_path / "one" / CONFIG).read_text())
-    left = {"kind": config["architecture"], "model": config["model"], "aliases": config["aliases"]}
-    (tmp_path / "one" / CONFIG).write_text(json.dumps({"format": 1, **left}))
-    lines = ["a b c", "d"] if words else list(SENTENCES)
-    for strategy in ("greedy", "iad"):
-        one, two = (nartk.load(tmp_path / name).decode(lines, strategy) for name in ("one", "two"))
-        assert one == two
-        assert words is not None or all(each.text for each in one)
-
-
-def test_format_1_with_two_dictionaries(tmp_path: Path) -> None:
-    (tmp_path / "dict.txt").write_text("x 1\ny 1\n")
-    (tmp_path / "dict.target.txt").write_text("z 9\n")
-    save_checkpoint(
-        tmp_path / "weights", architecture="k", settings={}, tensors={"w": torch.ones(1)}, source_vocab=None,
-        target_vocab=Vocab.from_words([]), card="",
-    )  # fmt: skip
-    shutil.copy(tmp_path / "weights" / WEIGHTS, tmp_path / WEIGHTS)
-    config = {"format": 1, "kind": "k", "model": {"src_vocab": 6, "tgt_vocab": 5}, "aliases": {}}
-    (tmp_path / CONFIG).write_text(json.dumps(config))
-    read = load_checkpoint(tmp_path)
-    assert read.source_vocab.words == ("<s>", "<pad>", "</s>", "<unk>", "x", "y")
-    assert read.target_vocab.words == ("<s>", "<pad>", "</s>", "<unk>", "z")
-    assert read.start_token == 2
-    config["model"] = {"src_vocab": 6, "tgt_vocab": 8}  # format 1 has no rows beyond the words
-    (tmp_path / CONFIG).write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match="the model has 8 words, its dictionary 5"):
-        load_checkpoint(tmp_path)
 
 
 def test_special_symbols_stand_at_their_ids(tmp_path: Path) -> None:

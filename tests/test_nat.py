@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 import torch
 from support import fairseq_host, tiny
+from support.folders import sign
 from support.scripted import decode, mix
 from support.transformers_small import padded, random_config, random_requests, stir, vocabulary
 from support.transformers_small import random_model as random_transformer
@@ -843,9 +844,8 @@ def test_another_model_reranks_if_its_words_are_the_same(
     readers = tiny.random_model(folder / "readers", words=LETTERS)
     (readers / "dict.target.txt").write_bytes((readers / "dict.txt").read_bytes())
     (readers / "dict.txt").write_bytes((other / "dict.txt").read_bytes())
-    config = json.loads((readers / "config.json").read_text())
-    del config["files"]
-    (readers / "config.json").write_text(json.dumps({**config, "format": 2}))  # which has no hashes
+    output = json.loads((readers / "config.json").read_text())["output"]
+    sign(readers, output={**output, "dictionary": "dict.target.txt"})
     assert main([*command, "--rerank", str(readers)]) == 4
     assert f"differ at id {len(LETTERS) + 3}: {LETTERS[-1]!r} and 'x'" in capsys.readouterr().err
     assert main([*command, "--rerank", str(fitting)]) == 3

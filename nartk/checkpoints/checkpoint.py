@@ -9,8 +9,6 @@ settings, see `nartk.processors`), in int8 folders ``quantized`` and ``layout``,
 trained on tokens that ordinary text is to be split into, ``tokenization`` (``penn``: English sentences in
 the tokens of the Penn Treebank), where it came with such, ``generation`` (values of strategies' options,
 see `checkpoints.generation`), and where outputs should resemble their input, ``guard`` (see `serving.guard`).
-Format 2 has no ``files``. Format 1 calls the architecture ``kind``, and has none of what format 2 added: it
-is text with fairseq's special ids, and outputs begin after eos.
 
 Loading compares the hash of each file that it reads as a whole. The card, and the weights of int8 folders,
 which are mapped, are compared where that is asked for, as ``nartk-verify`` and ``--check`` do.
@@ -540,9 +538,7 @@ def _files_of(folder: Path) -> Collection[str]:
 
 
 def _hashes(config: Mapping[str, Any], folder: Path) -> dict[str, str]:
-    """The hashes in a config.json; none in folders of format 1 and 2."""
-    if config["format"] != FORMAT:
-        return {}
+    """The hashes in a config.json."""
     found = config.get("files")
     if not isinstance(found, dict) or WEIGHTS not in found or set("".join(found)) & set("/\\:\0"):
         raise CheckpointError("'files' does not name the files of the folder", where=str(folder / CONFIG))
@@ -625,18 +621,19 @@ def load_checkpoint(
     config = _parse(raw, folder / CONFIG)
     if "format" not in config:
         refuse_foreign(folder)
-    if config.get("format") not in (1, 2, FORMAT):
+    if config.get("format") != FORMAT:
         raise CheckpointError(
-            f"format {config.get('format')!r}, this version reads 1 to {FORMAT}", where=str(folder / CONFIG)
+            f"format {config.get('format')!r}, this version reads {FORMAT}",
+            fix="convert the model again with nartk-convert",
+            where=str(folder / CONFIG),
         )
-    key = "kind" if config["format"] == 1 else "architecture"
-    architecture_name, settings, aliases = (config.get(each) for each in (key, "model", "aliases"))
+    aliases = config.get("aliases")
     if (
-        not isinstance(architecture_name, str)
-        or not isinstance(settings, dict)
+        not isinstance(config.get("architecture"), str)
+        or not isinstance(config.get("model"), dict)
         or not isinstance(aliases, dict)
     ):
-        raise CheckpointError(f"{key!r}, 'model' or 'aliases' is missing", where=str(folder / CONFIG))
+        raise CheckpointError("'architecture', 'model' or 'aliases' is missing", where=str(folder / CONFIG))
     quantized = config.get("quantized")
     if quantized not in (None, INT8):
         raise CheckpointError(f"'quantized' is {quantized!r}, not {INT8!r}", where=str(folder / CONFIG))
@@ -650,7 +647,7 @@ def load_checkpoint(
     _compare(folder, hashes, but=() if check else (WEIGHTS, CARD))
     tensors = (StoredTensors if quantized is None else QuantizedTensors)(folder / WEIGHTS)
     digest = tensors.digest()
-    if hashes and digest is not None:
+    if digest is not None:
         _require_hash(folder / WEIGHTS, hashes[WEIGHTS], digest)
     for alias, original in aliases.items():
         if not isinstance(original, str) or original not in tensors:
@@ -658,20 +655,12 @@ def load_checkpoint(
                 f"{alias!r} is an alias of {original!r}, which is missing", where=str(folder)
             )
         tensors.alias(alias, original)
-    if config["format"] == 1:
-        config = {**_of_format_1(folder, config), "architecture": architecture_name}
-    fingerprint = hashlib.sha256(raw)
-    files = [path for path in hashes or _NAMES if path not in (WEIGHTS, CONFIG, CARD, *_ADDED)]
-    if not hashes:  # what config.json does not tell
-        for path in sorted(folder / each for each in (*files, WEIGHTS)):
-            if os.path.isfile(path):
-                found = digest if path.name == WEIGHTS and digest is not None else sha256(path)
-                fingerprint.update(f"{path.name} {found}\n".encode())
+    files = [path for path in hashes if path not in (WEIGHTS, CONFIG, CARD, *_ADDED)]
     checkpoint = assemble(
         folder,
         config,
         tensors,
-        fingerprint=fingerprint.hexdigest()[:12],
+        fingerprint=hashlib.sha256(raw).hexdigest()[:12],
         files={each: folder / each for each in files if os.path.isfile(folder / each)},
     )
     if quantized is None:
@@ -741,24 +730,6 @@ def assemble(
         files=files,
         fingerprint=fingerprint,
     )
-
-
-def _of_format_1(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of a folder of format 1, with what format 2 added."""
-    dictionary, pieces = DICTIONARY, TOKENIZER
-    sides: dict[str, dict[str, Any]] = {}
-    for side, size, own_dictionary, own_pieces in (
-        ("input", "src_vocab", DICTIONARY, TOKENIZER),
-        ("output", "tgt_vocab", TARGET_DICTIONARY, TARGET_TOKENIZER),
-    ):
-        if (folder / own_dictionary).is_file():
-            dictionary = own_dictionary
-        if (folder / own_pieces).is_file():
-            pieces = own_pieces
-        sides[side] = {"name": "text", "words": config["model"].get(size), "dictionary": dictionary}
-        if (folder / pieces).is_file():
-            sides[side]["sentencepiece"] = pieces
-    return {**config, **sides, "special_ids": asdict(FAIRSEQ), "start_token": FAIRSEQ.eos}
 
 
 def _special_ids(values: object, where: str) -> SpecialIds:
