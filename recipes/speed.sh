@@ -180,7 +180,7 @@ drafts() {
   measure drafts.quality mt/teacher/model mt/text/test.en $(limit 1000) --threads 1 --batch-size 32 --together \
     --dtype fp32,int8 --strategies "greedy$all" --rounds 1 --ref mt/text/test.de --metric bleu
   # shellcheck disable=SC2086
-  python "$here/speed.py" drafts $all_sizes --quality drafts.quality.json --output drafts
+  python "$here/speed/figures.py" drafts $all_sizes --quality drafts.quality.json --output drafts
   publish drafts.md mt
   publish drafts.png mt
 }
@@ -195,7 +195,7 @@ costs() {
   measure costs.share gec-en jfleg/dev.src --pretokenized $(limit 256) "${each[@]}" --batch-size 1,32,256 \
     --dtype int8 --costs "${rounds[@]}"
   for length in "${lengths[@]}"; do
-    python "$here/speed.py" lines jfleg/dev.src --length "$length" --output "text.$length"
+    python "$here/speed/figures.py" lines jfleg/dev.src --length "$length" --output "text.$length"
     # shellcheck disable=SC2046
     measure "costs.text.$length" gec-en "text.$length" --pretokenized $(limit 8) "${each[@]}" --batch-size 1 \
       "${rounds[@]}"
@@ -205,7 +205,7 @@ costs() {
     measure "costs.random.$length" --random "$([ -n "$quick" ] && echo tiny || echo small)" --source-len "$length" \
       --max-len 600 --forced-edits 1 $(limit 4) "${each[@]}" --batch-size 1 "${rounds[@]}"
   done
-  python "$here/speed.py" costs . --output costs
+  python "$here/speed/figures.py" costs . --output costs
   publish costs.md gec
   publish costs.png gec
 }
@@ -214,20 +214,20 @@ start() {
   python -m venv start.venv
   start.venv/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps "$here/.."
   start.venv/bin/python -m pip install --quiet --disable-pip-version-check "$here/.."
-  python "$here/speed.py" start --fresh start.venv --rounds "$([ -n "$quick" ] && echo 2 || echo 11)" --output start
+  python "$here/speed/figures.py" start --fresh start.venv --rounds "$([ -n "$quick" ] && echo 2 || echo 11)" --output start
   publish start.md gec
 }
 
 whisper() {
   # shellcheck disable=SC2046
-  write bench.whisper python -m nartk.bench.whisper "${rounds[@]}" \
+  write bench.whisper python "$here/speed/whisper_engines.py" "${rounds[@]}" \
     $([ -n "$quick" ] && echo --size test --tokens 8 || echo --size tiny base)
   publish bench.whisper.md asr
 }
 
 speech() {
   # shellcheck disable=SC2046
-  write bench.aishell python -m nartk.bench.speech "${rounds[@]}" \
+  write bench.aishell python "$here/speed/speech_decoders.py" "${rounds[@]}" \
     $([ -n "$quick" ] && echo --size test --count 4)
   publish bench.aishell.md asr
 }

@@ -30,7 +30,8 @@ from nartk.bench.choose import Given
 from nartk.bench.engines import HuggingFace, NartkEngine, Program, Setup, Spec, parse_spec, program
 from nartk.bench.forced import ForcedPasses
 from nartk.bench.quality import Quality
-from nartk.bench.runner import Cell, EngineError, Sample, Series, worker
+from nartk.bench.runner import Cell, Sample, Series
+from nartk.bench.turns import EngineError, worker
 from nartk.bench.work import Job, random_job
 from nartk.bench.worker import _Worker
 from nartk.checkpoints.checkpoint import load_checkpoint, save_checkpoint

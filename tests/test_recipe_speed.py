@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from support.parallel_drafters import small_network
-from support.recipe_scripts import RECIPES, script
+from support.recipe_scripts import RECIPES, imported, script
 from support.tiny import SENTENCES, random_model
 
 from nartk.checkpoints.checkpoint import load_checkpoint, save_checkpoint
@@ -154,7 +152,7 @@ def test_each_figure_has_its_tables(figure: str, files: list[str], work: Path) -
 def test_texts_have_the_length_that_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("".join(f"{line}\n" for line in SENTENCES * 20))
     output = tmp_path / "out"
-    script(".", "speed.py", "lines", str(tmp_path / "text"), "--length", "17", "--output", str(output))
+    script("speed", "figures.py", "lines", str(tmp_path / "text"), "--length", "17", "--output", str(output))
     import nartk
 
     found = output.read_text().splitlines()
@@ -186,7 +184,9 @@ def test_the_table_of_drafts_by_hand(tmp_path: Path) -> None:
     for name, found in files.items():
         (tmp_path / name).write_text(json.dumps(found))
     paths = [str(tmp_path / name) for name in files]
-    script(".", "speed.py", "drafts", *paths[:2], "--quality", paths[2], "--output", str(tmp_path / "out"))
+    script(
+        "speed", "figures.py", "drafts", *paths[:2], "--quality", paths[2], "--output", str(tmp_path / "out")
+    )
     assert [line for line in (tmp_path / "out.md").read_text().splitlines() if line[:1] == "|"] == [
         "| engine | type | d_model 128 | d_model 256 | BLEU less greedy |",
         "| --- | --- | --- | --- | --- |",
@@ -196,17 +196,11 @@ def test_the_table_of_drafts_by_hand(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def speed() -> ModuleType:
-    """The script as a module."""
-    spec = importlib.util.spec_from_file_location("speed", RECIPES / "speed.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def speed() -> Any:
+    return imported("speed", "figures.py")
 
 
-def test_what_a_process_used_is_its_own(speed: ModuleType) -> None:
+def test_what_a_process_used_is_its_own(speed: Any) -> None:
     """Its time and its memory are known, and this process, which holds more, does not count."""
     mine = bytearray(b"x") * 400_000_000
     work = "import sys, time; each = b'x' * (100 << 20); time.sleep(0.3); print(sys.stdin.read())"
@@ -220,7 +214,7 @@ def test_what_a_process_used_is_its_own(speed: ModuleType) -> None:
         speed.used([sys.executable, "-c", "raise ValueError('no')"])
 
 
-def test_the_table_of_starts_by_hand(speed: ModuleType) -> None:
+def test_the_table_of_starts_by_hand(speed: Any) -> None:
     found = {
         "a | fp32": [[0.25, 0.5, 70.0], [0.5, 0.125, 71.25], [0.75, 0.25, 68.0]],
         "b | -": [[1.0, 2.0, 3.0]],

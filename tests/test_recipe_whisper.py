@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from support.recipe_scripts import script
+from support.recipe_scripts import imported, script
 
-from nartk.bench.whisper import SIZES, save_random_whisper
-
+whisper = imported("speed", "whisper_engines.py")
+SIZES, save_random_whisper = whisper.SIZES, whisper.save_random_whisper
 # What OpenAI's models have otherwise than random ones.
 CONFIGS = {
     "config.json": "begin_suppress_tokens bos_token_id suppress_tokens",

@@ -6,7 +6,7 @@ import argparse
 import json
 import shlex
 import statistics
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -187,24 +187,39 @@ def _quality(quality: Quality, series: Series, greedy: Series | None) -> dict[st
     return {"score": result.score, "comparison": compared, "signature": result.signature}
 
 
-def page(found: dict[str, Any]) -> str:
-    """All that was found, as it is written to JSON, as a page of Markdown."""
+def heading(
+    title: str, found: Mapping[str, Any], facts: Mapping[str, object], *, hardware: str = ""
+) -> list[str]:
+    """The first lines of a page: its title, and what its figures depend on.
+
+    Args:
+        found: Figures as they are written to JSON, with ``command`` and ``environment``.
+        facts: Further lines by name.
+        hardware: What the page calls it; empty: the CPU with one thread.
+    """
     around = found["environment"]
-    versions = ", ".join(f"{name} {number}" for name, number in around["versions"].items() if number)
-    facts = [
-        ("command", f"`{shlex.join(found['command'])}`"),
-        ("model", f"`{found['model']}`"),
-        ("sentences", str(found["cells"][0]["sentences"])),
-        ("rounds", str(found["rounds"])),
-        ("time", TIMES[found["clock"]]),
-        (
-            "hardware",
-            f"{around['gpu'] or around['cpu']}, {around['cores']} cores, "
-            f"{' and '.join(map(str, found['threads']))} threads",
-        ),
-        ("load average", f"{around['load_average']:.2f} at the start"),
-        ("versions", versions),
-    ]
+    versions = (f"{name} {number}" for name, number in around["versions"].items() if number)
+    lines = {
+        "command": f"`{shlex.join(found['command'])}`",
+        **facts,
+        "hardware": hardware or f"{around['cpu']}, one thread",
+        "load average": f"{around['load_average']:.2f} at the start",
+        "versions": ", ".join(versions),
+    }
+    return [f"# {title}", *(f"- {name}: {value}" for name, value in lines.items()), ""]
+
+
+def page(found: dict[str, Any]) -> str:
+    """The page in Markdown of all figures, as they are written to JSON."""
+    around = found["environment"]
+    facts = {
+        "model": f"`{found['model']}`",
+        "sentences": found["cells"][0]["sentences"],
+        "rounds": found["rounds"],
+        "time": TIMES[found["clock"]],
+    }
+    threads = " and ".join(map(str, found["threads"]))
+    hardware = f"{around['gpu'] or around['cpu']}, {around['cores']} cores, {threads} threads"
     entries = [entry for summary in found["cells"] for entry in summary["engines"]]
     signatures = [
         *(entry["signature"] for entry in entries),
@@ -212,9 +227,7 @@ def page(found: dict[str, Any]) -> str:
     ]
     return "\n".join(
         [
-            "# nartk-bench",
-            *(f"- {name}: {value}" for name, value in facts),
-            "",
+            *heading("nartk-bench", found, facts, hardware=hardware),
             tables(found["cells"]),
             "",
             legend(found["cells"]),

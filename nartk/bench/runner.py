@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import os
 import platform
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import nartk
 from nartk import engine
 from nartk.bench.engines import Setup, Spec
+from nartk.bench.turns import EngineError, Worker, turns, worker
 from nartk.bench.work import Job
 from nartk.protocols.guarantee import Guarantee
 from nartk.registry import make_strategy, strategies
 
 GREEDY = "greedy"
 _SETTLE = 0.25  # seconds between two engines: thread pools wait that long for more work before they sleep
-
-
-class EngineError(Exception):
-    """An engine could not do what it was asked; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -104,68 +97,6 @@ class Cell:
         return None
 
 
-class Worker:
-    """A process that holds engines."""
-
-    def __init__(self, process: subprocess.Popen[str], log: IO[str]) -> None:
-        self.process, self.log = process, log
-
-    def request(self, name: str, **arguments: Any) -> dict[str, Any]:
-        """One request; raises EngineError with the reason where it fails."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        try:
-            self.process.stdin.write(json.dumps({name: arguments}) + "\n")
-            self.process.stdin.flush()
-            line = self.process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        if not line:
-            raise EngineError(self._last_words())
-        reply: dict[str, Any] = json.loads(line)
-        if "error" in reply:
-            raise EngineError(reply["error"])
-        return reply
-
-    def _last_words(self) -> str:
-        status = self.process.wait()
-        self.log.seek(0)
-        lines = self.log.read().split("\n")
-        printed = [line for line in lines if line.strip()]
-        return f"the process ended with status {status}" + (f": {printed[-1]}" if printed else "")
-
-
-@contextmanager
-def worker(threads: int) -> Iterator[Worker]:
-    """A process that waits for engines to load; it ends with the block."""
-    root = str(Path(nartk.__file__).parents[1])  # a bare checkout is found wherever the user stands
-    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(paths),
-        "OMP_NUM_THREADS": str(threads),
-        "TOKENIZERS_PARALLELISM": "false",
-        "HF_HUB_OFFLINE": "1",
-    }
-    with tempfile.TemporaryFile("w+", errors="replace") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "nartk.bench.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            env=environment,
-        )
-        with process:
-            try:
-                yield Worker(process, log)
-            finally:
-                process.kill()
-                assert process.stdin is not None
-                with suppress(BrokenPipeError):  # of a request to a process that had ended
-                    process.stdin.close()
-
-
 def measure(
     cells: Sequence[Cell],
     specs: Sequence[Spec],
@@ -214,33 +145,30 @@ def _measure_cell(
 ) -> None:
     where = f"batch {cell.batch_size}" + ("" if cell.edits is None else f", {cell.edits} edits")
     few = cell.job.part(0, max(2, cell.batch_size))
-    for turn in range(-1, rounds):  # turn -1 warms up
-        for step in range(len(cell.series)):
-            i = (step + max(turn, 0)) % len(cell.series)
-            series = cell.series[i]
-            if series.not_run:
-                continue
-            job = few if turn < 0 else cell.job
-            process, number = engines[i]
-            if setup.threads > 1:
-                time.sleep(_SETTLE)
-            try:
-                reply = process.request(
-                    "run",
-                    engine=number,
-                    job=dataclasses.asdict(job),
-                    batch_size=cell.batch_size,
-                    costs=costs and turn >= 0,
-                )
-            except EngineError as error:
-                series.not_run, series.samples = str(error), []
-                tell(f"{where}: {_name(series)}: {error}")
-                continue
-            if turn >= 0:
-                sample = Sample(**reply)
-                series.samples.append(sample)
-                speed = sum(map(len, sample.tokens)) / sample.seconds
-                tell(f"{where}, round {turn + 1} of {rounds}: {_name(series)}: {speed:.0f} tokens/s")
+    for turn, i in turns(len(cell.series), rounds):
+        series = cell.series[i]
+        if series.not_run:
+            continue
+        process, number = engines[i]
+        if setup.threads > 1:
+            time.sleep(_SETTLE)
+        try:
+            reply = process.request(
+                "run",
+                engine=number,
+                job=dataclasses.asdict(few if turn < 0 else cell.job),
+                batch_size=cell.batch_size,
+                costs=costs and turn >= 0,
+            )
+        except EngineError as error:
+            series.not_run, series.samples = str(error), []
+            tell(f"{where}: {_name(series)}: {error}")
+            continue
+        if turn >= 0:
+            sample = Sample(**reply)
+            series.samples.append(sample)
+            speed = sum(map(len, sample.tokens)) / sample.seconds
+            tell(f"{where}, round {turn + 1} of {rounds}: {_name(series)}: {speed:.0f} tokens/s")
     for i, series in enumerate(cell.series):
         if series.samples and series.guarantee is Guarantee.IDENTICAL:
             try:

@@ -1,8 +1,7 @@
 """Engines in a process of their own: ``python -m nartk.bench.worker`` answers requests, a JSON line each.
 
-Requests are ``{"load": {"spec": ..., "setup": ...}}``, which numbers engines from 0 on, and
-``{"run": {"engine": ..., "job": ..., "batch_size": ..., "costs": ...}}``. The answer is ``{"error": ...}``
-where the engine cannot do it.
+A request is the name of a method of `_Worker` with its arguments, such as ``{"load": {"spec": ..., "setup":
+...}}``. The answer is what the method returns, or ``{"error": ...}`` where it fails.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
+from types import ModuleType
 from typing import IO, Any
 
 from nartk.errors import naming_flags
@@ -96,6 +96,18 @@ class _Worker:
         from nartk.bench.work import Job
 
         return {"ties": self.engines[engine].ties(Job.from_dict(job), **outputs)}
+
+    def make(self, script: str, function: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Makes the contender of a recipe by a function of its script."""
+        module = ModuleType("__recipe__")
+        sys.modules[module.__name__] = module  # where dataclasses look for it
+        exec(compile(Path(script).read_text(encoding="utf-8"), script, "exec"), vars(module))
+        self.contender = getattr(module, function)(**arguments)
+        return {}
+
+    def call(self) -> dict[str, Any]:
+        """Calls the contender once."""
+        return {"result": self.contender()}
 
 
 def reset_peak(*, cuda: bool) -> None:

@@ -14,11 +14,10 @@ from __future__ import annotations
 import argparse
 import csv
 import os
-import shlex
 import statistics
 import sys
-import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,9 @@ import torch
 import nartk
 from nartk.adapters.ctranslate2 import TYPES, import_ctranslate2
 from nartk.adapters.hf import import_transformers
-from nartk.bench.report import add_outputs, markdown, publish, ratio, times
+from nartk.bench.report import add_outputs, heading, markdown, publish, ratio, times
 from nartk.bench.runner import environment
+from nartk.bench.turns import Stopwatch, in_turns
 from nartk.data.audio.sounds import read_sound
 from nartk.metrics.wer import error_rate
 
@@ -98,24 +98,20 @@ def measure(
     rounds: int,
 ) -> tuple[dict[tuple[str, str], list[str]], dict[tuple[str, str], list[float]]]:
     """The texts of each engine, and its CPU seconds for all clips by round, after one round to warm up."""
-    texts: dict[tuple[str, str], list[str]] = {}
-    seconds: dict[tuple[str, str], list[float]] = {name: [] for name in engines}
-    for turn in range(rounds + 1):
-        names = [*engines]
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            begun = time.process_time()
-            texts[name] = [
-                engines[name].run(path, frames).strip()
-                for (path, _), frames in zip(clips, features, strict=True)
-            ]
-            if turn:
-                seconds[name].append(time.process_time() - begun)
-    return texts, seconds
+
+    def timed(engine: Any) -> tuple[list[str], float]:
+        run = Stopwatch(engine.run)
+        texts = [run(path, frames).strip() for (path, _), frames in zip(clips, features, strict=True)]
+        return texts, run.seconds
+
+    found = in_turns({name: partial(timed, engine) for name, engine in engines.items()}, rounds)
+    return (
+        {name: each[-1][0] for name, each in found.items()},
+        {name: [seconds for _, seconds in each] for name, each in found.items()},
+    )
 
 
 def page(found: dict[str, Any]) -> str:
-    around = found["environment"]
-    versions = ", ".join(f"{name} {number}" for name, number in around["versions"].items() if number)
     rows = [
         [
             each["engine"],
@@ -137,16 +133,13 @@ def page(found: dict[str, Any]) -> str:
         "ms a clip",
         "x CTranslate2 fp32",
     ]
+    facts = {
+        "clips": f"{found['clips']}, {found['references']} with a transcript that counts",
+        "time": f"of the CPU, median of {found['rounds']} rounds in turns, after one to warm up",
+    }
     return "\n".join(
         [
-            f"# {found['model']}",
-            f"- command: `{shlex.join(found['command'])}`",
-            f"- clips: {found['clips']}, {found['references']} with a transcript that counts",
-            f"- time: of the CPU, median of {found['rounds']} rounds in turns, after one to warm up",
-            f"- hardware: {around['cpu']}, one thread",
-            f"- load average: {around['load_average']:.2f} at the start",
-            f"- versions: {versions}",
-            "",
+            *heading(found["model"], found, facts),
             *markdown(columns, rows),
             "",
             "WER: percent, of words as they are written, and behind Whisper's normaliser of English. ms a",

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
@@ -13,6 +18,19 @@ def script(recipe: str, name: str, *args: str) -> str:
     """What a recipe's Python script prints."""
     command = [sys.executable, str(RECIPES / recipe / name), *args]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+
+
+def imported(recipe: str, name: str) -> Any:
+    """A recipe's Python script as a module; its tests are left out where the recipes are not beside them."""
+    if not RECIPES.is_dir():
+        pytest.skip("the recipes are not beside the tests", allow_module_level=True)
+    spec = importlib.util.spec_from_file_location(name.removesuffix(".py"), RECIPES / recipe / name)
+    assert spec is not None
+    assert spec.loader is not None
+    module: ModuleType = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def assert_refused(recipe: str, args: list[str], said: str, folder: Path, name: str = "run.sh") -> None:

@@ -1,9 +1,9 @@
 """The tables and pictures of recipes/speed.sh that show several runs of nartk-bench, and texts to measure.
 
-    python recipes/speed.py drafts FILE... --quality FILE --output NAME
-    python recipes/speed.py costs DIR --output NAME
-    python recipes/speed.py lines TEXT --length N --output FILE
-    python recipes/speed.py start --fresh VENV --rounds N --output NAME
+    python recipes/speed/figures.py drafts FILE... --quality FILE --output NAME
+    python recipes/speed/figures.py costs DIR --output NAME
+    python recipes/speed/figures.py lines TEXT --length N --output FILE
+    python recipes/speed/figures.py start --fresh VENV --rounds N --output NAME
 
 The first two write NAME.md and NAME.png, the last NAME.md and NAME.json.
 """
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -277,7 +278,7 @@ def used(command: Sequence[str], given: str = "") -> tuple[str, list[float]]:
     *messages, last = done.stderr.splitlines()
     seconds, cpu, peak, status = map(float, last.split())  # the peak in KiB, as Linux counts it
     if status:
-        raise SystemExit(f"speed.py: failed: {shlex.join(command)}\n" + "\n".join(messages))
+        raise SystemExit(f"figures.py: failed: {shlex.join(command)}\n" + "\n".join(messages))
     return done.stdout, [seconds, cpu, peak / 1024]
 
 
@@ -285,6 +286,7 @@ def start(fresh: Path, rounds: int, output: Path) -> None:
     """What a process takes to decode one line: with nartk alone installed, and beside CTranslate2."""
     from nartk.adapters.ctranslate2 import to_ctranslate2
     from nartk.bench.runner import environment
+    from nartk.bench.turns import in_turns
     from nartk.serving.scorers import load_network
 
     checkpoint = nartk.load().checkpoint
@@ -301,15 +303,14 @@ def start(fresh: Path, rounds: int, output: Path) -> None:
             commands[f"CTranslate2 | {dtype}"] = [here, "-c", TRANSLATE, pieces, str(peer)]
         alone = ("import numpy, sentencepiece", "import numpy", "pass")
         commands |= {f"python -c '{code}' | -": [small, "-c", code] for code in alone}
-        found: dict[str, list[list[float]]] = {name: [] for name in commands}
-        names = [*commands]
-        for i in range(-1, rounds):  # round -1 warms up
-            for name in names[i % len(names) :] + names[: i % len(names)]:
-                text, figures = used(commands[name], LINE)
-                if text != ("" if name.endswith("-") else CORRECTED):
-                    raise SystemExit(f"speed.py: {name} wrote {text!r}")
-                if i >= 0:
-                    found[name].append(figures)
+
+        def started(name: str) -> list[float]:
+            text, figures = used(commands[name], LINE)
+            if text != ("" if name.endswith("-") else CORRECTED):
+                raise SystemExit(f"figures.py: {name} wrote {text!r}")
+            return figures
+
+        found = in_turns({name: partial(started, name) for name in commands}, rounds)
     measured = {"command": ["recipes/speed.sh", "start"], "environment": environment("cpu"), "rounds": found}
     output.with_suffix(".json").write_text(json.dumps(measured, indent=2) + "\n")
     note = [

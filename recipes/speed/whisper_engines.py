@@ -1,4 +1,6 @@
-"""Measures Whisper's encoder and greedy decoder beside other libraries: ``python -m nartk.bench.whisper``.
+"""Measures Whisper's encoder and greedy decoder beside other libraries.
+
+    python recipes/speed/whisper_engines.py [--size tiny base] [--dtype fp32 int8] [--rounds N] [--help]
 
 All read one folder, a Whisper of a published shape with random weights, and decode the same 30 s of frames
 with one thread each. Each engine runs in a process of its own, one at a time, in turns. Figures are medians
@@ -13,17 +15,13 @@ of eos and of what follows it are below the others, so that no library needs a r
 from __future__ import annotations
 
 import argparse
-import contextlib
 import math
-import multiprocessing
-import shlex
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +31,9 @@ import torch
 import nartk
 from nartk.adapters.ctranslate2 import TYPES, import_ctranslate2
 from nartk.adapters.hf import import_transformers
-from nartk.bench.report import add_outputs, markdown, publish, ratio, times
+from nartk.bench.report import add_outputs, heading, markdown, publish, ratio, times
 from nartk.bench.runner import environment
+from nartk.bench.turns import Stopwatch, apart, in_turns
 from nartk.errors import EXIT_FAILED, EXIT_OK
 from nartk.protocols.hypothesis import Request
 from nartk.protocols.passes import FeatureSource, FloatArray
@@ -44,7 +43,6 @@ _STEPS = 50  # times a second that words name
 _SPREAD = 0.1  # of the vectors of words, those of positions being 1: larger ones repeat the word before
 _GAIN = 1.5  # of random layers, so that sound and earlier words decide what comes next
 _PUSH = 4.0  # its square is what logits of eos and of later words lack
-_ONE_RUN = 600  # seconds, after which a process counts as lost
 _WEIGHTS = """which numbers weights are; all libraries read them in fp32. OpenAI's are fp16 numbers, as
     which nartk stores them (default: fp16)"""
 
@@ -196,13 +194,6 @@ class Spent:
     tokens: list[int]
 
 
-def _timed(call: Callable[..., Any], *args: Any, **options: Any) -> tuple[Any, float]:
-    """What a call gives, and the CPU seconds that it takes."""
-    start = time.process_time()
-    found = call(*args, **options)
-    return found, time.process_time() - start
-
-
 class Nartk:
     """nartk's engine, with greedy search."""
 
@@ -212,19 +203,12 @@ class Nartk:
 
     def run(self, frames: FloatArray, count: int) -> Spent:
         """Encodes frames [T,F] and outputs so many words."""
-        taken = 0.0
-
-        def encode(sources: Any) -> Any:
-            nonlocal taken
-            found, seconds = _timed(self.encode, sources)
-            taken += seconds
-            return found
-
-        self.model.passes.encode = encode
+        encoder = self.model.passes.encode = Stopwatch(self.encode)
         greedy = self.model.strategy("greedy", {"max_len": count})
         request = Request(0, FeatureSource(frames, _SHIFT), count)
-        (result,), seconds = _timed(lambda: [*greedy.run(self.model.passes, [request], batch_size=1)])
-        return Spent(taken, seconds - taken, list(result.hypotheses[0].tokens))
+        decoder = Stopwatch(lambda: [*greedy.run(self.model.passes, [request], batch_size=1)])
+        (result,) = decoder()
+        return Spent(encoder.seconds, decoder.seconds - encoder.seconds, list(result.hypotheses[0].tokens))
 
 
 class HuggingFace:
@@ -240,17 +224,12 @@ class HuggingFace:
     def run(self, frames: FloatArray, count: int) -> Spent:
         features = torch.from_numpy(frames.T[None].copy())
         with torch.inference_mode():
-            memory, encoder = _timed(self.model.get_encoder(), features)
+            encode, generate = Stopwatch(self.model.get_encoder()), Stopwatch(self.generate)
+            memory = encode(features)
             lengths = {"min_new_tokens": count, "max_new_tokens": count, "max_length": None}
-            found, decoder = _timed(
-                self.generate,
-                self.model,
-                encoder_outputs=memory,
-                decoder_input_ids=self.prompt,
-                do_sample=False,
-                **lengths,
-            )
-        return Spent(encoder, decoder, found[0, self.prompt.shape[1] :].tolist())
+            given = {"encoder_outputs": memory, "decoder_input_ids": self.prompt}
+            found = generate(self.model, **given, do_sample=False, **lengths)
+        return Spent(encode.seconds, generate.seconds, found[0, self.prompt.shape[1] :].tolist())
 
 
 class CTranslate2:
@@ -258,30 +237,29 @@ class CTranslate2:
 
     def __init__(self, folder: Path, size: Size, dtype: str) -> None:
         library = import_ctranslate2()
-        from ctranslate2.converters import TransformersConverter
-
         self.library, self.prompt = library, size.prompt
         with tempfile.TemporaryDirectory() as scratch:
             converted = str(Path(scratch) / "model")
-            TransformersConverter(str(folder)).convert(converted, quantization=TYPES[dtype])
+            library.converters.TransformersConverter(str(folder)).convert(
+                converted, quantization=TYPES[dtype]
+            )
             settings = {"compute_type": TYPES[dtype], "inter_threads": 1, "intra_threads": 1}
             self.model = library.models.Whisper(converted, device="cpu", **settings)
 
     def run(self, frames: FloatArray, count: int) -> Spent:
         features = self.library.StorageView.from_array(np.ascontiguousarray(frames.T[None]))
-        memory, encoder = _timed(self.model.encode, features, to_cpu=True)
-        (found,), decoder = _timed(
-            self.model.generate,
+        encode, generate = Stopwatch(self.model.encode), Stopwatch(self.model.generate)
+        memory = encode(features, to_cpu=True)
+        (found,) = generate(
             memory,
             [self.prompt],
             beam_size=1,
-            max_length=max(
-                2 * count, count + len(self.prompt)
-            ),  # with the prompt; an output has half at most
+            # With the prompt; an output has half at most.
+            max_length=max(2 * count, count + len(self.prompt)),
             suppress_blank=False,
             suppress_tokens=[],
         )
-        return Spent(encoder, decoder, found.sequences_ids[0][:count])
+        return Spent(encode.seconds, generate.seconds, found.sequences_ids[0][:count])
 
 
 ENGINES: dict[str, Callable[[Path, Size, str], Any]] = {
@@ -298,31 +276,35 @@ seconds for a second of sound and {count} words. x hf: how many times as fast as
 rounds (lowest-highest), paired. differ: words of outputs in fp32 that are not hf's; int8 is another model."""
 
 
-def _serve(pipe: Connection, name: str, folder: Path, size: Size, dtype: str, count: int) -> None:
-    """Answers each request with the parts' seconds and the output's words, until the pipe closes."""
-    frames = np.random.default_rng(1).normal(size=(round(size.seconds * 1000 / _SHIFT), size.bins))
-    engine = ENGINES[name](folder, size, dtype)
-    with contextlib.suppress(EOFError):
-        while pipe.recv():
-            one, all_ = (engine.run(frames.astype(np.float32), each) for each in (1, count))
-            encoder = (one.encoder + all_.encoder) / 2
-            seconds = {
-                "encoder": encoder,
-                "first": encoder + one.decoder,
-                "step": (all_.decoder - one.decoder) / (count - 1),
-                "decoder": all_.decoder,
-                "whole": encoder + all_.decoder,
-            }
-            pipe.send((seconds, all_.tokens))
+def contender(engine: str, folder: str, size: str, dtype: str, count: int) -> Callable[[], Any]:
+    """Loads an engine; a call returns the seconds of each part, and the words of an output."""
+    shape = SIZES[size]
+    rng = np.random.default_rng(1)
+    frames = rng.normal(size=(round(shape.seconds * 1000 / _SHIFT), shape.bins)).astype(np.float32)
+    made = ENGINES[engine](Path(folder), shape, dtype)
+
+    def run() -> tuple[dict[str, float], list[int]]:
+        one, all_ = (made.run(frames, each) for each in (1, count))
+        encoder = (one.encoder + all_.encoder) / 2
+        seconds = {
+            "encoder": encoder,
+            "first": encoder + one.decoder,
+            "step": (all_.decoder - one.decoder) / (count - 1),
+            "decoder": all_.decoder,
+            "whole": encoder + all_.decoder,
+        }
+        return seconds, all_.tokens
+
+    return run
 
 
 def measure(
-    name: str, chosen: Sequence[tuple[str, str]], *, count: int, rounds: int, halves: bool
+    size: str, chosen: Sequence[tuple[str, str]], *, count: int, rounds: int, halves: bool
 ) -> dict[str, Any]:
-    """Runs engines in turns on a random Whisper of a size; gives what they took.
+    """Runs engines in turns on a random Whisper of a size; returns what they took.
 
     Args:
-        name: Of `SIZES`.
+        size: Of `SIZES`.
         chosen: Names of `ENGINES`, each with its type; ``("hf", "fp32")`` is among them.
         count: Words of an output.
         halves: As `save_random_whisper` takes it.
@@ -333,53 +315,35 @@ def measure(
         an output that are not hf's.
 
     Raises:
-        MissingDependencyError: A library is not installed.
-        TimeoutError: An engine took too long.
+        MissingDependencyError: transformers is not installed.
+        EngineError: Another library is not installed, or an engine failed.
     """
-    size = SIZES[name]
-    context = multiprocessing.get_context("spawn")
-    seconds: list[dict[str, list[float]]] = [{part: [] for part in PARTS} for _ in chosen]
-    outputs: list[list[int]] = [[] for _ in chosen]
-    with tempfile.TemporaryDirectory() as scratch:
-        save_random_whisper(Path(scratch), size, seed=1, halves=halves)
-        pipes, processes = [], []
-        for engine, dtype in chosen:
-            pipe, theirs = context.Pipe()
-            processes.append(
-                context.Process(
-                    target=_serve, args=(theirs, engine, Path(scratch), size, dtype, count), daemon=True
-                )
-            )
-            processes[-1].start()
-            theirs.close()
-            pipes.append(pipe)
-        for turn in range(rounds + 1):
-            for step in range(len(chosen)):
-                i = (step + turn) % len(chosen)
-                pipes[i].send(True)
-                if not pipes[i].poll(_ONE_RUN):
-                    raise TimeoutError(f"{' '.join(chosen[i])} took more than {_ONE_RUN} s")
-                found, outputs[i] = pipes[i].recv()
-                if turn > 0:  # the first warms up
-                    for part in PARTS:
-                        seconds[i][part].append(found[part])
-        for pipe in pipes:
-            pipe.close()
-        for process in processes:
-            process.join()
-    base = chosen.index(("hf", "fp32"))
+    with tempfile.TemporaryDirectory() as folder:
+        save_random_whisper(Path(folder), SIZES[size], seed=1, halves=halves)
+        settings = {"folder": folder, "size": size, "count": count}
+        makers = {
+            (engine, dtype): partial(contender, engine=engine, dtype=dtype, **settings)
+            for engine, dtype in chosen
+        }
+        with apart(makers) as contenders:
+            samples = in_turns(contenders, rounds)
+    seconds = {
+        name: {part: [taken[part] for taken, _ in each] for part in PARTS} for name, each in samples.items()
+    }
+    outputs = {name: each[-1][1] for name, each in samples.items()}
+    base = ("hf", "fp32")
     return {
-        "size": name,
-        "sound": size.seconds,
+        "size": size,
+        "sound": SIZES[size].seconds,
         "engines": [
             {
-                "engine": engine,
-                "dtype": dtype,
-                "seconds": seconds[i],
-                "over_hf": {part: ratio(seconds[base][part], seconds[i][part]) for part in PARTS},
-                "differ": _differing(outputs[i], outputs[base]) if dtype == "fp32" else None,
+                "engine": name[0],
+                "dtype": name[1],
+                "seconds": seconds[name],
+                "over_hf": {part: ratio(seconds[base][part], seconds[name][part]) for part in PARTS},
+                "differ": _differing(outputs[name], outputs[base]) if name[1] == "fp32" else None,
             }
-            for i, (engine, dtype) in enumerate(chosen)
+            for name in chosen
         ],
     }
 
@@ -391,8 +355,6 @@ def _differing(mine: Sequence[int], theirs: Sequence[int]) -> int:
 
 def page(found: dict[str, Any]) -> str:
     """What was measured, as a page of Markdown."""
-    around = found["environment"]
-    versions = ", ".join(f"{name} {number}" for name, number in around["versions"].items() if number)
     columns = [
         *("size", "engine", "type", "encoder ms", "first ms", "step ms"),
         *(f"RTF {part}" for part in _FACTORS),
@@ -400,19 +362,10 @@ def page(found: dict[str, Any]) -> str:
         "differ",
     ]
     rows = [_row(cell, engine) for cell in found["cells"] for engine in cell["engines"]]
-    facts = {
-        "command": f"`{shlex.join(found['command'])}`",
-        "rounds": found["rounds"],
-        "time": "of the CPU",
-        "hardware": f"{around['cpu']}, one thread",
-        "load average": f"{around['load_average']:.2f} at the start",
-        "versions": versions,
-    }
+    facts = {"rounds": found["rounds"], "time": "of the CPU"}
     return "\n".join(
         [
-            "# Whisper with random weights",
-            *(f"- {name}: {value}" for name, value in facts.items()),
-            "",
+            *heading("Whisper with random weights", found, facts),
             *markdown(columns, rows),
             "",
             _LEGEND.format(count=found["tokens"]),
@@ -435,7 +388,9 @@ def _row(cell: dict[str, Any], engine: dict[str, Any]) -> list[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m nartk.bench.whisper", description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
         "--size", nargs="+", choices=SIZES, default=["tiny", "base"], help="shapes (default: tiny base)"
     )
@@ -461,11 +416,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen += [(peer, dtype) for peer in options.peers for dtype in options.dtype]
     settings = {"count": options.tokens, "rounds": options.rounds, "halves": options.weights == "fp16"}
     found = {
-        "command": ["python", "-m", "nartk.bench.whisper", *argv],
+        "command": ["python", "recipes/speed/whisper_engines.py", *argv],
         "environment": environment("cpu"),
         "rounds": options.rounds,
         "tokens": options.tokens,
-        "cells": [measure(name, chosen, **settings) for name in options.size],
+        "cells": [measure(size, chosen, **settings) for size in options.size],
     }
     publish(found, page(found), options)
     differing = [

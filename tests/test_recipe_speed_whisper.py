@@ -1,4 +1,4 @@
-"""nartk.bench.whisper: published shapes, the same outputs of all libraries, and what its page says."""
+"""recipes/speed/whisper_engines.py: shapes, outputs of all libraries, its page."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 import torch
 from support.hf_folders import transformers
+from support.recipe_scripts import imported
 
-from nartk.bench import whisper
-from nartk.bench.whisper import ENGINES, PARTS, SIZES, config_of, main, page, save_random_whisper
+whisper = imported("speed", "whisper_engines.py")
+ENGINES, PARTS, SIZES = whisper.ENGINES, whisper.PARTS, whisper.SIZES
+config_of, main, page = whisper.config_of, whisper.main, whisper.page
+save_random_whisper = whisper.save_random_whisper
 
 SIZE = SIZES["test"]
 
@@ -83,7 +86,7 @@ def found(differ: int) -> dict[str, Any]:
         return {"engine": name, "dtype": dtype, "seconds": seconds, "over_hf": over, "differ": differ}
 
     return {
-        "command": ["python", "-m", "nartk.bench.whisper", "--size", "tiny"],
+        "command": ["python", "recipes/speed/whisper_engines.py", "--size", "tiny"],
         "environment": {"cpu": "A CPU", "load_average": 0.5, "versions": {"nartk": "1", "fairseq": None}},
         "rounds": 3,
         "tokens": 64,
@@ -101,7 +104,7 @@ def test_the_page_by_hand() -> None:
     ratio = "2.00 (1.50-2.25)"
     assert page(found(0)).splitlines()[:11] == [
         "# Whisper with random weights",
-        "- command: `python -m nartk.bench.whisper --size tiny`",
+        "- command: `python recipes/speed/whisper_engines.py --size tiny`",
         "- rounds: 3",
         "- time: of the CPU",
         "- hardware: A CPU, one thread",

@@ -1,4 +1,6 @@
-"""Measures decoders of speech at full size: ``python -m nartk.bench.speech``.
+"""Measures decoders of speech at full size.
+
+    python recipes/speed/speech_decoders.py [--dtype fp32 int8] [--batch-size 1 16] [--rounds N] [--help]
 
 A Paraformer, and a Conformer with an autoregressive decoder, of the shape of AISHELL-1's recipes (12 and 6
 layers of 256 features, see recipes/asr/full) with random weights, read sounds of that corpus's mean length.
@@ -11,13 +13,12 @@ from __future__ import annotations
 
 import argparse
 import math
-import shlex
 import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ import torch
 
 import nartk
 from nartk.architectures import architecture
-from nartk.bench.report import add_outputs, markdown, publish, ratio, times
+from nartk.bench.report import add_outputs, heading, markdown, publish, ratio, times
 from nartk.bench.runner import environment
+from nartk.bench.turns import Stopwatch, in_turns
 from nartk.checkpoints.checkpoint import save_checkpoint
 from nartk.data.audio.stored import write_features
 from nartk.errors import EXIT_OK
@@ -78,23 +80,18 @@ class Measured:
     """A model, whose encoder's time is taken apart."""
 
     def __init__(self, folder: Path, dtype: str) -> None:
-        self.model, self.encoder = nartk.load(folder, dtype=dtype, threads=1), 0.0
-        self._encode = self.model.passes.encode
-        self.model.passes.encode = self._timed
+        self.model = nartk.load(folder, dtype=dtype, threads=1)
+        self.encoder = self.model.passes.encode = Stopwatch(self.model.passes.encode)
 
-    def _timed(self, sources: Any) -> Any:
-        start = time.process_time()
-        found = self._encode(sources)
-        self.encoder += time.process_time() - start
-        return found
-
-    def run(self, lines: Sequence[str], strategy: str, batch_size: int) -> tuple[float, float, list[int]]:
-        """CPU seconds of the encoder and of the rest, and the lengths of outputs."""
-        self.encoder, start = 0.0, time.process_time()
+    def run(self, lines: Sequence[str], strategy: str, batch_size: int) -> tuple[float, float, float]:
+        """CPU seconds of the encoder and of the rest for a sound, and the mean length of outputs."""
+        self.encoder.seconds = 0.0
         _, options = STRATEGIES[strategy]
-        found = self.model.decode(lines, strategy=strategy, batch_size=batch_size, **options)
-        taken = time.process_time() - start
-        return self.encoder, taken - self.encoder, [len(each.tokens) for each in found]
+        decode = Stopwatch(self.model.decode)
+        found = decode(lines, strategy=strategy, batch_size=batch_size, **options)
+        rest = decode.seconds - self.encoder.seconds
+        length = statistics.mean(len(each.tokens) for each in found)
+        return self.encoder.seconds / len(lines), rest / len(lines), length
 
 
 def measure(
@@ -108,7 +105,7 @@ def measure(
         count: Sounds.
 
     Returns:
-        Of each type and size of batch ``dtype``, ``batch``, ``torch``, the seconds that PyTorch's encoder
+        For each type and size of batch ``dtype``, ``batch``, ``torch``, the seconds that PyTorch's encoder
         takes each round, and ``strategies``: by name ``encoder`` and ``decoder``, seconds by round, and
         ``length``, the mean of outputs. All are of one sound.
     """
@@ -126,35 +123,35 @@ def measure(
         for dtype in dtypes:
             models = {name: Measured(root / name, dtype) for name in networks}
             for batch in sizes:
-                found: dict[str, Any] = {name: {"encoder": [], "decoder": []} for name in STRATEGIES}
-                eager: list[float] = []
-                for turn in range(rounds + 1):
-                    taken = _encode_in_torch(networks["conformer"], list(features.values()), batch)
-                    if turn > 0:  # the first warms up
-                        eager.append(taken / count)
-                    for strategy, (name, _) in STRATEGIES.items():
-                        encoder, decoder, lengths = models[name].run(lines, strategy, batch)
-                        found[strategy]["length"] = statistics.mean(lengths)
-                        if turn > 0:
-                            found[strategy]["encoder"].append(encoder / count)
-                            found[strategy]["decoder"].append(decoder / count)
+                contenders: dict[str, Callable[[], Any]] = {
+                    strategy: partial(models[name].run, lines, strategy, batch)
+                    for strategy, (name, _) in STRATEGIES.items()
+                }
+                contenders["torch"] = partial(
+                    _encode_in_torch, networks["conformer"], list(features.values()), batch
+                )
+                samples = in_turns(contenders, rounds)
+                eager, found = samples.pop("torch"), {}
+                for strategy, each in samples.items():
+                    encoder, decoder, lengths = (list(column) for column in zip(*each, strict=True))
+                    found[strategy] = {"encoder": encoder, "decoder": decoder, "length": lengths[-1]}
                 cells.append({"dtype": dtype, "batch": batch, "torch": eager, "strategies": found})
     torch.set_num_threads(threads)
     return cells
 
 
 def _encode_in_torch(network: Any, sounds: Sequence[Any], batch: int) -> float:
-    start = time.process_time()
+    """CPU seconds of PyTorch's encoder for a sound."""
+    encode = Stopwatch(network.encoder)
     with torch.inference_mode():
         for begin in range(0, len(sounds), batch):
             frames = torch.from_numpy(np.stack(sounds[begin : begin + batch]))
-            network.encoder(frames, torch.full((len(frames),), FRAMES))
-    return time.process_time() - start
+            encode(frames, torch.full((len(frames),), FRAMES))
+    return encode.seconds / len(sounds)
 
 
 def page(found: dict[str, Any]) -> str:
     """What was measured, as a page of Markdown."""
-    around = found["environment"]
     columns = [
         "type",
         "batch",
@@ -181,13 +178,14 @@ def page(found: dict[str, Any]) -> str:
                     f"{each['length']:.1f}",
                 ]
             )
+    facts = {
+        "a sound": f"{FRAMES / 100} s",
+        "rounds": found["rounds"],
+        "time": "of the CPU, one thread, a sound",
+    }
     return "\n".join(
         [
-            "# Decoders of speech at AISHELL-1's size, random weights",
-            f"- command: `{shlex.join(found['command'])}`",
-            f"- a sound: {FRAMES / 100} s; rounds: {found['rounds']}; time: of the CPU, one thread, a sound",
-            f"- hardware: {around['cpu']}, load average {around['load_average']:.2f} at the start",
-            "",
+            *heading("Decoders of speech at AISHELL-1's size, random weights", found, facts),
             *markdown(columns, rows),
             "",
             "Ratios are medians of the rounds (lowest-highest), paired: how many times as fast as PyTorch's",
@@ -197,7 +195,9 @@ def page(found: dict[str, Any]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m nartk.bench.speech", description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--size", choices=SIZES, default="aishell", help="shape (default: %(default)s)")
     parser.add_argument("--dtype", nargs="+", choices=("fp32", "bf16", "int8"), default=["fp32", "int8"])
     parser.add_argument("--batch-size", nargs="+", type=int, default=[1, 16], help="sounds (default: 1 16)")
@@ -214,7 +214,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     around = environment("cpu")
     settings = {"dtypes": options.dtype, "sizes": options.batch_size, "count": options.count}
     found = {
-        "command": ["python", "-m", "nartk.bench.speech", *argv],
+        "command": ["python", "recipes/speed/speech_decoders.py", *argv],
         "environment": around,
         "rounds": options.rounds,
         "cells": measure(options.size, rounds=options.rounds, **settings),

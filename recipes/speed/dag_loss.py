@@ -1,4 +1,6 @@
-"""Measures the DA-Transformer's loss against the plain way to write it: ``python -m nartk.bench.dag``.
+"""Measures the DA-Transformer's loss against the plain way to write it.
+
+    python recipes/speed/dag_loss.py [--shape B,T,L ...] [--device cuda] [--rounds N] [--json] [--help]
 
 The plain way is a log-sum-exp over [B,L,L] for each token, with the gradient by autograd. Each way runs in a
 process of its own, one at a time, in turns; a figure is the median of paired ratios, forward and backward.
@@ -7,24 +9,23 @@ process of its own, one at a time, in turns; a figure is the median of paired ra
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import math
-import multiprocessing
 import statistics
 import time
-from collections.abc import Callable
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from nartk.bench.report import ratio
+from nartk.bench.turns import apart, in_turns
 from nartk.bench.worker import MB, peak_mb, reset_peak
 from nartk.models.dag import dag_log_likelihood
 
 _WIDE_MATCH = 3.0  # nats, the standard deviation of the random words' scores
-_ONE_PASS = 600  # seconds, after which a process counts as lost
 
 
 def plain_log_likelihood(
@@ -60,26 +61,30 @@ def random_graph(shape: tuple[int, int, int], device: str, seed: int) -> tuple[T
     return tuple(x.to(device) for x in (match, links, *lengths))
 
 
-def _serve(pipe: Connection, name: str, shape: tuple[int, int, int], device: str, threads: int) -> None:
-    """Answers each request with the seconds and MB of a forward and backward pass, until the pipe closes."""
+def contender(name: str, shape: Sequence[int], device: str, threads: int) -> Callable[[], Any]:
+    """Makes a random graph; a call returns the seconds of a forward and backward pass, the MB, the value."""
     torch.set_num_threads(threads)
-    match, links, *lengths = random_graph(shape, device, seed=1)
+    match, links, *lengths = random_graph(tuple(shape), device, seed=1)
     match.requires_grad_()
     links.requires_grad_()
     cuda = device.startswith("cuda")
-    with contextlib.suppress(EOFError):
-        while pipe.recv():
-            match.grad = links.grad = None
-            _wait(cuda)
-            reset_peak(cuda=cuda)
-            before = peak_mb(cuda=cuda)
-            start = time.perf_counter()
-            value = IMPLEMENTATIONS[name](match, links, *lengths)
-            value.sum().backward()
-            _wait(cuda)
-            seconds = time.perf_counter() - start
-            pipe.send((seconds, peak_mb(cuda=cuda) - before, value.detach().double().sum().item()))
-            del value
+    peak = 0.0  # of all calls: later ones may reuse what the first one left
+
+    def run() -> tuple[float, float, float]:
+        nonlocal peak
+        match.grad = links.grad = None
+        _wait(cuda)
+        reset_peak(cuda=cuda)
+        before = peak_mb(cuda=cuda)
+        start = time.perf_counter()
+        value = IMPLEMENTATIONS[name](match, links, *lengths)
+        value.sum().backward()
+        _wait(cuda)
+        seconds = time.perf_counter() - start
+        peak = max(peak, peak_mb(cuda=cuda) - before)
+        return seconds, peak, value.detach().double().sum().item()
+
+    return run
 
 
 def _wait(cuda: bool) -> None:
@@ -88,46 +93,25 @@ def _wait(cuda: bool) -> None:
 
 
 def measure(shape: tuple[int, int, int], *, device: str, rounds: int, threads: int) -> dict[str, Any]:
-    """Runs both ways in turns; gives the medians.
+    """Runs both ways in turns; returns the medians.
 
     Returns:
         ``speedup`` and ``memory`` (plain over ours), ``seconds`` and ``peak_mb`` of each way, and
         ``difference``, the relative difference of the values.
     """
-    context = multiprocessing.get_context("spawn")
-    pipes, processes = {}, []
-    for name in IMPLEMENTATIONS:
-        pipes[name], theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs, name, shape, device, threads), daemon=True)
-        process.start()
-        theirs.close()
-        processes.append(process)
-    seconds: dict[str, list[float]] = {name: [] for name in IMPLEMENTATIONS}
-    peaks: dict[str, list[float]] = {name: [] for name in IMPLEMENTATIONS}
-    values = {}
-    for turn in range(rounds + 1):
-        order = list(IMPLEMENTATIONS) if turn % 2 else list(reversed(IMPLEMENTATIONS))
-        for name in order:
-            pipes[name].send(True)
-            if not pipes[name].poll(_ONE_PASS):
-                raise TimeoutError(f"{name} took more than {_ONE_PASS} s")
-            took, peak, values[name] = pipes[name].recv()
-            peaks[name].append(peak)  # of the first round too: later ones may reuse what it left
-            if turn > 0:  # the first warms up
-                seconds[name].append(took)
-    for pipe in pipes.values():
-        pipe.close()
-    for process in processes:
-        process.join()
-    ours, plain = values["nartk"], values["plain"]
-    peak_mb = {name: max(found) for name, found in peaks.items()}
+    settings = {"shape": shape, "device": device, "threads": threads}
+    makers = {name: partial(contender, name=name, **settings) for name in IMPLEMENTATIONS}
+    with apart(makers, threads=threads) as contenders:
+        samples = in_turns(contenders, rounds)
+    seconds = {name: [taken for taken, _, _ in each] for name, each in samples.items()}
+    peak_mb, values = ({name: each[-1][i] for name, each in samples.items()} for i in (1, 2))
     return {
         "shape": list(shape),
-        "speedup": statistics.median(p / o for p, o in zip(seconds["plain"], seconds["nartk"], strict=True)),
+        "speedup": ratio(seconds["plain"], seconds["nartk"])["median"],
         "memory": peak_mb["plain"] / max(peak_mb["nartk"], 1 / MB),
         "seconds": {name: statistics.median(found) for name, found in seconds.items()},
         "peak_mb": peak_mb,
-        "difference": abs(ours - plain) / abs(plain),
+        "difference": abs(values["nartk"] - values["plain"]) / abs(values["plain"]),
     }
 
 
@@ -140,7 +124,9 @@ def _shape(text: str) -> tuple[int, int, int]:
 
 def main(argv: list[str] | None = None) -> None:
     """Measures the shapes asked for and prints a line each."""
-    parser = argparse.ArgumentParser(prog="python -m nartk.bench.dag", description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
         "--shape",
         nargs="+",

@@ -1,14 +1,16 @@
-"""The figures of decoders of speech at full size."""
+"""recipes/speed/speech_decoders.py: what is timed, and what its page says."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from support.recipe_scripts import imported
 
 import nartk
-from nartk.bench import speech
 from nartk.data.audio.stored import write_features
+
+speech = imported("speed", "speech_decoders.py")
 
 
 def test_the_page_by_hand() -> None:
@@ -17,7 +19,7 @@ def test_the_page_by_hand() -> None:
         "beam": {"encoder": [0.1, 0.1, 0.1], "decoder": [0.004, 0.010, 0.006], "length": 15.0},
     }
     cell = {"dtype": "int8", "batch": 1, "torch": [0.2, 0.2, 0.4], "strategies": strategies}
-    around = {"cpu": "a CPU", "load_average": 0.5}
+    around = {"cpu": "a CPU", "load_average": 0.5, "versions": {}}
     found = {"command": ["run", "a b"], "environment": around, "rounds": 3, "cells": [cell]}
     lines = speech.page(found).splitlines()
     assert "- command: `run 'a b'`" in lines
