@@ -48,7 +48,9 @@ WORDS = tiny.WORDS.split()
 
 
 def point(speed: float, drop: float, bound: float = 0.0, name: int = 0) -> Point:
-    return Point({"name": name}, (speed,), 50.0 - drop, Drop(drop, drop - 1, drop + 1, bound), 1.0, 0.0, 0.0)
+    return Point(
+        {"name": name}, (speed,), 50.0 - drop, Drop(drop, drop - 1, drop + 1, bound), 1.0, 0.0, 0.0, 9.0
+    )
 
 
 def random_points(rng: random.Random) -> list[Point]:
@@ -201,14 +203,14 @@ class Twin:
 
     def __init__(self, seconds: dict[Any, Sequence[float]], quality: dict[Any, Sequence[float]]) -> None:
         self.seconds, self.quality = seconds, quality
-        self.calls: list[tuple[Any, int]] = []
+        self.calls: list[Any] = []
 
-    def measure(self, setting: Setting | None, sentences: int) -> Sample:
+    def measure(self, setting: Setting | None) -> Sample:
         key = None if setting is None else setting["name"]
-        turn = sum(call == (key, sentences) for call in self.calls)
-        self.calls.append((key, sentences))
+        turn, sentences = self.calls.count(key), len(self.quality[key])
+        self.calls.append(key)
         seconds = self.seconds[key][turn % len(self.seconds[key])] * sentences
-        texts = [str(value) for value in self.quality[key][:sentences]]
+        texts = [str(value) for value in self.quality[key]]
         counts = {"tokens": 10, "passes": 4, "drafter_passes": 15, "drafted": 13}
         return Sample(seconds, texts, **{name: count * sentences for name, count in counts.items()})
 
@@ -221,63 +223,18 @@ def test_speeds_are_paired_by_round() -> None:
     seconds = {None: (2.0, 4.0, 3.0), "a": (1.0, 8.0, 1.0), "b": (4.0, 2.0, 1.0)}
     twin = Twin(seconds, {None: [5.0] * 9, "a": [4.0] * 9, "b": [5.0] * 9})
     settings = [{"name": "a"}, {"name": "b"}]
-    found = calibration.sweep(settings, twin.measure, twin.score, sentences=9, rounds=3, prune=False)
-    assert [each.speeds for each in found.points] == [(2.0, 0.5, 3.0), (0.5, 2.0, 3.0)]
-    assert [each.speed for each in found.points] == [2.0, 2.0]
-    assert [each.drop for each in found.points] == [Drop(1.0, 1.0, 1.0, 1.0), Drop(0.0, 0.0, 0.0, 0.0)]
-    assert [each.score for each in found.points] == [4.0, 5.0]
-    assert (found.greedy.speeds, found.greedy.drop.drop) == ((1.0, 1.0, 1.0), 0.0)
-    assert {(each.passes, each.drafter_passes, each.drafted) for each in found.points} == {(0.4, 1.5, 1.3)}
-    # Each round begins with another one.
-    assert twin.calls == [(name, 9) for name in (None, "a", "b", "a", "b", None, "b", None, "a")]
+    greedy, *points = calibration.sweep(settings, twin.measure, twin.score, rounds=3)
+    assert [each.speeds for each in points] == [(2.0, 0.5, 3.0), (0.5, 2.0, 3.0)]
+    assert [each.speed for each in points] == [2.0, 2.0]
+    assert [each.drop for each in points] == [Drop(1.0, 1.0, 1.0, 1.0), Drop(0.0, 0.0, 0.0, 0.0)]
+    assert [each.score for each in points] == [4.0, 5.0]
+    assert [each.tokens_per_second for each in points] == [10.0, 5.0]
+    assert (greedy.setting, greedy.speeds, greedy.drop.drop) == ({}, (1.0, 1.0, 1.0), 0.0)
+    assert {(each.passes, each.drafter_passes, each.drafted) for each in points} == {(0.4, 1.5, 1.3)}
+    # Each round begins with greedy search, and then with another setting.
+    assert twin.calls == [None, "a", "b", None, "b", "a", None, "a", "b"]
     # Known to be wrong: the ratio of the medians.
     assert statistics.median(seconds[None]) / statistics.median(seconds["a"]) == 3.0
-
-
-def sweep_of(seconds: dict[Any, Sequence[float]], quality: dict[Any, Sequence[float]]) -> tuple[Any, Twin]:
-    twin = Twin({None: (1.0,), **seconds}, {None: [9.0] * 30, **quality})
-    settings: list[Setting] = [{"name": name} for name in seconds]
-    return calibration.sweep(settings, twin.measure, twin.score, sentences=30, rounds=1), twin
-
-
-def test_what_is_clearly_dominated_is_given_up() -> None:
-    noise = [random.Random(4).gauss(0, 1) for _ in range(30)]
-    good, bad = [8 + each for each in noise], [5 + each for each in reversed(noise)]
-    seconds = {"fast": (0.5,), "slow and worse": (1.0, 1.0)}
-    found, twin = sweep_of(seconds, {"fast": good, "slow and worse": bad})
-    assert found.dropped == [({"name": "slow and worse"}, {"name": "fast"})]
-    assert [each.setting["name"] for each in found.points] == ["fast"]
-    assert found.sentences == (30, 10)
-    assert twin.calls.count(("slow and worse", 10)) == 2
-    assert ("slow and worse", 30) not in twin.calls
-
-
-@pytest.mark.parametrize(
-    ("fast", "slow", "good", "bad"),
-    [
-        pytest.param((0.5,), (1.0,), 8, 8, id="as good"),
-        pytest.param((0.5,), (1.0,), 8, 8.5, id="better"),
-        pytest.param((0.5,), (0.52,), 8, 5, id="hardly slower"),
-        pytest.param((0.5, 1.0), (1.0, 0.9), 8, 5, id="slower in one round alone"),
-        pytest.param((1.0,), (0.5,), 8, 5, id="faster"),
-    ],
-)
-def test_what_is_not_clearly_dominated_stays(
-    fast: Sequence[float], slow: Sequence[float], good: float, bad: float
-) -> None:
-    noise = [random.Random(4).gauss(0, 1) for _ in range(30)]
-    quality = {"a": [good + each for each in noise], "b": [bad + each for each in noise]}
-    found, _ = sweep_of({"a": fast, "b": slow}, quality)
-    assert found.dropped == []
-    assert [each.setting["name"] for each in found.points] == ["a", "b"]
-
-
-def test_a_difference_that_may_be_chance_gives_nothing_up() -> None:
-    good = [9.0] * 5 + [1.0] * 5 + [9.0] * 20
-    bad = [1.0] * 5 + [8.9] * 5 + [9.0] * 20
-    assert sum(bad[:10]) < sum(good[:10])  # the known-bad rule, which compares the means, would
-    found, _ = sweep_of({"fast": (0.5,), "slow": (1.0,)}, {"fast": good, "slow": bad})
-    assert found.dropped == []
 
 
 # Going on
@@ -287,61 +244,48 @@ class Later(Exception):
     """Ends a run."""
 
 
-class Unscaled(calibration.Remembered):
-    """Known to be wrong: times of now among those of then."""
-
-    def __call__(self, setting: Setting | None, sentences: int) -> Sample:
-        self._scale[sentences] = 1.0
-        return super().__call__(setting, sentences)
-
-
-def stopped_and_resumed(path: Path, stop: int, kind: type[calibration.Remembered]) -> tuple[Any, list[Any]]:
-    """The sweep of a run that goes on after one that was stopped, and what it decoded."""
+def stopped_and_resumed(path: Path, stop: int) -> tuple[list[Point], list[Any], list[Any]]:
+    """The sweep of a run that goes on after one that was stopped, and what each decoded."""
     noise = [random.Random(4).gauss(0, 1) for _ in range(30)]
     quality = {
         name: [base + each for each in noise] for name, base in ((None, 9), ("a", 8), ("b", 7), ("c", 2))
     }
     speed = {None: 1.0, "a": 0.5, "b": 0.4, "c": 0.8}
     settings: list[Setting] = [{"name": name} for name in ("a", "b", "c")]
-    calls: list[Any] = []
+    before: list[Any] = []
     for slowness, end in ((1.0, stop), (3.0, None)):
         twin = Twin({name: [seconds * slowness] for name, seconds in speed.items()}, quality)
 
-        def measure(setting: Setting | None, sentences: int, end: Any = end, twin: Twin = twin) -> Sample:
+        def measure(setting: Setting | None, end: Any = end, twin: Twin = twin) -> Sample:
             if end is not None and len(twin.calls) == end:
                 raise Later
-            return twin.measure(setting, sentences)
+            return twin.measure(setting)
 
         with Journal.open(path, b"header") as journal:
-            remembered = kind(measure, journal)
-            assert remembered.held == len(calls)
-            with contextlib.suppress(Later):
-                found = calibration.sweep(settings, remembered, twin.score, sentences=30, rounds=3)
-        before, calls = calls, twin.calls
-    assert remembered.taken == len(before)
-    return found, calls
+            assert journal.count == len(before)
+            if end is not None:
+                with pytest.raises(Later) if stop < 12 else contextlib.nullcontext():
+                    calibration.sweep(settings, measure, twin.score, rounds=3, journal=journal)
+                before = twin.calls
+            else:
+                found = calibration.sweep(settings, measure, twin.score, rounds=3, journal=journal)
+    return found, before, twin.calls
 
 
 def test_a_run_goes_on_where_another_was_stopped(tmp_path: Path) -> None:
     """On a machine that is slower now; all that was measured is taken, and figures are those of one run."""
-    whole, calls = stopped_and_resumed(tmp_path / "whole", 0, calibration.Remembered)
-    assert whole.dropped == [({"name": "c"}, {"name": "a"})]
-    assert len(calls) == 4 * 2 + 3 * 3
-    wrong = 0
+    whole, before, calls = stopped_and_resumed(tmp_path / "whole", 0)
+    assert before == []
+    assert len(calls) == 3 * 4
     for stop in range(1, len(calls) + 1):
-        found, rest = stopped_and_resumed(tmp_path / str(stop), stop, calibration.Remembered)
-        # All is there, or nothing of as many sentences.
-        anchor = [] if stop in (8, 17) else [(None, calls[stop][1])]
-        assert rest == [*anchor, *calls[stop:]]
-        assert (found.dropped, found.sentences) == (whole.dropped, whole.sentences)
-        for mine, theirs in zip([found.greedy, *found.points], [whole.greedy, *whole.points], strict=True):
+        found, before, rest = stopped_and_resumed(tmp_path / str(stop), stop)
+        assert before == calls[:stop]
+        # Within a round greedy search is measured once more.
+        assert rest == [*([None] if stop % 4 else []), *calls[stop:]]
+        for mine, theirs in zip(found, whole, strict=True):
             assert mine.speeds == pytest.approx(theirs.speeds, rel=1e-12)
-            assert replace(mine, speeds=()) == replace(theirs, speeds=())
-        bad, _ = stopped_and_resumed(tmp_path / f"bad{stop}", stop, Unscaled)
-        wrong += [each.speeds for each in bad.points] != [
-            pytest.approx(each.speeds, rel=1e-12) for each in whole.points
-        ]
-    assert wrong > 4
+            wanted = replace(theirs, speeds=(), tokens_per_second=0.0)
+            assert replace(mine, speeds=(), tokens_per_second=0.0) == wanted
 
 
 # The folder
@@ -567,7 +511,7 @@ def test_figures_are_those_of_the_library(
     folders: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The drop, its bound and the counts, by other ways."""
-    flags = ["--metric", "bleu", "--dry-run", "--max-drop", "99", "--no-prune", *GRID, "--json"]
+    flags = ["--metric", "bleu", "--dry-run", "--max-drop", "99", *GRID, "--json"]
     assert calibrate(folders, model, *flags, "--quiet") == 0
     report = capsys.readouterr().out
     lines, gold = ((folders / name).read_text().splitlines() for name in ("dev.src", "dev.ref"))
@@ -599,7 +543,7 @@ def test_figures_are_those_of_the_library(
 def test_steps_of_the_drafter_are_counted(folders: Path, model: Path, tmp_path: Path) -> None:
     """A small model that is always sure drafts a token a step; one that never is steps once before a pass."""
     report = tmp_path / "report.json"
-    flags = ["--dry-run", "--max-drop", "99", "--no-prune", "--quiet", "--json", str(report)]
+    flags = ["--dry-run", "--max-drop", "99", "--quiet", "--json", str(report)]
     flags += ["--grid", "fallback=0,0.7,1", "--rollback", "1", "--max-draft", "10"]
     assert calibrate(folders, model, *flags) == 0
     data = json.loads(report.read_text())
@@ -712,16 +656,16 @@ def test_the_command_goes_on_with_what_was_decoded(
 ) -> None:
     report = tmp_path / "report.json"
     samples = tmp_path / "report.json.samples"
-    flags = ("--max-drop", "99", "--dry-run", "--json", str(report), "--no-prune", "--rounds", "2")
+    flags = ("--max-drop", "99", "--dry-run", "--json", str(report), "--rounds", "2")
     decoded: list[Setting | None] = []
     stop = 0
     measure = command._Measure.__call__
 
-    def counting(self: Any, setting: Setting | None, sentences: int) -> Sample:
+    def counting(self: Any, setting: Setting | None) -> Sample:
         if stop and len(decoded) == stop:
             raise KeyboardInterrupt
         decoded.append(setting)
-        return measure(self, setting, sentences)
+        return measure(self, setting)
 
     def told(*more: str, code: int = 0) -> str:
         decoded.clear()
@@ -729,45 +673,48 @@ def test_the_command_goes_on_with_what_was_decoded(
         return capsys.readouterr().err
 
     monkeypatch.setattr(command._Measure, "__call__", counting)
-    monkeypatch.setattr(command, "EVERY", 0.0)
-    stop = 2 + 4  # two warm up
+    stop = 4
     told(*GRID, code=130)
     assert not report.exists()
     stop = 0
     err = told(*GRID)
-    # Of three settings in two rounds two were left, and greedy search for their times.
-    assert decoded[2:] == [None, {"fallback": 0.2, "rollback": math.inf, "max_draft": 10}, None]
+    # Of two settings and greedy search in two rounds two were left, and greedy search for their times.
+    half, whole = ({"fallback": 0.2, "rollback": each, "max_draft": 10} for each in (0.5, math.inf))
+    assert decoded == [None, whole, half]
     assert f"nartk: goes on after 4 decodings in {samples}; without it all are timed anew\n" in err
-    lines = re.findall(r"nartk: decoding (\d) of at most 6, (.*): 0:\d\d elapsed, about 0:\d\d left at", err)
-    assert lines == [("5", "fallback 0.2, rollback inf, max_draft 10"), ("6", "greedy")]
+    lines = re.findall(r"nartk: round (\d) of 2: (.*): \d+ tokens/s", err)
+    assert lines == [("2", f"fallback 0.2, rollback {each}, max_draft 10") for each in ("inf", "0.5")]
     first = json.loads(report.read_text())
     assert first["taken_over"] == 4
 
     # What scores and chooses may change, and so may the number of rounds.
     told(*GRID, "--metric", "bleu", "--max-drop", "98", "--quiet")
-    assert decoded[2:] == []
+    assert decoded == []
     second = json.loads(report.read_text())
     assert (second["metric"], second["taken_over"]) == ("bleu", 6)
     assert [each["speeds"] for each in second["points"]] == [each["speeds"] for each in first["points"]]
     told(*GRID, "--rounds", "3", "--quiet")
-    assert len(decoded[2:]) == 1 + 3
+    assert decoded == [None, half, whole]
+    told(*GRID, "--rounds", "1", "--quiet")
+    assert decoded == []
 
     # What is decoded may not.
     one = ["--grid", "fallback=0.3", "--grid", "rollback=2", "--max-draft", "10"]
+    kept = samples.read_bytes()
     for changed, message in (
         (one, "grid {'fallback': [0.2], 'rollback': [0.5, inf], 'max_draft': [10]}, now it is {'fallback': "),
-        ([*one, "--batch-size", "3"], "batch_size 32, now it is 3"),
-        ([*one, "--batch-size", "3", "--dtype", "bf16"], "dtype 'fp32', now it is 'bf16'"),
+        ([*GRID, "--batch-size", "3"], "batch_size 32, now it is 3"),
+        ([*GRID, "--dtype", "bf16"], "dtype 'fp32', now it is 'bf16'"),
     ):
-        err = told(*changed)
-        assert f"nartk: {samples} was begun with {message}" in err
-        assert ": everything is decoded anew\n" in err
-        assert len(decoded[2:]) == 4
-        assert json.loads(report.read_text())["taken_over"] == 0
+        err = told(*changed, code=4)
+        assert f"{samples}: was begun with {message}" in err
+        assert "Fix: give the settings of that run, or another --json" in err
+        assert decoded == []
+    assert samples.read_bytes() == kept
     with Journal.open(tmp_path / "other.json.samples", b"somebody's"):
         pass
     err = told(*GRID, "--json", str(tmp_path / "other.json"), code=4)
-    assert f"{tmp_path}/other.json.samples: not a journal of nartk-calibrate. Fix: give --json another" in err
+    assert f"{tmp_path}/other.json.samples: not a journal of nartk-calibrate. Fix: choose another" in err
 
 
 def test_a_picture_is_drawn(folders: Path, model: Path, tmp_path: Path) -> None:

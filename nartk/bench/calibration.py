@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import statistics
-from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
@@ -33,21 +32,19 @@ GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
 }
 LEVEL = 0.95
 _MOST = 10_000_000  # bytes of the file
-PART = 3  # one sentence in so many, the first ones, tells which settings are hopeless
-PART_ROUNDS = 2
-CLEARLY = 1.1  # times as fast, in each round, that a setting is on the first sentences to count as faster
 
 Setting: TypeAlias = dict[str, Any]  # values of the thresholds
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What one decoding of some sentences took and said.
+    """One decoding of the sentences: its time, its outputs, and counts summed over sentences.
 
     Attributes:
-        passes: Of the verifier; summed over sentences, as all counts are.
+        passes: Passes of the verifier.
         drafter_passes: Passes of the drafter.
-        drafted: Tokens of drafts that the verifier looked at.
+        drafted: Drafted tokens that the verifier scored.
+        greedy: Seconds of greedy search, in the same round of the same run.
     """
 
     seconds: float
@@ -56,10 +53,11 @@ class Sample:
     passes: int
     drafter_passes: int
     drafted: int
+    greedy: float = 0.0
 
 
-# Decodes so many first sentences with a setting, or with greedy search where it is None.
-Measure: TypeAlias = Callable[[Setting | None, int], Sample]
+# Decodes the sentences with a setting, or with greedy search where it is None.
+Measure: TypeAlias = Callable[[Setting | None], Sample]
 
 
 @dataclass(frozen=True)
@@ -72,11 +70,11 @@ class Scored:
 
 @dataclass(frozen=True)
 class Drop:
-    """How far a score lies below another one.
+    """Difference by which a score lies below another one.
 
     Attributes:
         low, high: The 95 % interval of the drop, paired bootstrap.
-        bound: What the drop is not above, with 95 % confidence (one-sided).
+        bound: Upper bound of the drop with 95 % confidence (one-sided).
     """
 
     drop: float
@@ -93,12 +91,13 @@ class Drop:
 
 @dataclass(frozen=True)
 class Point:
-    """A setting as it was measured.
+    """A setting with its measured speed and quality.
 
     Attributes:
         speeds: How many times as fast as greedy search, of each round.
         passes, drafter_passes, drafted: As a Sample's, an output token.
         score: In the metric's own units, as the drop.
+        tokens_per_second: Output tokens, median of the rounds.
     """
 
     setting: Setting
@@ -108,24 +107,11 @@ class Point:
     passes: float
     drafter_passes: float
     drafted: float
+    tokens_per_second: float
 
     @property
     def speed(self) -> float:
         return statistics.median(self.speeds)
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """All settings: greedy search's own, those measured, and those given up, with the one that beat each.
-
-    Attributes:
-        sentences: How many there were, and how many it took to give settings up; 0: none were to be.
-    """
-
-    greedy: Point
-    points: list[Point]
-    dropped: list[tuple[Setting, Setting]]
-    sentences: tuple[int, int]
 
 
 def settings_of(grid: Mapping[str, Sequence[Any]]) -> list[Setting]:
@@ -133,118 +119,74 @@ def settings_of(grid: Mapping[str, Sequence[Any]]) -> list[Setting]:
     return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
 
 
+def label(setting: Setting | None) -> str:
+    """A setting in words; None is greedy search."""
+    if not setting:
+        return REFERENCE
+    return ", ".join(f"{name} {short(value)}" for name, value in setting.items())
+
+
+def short(value: Any) -> str:
+    """A threshold's value in few digits."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def sweep(
     settings: Sequence[Setting],
     measure: Measure,
     score: Callable[[Sequence[str]], Scored],
     *,
-    sentences: int,
     rounds: int,
-    prune: bool = True,
-) -> Sweep:
-    """Measures settings against greedy search.
+    journal: Journal | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> list[Point]:
+    """Measures greedy search, which comes first, and all settings.
 
-    With `prune`, a setting is given up that is clearly dominated on the first third: another one is at least
-    `CLEARLY` times as fast in each of two rounds and better with 95 % confidence.
+    Each round decodes with greedy search and then with every setting; it begins with another setting.
 
     Args:
-        score: Scores the texts of the first sentences, as many as it is given.
-        rounds: How often everything is decoded; each round begins with another setting.
+        score: Scores the texts of all sentences.
+        journal: Keeps each sample. Samples that it holds are taken in place of measuring. A run that goes on
+            within a round measures greedy search once more: speeds are ratios of times of one run.
+        tell: Is told of each decoding, a line each.
     """
-    dropped: list[tuple[Setting, Setting]] = []
-    first = -(-sentences // PART) if prune else 0
-    if prune:
-        _, *samples = _interleaved([None, *settings], measure, first, PART_ROUNDS)
-        beaten = _beaten(samples, [score(found[0].texts) for found in samples])
-        dropped = [(settings[i], settings[j]) for i, j in beaten.items()]
-        settings = [setting for i, setting in enumerate(settings) if i not in beaten]
-    base, *samples = _interleaved([None, *settings], measure, sentences, rounds)
-    reference = score(base[0].texts)
-    points = [
-        _point(setting, found, base, score(found[0].texts), reference)
-        for setting, found in zip(settings, samples, strict=True)
-    ]
-    return Sweep(_point({}, base, base, reference, reference), points, dropped, (sentences, first))
-
-
-def _interleaved(
-    settings: Sequence[Setting | None], measure: Measure, sentences: int, rounds: int
-) -> list[list[Sample]]:
-    """A sample a round of each setting."""
-    found: list[list[Sample]] = [[] for _ in settings]
+    held = iter([] if journal is None else [Sample(**json.loads(each)) for each in journal.records()])
+    samples: list[list[Sample]] = [[] for _ in (None, *settings)]
+    greedy = None
     for turn in range(rounds):
-        for step in range(len(settings)):
-            i = (turn + step) % len(settings)
-            found[i].append(measure(settings[i], sentences))
-    return found
+        for i in (0, *(1 + (turn + step) % len(settings) for step in range(len(settings)))):
+            sample = next(held, None)
+            if sample is None:
+                if i > 0 and greedy is None:
+                    greedy = measure(None).seconds
+                sample = measure(settings[i - 1] if i > 0 else None)
+                greedy = sample.seconds if i == 0 or greedy is None else greedy
+                sample = replace(sample, greedy=greedy)
+                if journal is not None:
+                    journal.append(json.dumps(asdict(sample)).encode())
+                speed = f"{sample.tokens / sample.seconds:.0f} tokens/s"
+                tell(f"round {turn + 1} of {rounds}: {label(settings[i - 1] if i > 0 else None)}: {speed}")
+            samples[i].append(sample)
+    scores = [score(each[0].texts) for each in samples]
+    return [
+        _point(setting, each, scored, scores[0])
+        for setting, each, scored in zip(({}, *settings), samples, scores, strict=True)
+    ]
 
 
-def _beaten(samples: Sequence[Sequence[Sample]], scored: Sequence[Scored]) -> dict[int, int]:
-    """The settings that are clearly dominated, each with the first that dominates it."""
-    beaten: dict[int, int] = {}
-    for i, slow in enumerate(samples):
-        for j, fast in enumerate(samples):
-            rounds = zip(slow, fast, strict=True)
-            if (
-                all(a.seconds >= CLEARLY * b.seconds for a, b in rounds)
-                and Drop.between(scored[i], scored[j]).bound < 0
-            ):
-                beaten[i] = j
-                break
-    return beaten
-
-
-def _point(
-    setting: Setting, samples: Sequence[Sample], base: Sequence[Sample], scored: Scored, reference: Scored
-) -> Point:
+def _point(setting: Setting, samples: Sequence[Sample], scored: Scored, reference: Scored) -> Point:
     last = samples[-1]
-    counts = (count / max(1, last.tokens) for count in (last.passes, last.drafter_passes, last.drafted))
+    tokens = max(1, last.tokens)
     return Point(
-        setting,
-        tuple(theirs.seconds / mine.seconds for theirs, mine in zip(base, samples, strict=True)),
-        scored.score,
-        Drop.between(reference, scored),
-        *counts,
+        setting=setting,
+        speeds=tuple(sample.greedy / sample.seconds for sample in samples),
+        score=scored.score,
+        drop=Drop.between(reference, scored),
+        passes=last.passes / tokens,
+        drafter_passes=last.drafter_passes / tokens,
+        drafted=last.drafted / tokens,
+        tokens_per_second=last.tokens / statistics.median(sample.seconds for sample in samples),
     )
-
-
-class Remembered:
-    """Takes samples from a journal while it has them; those that it lacks are measured and added.
-
-    The machine may be faster now than when the journal was begun, or slower. So that ratios hold, greedy
-    search is measured once more where samples of both times meet, and times are given as of then.
-
-    Attributes:
-        held: Samples that were in the journal.
-        taken: How many of these were asked for.
-    """
-
-    def __init__(self, measure: Measure, journal: Journal) -> None:
-        self.measure, self.journal = measure, journal
-        self._held: defaultdict[str, deque[Sample]] = defaultdict(deque)
-        for payload in journal.records():
-            key, sample = json.loads(payload)
-            self._held[key].append(Sample(**sample))
-        self.held, self.taken = journal.count, 0
-        self._greedy: dict[int, float] = {}  # seconds of greedy search as last taken, by sentences
-        self._scale: dict[int, float] = {}  # what they were of one second of now, by sentences
-
-    def __call__(self, setting: Setting | None, sentences: int) -> Sample:
-        """Decodes the first sentences, or remembers it."""
-        key = json.dumps([setting, sentences])
-        if self._held[key]:
-            self.taken += 1
-            sample = self._held[key].popleft()
-            if setting is None:
-                self._greedy[sentences] = sample.seconds
-            return sample
-        if sentences not in self._scale:
-            before = self._greedy.get(sentences)
-            self._scale[sentences] = 1.0 if before is None else before / self.measure(None, sentences).seconds
-        sample = self.measure(setting, sentences)
-        sample = replace(sample, seconds=sample.seconds * self._scale[sentences])
-        self.journal.append(json.dumps([key, asdict(sample)]).encode())
-        return sample
 
 
 def front(points: Sequence[Point]) -> list[Point]:

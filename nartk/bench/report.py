@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nartk.bench.quality import Quality
 from nartk.bench.runner import GREEDY, Cell, Series
 from nartk.errors import UsageError, named, requiring
-from nartk.files import writing
+from nartk.files import require_storable, writing
 from nartk.protocols.guarantee import Guarantee
 from nartk.protocols.hypothesis import DecodeStats
 
@@ -372,6 +372,7 @@ def require_plot(path: Path) -> None:
     """Refuses a picture that could not be drawn.
 
     Raises:
+        OutputError: It cannot be written there.
         UsageError: The suffix is neither .png, .svg nor .pdf.
         MissingDependencyError: matplotlib is not installed.
     """
@@ -379,6 +380,7 @@ def require_plot(path: Path) -> None:
         raise UsageError(f"{named('plot')} is {str(path)!r}", fix="end it with .png, .svg or .pdf")
     with requiring(f"{named('plot')} needs matplotlib, which is not installed", "plot"):
         import matplotlib  # noqa: F401
+    require_storable(path, fix="choose a writable place with space")
 
 
 def plot(summaries: Sequence[dict[str, Any]], path: Path) -> None:
@@ -396,13 +398,19 @@ def plot(summaries: Sequence[dict[str, Any]], path: Path) -> None:
     panels = figure.subplots(len(summaries), columns, squeeze=False)
     for axes, summary, entries in zip(panels, summaries, ran, strict=True):
         _plot_ratios(axes[0], entries)
-        edits = "" if summary["edits"] is None else f", {summary['edits']} edits"
-        threads = "" if summary["threads"] is None else f", {summary['threads']} threads"
-        axes[0].set_title(f"batch {summary['batch_size']}{edits}{threads}", loc="left", fontsize="medium")
+        axes[0].set_title(_title(summary), loc="left", fontsize="medium")
         if metric is not None:
             _plot_quality(axes[1], entries, metric)
     with writing(path, binary=True) as file:
         figure.savefig(file, format=path.suffix[1:], dpi=150)
+
+
+def _title(summary: dict[str, Any]) -> str:
+    if "title" in summary:
+        return str(summary["title"])
+    edits = "" if summary["edits"] is None else f", {summary['edits']} edits"
+    threads = "" if summary["threads"] is None else f", {summary['threads']} threads"
+    return f"batch {summary['batch_size']}{edits}{threads}"
 
 
 def _plot_ratios(axes: Axes, entries: Sequence[dict[str, Any]]) -> None:

@@ -1,13 +1,16 @@
-"""What commands that go on where an earlier run stopped compare: their inputs then and now."""
+"""Checks that a run which goes on where an earlier one stopped has the same settings and inputs."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from nartk.errors import InputFileError
-from nartk.files import reading
+from nartk.errors import InputFileError, ResumeMismatchError
+from nartk.files import Journal, reading
 
 
 def measure_file(name: str) -> dict[str, Any]:
@@ -26,6 +29,36 @@ def measure_file(name: str) -> dict[str, Any]:
     if not lines:
         raise InputFileError("no sentence to decode", fix="give a file with at least one", where=name)
     return {"lines": lines, "sha256": digest.hexdigest()}
+
+
+def require_same(
+    path: Path, command: str, parts: Mapping[str, Mapping[str, Any]], fixes: Mapping[str, str]
+) -> bytes | None:
+    """Compares the settings in a journal's header with those of now; writes nothing.
+
+    Args:
+        parts: The settings to compare, by the name of their part of the header.
+        fixes: The remedy where a part differs.
+
+    Returns:
+        The header; None where there is no journal, or it was killed before it had one.
+
+    Raises:
+        ResumeMismatchError: The journal was begun with other settings, or is no journal of the command.
+    """
+    header = Journal.header(path) if os.path.exists(path) else None
+    if header is None:
+        return None
+    for name, settings in parts.items():
+        try:
+            changed = difference(json.loads(header)[name], json.loads(json.dumps(settings)))
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise ResumeMismatchError(
+                f"not a journal of {command}", fix="choose another name", where=str(path)
+            ) from None
+        if changed:
+            raise ResumeMismatchError(changed, fix=fixes[name], where=str(path))
+    return header
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:

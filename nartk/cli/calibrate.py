@@ -10,27 +10,27 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nartk import __version__
-from nartk.bench import calibration
+from nartk.bench import calibration, report
 from nartk.bench.calibration import (
     GRIDS,
     REFERENCE,
-    Measure,
     Point,
-    Remembered,
     Sample,
     Scored,
     Setting,
-    Sweep,
     front,
+    label,
+    short,
     types_of,
 )
+from nartk.bench.quality import Quality
 from nartk.cli import _strategy, score
 from nartk.cli._common import Parser, command, require_least
 from nartk.cli._input import (
@@ -41,30 +41,23 @@ from nartk.cli._input import (
     require_own,
     split_inputs,
 )
-from nartk.cli._output import add_json, json_writer, progress, tell
-from nartk.cli._resume import difference, measure_file
+from nartk.cli._output import add_json, json_writer, tell
+from nartk.cli._resume import measure_file, require_same
 from nartk.data.readers import Fields, Record
 from nartk.errors import (
     EXIT_FAILED,
     EXIT_OK,
     InputFileError,
     NartkError,
-    ResumeMismatchError,
     UsageError,
     number_of,
 )
-from nartk.files import STDIN, Journal, require_storable, writing
+from nartk.files import STDIN, Journal, require_storable
 from nartk.metrics.bootstrap import resampled
 from nartk.protocols.guarantee import Guarantee
 from nartk.registry import METRICS, make_strategy, options_of
 from nartk.serving.model import Model, in_order, summarize
 from nartk.serving.scorers import model_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from matplotlib.figure import Figure
-
 
 DEFAULT = "bild"
 DESCRIPTION = """Decodes DEV with every setting of a strategy's thresholds and with greedy search, in turns,
@@ -85,7 +78,6 @@ LEGEND = """x greedy: how many times as fast on the same sentences, median of th
 drop: of the metric, and its 95 % interval by paired bootstrap; at most: with 95 % confidence, one-sided.
 passes, steps, drafted: passes of the model, passes of the drafter and drafted tokens, an output token.
 front: no other setting is as fast with as small a drop. The one that is chosen is bold."""
-EVERY = 30.0  # seconds between two lines of progress, where no bar is drawn
 SAMPLES = ".samples"  # ends the name of the journal beside the JSON
 
 
@@ -137,15 +129,12 @@ def _parser() -> Parser:
     search.add_argument(
         "--rounds", type=int, default=3, metavar="N", help="how often DEV is decoded (default: %(default)s)"
     )
-    search.add_argument(
-        "--no-prune",
-        action="store_true",
-        help="measure on all of DEV also what is clearly slower and worse than another on its first third",
-    )
     add_computation(parser)
     parser.add_argument("--truncate", action="store_true", help="cut sentences too long for the model")
     add_json(parser)
-    parser.add_argument("--plot", metavar="FILE", help="draw the settings (.png, .svg or .pdf)")
+    parser.add_argument(
+        "--plot", metavar="FILE", help="draw speed and quality of the settings (.png, .svg or .pdf)"
+    )
     parser.add_argument("--dry-run", action="store_true", help="store nothing")
     return parser
 
@@ -181,7 +170,7 @@ class _Job:
             made = make_strategy(args.strategy, options | setting)
             if made.promised.guarantee is not Guarantee.APPROXIMATE:
                 raise UsageError(
-                    f"{args.strategy} with {_label(setting)} is {made.promised}, so nothing is to be lost",
+                    f"{args.strategy} with {label(setting)} is {made.promised}, so nothing is to be lost",
                     fix="sweep values with which it is approximate",
                 )
         models = [key for key, item in options_of(args.strategy).items() if item.metadata["model"]]
@@ -205,9 +194,7 @@ class _Job:
             )
             calibration.read_calibrations(folder)
         if args.plot is not None:
-            from nartk.bench.report import require_plot
-
-            require_plot(Path(args.plot))
+            report.require_plot(Path(args.plot))
         self.records = self._read()
 
     def _read(self) -> list[Record]:
@@ -222,13 +209,10 @@ class _Job:
 
     def run(self) -> int:
         """Measures, reports and stores; returns the exit code."""
-        args = self.args
+        args, notify = self.args, partial(tell, self.args)
         with ExitStack() as stack:
             # Opened before the work: a place that cannot be written to is found out first.
             write = stack.enter_context(json_writer(args.json))
-            picture = (
-                None if args.plot is None else stack.enter_context(writing(Path(args.plot), binary=True))
-            )
             output = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "output"
             if score.metric_of(args.metric)[0].counts_errors:
                 raise UsageError(
@@ -240,47 +224,41 @@ class _Job:
                 references=args.ref,
                 source=self.dev,
                 called={str(output): "the output"},
-                tell=partial(tell, args),
+                tell=notify,
             )
-            scores = _Scores(scorer, len(self.records), args, output)
-            scores([record.text for record in self.records])  # refuses references that do not fit
+            rows = range(len(self.records))
+            quality = Quality(shlex.split(args.metric)[0], scorer, rows, len(rows), output)
+            sources = quality.of(
+                [record.text for record in self.records]
+            )  # refuses references that do not fit
             model = load_model(self.name, args, args.dtype)
             measure = _Measure(args, model, model.strategy(args.strategy, self.options), self.records)
             measure.warm_up(self.settings[0])
-            remembered = stack.enter_context(self._remembered(model, measure))
-            total = len(self.settings) + 1
-            rest = -(-len(self.records) // calibration.PART)
-            parts = [(args.rounds, len(self.records))]
-            if not args.no_prune:
-                parts.append((calibration.PART_ROUNDS, rest))
-            work = total * sum(rounds * sentences for rounds, sentences in parts)
-            drawn = not args.quiet and sys.stderr.isatty()
-            rounds_of = f"{number_of(args.rounds, 'round')} of {number_of(len(self.records), 'sentence')}"
-            tell(args, f"{number_of(total - 1, 'setting')}, {rounds_of}")
-            with progress("calibrating", work, drawn=drawn) as show:
-                if not drawn and not args.quiet:
-                    show = _Lines(total * sum(rounds for rounds, _ in parts), work, measure)
-                found = calibration.sweep(
-                    self.settings,
-                    _shown(measure if remembered is None else remembered, show),
-                    scores,
-                    sentences=len(self.records),
-                    rounds=args.rounds,
-                    prune=not args.no_prune,
-                )
-            chosen, fits = calibration.choose(found.points, args.max_drop, trust=args.trust)
+            journal = self._journal(stack, model, measure.strategy)
+            held = 0 if journal is None else journal.count
+            settings = number_of(len(self.settings), "setting")
+            notify(f"{settings}, {number_of(args.rounds, 'round')} of {number_of(len(rows), 'sentence')}")
+
+            def scored(texts: Sequence[str]) -> Scored:
+                result = quality.of(texts)
+                resamples = resampled(result, samples=args.bootstrap, seed=args.bootstrap_seed)
+                return Scored(result.score, resamples)
+
+            points = calibration.sweep(
+                self.settings, measure, scored, rounds=args.rounds, journal=journal, tell=notify
+            )
+            chosen, fits = calibration.choose(points[1:], args.max_drop, trust=args.trust)
             strategy = replace(measure.strategy, **chosen.setting)
-            facts = self._facts(model, strategy, scores.signature)
-            data = facts | _as_data(found, chosen, fits)
-            data["taken_over"] = 0 if remembered is None else remembered.taken
+            facts = self._facts(model, strategy, sources.signature)
+            data = facts | _as_data(points, chosen, fits)
+            data["taken_over"] = min(held, len(points) * args.rounds)
             data["dry_run"] = args.dry_run
             write(calibration.finite(data), allow_nan=False)
-            if picture is not None:
-                figure = _figure(found, chosen if fits else None, args.max_drop, facts["metric"])
-                figure.savefig(picture, format=Path(args.plot).suffix[1:], dpi=150)
+            if args.plot is not None:
+                report.plot([_as_cell(points, model.dtype, quality.name)], Path(args.plot))
         if args.json != STDIN:
-            print(_table(found, chosen if fits else None), flush=True)
-        tell(self.args, LEGEND)
+            print(_table(points, chosen if fits else None), flush=True)
+        notify(LEGEND)
         if not fits:
             print(
                 f"nartk: no setting keeps within --max-drop {args.max_drop:g}; "
@@ -288,37 +266,28 @@ class _Job:
                 file=sys.stderr,
             )
             return EXIT_FAILED
-        tell(self.args, f"chosen: {_verdict(chosen)}")
+        notify(f"chosen: {_verdict(chosen)}")
         if chosen.speed <= 1:
-            tell(self.args, "which is no faster than greedy search")
+            notify("which is no faster than greedy search")
         if not args.dry_run:
             self._store(model, strategy, chosen, facts)
         return EXIT_OK
 
-    @contextmanager
-    def _remembered(self, model: Model, measure: _Measure) -> Iterator[Remembered | None]:
-        """Remembers beside the JSON what is decoded, and was by the same calibration, if it is a file."""
+    def _journal(self, stack: ExitStack, model: Model, strategy: Any) -> Journal | None:
+        """Opens the journal of decodings beside the JSON, if that is a file."""
         args = self.args
         # A device or a pipe has no place beside it.
         if args.json in (None, STDIN) or (os.path.exists(args.json) and not os.path.isfile(args.json)):
-            yield None
-            return
-        path = Path(args.json + SAMPLES)
-        header = json.dumps({"calibrated": self._inputs(model, measure.strategy)}).encode()
-        if os.path.exists(path) and (old := Journal.header(path)) not in (None, header):
-            try:
-                changed = difference(json.loads(old)["calibrated"], json.loads(header)["calibrated"])
-            except (ValueError, LookupError, TypeError, AttributeError):
-                raise ResumeMismatchError(
-                    "not a journal of nartk-calibrate", fix="give --json another name", where=str(path)
-                ) from None
-            tell(args, f"{path} {changed}: everything is decoded anew")
-            path.unlink()
-        with Journal.open(path, header) as journal:
-            found = Remembered(measure, journal)
-            if found.held:
-                tell(args, f"goes on after {found.held} decodings in {path}; without it all are timed anew")
-            yield found
+            return None
+        path, inputs = Path(args.json + SAMPLES), self._inputs(model, strategy)
+        fix = "give the settings of that run, or another --json"
+        header = require_same(path, "nartk-calibrate", {"decoding": inputs}, {"decoding": fix})
+        if header is None:
+            header = json.dumps({"decoding": inputs}).encode()
+        journal = stack.enter_context(Journal.open(path, header))
+        if journal.count:
+            tell(args, f"goes on after {journal.count} decodings in {path}; without it all are timed anew")
+        return journal
 
     def _inputs(self, model: Model, strategy: Any) -> dict[str, Any]:
         """What decoding depends on."""
@@ -403,35 +372,8 @@ def _grid(args: argparse.Namespace, options: dict[str, Any]) -> dict[str, tuple[
     return grid
 
 
-class _Scores:
-    """Scores texts of the first sentences, and resamples of them.
-
-    Attributes:
-        signature: Of the metric.
-    """
-
-    def __init__(self, scorer: score.Scorer, sentences: int, args: argparse.Namespace, path: Path) -> None:
-        self.scorer, self.sentences, self.args, self.path = scorer, sentences, args, path
-        self.signature = ""
-
-    def __call__(self, texts: Sequence[str]) -> Scored:
-        first, rest = len(texts), self.sentences - len(texts)
-        lines = [text.replace("\n", " ") + "\n" for text in (*texts, *[""] * rest)]
-        self.path.write_bytes("".join(lines).encode("utf-8", "backslashreplace"))
-        result = self.scorer(str(self.path))[0].of_lines(range(first))
-        self.signature = result.signature
-        return Scored(
-            result.score, resampled(result, samples=self.args.bootstrap, seed=self.args.bootstrap_seed)
-        )
-
-
 class _Measure:
-    """Decodes the first sentences with a setting.
-
-    Attributes:
-        setting: The one used last.
-        done: Sentences decoded in all, without those of the warm-up.
-    """
+    """Decodes the sentences with a setting."""
 
     def __init__(
         self, args: argparse.Namespace, model: Model, strategy: Any, records: Sequence[Record]
@@ -439,21 +381,20 @@ class _Measure:
         self.args, self.model, self.records = args, model, records
         self.strategy = strategy
         self.greedy = model.strategy(REFERENCE, _strategy.shared_options(strategy, REFERENCE))
-        self.setting: Setting | None = None
-        self.done = 0
 
     def warm_up(self, setting: Setting) -> None:
-        """Decodes what is decoded slowly the first time."""
+        """Decodes a batch, which is slow the first time."""
         for each in (None, setting):
-            self(each, min(len(self.records), self.args.batch_size))
-        self.done = 0
+            self._decode(each, self.records[: self.args.batch_size])
 
-    def __call__(self, setting: Setting | None, sentences: int) -> Sample:
+    def __call__(self, setting: Setting | None) -> Sample:
+        return self._decode(setting, self.records)
+
+    def _decode(self, setting: Setting | None, records: Sequence[Record]) -> Sample:
         strategy = self.greedy if setting is None else replace(self.strategy, **setting)
-        records, args = self.records[:sentences], self.args
         texts, results = [], []
         start = time.perf_counter()
-        outcomes = self.model.stream([record.text for record in records], strategy, **batching(args))
+        outcomes = self.model.stream([record.text for record in records], strategy, **batching(self.args))
         for record, outcome in zip(records, in_order(outcomes), strict=True):
             if isinstance(outcome, NartkError):
                 outcome.where = record.where
@@ -461,72 +402,13 @@ class _Measure:
             texts.append(outcome.hypotheses[0].text)
             results.append(outcome)
         stats = summarize(results, time.perf_counter() - start)
-        self.setting = setting
-        self.done += sentences
-        drafter_passes = stats.drafter_passes
-        return Sample(stats.seconds, texts, stats.tokens, stats.passes, drafter_passes, stats.drafted)
-
-
-def _shown(measure: Measure, show: Callable[[int], None]) -> Measure:
-    """Measures, and shows how many sentences were asked for."""
-    done = 0
-
-    def measured(setting: Setting | None, sentences: int) -> Sample:
-        nonlocal done
-        sample = measure(setting, sentences)
-        done += sentences
-        show(done)
-        return sample
-
-    return measured
-
-
-class _Lines:
-    """Tells on stderr, now and then, how far a calibration is.
-
-    Args:
-        decodings, sentences: How many there are at most.
-        measure: Knows how many sentences were decoded, and not remembered.
-    """
-
-    def __init__(self, decodings: int, sentences: int, measure: _Measure) -> None:
-        self.decodings, self.sentences, self.measure = decodings, sentences, measure
-        self.count = 0
-        self.begun = self.last = time.monotonic()
-
-    def __call__(self, done: int) -> None:
-        self.count += 1
-        now = time.monotonic()
-        if not self.measure.done or now - self.last < EVERY:
-            return
-        self.last, spent = now, now - self.begun
-        left = spent / self.measure.done * (self.sentences - done)
-        print(
-            f"nartk: decoding {self.count} of at most {self.decodings}, {_label(self.measure.setting)}: "
-            f"{_clock(spent)} elapsed, about {_clock(left)} left at most",
-            file=sys.stderr,
-            flush=True,
-        )
-
-
-def _clock(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
-
-
-def _label(setting: Setting | None) -> str:
-    if setting is None:
-        return "greedy"
-    return ", ".join(f"{name} {_short(value)}" for name, value in setting.items())
-
-
-def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+        return Sample(stats.seconds, texts, stats.tokens, stats.passes, stats.drafter_passes, stats.drafted)
 
 
 def _verdict(point: Point) -> str:
     drop = point.drop
     return (
-        f"{_label(point.setting)}: {point.speed:.2f} times as fast, drop {drop.drop:.4g}, "
+        f"{label(point.setting)}: {point.speed:.2f} times as fast, drop {drop.drop:.4g}, "
         f"at most {drop.bound:.4g}"
     )
 
@@ -543,36 +425,45 @@ def _point(point: Point) -> dict[str, Any]:
     }
 
 
-def _as_data(found: Sweep, chosen: Point, fits: bool) -> dict[str, Any]:
-    best = front([found.greedy, *found.points])
+def _as_data(points: Sequence[Point], chosen: Point, fits: bool) -> dict[str, Any]:
+    best, (greedy, *rest) = front(points), points
     return {
-        "pruned_on": found.sentences[1],
-        "greedy": _point(found.greedy),
-        "points": [
-            {"setting": point.setting, "front": point in best, **_point(point)} for point in found.points
-        ],
-        "dropped": [{"setting": setting, "beaten_by": other} for setting, other in found.dropped],
+        "greedy": _point(greedy),
+        "points": [{"setting": point.setting, "front": point in best, **_point(point)} for point in rest],
         "chosen": chosen.setting if fits else None,
         "nearest": chosen.setting,
     }
 
 
-def _table(found: Sweep, chosen: Point | None) -> str:
-    """The settings as a Markdown table, the fastest first, and below it those that were given up."""
-    best = front([found.greedy, *found.points])
-    names = [*found.points[0].setting]
-    rows: list[Sequence[str]] = [
-        [*names, "x greedy", "score", "drop", "at most", "passes", "steps", "drafted", "front"]
-    ]
-    rows.append(["---"] * len(rows[0]))
-    for point in sorted([found.greedy, *found.points], key=lambda each: -each.speed):
-        drop = point.drop
-        cells = (
-            ["greedy", *[""] * (len(names) - 1)]
-            if point is found.greedy
-            else [_short(value) for value in point.setting.values()]
+def _as_cell(points: Sequence[Point], dtype: str, metric: str) -> dict[str, Any]:
+    """The points as `nartk.bench.report.plot` reads engines."""
+    baseline = points[0].score
+    entries = []
+    for point in points:
+        interval = {"low": -point.drop.high, "high": -point.drop.low}
+        compared = None if point is points[0] else {"baseline": baseline, "interval": interval}
+        entries.append(
+            {
+                "engine": label(point.setting),
+                "dtype": dtype,
+                "not_run": None,
+                "over_hf": None,
+                "over_greedy": {"median": point.speed, "low": min(point.speeds), "high": max(point.speeds)},
+                "tokens_per_second": point.tokens_per_second,
+                "quality": {metric: {"score": point.score, "comparison": compared}},
+            }
         )
-        cells += [
+    return {"title": "greedy search and settings", "engines": entries}
+
+
+def _table(points: Sequence[Point], chosen: Point | None) -> str:
+    """The settings as a Markdown table, the fastest first."""
+    best, names = front(points), [*points[1].setting]
+    rows = []
+    for point in sorted(points, key=lambda each: -each.speed):
+        drop = point.drop
+        cells = [
+            *([short(value) for value in point.setting.values()] or [REFERENCE, *[""] * (len(names) - 1)]),
             f"{point.speed:.2f} ({min(point.speeds):.2f}-{max(point.speeds):.2f})",
             f"{point.score:.4g}",
             f"{drop.drop:.4g} ({drop.low:.4g} to {drop.high:.4g})",
@@ -583,39 +474,5 @@ def _table(found: Sweep, chosen: Point | None) -> str:
             "*" if point in best else "",
         ]
         rows.append([f"**{cell}**" if cell and point is chosen else cell for cell in cells])
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    total, first = found.sentences
-    if found.dropped:
-        lines += ["", f"Given up on the first {first} of {total} sentences, slower and worse there:"]
-        lines += [f"- {_label(setting)}, than {_label(other)}" for setting, other in found.dropped]
-    return "\n".join(lines)
-
-
-def _figure(found: Sweep, chosen: Point | None, max_drop: float, metric: str) -> Figure:
-    """The drop of each setting against its speed, with their intervals."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.subplots()
-    for point in found.points:
-        drop = point.drop
-        # A percentile interval need not hold the estimate; a bar has no negative length.
-        across = [[point.speed - min(point.speeds)], [max(point.speeds) - point.speed]]
-        along = [[max(0.0, drop.drop - drop.low)], [max(0.0, drop.high - drop.drop)]]
-        axes.errorbar(
-            point.speed, drop.drop, along, across, fmt="o", color="#4477aa", ecolor="#bbbbbb", elinewidth=0.8
-        )
-    axes.plot(1.0, 0.0, "s", color="#222222", label="greedy")
-    best = front([found.greedy, *found.points])
-    axes.plot(
-        [point.speed for point in best], [point.drop.drop for point in best], color="#4477aa", label="front"
-    )
-    axes.axhline(max_drop, color="#222222", linewidth=0.8, linestyle=":", label="--max-drop")
-    if chosen is not None:
-        axes.plot(
-            chosen.speed, chosen.drop.drop, "*", markersize=14, color="#ee6677", label=_label(chosen.setting)
-        )
-    axes.set_xlabel("times as fast as greedy")
-    axes.set_ylabel(f"drop of {metric}")
-    axes.legend()
-    return figure
+    columns = [*names, "x greedy", "score", "drop", "at most", "passes", "steps", "drafted", "front"]
+    return "\n".join(report.markdown(columns, rows))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 import sys
 import time
 from collections import Counter
@@ -19,14 +18,13 @@ from nartk.cli import _strategy
 from nartk.cli._common import Parser, command
 from nartk.cli._input import add_computation, batching, load_model, read_files, split_inputs
 from nartk.cli._output import add_output, add_verbose, progress, tell
-from nartk.cli._resume import difference, measure_file
+from nartk.cli._resume import measure_file, require_same
 from nartk.data.readers import Fields, Record
 from nartk.errors import (
     EXIT_OK,
     EXIT_SOME_FAILED,
     LengthMismatchError,
     NartkError,
-    ResumeMismatchError,
     UsageError,
     number_of,
 )
@@ -223,32 +221,14 @@ class _Job:
         }
 
     def _require_same(self, settings: dict[str, Any]) -> None:
-        """Compares with what was begun in the folder; writes nothing.
-
-        Raises:
-            ResumeMismatchError: It was begun with other settings.
-        """
-        self._old: bytes | None = None
-        path = self.folder / JOURNAL
-        if not os.path.exists(path):
-            return
-        self._old = Journal.header(path)
-        if self._old is None:
-            return
-        try:
-            old = json.loads(self._old)
-            parts = [old["decoding"], old["filtering"]]
-        except (ValueError, LookupError, TypeError):
-            raise ResumeMismatchError(
-                "not a journal of nartk-distill", fix="choose another folder", where=str(path)
-            ) from None
-        changed = difference(parts[0], settings["decoding"])
+        """Refuses a folder that was begun with other settings; writes nothing."""
         fix = "give the settings of that run, or another --output"
-        if not changed and not self.args.refilter:
-            changed = difference(parts[1], settings["filtering"])
-            fix += ", or --refilter to filter anew what has been decoded"
-        if changed:
-            raise ResumeMismatchError(changed, fix=fix, where=str(path))
+        fixes = {
+            "decoding": fix,
+            "filtering": f"{fix}, or --refilter to filter anew what has been decoded",
+        }
+        parts = {name: settings[name] for name in fixes if name == "decoding" or not self.args.refilter}
+        self._old = require_same(self.folder / JOURNAL, "nartk-distill", parts, fixes)
 
     def _decode(self, model: Model, strategy: Any, journal: Journal) -> None:
         """Decodes the windows that the journal does not hold, and adds them to it."""
