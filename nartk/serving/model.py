@@ -68,7 +68,7 @@ class Decoded:
     @property
     def best(self) -> list[Hypothesis]:
         """Per line what `Model.decode` gives: the best hypothesis, with its `alternatives` or its `error`."""
-        return [_best(self.errors.get(index, found)) for index, found in enumerate(self.hypotheses)]
+        return [best_of(self.errors.get(index, found)) for index, found in enumerate(self.hypotheses)]
 
 
 class Model:
@@ -640,10 +640,10 @@ def _warned(outcomes: Iterable[tuple[int, Result | NartkError]], first: int) -> 
         if isinstance(outcome, NartkError):
             outcome.where = f"line {number}"
             warnings.warn(str(outcome), stacklevel=3)
-        yield _best(outcome if isinstance(outcome, NartkError) else outcome.hypotheses)
+        yield best_of(outcome if isinstance(outcome, NartkError) else outcome.hypotheses)
 
 
-def _best(outcome: Sequence[Hypothesis] | NartkError) -> Hypothesis:
+def best_of(outcome: Sequence[Hypothesis] | NartkError) -> Hypothesis:
     """The best hypothesis with the others as its alternatives; of an error, an empty one that has it."""
     if isinstance(outcome, NartkError):
         return Hypothesis(tokens=(), error=outcome)

@@ -1,0 +1,325 @@
+"""Sessions: lines are submitted at any time, from any thread, and share batches while they are decoded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread, current_thread
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from nartk.errors import NartkError, UsageError, require_count
+from nartk.protocols.hypothesis import Hypothesis
+from nartk.protocols.runs import NOTHING, Batching
+from nartk.registry import require_drafts_reader
+from nartk.serving.line_runs import LineRequest, LineRun, Outcome
+from nartk.serving.model import Model, best_of
+
+_IDLE = 16  # runs without lines that are kept, and strategies
+T = TypeVar("T")
+
+
+class Session:
+    """Decodes lines of one model in a thread of its own.
+
+    Lines that are submitted with the same strategy and options share batches, in the order in which they
+    came; those with other options have batches of their own, and all take turns, a pass each. On the engine
+    a line's output is bit for bit what it is alone. While a session is open the model is its own: nothing
+    else decodes with it.
+
+        with nartk.serving.Session(model, batch_size=8) as session:
+            tickets = [session.submit(line) for line in lines]
+            texts = [ticket.result().text for ticket in tickets]
+
+    Args:
+        batch_size: Most sentences at a time, of the lines with the same options.
+        max_tokens: Most source tokens at a time, of the same.
+    """
+
+    def __init__(self, model: Model, *, batch_size: int = 8, max_tokens: int | None = None) -> None:
+        require_count("batch_size", batch_size)
+        if max_tokens is not None:
+            require_count("max_tokens", max_tokens)
+        self.model = model
+        self._batching = Batching(batch_size, max_tokens)
+        self._strategies: OrderedDict[tuple[Any, ...], Any] = OrderedDict()  # the one used last is the last
+        self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._lock = Lock()  # of strategies, and of whether it is closed
+        self._is_closed = False
+        self._lines: dict[Any, _Lines] = {}  # by strategy
+        self._thread = Thread(target=self._work, name="nartk-session", daemon=True)
+        self._thread.start()
+
+    def submit(
+        self,
+        line: str,
+        strategy: str | None = None,
+        *,
+        prefix: str = "",
+        drafts: Sequence[str] = (),
+        truncate: bool = False,
+        trace: bool = False,
+        index: int = 0,
+        **options: Any,
+    ) -> Ticket:
+        """Takes a line, whatever its length and options, and gives its ticket at once.
+
+        Args:
+            line, strategy, truncate, trace, options: As `Model.decode` has them.
+            prefix: The output must begin with this.
+            drafts: Guesses of the output, for the strategies that read drafts.
+            index: Draws depend on it, as they do on the place of a line in `Model.decode`.
+
+        Raises:
+            UsageError: An option is unknown or out of bounds, or the session is closed.
+            NartkError: As `Model.strategy` raises.
+        """
+        for name, text in (("line", line), ("prefix", prefix), *(("drafts", each) for each in drafts)):
+            if not isinstance(text, str):
+                raise UsageError(f"{name} is {text!r}, not a string", fix="pass strings alone")
+        made = self._strategy(strategy, options)
+        if drafts:
+            require_drafts_reader(made)
+        asked = LineRequest(index, line, prefix, tuple(drafts), truncate=truncate, trace=trace)
+        ticket = Ticket(self, made, asked)
+        self._call(lambda: self._enter(ticket))
+        return ticket
+
+    def _strategy(self, name: str | None, options: dict[str, Any]) -> Any:
+        key = (name, *sorted(options.items()))
+        with self._lock:
+            if self._is_closed:
+                raise UsageError("the session is closed", fix="make another one")
+            try:
+                found = self._strategies.pop(key, None)
+            except TypeError:  # an option's value is no plain one, which making the strategy refuses
+                found = None
+            if found is None:
+                found = self.model.strategy(name, options)
+            self._strategies[key] = found
+            if len(self._strategies) > _IDLE:
+                self._strategies.popitem(last=False)
+            return found
+
+    def close(self, *, cancel: bool = False) -> None:
+        """Ends the session when all lines that were submitted have ended.
+
+        Args:
+            cancel: Whether they are cancelled instead.
+        """
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                if cancel:
+                    self._calls.put(self._cancel_all)
+                self._calls.put(None)
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(cancel=kind is not None)
+
+    # What follows runs in the session's thread, but for `_call` and `_ask`.
+
+    def _call(self, call: Callable[[], object]) -> None:
+        with self._lock:
+            if self._is_closed:
+                raise UsageError("the session is closed", fix="make another one")
+            self._calls.put(call)
+
+    def _ask(self, ask: Callable[[], T], otherwise: T) -> T:
+        """What the session's thread answers between two passes; `otherwise` where the session is closed."""
+        if current_thread() is self._thread:  # a callback asks
+            return ask()
+        answer: Future[T] = Future()
+        try:
+            self._call(lambda: answer.set_result(ask()))
+        except UsageError:
+            self._thread.join()
+            return otherwise
+        return answer.result()
+
+    def _work(self) -> None:
+        """Decodes until the session is closed and no line is left."""
+        is_open = True
+        while is_open or any(self._lines.values()):
+            is_open = self._obey(is_open)
+            for strategy, lines in [*self._lines.items()]:
+                if len(lines):
+                    lines.step()
+                    if lines.has_failed:
+                        del self._lines[strategy]
+            idle = [strategy for strategy, lines in self._lines.items() if not len(lines)]
+            for strategy in idle[: max(0, len(self._lines) - _IDLE)]:
+                self._lines.pop(strategy).close()
+        for lines in self._lines.values():
+            lines.close()
+
+    def _obey(self, is_open: bool) -> bool:
+        """Makes the calls that wait, and waits for one where there is nothing to decode."""
+        while is_open:
+            try:
+                call = self._calls.get(block=not any(self._lines.values()))
+            except Empty:
+                break
+            if call is None:
+                return False
+            call()
+        return is_open
+
+    def _enter(self, ticket: Ticket) -> None:
+        if ticket.future.set_running_or_notify_cancel():
+            try:
+                lines = self._lines.pop(ticket.strategy, None)
+                if lines is None:
+                    lines = _Lines(LineRun(self.model, ticket.strategy, self._batching), self._batching.size)
+                self._lines[ticket.strategy] = lines  # the one used last is the last
+                lines.add(ticket)
+            except Exception as error:
+                ticket.future.set_exception(error)
+
+    def _drop(self, ticket: Ticket) -> bool:
+        lines = self._lines.get(ticket.strategy)
+        return lines is not None and lines.drop(ticket)
+
+    def _so_far(self, ticket: Ticket) -> Hypothesis:
+        lines = self._lines.get(ticket.strategy)
+        return NOTHING if lines is None else lines.run.so_far(ticket.asked)
+
+    def _cancel_all(self) -> None:
+        for lines in self._lines.values():
+            for ticket in lines.tickets():
+                lines.drop(ticket)
+
+
+class _Lines:
+    """The lines of a session that share batches.
+
+    Args:
+        size: Of a batch. Twice as many requests are admitted at most, so that none waits for longer ones that
+            came later.
+    """
+
+    def __init__(self, run: LineRun, size: int) -> None:
+        self.run, self.size = run, size
+        self.has_failed = False
+        self._waiting: deque[Ticket] = deque()
+        self._admitted: dict[LineRequest, Ticket] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._admitted)
+
+    def tickets(self) -> list[Ticket]:
+        return [*self._waiting, *self._admitted.values()]
+
+    def add(self, ticket: Ticket) -> None:
+        self._waiting.append(ticket)
+
+    def step(self) -> None:
+        """Takes a step; what ends the run ends all its lines."""
+        try:
+            while self._waiting and self.run.requests < 2 * self.size:
+                self._admit(self._waiting.popleft())
+            for asked, outcome in self.run.step():
+                self._admitted.pop(asked).end(outcome)
+        except BaseException as error:
+            self.has_failed = True
+            self.close()
+            for ticket in self.tickets():
+                ticket.future.set_exception(error)
+
+    def _admit(self, ticket: Ticket) -> None:
+        try:
+            self.run.admit(ticket.asked)
+        except NartkError as error:  # of this line alone
+            self.run.drop(ticket.asked)
+            ticket.future.set_exception(error)
+        else:
+            self._admitted[ticket.asked] = ticket
+
+    def drop(self, ticket: Ticket) -> bool:
+        """Whether the line had not ended; then its ticket is cancelled."""
+        if ticket.future.done():
+            return False
+        if self._admitted.pop(ticket.asked, None) is None:
+            self._waiting.remove(ticket)
+        else:
+            self.run.drop(ticket.asked)
+        ticket.future.set_exception(CancelledError())
+        return True
+
+    def close(self) -> None:
+        self.run.close()
+
+
+class Ticket:
+    """A line that was submitted. It may be awaited, too.
+
+    Attributes:
+        future: Its outcome, for callbacks and `asyncio`; they run in the session's thread.
+    """
+
+    def __init__(self, session: Session, strategy: Any, asked: LineRequest) -> None:
+        self.strategy, self.asked = strategy, asked
+        self.future: Future[Hypothesis] = Future()
+        self._session = session
+
+    def result(self, timeout: float | None = None) -> Hypothesis:
+        """The best hypothesis, with the further ones as its `alternatives`, once the line has ended.
+
+        Args:
+            timeout: Longest wait, seconds.
+
+        Raises:
+            NartkError: The line could not be decoded.
+            CancelledError: It was cancelled (`concurrent.futures`).
+            TimeoutError: It has not ended by then.
+        """
+        return self.future.result(timeout)
+
+    def partial(self) -> Hypothesis:
+        """The output as far as it is known: tokens and their text, or the result once the line has ended.
+
+        Of strategies that decode from left to right, but for beam search and several samples, its tokens are
+        a beginning of the final ones, where no guard puts others in their place.
+        """
+        found = self._session._ask(lambda: self._session._so_far(self), NOTHING)
+        if self.future.done() and not self.future.cancelled() and self.future.exception() is None:
+            return self.future.result()
+        return found
+
+    def done(self) -> bool:
+        """Whether the line has ended, failed or been cancelled."""
+        return self.future.done()
+
+    def cancel(self) -> bool:
+        """Gives the line up: what it holds is given back now; False: it has ended already."""
+        return self._session._ask(lambda: self._session._drop(self), False)
+
+    def end(self, outcome: Outcome) -> None:
+        """Takes the line's outcome."""
+        if isinstance(outcome, NartkError):
+            self.future.set_exception(outcome)
+        else:
+            self.future.set_result(best_of(outcome.hypotheses))
+
+    def __await__(self) -> Generator[Any, None, Hypothesis]:
+        return self._awaited().__await__()
+
+    async def _awaited(self) -> Hypothesis:
+        try:
+            return await asyncio.wrap_future(self.future)
+        except asyncio.CancelledError:  # whoever waits is cancelled, and the line with it
+            if not self.future.done():
+                with suppress(UsageError):  # of a closed session
+                    self._session._call(partial(self._session._drop, self))
+            raise

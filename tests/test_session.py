@@ -1,0 +1,288 @@
+"""Sessions: lines with options of their own, submitted and cancelled at any time, are decoded as if alone."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+import wave
+from collections.abc import Callable
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import tiny, whisper_models
+from support.speech_models import save_random_speech
+
+import nartk
+from nartk import engine
+from nartk.decoders.loop.loop import Loop
+from nartk.serving import Session, Ticket
+
+if not engine.available():
+    pytest.skip("there is no engine here", allow_module_level=True)
+
+Case = tuple[str, str, dict[str, Any]]  # line, strategy, options
+COUNTS = [pytest.param(150, id="some"), pytest.param(10_000, id="many", marks=pytest.mark.slow)]
+
+
+def write_sounds(folder: Path, rng: random.Random, seconds: list[float], rate: int) -> list[str]:
+    draw = np.random.default_rng(rng.randrange(99))
+    paths = []
+    for i, length in enumerate(seconds):
+        samples = (9000 * draw.standard_normal(int(length * rate))).astype("<i2")
+        paths.append(str(folder / f"{i}.wav"))
+        with wave.open(paths[-1], "wb") as file:
+            file.setparams((1, 2, rate, 0, "NONE", ""))
+            file.writeframes(samples.tobytes())
+    return paths
+
+
+def text_cases(folder: Path, rng: random.Random) -> Callable[[], Case]:
+    tiny.random_model(folder, words=[f"w{i}" for i in range(30)], max_len=40)
+    own: dict[str, list[dict[str, Any]]] = {
+        "greedy": [{}, {"max_len": 5}, {"min_len": 4, "suppress": "w3 / w4 w5"}, {"no_repeat_ngram": 2}],
+        "iad": [{}, {"max_draft": 3}, {"repetition_penalty": 1.3}],
+        "beam": [{}, {"beam_size": 2, "nbest": 2}, {"beam_size": 4, "beam_groups": 2}],
+        "sample": [{"seed": 1, "temperature": 0.7}, {"seed": 2}, {"nbest": 3, "top_k": 4}],
+        "ngram": [{}],
+    }
+
+    def case() -> Case:
+        line = " ".join(f"w{rng.randrange(30)}" for _ in range(rng.randint(0, 20)))
+        name = rng.choice([*own])
+        return line, name, {**rng.choice(own[name]), "prefix": rng.choice(["", "", "w7 w1"])}
+
+    return case
+
+
+def ctc_cases(folder: Path, rng: random.Random) -> Callable[[], Case]:
+    save_random_speech(folder, "conformer", 1)
+    paths = write_sounds(folder, rng, [rng.uniform(0.3, 2.0) for _ in range(12)], 16_000)
+    own = ["ctc-greedy", "ctc-beam", "ctc-draft", "greedy"]
+    return lambda: (rng.choice(paths), rng.choice(own), {"max_len": rng.choice([4, 30])})
+
+
+def window_cases(folder: Path, rng: random.Random) -> Callable[[], Case]:
+    made = whisper_models.random_model(
+        whisper_models.random_settings(random.Random(1), seconds=2.0), 1, ends=3.0, times=2.0
+    )
+    whisper_models.save(made, folder)
+    paths = write_sounds(folder, rng, [rng.uniform(0.5, 7.0) for _ in range(8)], 16_000)
+    options: list[dict[str, Any]] = [{}, {"beam_size": 3}, {"timestamps": True}, {"max_len": 9}]
+    return lambda: (rng.choice(paths), "windows", {**rng.choice(options), "language": "fr"})
+
+
+CASES = {"text": text_cases, "ctc": ctc_cases, "windows": window_cases}
+
+
+@pytest.fixture(scope="module", params=[*CASES])
+def kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp(request.param)
+    rng = random.Random(request.param)
+    case = CASES[request.param](folder, rng)
+    model = nartk.load(folder)
+    model.vad = False
+    return model, case, rng
+
+
+def alone(model: nartk.Model, case: Case) -> nartk.Hypothesis:
+    line, name, options = case
+    prefix = options.get("prefix", "")
+    rest = {key: value for key, value in options.items() if key != "prefix"}
+    return model.decode([line], name, prefixes=[prefix], **rest)[0]
+
+
+def require_nothing_open(model: nartk.Model) -> None:
+    scorer = model.passes
+    own = scorer._engine if hasattr(scorer, "_engine") else scorer.scorer._engine
+    assert (own.cells_in_use, own.memories_in_use) == (0, 0)
+
+
+@pytest.mark.parametrize("batch_size", [1, 8, 32])
+@pytest.mark.parametrize("count", COUNTS)
+def test_each_line_is_decoded_as_if_alone(
+    kind: tuple[nartk.Model, Callable[[], Case], random.Random], count: int, batch_size: int
+) -> None:
+    """Submitted in random order at random steps, about 5 % of them cancelled at some time."""
+    model, case, rng = kind
+    cases = [case() for _ in range(count)]
+    tickets: list[Ticket] = []
+    cancelled = 0
+    with Session(model, batch_size=batch_size) as session:
+        for line, name, options in cases:
+            tickets.append(session.submit(line, name, **options))
+            if rng.random() < 0.3:
+                time.sleep(rng.random() / 1000)
+            if rng.random() < 0.05:
+                cancelled += rng.choice(tickets[-20:]).cancel()
+            if rng.random() < 0.02:
+                tickets[-1].partial()
+    require_nothing_open(model)
+    assert sum(isinstance(each.future.exception(), CancelledError) for each in tickets) == cancelled
+    assert 0 < cancelled < count / 10
+    known: dict[Any, nartk.Hypothesis] = {}
+    for ticket, each in zip(tickets, cases, strict=True):
+        if isinstance(ticket.future.exception(), CancelledError):
+            continue
+        key = (each[0], each[1], *sorted(each[2].items()))
+        if key not in known:
+            known[key] = alone(model, each)
+        assert_same(ticket.result(), known[key])
+
+
+def assert_same(found: nartk.Hypothesis, expected: nartk.Hypothesis) -> None:
+    for name in ("tokens", "text", "score", "positional_scores", "spans"):
+        assert getattr(found, name) == getattr(expected, name), name
+    for one, other in zip(found.alternatives, expected.alternatives, strict=True):
+        assert_same(one, other)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> nartk.Model:
+    return nartk.load(tiny.corrector(tmp_path_factory.mktemp("models") / "model"))
+
+
+LINE = "she go to school every day and he sees the cat ."
+
+
+def test_partial_outputs_are_beginnings_of_the_final_one(
+    model: nartk.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[nartk.Hypothesis] = []
+    with Session(model) as session:
+        ticket = session.submit(LINE, "greedy")
+        while not ticket.done():
+            seen.append(ticket.partial())
+        final = ticket.result()
+        assert ticket.partial() == final
+    lengths = [len(each.tokens) for each in seen]
+    assert lengths == sorted(lengths)
+    for each in seen:
+        assert each.tokens == final.tokens[: len(each.tokens)]
+        assert final.text.startswith(each.text)
+
+
+def test_a_line_that_fails_fails_alone(model: nartk.Model) -> None:
+    with Session(model) as session:
+        long, good = session.submit("she " * 100), session.submit(LINE)
+        with pytest.raises(nartk.InputTooLongError, match="100 tokens"):
+            long.result()
+        assert good.result() == model.decode(LINE)
+        with pytest.raises(nartk.UsageError, match="beem"):
+            session.submit(LINE, "greedy", beem_size=5)
+        with pytest.raises(nartk.UsageError, match="not a string"):
+            session.submit(b"she")  # type: ignore[arg-type]
+
+
+def test_what_ends_a_run_ends_its_lines_and_no_others(
+    model: nartk.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Loop._step
+
+    def fail(self: Loop, rows: Any) -> None:
+        if self.drafter is not None:
+            raise ValueError("a drafter that fails")
+        step(self, rows)
+
+    monkeypatch.setattr(Loop, "_step", fail)
+    with Session(model) as session:
+        bad, good = session.submit(LINE, "ngram"), session.submit(LINE, "greedy")
+        with pytest.raises(ValueError, match="a drafter that fails"):
+            bad.result()
+        assert good.result().text
+        with pytest.raises(ValueError, match="a drafter that fails"):
+            session.submit(LINE, "ngram").result()
+    require_nothing_open(model)
+
+
+def test_a_closed_session_takes_nothing(model: nartk.Model) -> None:
+    session = Session(model)
+    ticket = session.submit(LINE)
+    session.close()
+    assert ticket.done()
+    session.close()
+    with pytest.raises(nartk.UsageError, match="closed"):
+        session.submit(LINE)
+    assert not ticket.cancel()
+    assert ticket.partial() == ticket.result()
+
+
+def test_an_error_inside_the_block_cancels_what_is_left(model: nartk.Model) -> None:
+    with pytest.raises(KeyError), Session(model, batch_size=1) as session:  # noqa: PT012
+        tickets = [session.submit(LINE, "greedy") for _ in range(500)]
+        raise KeyError
+    assert isinstance(tickets[-1].future.exception(), CancelledError)
+    require_nothing_open(model)
+
+
+def test_lines_come_from_any_thread(model: nartk.Model) -> None:
+    lines = [" ".join(random.Random(i).sample(tiny.WORDS.split(), 7)) for i in range(60)]
+    with Session(model) as session, ThreadPoolExecutor(6) as pool:
+        found = [*pool.map(lambda line: session.submit(line).result(), lines)]
+    assert found == model.decode(lines)
+
+
+def test_tickets_are_awaited(model: nartk.Model) -> None:
+    async def texts(session: Session) -> list[str]:
+        tickets = [session.submit(LINE, max_len=length) for length in (3, 6, 60)]
+        return [(await ticket).text for ticket in tickets]
+
+    async def given_up(session: Session) -> None:
+        await asyncio.wait_for(session.submit(LINE), timeout=0.001)
+
+    with Session(model, batch_size=2) as session:
+        assert asyncio.run(texts(session)) == [model.decode(LINE, max_len=n).text for n in (3, 6, 60)]
+        blocked = threading.Event()
+        session._call(blocked.wait)
+        with pytest.raises(asyncio.TimeoutError):
+            asyncio.run(given_up(session))
+        blocked.set()
+    require_nothing_open(model)
+
+
+def test_a_callback_may_ask_and_cancel(model: nartk.Model) -> None:
+    with Session(model, batch_size=1) as session:
+        blocked = threading.Event()
+        session._call(blocked.wait)
+        first, second = session.submit(LINE), session.submit(LINE)
+        first.future.add_done_callback(lambda _: second.cancel())
+        blocked.set()
+        first.result()
+    assert isinstance(second.future.exception(), CancelledError)
+
+
+def test_runs_without_lines_are_let_go(model: nartk.Model) -> None:
+    """Of any number of options few runs stay, and no session holds more than its batches."""
+    with Session(model) as session:
+        for length in range(1, 60):
+            session.submit(LINE, "greedy", max_len=length).result()
+        assert len(session._lines) <= 16
+        assert len(session._strategies) <= 16
+    require_nothing_open(model)
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow(model: nartk.Model) -> None:
+    """Over a million steps of sessions whose lines are submitted, finished and cancelled all the time."""
+    import resource
+
+    def peak() -> int:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    rng, steps, before = random.Random(1), 0, 0
+    with Session(model, batch_size=1) as session:
+        while steps < 1_000_000:
+            tickets = [session.submit(LINE, rng.choice(["greedy", "iad"])) for _ in range(200)]
+            rng.choice(tickets).cancel()
+            steps += sum(
+                len(each.result().tokens)
+                for each in tickets
+                if not isinstance(each.future.exception(), CancelledError)
+            )
+            if not before and steps > 100_000:
+                before = peak()
+    assert peak() < before + 4096  # KiB
