@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.metrics import chrf_score
 from support.parallel_drafters import small_network
 from support.scripted_passes import Table, TablePasses, decode
 from support.tiny import SENTENCES, random_model
@@ -40,7 +41,6 @@ from nartk.cli.score import scorer_of
 from nartk.engine import LEFT_OUT, available
 from nartk.errors import LengthMismatchError, NartkError, UnknownStrategyError, UsageError
 from nartk.metrics.bootstrap import compare
-from nartk.metrics.sacre import chrf_score
 from nartk.protocols.hypothesis import Request
 from nartk.registry import make_strategy, strategies
 from nartk.serving import loading

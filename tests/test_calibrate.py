@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
+from support.metrics import bleu_score
 from support.small_drafters import shaken
 
 import nartk
@@ -37,7 +38,6 @@ from nartk.errors import CheckpointError
 from nartk.files import Journal
 from nartk.metrics.bootstrap import resampled
 from nartk.metrics.result import MetricResult
-from nartk.metrics.sacre import bleu_score
 from nartk.models.blockwise import Blockwise, BlockwiseConfig
 from nartk.vocab import Vocab
 

@@ -12,12 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import oracles
+from support.metrics import rouge_score
 
 from nartk import __version__
 from nartk.cli.score import main
 from nartk.errors import InputFileError, LengthMismatchError, MissingDependencyError, UsageError
 from nartk.metrics.bootstrap import compare, confidence
-from nartk.metrics.rouge import F, characters, rouge_score, rouge_statistics, unicode_words
+from nartk.metrics.rouge import F, characters, rouge_statistics, unicode_words
 
 pytest.importorskip("rouge_score", reason="rouge-score is not installed")
 regex = pytest.importorskip("regex", reason="regex is not installed")
@@ -224,6 +225,8 @@ def test_refuses_what_cannot_be_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputFileError, match="sentence 2: rouge needs a reference"):
         rouge_score([["a", None]], ["a", "b"])
     with pytest.raises(UsageError, match="rouge has no tokeniser 'jieba'"):
+        rouge_statistics([["a"]], ["a"], tokenize="jieba")
+    with pytest.raises(UsageError, match="tokenize of 'rouge' is 'jieba'"):
         rouge_score([["a"]], ["a"], tokenize="jieba")
     with pytest.raises(UsageError, match="stem=True with tokenize='char', but Porter's stemmer is for Engl"):
         rouge_score([["a"]], ["a"], tokenize="char", stem=True)

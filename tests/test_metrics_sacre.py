@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from support import oracles
+from support.metrics import bleu_score, chrf_score, ter_score
 
 from nartk.cli.score import main
 from nartk.errors import LengthMismatchError, MissingDependencyError, UsageError
 from nartk.metrics.bootstrap import compare
 from nartk.metrics.result import MetricResult
-from nartk.metrics.sacre import bleu_score, chrf_score, ter_score
 
 SYSTEMS = ("copied", "mixed20.1.2")
 

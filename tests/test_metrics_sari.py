@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.metrics import sari_score
 
 from nartk import __version__
 from nartk.cli.score import main
 from nartk.errors import InputFileError, LengthMismatchError, UsageError
 from nartk.metrics.bootstrap import compare, confidence
-from nartk.metrics.sari import sari_score
 
 pytest.importorskip("sacrebleu", reason="sacrebleu is not installed")
 
@@ -209,10 +209,10 @@ def test_resampling(level: str) -> None:
 
 
 def test_refuses_what_cannot_be_scored() -> None:
-    with pytest.raises(UsageError, match="SARI has no level 'system'") as caught:
+    with pytest.raises(UsageError, match="level of 'sari' is 'system'") as caught:
         sari_score(["a"], [["a"]], ["a"], level="system")
-    assert caught.value.fix == "choose one of corpus, sentence"
-    with pytest.raises(UsageError, match="SARI has no deletion 'recall'"):
+    assert caught.value.fix == "choose from corpus, sentence"
+    with pytest.raises(UsageError, match="deletion of 'sari' is 'recall'"):
         sari_score(["a"], [["a"]], ["a"], deletion="recall")
     with pytest.raises(UsageError, match="no tokeniser 'moses'"):
         sari_score(["a"], [["a"]], ["a"], tokenize="moses")

@@ -13,12 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import oracles
+from support.metrics import error_rate
 
 from nartk import __version__
 from nartk.cli.score import main
 from nartk.errors import InputFileError, LengthMismatchError, MissingDependencyError, UsageError
 from nartk.metrics.bootstrap import compare, confidence
-from nartk.metrics.wer import error_rate, error_statistics, normalizer, without_punctuation
+from nartk.metrics.wer import error_statistics, normalizer, without_punctuation
 
 jiwer = pytest.importorskip("jiwer", reason="jiwer is not installed")
 regex = pytest.importorskip("regex", reason="regex is not installed")
@@ -200,6 +201,8 @@ def test_says_how_to_get_the_normaliser(monkeypatch: pytest.MonkeyPatch) -> None
         error_rate(["a"], ["a"], normalize="english")
     assert e.value.fix == "pip install 'nartk[score]'"
     with pytest.raises(UsageError, match="there is no normaliser 'whisper'"):
+        normalizer("whisper")
+    with pytest.raises(UsageError, match="normalize of 'wer' is 'whisper'"):
         error_rate(["a"], ["a"], normalize="whisper")
 
 

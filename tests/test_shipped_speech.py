@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.commands import run
+from support.metrics import error_rate
 from support.recipe_scripts import RECIPES
 
 import nartk
 from nartk.cli.decode import main
-from nartk.metrics.wer import error_rate
 from nartk.serving.streaming import stream
 
 pytestmark = pytest.mark.skipif(not RECIPES.is_dir(), reason="the recordings are not beside the tests")

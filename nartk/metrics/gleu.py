@@ -111,60 +111,6 @@ def draw_references(references: Sequence[int], iterations: int) -> np.ndarray:
     return drawn
 
 
-def gleu_score(
-    sources: Sequence[str],
-    references: References,
-    hypotheses: Sequence[str],
-    *,
-    iterations: int = ITERATIONS,
-) -> MetricResult:
-    """GLEU of a corpus, the mean over `iterations` draws of one reference a sentence.
-
-    With a single reference there is nothing to draw and one iteration says it all.
-
-    Args:
-        sources: N uncorrected sentences, tokens separated by white space.
-        references: R corpora of N corrected sentences; None is not drawn.
-        hypotheses: N sentences of the system.
-
-    Raises:
-        InputFileError: There is no reference, or no sentence.
-        LengthMismatchError: The corpora differ in length.
-    """
-    check_corpora("GLEU", references, source=sources, hypothesis=hypotheses)
-    statistics, counts = gleu_statistics(sources, references, hypotheses), reference_counts(references)
-    sentences, width, columns = statistics.shape
-    iterations = 1 if max(counts) == 1 else iterations
-    drawn = draw_references(counts, iterations)
-    rows = np.arange(sentences)
-    block = max(1, BLOCK // (sentences * columns))
-
-    def samples() -> Iterator[np.ndarray]:
-        """Statistics of some iterations at a time, [k, N, columns]."""
-        for start in range(0, iterations, block):
-            yield statistics[rows, drawn[start : start + block]]
-
-    scores = np.concatenate([gleu_of(sample.sum(axis=1)) for sample in samples()])
-
-    def resample(weights: np.ndarray) -> np.ndarray:
-        total = np.zeros(len(weights))
-        for sample in samples():
-            # [K, N] @ [N, k * columns] -> [K, k, columns]
-            flat = sample.transpose(1, 0, 2).reshape(sentences, -1)
-            total += gleu_of((weights @ flat).reshape(len(weights), -1, columns)).sum(axis=1)
-        return total / iterations
-
-    return MetricResult(
-        metric="gleu",
-        score=float(scores.mean()),
-        parts={"std": float(scores.std()), "references": width, "iterations": iterations, "order": ORDER},
-        signature=f"metric:gleu|refs:{counted(references)}|iterations:{iterations}|order:{ORDER}|nartk:{__version__}",
-        sentences=sentences,
-        resample=resample,
-        each=lambda: sentence_gleu(statistics, counts),
-    )
-
-
 @register_metric("gleu")
 class Gleu(Metric):
     """GLEU for grammar, 0 to 1."""
@@ -180,6 +126,40 @@ class Gleu(Metric):
 
     def against(self, texts: Texts) -> Comparison:
         tell_unspaced(texts.lines(), texts.tell, self.name, "put spaces between words or characters")
-        return lambda outputs: [
-            gleu_score(texts.sources, texts.references, outputs, iterations=self.iterations)
-        ]
+        return lambda outputs: [self._score(texts, outputs)]
+
+    def _score(self, texts: Texts, hypotheses: Sequence[str]) -> MetricResult:
+        """The mean over the draws; with a single reference there is nothing to draw, and one says it all."""
+        sources, references = texts.sources, texts.references
+        check_corpora("GLEU", references, source=sources, hypothesis=hypotheses)
+        statistics, counts = gleu_statistics(sources, references, hypotheses), reference_counts(references)
+        sentences, width, columns = statistics.shape
+        iterations = 1 if max(counts) == 1 else self.iterations
+        drawn = draw_references(counts, iterations)
+        rows = np.arange(sentences)
+        block = max(1, BLOCK // (sentences * columns))
+
+        def samples() -> Iterator[np.ndarray]:
+            """Statistics of some iterations at a time, [k, N, columns]."""
+            for start in range(0, iterations, block):
+                yield statistics[rows, drawn[start : start + block]]
+
+        scores = np.concatenate([gleu_of(sample.sum(axis=1)) for sample in samples()])
+
+        def resample(weights: np.ndarray) -> np.ndarray:
+            total = np.zeros(len(weights))
+            for sample in samples():
+                # [K, N] @ [N, k * columns] -> [K, k, columns]
+                flat = sample.transpose(1, 0, 2).reshape(sentences, -1)
+                total += gleu_of((weights @ flat).reshape(len(weights), -1, columns)).sum(axis=1)
+            return total / iterations
+
+        return MetricResult(
+            metric="gleu",
+            score=float(scores.mean()),
+            parts={"std": float(scores.std()), "references": width, "iterations": iterations, "order": ORDER},
+            signature=f"metric:gleu|refs:{counted(references)}|iterations:{iterations}|order:{ORDER}|nartk:{__version__}",
+            sentences=sentences,
+            resample=resample,
+            each=lambda: sentence_gleu(statistics, counts),
+        )

@@ -140,6 +140,21 @@ class Metric:
         """
         raise NotImplementedError
 
+    def score(
+        self,
+        references: References,
+        outputs: Sequence[str],
+        *,
+        sources: Sequence[str] = (),
+        tell: Tell = warnings.warn,
+    ) -> list[MetricResult]:
+        """Scores N outputs against R corpora of N references, in Python; of several scores the first leads.
+
+        Raises:
+            NartkError: The texts cannot be scored, or a package is missing.
+        """
+        return self.against(Texts(references=references, sources=sources, tell=tell))(outputs)
+
     def scorer(self, files: Files) -> Scorer:
         """What scores a file of outputs, once what it is compared with has been read.
 

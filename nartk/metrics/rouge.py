@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from importlib.metadata import version
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -128,63 +128,6 @@ def rouge_statistics(
     return table
 
 
-def rouge_score(
-    references: References,
-    hypotheses: Sequence[str],
-    *,
-    stem: bool = False,
-    separator: str = "",
-    tokenize: str = ORIGINAL,
-) -> list[MetricResult]:
-    """ROUGE-1, ROUGE-2, ROUGE-L and ROUGE-Lsum, 0 to 1: F, the mean over texts.
-
-    Words are what is written with a to z and 0 to 9, in either case; all else parts them. With `tokenize`
-    ``unicode`` they are letters, marks and numbers of any script, with ``char`` each of these is a word.
-
-    Args:
-        references: R corpora of N texts; None: there is none.
-        stem: Whether Porter's stemmer cuts words of more than three letters.
-        separator: What stands between the sentences of a text, for ROUGE-Lsum; without it that is ROUGE-L.
-        tokenize: Of `TOKENIZERS`.
-
-    Raises:
-        MissingDependencyError: rouge-score is not installed.
-        UsageError: There is no such tokeniser, or it has no stemmer.
-        InputFileError: There is no reference, no text, no reference holds a word, or the tokeniser would
-            leave out more than half of their letters and digits.
-        LengthMismatchError: The corpora differ in length.
-    """
-    check_corpora("rouge", references, hypothesis=hypotheses)
-    texts = [text for lines in references for text in lines if text is not None]
-    if not any(char.isalnum() for text in texts for char in text):
-        raise InputFileError(
-            "no reference holds a letter or a digit", fix="give references that are not empty"
-        )
-    if tokenize == ORIGINAL and (share := ascii_share(texts)) < ENOUGH:
-        raise InputFileError(
-            f"rouge counts a to z and 0 to 9, which are {share:.1%} of the references' letters and digits",
-            fix=f"use {named('tokenize', 'unicode')}, or, where no spaces part words, "
-            f"{named('tokenize', 'char')}",
-        )
-    table = rouge_statistics(references, hypotheses, stem=stem, separator=separator, tokenize=tokenize)
-    best = table[..., F].argmax(1)  # [N, types]
-    scores = np.take_along_axis(table, best[:, None, :, None], 1)[:, 0]  # -> [N, types, 3]
-    settings = [
-        "metric:rouge",
-        f"refs:{counted(references)}",
-        *(["best:F"] if len(references) > 1 else []),
-        f"stem:{int(stem)}",
-        f"sep:{separator or 'none'}",
-        *([] if tokenize == ORIGINAL else [f"tok:{tokenize}"]),
-        f"rouge-score:{version('rouge-score')}",
-        f"nartk:{__version__}",
-    ]
-    return [
-        _result(name, scores[:, number], len(references), "|".join(settings))
-        for number, name in enumerate(TYPES)
-    ]
-
-
 def _result(name: str, scores: np.ndarray, references: int, signature: str) -> MetricResult:
     """The result of one type from its scores [N, 3]."""
     precision, recall, f = scores.mean(0).tolist()
@@ -205,7 +148,11 @@ def _result(name: str, scores: np.ndarray, references: int, signature: str) -> M
 
 @register_metric("rouge")
 class Rouge(Metric):
-    """ROUGE-1, 2, L and Lsum F by rouge-score, 0 to 1."""
+    """ROUGE-1, 2, L and Lsum F by rouge-score, 0 to 1.
+
+    Words are runs of a to z and 0 to 9, in either case. With `tokenize` ``unicode`` they are runs of letters,
+    marks and numbers of any script, with ``char`` each of these is a word.
+    """
 
     reads: ClassVar[Mapping[str, Reads]] = {"ref": Reads("references, of which the best counts")}
     digits: ClassVar[int] = 5
@@ -234,5 +181,37 @@ class Rouge(Metric):
                 f"rouge counts a to z and 0 to 9, which are {share:.1%} of the references' letters and "
                 f"digits, and parts words at the others: use {named('tokenize', 'unicode')}"
             )
-        settings: dict[str, Any] = asdict(self)
-        return lambda outputs: rouge_score(texts.references, outputs, **settings)
+        return lambda outputs: self._score(texts, outputs)
+
+    def _score(self, texts: Texts, hypotheses: Sequence[str]) -> list[MetricResult]:
+        """A result of each type: F, the mean over texts."""
+        references = texts.references
+        check_corpora("rouge", references, hypothesis=hypotheses)
+        if not any(char.isalnum() for text in texts.lines() for char in text):
+            raise InputFileError(
+                "no reference holds a letter or a digit", fix="give references that are not empty"
+            )
+        if self.tokenize == ORIGINAL and (share := ascii_share(texts.lines())) < ENOUGH:
+            raise InputFileError(
+                f"rouge counts a to z and 0 to 9, which are {share:.1%} of the references' letters and "
+                "digits",
+                fix=f"use {named('tokenize', 'unicode')}, or, where no spaces part words, "
+                f"{named('tokenize', 'char')}",
+            )
+        table = rouge_statistics(references, hypotheses, **asdict(self))
+        best = table[..., F].argmax(1)  # [N, types]
+        scores = np.take_along_axis(table, best[:, None, :, None], 1)[:, 0]  # -> [N, types, 3]
+        settings = [
+            "metric:rouge",
+            f"refs:{counted(references)}",
+            *(["best:F"] if len(references) > 1 else []),
+            f"stem:{int(self.stem)}",
+            f"sep:{self.separator or 'none'}",
+            *([] if self.tokenize == ORIGINAL else [f"tok:{self.tokenize}"]),
+            f"rouge-score:{version('rouge-score')}",
+            f"nartk:{__version__}",
+        ]
+        return [
+            _result(name, scores[:, number], len(references), "|".join(settings))
+            for number, name in enumerate(TYPES)
+        ]

@@ -19,37 +19,14 @@ if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric as SacreMetric
 
 
-def bleu_score(
-    references: References,
-    hypotheses: Sequence[str],
-    *,
-    tokenize: str = "13a",
-    lowercase: bool = False,
-    tell: Tell | None = None,
-) -> MetricResult:
-    """Corpus BLEU, 0 to 100.
-
-    Args:
-        references: R corpora of N sentences; None: there is none.
-        tokenize: sacrebleu's tokeniser; `none` for text that is tokenised already.
-        tell: Takes what sacrebleu warns of, such as outputs that look tokenised.
-
-    Raises:
-        MissingDependencyError: sacrebleu, or what its tokeniser needs, is not installed.
-        UsageError: There is no such tokeniser.
-        LengthMismatchError: The corpora differ in length.
-    """
-    metric = _bleu(tokenize, lowercase=lowercase, force=tell is None or tokenize == "none")
-    sentence = _bleu(tokenize, lowercase=lowercase, effective_order=True)
-    with _passing_on(tell):
-        return _score("bleu", metric, references, hypotheses, sentence)
-
-
 def sentence_bleu(tokenize: str = "13a") -> Callable[[str, str], float]:
     """A function that gives the BLEU of a hypothesis against a reference, 0 to 100.
 
     Orders of n-grams that a short sentence cannot have do not count (sacrebleu's `effective_order`).
-    Raises as `bleu_score` does.
+
+    Raises:
+        MissingDependencyError: sacrebleu, or what its tokeniser needs, is not installed.
+        UsageError: There is no such tokeniser.
     """
     metric = _bleu(tokenize, effective_order=True)
     return lambda hypothesis, reference: float(metric.sentence_score(hypothesis, [reference]).score)
@@ -58,7 +35,7 @@ def sentence_bleu(tokenize: str = "13a") -> Callable[[str, str], float]:
 def tokenizer(tokenize: str, *, lowercase: bool = False) -> Callable[[str], str]:
     """A function that parts the tokens of a sentence by spaces, as BLEU counts them.
 
-    Raises as `bleu_score` does.
+    Raises as `sentence_bleu` does.
     """
     prepare: Callable[[str], str] = _bleu(tokenize, lowercase=lowercase)._preprocess_segment
     return prepare
@@ -88,7 +65,7 @@ class _Heard(logging.Handler):
 
 
 @contextmanager
-def _passing_on(tell: Tell | None) -> Iterator[None]:
+def _passing_on(tell: Tell) -> Iterator[None]:
     """Tells the user in one line what sacrebleu logs within, but for its advice on an option of its own."""
     logger, heard = logging.getLogger("sacrebleu"), _Heard()
     propagates, logger.propagate = logger.propagate, False
@@ -99,7 +76,7 @@ def _passing_on(tell: Tell | None) -> Iterator[None]:
         logger.removeHandler(heard)
         logger.propagate = propagates
     warned = [message.rstrip(".") for message in heard.messages if "`force`" not in message]
-    if tell is not None and warned:
+    if warned:
         tell(f"sacrebleu: {'. '.join(warned)}. Detokenize it, or use {named('tokenize', 'none')}")
 
 
@@ -113,60 +90,6 @@ def _bleu(tokenize: str, **settings: bool) -> Any:
     except (ImportError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise MissingDependencyError(f"the tokeniser {tokenize!r} cannot start: {reason}") from error
-
-
-def chrf_score(
-    references: References,
-    hypotheses: Sequence[str],
-    *,
-    word_order: int = 0,
-    lowercase: bool = False,
-) -> MetricResult:
-    """Corpus chrF2, 0 to 100; with `word_order` 2 it is chrF2++.
-
-    Raises:
-        MissingDependencyError: sacrebleu is not installed.
-        LengthMismatchError: The corpora differ in length.
-    """
-    metric = _import_sacrebleu().CHRF(word_order=word_order, lowercase=lowercase)
-    return _score("chrf", metric, references, hypotheses)
-
-
-def ter_score(
-    references: References,
-    hypotheses: Sequence[str],
-    *,
-    normalized: bool = False,
-    no_punct: bool = False,
-    asian: bool = False,
-    lowercase: bool = True,
-) -> MetricResult:
-    """Translation edit rate of a corpus in percent: lower is better, and long outputs may exceed 100.
-
-    Edits of words, and shifts of several, to the nearest reference, by the mean length of the references.
-    Source: Snover et al. 2006, https://aclanthology.org/2006.amta-papers.25.
-
-    Args:
-        normalized: Whether punctuation is split off, as Tercom does with ``-N``.
-        no_punct: Whether punctuation is left out, ``-P``.
-        asian: Whether these two know Chinese and Japanese: each character is then a word, ``-A``.
-
-    Raises:
-        MissingDependencyError: sacrebleu is not installed.
-        UsageError: `asian` is set, and neither of the two.
-        LengthMismatchError: The corpora differ in length.
-    """
-    if asian and not (normalized or no_punct):
-        both = f"{named('normalized', True)} or {named('no_punct', True)}"
-        raise UsageError(f"{named('asian', True)} changes what {both} does", fix=f"give {both} too")
-    metric = _ter(normalized, no_punct, asian, lowercase)
-    return _score("ter", metric, references, hypotheses)
-
-
-def _ter(normalized: bool, no_punct: bool, asian: bool, lowercase: bool) -> Any:
-    return _import_sacrebleu().TER(
-        normalized=normalized, no_punct=no_punct, asian_support=asian, case_sensitive=not lowercase
-    )
 
 
 def _import_sacrebleu() -> Any:
@@ -228,13 +151,19 @@ class Bleu(Metric):
     digits: ClassVar[int] = 2
     example: ClassVar[str] = "bleu HYP --ref REF --tokenize none"
 
-    tokenize: str = option("13a", "sacrebleu's tokeniser")
+    tokenize: str = option("13a", "sacrebleu's tokeniser; none for text that is tokenised already")
     lowercase: bool = option(False, "ignore case")
 
     def against(self, texts: Texts) -> Comparison:
-        settings: dict[str, Any] = {"tokenize": self.tokenize, "lowercase": self.lowercase}
-        tell_unspaced_tokens(texts, self.name, tokenizer(**settings), self.tokenize)
-        return lambda outputs: [bleu_score(texts.references, outputs, **settings, tell=texts.tell)]
+        metric = _bleu(self.tokenize, lowercase=self.lowercase, force=self.tokenize == "none")
+        sentence = _bleu(self.tokenize, lowercase=self.lowercase, effective_order=True)
+        tell_unspaced_tokens(texts, self.name, metric._preprocess_segment, self.tokenize)
+
+        def compare(outputs: Sequence[str]) -> list[MetricResult]:
+            with _passing_on(texts.tell):
+                return [_score("bleu", metric, texts.references, outputs, sentence)]
+
+        return compare
 
 
 @register_metric("chrf")
@@ -249,14 +178,18 @@ class Chrf(Metric):
     lowercase: bool = option(False, "ignore case")
 
     def against(self, texts: Texts) -> Comparison:
-        return lambda outputs: [
-            chrf_score(texts.references, outputs, word_order=self.word_order, lowercase=self.lowercase)
-        ]
+        metric = _import_sacrebleu().CHRF(word_order=self.word_order, lowercase=self.lowercase)
+        return lambda outputs: [_score("chrf", metric, texts.references, outputs)]
 
 
 @register_metric("ter")
 class TranslationEditRate(Metric):
-    """Translation edit rate by sacrebleu, percent."""
+    """Translation edit rate by sacrebleu, percent.
+
+    Edits of words, and shifts of several, to the nearest reference, by the mean length of the references.
+    Lower is better, and long outputs may exceed 100.
+    Source: Snover et al. 2006, https://aclanthology.org/2006.amta-papers.25.
+    """
 
     reads: ClassVar[Mapping[str, Reads]] = {"ref": Reads("references, of which the nearest counts")}
     digits: ClassVar[int] = 2
@@ -269,20 +202,22 @@ class TranslationEditRate(Metric):
     keep_case: bool = option(False, "do not ignore case")
 
     def against(self, texts: Texts) -> Comparison:
-        settings = {
-            "normalized": self.normalized,
-            "no_punct": self.no_punct,
-            "asian": self.asian,
-            "lowercase": not self.keep_case,
-        }
-        split = _ter(**settings)._preprocess_segment
+        if self.asian and not (self.normalized or self.no_punct):
+            both = f"{named('normalized', True)} or {named('no_punct', True)}"
+            raise UsageError(f"{named('asian', True)} changes what {both} does", fix=f"give {both} too")
+        metric = _import_sacrebleu().TER(
+            normalized=self.normalized,
+            no_punct=self.no_punct,
+            asian_support=self.asian,
+            case_sensitive=self.keep_case,
+        )
         fix = f"use {named('normalized', True)} {named('asian', True)}"
         tell_unspaced(
-            map(split, texts.lines()),
+            map(metric._preprocess_segment, texts.lines()),
             texts.tell,
             self.name,
             fix="put spaces between words",
             Chinese=fix,
             Japanese=fix,
         )
-        return lambda outputs: [ter_score(texts.references, outputs, **settings)]
+        return lambda outputs: [_score("ter", metric, texts.references, outputs)]

@@ -18,16 +18,15 @@ takes the mean of these, where EASSE divides the sums: it differs where the refe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
 
 from nartk import __version__
-from nartk.errors import UsageError
 from nartk.metrics.gleu import ORDER, ngrams
 from nartk.metrics.metric import Comparison, Metric, Reads, Texts
-from nartk.metrics.result import MetricResult, References, check_corpora, counted, present
+from nartk.metrics.result import MetricResult, check_corpora, counted, present
 from nartk.metrics.sacre import tell_unspaced_tokens, tokenizer
 from nartk.registry import option, register_metric
 
@@ -82,82 +81,6 @@ def sari_operations(statistics: np.ndarray, *, deletion: str = "f1") -> np.ndarr
     return 100 * scores.mean(-2)
 
 
-def sari_score(
-    sources: Sequence[str],
-    references: References,
-    hypotheses: Sequence[str],
-    *,
-    level: str = "corpus",
-    deletion: str = "f1",
-    tokenize: str = "13a",
-    lowercase: bool = True,
-) -> MetricResult:
-    """SARI of a corpus, 0 to 100.
-
-    Args:
-        sources: N sentences to simplify.
-        references: R corpora of N simplified sentences; None: there is none, where an empty one deletes all.
-            Keeping and deleting counts once for each reference that a sentence has.
-        hypotheses: N sentences of the system.
-        level: Of `LEVELS`: counts summed over the corpus, or the mean of the sentences' scores.
-        deletion: Of `DELETIONS`: what is taken of deletions.
-        tokenize: sacrebleu's tokeniser; `none` for text that is tokenised already.
-
-    Raises:
-        MissingDependencyError: sacrebleu, or what its tokeniser needs, is not installed.
-        UsageError: There is no such level, deletion or tokeniser.
-        InputFileError: There is no reference, or no sentence.
-        LengthMismatchError: The corpora differ in length.
-    """
-    for name, value, known in (("level", level, LEVELS), ("deletion", deletion, DELETIONS)):
-        if value not in known:
-            raise UsageError(f"SARI has no {name} {value!r}", fix=f"choose one of {', '.join(known)}")
-    check_corpora("SARI", references, source=sources, hypothesis=hypotheses)
-    split = tokenizer(tokenize, lowercase=lowercase)
-    statistics = np.array(
-        [
-            sari_statistics(
-                split(source), [split(line) for line in present(references, row)], split(hypothesis)
-            )
-            for row, (source, hypothesis) in enumerate(zip(sources, hypotheses, strict=True))
-        ]
-    )  # [N, ORDER, 3 operations, 3]
-    if level == "sentence":
-        rows = sari_operations(statistics, deletion=deletion)  # [N, 3 operations]
-    else:
-        rows = statistics.reshape(len(sources), -1)
-
-    def operations(weights: np.ndarray) -> np.ndarray:
-        """[K, N] -> [K, 3]"""
-        if level == "sentence":
-            return weights @ rows / weights.sum(1, keepdims=True)
-        return sari_operations((weights @ rows).reshape(-1, *statistics.shape[1:]), deletion=deletion)
-
-    def resample(weights: np.ndarray) -> np.ndarray:
-        return operations(weights).mean(1)
-
-    scores = operations(np.ones((1, len(sources))))[0].tolist()
-    settings = [
-        "metric:sari",
-        f"level:{level}",
-        f"del:{deletion}",
-        f"refs:{counted(references)}",
-        f"case:{'lc' if lowercase else 'mixed'}",
-        f"tok:{tokenize}",
-        f"order:{ORDER}",
-        f"nartk:{__version__}",
-    ]
-    return MetricResult(
-        metric="sari",
-        score=sum(scores) / len(scores),
-        parts={**dict(zip(OPERATIONS, scores, strict=True)), "references": len(references)},
-        signature="|".join(settings),
-        sentences=len(sources),
-        resample=resample,
-        each=lambda: sari_operations(statistics, deletion=deletion).mean(-1),
-    )
-
-
 @register_metric("sari")
 class Sari(Metric):
     """SARI for simplification, 0 to 100."""
@@ -183,14 +106,53 @@ class Sari(Metric):
     def against(self, texts: Texts) -> Comparison:
         split = tokenizer(self.tokenize, lowercase=not self.keep_case)
         tell_unspaced_tokens(texts, self.name, split, self.tokenize)
-        return lambda outputs: [
-            sari_score(
-                texts.sources,
-                texts.references,
-                outputs,
-                level=self.level,
-                deletion=self.deletion,
-                tokenize=self.tokenize,
-                lowercase=not self.keep_case,
+        return lambda outputs: [self._score(texts, outputs, split)]
+
+    def _score(self, texts: Texts, hypotheses: Sequence[str], split: Callable[[str], str]) -> MetricResult:
+        """The score of the corpus. An empty reference deletes all; None is no reference."""
+        sources, references, level = texts.sources, texts.references, self.level
+        check_corpora("SARI", references, source=sources, hypothesis=hypotheses)
+        statistics = np.array(
+            [
+                sari_statistics(
+                    split(source), [split(line) for line in present(references, row)], split(hypothesis)
+                )
+                for row, (source, hypothesis) in enumerate(zip(sources, hypotheses, strict=True))
+            ]
+        )  # [N, ORDER, 3 operations, 3]
+        if level == "sentence":
+            rows = sari_operations(statistics, deletion=self.deletion)  # [N, 3 operations]
+        else:
+            rows = statistics.reshape(len(sources), -1)
+
+        def operations(weights: np.ndarray) -> np.ndarray:
+            """[K, N] -> [K, 3]"""
+            if level == "sentence":
+                return weights @ rows / weights.sum(1, keepdims=True)
+            return sari_operations(
+                (weights @ rows).reshape(-1, *statistics.shape[1:]), deletion=self.deletion
             )
+
+        def resample(weights: np.ndarray) -> np.ndarray:
+            return operations(weights).mean(1)
+
+        scores = operations(np.ones((1, len(sources))))[0].tolist()
+        settings = [
+            "metric:sari",
+            f"level:{level}",
+            f"del:{self.deletion}",
+            f"refs:{counted(references)}",
+            f"case:{'mixed' if self.keep_case else 'lc'}",
+            f"tok:{self.tokenize}",
+            f"order:{ORDER}",
+            f"nartk:{__version__}",
         ]
+        return MetricResult(
+            metric="sari",
+            score=sum(scores) / len(scores),
+            parts={**dict(zip(OPERATIONS, scores, strict=True)), "references": len(references)},
+            signature="|".join(settings),
+            sentences=len(sources),
+            resample=resample,
+            each=lambda: sari_operations(statistics, deletion=self.deletion).mean(-1),
+        )

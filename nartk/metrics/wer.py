@@ -11,7 +11,6 @@ from __future__ import annotations
 import unicodedata
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from functools import cache
 from importlib.metadata import version
 from typing import Any, ClassVar
@@ -90,84 +89,6 @@ def _joins(text: str, index: int) -> bool:
     return text[index] in "'\u2019" and len(around) == 2 and all(map(str.isalnum, around))
 
 
-def preparation(*, lowercase: bool, normalize: str, punctuation: bool, spaces: bool) -> Callable[[str], str]:
-    """What makes of a line the text that is compared; the arguments are those of `error_rate`."""
-    normalized = normalizer(normalize)
-
-    def prepare(line: str) -> str:
-        text = unicodedata.normalize("NFC", line)
-        if normalized is not None:
-            text = normalized(text)
-        if not punctuation:
-            text = without_punctuation(text)
-        if lowercase:
-            text = text.lower()
-        return text if spaces else "".join(text.split())
-
-    return cache(prepare)
-
-
-def error_rate(
-    references: Sequence[str],
-    hypotheses: Sequence[str],
-    *,
-    unit: str = "wer",
-    lowercase: bool = False,
-    normalize: str = NONE,
-    punctuation: bool = True,
-    spaces: bool = True,
-) -> MetricResult:
-    """The corpus's error rate in percent: lower is better.
-
-    Args:
-        unit: ``wer`` or ``cer``.
-        lowercase: Whether case is ignored, as sclite does unless told otherwise.
-        normalize: Of `NORMALIZERS`: what references and outputs are normalised by; NFC they always are.
-        punctuation: Whether it counts.
-        spaces: Whether those between words are characters, of ``cer``.
-
-    Raises:
-        MissingDependencyError: jiwer, or the normaliser, is not installed.
-        UsageError: There is no such normaliser.
-        InputFileError: No reference holds a word.
-        LengthMismatchError: The corpora differ in length.
-    """
-    check_corpora(unit, [references], hypothesis=hypotheses)
-    prepare = preparation(lowercase=lowercase, normalize=normalize, punctuation=punctuation, spaces=spaces)
-    texts = [[prepare(line) for line in lines] for lines in (references, hypotheses)]
-    if not any(line.strip() for line in texts[0]):
-        raise InputFileError("no reference holds a word", fix="give references that are not empty")
-    table = error_statistics(*texts, unit=unit)
-    errors, lengths = table[:, 1:].sum(1), table[:, :3].sum(1)
-
-    def resample(weights: np.ndarray) -> np.ndarray:
-        total = weights @ lengths
-        return 100 * np.divide(weights @ errors, total, out=np.zeros(len(weights)), where=total > 0)
-
-    settings = [
-        f"metric:{unit}",
-        f"case:{'lc' if lowercase else 'mixed'}",
-        *([] if normalize == NONE else [f"norm:{normalize}-{version('whisper-normalization')}"]),
-        *([] if punctuation else ["punct:0"]),
-        *([] if spaces else ["spaces:0"]),
-        f"jiwer:{version('jiwer')}",
-        f"nartk:{__version__}",
-    ]
-    return MetricResult(
-        metric=unit,
-        score=float(100 * errors.sum() / lengths.sum()),
-        parts={
-            **dict(zip(COUNTS, map(int, table.sum(0)), strict=True)),
-            "reference_length": int(lengths.sum()),
-            "wrong_sentences": int((errors > 0).sum()),
-        },
-        signature="|".join(settings),
-        sentences=len(hypotheses),
-        resample=resample,
-        each=lambda: 100 * np.divide(errors, lengths, out=_without_words(errors), where=lengths > 0),
-    )
-
-
 def _without_words(errors: np.ndarray) -> np.ndarray:
     """The rates of sentences without a reference word, [N]: that of an error is not defined."""
     return np.where(errors > 0, np.nan, 0.0)
@@ -184,6 +105,7 @@ class WordErrorRate(Metric):
     example: ClassVar[str] = "wer HYP --ref REF"
     counts_errors: ClassVar[bool] = True
     words: ClassVar[bool] = True  # are counted, and not characters
+    spaces: ClassVar[bool] = True  # between words are compared
 
     lowercase: bool = option(False, "ignore case, as sclite does")
     normalize: str = option(
@@ -200,11 +122,68 @@ class WordErrorRate(Metric):
                 fix=f"name one with {named('ref')}",
             )
         reference = [*texts.lines()]
-        options: dict[str, Any] = {"spaces": True, **asdict(self)}
+        prepare = self.preparation()
         if self.words:
-            lines = map(preparation(**options), reference)
-            tell_unspaced(lines, texts.tell, self.name, "use cer, which counts characters")
-        return lambda outputs: [error_rate(reference, outputs, unit=self.name, **options)]
+            tell_unspaced(map(prepare, reference), texts.tell, self.name, "use cer, which counts characters")
+        return lambda outputs: [self._score(reference, outputs, prepare)]
+
+    def preparation(self) -> Callable[[str], str]:
+        """A function that gives the text of a line that is compared."""
+        normalized = normalizer(self.normalize)
+
+        def prepare(line: str) -> str:
+            text = unicodedata.normalize("NFC", line)
+            if normalized is not None:
+                text = normalized(text)
+            if not self.punctuation:
+                text = without_punctuation(text)
+            if self.lowercase:
+                text = text.lower()
+            return text if self.spaces else "".join(text.split())
+
+        return cache(prepare)
+
+    def _score(
+        self, references: Sequence[str], hypotheses: Sequence[str], prepare: Callable[[str], str]
+    ) -> MetricResult:
+        """The corpus's error rate."""
+        check_corpora(self.name, [references], hypothesis=hypotheses)
+        texts = [[prepare(line) for line in lines] for lines in (references, hypotheses)]
+        if not any(line.strip() for line in texts[0]):
+            raise InputFileError("no reference holds a word", fix="give references that are not empty")
+        table = error_statistics(*texts, unit=self.name)
+        errors, lengths = table[:, 1:].sum(1), table[:, :3].sum(1)
+
+        def resample(weights: np.ndarray) -> np.ndarray:
+            total = weights @ lengths
+            return 100 * np.divide(weights @ errors, total, out=np.zeros(len(weights)), where=total > 0)
+
+        settings = [
+            f"metric:{self.name}",
+            f"case:{'lc' if self.lowercase else 'mixed'}",
+            *(
+                []
+                if self.normalize == NONE
+                else [f"norm:{self.normalize}-{version('whisper-normalization')}"]
+            ),
+            *([] if self.punctuation else ["punct:0"]),
+            *([] if self.spaces else ["spaces:0"]),
+            f"jiwer:{version('jiwer')}",
+            f"nartk:{__version__}",
+        ]
+        return MetricResult(
+            metric=self.name,
+            score=float(100 * errors.sum() / lengths.sum()),
+            parts={
+                **dict(zip(COUNTS, map(int, table.sum(0)), strict=True)),
+                "reference_length": int(lengths.sum()),
+                "wrong_sentences": int((errors > 0).sum()),
+            },
+            signature="|".join(settings),
+            sentences=len(hypotheses),
+            resample=resample,
+            each=lambda: 100 * np.divide(errors, lengths, out=_without_words(errors), where=lengths > 0),
+        )
 
 
 @register_metric("cer")
@@ -214,4 +193,6 @@ class CharacterErrorRate(WordErrorRate):
     example: ClassVar[str] = "cer HYP --ref REF --no-spaces"
     words: ClassVar[bool] = False
 
-    spaces: bool = option(True, "a space between words is a character too")
+    spaces: bool = option(  # type: ignore[misc]
+        True, "a space between words is a character too"
+    )

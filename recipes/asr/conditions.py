@@ -22,7 +22,7 @@ from varied import WORDS, tight
 
 import nartk
 from nartk.data.audio.sounds import read_sound
-from nartk.metrics.wer import error_rate
+from nartk.metrics.wer import WordErrorRate
 from nartk.protocols.passes import FloatArray
 from nartk.serving.long_form import buffers_for
 from nartk.serving.streaming import stream
@@ -103,7 +103,7 @@ def main() -> None:
             return [*map(str, paths)]
 
         def show(name: str, spoken: Spoken, found: list[str]) -> None:
-            result = error_rate([text for _, text in spoken], found)
+            (result,) = WordErrorRate().score([[text for _, text in spoken]], found)
             print(f"| {name} | {result.score:.2f} |", flush=True)
 
         for name, spoken in conditions(args.voice):

@@ -32,7 +32,7 @@ from nartk.bench.report import add_outputs, heading, markdown, publish, ratio, t
 from nartk.bench.runner import environment
 from nartk.bench.turns import Stopwatch, in_turns
 from nartk.data.audio.sounds import read_sound
-from nartk.metrics.wer import error_rate
+from nartk.metrics.wer import WordErrorRate
 
 RATE = 16000
 CHOSEN = ("fp32", "int8")
@@ -173,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         references, written = (
             [lines[i] for i in counted] for lines in ([text for _, text in clips], texts[name])
         )
-        return error_rate(references, written, normalize=normalize).score
+        return WordErrorRate(normalize=normalize).score([references], written)[0].score
 
     found = {
         "model": Path(options.model).name,
