@@ -18,6 +18,7 @@ from support import tiny, whisper_models
 from support.speech_models import save_random_speech
 
 import nartk
+import nartk.serving
 from nartk import engine
 from nartk.decoders.loop.loop import Loop
 from nartk.serving import Session, Ticket
@@ -200,7 +201,7 @@ def test_what_ends_a_run_ends_its_lines_and_no_others(
 
 
 def test_a_closed_session_takes_nothing(model: nartk.Model) -> None:
-    session = Session(model)
+    session = nartk.serving.Session(model)
     ticket = session.submit(LINE)
     session.close()
     assert ticket.done()
