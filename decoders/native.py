@@ -29,6 +29,8 @@ class Output:
         passes_at: [T], the pass that settled each token, from 1; None: the last.
         margins: [T], nats between the best and the second best word of each place; None: not known.
         spans: [T-1], where each token but eos begins and ends, positions of the encoder; None: not known.
+        vertices: [T], the vertex of the graph that each token is at, of equal ones output as one the first;
+            None: there is no graph, or no one path.
     """
 
     tokens: Sequence[int]
@@ -37,6 +39,7 @@ class Output:
     passes_at: Sequence[int] | None = None
     margins: Sequence[float] | None = None
     spans: Sequence[tuple[float, float]] | None = None
+    vertices: Sequence[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -103,4 +106,5 @@ def _hypothesis(output: Output, longest: int, passes: int, trace: bool) -> Hypot
         positional_scores=None if output.log_probs is None else tuple(output.log_probs[:count]),
         trace=traced,
         spans=None if output.spans is None else tuple(output.spans[:count]),
+        vertices=None if output.vertices is None else tuple(output.vertices[:count]),
     )

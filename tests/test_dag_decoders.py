@@ -99,9 +99,26 @@ def test_outputs_and_scores_equal_a_walk_by_hand(name: str, merge: bool) -> None
             assert found.tokens == tokens
             assert found.positional_scores == pytest.approx(scores, abs=1e-5)
             assert found.score == pytest.approx(sum(scores), abs=1e-4)
+            assert_at(graphs, result.index, found, exact=not merge)
             lengths.add(len(tokens))
     assert merges > 20
     assert min(lengths) == 1 < 7 < max(lengths)
+
+
+def assert_at(graphs: ScriptedGraphs, i: int, found: nartk.Hypothesis, *, exact: bool) -> None:
+    """Each token is the word of the vertex that it is said to be at, and its score says so."""
+    assert found.vertices is not None
+    assert found.positional_scores is not None
+    path = (0, *found.vertices)
+    assert sorted({*path}) == [*path]
+    for before, vertex, token, score in zip(
+        path, path[1:], found.tokens, found.positional_scores, strict=False
+    ):
+        last = vertex == graphs.sizes[i] - 1
+        assert token == (EOS if last else best_word(graphs.lprobs(i, vertex)))
+        if exact:
+            own = graphs.links[i][before][vertex] + graphs.lprobs(i, vertex)[token]
+            assert score == pytest.approx(own, abs=1e-5)
 
 
 def test_greedy_asks_for_words_on_its_path_alone() -> None:

@@ -8,6 +8,7 @@ import re
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,9 @@ from support.recipe_scripts import RECIPES
 
 import nartk
 from nartk.cli.decode import main
+from nartk.protocols.passes import FeatureSource
+from nartk.protocols.sources import as_given
+from nartk.serving import Session
 from nartk.serving.streaming import stream
 
 pytestmark = pytest.mark.skipif(not RECIPES.is_dir(), reason="the recordings are not beside the tests")
@@ -51,6 +55,83 @@ def test_few_words_are_wrong(dtype: str, numbers: tuple[list[str], list[str]]) -
     found = [each.text for each in nartk.load("asr-digits", dtype=dtype).decode(sounds)]
     assert error_rate(said, found).score < 1  # 0.15 of all 500
     assert error_rate(said, found[1:] + found[:1]).score > 50
+
+
+def test_sound_in_memory_is_heard_as_its_file(numbers: tuple[list[str], list[str]]) -> None:
+    """Samples of any type and order of channels, with their rate, a file's bytes, datasets, and features."""
+    import soundfile
+    import torch
+
+    path, model = numbers[0][0], nartk.load("asr-digits")
+    expected = model.decode([path])[0]
+    samples, rate = soundfile.read(path, dtype="float32")
+    whole, _ = soundfile.read(path, dtype="int16")
+    data = Path(path).read_bytes()
+    frames = model.encode(path)
+    given: list[Any] = [
+        Path(path),
+        data,
+        (samples, rate),
+        (samples[None], float(rate)),
+        (samples[:, None], rate),
+        (whole, rate),
+        (torch.from_numpy(samples), rate),
+        (samples.astype(np.float64), rate),
+        {"array": samples, "sampling_rate": rate, "path": None},
+        {"bytes": data, "path": None},
+        {"bytes": None, "path": path},
+        frames,
+    ]
+    for each in given:
+        assert model.decode(each) == expected
+    assert model.decode(given) == [expected] * len(given)
+    assert [*model.iterate(iter(given))] == [expected] * len(given)
+    with Session(model) as session:
+        assert [ticket.result() for ticket in map(session.submit, given)] == [expected] * len(given)
+
+
+def test_stereo_and_other_rates_in_memory_are_converted_as_files_are(tmp_path: Path) -> None:
+    soundfile = pytest.importorskip("soundfile", reason="reading sound needs nartk[audio]")
+    draw, model = np.random.default_rng(0), nartk.load("asr-digits")
+    model.checkpoint.input.tell = lambda line: None  # type: ignore[attr-defined]
+    for rate in (8000, 16_000, 44_100):
+        stereo = (0.3 * draw.standard_normal((rate, 2))).astype(np.float32)
+        soundfile.write(tmp_path / "stereo.wav", stereo, rate, subtype="FLOAT")
+        by_file = model.encode(str(tmp_path / "stereo.wav"))
+        by_samples = model.request(0, as_given("sound", (stereo.T, rate)), nartk.strategy_class("greedy")())
+        np.testing.assert_array_equal(by_file.frames, by_samples.source.frames)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (np.zeros(8000, np.float32), r"not a string or a sound.*pass samples with their rate"),
+        ((np.zeros(8000), 0), "has the rate 0"),
+        ((np.zeros(8000), 8000.5), "has the rate 8000.5"),
+        ((np.zeros((3, 4, 5)), 8000), r"samples of shape \(3, 4, 5\)"),
+        ({"sampling_rate": 8000}, "not a string or a sound"),
+        (7, "not a string or a sound"),
+    ],
+)
+def test_what_is_no_sound_is_refused(given: Any, message: str) -> None:
+    with pytest.raises(nartk.UsageError, match=message):
+        nartk.load("asr-digits").decode([given])
+
+
+def test_what_does_not_fit_fails_its_line_alone() -> None:
+    model = nartk.load("asr-digits")
+    bad = FeatureSource(np.zeros((50, 3), np.float32), 10.0)
+    sounds = [(np.zeros(0, np.float32), 8000), b"no sound", (np.full(8000, np.nan), 8000)]
+    with pytest.warns(UserWarning, match="line [1-4]: "):
+        found = model.decode([bad, *sounds])
+    assert [type(each.error).__name__ for each in found] == [
+        "InputFormatError",
+        "InputFileError",
+        "InputFileError",
+        "InputFileError",
+    ]
+    with pytest.raises(nartk.UsageError, match="not a string"):
+        nartk.load("gec-en").decode(b"text")
 
 
 def test_it_decodes_by_its_own_strategy(

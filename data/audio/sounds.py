@@ -27,8 +27,9 @@ from nartk.data.audio.signatures import CONVERT, HEAD, MEDIA, UNKNOWN, sound_for
 from nartk.errors import InputFileError, named, number_of, requiring
 from nartk.files import STDIN
 from nartk.protocols.passes import FloatArray
+from nartk.protocols.sources import Recording
 
-Source: TypeAlias = "str | Path | bytes | IO[bytes] | Piped"
+Source: TypeAlias = "str | Path | bytes | IO[bytes] | Piped | Recording"
 Notice: TypeAlias = Callable[[str, str], None]  # of a file's name, and what is odd about it
 RATES = range(1000, 768_001)  # Hz
 BLOCK_SECONDS = 10.0
@@ -141,6 +142,24 @@ class Sound:
 
     def _error(self, message: str, fix: str = "give another file") -> InputFileError:
         return InputFileError(f"{self.name!r} {message}", fix=fix)
+
+
+class _Samples:
+    """Samples in memory, as soundfile gives those of a file."""
+
+    extra_info = ""
+
+    def __init__(self, samples: FloatArray, rate: int) -> None:
+        self.samplerate, self.channels, self.frames = rate, samples.shape[1], len(samples)
+        self._samples, self._at = samples, 0
+
+    def read(self, count: int, **_: Any) -> FloatArray:
+        """The next samples [count, channels]."""
+        self._at += count
+        return self._samples[self._at - count : self._at]
+
+    def close(self) -> None:
+        """Closes nothing."""
 
 
 class _Mono:
@@ -261,6 +280,12 @@ def open_sound(source: Source) -> Iterator[Sound]:
         InputFileError: There is no such file, it cannot be read, or it is no sound that can be read.
         MissingDependencyError: soundfile is not installed.
     """
+    if isinstance(source, Recording):
+        if isinstance(source.data, bytes):
+            source = source.data
+        else:
+            yield Sound(_required_rate(_Samples(source.data, source.rate), str(source)), str(source))
+            return
     name, opened = _opened(source)
     with opened as data:
         is_pipe = not data.seekable()
@@ -280,12 +305,17 @@ def open_sound(source: Source) -> Iterator[Sound]:
         by_ffmpeg = form in MEDIA or (form in STREAMED and (is_pipe or (form == "mp3" and _has_av())))
         begun = _Begun(data, head) if is_pipe or is_open or by_ffmpeg else data
         with closing(_media(begun, name, str(form), head) if by_ffmpeg else _sound_file(begun, name)) as file:
-            if file.samplerate not in RATES:
-                raise InputFileError(
-                    f"{name!r} has {file.samplerate} samples a second, not {RATES[0]} to {RATES[-1]}",
-                    fix="give another file",
-                )
-            yield Sound(file, name, is_open=is_open)
+            yield Sound(_required_rate(file, name), name, is_open=is_open)
+
+
+def _required_rate(file: Any, name: str) -> Any:
+    """The file, if its rate is one that is converted."""
+    if file.samplerate not in RATES:
+        raise InputFileError(
+            f"{name!r} has {file.samplerate} samples a second, not {RATES[0]} to {RATES[-1]}",
+            fix="give another file",
+        )
+    return file
 
 
 def _sound_file(data: Any, name: str) -> Any:
@@ -328,7 +358,7 @@ def _has_av() -> bool:
     return importlib.util.find_spec("av") is not None
 
 
-def _opened(source: Source) -> tuple[str, AbstractContextManager[IO[bytes]]]:
+def _opened(source: str | Path | bytes | IO[bytes] | Piped) -> tuple[str, AbstractContextManager[IO[bytes]]]:
     """A source's name, and what opens it; a file that is open already stays so."""
     if isinstance(source, bytes):
         return f"{len(source)} bytes", io.BytesIO(source)

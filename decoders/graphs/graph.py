@@ -70,8 +70,11 @@ def spell(
     """
     tokens, scores = words.tolist(), (links[path[:-1], path[1:]] + log_probs).tolist()
     score = math.fsum(scores)
+    vertices = [*path[1:]]
     if merge_repeats:
-        runs = [list(run) for _, run in groupby(zip(tokens, scores, strict=True), key=lambda pair: pair[0])]
+        found = zip(tokens, scores, vertices, strict=True)
+        runs = [list(run) for _, run in groupby(found, key=lambda each: each[0])]
         tokens = [run[0][0] for run in runs]
-        scores = [math.fsum(score for _, score in run) for run in runs]
-    return Output(tokens, score, scores)
+        scores = [math.fsum(score for _, score, _ in run) for run in runs]
+        vertices = [run[0][2] for run in runs]
+    return Output(tokens, score, scores, vertices=vertices)

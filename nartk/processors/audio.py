@@ -8,7 +8,8 @@ frames of zeros, the mean of what trained, are put at either end of a source. A 
 whole windows sees a frame at the end less often than the others: a word cut tight loses its first and last
 sound without padding.
 
-A line is the path of a sound file, or of stored features, ``FILE.npz#NAME``.
+A line is the path of a sound file, or of stored features, ``FILE.npz#NAME``; or sound in memory is in its
+place.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from nartk.errors import (
 from nartk.files import STDIN, shown
 from nartk.processors import InputProcessor, named_file, register_processor
 from nartk.protocols.passes import FeatureSource, FloatArray
+from nartk.protocols.sources import Recording
 from nartk.vocab import SpecialIds
 
 if TYPE_CHECKING:
@@ -98,17 +100,17 @@ class AudioInput:
         self.seconds = 0.0
         self._noticed: set[str] = set()
 
-    def read(self, line: str, *, longest: int, truncate: bool = False) -> FeatureSource:
+    def read(self, line: str | Recording, *, longest: int, truncate: bool = False) -> FeatureSource:
         longest -= 2 * self.padding
         if self.settings.is_stored:
             from nartk.data.audio.stored import read_features
 
-            frames = read_features(line)
+            frames = read_features(str(line))
             if len(frames) > longest and not truncate:
                 raise self._too_long(f"{len(frames)} frames > {longest}")
             self.seconds += len(frames) * self.settings.shift_ms / 1000
-            return self._source(frames[:longest], line)
-        return self.of_samples(self._samples(line, longest, truncate), name=shown(line))
+            return self._source(frames[:longest], str(line))
+        return self.of_samples(self._samples(line, longest, truncate), name=shown(str(line)))
 
     def of_samples(self, samples: FloatArray, *, name: str = "the sound") -> FeatureSource:
         """The source of samples [N] of the rate in the settings.
@@ -141,7 +143,7 @@ class AudioInput:
             found[~frames.any(1)] = np.nan
         return found
 
-    def beside(self, line: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def beside(self, line: str | Recording) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The words in front of a line's frames, and its prompt: as `FeatureSource` has them.
 
         Raises:
@@ -149,7 +151,7 @@ class AudioInput:
         """
         return (), ()
 
-    def stream(self, line: str) -> Iterator[FloatArray]:
+    def stream(self, line: str | Recording) -> Iterator[FloatArray]:
         """The features of a sound file of any length, in blocks [t,F] as it is read.
 
         Together they are those of `read`. Memory does not grow with the file.
@@ -158,7 +160,7 @@ class AudioInput:
             UsageError: The model's features need the whole sound.
             InputFileError: As `read`.
         """
-        yield from self._streamed(self._blocks(line), shown(line))
+        yield from self._streamed(self._blocks(line), shown(str(line)))
 
     def stream_open(self, file: IO[bytes], seconds: float) -> Iterator[FloatArray]:
         """The same of an open file such as stdin, in blocks of so many seconds as its sound comes."""
@@ -196,7 +198,7 @@ class AudioInput:
                 fix="use models that read the same features",
             )
 
-    def _samples(self, line: str, longest: int, truncate: bool) -> FloatArray:
+    def _samples(self, line: str | Recording, longest: int, truncate: bool) -> FloatArray:
         """The samples of a file, of which no more are read than the model's longest source has."""
         most, count, blocks = self.settings.most_samples(longest), 0, [np.zeros(0, np.float32)]
         for block in self._blocks(line):
@@ -219,7 +221,7 @@ class AudioInput:
             message, fix=f"{self._longer}, split the recording, or use {named('truncate', True)}"
         )
 
-    def _blocks(self, source: str | IO[bytes], **sizes: float) -> Iterable[FloatArray]:
+    def _blocks(self, source: str | Recording | IO[bytes], **sizes: float) -> Iterable[FloatArray]:
         from nartk.data.audio.sounds import sound_blocks
 
         rate = self.settings.sample_rate

@@ -21,6 +21,7 @@ from nartk.processors.audio import AudioInput
 from nartk.processors.audio import load_input as load_audio
 from nartk.processors.text import load_output
 from nartk.protocols.passes import FeatureSource, FloatArray
+from nartk.protocols.sources import Recording
 from nartk.vocab import SpecialIds
 
 _TEXT = ("dictionary", "words", "sentencepiece")
@@ -39,18 +40,20 @@ class PromptedAudio(AudioInput):
         super().__init__(settings, **audio)
         self.output, self.front = output, self._ids(front, output)
 
-    def read(self, line: str, *, longest: int, truncate: bool = False) -> FeatureSource:
+    def read(self, line: str | Recording, *, longest: int, truncate: bool = False) -> FeatureSource:
         words, prompt = self.beside(line)
-        source = super().read(line.split("\t", 1)[0], longest=longest, truncate=truncate)
+        source = super().read(_sound(line), longest=longest, truncate=truncate)
         return replace(source, words=words, prompt=prompt)
 
-    def beside(self, line: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def beside(self, line: str | Recording) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        if not isinstance(line, str):
+            return self.front, ()
         _, *beside = line.split("\t", 2)
         words = self._ids(beside[0], self.output) if beside and beside[0].strip() else self.front
         return words, tuple(self.output.encode(beside[1])) if len(beside) > 1 else ()
 
-    def stream(self, line: str) -> Iterator[FloatArray]:
-        return super().stream(line.split("\t", 1)[0])
+    def stream(self, line: str | Recording) -> Iterator[FloatArray]:
+        return super().stream(_sound(line))
 
     def require_equal(self, other: InputProcessor, mine: str, theirs: str) -> None:
         super().require_equal(other, mine, theirs)
@@ -70,6 +73,11 @@ class PromptedAudio(AudioInput):
                     f"{word!r} is no word of the model", fix="name words of its dictionary"
                 )
         return tuple(ids)
+
+
+def _sound(line: str | Recording) -> str | Recording:
+    """A line's sound without what stands beside it."""
+    return line.split("\t", 1)[0] if isinstance(line, str) else line
 
 
 @register_processor("input", "prompted_audio")

@@ -20,6 +20,7 @@ from nartk.processors.audio import AudioInput
 from nartk.processors.frames import FrameFile
 from nartk.protocols.passes import FeatureSource
 from nartk.protocols.prompts import STEP, PromptedPasses, Prompts
+from nartk.protocols.sources import Recording
 from nartk.vocab import SpecialIds, Vocab
 
 NAME = "whisper"
@@ -36,7 +37,7 @@ class WhisperInput(AudioInput):
     def _longer(self) -> str:
         return f"use {named('strategy', 'windows')}"
 
-    def read(self, line: str, *, longest: int, truncate: bool = False) -> FeatureSource:
+    def read(self, line: str | Recording, *, longest: int, truncate: bool = False) -> FeatureSource:
         if longest * self.settings.shift_ms <= self.settings.seconds * 1000:
             return super().read(line, longest=longest, truncate=truncate)
         from nartk.data.audio.features import WhisperLogMel
@@ -49,7 +50,7 @@ class WhisperInput(AudioInput):
             if count > most:
                 break
         if count <= most:
-            return self.of_samples(np.concatenate(begin), name=line)
+            return self.of_samples(np.concatenate(begin), name=str(line))
         log_mel = WhisperLogMel(self.settings)
         frames: Any = FrameFile(
             log_mel.frames(chain(begin[1:], blocks)), self.settings.bins, finish=log_mel.floored

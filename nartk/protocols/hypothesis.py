@@ -87,6 +87,7 @@ class Hypothesis:
             strategy has none.
         trace: A TokenTrace for each token, where a trace was asked for.
         spans: Where each token but eos begins and ends, positions of the encoder; None: it is not known.
+        vertices: The vertex of a DA-Transformer's graph that each token is at; None: there is no one path.
         text: The tokens as a line of text; the pipeline fills it in, as what follows.
         pieces: The dictionary's word or piece of a word for each token.
         alternatives: The hypotheses ranked after it, best first, where `Model.decode` gives the best alone.
@@ -100,6 +101,7 @@ class Hypothesis:
     positional_scores: tuple[float, ...] | None = None
     trace: tuple[TokenTrace, ...] | None = None
     spans: tuple[tuple[float, float], ...] | None = None
+    vertices: tuple[int, ...] | None = None
     text: str = ""
     pieces: tuple[str, ...] = ()
     alternatives: tuple[Hypothesis, ...] = ()

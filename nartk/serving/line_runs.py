@@ -18,7 +18,8 @@ from nartk.processors.text import AsGiven
 from nartk.protocols.hypothesis import Hypothesis, Request, Result
 from nartk.protocols.passes import FeatureSource
 from nartk.protocols.runs import NOTHING, Batching
-from nartk.serving.lines import APART, Line, Paragraph
+from nartk.protocols.sources import Given
+from nartk.serving.lines import APART, Line, Paragraph, Tokenized
 from nartk.serving.recordings import spoken
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class LineRequest:
 
     Attributes:
         index: Its place in the input, on which what is drawn for it depends.
-        text: The line, or a recording's path.
+        source: The line, or a recording.
         prefix: Its output must begin with this.
         drafts: Guesses of its output, for the strategies that read drafts.
         targets: Outputs that are to be scored, for `nartk.decoders.scoring`; the line is then one sentence.
@@ -43,7 +44,7 @@ class LineRequest:
     """
 
     index: int
-    text: str
+    source: Given
     prefix: str = ""
     drafts: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
@@ -98,7 +99,8 @@ class LineRun:
         Raises:
             UsageError: The strategy cannot do what it asks for.
         """
-        if not asked.text.strip() and not asked.targets:
+        text = asked.source if isinstance(asked.source, str) else ""
+        if isinstance(asked.source, str) and not text.strip() and not asked.targets:
             self._done.append((asked, Result(asked.index, (Hypothesis(tokens=(), score=None),))))
             return
         try:
@@ -118,19 +120,20 @@ class LineRun:
         elif paragraph.sentences and not made:  # all too long
             self._done.append((asked, line.result()))
         else:  # of characters that nobody sees, no word is left
-            self._done.append(
-                (asked, Result(asked.index, (Hypothesis(tokens=(), score=None, text=asked.text),)))
-            )
+            self._done.append((asked, Result(asked.index, (Hypothesis(tokens=(), score=None, text=text),))))
 
     def _read(self, asked: LineRequest) -> tuple[Paragraph, dict[str, Any]]:
         """The sentences of a line, and what is asked for each: prefix, drafts and targets as tokens."""
         text = self._tokenization
-        for given in (asked.text, asked.prefix, *asked.drafts, *asked.targets):
-            require_text(given)
-        if asked.targets:
-            paragraph = AsGiven().paragraph(text.tokens(asked.text))
+        for given in (asked.source, asked.prefix, *asked.drafts, *asked.targets):
+            if isinstance(given, str):
+                require_text(given)
+        if not isinstance(asked.source, str):
+            paragraph = Paragraph((Tokenized(str(asked.source)),), ("", ""))
+        elif asked.targets:
+            paragraph = AsGiven().paragraph(text.tokens(asked.source))
         else:
-            paragraph = text.paragraph(asked.text, prefix=asked.prefix, drafts=asked.drafts)
+            paragraph = text.paragraph(asked.source, prefix=asked.prefix, drafts=asked.drafts)
         forced: dict[str, Any] = {"prefix": text.beginning(asked.prefix)}
         for name in ("drafts", "targets"):
             forced[name] = [*map(text.tokens, getattr(asked, name))]
@@ -153,11 +156,12 @@ class LineRun:
         waiting = line.waiting()
         while len(made) < len(waiting):
             number, text = waiting[len(made)]
+            given = text if isinstance(asked.source, str) else asked.source
             try:
                 at = asked.index + number * APART
                 cut = asked.truncate and line.guard is None
                 request = self.model.request(
-                    at, text, self.strategy, truncate=cut, trace=asked.trace, **forced
+                    at, given, self.strategy, truncate=cut, trace=asked.trace, **forced
                 )
             except _OF_INPUT as error:
                 if isinstance(error, InputTooLongError) and line.refuse(number, error.message):
@@ -183,7 +187,7 @@ class LineRun:
         """Takes a result of a line; its outcome, if this was the last one."""
         asked, source = opened.asked, request.source
         if isinstance(source, FeatureSource) and not request.targets:
-            result = spoken(self.model, source, result, asked.text, self.strategy)
+            result = spoken(self.model, source, result, str(asked.source), self.strategy)
         opened.found[number] = result
         if not opened.line.add(number, result):
             return

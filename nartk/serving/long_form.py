@@ -32,6 +32,7 @@ from nartk.protocols.fires import Carried
 from nartk.protocols.parallel import FireScorer, FrameScorer, always_banned, silent_words
 from nartk.protocols.passes import FeatureSource, FloatArray, IntArray, Ragged, Scores, Source, Want
 from nartk.protocols.reading import Reading, read
+from nartk.protocols.sources import Recording
 from nartk.protocols.timestamps import position_spans
 from nartk.registry import protocols
 from nartk.serving.activity import Levels, is_speech
@@ -218,7 +219,7 @@ def in_buffers(
     return BufferedFrames(scorer, buffers, levels=levels)
 
 
-def read_long(reader: Any, line: str) -> FeatureSource:
+def read_long(reader: Any, line: str | Recording) -> FeatureSource:
     """The source of a recording of any length, with its features in a file (`nartk.processors.frames`).
 
     So memory does not grow with the recording. Features that need the whole sound are read at once.

@@ -28,8 +28,9 @@ from nartk.errors import (
 from nartk.processors import Prompting
 from nartk.processors.text import AsGiven
 from nartk.protocols.hypothesis import GUARDED, WINDOW, DecodeStats, Hypothesis, Request, Result, added
-from nartk.protocols.passes import Source
+from nartk.protocols.passes import Source as Encoded
 from nartk.protocols.runs import Batching, Run, run_through
+from nartk.protocols.sources import Given, Source, as_given, is_one
 from nartk.registry import require_drafts_reader, require_protocol, signature
 from nartk.serving.activity import Levels
 from nartk.serving.line_runs import LineRequest, LineRun, Outcome
@@ -267,7 +268,7 @@ class Model:
             model += f"|text:{self.tokenization.name}"
         return signature(strategy, exact=self.is_exact, dtype=self.dtype, model=model, version=__version__)
 
-    def encode(self, line: str, *, truncate: bool = False) -> Source:
+    def encode(self, line: str, *, truncate: bool = False) -> Encoded:
         """The source of a sentence as the model reads it; `truncate` cuts one that is too long.
 
         Raises:
@@ -278,7 +279,7 @@ class Model:
     def request(
         self,
         index: int,
-        line: str,
+        line: Given,
         strategy: Any,
         *,
         prefix: str = "",
@@ -317,7 +318,7 @@ class Model:
     @overload
     def decode(
         self,
-        lines: str,
+        lines: Source,
         strategy: str | None = None,
         *,
         batch_size: int = 32,
@@ -332,7 +333,7 @@ class Model:
     @overload
     def decode(
         self,
-        lines: Iterable[str],
+        lines: Iterable[Source],
         strategy: str | None = None,
         *,
         batch_size: int = 32,
@@ -346,7 +347,7 @@ class Model:
 
     def decode(
         self,
-        lines: str | Iterable[str],
+        lines: Source | Iterable[Source],
         strategy: str | None = None,
         *,
         batch_size: int = 32,
@@ -364,7 +365,8 @@ class Model:
         Args:
             lines: Ordinary text for models that know how to tokenise it; else, and with `pretokenized`, one
                 sentence each. An empty line gives an empty hypothesis. Of one string, which is one line, it
-                is that line's hypothesis, not a list.
+                is that line's hypothesis, not a list. For models of speech a path, the bytes of a file,
+                samples and their rate as (samples, 16000), a dictionary of `datasets`, or features.
             strategy: A name of `nartk.strategies()`; None: greedy search, or what the model's configuration
                 names, or what an option implies: ``beam_size`` and ``nbest`` beam search, ``temperature``,
                 ``top_k`` and ``top_p`` samples.
@@ -383,7 +385,7 @@ class Model:
             NartkError: As `strategy` and `stream` raise.
         """
         run = self.run(
-            [lines] if isinstance(lines, str) else lines,
+            [lines] if is_one(lines) else lines,  # type: ignore[list-item, arg-type]
             strategy,
             options,
             batch_size=batch_size,
@@ -395,11 +397,11 @@ class Model:
         )
         for index in sorted(run.errors):
             warnings.warn(str(run.errors[index]), stacklevel=2)
-        return run.best[0] if isinstance(lines, str) else run.best
+        return run.best[0] if is_one(lines) else run.best
 
     def iterate(
         self,
-        lines: Iterable[str],
+        lines: Iterable[Source],
         strategy: str | None = None,
         *,
         batch_size: int = 32,
@@ -430,8 +432,8 @@ class Model:
             try:
                 while True:
                     for index, line in islice(rest, window - (read - given)):
-                        (text,) = _strings("lines", [line], index)
-                        run.admit(LineRequest(index, text, truncate=truncate, trace=trace))
+                        (source,) = self.given("lines", [line], index)
+                        run.admit(LineRequest(index, source, truncate=truncate, trace=trace))
                         read += 1
                     if read == given:
                         return
@@ -503,7 +505,7 @@ class Model:
 
     def run(
         self,
-        lines: Iterable[str],
+        lines: Iterable[Source],
         strategy: str | None = None,
         options: Mapping[str, Any] | None = None,
         *,
@@ -544,7 +546,7 @@ class Model:
 
     def stream(
         self,
-        lines: Iterable[str],
+        lines: Iterable[Source],
         strategy: Any,
         *,
         batch_size: int = 32,
@@ -577,7 +579,7 @@ class Model:
             OutOfMemoryError: Memory runs out with a single sentence.
         """
         _require_batching(batch_size, max_tokens)
-        texts = _strings("lines", lines, first)
+        texts = self.given("lines", lines, first)
         forced = [""] * len(texts) if prefixes is None else _strings("prefixes", prefixes)
         none: list[list[str]] = [[] for _ in texts]
         if drafts is not None:
@@ -605,6 +607,13 @@ class Model:
         return (
             (each.index - first, outcome) for each, outcome in run_through(run, requests, ahead=len(requests))
         )
+
+    def given(self, name: str, items: Iterable[Source], first: int = 0) -> list[Given]:
+        """Sources, `first` the index of the first of them; of text without the ends of lines."""
+        if self.checkpoint.input.vocab is not None:
+            return [*_strings(name, items, first)]  # type: ignore[arg-type]
+        found = [as_given(f"{name}[{i}]", each) for i, each in enumerate(_several(name, items), start=first)]
+        return [each.rstrip("\r\n") if isinstance(each, str) else each for each in found]
 
     def begin(self, strategy: Any, batching: Batching) -> Run:
         """Begins a run of requests; where memory runs out, it starts again in smaller batches."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from nartk.errors import InputFormatError, InputTooLongError
 from nartk.protocols.hypothesis import Request
+from nartk.protocols.passes import FeatureSource, Source
+from nartk.protocols.sources import Given
 from nartk.registry import reads_any_length
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 def made_request(
     model: Model,
     index: int,
-    line: str,
+    line: Given,
     strategy: Any,
     *,
     prefix: str,
@@ -28,8 +30,14 @@ def made_request(
 ) -> Request:
     """The request of a sentence, as `Model.request` says."""
     most = sys.maxsize if reads_any_length(strategy) else model.config.max_source_len
-    if model.buffers is None:
-        source = model.checkpoint.input.read(line, longest=most, truncate=truncate)
+    if not isinstance(line, str) and model.checkpoint.input.vocab is not None:
+        raise InputFormatError(f"the source is {line}, but the model reads text", fix="give text")
+    if isinstance(line, FeatureSource):
+        source: Source = _features(model, line, most)
+        longest = min(strategy.limit(len(source)), model.max_target_len)
+    elif model.buffers is None:
+        reader: Any = model.checkpoint.input
+        source = reader.read(line, longest=most, truncate=truncate)
         longest = min(strategy.limit(len(source)), model.max_target_len)
     else:
         from nartk.serving.long_form import read_long
@@ -65,3 +73,17 @@ def made_request(
         after = model.inside_words
     drafted_words = tuple(filter(None, drafted))
     return Request(index, source, longest, forced, drafted_words, scored, model.vad, after, trace)
+
+
+def _features(model: Model, source: FeatureSource, most: int) -> FeatureSource:
+    """Features that a user gave, as the model reads them."""
+    settings: Any = model.checkpoint.input
+    bins = settings.settings.bins
+    if source.frames.ndim != 2 or source.frames.shape[1] != bins:
+        raise InputFormatError(
+            f"features of shape {source.frames.shape}, the model reads [frames, {bins}]",
+            fix="compute them as the model's config.json says",
+        )
+    if len(source) > most:
+        raise InputTooLongError(f"{len(source)} frames > {most}", fix="split the recording")
+    return source

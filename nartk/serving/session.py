@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar
 from nartk.errors import NartkError, UsageError, require_count
 from nartk.protocols.hypothesis import Hypothesis
 from nartk.protocols.runs import NOTHING, Batching
+from nartk.protocols.sources import Source
 from nartk.registry import require_drafts_reader
 from nartk.serving.line_runs import LineRequest, LineRun, Outcome
 from nartk.serving.model import Model, best_of
@@ -57,7 +58,7 @@ class Session:
 
     def submit(
         self,
-        line: str,
+        line: Source,
         strategy: str | None = None,
         *,
         prefix: str = "",
@@ -79,13 +80,14 @@ class Session:
             UsageError: An option is unknown or out of bounds, or the session is closed.
             NartkError: As `Model.strategy` raises.
         """
-        for name, text in (("line", line), ("prefix", prefix), *(("drafts", each) for each in drafts)):
+        for name, text in (("prefix", prefix), *(("drafts", each) for each in drafts)):
             if not isinstance(text, str):
                 raise UsageError(f"{name} is {text!r}, not a string", fix="pass strings alone")
+        given = self.model.given("line", [line])[0]
         made = self._strategy(strategy, options)
         if drafts:
             require_drafts_reader(made)
-        asked = LineRequest(index, line, prefix, tuple(drafts), truncate=truncate, trace=trace)
+        asked = LineRequest(index, given, prefix, tuple(drafts), truncate=truncate, trace=trace)
         ticket = Ticket(self, made, asked)
         self._call(lambda: self._enter(ticket))
         return ticket

@@ -1,0 +1,98 @@
+"""Sources as users give them: a line of text, a file's path or bytes, samples in memory, or features."""
+
+from __future__ import annotations
+
+import os
+import reprlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from nartk.errors import UsageError
+from nartk.protocols.passes import FeatureSource, FloatArray
+
+_MOST_CHANNELS = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """Sound in memory.
+
+    Attributes:
+        data: Samples [N, channels] fp32, 1 the largest that a file of whole numbers can hold; or the bytes of
+            a file.
+        rate: Samples a second; of a file's bytes 0, they tell.
+    """
+
+    data: FloatArray | bytes
+    rate: int = 0
+
+    def __str__(self) -> str:
+        if isinstance(self.data, bytes):
+            return f"a file of {len(self.data)} bytes"
+        return f"{len(self.data)} samples"
+
+
+Given: TypeAlias = str | Recording | FeatureSource  # a line, or a file's path, among them
+# What `as_given` takes: of sound also (samples, rate), and the dictionaries of `datasets`.
+Source: TypeAlias = "str | os.PathLike[str] | bytes | FeatureSource | tuple[Any, float] | Mapping[str, Any]"
+
+
+def is_one(item: object) -> bool:
+    """Whether an object is one source, not several."""
+    if isinstance(item, tuple):
+        return len(item) == 2 and hasattr(item[0], "shape") and isinstance(item[1], int | float)
+    return isinstance(item, str | os.PathLike | bytes | FeatureSource | Recording | Mapping)
+
+
+def as_given(name: str, item: object) -> Given:
+    """A source of what a user gave.
+
+    Args:
+        name: What errors call it.
+        item: A line or a path; the bytes of a file of sound; samples and their rate; a dictionary with
+            ``array`` and ``sampling_rate``, or ``bytes`` or ``path``, as `datasets` has them; or features.
+
+    Raises:
+        UsageError: It is none of these.
+    """
+    if isinstance(item, str | Recording | FeatureSource):
+        return item
+    if isinstance(item, os.PathLike):
+        return os.fspath(item)
+    if isinstance(item, bytes):
+        return Recording(item)
+    if isinstance(item, Mapping):
+        if item.get("array") is not None:
+            return _samples(name, item["array"], item.get("sampling_rate"))
+        if isinstance(item.get("bytes"), bytes):
+            return Recording(item["bytes"])
+        if isinstance(item.get("path"), str):
+            return str(item["path"])
+    elif is_one(item):
+        return _samples(name, *item)  # type: ignore[misc]
+    fix = "pass a line, a path, a file's bytes, (samples, rate), a dictionary of datasets, or features"
+    if hasattr(item, "shape"):
+        fix = "pass samples with their rate: (samples, 16000)"
+    raise UsageError(f"{name} is {reprlib.repr(item)}, not a string or a sound", fix=fix)
+
+
+def _samples(name: str, samples: Any, rate: object) -> Recording:
+    """Samples in any type, [N], [channels, N] or [N, channels]: channels are fewer than samples."""
+    if not isinstance(rate, int | float) or rate != int(rate) or rate < 1:
+        raise UsageError(f"{name} has the rate {rate!r}", fix="give samples a second, a whole number")
+    found = np.asarray(samples.detach().cpu() if hasattr(samples, "detach") else samples)
+    if found.ndim == 1:
+        found = found[:, None]
+    elif found.ndim == 2 and found.shape[0] < found.shape[1]:
+        found = found.T
+    if found.ndim != 2 or found.shape[1] > _MOST_CHANNELS or found.dtype.kind not in "fi":
+        raise UsageError(
+            f"{name} has samples of shape {found.shape} and type {found.dtype}",
+            fix="give numbers [N] or [channels, N]",
+        )
+    if found.dtype.kind == "i":  # as in files, whose largest number is 1
+        found = found / float(1 << (8 * found.dtype.itemsize - 1))
+    return Recording(np.ascontiguousarray(found, np.float32), int(rate))
