@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from nartk.decoders.loop.packing import Unread, pack
+from nartk.decoders.loop.prompting import prompts_of
 from nartk.errors import PassError, StrategyMismatchError, named
 from nartk.protocols.passes import FloatArray, PassScorer, Source, Want
 
@@ -51,6 +52,7 @@ def teacher_forced(
         raise PassError("an output without tokens is to be scored", fix="give it eos")
     memory = scorer.encode(sources)
     try:
+        prompts = prompts_of(scorer, memory, [None] * len(sources))
         found: list[FloatArray] = []
         while len(found) < len(outputs):
             begin = end = len(found)
@@ -58,24 +60,32 @@ def teacher_forced(
             while end < len(outputs) and (end == begin or count + len(outputs[end]) <= _MOST):
                 count += len(outputs[end])
                 end += 1
-            found += _scored(scorer, [memory[owner] for owner in owners[begin:end]], outputs[begin:end])
+            chosen = owners[begin:end]
+            own = [prompts[owner].tokens for owner in chosen]
+            found += _scored(scorer, [memory[owner] for owner in chosen], own, outputs[begin:end])
         return found
     finally:
         scorer.free(memory)
 
 
-def _scored(scorer: PassScorer, memory: Sequence[int], outputs: Sequence[Sequence[int]]) -> list[FloatArray]:
-    """The same in one pass, for outputs with a handle of a source each."""
+def _scored(
+    scorer: PassScorer,
+    memory: Sequence[int],
+    prompts: Sequence[Sequence[int]],
+    outputs: Sequence[Sequence[int]],
+) -> list[FloatArray]:
+    """The same in one pass, for outputs with a handle of a source and a prompt each."""
     contexts = scorer.open(len(outputs))
     try:
         rows = [
-            Target(
-                [scorer.start_token, *output[:-1]], memory=source, context=context, pending=len(output) - 1
+            Target([*prompt, *output[:-1]], memory=source, context=context, pending=len(output) - 1)
+            for prompt, source, context, output in zip(
+                prompts, memory, contexts.tolist(), outputs, strict=True
             )
-            for source, context, output in zip(memory, contexts.tolist(), outputs, strict=True)
         ]
         given = np.array([word for output in outputs for word in output], np.int32)
-        scores = scorer.run(pack(rows).work, Want(given=given))
+        packed = pack(rows)
+        scores = scorer.run(packed.work, Want(only=packed.only, given=given))
         return np.split(scores.given_log_probs, np.cumsum([len(output) for output in outputs])[:-1])
     finally:
         scorer.close(contexts)

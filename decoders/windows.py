@@ -21,7 +21,8 @@ from nartk.protocols.hypothesis import (
     added,
     without_words,
 )
-from nartk.protocols.passes import FeatureSource, PassScorer, Prompted
+from nartk.protocols.passes import FeatureSource, PassScorer
+from nartk.protocols.prompts import Prompted, Prompts
 from nartk.protocols.runs import NOTHING, Batching, Ended, Run, Waiting
 from nartk.registry import WIDEST, option, register_decoder
 
@@ -64,89 +65,77 @@ class Windows(BeamStrategy):
     )
 
     def begin(self, scorer: Any, batching: Batching) -> Run:
-        plain, timed = (
-            scorer.prompted(language=self.language, task=self.task, timestamps=timestamps)
-            for timestamps in (False, True)
-        )
-        return WindowRun(self, plain, timed, batching)
-
-    def begin_whole(self, scorer: Any, batching: Batching) -> Run:
-        """Begins a run over what the model reads at once."""
-        return super().begin(scorer, batching)
+        prompts = scorer.prompts.asking(self.language, self.task)
+        return WindowRun(self, scorer, prompts, super().begin(scorer, batching), batching.size)
 
 
 class WindowRun:
     """Implements `nartk.protocols.runs.Run`: sound of one window is a request of a run, longer sound a file.
 
     Args:
-        plain, timed: The model without timestamps, for sound of one window, and with them.
+        prompts: Of the outputs; those of files have timestamps.
+        inner: The run, which decodes windows.
+        size: Most files at a time.
     """
 
-    def __init__(self, strategy: Windows, plain: Any, timed: Any, batching: Batching) -> None:
-        self.strategy, self.plain, self.timed = strategy, plain, timed
-        self.size = batching.size
-        self._of_plain, self._of_timed = (strategy.begin_whole(each, batching) for each in (plain, timed))
-        self._whole: dict[Request, Request] = {}  # by that of the run inside the one that was admitted
+    def __init__(self, strategy: Windows, scorer: Any, prompts: Prompts, inner: Run, size: int) -> None:
+        self.strategy, self.prompts, self.inner, self.size = strategy, prompts, inner, size
+        self.eos, self.limits = scorer.vocab.eos, scorer.limits
         self._waiting = Waiting()  # files
-        self._files: dict[Request, _File] = {}  # by that of the window that is decoded
+        # By the request of the run inside: the one that was admitted, or the file whose window it is.
+        self._whole: dict[Request, Request] = {}
+        self._files: dict[Request, _File] = {}
 
     def __len__(self) -> int:
         return len(self._whole) + len(self._waiting) + len(self._files)
 
     def admit(self, request: Request) -> None:
-        if request.vad and self.plain.no_speech is None:
-            self.plain.no_speech, self.timed.no_speech = {}, {}
         # With timestamps what follows the last whole segment is decoded again, in short sound too.
-        if self.strategy.timestamps or len(request.source) > self.plain.limits.source:
+        if self.strategy.timestamps or len(request.source) > self.limits.source:
             self._waiting.add(request)
             return
-        own = self._within(request, self.plain)
+        own = self._within(request, self.prompts.words())
         self._whole[own] = request
-        self._of_plain.admit(own)
+        self.inner.admit(own)
 
-    def _within(self, request: Request, scorer: Any) -> Request:
-        """The request with as long an output as the scorer's prompt leaves positions for."""
-        longest = min(self.strategy.limit(len(request.source)), scorer.limits.target)
-        return replace(request, max_len=longest, prefix=request.prefix[:longest])
+    def _within(self, request: Request, prompt: tuple[int, ...]) -> Request:
+        """The request with a prompt, and as long an output as that leaves positions for."""
+        left = max(1, self.limits.target - 1 - len(prompt))
+        longest = min(self.strategy.limit(len(request.source)), left)
+        return replace(request, prompt=prompt, max_len=longest, prefix=request.prefix[:longest])
 
     def step(self) -> list[Ended]:
-        found: list[Ended] = []
-        for own, result in self._of_plain.step():
-            found.append((self._whole.pop(own), _spoken(self.plain, own, result)))
         self._open_files()
-        for window, result in self._of_timed.step():
-            file = self._files.pop(window)
-            spoken = _spoken(self.timed, window, result)
-            file.add(spoken, self.timed, len(window.source), self.strategy.timestamps)
+        found: list[Ended] = []
+        for own, result in self.inner.step():
+            spoken = _spoken(result, self.eos)
+            if own in self._whole:
+                found.append((self._whole.pop(own), spoken))
+                continue
+            file = self._files.pop(own)
+            file.add(spoken, self.prompts, self.eos, self.limits.source, timestamps=self.strategy.timestamps)
             if file.is_done:
                 found.append((file.request, file.result(early=bool(self._files))))
             else:
-                self._next_window(file)
+                self._next_window(file, result.prompt[1:])
         return found
 
     def _open_files(self) -> None:
-        """Lets files in while there are places, and finds out their languages."""
+        """Lets files in while there are places; the language of a file is that of its first window."""
         free = self.size - len(self._files) - len(self._whole)
-        new = [_File(request) for request in self._waiting.take(max(free, int(not len(self._files))))]
-        if new:
-            firsts = [file.window(self.timed.limits.source) for file in new]
-            for file, words in zip(new, self.timed.detect(firsts), strict=True):
-                file.words = words
-                self._next_window(file)
+        for request in self._waiting.take(max(free, int(not len(self._files)))):
+            self._next_window(_File(request), self.prompts.words(timestamps=True))
 
-    def _next_window(self, file: _File) -> None:
-        request = file.request
-        source = file.window(self.timed.limits.source)
-        prefix = () if file.windows else request.prefix
-        window = self._within(replace(request, source=source, prefix=prefix), self.timed)
+    def _next_window(self, file: _File, prompt: tuple[int, ...]) -> None:
+        window = self._within(file.window(self.limits.source), prompt)
         self._files[window] = file
-        self._of_timed.admit(window)
+        self.inner.admit(window)
 
     def so_far(self, request: Request) -> Hypothesis:
         """The windows that were decoded; of sound of one window, as beam search has it."""
         for own, admitted in self._whole.items():
             if admitted is request:
-                return self._of_plain.so_far(own)
+                return self.inner.so_far(own)
         for file in self._files.values():
             if file.request is request:
                 return file.so_far()
@@ -155,38 +144,27 @@ class WindowRun:
     def drop(self, request: Request) -> None:
         self._waiting.drop(request)
         for own in [own for own, admitted in self._whole.items() if admitted is request]:
-            self._of_plain.drop(own)
+            self.inner.drop(own)
             del self._whole[own]
-            _forget(self.plain, own)
         for window in [window for window, file in self._files.items() if file.request is request]:
-            self._of_timed.drop(window)
+            self.inner.drop(window)
             del self._files[window]
-            _forget(self.timed, window)
 
     def close(self) -> None:
-        for request in [*self._whole.values(), *(file.request for file in self._files.values())]:
-            self.drop(request)
         self._waiting.clear()
-        self._of_plain.close()
-        self._of_timed.close()
+        self._whole.clear()
+        self._files.clear()
+        self.inner.close()
 
 
-def _forget(scorer: Any, request: Request) -> None:
-    """Drops what the scorer has heard of a request that nobody asks for any more."""
-    source: Any = request.source
-    if scorer.no_speech is not None:
-        scorer.no_speech.pop(id(source.frames), None)
-
-
-def _spoken(scorer: Any, request: Request, result: Result) -> Result:
-    """What was found in a window; without words where nobody speaks in it, by Whisper's rule."""
-    source: Any = request.source
-    if scorer.no_speech is None or not request.vad:
-        return result
-    prob, best = scorer.no_speech.pop(id(source.frames)), result.hypotheses[0]
+def _spoken(result: Result, eos: int) -> Result:
+    """A window's result; without words where nobody speaks in it, by Whisper's rule."""
+    best = result.hypotheses[0]
     log_probs = best.positional_scores
-    if prob > NO_SPEECH and log_probs is not None and float(np.mean(log_probs)) < UNSURE:
-        return replace(result, hypotheses=(without_words(best, scorer.vocab.eos),))
+    if result.no_speech is None or log_probs is None:
+        return result
+    if result.no_speech > NO_SPEECH and float(np.mean(log_probs)) < UNSURE:
+        return replace(result, hypotheses=(without_words(best, eos),))
     return result
 
 
@@ -195,12 +173,10 @@ class _File:
     """A file and the windows that are decoded.
 
     Attributes:
-        words: Of its prompt.
         seek: Frame that the next window begins with.
     """
 
     request: Request
-    words: tuple[int, ...] = ()
     seek: int = 0
     windows: list[Result] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
@@ -212,23 +188,24 @@ class _File:
     def is_done(self) -> bool:
         return self.seek >= len(self.request.source)
 
-    def window(self, longest: int) -> FeatureSource:
-        """The next window, filled up with zeros as transformers does it."""
+    def window(self, longest: int) -> Request:
+        """The request of the next window, filled up with zeros as transformers does it."""
         source: Any = self.request.source
         frames = source.frames[self.seek : self.seek + longest]
         filled = np.pad(frames, ((0, longest - len(frames)), (0, 0)))
-        return FeatureSource(filled, source.shift, words=self.words)
+        prefix = () if self.windows else self.request.prefix
+        return replace(self.request, source=FeatureSource(filled, source.shift), prefix=prefix)
 
-    def add(self, result: Result, scorer: Any, longest: int, timestamps: bool) -> None:
+    def add(self, result: Result, prompts: Prompts, eos: int, longest: int, *, timestamps: bool) -> None:
         """Takes the best output of the next window."""
         best = result.hypotheses[0]
-        ends = bool(best.tokens) and best.tokens[-1] == scorer.vocab.eos
+        ends = bool(best.tokens) and best.tokens[-1] == eos
         inner = best.tokens[: len(best.tokens) - ends]
-        kept, advance = scorer.window(inner, min(longest, len(self.request.source) - self.seek))
+        kept, advance = prompts.window(inner, min(longest, len(self.request.source) - self.seek))
         log_probs: Sequence[float] = best.positional_scores or ()
-        shown = [i for i, token in enumerate(kept) if timestamps or token < scorer.first_timestamp]
+        shown = [i for i, token in enumerate(kept) if timestamps or token < prompts.begin]
         whole = ends and len(kept) == len(inner)
-        self.tokens += [*(kept[i] for i in shown), scorer.vocab.eos]
+        self.tokens += [*(kept[i] for i in shown), eos]
         self.log_probs += [*(log_probs[i] for i in shown), log_probs[-1] if whole and log_probs else 0.0]
         if best.trace is not None:
             before = sum(each.passes for each in self.windows)

@@ -296,7 +296,7 @@ def test_successors_are_the_last_ones_seen() -> None:
         return Beam(Request(0, (EOS,), 9), (EOS,), [last], [0.0], memory=0, context=0)
 
     known, twin = AdjacencyMatrix(9, 2), dict[int, list[int]]()
-    drafter = BeamDrafter(None, known, start_token=0, eos=9, max_draft=3)
+    drafter = BeamDrafter(None, known, eos=9, max_draft=3)
     assert drafter.draft(beam(4)).tokens == []
     for _ in range(150):
         last, best = rng.randrange(9), rng.sample(range(9), 3)

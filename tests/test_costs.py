@@ -25,7 +25,6 @@ from nartk.engine import TYPES, available
 from nartk.engine.costs import FILE, HALVES, predicted, weights_read
 from nartk.errors import CheckpointError, StrategyMismatchError
 from nartk.protocols.passes import PassCosts, TextSource, costs_of
-from nartk.protocols.prompts import PromptedPasses
 from nartk.serving.scorers import model_folder
 
 needs_engine = pytest.mark.skipif(not available(), reason="needs the engine")
@@ -138,13 +137,6 @@ def test_the_engines_models_have_costs(type: str) -> None:
     model = nartk.load("gec-en", dtype=type, threads=1)
     stored = HALVES if type == "fp32" else type
     assert costs_of(model.passes) == predicted(model.config, isa=model.passes.isa, type=stored, threads=1)
-
-
-def test_a_model_with_a_prompt_costs_what_it_costs_without() -> None:
-    scorer: Any = TablePasses(Table(20))
-    scorer.costs, scorer.numerics = PassCosts((1, 2), (3.0, 4.0)), ""
-    prompts: Any = SimpleNamespace(length=lambda *, timestamps: 1)
-    assert PromptedPasses(scorer, prompts).costs is scorer.costs
 
 
 # Measured

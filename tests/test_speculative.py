@@ -235,8 +235,8 @@ def test_a_reader_keeps_what_is_output_whoever_drafted_it() -> None:
     """It has read the start token, 5 and the drafted 6 7 8."""
 
     def reads(output: Sequence[int]) -> tuple[list[int], int]:
-        reader = Reader([6, 7, 8], memory=0, context=0, cells=5)
-        reader.catch_up(EOS, output)
+        reader = Reader((EOS,), [6, 7, 8], memory=0, context=0, cells=5)
+        reader.catch_up(output)
         return reader.unread, reader.cells
 
     assert reads([5, 9]) == ([9], 2)
@@ -244,8 +244,8 @@ def test_a_reader_keeps_what_is_output_whoever_drafted_it() -> None:
     assert reads([5, 9, 7, 8]) == ([9, 7, 8], 2)  # of passes in which it did not draft
     assert reads([5, 6, 7, 8, 9]) == ([9], 5)
     assert reads([5, 6, 7]) == ([7], 3)  # its scores after 7 are asked for again
-    new = Reader(memory=0, context=0)
-    new.catch_up(EOS, [5, 6])
+    new = Reader((EOS,), memory=0, context=0)
+    new.catch_up([5, 6])
     assert new.unread == [EOS, 5, 6]
 
 

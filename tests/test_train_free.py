@@ -85,7 +85,7 @@ def mismatches(make: type[TokenRecycling], seeds: int) -> int:
         rng = random.Random(seed)
         words, k, longest = rng.randint(6, 14), rng.randint(1, 16), rng.randint(0, 5)
         shape = [] if seed % 3 == 0 else rng.choices([1, 2, 3], k=rng.randint(1, 4))
-        drafter = make(words, start_token=EOS, eos=EOS, k=k, max_draft=longest, shape=shape)
+        drafter = make(words, eos=EOS, k=k, max_draft=longest, shape=shape)
         assert drafter.want.top == min(k, words)
         ranked: dict[int, list[int]] = {}
         rows = [

@@ -27,6 +27,8 @@ from nartk.checkpoints.checkpoint import Checkpoint, load_checkpoint, read_confi
 from nartk.checkpoints.generation import read_generation, with_generation
 from nartk.cli.convert import main as convert
 from nartk.cli.decode import main as nartk_decode
+from nartk.decoders.loop.prompting import Prompt, prompts_of
+from nartk.decoders.loop.timestamps import TimestampRules
 from nartk.engine import available
 from nartk.errors import (
     CheckpointError,
@@ -36,8 +38,8 @@ from nartk.errors import (
     UsageError,
 )
 from nartk.protocols.hypothesis import Request, Result
-from nartk.protocols.passes import FeatureSource, Pass, PassScorer, Prompted, Want
-from nartk.protocols.prompts import LANGUAGES, PromptedPasses, Prompts
+from nartk.protocols.passes import FeatureSource, Pass, PassScorer, Want
+from nartk.protocols.prompts import LANGUAGES, Prompted, Prompts
 from nartk.registry import make_strategy
 from nartk.serving.long_form import buffers_for
 from nartk.serving.scorers import load_network
@@ -55,16 +57,28 @@ def network_of(checkpoint: Checkpoint) -> Any:
     return load_network(checkpoint)
 
 
-def inner_of(name: str, checkpoint: Checkpoint) -> Any:
-    """The scorer of a checkpoint without prompts, in torch or on the engine."""
-    found, words = architecture("whisper"), {"start_token": checkpoint.start_token}
+def scorer_of(name: str, checkpoint: Checkpoint) -> Any:
+    """The scorer of a checkpoint, in torch or on the engine."""
+    made, words = architecture("whisper"), {"start_token": checkpoint.start_token}
     if name == "engine":
-        return found.engine(read_config(checkpoint), checkpoint.tensors, checkpoint.target_vocab, **words)
-    return found.scorer(network_of(checkpoint), checkpoint.target_vocab, **words)
+        found = made.engine(read_config(checkpoint), checkpoint.tensors, checkpoint.target_vocab, **words)
+    else:
+        found = made.scorer(network_of(checkpoint), checkpoint.target_vocab, **words)
+    found.prompts = checkpoint.output.prompts  # type: ignore[attr-defined]
+    return found
 
 
-def scorer_of(name: str, checkpoint: Checkpoint) -> PromptedPasses:
-    return checkpoint.output.prompted(inner_of(name, checkpoint))  # type: ignore[attr-defined, no-any-return]
+def prompts_for(scorer: Any, sources: Sequence[FeatureSource], words: Any, **asked: Any) -> list[Prompt]:
+    memory = scorer.encode(sources)
+    found = prompts_of(scorer, memory, [words] * len(sources), **asked)
+    scorer.free(memory)
+    assert scorer.cells_in_use == 0
+    return found
+
+
+def longest_output(scorer: Any) -> int:
+    """Tokens that fit behind a prompt."""
+    return int(scorer.limits.target) - int(scorer.prompts.length)
 
 
 def random_folder(seed: int, folder: Path, **fields: Any) -> tuple[Any, Checkpoint, random.Random]:
@@ -86,7 +100,7 @@ def results_of(
 ) -> list[Result]:
     strategy = make_strategy(name, with_generation(generation, name, options))
     requests = [
-        Request(i, source, min(strategy.limit(len(source)), scorer.limits.target))
+        Request(i, source, min(strategy.limit(len(source)), longest_output(scorer)))
         for i, source in enumerate(sources)
     ]
     return decode(strategy, scorer, requests, batch_size=3)
@@ -117,7 +131,7 @@ def our_log_probs(scorer: PassScorer, source: FeatureSource, target: Sequence[in
 @pytest.mark.parametrize("seed", range(3))
 def test_log_probabilities_are_transformers(seed: int, name: str, tmp_path: Path) -> None:
     model, checkpoint, rng = random_folder(seed, tmp_path)
-    scorer = inner_of(name, checkpoint)
+    scorer = scorer_of(name, checkpoint)
     for source in models.random_frames(model, rng, [longest_of(model)] * 2):
         target = [START, *rng.choices(range(BEGIN), k=12)]
         wanted = models.their_log_probs(model, source, target)
@@ -128,7 +142,7 @@ def test_log_probabilities_are_transformers(seed: int, name: str, tmp_path: Path
 def test_sources_shorter_than_the_longest_are_read_as_they_are(name: str, tmp_path: Path) -> None:
     """Against transformers' model with a position table as short as the source, in a batch of others."""
     model, checkpoint, rng = random_folder(1, tmp_path)
-    scorer = inner_of(name, checkpoint)
+    scorer = scorer_of(name, checkpoint)
     lengths = [longest_of(model), 2, 26]
     sources = models.random_frames(model, rng, lengths)
     memory, contexts = scorer.encode(sources), scorer.open(3)
@@ -206,13 +220,12 @@ def test_the_probability_of_no_speech_is_transformers(name: str, tmp_path: Path)
     model, checkpoint, rng = random_folder(2, tmp_path)
     scorer = scorer_of(name, checkpoint)
     sources = models.random_frames(model, rng, [longest_of(model)] * 2)
-    scorer.free(scorer.encode(sources))
-    assert scorer.no_speech is None
-    scorer.no_speech = {}
-    scorer.free(scorer.encode(sources))
-    for source in sources:
+    assert [each.no_speech for each in prompts_for(scorer, sources, None)] == [None, None]
+    found = prompts_for(scorer, sources, (), listening=[True, True])
+    for source, prompt in zip(sources, found, strict=True):
         wanted = models.their_log_probs(model, source, [START])[0, scorer.prompts.no_timestamps - 1].exp()
-        assert scorer.no_speech[id(source.frames)] == pytest.approx(float(wanted), rel=1e-3)
+        assert prompt.no_speech == pytest.approx(float(wanted), rel=1e-3)
+        assert prompt.tokens == (START,)
 
 
 def test_a_window_without_speech_has_no_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,7 +317,7 @@ def test_every_strategy_reads_the_prompt(name: str, tmp_path: Path) -> None:
 
     options = with_generation(generation, "speculative", {"drafter": "itself", "adaptive": False})
     small = dataclasses.replace(make_strategy("speculative", options), auxiliary={"drafter": scorer})
-    requests = [Request(i, source, scorer.limits.target) for i, source in enumerate(sources)]
+    requests = [Request(i, source, longest_output(scorer)) for i, source in enumerate(sources)]
     drafted = decode(small, scorer, requests, batch_size=3)
     for found in (drafted, results_of("recycling", scorer, sources, generation, adaptive=False)):
         assert outputs_of(found) == wanted
@@ -341,8 +354,9 @@ def test_rules_of_timestamps_are_transformers(library: Any) -> None:
         scores[0, banned] = -math.inf
         wanted = processor(torch.tensor([[START, *output]]), scores)[0].isfinite().numpy()
         own = dataclasses.replace(prompts, latest_start=-1 if latest is None else latest)
-        np.testing.assert_array_equal(own.allowed(logits, output, EOS, banned), wanted)
-        differing += (prompts.allowed(logits, output[:-1], EOS, banned) != wanted).any()
+        found = TimestampRules(own, EOS).allowed(logits, output, banned)
+        np.testing.assert_array_equal(found, wanted)
+        differing += (TimestampRules(prompts, EOS).allowed(logits, output[:-1], banned) != wanted).any()
     assert differing > 100
 
 
@@ -402,7 +416,7 @@ def test_prompts_are_those_of_generate(
     """Where a configuration leaves the task open, transformers is asked for the one of OpenAI's program."""
     model, _, rng = random_folder(4, tmp_path, **fields)
     checkpoint = load_checkpoint(tmp_path, **chosen)
-    scorer = scorer_of("torch", checkpoint).prompted(timestamps=timestamps)
+    scorer = scorer_of("torch", checkpoint)
     sources = models.random_frames(model, rng, [longest_of(model)] * 4)
     config = model.generation_config
     config.return_timestamps = timestamps
@@ -419,8 +433,10 @@ def test_prompts_are_those_of_generate(
         num_segment_frames=longest_of(model),
         kwargs={},
     ).tolist()
-    assert [[START, *words] for words in scorer.detect(sources)] == wanted
-    assert {len(each) for each in wanted} == {scorer.prompts.length(timestamps=timestamps)}
+    words = scorer.prompts.words(timestamps=timestamps)
+    assert [[*each.tokens] for each in prompts_for(scorer, sources, words)] == wanted
+    assert timestamps or prompts_for(scorer, sources, None) == prompts_for(scorer, sources, words)
+    assert {len(each) for each in wanted} == {scorer.prompts.length - timestamps}
 
 
 def test_a_scorer_with_prompts_is_refused_what_a_scorer_is(tmp_path: Path) -> None:
@@ -431,7 +447,7 @@ def test_a_scorer_with_prompts_is_refused_what_a_scorer_is(tmp_path: Path) -> No
     for name, given in (("language", "xx"), ("task", "summarize")):
         known = {"language": "de, en, fr", "task": "transcribe, translate"}[name]
         with pytest.raises(UsageError) as caught:
-            scorer.prompted(**{name: given})
+            scorer.prompts.asking(**{name: given})
         assert caught.value.message == f"{name} is {given!r}, which this model does not know"
         assert caught.value.fix == f"choose from {known}"
     with pytest.raises(UsageError, match="into which this model does not translate"):

@@ -15,6 +15,7 @@ import numpy as np
 
 from nartk.decoders.loop.drafter import Draft, Drafter, DrafterOptions, PlainDrafter
 from nartk.decoders.loop.packing import Unread, pack
+from nartk.decoders.loop.prompting import prompts_of
 from nartk.decoders.loop.rows import Row
 from nartk.errors import StrategyMismatchError, UsageError, named
 from nartk.protocols.hypothesis import Request
@@ -97,25 +98,28 @@ class PickBest:
 
 @dataclass(slots=True, eq=False)
 class Reader(Unread):
-    """What the small model has read for a row: the start token, the output's, and `drafted`.
+    """What the small model has read for a row: its prompt, the output's tokens, and `drafted`.
 
     Attributes:
+        prompt: The tokens that it reads before the output.
         drafted: Of the last draft, those that it has read.
         unread: What it reads next.
     """
 
+    prompt: tuple[int, ...]
     drafted: list[int] = field(default_factory=list)
     unread: list[int] = field(default_factory=list)
 
-    def catch_up(self, start_token: int, output: Sequence[int]) -> None:
+    def catch_up(self, output: Sequence[int]) -> None:
         """Makes what is not read of an output, its last token at least, unread; `cells` are those to keep."""
         if self.cells == 0:
-            self.unread = [start_token, *output]
+            self.unread = [*self.prompt, *output]
             return
+        before = len(self.prompt)
         known = self.cells - len(self.drafted)
-        same = sum(1 for _ in takewhile(bool, map(eq, self.drafted, islice(output, known - 1, None))))
-        self.cells, self.drafted = min(known + same, len(output)), []
-        self.unread = list(output[self.cells - 1 :])
+        same = sum(1 for _ in takewhile(bool, map(eq, self.drafted, islice(output, known - before, None))))
+        self.cells, self.drafted = min(known + same, before + len(output) - 1), []
+        self.unread = list(output[self.cells - before :])
 
 
 @dataclass(slots=True)
@@ -165,12 +169,13 @@ class SmallModel(PlainDrafter):
     def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[Reader]:
         own = self.scorer.encode([request.source for request in requests]).tolist()
         try:
+            prompts = prompts_of(self.scorer, own, [request.prompt for request in requests])
             contexts = self.scorer.open(len(requests)).tolist()
         except BaseException:
             self.scorer.free(own)
             raise
-        handles = zip(own, contexts, strict=True)
-        return [Reader(memory=source, context=context) for source, context in handles]
+        begun = zip(prompts, own, contexts, strict=True)
+        return [Reader(prompt.tokens, memory=source, context=context) for prompt, source, context in begun]
 
     def stop(self, states: Sequence[Reader]) -> None:
         self.scorer.close([reader.context for reader in states])
@@ -191,7 +196,7 @@ class SmallModel(PlainDrafter):
         contexts, lengths = [], []
         for turn in turns:
             reader, before = turn.reader, turn.reader.cells
-            reader.catch_up(self.scorer.start_token, turn.row.tokens)
+            reader.catch_up(turn.row.tokens)
             if reader.cells < before:
                 contexts.append(reader.context)
                 lengths.append(reader.cells)
@@ -202,7 +207,7 @@ class SmallModel(PlainDrafter):
         """One pass, in which each row reads what it has not read and picks a token; what it reads next."""
         packed = pack([turn.reader for turn in turns])
         work = packed.work
-        positions = work.positions[[turn.reader.end for turn in turns]].tolist()
+        positions = [len(turn.row.tokens) + len(turn.tokens) for turn in turns]
         want = self.pick.want([turn.row.request.index for turn in turns], positions)
         scores = self.scorer.run(work, replace(want, only=packed.only))
         words, log_probs = self.pick(scores)

@@ -72,7 +72,6 @@ class RecycledWords(DrafterOptions):
     def make_drafter(self, scorer: PassScorer) -> Drafter:
         return TokenRecycling(
             len(scorer.vocab),
-            start_token=scorer.start_token,
             eos=scorer.vocab.eos,
             k=self.k,
             max_draft=self.max_draft,
@@ -88,16 +87,13 @@ class TokenRecycling(PlainDrafter):
 
     Args:
         words: V.
-        start_token: Which every output follows.
         k: Candidates kept after each word.
         max_draft: Most levels.
         shape: How many candidates are drafted at each level; (): the best alone, a chain.
     """
 
-    def __init__(
-        self, words: int, *, start_token: int, eos: int, k: int, max_draft: int, shape: Sequence[int] = ()
-    ) -> None:
-        self.start_token, self.eos, self.max_draft, self.shape = start_token, eos, max_draft, shape
+    def __init__(self, words: int, *, eos: int, k: int, max_draft: int, shape: Sequence[int] = ()) -> None:
+        self.eos, self.max_draft, self.shape = eos, max_draft, shape
         self.want = Want(top=min(k, words))
         self.matrix = AdjacencyMatrix(words, self.want.top)
 
@@ -109,8 +105,8 @@ class TokenRecycling(PlainDrafter):
         return sum(widths) + max(levels - len(self.shape), 0)
 
     def propose(self, row: Row, budget: int) -> Draft:
-        last, most = row.tokens[-1] if row.tokens else self.start_token, min(budget, self.max_draft)
-        return self._tree(last, most) if self.shape else Draft(self._chain([last], most))
+        most = min(budget, self.max_draft)
+        return self._tree(row.last, most) if self.shape else Draft(self._chain([row.last], most))
 
     def observe(self, rows: Sequence[Row], verdicts: Sequence[Verdict], verified: Verified) -> None:
         top = verified.scores.top

@@ -16,9 +16,11 @@ import numpy as np
 
 from nartk.decoders.loop.packing import levels_of
 from nartk.decoders.loop.rows import Known
+from nartk.decoders.loop.timestamps import TimestampRules
 from nartk.errors import UsageError, named
 from nartk.protocols.hypothesis import Request
 from nartk.protocols.passes import CopiesSource, FloatArray, IntArray, PassScorer, Ragged, Scores, Want
+from nartk.protocols.prompts import Prompted
 
 
 @dataclass(frozen=True)
@@ -164,10 +166,13 @@ class RowConstraints:
 
     Attributes:
         eos: The word that ends an output.
-        start: The token that outputs begin after; each run sets it, and the source words, by `of_run`.
+        start: The token that outputs begin after; each run sets it, and the next three, by `of_run`.
+        ends: The words that end an output.
+        source_words: [source words], the word of an output that is each source word, or -1.
+        timestamps: Rules of outputs with timestamps; None: the model has none.
         are_forcing: Whether an output of the run begins with forced tokens; `including` sets it.
         are_parting: Whether a request of the run has words that do not follow its prefix; so does it.
-        source_words: [source words], the word of an output that is each source word, or -1.
+        are_timed: Whether a request of the run asks for timestamps; so does it.
         reads_drafts: Whether log-probabilities of drafted chains are read, for acceptances that compare them:
             `Scores.given_log_probs` before each drafted token.
     """
@@ -175,9 +180,12 @@ class RowConstraints:
     rules: Constraints
     eos: int
     start: int = field(default=-1, kw_only=True)
+    ends: Collection[int] = field(default=(), kw_only=True)
     are_forcing: bool = field(default=False, kw_only=True)
     are_parting: bool = field(default=False, kw_only=True)
+    are_timed: bool = field(default=False, kw_only=True)
     source_words: IntArray | None = field(default=None, kw_only=True)
+    timestamps: TimestampRules | None = field(default=None, kw_only=True)
     reads_drafts: bool = field(default=False, kw_only=True)
 
     def of_run(self, scorer: PassScorer) -> Self:
@@ -198,19 +206,23 @@ class RowConstraints:
         return replace(
             self,
             start=scorer.start_token,
+            ends=scorer.vocab.ends,
             are_forcing=self.rules.forced_bos >= 0,
             source_words=words,
+            timestamps=TimestampRules(scorer.prompts, self.eos) if isinstance(scorer, Prompted) else None,
         )
 
     def including(self, request: Request) -> Self:
         """The same for a run that has admitted this request, too."""
-        forcing, parting = (
+        timed = self.timestamps is not None and self.timestamps.bind(request.prompt)
+        forcing, parting, timed = (
             self.are_forcing or bool(request.prefix),
             self.are_parting or bool(request.after_prefix),
+            self.are_timed or timed,
         )
-        if (forcing, parting) == (self.are_forcing, self.are_parting):
+        if (forcing, parting, timed) == (self.are_forcing, self.are_parting, self.are_timed):
             return self
-        return replace(self, are_forcing=forcing, are_parting=parting)
+        return replace(self, are_forcing=forcing, are_parting=parting, are_timed=timed)
 
     @property
     def are_none(self) -> bool:
@@ -219,10 +231,16 @@ class RowConstraints:
         return not (
             self.are_forcing
             or self.reads_drafts
+            or self.are_timed
             or rules.are_banning
             or rules.are_penalizing
             or rules.are_forcing
         )
+
+    def begin(self, row: Known) -> None:
+        """Lets a row's output begin with what is forced."""
+        output, is_whole = self.rules.beginning(row.request, self.eos, self.ends)
+        row.force(output, is_whole=is_whole)
 
     def want(self, want: Want, rows: Sequence[Known]) -> Want:
         """What is wanted of a pass, so that `words` can be read of it."""
@@ -232,6 +250,16 @@ class RowConstraints:
             given = [word for row in rows for word in self._given(row)]
             want = replace(want, given=np.array(given, np.int32))
         return want
+
+    def left(self, scores: Scores, want: Want, rows: Sequence[Known]) -> Scores:
+        """Scores of a pass without the words that its logits forbid; `known` and `words` read these."""
+        rules = self.timestamps
+        if rules is None or not self.are_timed:
+            return scores
+        outputs = [
+            output if rules.bind(row.prompt) else None for row in rows for output in outputs_before(row)
+        ]
+        return rules.left(scores, want, outputs)
 
     def _given(self, row: Known) -> list[int]:
         """The word after each scored token of a row whose log-probability is read; -1: none is."""

@@ -18,6 +18,7 @@ from nartk.decoders.loop.constraints import Constraints, RowConstraints
 from nartk.decoders.loop.drafter import NO_DRAFT, Drafter, combined, verifiable
 from nartk.decoders.loop.length import DraftLength
 from nartk.decoders.loop.packing import Packed, pack
+from nartk.decoders.loop.prompting import Prompt
 from nartk.decoders.loop.results import branches, result_of, traced
 from nartk.decoders.loop.rows import Row, RowRun
 from nartk.decoders.strategy import Strategy
@@ -105,8 +106,8 @@ class Loop(RowRun[Row]):
     ) -> None:
         super().__init__(scorer, batching)
         self.drafter, self.accept, self.length = drafter, accept, length
-        self.words, self.ends, self.eos = len(scorer.vocab), scorer.vocab.ends, scorer.vocab.eos
-        self.choice, self.rules = choice, choice.rules
+        self.words, self.ends = len(scorer.vocab), scorer.vocab.ends
+        self.choice = choice
         self.constraints = None if choice.are_none else choice
         self._set_wants(trace=False)
 
@@ -138,11 +139,11 @@ class Loop(RowRun[Row]):
         self.clock.lap("accept")
         scores = self.scorer.run(packed.work, want)
         self.clock.lap("verify")
-        verified = self._verified(rows, packed, scores)
+        verified = self._verified(rows, packed, want, scores)
         verdicts = self.accept(rows, verified)
         if self.length is not None:
             self.length.record(rows, verdicts)
-        self._emit(rows, verdicts, scores)
+        self._emit(rows, verdicts, verified.scores)
         self._commit(rows, verdicts, scores)
         self.clock.lap("accept")
         if drafting and self.drafter is not None:
@@ -185,10 +186,11 @@ class Loop(RowRun[Row]):
             return 0
         return request.max_len - done - 1
 
-    def _verified(self, rows: list[Row], packed: Packed, scores: Scores) -> Verified:
+    def _verified(self, rows: list[Row], packed: Packed, want: Want, scores: Scores) -> Verified:
         if self.constraints is None:
             words, log_probs = scores.best.tolist(), scores.log_probs.tolist()
         else:
+            scores = self.constraints.left(scores, want, rows)
             words, log_probs = self.constraints.words(scores, rows)
         return Verified(words, log_probs, self.ends, packed.scored, scores)
 
@@ -228,10 +230,9 @@ class Loop(RowRun[Row]):
                 row.cells += len(verdict.accepted)
         self.scorer.commit(scores, kept)
 
-    def _row(self, request: Request, memory: int, context: int, now: float) -> Row:
-        row = Row(request, (self.scorer.start_token,), memory=memory, context=context, started=now)
-        output, is_whole = self.rules.beginning(request, self.eos, self.ends)
-        row.force(output, is_whole=is_whole)
+    def _row(self, request: Request, prompt: Prompt, memory: int, context: int, now: float) -> Row:
+        row = Row(request, prompt.tokens, memory=memory, context=context, started=now)
+        self.choice.begin(row)
         return row
 
     def _result(self, row: Row, *, early: bool) -> Result:

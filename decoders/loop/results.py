@@ -57,4 +57,5 @@ def result_of(row: Row, now: float, *, left_mid_batch: bool, phases: PhaseSecond
         branches=row.branches,
         left_mid_batch=left_mid_batch,
         phases=phases,
+        prompt=row.prompt,
     )

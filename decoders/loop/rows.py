@@ -9,6 +9,7 @@ from typing import Generic, Protocol, TypeVar
 
 from nartk.decoders.loop.drafter import State
 from nartk.decoders.loop.packing import Unread
+from nartk.decoders.loop.prompting import Prompt, prompts_of
 from nartk.protocols.hypothesis import Hypothesis, Request, Result, TokenTrace
 from nartk.protocols.passes import PassScorer
 from nartk.protocols.runs import NOTHING, Batching, Ended, Stopwatch, Waiting
@@ -36,6 +37,11 @@ class Known(Unread):
     def unread(self) -> Sequence[int]:
         begin = self.cells - len(self.prompt)
         return self.tokens[begin:] if begin >= 0 else [*self.prompt[begin:], *self.tokens]
+
+    @property
+    def last(self) -> int:
+        """The last known token."""
+        return self.tokens[-1] if self.tokens else self.prompt[-1]
 
     def force(self, output: Sequence[int], *, is_whole: bool) -> None:
         """Begins with forced tokens; `is_whole`: nothing follows them."""
@@ -96,14 +102,15 @@ class Batch(Generic[R]):
     """Rows that come and go: sources are encoded as rows enter, cells and memory given back as they leave.
 
     Args:
-        make_row: A row of a request, the handles of its encoded source and of an open context, and the time.
+        make_row: A row of a request, its prompt, the handles of its encoded source and of an open context,
+            and the time.
         batching: How many rows there are at most; its `max_tokens` count the sources of all rows.
     """
 
     def __init__(
         self,
         scorer: PassScorer,
-        make_row: Callable[[Request, int, int, float], R],
+        make_row: Callable[[Request, Prompt, int, int, float], R],
         batching: Batching,
     ) -> None:
         self.scorer, self.make_row = scorer, make_row
@@ -125,12 +132,13 @@ class Batch(Generic[R]):
         now = time.perf_counter()
         memory = self.scorer.encode([request.source for request in requests]).tolist()
         try:
+            asked, vad = [request.prompt for request in requests], [request.vad for request in requests]
+            prompts = prompts_of(self.scorer, memory, asked, vad)
             contexts = self.scorer.open(len(requests)).tolist()
         except BaseException:
             self.scorer.free(memory)
             raise
-        handles = zip(requests, memory, contexts, strict=True)
-        new = [self.make_row(request, source, context, now) for request, source, context in handles]
+        new = [self.make_row(*each, now) for each in zip(requests, prompts, memory, contexts, strict=True)]
         self.rows += new
         return new
 
@@ -220,7 +228,7 @@ class RowRun(Generic[R]):
         finally:
             self._left(rows)
 
-    def _row(self, request: Request, memory: int, context: int, now: float) -> R:
+    def _row(self, request: Request, prompt: Prompt, memory: int, context: int, now: float) -> R:
         raise NotImplementedError
 
     def _step(self, rows: list[R]) -> None:

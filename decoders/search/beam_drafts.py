@@ -28,7 +28,6 @@ class BeamDrafter:
     Args:
         copy: What copies the source, or None.
         adjacency: The words known to follow each, or None.
-        start_token: What outputs begin after.
         eos: After which nothing is drafted.
         max_draft: Longest chain, tokens.
     """
@@ -38,12 +37,11 @@ class BeamDrafter:
         copy: SourceCopy | None,
         adjacency: AdjacencyMatrix | None,
         *,
-        start_token: int,
         eos: int,
         max_draft: int,
     ) -> None:
         self.copy, self.adjacency, self.max_draft = copy, adjacency, max_draft
-        self.start_token, self.eos = start_token, eos
+        self.eos = eos
 
     def start(self, request: Request) -> AlignedText | None:
         """The state of a sentence's first hypothesis; those that come from it get copies."""
@@ -56,17 +54,16 @@ class BeamDrafter:
             chain = self.copy.following(beam.state, beam.tokens, self.max_draft)
         if self.adjacency is None:
             return Draft(self._without_eos(chain))
-        last = self._last(beam)
         if not chain:
-            chain = self._best_after(self.adjacency, last)
-        others = [word for word in self.adjacency.after(last) if word >= 0 and word not in chain[:1]]
+            chain = self._best_after(self.adjacency, beam.last)
+        others = [word for word in self.adjacency.after(beam.last) if word >= 0 and word not in chain[:1]]
         chain, others = self._without_eos(chain), self._without_eos(others[:1])
         return Draft([*chain, *others], [*range(ROOT, len(chain) - 1), *[ROOT] * len(others)])
 
     def observe(self, beam: Beam, best: IntArray) -> None:
         """Sees the best words [C] after a hypothesis."""
         if self.adjacency is not None:
-            self.adjacency.record(np.array([self._last(beam)], np.int32), best[None, :_REMEMBERED])
+            self.adjacency.record(np.array([beam.last], np.int32), best[None, :_REMEMBERED])
 
     def _best_after(self, adjacency: AdjacencyMatrix, last: int) -> list[int]:
         """The best word after a token, the best after this, and so on, as far as they are known."""
@@ -74,9 +71,6 @@ class BeamDrafter:
         while len(found) < self.max_draft and (last := adjacency.after(last)[0]) >= 0:
             found.append(last)
         return found
-
-    def _last(self, beam: Beam) -> int:
-        return beam.tokens[-1] if beam.tokens else self.start_token
 
     def _without_eos(self, words: list[int]) -> list[int]:
         return words[: words.index(self.eos)] if self.eos in words else words
@@ -95,6 +89,4 @@ def make_beam_drafter(scorer: PassScorer, draft: str, max_draft: int) -> BeamDra
             )
         copy = SourceCopy(scorer.source_to_target, spelling(scorer.vocab), max_draft=max_draft)
     adjacency = AdjacencyMatrix(len(scorer.vocab), _REMEMBERED) if remembers else None
-    return BeamDrafter(
-        copy, adjacency, start_token=scorer.start_token, eos=scorer.vocab.eos, max_draft=max_draft
-    )
+    return BeamDrafter(copy, adjacency, eos=scorer.vocab.eos, max_draft=max_draft)

@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from nartk.decoders.loop.drafter import State
+from nartk.decoders.loop.prompting import Prompt
 from nartk.decoders.loop.rows import Known
 from nartk.protocols.hypothesis import Hypothesis, PhaseSeconds, Request, Result, TokenTrace
 
@@ -106,6 +107,7 @@ class BeamRow:
     Attributes:
         live: Hypotheses that go on, best first, all of one length.
         contexts: Handles that are open.
+        prompt: What its hypotheses begin after.
         finished: The hypotheses that have ended and may be given back.
         chosen_at: The pass that chose the tokens at each position, from 1; 0: they were forced.
         ended: Whether the search is done.
@@ -116,6 +118,7 @@ class BeamRow:
     started: float
     live: list[Beam]
     contexts: list[int]
+    prompt: Prompt
     finished: list[Ended] = field(default_factory=list)
     chosen_at: list[int] = field(default_factory=list)
     ended: bool = False
@@ -186,6 +189,8 @@ class BeamRow:
             accepted=self.accepted,
             left_mid_batch=early,
             phases=phases,
+            prompt=self.prompt.tokens,
+            no_speech=self.prompt.no_speech,
         )
 
     def _traced(self, length: int) -> tuple[TokenTrace, ...]:

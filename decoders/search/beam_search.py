@@ -15,6 +15,7 @@ import numpy as np
 
 from nartk.decoders.loop.drafter import verifiable
 from nartk.decoders.loop.packing import Packed, pack
+from nartk.decoders.loop.prompting import Prompt
 from nartk.decoders.loop.rows import RowRun
 from nartk.decoders.search.beam_constraints import BeamConstraints
 from nartk.decoders.search.beam_drafts import BeamDrafter
@@ -61,14 +62,13 @@ class BeamSearch(RowRun[BeamRow]):
         count = len(best.log_probs)  # of a forced prefix that was not scored yet there are none
         return Hypothesis(tuple(best.tokens[:count]), best.total, tuple(best.log_probs))
 
-    def _row(self, request: Request, memory: int, context: int, now: float) -> BeamRow:
-        first = Beam(request, (self.scorer.start_token,), memory=memory, context=context)
-        vocab = self.scorer.vocab
-        output, is_whole = self.constraints.rules.beginning(request, vocab.eos, vocab.ends)
-        first.force(output, is_whole=is_whole)
+    def _row(self, request: Request, prompt: Prompt, memory: int, context: int, now: float) -> BeamRow:
+        first = Beam(request, prompt.tokens, memory=memory, context=context)
+        self.constraints.begin(first)
         if self.drafter is not None:
             first.state = self.drafter.start(request)
-        return BeamRow(request, memory, now, [first], [context], chosen_at=[0] * first.pending)
+        chosen_at = [0] * first.pending
+        return BeamRow(request, memory, now, [first], [context], prompt, chosen_at=chosen_at)
 
     def _step(self, rows: list[BeamRow]) -> None:
         self._draft(rows)
@@ -79,12 +79,13 @@ class BeamSearch(RowRun[BeamRow]):
         self.clock.lap("accept")
         scores = self.scorer.run(packed.work, want)
         self.clock.lap("verify")
+        left = self.constraints.left(scores, want, beams)
         for beam in beams:
             if beam.pending:
-                beam.log_probs = self.constraints.known(beam, scores)
+                beam.log_probs = self.constraints.known(beam, left)
                 beam.total = sum(beam.log_probs)
         nodes = Nodes(packed, beams)
-        self._choose(rows, nodes, *self.constraints.candidates(scores, beams))
+        self._choose(rows, nodes, *self.constraints.candidates(left, beams))
         self._commit(rows, nodes, scores)
         self.clock.lap("accept")
 

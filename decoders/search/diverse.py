@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from nartk.decoders.loop.prompting import Prompt
 from nartk.decoders.search.beam_constraints import BeamConstraints
 from nartk.decoders.search.beam_drafts import BeamDrafter
 from nartk.decoders.search.beam_rows import Beam, BeamRow, Ended, Ranking
@@ -77,10 +78,11 @@ class DiverseSearch(BeamSearch):
         # So many words of a hypothesis may pay, and fall behind others.
         self.wanted = Want(top=min(groups * self.k + len(ranking.ends), self.words))
 
-    def _row(self, request: Request, memory: int, context: int, now: float) -> BeamRow:
-        row = super()._row(request, memory, context, now)
-        parts = [BeamRow(request, memory, now, row.live, []) for _ in range(self.groups)]
-        return DiverseRow(request, memory, now, row.live, row.contexts, chosen_at=row.chosen_at, groups=parts)
+    def _row(self, request: Request, prompt: Prompt, memory: int, context: int, now: float) -> BeamRow:
+        row = super()._row(request, prompt, memory, context, now)
+        parts = [BeamRow(request, memory, now, row.live, [], prompt) for _ in range(self.groups)]
+        begun = row.live, row.contexts, prompt
+        return DiverseRow(request, memory, now, *begun, chosen_at=row.chosen_at, groups=parts)
 
     def _choose(self, rows: list[BeamRow], nodes: Nodes, top: IntArray, log_probs: FloatArray) -> None:
         while rows:

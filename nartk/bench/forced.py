@@ -6,30 +6,12 @@ A prefix would not do: it is read in one pass. Symbols: n scored tokens of a pas
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
-from nartk.protocols.passes import CopiesSource, FloatArray, IntArray, Pass, Source, Want
-from nartk.protocols.reading import Reading
-from nartk.protocols.wrapped import WrappedPasses
-
-
-class ForcedScores(Reading):
-    """What a pass gave, with other best words.
-
-    Attributes:
-        inner: What the model gave.
-    """
-
-    def __init__(self, inner: Any) -> None:
-        super().__init__(**{item.name: getattr(inner, item.name) for item in fields(Reading)})
-        self.inner = inner
-
-    def rows(self, index: Sequence[int] | IntArray) -> FloatArray:
-        found: FloatArray = self.inner.rows(index)
-        return found
+from nartk.protocols.passes import CopiesSource, IntArray, Pass, Source, Want
+from nartk.protocols.wrapped import WrappedPasses, WrappedScores
 
 
 class ForcedPasses(WrappedPasses):
@@ -60,8 +42,8 @@ class ForcedPasses(WrappedPasses):
         for handle in memory:
             del self._words[int(handle)]
 
-    def run(self, work: Pass, want: Want) -> ForcedScores:
-        scores = ForcedScores(self.scorer.run(work, want))
+    def run(self, work: Pass, want: Want) -> WrappedScores:
+        scores = WrappedScores(self.scorer.run(work, want))
         only = slice(None) if want.only is None else want.only
         words = np.full(len(scores.best), self.vocab.eos, np.int32)
         for i, (memory, at) in enumerate(
@@ -77,9 +59,6 @@ class ForcedPasses(WrappedPasses):
         if scores.drawn is not None:
             scores.drawn = words
         return scores
-
-    def commit(self, scores: ForcedScores, kept: Sequence[int] | IntArray) -> None:
-        self.scorer.commit(scores.inner, kept)
 
     def replica(self, stopped: Callable[[], bool]) -> ForcedPasses:
         """As `nartk.protocols.passes.Replicable` of the scorer has it."""

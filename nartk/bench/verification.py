@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nartk.decoders.loop.prompting import prompts_of
 from nartk.errors import NartkError
 from nartk.protocols.guarantee import Guarantee
 from nartk.protocols.hypothesis import DecodeStats, Hypothesis, Request, Result
@@ -273,9 +274,10 @@ def _logits(
 ) -> FloatArray:
     """Logits [len(tokens)+1,V] of the first source's row, when all rows read `tokens`, `width` in a pass."""
     memory, contexts = scorer.encode(sources), scorer.open(len(sources))
-    output = [scorer.start_token, *tokens]
     found = []
     try:
+        (prompt,) = prompts_of(scorer, memory[:1], [None])
+        output = [*prompt.tokens, *tokens]
         for begin in range(0, len(output), width):
             piece = np.array(output[begin : begin + width], np.int32)
             size, rows = len(piece), len(sources)
@@ -293,7 +295,7 @@ def _logits(
     finally:
         scorer.close(contexts)
         scorer.free(memory)
-    return np.concatenate(found)
+    return np.concatenate(found)[len(prompt.tokens) - 1 :]
 
 
 def first_difference(expected: Sequence[int], found: Sequence[int]) -> int | None:

@@ -11,7 +11,7 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from nartk.errors import CheckpointError, UnsupportedCheckpointError
 from nartk.protocols.passes import Source
@@ -52,18 +52,6 @@ class OutputProcessor(Protocol):
 
     def decode(self, ids: Sequence[int]) -> str:
         """The line of ids; bos, eos and pad are left out."""
-
-
-@runtime_checkable
-class Prompting(Protocol):
-    """An output processor whose outputs follow a prompt of more than the model's start token."""
-
-    @property
-    def prompt_length(self) -> int:
-        """Words of a prompt, the start token among them: an output has so many positions fewer."""
-
-    def prompted(self, scorer: Any) -> Any:
-        """The scorer of a model, with the prompt before each output."""
 
 
 # Makes a processor of a model folder, its settings in config.json, and the model's special ids.

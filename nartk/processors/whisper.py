@@ -19,7 +19,7 @@ from nartk.processors import audio, hugging_face, register_processor
 from nartk.processors.audio import AudioInput
 from nartk.processors.frames import FrameFile
 from nartk.protocols.passes import FeatureSource
-from nartk.protocols.prompts import STEP, PromptedPasses, Prompts
+from nartk.protocols.prompts import STEP, Prompts
 from nartk.protocols.sources import Recording
 from nartk.vocab import SpecialIds, Vocab
 
@@ -61,7 +61,7 @@ class WhisperInput(AudioInput):
 
 @dataclass(frozen=True)
 class WhisperText:
-    """Words and times of outputs. Implements `OutputProcessor` and `Prompting`.
+    """Words and times of outputs. Implements `OutputProcessor` and `nartk.protocols.prompts.Prompted`.
 
     Timestamps are written as ``<|1.04|>``, in seconds from the beginning of the sound. An output of several
     windows has an eos behind each.
@@ -73,13 +73,6 @@ class WhisperText:
     @property
     def vocab(self) -> Vocab:
         return self.text.vocab
-
-    @property
-    def prompt_length(self) -> int:
-        return self.prompts.length(timestamps=False)
-
-    def prompted(self, scorer: Any) -> PromptedPasses:
-        return PromptedPasses(scorer, self.prompts)
 
     def encode(self, text: str) -> list[int]:
         return self.text.encode(text)

@@ -6,33 +6,16 @@ the tokenizer, others 32,100. Symbols: n scored tokens of a pass, V words of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from nartk.protocols.passes import FloatArray, IntArray, Pass, Scores, Want
-from nartk.protocols.reading import Reading, read
-from nartk.protocols.wrapped import WrappedPasses
+from nartk.protocols.passes import Pass, Want
+from nartk.protocols.reading import read
+from nartk.protocols.wrapped import WrappedPasses, WrappedScores
 from nartk.vocab import Vocab
-
-
-class AlignedScores(Reading):
-    """What a pass gave, over the words of another vocabulary.
-
-    Args:
-        logits: [n,V].
-        inner: What the model gave.
-    """
-
-    def __init__(self, reading: Reading, logits: FloatArray, inner: Scores) -> None:
-        super().__init__(**vars(reading))
-        self.inner, self._logits = inner, logits
-
-    def rows(self, index: Sequence[int] | IntArray) -> FloatArray:
-        """Logits [m,V] of m scored tokens."""
-        return self._logits[np.asarray(index, np.int64)]
 
 
 class AlignedWords(WrappedPasses):
@@ -49,7 +32,7 @@ class AlignedWords(WrappedPasses):
         super().__init__(scorer)
         self.vocab, self.limits = vocab, replace(scorer.limits, words=len(vocab))
 
-    def run(self, work: Pass, want: Want) -> AlignedScores:
+    def run(self, work: Pass, want: Want) -> WrappedScores:
         own, words = self.scorer.limits.words, len(self.vocab)
         if own < words:
             work = replace(work, tokens=np.where(work.tokens < own, work.tokens, np.int32(self.vocab.unk)))
@@ -58,10 +41,7 @@ class AlignedWords(WrappedPasses):
         if own < words:
             padding = np.full((len(logits), words - own), -np.inf, np.float32)
             logits = np.concatenate([logits, padding], 1)
-        return AlignedScores(read(logits, want, inner.hidden), logits, inner)
-
-    def commit(self, scores: AlignedScores, kept: Sequence[int] | IntArray) -> None:
-        self.scorer.commit(scores.inner, kept)
+        return WrappedScores(inner, read(logits, want, inner.hidden), logits)
 
     def replica(self, stopped: Callable[[], bool]) -> AlignedWords:
         """As `nartk.protocols.passes.Replicable` of the scorer has it."""

@@ -25,9 +25,11 @@ class Request:
         prefix: Target ids that the output must begin with.
         drafts: Target ids, without eos, of what the output may be, for strategies that read drafts.
         targets: Target ids, with eos, of outputs that are to be scored, for `nartk.decoders.scoring`.
-        vad: Whether a model that tells how likely nobody speaks is listened to.
+        vad: Whether a model that tells how likely nobody speaks is asked for it.
         after_prefix: Words that do not follow the prefix.
         trace: Whether hypotheses carry one.
+        prompt: Words between the start token and the output, of models that follow a prompt
+            (`nartk.protocols.prompts`); None: the model's own.
     """
 
     index: int
@@ -39,6 +41,7 @@ class Request:
     vad: bool = False
     after_prefix: tuple[int, ...] = ()
     trace: bool = False
+    prompt: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -167,6 +170,8 @@ class Result:
         left_mid_batch: Whether other rows of the batch went on after it.
         phases: What the run has taken since the result before this one: they add up to the run's time.
         sentences: How many were decoded: of ordinary text a line's own.
+        prompt: Tokens that the output follows, the start token first; empty where a strategy does not say.
+        no_speech: Probability that nobody speaks in the source; None: it was not computed.
     """
 
     index: int
@@ -181,6 +186,8 @@ class Result:
     left_mid_batch: bool = field(default=False, compare=False)
     phases: PhaseSeconds = field(default=PhaseSeconds(), compare=False)
     sentences: int = 1
+    prompt: tuple[int, ...] = ()
+    no_speech: float | None = None
 
 
 GUARDED = ("split", "kept", "undone")  # what a guard may do

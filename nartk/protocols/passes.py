@@ -369,39 +369,6 @@ class CopiesSource(Protocol):
 
 
 @runtime_checkable
-class Prompted(Protocol):
-    """A model of speech whose outputs follow a prompt of words, such as a language and a task.
-
-    Attributes:
-        first_timestamp: Id of the first of the words that are times, which are all that follow.
-        no_speech: Of each source that was encoded, by the id of its frames, the probability that nobody
-            speaks in it; None: it is not computed; may be set.
-    """
-
-    first_timestamp: int
-    no_speech: dict[int, float] | None
-
-    def prompted(self, *, language: str = "", task: str = "", timestamps: bool = False) -> Any:
-        """The same model with another prompt, and outputs with timestamps or without.
-
-        Args:
-            language, task: Empty: the model's own.
-
-        Raises:
-            UsageError: The model does not know one of them.
-        """
-
-    def detect(self, sources: Sequence[Source]) -> list[tuple[int, ...]]:
-        """The words of each source's prompt, as `FeatureSource.words` has them."""
-
-    def window(self, tokens: Sequence[int], frames: int) -> tuple[list[int], int]:
-        """What is kept of an output without eos of a window of so many frames, and where the next begins.
-
-        The latter in frames from its beginning.
-        """
-
-
-@runtime_checkable
 class Replicable(Protocol):
     """A scorer of whose weights several can make use at a time, each in a thread of its own."""
 

@@ -1,16 +1,53 @@
-"""A scorer of passes around another one, which changes some of what it does."""
+"""A scorer of passes around another one, which changes some of what it does.
+
+Symbols: n scored tokens of a pass, V words.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
-from nartk.protocols.passes import IntArray, Limits, Source, costs_of
+import numpy as np
+
+from nartk.protocols.passes import FloatArray, IntArray, Limits, Scores, Source, costs_of
+from nartk.protocols.prompts import Prompted
+from nartk.protocols.reading import Reading
 from nartk.vocab import Vocab
 
 
+class WrappedScores(Reading):
+    """Scores of a pass some of which have been changed. Implements `nartk.protocols.passes.Scores`.
+
+    Args:
+        inner: Scores that the pass gave.
+        reading: What stands in their place; None: they themselves.
+        logits: [n,V] that `rows` gives; None: those of the pass.
+    """
+
+    def __init__(
+        self, inner: Scores, reading: Reading | None = None, logits: FloatArray | None = None
+    ) -> None:
+        found = inner if reading is None else reading
+        super().__init__(**{item.name: getattr(found, item.name) for item in fields(Reading)})
+        self.inner, self._logits = inner, logits
+
+    def rows(self, index: Sequence[int] | IntArray) -> FloatArray:
+        """Logits [m,V] of m scored tokens."""
+        return self.inner.rows(index) if self._logits is None else self._logits[np.asarray(index, np.int64)]
+
+    def put(self, index: Sequence[int], reading: Reading) -> None:
+        """Puts what was read again of some scored tokens in its place."""
+        for name, values in vars(reading).items():
+            if values is not None:
+                changed = np.array(getattr(self, name))
+                changed[index] = values
+                setattr(self, name, changed)
+
+
 class WrappedPasses:
-    """Base of those that implement `PassScorer` so: a subclass adds `run` and `commit`.
+    """Base of those that implement `PassScorer` so: a subclass adds `run`, which gives `WrappedScores`.
 
     Args:
         scorer: The other one.
@@ -22,6 +59,8 @@ class WrappedPasses:
         self.limits: Limits = scorer.limits
         self.start_token: int = scorer.start_token
         self.costs = costs_of(scorer)
+        if isinstance(scorer, Prompted):
+            self.prompts = scorer.prompts
 
     def encode(self, sources: Sequence[Source]) -> IntArray:
         found: IntArray = self.scorer.encode(sources)
@@ -43,6 +82,9 @@ class WrappedPasses:
 
     def close(self, contexts: Sequence[int] | IntArray) -> None:
         self.scorer.close(contexts)
+
+    def commit(self, scores: WrappedScores, kept: Sequence[int] | IntArray) -> None:
+        self.scorer.commit(scores.inner, kept)
 
     @property
     def cells_in_use(self) -> int:

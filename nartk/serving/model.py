@@ -25,10 +25,10 @@ from nartk.errors import (
     number_of,
     require_count,
 )
-from nartk.processors import Prompting
 from nartk.processors.text import AsGiven
 from nartk.protocols.hypothesis import GUARDED, WINDOW, DecodeStats, Hypothesis, Request, Result, added
 from nartk.protocols.passes import Source as Encoded
+from nartk.protocols.prompts import Prompted
 from nartk.protocols.runs import Batching, Run, run_through
 from nartk.protocols.sources import Given, Source, as_given, is_one
 from nartk.registry import require_drafts_reader, require_protocol, signature
@@ -136,8 +136,9 @@ class Model:
 
         if (tuned := costs.stored(self.checkpoint.folder, **self.cost_setting(found))) is not None:
             found.costs = tuned
-        output = self.checkpoint.output
-        return output.prompted(found) if isinstance(output, Prompting) else found
+        if isinstance(self.checkpoint.output, Prompted):
+            found.prompts = self.checkpoint.output.prompts
+        return found
 
     def cost_setting(self, scorer: Any) -> dict[str, Any]:
         """What the times of its passes depend on, as `nartk.checkpoints.costs` keeps them."""
@@ -212,7 +213,7 @@ class Model:
     def max_target_len(self) -> int:
         """Longest target, tokens with eos."""
         output = self.checkpoint.output
-        taken = output.prompt_length if isinstance(output, Prompting) else 0
+        taken = output.prompts.length if isinstance(output, Prompted) else 0
         return max(1, self.config.max_target_len - taken)
 
     @property

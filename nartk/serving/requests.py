@@ -72,7 +72,8 @@ def made_request(
     if prefix.endswith(" ") and forced and not model.checkpoint.output.decode(forced).endswith(" "):
         after = model.inside_words
     drafted_words = tuple(filter(None, drafted))
-    return Request(index, source, longest, forced, drafted_words, scored, model.vad, after, trace)
+    vad = model.vad and reads_any_length(strategy)
+    return Request(index, source, longest, forced, drafted_words, scored, vad, after, trace)
 
 
 def _features(model: Model, source: FeatureSource, most: int) -> FeatureSource:
