@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 from nartk.decoders.loop.constrained import Constrained
 from nartk.decoders.search.beam_constraints import BeamConstraints
@@ -12,9 +13,11 @@ from nartk.decoders.search.beam_search import BeamSearch
 from nartk.decoders.search.diverse import DiverseSearch
 from nartk.errors import UsageError, named
 from nartk.protocols.guarantee import Guarantee, Promise
+from nartk.protocols.hypothesis import Request
 from nartk.protocols.passes import PassScorer
 from nartk.protocols.runs import Batching, Run
 from nartk.registry import HEAVIEST, WIDEST, option, register_decoder
+from nartk.vocab import Vocab
 
 _MAX_DRAFT = 3
 
@@ -36,6 +39,8 @@ class BeamStrategy(Constrained):
 
     needs = (PassScorer,)
     promise = Promise(Guarantee.APPROXIMATE, "the best of k hypotheses; the same in any batch")
+
+    own: ClassVar[frozenset[str]] = Constrained.own | {"nbest"}
 
     beam_size: int = option(5, "hypotheses of a sentence that are kept", low=1, high=WIDEST, implies=True)
     length_penalty: float = option(
@@ -90,6 +95,9 @@ class BeamStrategy(Constrained):
                 f"{named('max_draft')} is {self.max_draft}, but nothing is drafted",
                 fix=f"choose what with {named('draft')}: source, recycling or both",
             )
+
+    def owned(self, request: Request, vocab: Vocab) -> Request:
+        return replace(super().owned(request, vocab), nbest=self.nbest)
 
     def begin(self, scorer: PassScorer, batching: Batching) -> Run:
         """Begins a run. Its `batching` counts sentences, each of which has `beam_size` hypotheses."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any
+from typing import Any, ClassVar
 
 from nartk.decoders.loop.constrained import Constrained
 from nartk.decoders.loop.constraints import Constraints, RowConstraints
@@ -97,8 +97,8 @@ class SampleRun:
         return len(self._samples)
 
     def admit(self, request: Request) -> None:
-        first = request.index * self.count
-        samples = [replace(request, index=first + number) for number in range(self.count)]
+        count = request.nbest or self.count
+        samples = [replace(request, index=request.index * count + number) for number in range(count)]
         for each in samples:
             self.inner.admit(each)
         self._samples[request], self._drawn[request] = samples, []
@@ -110,7 +110,7 @@ class SampleRun:
             request = self._owners.pop(sample)
             drawn = self._drawn[request]
             drawn.append(result)
-            if len(drawn) == self.count:
+            if len(drawn) == len(self._samples[request]):
                 found.append((request, _together(request.index, drawn)))
                 del self._samples[request], self._drawn[request]
         return found
@@ -119,10 +119,9 @@ class SampleRun:
         """The first sample's; where there are several, another one may be the best in the end."""
         if request not in self._samples:
             return NOTHING
-        first = next(
-            (each for each in self._drawn[request] if each.index == request.index * self.count), None
-        )
-        return self.inner.so_far(self._samples[request][0]) if first is None else first.hypotheses[0]
+        first = self._samples[request][0]
+        drawn = [each for each in self._drawn[request] if each.index == first.index]
+        return drawn[0].hypotheses[0] if drawn else self.inner.so_far(first)
 
     def drop(self, request: Request) -> None:
         for sample in self._samples.pop(request, ()):
@@ -144,6 +143,8 @@ class Sample(Sampling):
     the outputs are the same ones, to the bit, in fewer passes.
     """
 
+    own: ClassVar[frozenset[str]] = Sampling.own | {"seed", "nbest"}
+
     draft: str = option(
         NONE,
         "what may be drawn next: source, the rest of it; ngram, what followed the same words earlier in the "
@@ -161,6 +162,9 @@ class Sample(Sampling):
             raise UsageError(
                 f"{named('draft')} is {self.draft!r}", fix=f"choose from {', '.join([NONE, *of_verifier()])}"
             )
+
+    def owned(self, request: Request, vocab: Vocab) -> Request:
+        return replace(super().owned(request, vocab), seed=self.seed, nbest=self.nbest)
 
     def make_drafter(self, scorer: PassScorer) -> Drafter | None:
         if self.draft == NONE:

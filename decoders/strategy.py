@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from nartk.protocols.guarantee import Promise
 from nartk.protocols.hypothesis import Request, Result
 from nartk.protocols.runs import Batching, Run, run_through
-from nartk.registry import option
+from nartk.registry import option, options_of
+from nartk.vocab import Vocab
 
 if TYPE_CHECKING:
     from nartk.processors import OutputProcessor
@@ -85,7 +86,13 @@ class Decoding:
 
 @dataclass(frozen=True, kw_only=True)
 class Strategy(Decoding):
-    """Base of all strategies, with the options that all of them have."""
+    """Base of all strategies, with the options that all of them have.
+
+    Attributes:
+        own: Options that belong to a request, so that requests of one run may differ in them.
+    """
+
+    own: ClassVar[frozenset[str]] = frozenset(("max_len", "max_ratio"))
 
     max_len: int = option(256, "longest output, tokens", low=1)
     max_ratio: float = option(2.0, "longest output per source token; ten tokens are added to it", low=0.0)
@@ -98,6 +105,16 @@ class Strategy(Decoding):
     def in_pieces(self, output: OutputProcessor) -> Strategy:
         """The strategy with the text in its options as words of the model's dictionary."""
         return self
+
+    def shared(self) -> Strategy:
+        """The strategy of a run that decodes requests with this one's own options."""
+        options = options_of(self.name)
+        defaults: dict[str, Any] = {name: options[name].default for name in options.keys() & self.own}
+        return replace(self, **defaults)
+
+    def owned(self, request: Request, vocab: Vocab) -> Request:
+        """A request that carries its own options, for a run of the `shared` strategy."""
+        return request
 
     def limit(self, source_len: int) -> int:
         return min(self.max_len, int(min(self.max_ratio * source_len, self.max_len)) + 10)

@@ -48,6 +48,8 @@ class Windows(BeamStrategy):
     promise = Promise(Guarantee.APPROXIMATE, "each window as greedy or beam search decodes it")
     reads_any_length = True
 
+    own = BeamStrategy.own - {"max_len", "max_ratio"}  # which bound windows, not files
+
     beam_size: int = option(1, "hypotheses that are kept; 1: greedy search", low=1, high=WIDEST)
     language: str = option(
         "",

@@ -21,6 +21,8 @@ import nartk
 import nartk.serving
 from nartk import engine
 from nartk.decoders.loop.loop import Loop
+from nartk.engine.scorer import EngineScorer
+from nartk.protocols.passes import Pass, Scores, Want
 from nartk.serving import Session, Ticket
 
 if not engine.available():
@@ -179,9 +181,21 @@ def test_a_line_that_fails_fails_alone(model: nartk.Model) -> None:
             session.submit(b"she")  # type: ignore[arg-type]
 
 
-def test_what_ends_a_run_ends_its_lines_and_no_others(
+def test_a_step_that_fails_fails_no_line_of_others(
     model: nartk.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """In the middle of a batch: the lines are decoded again, each by itself."""
+    failing = Session(model)
+    blocked = threading.Event()
+    failing._call(blocked.wait)
+    # Few words are left after a while, then none: nothing may follow.
+    bad = failing.submit(LINE, "greedy", no_repeat_ngram=1, min_len=60)
+    good = [failing.submit(LINE, "greedy", max_len=length) for length in (40, 50)]
+    blocked.set()
+    with pytest.raises(nartk.PassError, match="all words are forbidden"):
+        bad.result()
+    for length, ticket in zip((40, 50), good, strict=True):
+        assert_same(ticket.result(), model.decode(LINE, "greedy", max_len=length))
     step = Loop._step
 
     def fail(self: Loop, rows: Any) -> None:
@@ -190,13 +204,13 @@ def test_what_ends_a_run_ends_its_lines_and_no_others(
         step(self, rows)
 
     monkeypatch.setattr(Loop, "_step", fail)
-    with Session(model) as session:
-        bad, good = session.submit(LINE, "ngram"), session.submit(LINE, "greedy")
-        with pytest.raises(ValueError, match="a drafter that fails"):
-            bad.result()
-        assert good.result().text
-        with pytest.raises(ValueError, match="a drafter that fails"):
-            session.submit(LINE, "ngram").result()
+    wrong, right = failing.submit(LINE, "ngram"), failing.submit(LINE, "greedy")
+    with pytest.raises(ValueError, match="a drafter that fails"):
+        wrong.result()
+    assert right.result().text
+    monkeypatch.undo()
+    assert failing.submit(LINE, "ngram").result().text
+    failing.close()
     require_nothing_open(model)
 
 
@@ -256,12 +270,54 @@ def test_a_callback_may_ask_and_cancel(model: nartk.Model) -> None:
     assert isinstance(second.future.exception(), CancelledError)
 
 
+def test_lines_share_passes_whatever_their_own_options(
+    model: nartk.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight lines of one batch take as many passes as the longest of them."""
+    own: list[dict[str, Any]] = [
+        {},
+        {"max_len": 4},
+        {"min_len": 20},
+        {"suppress": "goes / the cat"},
+        {"repetition_penalty": 1.5},
+        {"no_repeat_ngram": 2},
+        {"forced_bos": 9, "forced_eos": True, "max_len": 6},
+        {"no_source_ngram": 2, "prefix": "he"},
+    ]
+    sizes: list[int] = []
+    run = EngineScorer.run
+
+    def counted(self: EngineScorer, work: Pass, want: Want) -> Scores:
+        sizes.append(len(work.tokens))
+        return run(self, work, want)
+
+    for name in ("greedy", "beam", "sample"):
+        with Session(model, batch_size=8) as session:
+            blocked = threading.Event()
+            session._call(blocked.wait)
+            tickets = [session.submit(LINE, name, **options) for options in own]
+            monkeypatch.setattr(EngineScorer, "run", counted)
+            blocked.set()
+            found = [ticket.result() for ticket in tickets]
+        monkeypatch.undo()
+        assert len(session._lines) == 1
+        longest = max(len(each.tokens) for each in found)
+        assert (
+            len(sizes)
+            <= longest + (10 if name == "beam" else 0)
+            < sum(len(each.tokens) for each in found) / 3
+        )
+        sizes.clear()
+        for each, options in zip(found, own, strict=True):
+            assert_same(each, alone(model, (LINE, name, options)))
+
+
 def test_runs_without_lines_are_let_go(model: nartk.Model) -> None:
     """Of any number of options few runs stay, and no session holds more than its batches."""
     with Session(model) as session:
-        for length in range(1, 60):
-            session.submit(LINE, "greedy", max_len=length).result()
-        assert len(session._lines) <= 16
+        for size in range(1, 30):
+            session.submit(LINE, "beam", beam_size=size, max_len=size).result()
+        assert len(session._lines) <= 17
         assert len(session._strategies) <= 16
     require_nothing_open(model)
 

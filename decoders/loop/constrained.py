@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from nartk.decoders.loop.constraints import Constraints
 from nartk.decoders.strategy import Strategy
 from nartk.errors import UsageError, named
+from nartk.protocols.hypothesis import Request
 from nartk.registry import HEAVIEST, option, options_of
 from nartk.vocab import Vocab
 
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
 
 _BETWEEN = " / "  # sequences of --suppress
 _MARK = "▁"  # begins a piece of sentencepiece that begins a word
+_RULES = frozenset(
+    (
+        *("min_len", "repetition_penalty", "no_repeat_ngram", "no_source_ngram", "suppress"),
+        *("suppress_ids", "suppress_first_ids", "forced_bos", "forced_eos"),
+    )
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +34,8 @@ class Constrained(Strategy):
     Log-probabilities and scores are the model's own, but for words that --forced-bos and --forced-eos force,
     of which they are 0, and where beam search says otherwise.
     """
+
+    own: ClassVar[frozenset[str]] = Strategy.own | _RULES
 
     min_len: int = option(0, "shortest output, tokens without eos", low=0, most="max_len", does_nothing=True)
     repetition_penalty: float = option(
@@ -58,6 +67,9 @@ class Constrained(Strategy):
     forced_eos: bool = option(
         False, "an output that reaches its longest length ends with eos", does_nothing=True
     )
+
+    def owned(self, request: Request, vocab: Vocab) -> Request:
+        return replace(request, rules=self.constraints(vocab))
 
     @property
     def beginning(self) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 
@@ -162,17 +162,21 @@ def log_prob(logits: FloatArray, word: int) -> float:
 
 @dataclass(frozen=True)
 class RowConstraints:
-    """The rules, and the prefixes of rows that draft and verify.
+    """The rules, and the prefixes of rows that draft and verify. A request may have rules of its own.
 
     Attributes:
+        rules: Of requests that have none.
         eos: The word that ends an output.
         start: The token that outputs begin after; each run sets it, and the next three, by `of_run`.
         ends: The words that end an output.
-        source_words: [source words], the word of an output that is each source word, or -1.
+        source_words: [source words], the word of an output that is each source word, or -1; None: sources
+            have no such words.
         timestamps: Rules of outputs with timestamps; None: the model has none.
         are_forcing: Whether an output of the run begins with forced tokens; `including` sets it.
         are_parting: Whether a request of the run has words that do not follow its prefix; so does it.
         are_timed: Whether a request of the run asks for timestamps; so does it.
+        are_banning, are_penalizing, are_fixing: Whether rules of a request of the run forbid words, make
+            repetitions pay, or fix a word at a place; so does it.
         reads_drafts: Whether log-probabilities of drafted chains are read, for acceptances that compare them:
             `Scores.given_log_probs` before each drafted token.
     """
@@ -184,6 +188,9 @@ class RowConstraints:
     are_forcing: bool = field(default=False, kw_only=True)
     are_parting: bool = field(default=False, kw_only=True)
     are_timed: bool = field(default=False, kw_only=True)
+    are_banning: bool = field(default=False, kw_only=True)
+    are_penalizing: bool = field(default=False, kw_only=True)
+    are_fixing: bool = field(default=False, kw_only=True)
     source_words: IntArray | None = field(default=None, kw_only=True)
     timestamps: TimestampRules | None = field(default=None, kw_only=True)
     reads_drafts: bool = field(default=False, kw_only=True)
@@ -194,57 +201,72 @@ class RowConstraints:
         Raises:
             UsageError: A rule reads words of sources that are none of the model's outputs.
         """
-        words = None
-        if self.rules.no_source_ngram:
-            if not isinstance(scorer, CopiesSource):
-                raise UsageError(
-                    f"{named('no_source_ngram', self.rules.no_source_ngram)} with a model whose sources have "
-                    "no words of its outputs",
-                    fix="leave it out",
-                )
-            words = scorer.source_to_target
-        return replace(
+        found = replace(
             self,
             start=scorer.start_token,
             ends=scorer.vocab.ends,
-            are_forcing=self.rules.forced_bos >= 0,
-            source_words=words,
+            source_words=scorer.source_to_target if isinstance(scorer, CopiesSource) else None,
             timestamps=TimestampRules(scorer.prompts, self.eos) if isinstance(scorer, Prompted) else None,
+        )
+        return found._with_rules(self.rules)
+
+    def _with_rules(self, rules: Constraints) -> Self:
+        if rules.no_source_ngram and self.source_words is None:
+            raise UsageError(
+                f"{named('no_source_ngram', rules.no_source_ngram)} with a model whose sources have no words "
+                "of its outputs",
+                fix="leave it out",
+            )
+        return replace(
+            self,
+            are_forcing=self.are_forcing or rules.forced_bos >= 0,
+            are_banning=self.are_banning or rules.are_banning,
+            are_penalizing=self.are_penalizing or rules.are_penalizing,
+            are_fixing=self.are_fixing or rules.are_forcing,
         )
 
     def including(self, request: Request) -> Self:
-        """The same for a run that has admitted this request, too."""
+        """The same for a run that has admitted this request, too.
+
+        Raises:
+            UsageError: As `of_run`, of the request's rules.
+        """
         timed = self.timestamps is not None and self.timestamps.bind(request.prompt)
         forcing, parting, timed = (
             self.are_forcing or bool(request.prefix),
             self.are_parting or bool(request.after_prefix),
             self.are_timed or timed,
         )
-        if (forcing, parting, timed) == (self.are_forcing, self.are_parting, self.are_timed):
-            return self
-        return replace(self, are_forcing=forcing, are_parting=parting, are_timed=timed)
+        found = self
+        if (forcing, parting, timed) != (self.are_forcing, self.are_parting, self.are_timed):
+            found = replace(self, are_forcing=forcing, are_parting=parting, are_timed=timed)
+        return found if request.rules is None else found._with_rules(request.rules)
 
     @property
     def are_none(self) -> bool:
         """Whether there is nothing to keep to."""
-        rules = self.rules
         return not (
             self.are_forcing
             or self.reads_drafts
             or self.are_timed
-            or rules.are_banning
-            or rules.are_penalizing
-            or rules.are_forcing
+            or self.are_banning
+            or self.are_penalizing
+            or self.are_fixing
         )
+
+    def rules_of(self, request: Request) -> Constraints:
+        """The rules that a request's output keeps to."""
+        return self.rules if request.rules is None else request.rules
 
     def begin(self, row: Known) -> None:
         """Lets a row's output begin with what is forced."""
-        output, is_whole = self.rules.beginning(row.request, self.eos, self.ends)
+        rules = self.rules_of(row.request)
+        output, is_whole = rules.beginning(row.request, self.eos, self.ends)
         row.force(output, is_whole=is_whole)
 
     def want(self, want: Want, rows: Sequence[Known]) -> Want:
         """What is wanted of a pass, so that `words` can be read of it."""
-        if self.rules.are_banning or self.are_parting:
+        if self.are_banning or self.are_parting:
             want = replace(want, banned=Ragged.of(self.banned(rows)))
         if self.reads_drafts or any(row.pending or row.closing >= 0 for row in rows):
             given = [word for row in rows for word in self._given(row)]
@@ -273,8 +295,9 @@ class RowConstraints:
         That of a word that the rules force is 0; that of one that a prefix forces, the model's own.
         """
         given = scores.given_log_probs[row.node - row.pending : row.node].tolist()
+        rules = self.rules_of(row.request)
         return [
-            log_prob if self.rules.forced(i, row.request.max_len, self.eos) < 0 else 0.0
+            log_prob if rules.forced(i, row.request.max_len, self.eos) < 0 else 0.0
             for i, log_prob in enumerate(given)
         ]
 
@@ -291,27 +314,37 @@ class RowConstraints:
             for row in rows:
                 if row.closing >= 0:
                     yield row.node, row.closing, float(scores.given_log_probs[row.node])
-        if self.rules.are_forcing:
-            ends = ((length, row.request.max_len) for row in rows for length in lengths(row))
-            for i, end in enumerate(ends):
-                if (word := self.rules.forced(*end, self.eos)) >= 0:
+        if self.are_fixing:
+            places = ((row.request, length) for row in rows for length in lengths(row))
+            for i, (request, length) in enumerate(places):
+                word = self.rules_of(request).forced(length, request.max_len, self.eos)
+                if word >= 0:
                     yield i, word, 0.0
 
     def chosen(self, scores: Scores, rows: Sequence[Known]) -> tuple[list[int], list[float]]:
         """The same where nothing forces one: the best words."""
         words, log_probs = scores.best.tolist(), scores.log_probs.tolist()
-        if self.rules.are_penalizing:
-            outputs = self.outputs(rows)
-            logits = scores.rows(range(len(outputs)))
-            for i, (output, banned) in enumerate(zip(outputs, self.banned(rows), strict=True)):
-                words[i], log_probs[i] = self.rules.best(logits[i], output, banned)
+        for i, logits, output, banned, rules in self.penalized(scores, rows):
+            words[i], log_probs[i] = rules.best(logits, output, banned)
         return words, log_probs
 
-    def penalized(self, scores: Scores, rows: Sequence[Known]) -> tuple[FloatArray, FloatArray]:
-        """The logits [n,V] after each scored token, and the same with what repetitions pay."""
-        outputs = self.outputs(rows)
-        logits = scores.rows(range(len(outputs)))
-        return logits, np.stack([self.rules.penalize(*each) for each in zip(logits, outputs, strict=True)])
+    def penalized(
+        self, scores: Scores, rows: Sequence[Known], *, all_rows: bool = False
+    ) -> Iterator[tuple[int, FloatArray, list[int], list[int], Constraints]]:
+        """The scored tokens after which repetitions pay: logits [V], output and banned words, and rules.
+
+        Args:
+            all_rows: Whether the others are given, too.
+        """
+        if not (self.are_penalizing or all_rows):
+            return
+        rules = [self.rules_of(row.request) for row in rows for _ in lengths(row)]
+        chosen = [i for i, each in enumerate(rules) if each.are_penalizing or all_rows]
+        if not chosen:
+            return
+        outputs, banned, logits = self.outputs(rows), self.banned(rows), scores.rows(chosen)
+        for i, row in zip(chosen, logits, strict=True):
+            yield i, row, outputs[i], banned[i], rules[i]
 
     def outputs(self, rows: Sequence[Known]) -> list[list[int]]:
         """The start token and the output that each scored token ends: the word scored there follows it."""
@@ -321,11 +354,12 @@ class RowConstraints:
         """The words that may not follow each of `outputs`."""
         found: list[list[int]] = []
         for row in rows:
-            request, words = row.request, self.source_words
-            ids: Any = request.source
-            source = () if words is None else tuple(words[list(ids)].tolist())
+            request, words, source = row.request, self.source_words, ()
+            rules, ids = self.rules_of(request), cast("Any", request.source)
+            if rules.no_source_ngram and words is not None:
+                source = tuple(words[list(ids)].tolist())
             for output in outputs_before(row):
-                found.append(self.rules.banned([self.start, *output], self.eos, source))
+                found.append(rules.banned([self.start, *output], self.eos, source))
                 if request.after_prefix and len(output) == len(request.prefix):
                     found[-1] += request.after_prefix
         return found

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from nartk.decoders.loop.constraints import RowConstraints, lengths
 from nartk.decoders.loop.rows import Known
-from nartk.protocols.passes import Draw, FloatArray, Scores, Want
+from nartk.protocols.passes import Draw, FloatArray, Ragged, Scores, Want
 from nartk.protocols.reading import draw_weights, read
 
 # splitmix64's increment and multipliers (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number
@@ -53,17 +53,33 @@ class RowDraws(RowConstraints):
 
     def chosen(self, scores: Scores, rows: Sequence[Known]) -> tuple[list[int], list[float]]:
         """The drawn words, and their log-probabilities under the model itself."""
-        if not self.rules.are_penalizing:
-            return scores.drawn.tolist(), scores.drawn_log_probs.tolist()
-        logits, penalized = self.penalized(scores, rows)
-        drawn = read(penalized, self.want(Want(), rows)).drawn
-        given = read(logits, Want(given=drawn)).given_log_probs
-        return drawn.tolist(), given.tolist()
+        drawn, log_probs = scores.drawn.tolist(), scores.drawn_log_probs.tolist()
+        found = [*self.penalized(scores, rows)]
+        if found:
+            index = [each[0] for each in found]
+            logits = np.stack([each[1] for each in found])
+            penalized = np.stack([rules.penalize(each, output) for _, each, output, _, rules in found])
+            banned = Ragged.of([each[3] for each in found])
+            draw = self._draw(rows)
+            of_these = replace(draw, uniforms=draw.uniforms[index])
+            words = read(penalized, Want(banned=banned, draw=of_these)).drawn
+            given = read(logits, Want(given=words)).given_log_probs
+            for i, word, log_prob in zip(index, words.tolist(), given.tolist(), strict=True):
+                drawn[i], log_probs[i] = word, log_prob
+        return drawn, log_probs
 
     def _draw(self, rows: Sequence[Known]) -> Draw:
         positions = [lengths(row) for row in rows]
-        index = np.repeat([row.request.index for row in rows], [len(each) for each in positions])
-        return self.draw(index, np.array([position for each in positions for position in each]))
+        requests = [row.request for row in rows]
+        own = [
+            [request.index for request in requests],
+            [request.nbest or self.samples for request in requests],
+            [self.seed if request.seed is None else request.seed for request in requests],
+        ]
+        index, samples, seeds = np.repeat(np.array(own), [len(each) for each in positions], axis=1)
+        places = np.array([position for each in positions for position in each])
+        uniforms = uniform(seeds, *np.divmod(index, samples), places, *self._streams(places))
+        return Draw(uniforms, self.temperature, self.top_k, self.top_p)
 
     def draw(self, index: _Ints, positions: _Ints) -> Draw:
         """A draw for each position [N] of the requests of these indices [N]."""
@@ -83,16 +99,18 @@ class RowDraws(RowConstraints):
     def uniforms(self, index: _Ints, positions: _Ints) -> npt.NDArray[np.float64]:
         """The number [N] in [0, 1) of each position [N] of the requests of these indices [N]."""
         sentence, sample = np.divmod(index, self.samples)
-        stream = (np.full_like(positions, part) for part in self.stream)
-        return uniform(self.seed, sentence, sample, positions, *stream)
+        return uniform(self.seed, sentence, sample, positions, *self._streams(positions))
+
+    def _streams(self, positions: _Ints) -> list[_Ints]:
+        return [np.full_like(positions, part) for part in self.stream]
 
 
-def uniform(seed: int, *parts: _Ints) -> npt.NDArray[np.float64]:
+def uniform(seed: int | _Ints, *parts: _Ints) -> npt.NDArray[np.float64]:
     """Numbers [N] in [0, 1), independent for each combination of a seed and parts [N].
 
     A hash, not a generator with a state, so that a number does not depend on which were drawn before.
     """
-    state = np.full(parts[0].shape, seed % 2**64, np.uint64)
+    state = np.full(parts[0].shape, seed % 2**64 if isinstance(seed, int) else seed, np.uint64)
     for part in parts:
         state = _mixed(state + part.astype(np.uint64) * _GAMMA + _GAMMA)
     return (state & np.uint64(2**_BITS - 1)) / 2.0**_BITS

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nartk.decoders.loop.constraints import RowConstraints
+from nartk.decoders.loop.constraints import Constraints, RowConstraints
 from nartk.decoders.loop.rows import Known
 from nartk.protocols.passes import FloatArray, IntArray, Scores
 
@@ -37,26 +37,28 @@ class BeamConstraints(RowConstraints):
             top[:, 0], log_probs[:, 0] = self.words(scores, rows)
             log_probs[:, 1:] = -np.inf
             return top, log_probs
-        if self.rules.are_penalizing or self.renormalize:
-            outputs = self.outputs(rows)
-            logits = scores.rows(range(len(outputs)))
-            for i, (output, banned) in enumerate(zip(outputs, self.banned(rows), strict=True)):
-                top[i], log_probs[i] = self._left(logits[i], output, banned, top[i])
+        for i, logits, output, banned, rules in self.penalized(scores, rows, all_rows=self.renormalize):
+            top[i], log_probs[i] = self._left(logits, output, banned, rules, top[i])
         for i, word, log_prob in self.forced(scores, rows):
             log_probs[i] = -np.inf
             top[i, 0], log_probs[i, 0] = word, log_prob
         return top, log_probs
 
     def _left(
-        self, logits: FloatArray, output: Sequence[int], banned: Sequence[int], top: IntArray
+        self,
+        logits: FloatArray,
+        output: Sequence[int],
+        banned: Sequence[int],
+        rules: Constraints,
+        top: IntArray,
     ) -> tuple[IntArray, FloatArray]:
         """The best words [C] by logits [V] after the start token and an output; `top` are the model's."""
         found = logits
-        if self.rules.are_penalizing:
-            found = self.rules.penalize(logits - _log_sum_exp(logits), output)
+        if rules.are_penalizing:
+            found = rules.penalize(logits - _log_sum_exp(logits), output)
         found = found.copy()
         found[[*banned]] = -np.inf
-        if self.rules.are_penalizing:
+        if rules.are_penalizing:
             top = np.argsort(-found, kind="stable")[: len(top)].astype(np.int32)  # of equal ones the first
         log_probs = np.where(top < 0, np.float32(-np.inf), found[top])
         return top, log_probs - _log_sum_exp(found) if self.renormalize else log_probs

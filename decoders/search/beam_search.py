@@ -54,7 +54,9 @@ class BeamSearch(RowRun[BeamRow]):
         self.constraints = self.constraints.including(request)
 
     def _result(self, row: BeamRow, *, early: bool) -> Result:
-        return row.result(perf_counter(), nbest=self.nbest, phases=self.clock.take(), early=early)
+        return row.result(
+            perf_counter(), nbest=row.request.nbest or self.nbest, phases=self.clock.take(), early=early
+        )
 
     def _so_far(self, row: BeamRow) -> Hypothesis:
         """The best hypothesis that goes on; another one may be the best in the end."""

@@ -126,7 +126,7 @@ class DiverseSearch(BeamSearch):
 
     def _pay(self, beam: Beam, taken: Counter[int], top: IntArray, paid: FloatArray) -> None:
         """Lets words pay after a hypothesis, unless one is forced there."""
-        rules, length = self.constraints.rules, len(beam.tokens)
+        rules, length = self.constraints.rules_of(beam.request), len(beam.tokens)
         if beam.closing >= 0:
             return
         if rules.forced(length, beam.request.max_len, self.constraints.eos) >= 0:

@@ -28,6 +28,9 @@ class Request:
         vad: Whether a model that tells how likely nobody speaks is asked for it.
         after_prefix: Words that do not follow the prefix.
         trace: Whether hypotheses carry one.
+        rules: Rules for its output, of a run of which other requests have others (`Constraints` of
+            `nartk.decoders.loop`); None: the run's own.
+        seed, nbest: Of draws, and how many hypotheses are given back; None: as the run has them.
         prompt: Words between the start token and the output, of models that follow a prompt
             (`nartk.protocols.prompts`); None: the model's own.
     """
@@ -41,6 +44,9 @@ class Request:
     vad: bool = False
     after_prefix: tuple[int, ...] = ()
     trace: bool = False
+    rules: Any = None
+    seed: int | None = None
+    nbest: int | None = None
     prompt: tuple[int, ...] | None = None
 
 

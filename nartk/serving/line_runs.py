@@ -41,6 +41,7 @@ class LineRequest:
         targets: Outputs that are to be scored, for `nartk.decoders.scoring`; the line is then one sentence.
         truncate: Whether a sentence that is too long is cut, instead of refused.
         trace: Whether hypotheses carry one.
+        strategy: Whose own options it has (`Strategy.own`), in a run of the shared one; None: the run's.
     """
 
     index: int
@@ -50,6 +51,7 @@ class LineRequest:
     targets: tuple[str, ...] = ()
     truncate: bool = False
     trace: bool = False
+    strategy: Any = None
 
 
 @dataclass(eq=False)
@@ -100,12 +102,13 @@ class LineRun:
             UsageError: The strategy cannot do what it asks for.
         """
         text = asked.source if isinstance(asked.source, str) else ""
+        strategy = self.strategy if asked.strategy is None else asked.strategy
         if isinstance(asked.source, str) and not text.strip() and not asked.targets:
             self._done.append((asked, Result(asked.index, (Hypothesis(tokens=(), score=None),))))
             return
         try:
             paragraph, forced = self._read(asked)
-            free = None if asked.prefix or asked.targets or not self.strategy.admits_source else self._guard
+            free = None if asked.prefix or asked.targets or not strategy.admits_source else self._guard
             whole = any(asked.drafts)
             line = Line(asked.index, paragraph, self.model.checkpoint.output, free, whole=whole)
             opened = _Open(asked, line)
@@ -153,6 +156,7 @@ class LineRun:
         """
         made: dict[Request, int] = {}
         line, asked = opened.line, opened.asked
+        strategy = self.strategy if asked.strategy is None else asked.strategy
         waiting = line.waiting()
         while len(made) < len(waiting):
             number, text = waiting[len(made)]
@@ -160,9 +164,9 @@ class LineRun:
             try:
                 at = asked.index + number * APART
                 cut = asked.truncate and line.guard is None
-                request = self.model.request(
-                    at, given, self.strategy, truncate=cut, trace=asked.trace, **forced
-                )
+                request = self.model.request(at, given, strategy, truncate=cut, trace=asked.trace, **forced)
+                if asked.strategy is not None:
+                    request = strategy.owned(request, self.model.checkpoint.target_vocab)
             except _OF_INPUT as error:
                 if isinstance(error, InputTooLongError) and line.refuse(number, error.message):
                     waiting = line.waiting()

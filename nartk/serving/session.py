@@ -28,10 +28,11 @@ T = TypeVar("T")
 class Session:
     """Decodes lines of one model in a thread of its own.
 
-    Lines that are submitted with the same strategy and options share batches, in the order in which they
-    came; those with other options have batches of their own, and all take turns, a pass each. On the engine
-    a line's output is bit for bit what it is alone. While a session is open the model is its own: nothing
-    else decodes with it.
+    Lines that are submitted with the same strategy share batches, in the order in which they came, whatever
+    their own options are (`Strategy.own`: lengths, constraints, seed, n-best); those with others, such as
+    another beam size or temperature, have batches of their own, and all take turns, a pass each. On the
+    engine a line's output is bit for bit what it is alone. While a session is open the model is its own:
+    nothing else decodes with it.
 
         with nartk.serving.Session(model, batch_size=8) as session:
             tickets = [session.submit(line) for line in lines]
@@ -87,8 +88,10 @@ class Session:
         made = self._strategy(strategy, options)
         if drafts:
             require_drafts_reader(made)
-        asked = LineRequest(index, given, prefix, tuple(drafts), truncate=truncate, trace=trace)
-        ticket = Ticket(self, made, asked)
+        asked = LineRequest(
+            index, given, prefix, tuple(drafts), truncate=truncate, trace=trace, strategy=made
+        )
+        ticket = Ticket(self, made.shared(), asked)
         self._call(lambda: self._enter(ticket))
         return ticket
 
@@ -155,16 +158,14 @@ class Session:
         is_open = True
         while is_open or any(self._lines.values()):
             is_open = self._obey(is_open)
-            for strategy, lines in [*self._lines.items()]:
+            for lines in [*self._lines.values()]:
                 if len(lines):
                     lines.step()
-                    if lines.has_failed:
-                        del self._lines[strategy]
             idle = [strategy for strategy, lines in self._lines.items() if not len(lines)]
             for strategy in idle[: max(0, len(self._lines) - _IDLE)]:
-                self._lines.pop(strategy).close()
+                self._lines.pop(strategy).run.close()
         for lines in self._lines.values():
-            lines.close()
+            lines.run.close()
 
     def _obey(self, is_open: bool) -> bool:
         """Makes the calls that wait, and waits for one where there is nothing to decode."""
@@ -183,7 +184,8 @@ class Session:
             try:
                 lines = self._lines.pop(ticket.strategy, None)
                 if lines is None:
-                    lines = _Lines(LineRun(self.model, ticket.strategy, self._batching), self._batching.size)
+                    begin = partial(LineRun, self.model, ticket.strategy, self._batching)
+                    lines = _Lines(begin, self._batching.size)
                 self._lines[ticket.strategy] = lines  # the one used last is the last
                 lines.add(ticket)
             except Exception as error:
@@ -206,61 +208,81 @@ class Session:
 class _Lines:
     """The lines of a session that share batches.
 
+    Where a step fails, the lines of the run are decoded again, each by itself: only those fail that fail so.
+
     Args:
+        begin: Begins a run.
         size: Of a batch. Twice as many requests are admitted at most, so that none waits for longer ones that
             came later.
     """
 
-    def __init__(self, run: LineRun, size: int) -> None:
-        self.run, self.size = run, size
-        self.has_failed = False
+    def __init__(self, begin: Callable[[], LineRun], size: int) -> None:
+        self._begin, self.size = begin, size
+        self.run = begin()
         self._waiting: deque[Ticket] = deque()
+        self._apart: deque[Ticket] = deque()  # of a run that failed
         self._admitted: dict[LineRequest, Ticket] = {}
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._admitted)
+        return len(self._waiting) + len(self._apart) + len(self._admitted)
 
     def tickets(self) -> list[Ticket]:
-        return [*self._waiting, *self._admitted.values()]
+        return [*self._waiting, *self._apart, *self._admitted.values()]
 
     def add(self, ticket: Ticket) -> None:
         self._waiting.append(ticket)
 
     def step(self) -> None:
-        """Takes a step; what ends the run ends all its lines."""
+        """Takes a step."""
+        if self._apart and not self._admitted:
+            self._admit(self._apart.popleft())
+        while not self._apart and self._waiting and self.run.requests < 2 * self.size:
+            self._admit(self._waiting.popleft())
         try:
-            while self._waiting and self.run.requests < 2 * self.size:
-                self._admit(self._waiting.popleft())
-            for asked, outcome in self.run.step():
-                self._admitted.pop(asked).end(outcome)
-        except BaseException as error:
-            self.has_failed = True
-            self.close()
-            for ticket in self.tickets():
-                ticket.future.set_exception(error)
+            found = self.run.step()
+        except Exception as error:
+            self._again(error)
+            return
+        for asked, outcome in found:
+            self._admitted.pop(asked).end(outcome)
 
     def _admit(self, ticket: Ticket) -> None:
         try:
             self.run.admit(ticket.asked)
-        except NartkError as error:  # of this line alone
+        except Exception as error:  # of this line alone
             self.run.drop(ticket.asked)
             ticket.future.set_exception(error)
         else:
             self._admitted[ticket.asked] = ticket
 
+    def _again(self, error: Exception) -> None:
+        """Begins a new run after one that failed."""
+        tickets = [*self._admitted.values()]
+        self._admitted.clear()
+        try:
+            self.run.close()
+            self.run = self._begin()
+        except Exception as other:
+            for ticket in [*tickets, *self._waiting, *self._apart]:
+                ticket.future.set_exception(other)
+            self._waiting.clear()
+            self._apart.clear()
+            return
+        if len(tickets) == 1:
+            tickets[0].future.set_exception(error)
+        else:
+            self._apart.extend(tickets)
+
     def drop(self, ticket: Ticket) -> bool:
         """Whether the line had not ended; then its ticket is cancelled."""
         if ticket.future.done():
             return False
-        if self._admitted.pop(ticket.asked, None) is None:
-            self._waiting.remove(ticket)
-        else:
+        if self._admitted.pop(ticket.asked, None) is not None:
             self.run.drop(ticket.asked)
+        else:
+            (self._waiting if ticket in self._waiting else self._apart).remove(ticket)
         ticket.future.set_exception(CancelledError())
         return True
-
-    def close(self) -> None:
-        self.run.close()
 
 
 class Ticket:
