@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from nartk.data.text import ABBREVIATIONS, glued, tokenize
-from nartk.serving.lines import Paragraph, Tokenized, edits
+from nartk.protocols.paragraph import Paragraph, Tokenized, edits
 from nartk.vocab import UNKNOWN
 
 # Typographic characters, and what models that were trained on plain ones read instead.

@@ -28,6 +28,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nartk.version import __version__
+
 if TYPE_CHECKING:
     from nartk.errors import (
         CheckpointError,
@@ -57,7 +59,6 @@ if TYPE_CHECKING:
     from nartk.serving.loading import load
     from nartk.serving.model import Decoded, Drafts, Model
 
-__version__ = "0.1.0"
 __all__ = [
     "CheckpointError",
     "DecodeStats",

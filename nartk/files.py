@@ -8,10 +8,10 @@ import os
 import struct
 import sys
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn, TypeAlias
 
 from nartk.errors import CheckpointError, InputFileError, OutputError, ResumeMismatchError, UsageError
 from nartk.unpacking import unpacked
@@ -22,7 +22,11 @@ _RECORD = struct.Struct("<II")  # bytes of the payload, and the CRC-32 of the pa
 STDIN = "-"  # as the name of a file; of an output, stdout
 BOM = b"\xef\xbb\xbf"  # a byte order mark, which is no text
 MOST_LINE = 1 << 24  # bytes of a line; a longer one is no sentence
+MOST_JSON = 1_000_000  # bytes of a file of settings
+_MOST_KEPT = 500_000_000  # bytes of a JSON file
 _WRITTEN: set[Path] = set()  # what is `claimed`
+
+JsonObject: TypeAlias = dict[str, Any]
 
 
 @contextlib.contextmanager
@@ -262,16 +266,90 @@ def read_file(path: Path, *, most: int) -> bytes:
 
 def sha256(path: Path) -> str:
     """The SHA-256 of a file in hexadecimal digits; raises CheckpointError if it cannot be read."""
-    import hashlib
-
-    digest = hashlib.sha256()
     try:
         with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
+            return _digest(iter(lambda: file.read(1 << 20), b""))
     except OSError as error:
         raise CheckpointError(f"cannot read: {error.strerror}", where=str(path)) from error
+
+
+def _digest(blocks: Iterable[bytes]) -> str:
+    import hashlib  # 4 ms, which a command that reads no model saves
+
+    digest = hashlib.sha256()
+    for block in blocks:
+        digest.update(block)
     return digest.hexdigest()
+
+
+def parse_json(raw: bytes, path: Path) -> JsonObject:
+    """The object in the text of a JSON file; raises CheckpointError."""
+
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} is no number")
+
+    try:
+        found = json.loads(raw.decode("utf-8"), parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"not JSON: {error}", where=str(path)) from error
+    if not isinstance(found, dict):
+        raise CheckpointError("not a JSON object", where=str(path))
+    return found
+
+
+class Folder(os.PathLike[str]):
+    """A model folder, each of whose JSON files is read once, when it is first needed.
+
+    All that opens a model shares one of these, and takes it where it takes a path.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._objects: dict[str, JsonObject] = {}
+        self._hashes: dict[str, str] = {}
+        self._unread: dict[str, bytes] = {}  # JSON files of which only the hash was needed so far
+
+    @classmethod
+    def at(cls, path: str | os.PathLike[str]) -> Folder:
+        """The folder at a path; one that is given stays the same."""
+        return path if isinstance(path, Folder) else cls(path)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    __str__ = __fspath__
+
+    def __truediv__(self, name: str) -> Path:
+        return self.path / name
+
+    def has(self, name: str) -> bool:
+        return os.path.isfile(self.path / name)
+
+    def read(self, name: str, *, most: int) -> bytes:
+        """The bytes of a file; raises CheckpointError if it cannot be read, or is larger than `most`."""
+        raw = self._unread.pop(name, None)
+        if raw is None or len(raw) > most:
+            raw = read_file(self.path / name, most=most)
+            self._hashes[name] = _digest([raw])
+        return raw
+
+    def json(self, name: str, *, most: int = MOST_JSON) -> JsonObject:
+        """The object in a JSON file, which is not to be changed; raises CheckpointError as `read`."""
+        if name not in self._objects:
+            self._objects[name] = parse_json(self.read(name, most=most), self.path / name)
+        return self._objects[name]
+
+    def optional_json(self, name: str) -> JsonObject | None:
+        """As `json`; None where there is no such file."""
+        return self.json(name) if self.has(name) else None
+
+    def sha256(self, name: str) -> str:
+        """The SHA-256 of a file in hexadecimal digits; raises CheckpointError if it cannot be read."""
+        if name not in self._hashes and name.endswith(".json"):
+            self._unread[name] = self.read(name, most=_MOST_KEPT)
+        elif name not in self._hashes:
+            self._hashes[name] = sha256(self.path / name)
+        return self._hashes[name]
 
 
 class Journal:

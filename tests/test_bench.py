@@ -35,7 +35,8 @@ from nartk.bench.runner import Cell, Sample, Series
 from nartk.bench.turns import EngineError, worker
 from nartk.bench.work import Job, random_job
 from nartk.bench.worker import _Worker
-from nartk.checkpoints.checkpoint import load_checkpoint, save_checkpoint
+from nartk.checkpoints.loading import load_checkpoint
+from nartk.checkpoints.saving import save_checkpoint
 from nartk.cli.bench import main
 from nartk.cli.score import scorer_of
 from nartk.engine import LEFT_OUT, available

@@ -29,8 +29,10 @@ from support.small_drafters import shaken
 
 import nartk
 from nartk.bench import calibration
-from nartk.bench.calibration import Calibration, Drop, Point, Sample, Scored, Setting
-from nartk.checkpoints.checkpoint import save_checkpoint
+from nartk.bench.calibration import Drop, Point, Sample, Scored, Setting
+from nartk.checkpoints import thresholds
+from nartk.checkpoints.saving import save_checkpoint
+from nartk.checkpoints.thresholds import Calibration
 from nartk.cli import calibrate as command
 from nartk.cli import decode, score
 from nartk.cli.calibrate import main
@@ -304,7 +306,7 @@ def calibrated(**changes: Any) -> Calibration:
 
 
 def test_a_folder_keeps_one_choice_for_each_strategy_and_drafter(tmp_path: Path) -> None:
-    assert calibration.read_calibrations(tmp_path) == []
+    assert thresholds.read_calibrations(tmp_path) == []
     entries = [
         calibrated(),
         calibrated(drafter="e"),
@@ -312,11 +314,11 @@ def test_a_folder_keeps_one_choice_for_each_strategy_and_drafter(tmp_path: Path)
         calibrated(strategy="of another package", thresholds={"x": 1}),
     ]
     for entry in entries:
-        calibration.store(tmp_path, entry)
-    assert calibration.read_calibrations(tmp_path) == entries
+        thresholds.store(tmp_path, entry)
+    assert thresholds.read_calibrations(tmp_path) == entries
     newer = calibrated(model="n", thresholds={"fallback": 0.5, "rollback": 1.0}, evidence={"speed": 2.0})
-    calibration.store(tmp_path, newer)
-    assert calibration.read_calibrations(tmp_path) == [*entries[1:], newer]
+    thresholds.store(tmp_path, newer)
+    assert thresholds.read_calibrations(tmp_path) == [*entries[1:], newer]
 
 
 def bild(**options: Any) -> Any:
@@ -325,12 +327,12 @@ def bild(**options: Any) -> Any:
 
 def apply_to(folder: Path, given: dict[str, Any], **changes: str) -> tuple[dict[str, Any], str]:
     models = {"model": "m" * 12, "drafter": "d" * 12} | changes
-    return calibration.apply(folder, bild(**given), given, **models)
+    return thresholds.apply(folder, bild(**given), given, **models)
 
 
 def test_what_is_stored_sets_what_is_not_given(tmp_path: Path) -> None:
     entry = calibrated(thresholds={"fallback": 0.3, "rollback": math.inf}, options={"max_draft": 7})
-    calibration.store(tmp_path, entry)
+    thresholds.store(tmp_path, entry)
     stored = {"fallback": 0.3, "rollback": math.inf, "max_draft": 7}
     assert apply_to(tmp_path, {}) == (stored, "")
     found = apply_to(tmp_path, {"fallback": 0.9, "max_len": 5, "max_draft": 7})
@@ -351,7 +353,7 @@ def test_what_is_stored_sets_what_is_not_given(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_not_used(
     given: dict[str, Any], changes: dict[str, str], why: str, tmp_path: Path
 ) -> None:
-    calibration.store(tmp_path, calibrated())
+    thresholds.store(tmp_path, calibrated())
     added, line = apply_to(tmp_path, given, **changes)
     assert added == {}
     assert line == f"the thresholds in {tmp_path / 'calibration.json'} are not used: {why}"
@@ -493,7 +495,7 @@ def test_what_is_chosen_is_the_default_of_nartk_decode(
     by_rollback = {each["setting"]["rollback"]: each for each in data["points"]}
     assert by_rollback["inf"]["drop"] > by_rollback[0.5]["drop"]
 
-    (stored,) = calibration.read_calibrations(model)
+    (stored,) = thresholds.read_calibrations(model)
     assert stored.thresholds == {"fallback": 0.2, "rollback": 0.5, "max_draft": 10}
     assert stored.options == {"distance": "cross-entropy", "keep_best": True}
     assert stored.model == before == nartk.load(model).checkpoint.fingerprint
@@ -563,7 +565,7 @@ def test_other_models_are_told_apart(
     folders: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert calibrate(folders, model, "--max-drop", "0.1", *GRID, "--quiet") == 0
-    (stored,) = calibration.read_calibrations(model)
+    (stored,) = thresholds.read_calibrations(model)
     capsys.readouterr()
     use = ("--strategy", "bild", "--drafter", str(folders / "other"))
     other = nartk.load(folders / "other").checkpoint.fingerprint
@@ -596,7 +598,7 @@ def test_gad_stays_exact_unless_it_is_asked_not_to(
 ) -> None:
     flags = ("--strategy", "gad", "--grid", "beta=3", "--grid", "tau=0.25,0.5", "--max-drop", "9")
     assert calibrate(folders, model, *flags, "--metric", "chrf", drafter="blockwise") == 0
-    (stored,) = calibration.read_calibrations(model)
+    (stored,) = thresholds.read_calibrations(model)
     said = capsys.readouterr().err
     assert f"identical to greedy search without flags; use --beta 3 --tau {stored.thresholds['tau']}" in said
     use = ("--strategy", "gad", "--drafter", str(folders / "blockwise"))
@@ -638,12 +640,10 @@ def test_where_nothing_fits_nothing_is_stored(
 def test_an_earlier_calibration_is_not_used(folders: Path, model: Path, tmp_path: Path) -> None:
     drafter = nartk.load(folders / "small").checkpoint.fingerprint
     fingerprint = nartk.load(model).checkpoint.fingerprint
-    thresholds = {"fallback": 0.1, "rollback": 9.0, "max_draft": 2}
-    calibration.store(
-        model, calibrated(model=fingerprint, drafter=drafter, thresholds=thresholds, options={})
-    )
+    chosen = {"fallback": 0.1, "rollback": 9.0, "max_draft": 2}
+    thresholds.store(model, calibrated(model=fingerprint, drafter=drafter, thresholds=chosen, options={}))
     assert calibrate(folders, model, "--max-drop", "0.1", *GRID, "--quiet") == 0
-    (stored,) = calibration.read_calibrations(model)
+    (stored,) = thresholds.read_calibrations(model)
     assert stored.options == {"distance": "cross-entropy", "keep_best": True}
 
 

@@ -14,7 +14,7 @@ import pytest
 from support.commands import ROOT, SCRIPTS, run
 
 import nartk
-from nartk.serving.scorers import SHIPPED, model_folder
+from nartk.checkpoints.names import SHIPPED, model_folder
 
 # nartk-train's parser fails beside other tests: it runs in test_fairseq_train.py and in processes of its own.
 HERE = [name for name, _ in SCRIPTS if name != "nartk-train"]

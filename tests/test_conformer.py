@@ -23,7 +23,7 @@ from torch import Tensor
 
 import nartk
 from nartk.architectures.conformer import ConformerConfig, interleaved_sinusoids
-from nartk.checkpoints.checkpoint import save_checkpoint
+from nartk.checkpoints.saving import save_checkpoint
 from nartk.decoders.beam import BeamStrategy
 from nartk.decoders.ctc_beam import CtcBeam
 from nartk.decoders.ctc_greedy import CtcGreedy

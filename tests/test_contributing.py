@@ -17,7 +17,7 @@ from support import tiny
 
 import nartk
 from nartk import architectures
-from nartk.checkpoints.checkpoint import save_checkpoint
+from nartk.checkpoints.saving import save_checkpoint
 from nartk.cli import decode, score
 from nartk.engine import available
 from nartk.models.reference import ReferenceScorer

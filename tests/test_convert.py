@@ -14,7 +14,9 @@ from support import fairseq_host
 from support.fairseq_host import WORDS, native_checkpoint
 
 import nartk
-from nartk.adapters import fairseq as adapter
+from nartk.adapters.fairseq.averaging import best_checkpoints
+from nartk.adapters.fairseq.checkpoint import read_checkpoint
+from nartk.adapters.fairseq.network import to_network
 from nartk.cli import average as average_command
 from nartk.cli import convert as convert_command
 from nartk.errors import CheckpointError, MissingDependencyError, UnsupportedCheckpointError
@@ -69,7 +71,7 @@ def test_logits_equal_fairseqs(name: str, left: bool, tmp_path: Path) -> None:
     wanted = fairseq_host.logits(model, source, target)
     path = fairseq_host.save(tmp_path / "a.pt", args, model.state_dict())
 
-    core = adapter.to_network(adapter.read_checkpoint(path))
+    core = to_network(read_checkpoint(path))
 
     with torch.no_grad():
         found = core(source, target)
@@ -106,7 +108,7 @@ def test_names_of_old_checkpoints_convert(tmp_path: Path) -> None:
     path = fairseq_host.save(tmp_path / "a.pt", args, old, cfg=None, args=args)
     source, target = fairseq_host.padded_batch(WORDS, left=True)
 
-    core = adapter.to_network(adapter.read_checkpoint(path))
+    core = to_network(read_checkpoint(path))
 
     with torch.no_grad():
         found = core(source, target)
@@ -138,7 +140,7 @@ def test_unsupported_settings_are_named(setting: str, value: object, tmp_path: P
     setattr(args, setting, value)
     path = fairseq_host.save(tmp_path / "a.pt", args, {"decoder.version": torch.tensor([3.0])})
     with pytest.raises(UnsupportedCheckpointError, match=f"'{setting}' is {value!r}".replace("[", r"\[")):
-        adapter.to_network(adapter.read_checkpoint(path))
+        to_network(read_checkpoint(path))
 
 
 @pytest.mark.parametrize(
@@ -147,14 +149,14 @@ def test_unsupported_settings_are_named(setting: str, value: object, tmp_path: P
 def test_other_architectures_are_refused(arch: str, tmp_path: Path) -> None:
     path = fairseq_host.save(tmp_path / "a.pt", Namespace(arch=arch), {})
     with pytest.raises(UnsupportedCheckpointError, match=f"architecture '{arch}'"):
-        adapter.to_network(adapter.read_checkpoint(path))
+        to_network(read_checkpoint(path))
 
 
 def test_a_pre_norm_decoder_of_before_the_final_norm_is_refused(tmp_path: Path) -> None:
     args = Namespace(arch="transformer", decoder_normalize_before=True)
     path = fairseq_host.save(tmp_path / "a.pt", args, {"decoder.version": torch.tensor([1.0])})
     with pytest.raises(UnsupportedCheckpointError, match=r"'decoder.version' is 1.0 without the final norm"):
-        adapter.to_network(adapter.read_checkpoint(path))
+        to_network(read_checkpoint(path))
 
 
 def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
@@ -163,11 +165,11 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
     tensors = fairseq_host.random_model(args, fairseq_host.task(WORDS)).state_dict()
     path = fairseq_host.save(tmp_path / "a.pt", args, {**tensors, "decoder.layers.0.c_attn": torch.ones(4)})
     with pytest.raises(UnsupportedCheckpointError, match=r"the tensor 'decoder.layers.0.c_attn'"):
-        adapter.to_network(adapter.read_checkpoint(path))
+        to_network(read_checkpoint(path))
     del tensors["encoder.layers.1.fc1.bias"]
     path = fairseq_host.save(tmp_path / "b.pt", args, tensors)
     with pytest.raises(CheckpointError, match=r"'encoder.layers.1.fc1.bias' is missing"):
-        adapter.to_network(adapter.read_checkpoint(path))
+        to_network(read_checkpoint(path))
 
 
 def test_command_writes_a_folder_that_loads(tmp_path: Path, dictionary: Path) -> None:
@@ -177,7 +179,7 @@ def test_command_writes_a_folder_that_loads(tmp_path: Path, dictionary: Path) ->
     model = nartk.load(output)
     assert len(model.decode(["w1 w2 w3"], strategy="greedy", max_len=8)) == 1
     wanted = torch.load(path, weights_only=False)["model"]
-    for name, tensor in nartk.checkpoints.checkpoint.load_checkpoint(output).tensors.items():
+    for name, tensor in nartk.checkpoints.loading.load_checkpoint(output).tensors.items():
         assert torch.equal(torch.from_numpy(tensor), wanted[f"core.{name}"])
     card = (output / "card.md").read_text()
     assert "- Architecture: nartk_transformer_tiny\n" in card
@@ -190,7 +192,7 @@ def test_weights_are_stored_in_the_type_asked_for(dtype: str, tmp_path: Path, di
     path = native_checkpoint(tmp_path / "a.pt")
     args = [str(path), "--output", str(tmp_path / "m"), "--dict", str(dictionary), "--dtype", dtype]
     assert convert_command.main(args) == 0
-    tensors = nartk.checkpoints.checkpoint.load_checkpoint(tmp_path / "m").tensors
+    tensors = nartk.checkpoints.loading.load_checkpoint(tmp_path / "m").tensors
     assert {*tensors.types.values()} == {dtype.upper().replace("FP", "F")}
 
 
@@ -296,7 +298,7 @@ def test_a_torch_that_may_run_code_is_refused(tmp_path: Path, monkeypatch: pytes
     """CVE-2025-32434: before torch 2.6, weights_only=True was no protection."""
     monkeypatch.setattr(torch, "__version__", "2.5.1+cpu")
     with pytest.raises(MissingDependencyError, match=r"torch 2\.5\.1\+cpu may run code"):
-        adapter.read_checkpoint(native_checkpoint(tmp_path / "a.pt"))
+        read_checkpoint(native_checkpoint(tmp_path / "a.pt"))
 
 
 def test_fairseqs_own_loading_refuses_by_name(tmp_path: Path) -> None:
@@ -318,7 +320,7 @@ def test_infinite_weights_are_refused(tmp_path: Path) -> None:
     state["model"]["core.encoder_layers.0.ffn.up.bias"][3] = float("inf")
     torch.save(state, tmp_path / "a.pt")
     with pytest.raises(CheckpointError, match=r"'encoder_layers.0.ffn.up.bias' holds NaN or infinity"):
-        adapter.to_network(adapter.read_checkpoint(tmp_path / "a.pt"))
+        to_network(read_checkpoint(tmp_path / "a.pt"))
 
 
 def run_folder(folder: Path) -> Path:
@@ -366,7 +368,7 @@ def test_best_follows_the_direction_of_the_metric(tmp_path: Path) -> None:
         state = torch.load(path, weights_only=False)
         state["cfg"]["checkpoint"]["maximize_best_checkpoint_metric"] = True
         torch.save(state, path)
-    assert [c.updates for c in adapter.best_checkpoints(run, 2)] == [60, 20]
+    assert [c.updates for c in best_checkpoints(run, 2)] == [60, 20]
 
 
 def test_average_refuses_what_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

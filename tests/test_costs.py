@@ -18,14 +18,14 @@ import nartk
 from nartk.architectures.transformer import TransformerConfig
 from nartk.bench import costs as measuring
 from nartk.checkpoints import costs
-from nartk.checkpoints.checkpoint import load_checkpoint
 from nartk.checkpoints.costs import Tuned
+from nartk.checkpoints.loading import load_checkpoint
+from nartk.checkpoints.names import model_folder
 from nartk.cli.bench import main
 from nartk.engine import TYPES, available
 from nartk.engine.costs import FILE, HALVES, predicted, weights_read
 from nartk.errors import CheckpointError, StrategyMismatchError
 from nartk.protocols.passes import PassCosts, TextSource, costs_of
-from nartk.serving.scorers import model_folder
 
 needs_engine = pytest.mark.skipif(not available(), reason="needs the engine")
 TABLE = json.loads(FILE.read_text())

@@ -24,7 +24,7 @@ from support.transformers_small import check_slope, padded, random_config, rando
 from torch import Tensor
 
 from nartk import engine
-from nartk.checkpoints.checkpoint import save_checkpoint
+from nartk.checkpoints.saving import save_checkpoint
 from nartk.cli.decode import main
 from nartk.decoders.ctc_beam import CtcBeam
 from nartk.decoders.ctc_greedy import CtcGreedy

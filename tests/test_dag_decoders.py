@@ -23,7 +23,7 @@ from support.transformers_small import vocabulary
 
 import nartk
 from nartk import engine
-from nartk.checkpoints.checkpoint import save_checkpoint
+from nartk.checkpoints.saving import save_checkpoint
 from nartk.cli.decode import main
 from nartk.decoders import dag_sample
 from nartk.decoders.graphs.graph import walk

@@ -22,8 +22,8 @@ from support.tiny import SENTENCES
 from support.transformers_small import padded, stir
 from torch import Tensor
 
-from nartk.adapters.fairseq import read_checkpoint
-from nartk.checkpoints.checkpoint import save_checkpoint
+from nartk.adapters.fairseq.checkpoint import read_checkpoint
+from nartk.checkpoints.saving import save_checkpoint
 from nartk.cli.train import main as train
 from nartk.errors import CheckpointError, StrategyMismatchError, UsageError, VocabMismatchError
 from nartk.models.blockwise import MASK

@@ -17,7 +17,7 @@ from support import fairseq_host
 from support.commands import ROOT, SCRIPTS, main_of
 from support.tiny import random_model
 
-from nartk.checkpoints.checkpoint import CONFIG
+from nartk.checkpoints.names import CONFIG
 
 WORDS = ["a", "b", "c", "d"]
 LONG = "x" * 300  # more than a name of a file may have

@@ -25,7 +25,10 @@ from torch.nn import functional
 
 from nartk import engine
 from nartk.architectures import architecture
-from nartk.checkpoints.checkpoint import WEIGHTS, load_checkpoint, read_config, save_checkpoint
+from nartk.checkpoints.checkpoint import read_config
+from nartk.checkpoints.loading import load_checkpoint
+from nartk.checkpoints.names import WEIGHTS
+from nartk.checkpoints.saving import save_checkpoint
 from nartk.cli.convert import main as convert
 from nartk.engine import _native
 from nartk.errors import PassError, SourceMismatchError

@@ -19,7 +19,7 @@ from support.wrong_strategies import own_strategies as own_strategies
 from support.wrong_strategies import swapping, wrong_strategy
 
 from nartk import errors, load
-from nartk.checkpoints.checkpoint import CONFIG
+from nartk.checkpoints.names import CONFIG
 from nartk.errors import NartkError
 from nartk.protocols.passes import FeatureSource, texts_of
 

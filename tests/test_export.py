@@ -18,7 +18,7 @@ from support.parallel_drafters import small_network
 from support.transformers_small import vocabulary
 
 from nartk.adapters.hf import import_transformers
-from nartk.checkpoints.checkpoint import save_checkpoint
+from nartk.checkpoints.saving import save_checkpoint
 from nartk.cli.convert import main
 from nartk.errors import MissingDependencyError
 from nartk.models.transformer import Transformer, TransformerConfig

@@ -21,7 +21,10 @@ from support.tiny import train_pieces
 import nartk
 from nartk.architectures import architecture
 from nartk.architectures.transformer import POSITIONS
-from nartk.checkpoints.checkpoint import CONFIG, WEIGHTS, load_checkpoint, read_config, save_checkpoint
+from nartk.checkpoints.checkpoint import read_config
+from nartk.checkpoints.loading import load_checkpoint
+from nartk.checkpoints.names import CONFIG, WEIGHTS
+from nartk.checkpoints.saving import save_checkpoint
 from nartk.cli.convert import main as convert
 from nartk.errors import CheckpointError
 from nartk.models.transformer import Transformer

@@ -52,7 +52,7 @@ from support.transformers_small import random_requests
 
 from nartk.bench.engines import Spec
 from nartk.bench.runner import Series
-from nartk.checkpoints.checkpoint import save_checkpoint
+from nartk.checkpoints.saving import save_checkpoint
 from nartk.cli.decode import main
 from nartk.cli.verify import main as verify
 from nartk.decoders import gad

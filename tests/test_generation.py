@@ -29,6 +29,7 @@ from nartk.checkpoints.generation import (
 )
 from nartk.cli.decode import main
 from nartk.errors import CheckpointError, UnsupportedCheckpointError, UsageError
+from nartk.files import Folder
 from nartk.models.reference import ReferenceScorer
 from nartk.protocols.hypothesis import Request
 from nartk.registry import make_strategy
@@ -245,7 +246,7 @@ def test_what_cannot_be_honoured_is_refused(fields: dict[str, Any], message: str
     with pytest.raises((CheckpointError, UnsupportedCheckpointError)) as refused:
         read_generation({}, fields)
     assert message in str(refused.value)
-    assert generation_of("nowhere") == {}
+    assert generation_of(Folder("nowhere")) == {}
 
 
 def test_an_older_config_is_read_as_theirs_is(transformers: Any, tmp_path: Path) -> None:
@@ -256,8 +257,8 @@ def test_an_older_config_is_read_as_theirs_is(transformers: Any, tmp_path: Path)
     config = transformers.GenerationConfig.from_pretrained(
         tmp_path, config_file_name="config.json", _from_model_config=True
     )
-    assert generation_of(str(tmp_path)) == read_generation({}, config.to_dict())
-    assert generation_of(str(tmp_path))["forced_bos"] == 0
+    assert generation_of(Folder(tmp_path)) == read_generation({}, config.to_dict())
+    assert generation_of(Folder(tmp_path))["forced_bos"] == 0
 
 
 def test_fields_of_somebodys_own_are_told_of() -> None:
@@ -382,4 +383,4 @@ def test_a_damaged_key_is_refused(values: Any, folder: Path, tmp_path: Path) -> 
     (copy / "config.json").write_text(json.dumps(config | {"generation": values}))
     with pytest.raises(CheckpointError, match="'generation'"):
         nartk.load(copy)
-    assert generation_of(str(copy)) == {}
+    assert generation_of(Folder(copy)) == {}

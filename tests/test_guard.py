@@ -23,7 +23,7 @@ from nartk.data.text import tokenize
 from nartk.engine import available
 from nartk.errors import CheckpointError, InputTooLongError, UsageError
 from nartk.files import sha256
-from nartk.serving.guard import BOUNDS, Guard, Thresholds, letters_kept, repeated, words_lost
+from nartk.processors.guard import BOUNDS, Guard, Thresholds, letters_kept, repeated, words_lost
 
 needs_engine = pytest.mark.skipif(not available(), reason="there is no engine here")
 OPEN = Thresholds(-99, -99, 0, 99, 1e9, 0, 0, 1, 0)

@@ -21,14 +21,17 @@ from support.scripted_passes import decode, outputs_of
 
 import nartk
 from nartk import engine
-from nartk.adapters.hf_folder import FAMILIES, read_hugging_face, read_network
 from nartk.architectures.transformer import TransformerConfig
-from nartk.checkpoints.checkpoint import load_checkpoint
 from nartk.checkpoints.generation import read_generation, with_generation
+from nartk.checkpoints.hugging_face.families import FAMILIES
+from nartk.checkpoints.hugging_face.reading import read_hugging_face
+from nartk.checkpoints.hugging_face.text import read_network
+from nartk.checkpoints.loading import load_checkpoint
 from nartk.cli.bench import main as bench
 from nartk.cli.convert import main as convert
 from nartk.cli.decode import main as decode_command
 from nartk.errors import NartkError, UnsupportedCheckpointError
+from nartk.files import Folder
 from nartk.models.reference import ReferenceScorer
 from nartk.models.transformer import Transformer
 from nartk.protocols.hypothesis import Request
@@ -42,7 +45,7 @@ SCORERS = ("torch", "engine")
 
 def scorer_of(name: str, folder: Path, model: Any, **options: Any) -> Any:
     """A folder, on the engine or in torch; words are named by their ids."""
-    config, tensors = read_network(folder, **options)
+    config, tensors = read_network(Folder(folder), **options)
     generation = model.generation_config
     vocab = Vocab(
         tuple(map(str, range(config.tgt_vocab))), pad=config.pad, eos=generation.eos_token_id, unk=-1, bos=-1
@@ -204,7 +207,7 @@ def test_every_setting_of_the_class_is_read_irrelevant_or_refused(family: str, t
     whole = json.loads((folder / "config.json").read_text())
     sources, targets = hf_folders.random_texts(model, rng, 1)
     wanted = hf_folders.their_log_probs(model, sources[0], targets[0])
-    before, _ = read_network(folder)
+    before, _ = read_network(Folder(folder))
     for field in dataclasses.fields(type(model.config)):
         value = whole.get(field.name, default_of(field))
         if field.name in (*_OF_WEIGHTS, "return_dict"):  # the other says in which form they return
@@ -216,17 +219,17 @@ def test_every_setting_of_the_class_is_read_irrelevant_or_refused(family: str, t
             }
             (folder / "config.json").write_text(json.dumps(changed))
             try:
-                after, _ = read_network(folder)
+                after, _ = read_network(Folder(folder))
             except NartkError:
                 continue
             assert after != before, field.name
         elif isinstance(value, bool) and field.name.startswith("is_"):
             (folder / "config.json").write_text(json.dumps({**whole, field.name: not value}))
             with pytest.raises(UnsupportedCheckpointError, match=f"the setting '{field.name}' is"):
-                read_network(folder)
+                read_network(Folder(folder))
         elif isinstance(value, (int, float)) and not field.name.endswith("_token_id"):
             (folder / "config.json").write_text(json.dumps({**whole, field.name: value}))
-            assert read_network(folder)[0] == before
+            assert read_network(Folder(folder))[0] == before
             other = type(model)(
                 type(model.config)(**{**settings, field.name: another(field.name, value)})
             ).eval()
@@ -235,19 +238,19 @@ def test_every_setting_of_the_class_is_read_irrelevant_or_refused(family: str, t
             torch.testing.assert_close(found, wanted, atol=1e-6, rtol=0, msg=field.name)
     (folder / "config.json").write_text(json.dumps({**whole, "my_own": "x"}))
     told: list[str] = []
-    assert read_network(folder, tell=told.append)[0] == before
+    assert read_network(Folder(folder), tell=told.append)[0] == before
     assert told == ["config.json: the setting 'my_own' is 'x', which is not known and is passed over"]
     for name in ("tie_encoder_decoder", "per_layer_config"):
         (folder / "config.json").write_text(json.dumps({**whole, name: {"0": {}}}))
         with pytest.raises(UnsupportedCheckpointError) as caught:
-            read_network(folder)
+            read_network(Folder(folder))
         assert caught.value.message == (
             f"the setting {name!r} is {{'0': {{}}}}, which changes what the model outputs and is not "
             "supported"
         )
         assert caught.value.fix == "use a model without it"
         (folder / "config.json").write_text(json.dumps({**whole, name: None}))
-        assert read_network(folder)[0] == before
+        assert read_network(Folder(folder))[0] == before
 
 
 def test_what_overrides_a_setting_does_so_here(tmp_path: Path) -> None:
@@ -366,7 +369,7 @@ def test_a_matrix_that_is_said_to_be_tied_but_is_not_is_used(tmp_path: Path) -> 
     folder = hf_folders.save(model, tmp_path / "model")
     rewrite(folder, lambda tensors: tensors.update({"lm_head.weight": tensors["shared.weight"] * 0.7 + 0.1}))
     theirs = library.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
-    assert read_network(folder)[0].share_embeddings == "inputs"
+    assert read_network(Folder(folder))[0].share_embeddings == "inputs"
     require_equal(scorer_of("torch", folder, model), theirs, random.Random(0), 2)
 
 
@@ -435,7 +438,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "no config.json": (without("config.json"), "E401", "no model at 'FOLDER'"),
     "config.json is not JSON": (written("config.json", "{"), "E402", "not JSON: Expecting"),
     "config.json is a list": (written("config.json", "[]"), "E402", "not a JSON object"),
-    "no model_type": (config(model_type=None), "E402", "format None, this version reads 1 to 3"),
+    "no model_type": (config(model_type=None), "E402", "format None, this version reads 3"),
     "unknown model_type": (config(model_type="led"), "E403", "the model_type 'led'. Fix: known are bart, "),
     "a decoder alone": (config(model_type="gpt2"), "E403", "the model_type 'gpt2'. Fix: known are bart, "),
     "a mixture of experts": (config(model_type="nllb-moe"), "E403", "the model_type 'nllb-moe'"),
@@ -562,7 +565,7 @@ def test_a_malicious_pickle_runs_nothing(sound: tuple[Path, Any], tmp_path: Path
         (folder / "model.safetensors").unlink()
         (folder / "pytorch_model.bin").write_bytes(content)
         with pytest.raises(NartkError) as caught:
-            read_hugging_face(folder, allow_pickle=True)
+            read_hugging_face(Folder(folder), allow_pickle=True)
         assert caught.value.code == "E402", name
         assert not (tmp_path / "canary").exists(), name
 

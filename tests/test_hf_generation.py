@@ -13,13 +13,13 @@ import torch
 from support import hf_folders, hugging_face_text
 
 import nartk
-from nartk.adapters.hf_folder import start_token_of
-from nartk.checkpoints.checkpoint import load_checkpoint
+from nartk.checkpoints.hugging_face.assembled import start_token_of
+from nartk.checkpoints.loading import load_checkpoint
 from nartk.cli.convert import main as convert
 from nartk.cli.decode import main as decode_command
 from nartk.errors import CheckpointError
 from nartk.processors.hugging_face import hugging_face_processors
-from nartk.processors.languages import M2M100, NLLB, WMT21
+from nartk.processors.hugging_face.languages import M2M100, NLLB, WMT21
 
 LINES = ["She goes to school .", "The cat sat on the mat", "news about Zürich !", "a b c d e f"]
 
@@ -129,7 +129,7 @@ def test_the_language_that_is_told_is_that_of_the_start_token(
 ) -> None:
     folder = tmp_path / "model"
     multilingual(folder, hugging_face_text.mbart, family="mbart")
-    languages = hugging_face_processors(folder, "mbart").tokenizer.languages()
+    languages = hugging_face_processors(folder).tokenizer.languages()
     start = languages["de_DE"]
     write(folder, "config.json", decoder_start_token_id=languages["fr_XX"])
     write(folder, "generation_config.json", decoder_start_token_id=None, bos_token_id=None)

@@ -29,7 +29,8 @@ from nartk.errors import (
     UsageError,
 )
 from nartk.processors import load_processor
-from nartk.processors.hugging_face import HuggingFaceText, _Pieces, hugging_face_processors
+from nartk.processors.hugging_face import HuggingFaceText, hugging_face_processors
+from nartk.processors.hugging_face.pieces import Pieces
 from nartk.protocols.hypothesis import Request
 from nartk.vocab import SpecialIds
 
@@ -47,8 +48,7 @@ from nartk.processors.hugging_face import hugging_face_processors
 given = json.load(sys.stdin)
 for folder, ids in given["folders"].items():
     path = Path(folder)
-    model_type = json.loads((path / "config.json").read_text())["model_type"]
-    found = hugging_face_processors(path, model_type)
+    found = hugging_face_processors(path)
     source = load_processor("input", path, found.input, found.specials)
     target = load_processor("output", path, found.output, found.specials)
     print(json.dumps({
@@ -62,11 +62,6 @@ assert sys.modules["transformers"] is None
 LINES = small.mixed_lines()
 
 
-def model_type(folder: Path) -> str:
-    found: str = json.loads((folder / "config.json").read_text())["model_type"]
-    return found
-
-
 def theirs(folder: Path, **settings: Any) -> Any:
     transformers = import_transformers()
     transformers.logging.set_verbosity_error()
@@ -75,7 +70,7 @@ def theirs(folder: Path, **settings: Any) -> Any:
 
 
 def ours(folder: Path, **settings: Any) -> tuple[HuggingFaceText, Any, Any]:
-    found = hugging_face_processors(folder, model_type(folder), **settings)
+    found = hugging_face_processors(folder, **settings)
     source = load_processor("input", folder, found.input, found.specials)
     return found, source, load_processor("output", folder, found.output, found.specials)
 
@@ -202,7 +197,7 @@ def test_as_transformers(name: str, what: str, expected: dict[str, Any], made: d
 def test_pieces_are_sentencepiece_s(tmp_path: Path) -> None:
     """What is read of a model's file without its library."""
     small.train_pieces(tmp_path / "spiece.model", user_defined_symbols=["<n>"])
-    found = _Pieces(tmp_path / "spiece.model")
+    found = Pieces(tmp_path / "spiece.model")
     model = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spiece.model"))
     ids = list(range(len(model)))
     assert found.scored() == list(zip(model.id_to_piece(ids), model.get_score(ids), strict=True))
@@ -494,7 +489,7 @@ def test_refused(case: str, folders: dict[str, Path], tmp_path: Path) -> None:
     folder = shutil.copytree(folders[family], tmp_path / family)
     change(folder)
     with pytest.raises(error) as raised:
-        hugging_face_processors(folder, model_type(folder), **settings)
+        hugging_face_processors(folder, **settings)
     assert message in str(raised.value)
 
 

@@ -1,6 +1,8 @@
 """The law of imports: which room may import which, read from the source with `ast`.
 
-Imports point one way: recipes -> cli -> tasks, adapters -> models, decoders, data -> the core -> torch.
+`RANKS` has the rooms from the lowest up: a room imports lower ones, and within a room no modules import each
+other in a circle. Imports in functions and for annotations count too. A module that a declaration names as a
+string, such as an architecture's network, is no import.
 """
 
 from __future__ import annotations
@@ -9,21 +11,43 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("models", "decoders", "data")  # linked into the package: they import as nartk.models and so on
-PARTS = (
-    "cli",
-    "tasks",
-    "adapters",
-    "metrics",
-    "bench",
-    "engine",
-)  # inside the package, each with its law
+PACKAGE = ROOT / "nartk"
+LINKED = ("models", "decoders", "data")  # linked into the package: they import as nartk.models and so on
+# The rooms from the lowest up; those of one rank do not know each other. A file of nartk/ itself that has no
+# rank is of the room `base`, and `nartk` is the package as users import it.
+RANKS: tuple[tuple[str, ...], ...] = (
+    ("base",),
+    ("protocols",),
+    ("registry",),
+    ("architectures",),
+    ("data",),
+    ("processors",),
+    ("models", "decoders", "checkpoints"),
+    ("engine",),
+    ("serving",),
+    ("nartk",),
+    ("metrics", "adapters", "tracing"),
+    ("tasks",),
+    ("bench",),
+    ("cli",),
+)
+RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
+# Of some rooms, all that they import of the package: less than their rank allows.
+KNOWN = {
+    "data": {"base", "protocols"},
+    "models": {"base", "protocols", "architectures"},
+    "decoders": {"base", "protocols", "registry", "architectures"},
+    "engine": {"base", "protocols", "architectures", "checkpoints"},
+    "metrics": {"base", "registry", "data"},
+}
+# The rooms that import nothing heavier than numpy when they are loaded.
+CORE = {"base", "protocols", "registry", "architectures", "processors", "checkpoints", "serving", "nartk"}
 LIGHT = {"numpy"}  # what the core imports when it is loaded
 FAIRSEQ = {"fairseq", "fairseq_cli", "hydra", "omegaconf"}
 FOREIGN_MODELS = {"transformers", "ctranslate2"}
@@ -42,32 +66,13 @@ FAIRSEQ_DOORS = {
     "nartk/bench/engines.py",
 }
 
-# Files of the core that may import a room inside a function, where it is needed.
-LAZY = {
-    "nartk/serving/model.py",
-    "nartk/serving/loading.py",
-    "nartk/serving/scorers.py",
-    "nartk/serving/recordings.py",
-    "nartk/serving/requests.py",
-    "nartk/serving/strategies.py",
-    "nartk/checkpoints/checkpoint.py",
-    "nartk/__init__.py",
-    "nartk/registry.py",
-    "nartk/serving/guard.py",
-    "nartk/processors/text.py",
-    "nartk/processors/audio.py",
-    "nartk/processors/whisper.py",
-}
+WITH_TORCH = {"nartk/checkpoints/pickles.py"}  # files of the core that are imported where torch is needed
 # Files of the core that load no torch: of what is installed, numpy alone; of the core, one another.
 WITHOUT_TORCH = {
     *(f"nartk/{name}.py" for name in ("errors", "files", "unpacking", "vocab")),
     *(f"nartk/protocols/{name}.py" for name in ("hypothesis", "passes", "parallel", "contexts", "reading")),
 }
 REFERENCES = ("models/parallel_reference.py",)  # these give arrays
-# What decoders see of the core.
-OF_DECODERS = {
-    *("protocols", "registry", "errors", "files", "vocab", "architectures", "decoders"),
-}
 # What of the decoders loads no torch: these folders, and these files with all that they import of the rest.
 HOST_DECODERS = (
     "decoders/loop/",
@@ -87,18 +92,21 @@ HOST_DECODERS = (
 
 @dataclass(frozen=True)
 class Import:
-    """One imported module: its dotted name, its line, and whether it is imported with the file."""
+    """One imported module: its dotted name, its line, whether with the file, and whether it is for types."""
 
     name: str
     line: int
     at_load: bool
+    typing: bool = False
 
 
 def imports(source: str, package: str) -> Iterator[Import]:
-    """All imports of a source text, relative ones resolved in `package`, typing-only ones left out."""
+    """All imports of a source text, relative ones resolved in `package`."""
 
     def visit(node: ast.AST, at_load: bool) -> Iterator[Import]:
         if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+            for child in node.body:
+                yield from (replace(each, at_load=False, typing=True) for each in visit(child, at_load))
             for child in node.orelse:
                 yield from visit(child, at_load)
             return
@@ -125,14 +133,18 @@ def imports(source: str, package: str) -> Iterator[Import]:
     yield from visit(ast.parse(source), True)
 
 
-def part_of(name: str) -> str:
-    """The part of nartk that a dotted name lies in: a room, a part, `core`, or nothing."""
+def room_of(name: str) -> str:
+    """The room of nartk that a dotted name lies in; nothing if it is no name of nartk's."""
     names = name.split(".")
-    if names[0] in ROOMS:
+    if names[0] in LINKED:
         return "bare " + names[0]
     if names[0] != "nartk":
         return ""
-    return names[1] if len(names) > 1 and names[1] in (*ROOMS, *PARTS) else "core"
+    if names[1:2] == ["__main__"]:
+        return "cli"
+    if len(names) == 1 or not ((PACKAGE / names[1]).is_dir() or (PACKAGE / f"{names[1]}.py").is_file()):
+        return "nartk"
+    return names[1] if names[1] in RANK else "base"
 
 
 def loads_no_torch(name: str) -> bool:
@@ -144,79 +156,127 @@ def loads_no_torch(name: str) -> bool:
 def complaint(path: str, found: Import) -> str | None:
     """What the law says against an import of the file at `path`, relative to the repository; or None."""
     top = found.name.split(".")[0]
-    target = part_of(found.name)
+    target = room_of(found.name)
     room, *rest = path.split("/")
     if room == "nartk":
-        room = rest[0] if rest[0] in PARTS else "cli" if rest == ["__main__.py"] else "core"
+        room = "nartk" if rest == ["__init__.py"] else room_of(f"nartk.{rest[0].removesuffix('.py')}")
     if target.startswith("bare "):
         return f"rooms import as nartk.{top}"
     if top == "recipes":
         return "recipes are never imported"
     if top.startswith("test_") and room == "tests":
         return "what tests share lies in tests/support"
+    if target and room in RANK and target != room and RANK[target] >= RANK[room]:
+        return f"{target} is no lower room than {room}"
+    if found.typing:
+        return None
     if top in FAIRSEQ and room not in ("tasks", "tests") and path not in FAIRSEQ_DOORS:
         return "nartk/tasks is the only doorway to fairseq"
     if top in FOREIGN_MODELS and room not in ("adapters", "bench", "tests"):
         return "nartk/adapters is the only doorway to other people's models"
+    if target and target not in (room, *KNOWN.get(room, RANK)):
+        return f"{room} knows only {', '.join(sorted(KNOWN[room]))}"
     external = top not in sys.stdlib_module_names and not target and top != "__future__"
-    if room == "core":
-        if target in (*ROOMS, *PARTS) and (found.at_load or path not in LAZY):
-            return f"the core imports no room: {target}"
-        if external and found.at_load and top not in LIGHT:
+    if room in CORE:
+        if external and found.at_load and top not in LIGHT and path not in WITH_TORCH:
             return "the core imports nothing heavier than numpy"
         if path in WITHOUT_TORCH and external and top not in ("numpy", *UNPACKERS):
             return "this file imports numpy alone"
         if path in WITHOUT_TORCH and target and not loads_no_torch(found.name):
             return "this file imports only what loads no torch"
-    elif room == "engine":
-        if target not in ("", "core", "engine") or (external and top != "numpy"):
-            return "the engine imports numpy and the core only"
-    elif room == "models":
-        allowed = ("torch", "numpy") if path in REFERENCES else ("torch",)
-        if target not in ("", "core", "models") or (external and top not in allowed):
-            return "models import torch and the core only"
+    elif room == "engine" and external and top != "numpy":
+        return "the engine imports numpy alone"
+    elif room == "models" and external and top not in ("torch", *(("numpy",) if path in REFERENCES else ())):
+        return "models import torch alone"
     elif room == "decoders":
-        if target not in ("", "core", "decoders") or (external and top not in ("torch", "numpy")):
-            return "decoders import numpy, torch and the core only"
+        if external and top not in ("torch", "numpy"):
+            return "decoders import numpy and torch alone"
         if path.startswith(HOST_DECODERS) and top == "torch":
             return "the loop over passes and what drafts for it import no torch"
-        if target and found.name.split(".")[1] not in OF_DECODERS:
-            return f"of the core, decoders import only {', '.join(sorted(OF_DECODERS))}"
-    elif room == "data":
-        if target not in ("", "core", "data"):
-            return "data knows neither models nor decoders"
-    elif room == "metrics" and target not in ("", "core", "data", "metrics"):
-        return "metrics know text alone"
-    elif room in ("tasks", "adapters") and target == "cli":
-        return "imports point from the commands inwards"
     return None
 
 
 def sources() -> list[Path]:
-    folders = ("nartk", *ROOMS, "recipes", "tests", "scripts")
+    folders = ("nartk", *LINKED, "recipes", "tests", "scripts")
     return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def package_of(place: Path) -> str:
+    package = ".".join(place.parts[:-1])
+    return f"nartk.{package}" if place.parts[0] in LINKED else package
 
 
 @pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_import_keeps_the_law(path: Path) -> None:
     place = path.relative_to(ROOT)
-    package = ".".join(place.parts[:-1])
-    if place.parts[0] in ROOMS:
-        package = f"nartk.{package}"
-    found = imports(path.read_text(encoding="utf-8"), package)
+    found = imports(path.read_text(encoding="utf-8"), package_of(place))
     broken = [(each.line, each.name, complaint(place.as_posix(), each)) for each in found]
     assert [each for each in broken if each[2] is not None] == []
+
+
+def module_of(place: Path) -> str:
+    name = ".".join(place.with_suffix("").parts).removesuffix(".__init__")
+    return f"nartk.{name}" if place.parts[0] in LINKED else name
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """The modules that import each other in a circle; none if there are none."""
+    left = dict(graph)
+    while free := [name for name, found in left.items() if not found & left.keys()]:
+        for name in free:
+            del left[name]
+    return sorted(left)
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    places = [
+        path.relative_to(ROOT) for path in sources() if path.parts[len(ROOT.parts)] in ("nartk", *LINKED)
+    ]
+    modules = {module_of(place): place for place in places}
+    graph: dict[str, set[str]] = {}
+    for name, place in modules.items():
+        names = [each.name for each in imports((ROOT / place).read_text("utf-8"), package_of(place))
+                 if not each.typing]  # fmt: skip
+        found = {
+            next((each for each in (one, one.rpartition(".")[0]) if each in modules), "") for one in names
+        }
+        graph[name] = found - {name, ""}
+    assert len(graph) > 250
+    assert circle(graph) == []
+
+
+def test_a_circle_is_noticed() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == ["a", "b", "c", "d"]
+    assert circle({"a": {"b"}, "b": {"c"}, "c": set()}) == []
+
+
+def test_each_folder_of_the_package_has_a_rank() -> None:
+    rooms = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
+    assert rooms <= RANK.keys()
+    assert RANK.keys() - rooms == {"base", "registry", "nartk"}
+    assert {room for known in KNOWN.values() for room in known} <= RANK.keys()
 
 
 BROKEN = [
     ("nartk/protocols/parallel.py", "from nartk.models import transformer"),
     ("nartk/protocols/parallel.py", "def f():\n    import nartk.decoders.greedy"),
-    ("nartk/serving/model.py", "from nartk import models"),
-    ("nartk/serving/model.py", "from .models import transformer"),
-    ("nartk/checkpoints/checkpoint.py", "import fairseq"),
-    ("nartk/checkpoints/checkpoint.py", "def f():\n    from fairseq import tasks"),
-    ("nartk/checkpoints/checkpoint.py", "import sacrebleu"),
-    ("nartk/checkpoints/checkpoint.py", "import torch"),
+    ("nartk/serving/model.py", "import models"),
+    ("nartk/checkpoints/loading.py", "from ..models import transformer"),
+    ("nartk/checkpoints/loading.py", "def f():\n    from nartk.adapters.hf import to_hugging_face"),
+    ("nartk/checkpoints/loading.py", "from nartk.serving.loading import load"),
+    (
+        "nartk/checkpoints/loading.py",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import nartk.serving.lines",
+    ),
+    ("nartk/serving/model.py", "def f():\n    from nartk.bench import calibration"),
+    ("nartk/adapters/hf.py", "from nartk.tasks.peer import Peer"),
+    ("nartk/engine/weights.py", "from nartk import load"),
+    ("nartk/protocols/passes.py", "from nartk.registry import option"),
+    ("nartk/errors.py", "from nartk.protocols.passes import Pass"),
+    ("nartk/checkpoints/loading.py", "import fairseq"),
+    ("nartk/checkpoints/loading.py", "def f():\n    from fairseq import tasks"),
+    ("nartk/checkpoints/loading.py", "import sacrebleu"),
+    ("nartk/checkpoints/loading.py", "import torch"),
     ("nartk/architectures/nat.py", "from nartk.models.nat import Nat"),
     ("nartk/vocab.py", "from nartk.cli import decode"),
     ("nartk/protocols/contexts.py", "def f():\n    import torch"),
@@ -259,7 +319,10 @@ def test_a_broken_law_is_noticed(path: str, source: str) -> None:
 KEPT = [
     ("nartk/serving/model.py", "def f():\n    from nartk.models.transformer import Transformer"),
     ("nartk/serving/model.py", "if TYPE_CHECKING:\n    from nartk.models.transformer import Transformer"),
-    ("nartk/checkpoints/checkpoint.py", "def f():\n    import torch"),
+    ("nartk/bench/runner.py", "import nartk\nfrom nartk import load"),
+    ("nartk/processors/guard.py", "def f():\n    from nartk.data.clauses import clauses"),
+    ("decoders/strategy.py", "if TYPE_CHECKING:\n    from nartk.processors import OutputProcessor"),
+    ("nartk/checkpoints/loading.py", "def f():\n    import torch"),
     ("nartk/protocols/reading.py", "import numpy as np\nfrom nartk.protocols.passes import Want"),
     ("nartk/tasks/transformer.py", "from fairseq.models import register_model"),
     ("nartk/adapters/huggingface.py", "import transformers"),

@@ -14,7 +14,7 @@ from support import bombs, malicious
 from support.commands import ROOT, own
 from support.tiny import SENTENCES, random_model
 
-from nartk.checkpoints.checkpoint import WEIGHTS
+from nartk.checkpoints.names import WEIGHTS
 
 # Runs a command on each of the files, in one process.
 EACH = """

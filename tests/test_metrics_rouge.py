@@ -14,11 +14,11 @@ import pytest
 from support import oracles
 from support.metrics import rouge_score
 
-from nartk import __version__
 from nartk.cli.score import main
 from nartk.errors import InputFileError, LengthMismatchError, MissingDependencyError, UsageError
 from nartk.metrics.bootstrap import compare, confidence
 from nartk.metrics.rouge import F, characters, rouge_statistics, unicode_words
+from nartk.version import __version__
 
 pytest.importorskip("rouge_score", reason="rouge-score is not installed")
 regex = pytest.importorskip("regex", reason="regex is not installed")

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from support.metrics import sari_score
 
-from nartk import __version__
 from nartk.cli.score import main
 from nartk.errors import InputFileError, LengthMismatchError, UsageError
 from nartk.metrics.bootstrap import compare, confidence
+from nartk.version import __version__
 
 pytest.importorskip("sacrebleu", reason="sacrebleu is not installed")
 

@@ -15,11 +15,11 @@ import pytest
 from support import oracles
 from support.metrics import error_rate
 
-from nartk import __version__
 from nartk.cli.score import main
 from nartk.errors import InputFileError, LengthMismatchError, MissingDependencyError, UsageError
 from nartk.metrics.bootstrap import compare, confidence
 from nartk.metrics.wer import error_statistics, normalizer, without_punctuation
+from nartk.version import __version__
 
 jiwer = pytest.importorskip("jiwer", reason="jiwer is not installed")
 regex = pytest.importorskip("regex", reason="regex is not installed")

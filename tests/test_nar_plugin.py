@@ -14,7 +14,8 @@ from support.commands import own
 from support.tiny import SENTENCES
 
 import nartk
-from nartk.adapters.fairseq import read_checkpoint, to_network
+from nartk.adapters.fairseq.checkpoint import read_checkpoint
+from nartk.adapters.fairseq.network import to_network
 from nartk.architectures import architectures
 from nartk.cli.convert import main as convert
 from nartk.cli.decode import main as decode

@@ -31,7 +31,7 @@ from torch import Tensor
 
 import nartk
 from nartk import engine
-from nartk.checkpoints.checkpoint import save_checkpoint
+from nartk.checkpoints.saving import save_checkpoint
 from nartk.cli.convert import main as convert
 from nartk.cli.decode import main
 from nartk.errors import StrategyMismatchError, UsageError

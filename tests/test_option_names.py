@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +16,8 @@ from support import tiny
 
 import nartk
 from nartk import engine
-from nartk.adapters.fairseq import find_dictionary
+from nartk.adapters.fairseq.checkpoint import FairseqCheckpoint
+from nartk.adapters.fairseq.converting import find_dictionary
 from nartk.bench import engines, report
 from nartk.cli.convert import main as convert
 from nartk.cli.decode import main as decode
@@ -268,7 +268,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
         "bleu needs a reference. Fix: give one or more files with [ref|--ref].",
     ),
     "no dictionary": (
-        lambda folder: find_dictionary(SimpleNamespace(state={}, path="a.pt"), None, "source"),  # type: ignore
+        lambda folder: find_dictionary(FairseqCheckpoint(Path("a.pt"), {}, {}, {}), None, "source"),
         "is not found. Fix: give it with [source_dict|--source-dict].",
     ),
     "format": (

@@ -14,7 +14,7 @@ import pytest
 from support import tiny
 
 import nartk
-from nartk.checkpoints.checkpoint import load_checkpoint
+from nartk.checkpoints.loading import load_checkpoint
 from nartk.cli.bench import main as bench
 from nartk.cli.convert import main as convert
 from nartk.cli.decode import main as decode

@@ -22,7 +22,7 @@ from support.transformers_small import padded
 
 import nartk
 from nartk.architectures.owsm_ctc import OwsmCtcConfig
-from nartk.checkpoints.checkpoint import save_checkpoint
+from nartk.checkpoints.saving import save_checkpoint
 from nartk.decoders.ctc_greedy import CtcGreedy
 from nartk.engine import available
 from nartk.errors import CheckpointError, InputFormatError, PassError, UsageError, VocabMismatchError

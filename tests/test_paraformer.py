@@ -26,7 +26,7 @@ from torch import Tensor
 import nartk
 from nartk.architectures import architecture
 from nartk.architectures.paraformer import ParaformerConfig
-from nartk.checkpoints.checkpoint import save_checkpoint
+from nartk.checkpoints.saving import save_checkpoint
 from nartk.decoders.ctc_greedy import CtcGreedy
 from nartk.decoders.greedy import Greedy
 from nartk.decoders.paraformer import ParaformerGreedy

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nartk.data.paragraphs import read_paragraph, sentence_spans
-from nartk.serving.lines import Paragraph, Tokenized
+from nartk.protocols.paragraph import Paragraph, Tokenized
 from nartk.vocab import UNKNOWN
 
 # Where sentences end, by hand: "¦". At "‖" a person would see an end too, and `sentence_spans` does not.

@@ -25,15 +25,10 @@ from support.tiny import WORDS, corrector, random_model
 import nartk
 from nartk.architectures import architecture
 from nartk.architectures.transformer import POSITIONS
-from nartk.checkpoints.checkpoint import (
-    CARD,
-    CONFIG,
-    WEIGHTS,
-    Checkpoint,
-    load_checkpoint,
-    read_config,
-    save_checkpoint,
-)
+from nartk.checkpoints.checkpoint import Checkpoint, read_config
+from nartk.checkpoints.loading import load_checkpoint
+from nartk.checkpoints.names import CARD, CONFIG, WEIGHTS
+from nartk.checkpoints.saving import save_checkpoint
 from nartk.cli.convert import main as convert
 from nartk.cli.decode import main as decode
 from nartk.cli.verify import main as verify

@@ -14,7 +14,8 @@ from support.parallel_drafters import small_network
 from support.recipe_scripts import RECIPES, imported, script
 from support.tiny import SENTENCES, random_model
 
-from nartk.checkpoints.checkpoint import load_checkpoint, save_checkpoint
+from nartk.checkpoints.loading import load_checkpoint
+from nartk.checkpoints.saving import save_checkpoint
 
 pytestmark = pytest.mark.skipif(not RECIPES.is_dir(), reason="the recipes are not beside the tests")
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from nartk import __version__
 from nartk.cli.score import main, scorer_of
 from nartk.errors import UsageError
+from nartk.version import __version__
 
 SOURCE = "The cat sat at mat .\nThe dog .\nGiant otters is an apex predator .\n"
 GOLD = """S The cat sat at mat .

@@ -17,7 +17,7 @@ from support.parallel_drafters import small_network
 from support.transformers_small import vocabulary
 
 from nartk import engine
-from nartk.checkpoints.checkpoint import save_checkpoint
+from nartk.checkpoints.saving import save_checkpoint
 from nartk.cli.decode import main
 from nartk.errors import LengthMismatchError, StrategyMismatchError
 from nartk.serving.loading import load

@@ -21,10 +21,11 @@ from support.scripted_passes import decode
 from support.whisper_models import BEGIN, EOS, NO_TIMESTAMPS, START
 
 import nartk
-from nartk.adapters.hf_whisper import FAMILY
 from nartk.architectures import architecture
-from nartk.checkpoints.checkpoint import Checkpoint, load_checkpoint, read_config
+from nartk.checkpoints.checkpoint import Checkpoint, read_config
 from nartk.checkpoints.generation import read_generation, with_generation
+from nartk.checkpoints.hugging_face.speech import FAMILY
+from nartk.checkpoints.loading import load_checkpoint
 from nartk.cli.convert import main as convert
 from nartk.cli.decode import main as nartk_decode
 from nartk.decoders.loop.prompting import Prompt, prompts_of

@@ -17,7 +17,7 @@ from support.transformers_small import vocabulary
 
 from nartk import engine
 from nartk.architectures import architecture
-from nartk.checkpoints.checkpoint import save_checkpoint
+from nartk.checkpoints.saving import save_checkpoint
 from nartk.models.nar import NonAutoregressive
 from nartk.protocols.hypothesis import Request
 from nartk.registry import make_strategy, strategies

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from nartk.adapters.names import fairseq_names, position_table, projections
 from nartk.architectures.transformer import TransformerConfig
-from nartk.checkpoints.checkpoint import CONFIG, Checkpoint
+from nartk.checkpoints.checkpoint import Checkpoint
 from nartk.checkpoints.generation import write_generation
+from nartk.checkpoints.names import CONFIG
 from nartk.errors import UnsupportedCheckpointError, requiring
 from nartk.files import writing
 from nartk.models.reference import DTYPES

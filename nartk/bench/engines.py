@@ -20,14 +20,16 @@ from nartk.architectures import architecture
 from nartk.bench.forced import ForcedPasses
 from nartk.bench.verification import Divergences, first_difference
 from nartk.bench.work import Job
-from nartk.checkpoints.checkpoint import Checkpoint, load_checkpoint
+from nartk.checkpoints.checkpoint import Checkpoint
+from nartk.checkpoints.loading import load_checkpoint
+from nartk.checkpoints.names import model_folder
 from nartk.errors import NartkError, StrategyMismatchError, UsageError, named, requiring_fairseq
 from nartk.protocols.hypothesis import Request, Result
 from nartk.protocols.passes import PassScorer, texts_of
 from nartk.registry import option, options_of, protocols, reads_drafts
 from nartk.serving.loading import load
 from nartk.serving.model import in_order, summarize
-from nartk.serving.scorers import load_network, model_folder
+from nartk.serving.scorers import load_network
 
 if TYPE_CHECKING:
     import torch  # which peers alone need

@@ -10,7 +10,7 @@ from typing import Any
 
 from nartk.architectures import architecture
 from nartk.architectures.transformer import both
-from nartk.checkpoints.checkpoint import save_checkpoint
+from nartk.checkpoints.saving import save_checkpoint
 from nartk.vocab import SPECIALS, Vocab
 
 _LENGTHS, _SURE = "lengths.bias", 1000.0  # what predicts lengths, and nats that leave no other

@@ -12,7 +12,7 @@ import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from nartk.checkpoints.checkpoint import COSTS as FILE
+from nartk.checkpoints.names import COSTS as FILE
 from nartk.errors import CheckpointError
 from nartk.files import read_file, write_json, writing
 from nartk.protocols.passes import PassCosts

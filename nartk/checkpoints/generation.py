@@ -6,18 +6,15 @@ place of defaults, and ``strategy``, the name of the one that decodes where none
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from nartk.checkpoints.names import CONFIG, GENERATION_CONFIG
 from nartk.errors import CheckpointError, NartkError, UnknownStrategyError, UnsupportedCheckpointError
+from nartk.files import Folder, JsonObject
 from nartk.registry import DECODERS, options_of
 
 KEY = "generation"
-CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
-_SHIPPED = Path(__file__).parents[1] / "data" / "models"
 
 # What the key may hold, and those of it that outputs must keep to.
 _TYPES = {
@@ -125,7 +122,7 @@ def read_generation(
     generation_config: Mapping[str, Any] | None,
     *,
     tell: Callable[[str], None] = lambda _: None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """The values of options with which strategies decode as `generate` does with a model's configuration.
 
     Where no longest output is given, nartk's own holds, not the 20 tokens of `generate`.
@@ -143,7 +140,7 @@ def read_generation(
     fields = _Fields.of(config, generation_config)
     speech = SPEECH.get(config.get("model_type", ""))
     fields.check_names(tell, of_speech=speech is not None)
-    found: dict[str, Any] = {"max_ratio": _UNBOUND}
+    found: JsonObject = {"max_ratio": _UNBOUND}
     # Theirs count the start token; of speech, prompts are not counted.
     less = int(speech is None)
     longest = fields.number("max_new_tokens", fields.number("max_length", None, low=1 + less, less=less))
@@ -201,9 +198,9 @@ def read_generation(
     return found
 
 
-def write_generation(generation: Mapping[str, Any], eos: int, also_eos: Sequence[int] = ()) -> dict[str, Any]:
+def write_generation(generation: Mapping[str, Any], eos: int, also_eos: Sequence[int] = ()) -> JsonObject:
     """The fields of a generation_config.json for which `read_generation` gives these values."""
-    found: dict[str, Any] = {"eos_token_id": [eos, *also_eos] if also_eos else eos}
+    found: JsonObject = {"eos_token_id": [eos, *also_eos] if also_eos else eos}
     names = {
         "beam_size": "num_beams",
         "nbest": "num_return_sequences",
@@ -274,7 +271,7 @@ class _Fields:
             where=self.file,
         )
 
-    def sampling(self, beams: int, tell: Callable[[str], None]) -> dict[str, Any]:
+    def sampling(self, beams: int, tell: Callable[[str], None]) -> JsonObject:
         """The options with which words are drawn where no strategy is named."""
         if beams > 1:
             tell(f"{self.file}: do_sample with num_beams of {beams}: beam search draws no words")
@@ -344,30 +341,18 @@ def _are_ids(words: object) -> bool:
     return isinstance(words, list) and all(type(word) is int and word >= 0 for word in words)
 
 
-def is_model(name: str) -> bool:
-    """Whether a model of that name ships, or a folder, which is not opened yet, has a configuration."""
-    return os.path.isfile(_folder(name) / CONFIG)
-
-
-def _folder(name: str) -> Path:
-    shipped = _SHIPPED / name
-    return shipped if os.path.basename(name) == name and os.path.isfile(shipped / CONFIG) else Path(name)
-
-
-def generation_of(name: str) -> dict[str, Any]:
+def generation_of(folder: Folder) -> JsonObject:
     """What a model, nartk's or a folder of Hugging Face, asks for; nothing where it cannot be read."""
-    folder = _folder(name)
     try:
-        config = json.loads((folder / CONFIG).read_bytes())
+        config = folder.json(CONFIG)
         if "model_type" not in config:
-            return check_generation(config[KEY], name)
-        path = folder / GENERATION_CONFIG
-        return read_generation(config, json.loads(path.read_bytes()) if path.exists() else None)
-    except (NartkError, OSError, ValueError, LookupError, TypeError):  # which loading reports
+            return check_generation(config[KEY], str(folder))
+        return read_generation(config, folder.optional_json(GENERATION_CONFIG))
+    except (NartkError, ValueError, LookupError, TypeError):  # which loading reports
         return {}
 
 
-def check_generation(values: object, where: str) -> dict[str, Any]:
+def check_generation(values: object, where: str) -> JsonObject:
     """The values of a config.json, if they are what `read_generation` gives.
 
     Raises:
@@ -386,7 +371,7 @@ def check_generation(values: object, where: str) -> dict[str, Any]:
     return values
 
 
-def with_generation(generation: Mapping[str, Any], strategy: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def with_generation(generation: Mapping[str, Any], strategy: str, given: Mapping[str, Any]) -> JsonObject:
     """The options given for a strategy, with a model's own values of those that are not given."""
     known = options_of(strategy)
     found = {name: value for name, value in generation.items() if name in known}

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from nartk import __version__, engine
+from nartk import engine
 from nartk.errors import (
     EXIT_OUTPUT,
     EXIT_SIGINT,
@@ -34,6 +34,7 @@ from nartk.errors import (
     requiring,
     requiring_torch,
 )
+from nartk.version import __version__
 
 COMPLETION = "--print-completion"
 SHELLS = ("bash", "zsh", "tcsh")

@@ -114,10 +114,10 @@ def start() -> None:
 
 
 def _load_safely() -> None:
-    """Has fairseq refuse by name the checkpoints that `nartk.adapters.fairseq` refuses."""
+    """Has fairseq refuse by name the checkpoints that `nartk.checkpoints.pickles` refuses."""
     from fairseq import checkpoint_utils
 
-    from nartk.adapters.fairseq import loading_safely, require_dense
+    from nartk.checkpoints.pickles import loading_safely, require_dense
 
     load = checkpoint_utils.load_checkpoint_to_cpu
     if hasattr(load, "_nartk"):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import nartk.data
+from nartk.checkpoints.foreign import refuse_hub_name
 from nartk.cli._common import Parser
 from nartk.cli._output import tell
 from nartk.data.readers import (
@@ -37,7 +38,6 @@ from nartk.errors import (
     number_of,
 )
 from nartk.files import STDIN, first_bytes, reading, shown
-from nartk.processors.foreign import refuse_hub_name
 from nartk.registry import reads_drafts, require_drafts_reader
 from nartk.unpacking import is_packed
 
@@ -244,7 +244,7 @@ def split_inputs(inputs: Sequence[str], prog: str, *, optional: bool = False) ->
         UsageError: It may be a shipped model or a file.
         InputFileError: A file cannot be read.
     """
-    from nartk.serving.scorers import SHIPPED
+    from nartk.checkpoints.names import SHIPPED
 
     model, *files = inputs or [STDIN]
     is_file = model == STDIN or (os.path.exists(model) and not os.path.isdir(model))
@@ -285,7 +285,7 @@ def load_model(
     from nartk.serving.loading import load
 
     model = load(
-        name,
+        getattr(args, "opened", {}).get(name, name),
         device=args.device,
         dtype=dtype,
         threads=args.threads,

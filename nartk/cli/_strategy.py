@@ -11,9 +11,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from nartk.checkpoints.generation import generation_of, is_model, with_generation
+from nartk.checkpoints.generation import generation_of, with_generation
+from nartk.checkpoints.names import CONFIG, model_folder
 from nartk.cli._common import Parser, completes
 from nartk.errors import UsageError
+from nartk.files import Folder
 from nartk.registry import ALIASES, DECODERS, implied, options_of, strategies, strategy_class
 
 DEFAULT = "iad"
@@ -38,8 +40,9 @@ def parse(
         "--strategy", metavar="NAME", default=default, help="how to decode (default: %(default)s)"
     )
     name = strategy_named(argv)
-    if name is None and by_model:  # with no strategy named, no flag names another model
-        default = next(map(generation_of, filter(is_model, argv)), {}).get("strategy", default)
+    opened = _models(argv) if by_model else {}
+    if name is None:  # then no flag names another model
+        default = next(map(generation_of, opened.values()), {}).get("strategy", default)
     if name is None and ("-h" in argv or "--help" in argv):
         # Importing all strategies may take a second, for torch: options are shown only where one is named.
         parser.epilog = f"{summaries(parser.prog)}\n\n{parser.epilog}"
@@ -51,6 +54,7 @@ def parse(
     if completes(argv):
         _add_all(parser)
     args, unknown = parser.parse_known_intermixed_args(argv)
+    args.opened = opened
     for flag in unknown:
         if flag.startswith("-"):
             raise _unknown_flag(parser, name, flag.split("=")[0], options)
@@ -59,8 +63,14 @@ def parse(
 
 def of_model(args: argparse.Namespace, given: dict[str, Any]) -> dict[str, Any]:
     """The options that are given, and those that the model's configuration gives in place of defaults."""
-    generation = next(map(generation_of, filter(is_model, args.inputs[:1])), {})
-    return with_generation(generation, args.strategy, given)
+    folder = args.opened.get(next(iter(args.inputs), ""))
+    return with_generation({} if folder is None else generation_of(folder), args.strategy, given)
+
+
+def _models(argv: Sequence[str]) -> dict[str, Folder]:
+    """The folders of the arguments that name models, which loading is to take over."""
+    folders = {name: Folder(model_folder(name)) for name in argv}
+    return {name: folder for name, folder in folders.items() if folder.has(CONFIG)}
 
 
 def _unknown(parser: Parser, argv: Sequence[str]) -> list[str]:

@@ -32,15 +32,21 @@ def main(argv: Sequence[str]) -> int:
     add_output(parser, "OUT.pt", "the checkpoint to write", type=Path, required=True)
     args = parser.parse_args(argv)
 
-    from nartk.adapters import fairseq
+    from nartk.adapters.fairseq.averaging import (
+        average,
+        best_checkpoints,
+        last_checkpoints,
+        write_checkpoint,
+    )
+    from nartk.adapters.fairseq.checkpoint import read_checkpoint
 
     if args.inputs is not None:
-        checkpoints = [fairseq.read_checkpoint(path) for path in args.inputs]
+        checkpoints = [read_checkpoint(path) for path in args.inputs]
     elif args.last is not None:
-        checkpoints = fairseq.last_checkpoints(Path(args.last[1]), _count("--last", args.last[0]))
+        checkpoints = last_checkpoints(Path(args.last[1]), _count("--last", args.last[0]))
     else:
-        checkpoints = fairseq.best_checkpoints(Path(args.best[1]), _count("--best", args.best[0]))
-    fairseq.write_checkpoint(args.output, fairseq.average(checkpoints))
+        checkpoints = best_checkpoints(Path(args.best[1]), _count("--best", args.best[0]))
+    write_checkpoint(args.output, average(checkpoints))
     names = ", ".join(checkpoint.path.name for checkpoint in checkpoints)
     tell(args, f"{args.output}: mean of {names}")
     return 0

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from nartk import engine
 from nartk.architectures import architectures
-from nartk.checkpoints.checkpoint import load_checkpoint
+from nartk.checkpoints.loading import load_checkpoint
+from nartk.checkpoints.names import model_folder
 from nartk.cli import score
 from nartk.cli._common import Parser, command, require_least
 from nartk.cli._input import (
@@ -35,7 +36,7 @@ from nartk.errors import EXIT_FAILED, EXIT_OK, InputFileError, UsageError, named
 from nartk.files import STDIN, require_storable, writing
 from nartk.processors.text import AsGiven
 from nartk.registry import METRICS, make_strategy, options_of, reads_drafts, strategy_class
-from nartk.serving.scorers import TYPES, model_folder
+from nartk.serving.scorers import TYPES
 
 if TYPE_CHECKING:
     from nartk.bench.engines import Spec
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from nartk.bench.runner import Cell
     from nartk.bench.work import Job
     from nartk.data.readers import Record
-    from nartk.serving.lines import Paragraph
+    from nartk.protocols.paragraph import Paragraph
 
 DESCRIPTION = """Decodes the same sentences with several engines, compares their speed and their outputs, and
 prints a table in Markdown. Each engine has a process of its own (with --together all strategies have one),

@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nartk import __version__
 from nartk.bench import calibration, report
 from nartk.bench.calibration import (
     GRIDS,
@@ -28,9 +27,10 @@ from nartk.bench.calibration import (
     front,
     label,
     short,
-    types_of,
 )
 from nartk.bench.quality import Quality
+from nartk.checkpoints import thresholds
+from nartk.checkpoints.names import model_folder
 from nartk.cli import _strategy, score
 from nartk.cli._common import Parser, command, require_least
 from nartk.cli._input import (
@@ -57,7 +57,7 @@ from nartk.metrics.bootstrap import resampled
 from nartk.protocols.guarantee import Guarantee
 from nartk.registry import METRICS, make_strategy, options_of
 from nartk.serving.model import Model, in_order, summarize
-from nartk.serving.scorers import model_folder
+from nartk.version import __version__
 
 DEFAULT = "bild"
 DESCRIPTION = """Decodes DEV with every setting of a strategy's thresholds and with greedy search, in turns,
@@ -189,10 +189,10 @@ class _Job:
             fix = "add --dry-run, and keep the choice with --json FILE"
             require_own(self.name, folder, fix=fix)
             require_storable(
-                folder / calibration.FILE,
+                folder / thresholds.FILE,
                 fix="make the model's folder writable, or keep it by nartk-calibrate --dry-run --json FILE",
             )
-            calibration.read_calibrations(folder)
+            thresholds.read_calibrations(folder)
         if args.plot is not None:
             report.require_plot(Path(args.plot))
         self.records = self._read()
@@ -253,7 +253,7 @@ class _Job:
             data = facts | _as_data(points, chosen, fits)
             data["taken_over"] = min(held, len(points) * args.rounds)
             data["dry_run"] = args.dry_run
-            write(calibration.finite(data), allow_nan=False)
+            write(thresholds.finite(data), allow_nan=False)
             if args.plot is not None:
                 report.plot([_as_cell(points, model.dtype, quality.name)], Path(args.plot))
         if args.json != STDIN:
@@ -324,7 +324,7 @@ class _Job:
 
     def _store(self, model: Model, strategy: Any, chosen: Point, facts: dict[str, Any]) -> None:
         own = calibration.own_options(strategy, [*self.grid])
-        entry = calibration.Calibration(
+        entry = thresholds.Calibration(
             strategy.name,
             model.checkpoint.fingerprint,
             getattr(strategy, self.drafter),
@@ -332,8 +332,8 @@ class _Job:
             own,
             {**facts, **_point(chosen), "nartk": __version__},
         )
-        calibration.store(model.checkpoint.folder, entry)
-        tell(self.args, f"stored in {model.checkpoint.folder / calibration.FILE}")
+        thresholds.store(model.checkpoint.folder, entry)
+        tell(self.args, f"stored in {model.checkpoint.folder / thresholds.FILE}")
         # Where the strategy is lossless by default, only options that make it approximate make use of these.
         if make_strategy(strategy.name, own).promised.guarantee is not Guarantee.APPROXIMATE:
             flags = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in chosen.setting.items())
@@ -342,7 +342,7 @@ class _Job:
 
 def _grid(args: argparse.Namespace, options: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
     """The values to try of each option, by name; the strategy's own grid stands where none are given."""
-    types = types_of(args.strategy)
+    types = thresholds.types_of(args.strategy)
     default = GRIDS.get(args.strategy, {})
     grid = {key: (options[key],) if key in options else values for key, values in default.items()}
     for text in args.grid:

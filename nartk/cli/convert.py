@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from nartk import engine
 from nartk.architectures import architecture
-from nartk.checkpoints.checkpoint import MOST_CARD
+from nartk.checkpoints.foreign import refuse_hub_name
+from nartk.checkpoints.names import MOST_CARD
 from nartk.cli._common import Parser, command
 from nartk.cli._input import add_languages, languages
 from nartk.cli._output import add_output, tell
 from nartk.errors import InputFileError, UnsupportedCheckpointError, UsageError
-from nartk.files import read_file, writing_folder
+from nartk.files import Folder, read_file, writing_folder
 from nartk.processors.bpe import BPE
-from nartk.processors.foreign import refuse_hub_name
 from nartk.processors.text import TOKENIZATIONS
 
 if TYPE_CHECKING:
@@ -130,16 +130,16 @@ def main(argv: Sequence[str]) -> int:
     if args.spm is not None and (wanted or args.tokenizer == "moses"):
         raise UsageError("--spm with --bpe or --tokenizer", fix="give what the model was trained with")
 
-    from nartk.checkpoints.checkpoint import is_hugging_face, load_checkpoint
+    from nartk.checkpoints.loading import is_hugging_face, load_checkpoint
 
     if not os.path.exists(args.checkpoint):
         refuse_hub_name(str(args.checkpoint))
 
     if os.path.isdir(args.checkpoint):
-        if is_hugging_face(args.checkpoint):
-            return _convert_folder(args)
+        if is_hugging_face(folder := Folder(args.checkpoint)):
+            return _convert_folder(args, folder)
         if args.quantize is None and args.to is None:
-            load_checkpoint(args.checkpoint)  # what it is, if it is no model
+            load_checkpoint(folder)  # what it is, if it is no model
             raise UsageError(
                 f"{str(args.checkpoint)!r} is a model of nartk already", fix="give --quantize or --to as well"
             )
@@ -149,12 +149,12 @@ def main(argv: Sequence[str]) -> int:
         return 0
     _require_types(args)
     if os.path.isfile(args.checkpoint):
-        with TemporaryDirectory() as folder:
-            _convert(args, Path(folder))
-            _write(load_checkpoint(Path(folder)), args)
+        with TemporaryDirectory() as made:
+            _convert(args, Path(made))
+            _write(load_checkpoint(made), args)
         return 0
     _refuse(args, (*_OF_FAIRSEQ, "card"), "which is no checkpoint of fairseq", _COMPLETE)
-    from nartk.serving.scorers import model_folder
+    from nartk.checkpoints.names import model_folder
 
     _write(load_checkpoint(model_folder(str(args.checkpoint))), args)
     return 0
@@ -177,15 +177,16 @@ def _refuse(args: argparse.Namespace, flags: Sequence[str], why: str, fix: str) 
             raise UsageError(f"--{flag.replace('_', '-')} for {str(args.checkpoint)!r}, {why}", fix=fix)
 
 
-def _convert_folder(args: argparse.Namespace) -> int:
+def _convert_folder(args: argparse.Namespace, folder: Folder) -> int:
     """Writes a native folder, or one of int8 weights, of a folder of Hugging Face."""
-    from nartk.adapters.hf_folder import convert, read_hugging_face
+    from nartk.checkpoints.hugging_face.converting import convert
+    from nartk.checkpoints.hugging_face.reading import read_hugging_face
 
     _refuse(args, _OF_FAIRSEQ, "which is no checkpoint of fairseq", _COMPLETE)
     if args.quantize is not None or args.to is not None:
         _require_types(args)
         _refuse(args, ("card",), "with --quantize or --to", "leave it out")
-    checkpoint = read_hugging_face(args.checkpoint, allow_pickle=args.allow_pickle, **languages(args))
+    checkpoint = read_hugging_face(folder, allow_pickle=args.allow_pickle, **languages(args))
     for notice in checkpoint.notices:
         tell(args, notice)
     if args.quantize is not None or args.to is not None:
@@ -245,9 +246,9 @@ def _export(checkpoint: Checkpoint, args: argparse.Namespace) -> None:
 
 def _convert(args: argparse.Namespace, output: Path) -> str:
     """Writes a native folder of a fairseq checkpoint; the model in words."""
-    from nartk.adapters import fairseq
+    from nartk.adapters.fairseq.converting import convert
 
-    config = fairseq.convert(
+    config = convert(
         args.checkpoint,
         output,
         source_dict=args.dict,

@@ -10,7 +10,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, cast
 
-from nartk.checkpoints.checkpoint import MOST_CARD
+from nartk.checkpoints.names import MOST_CARD
 from nartk.cli import _strategy
 from nartk.cli._common import Parser, command, completes, parser_of
 from nartk.errors import EXIT_OK, ModelNotFoundError, UsageError
@@ -77,7 +77,7 @@ def _summary(file: Path) -> str:
 
 def _models(*names: str) -> list[str]:
     """lists the models that ship: what they are for, licence, size and folder; of one named its card too."""
-    from nartk.serving.scorers import SHIPPED, model_folder
+    from nartk.checkpoints.names import SHIPPED, model_folder
 
     lines = []
     for name in names or SHIPPED:

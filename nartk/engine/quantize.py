@@ -9,15 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nartk.checkpoints.checkpoint import (
-    CARD,
-    MOST_CARD,
-    Checkpoint,
-    pack_tensors,
-    read_config,
-    save_files,
-)
+from nartk.checkpoints.checkpoint import Checkpoint, read_config
+from nartk.checkpoints.names import CARD, MOST_CARD
 from nartk.checkpoints.quantized import INT8, LAYOUT, block_shape, stored_shapes
+from nartk.checkpoints.saving import save_files
+from nartk.checkpoints.tensors import pack_tensors
 from nartk.engine.weights import Weights
 from nartk.errors import UsageError
 from nartk.files import read_file

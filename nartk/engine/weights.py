@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from nartk.architectures.transformer import TransformerConfig, sinusoids
-from nartk.checkpoints.checkpoint import QuantizedTensors
 from nartk.checkpoints.quantized import INT8, LANES, PANEL, packed_sizes
+from nartk.checkpoints.tensors import QuantizedTensors
 from nartk.engine import _native
 from nartk.engine.speech_weights import hears, speech_encoder
 from nartk.errors import CheckpointError

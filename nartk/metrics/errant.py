@@ -18,7 +18,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from nartk import __version__
 from nartk.data.m2 import NOOP, M2Edit, M2Sentence, read_m2
 from nartk.errors import (
     InputFileError,
@@ -32,6 +31,7 @@ from nartk.files import read_lines
 from nartk.metrics.metric import Comparison, Files, Metric, Reads, Scorer, Texts
 from nartk.metrics.result import MetricResult, check_lengths, f_measure
 from nartk.registry import option, register_metric
+from nartk.version import __version__
 
 OFFICIAL = "en_core_web_sm"
 TRAINED = Path("~/.cache/nartk/spacy-ewt")  # where recipes/gec/train_spacy.sh puts its pipeline

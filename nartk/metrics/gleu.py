@@ -14,7 +14,6 @@ from typing import ClassVar, TypeVar
 
 import numpy as np
 
-from nartk import __version__
 from nartk.metrics.metric import Comparison, Metric, Reads, Texts
 from nartk.metrics.result import (
     MetricResult,
@@ -26,6 +25,7 @@ from nartk.metrics.result import (
 )
 from nartk.metrics.scripts import tell_unspaced
 from nartk.registry import option, register_metric
+from nartk.version import __version__
 
 ORDER = 4  # longest n-gram, tokens
 ITERATIONS = 500

@@ -15,13 +15,13 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from nartk import __version__
 from nartk.data.m2 import M2Edit, M2Sentence, read_m2
 from nartk.errors import InputTooLongError, NartkError
 from nartk.files import read_lines
 from nartk.metrics.metric import Files, Metric, Reads, Scorer
 from nartk.metrics.result import MetricResult, check_lengths, f_measure
 from nartk.registry import option, register_metric
+from nartk.version import __version__
 
 MAX_CELLS = 25_000_000  # of the alignment matrix: 5,000 source tokens against 5,000
 MAX_STEPS = 1_200_000  # of the lattice: 630 tokens against 630 entirely different ones

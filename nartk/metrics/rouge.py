@@ -17,12 +17,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from nartk import __version__
 from nartk.errors import InputFileError, UsageError, named, requiring
 from nartk.metrics.metric import Comparison, Metric, Reads, Texts
 from nartk.metrics.result import MetricResult, References, check_corpora, counted
 from nartk.metrics.scripts import tell_unspaced
 from nartk.registry import option, register_metric
+from nartk.version import __version__
 
 TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 MEASURES = ("precision", "recall", "fmeasure")

@@ -23,12 +23,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from nartk import __version__
 from nartk.metrics.gleu import ORDER, ngrams
 from nartk.metrics.metric import Comparison, Metric, Reads, Texts
 from nartk.metrics.result import MetricResult, check_corpora, counted, present
 from nartk.metrics.sacre import tell_unspaced_tokens, tokenizer
 from nartk.registry import option, register_metric
+from nartk.version import __version__
 
 OPERATIONS = ("add", "keep", "delete")
 LEVELS = ("corpus", "sentence")

@@ -17,12 +17,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from nartk import __version__
 from nartk.errors import InputFileError, UsageError, named, requiring
 from nartk.metrics.metric import EMPTY, Comparison, Metric, Reads, Texts
 from nartk.metrics.result import MetricResult, check_corpora
 from nartk.metrics.scripts import tell_unspaced
 from nartk.registry import option, register_metric
+from nartk.version import __version__
 
 # Normalisers by name: of Whisper's, that of English expands contractions, writes numbers in digits and spells
 # as Americans do; the basic one takes brackets and punctuation away. Source: Radford et al. 2022, appendix C,

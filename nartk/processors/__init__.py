@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from nartk.errors import CheckpointError, UnsupportedCheckpointError
+from nartk.files import Folder, JsonObject
 from nartk.protocols.passes import Source
 from nartk.vocab import SpecialIds, Vocab
 
@@ -55,7 +56,7 @@ class OutputProcessor(Protocol):
 
 
 # Makes a processor of a model folder, its settings in config.json, and the model's special ids.
-Loader: TypeAlias = Callable[[Path, Mapping[str, Any], SpecialIds], Any]
+Loader: TypeAlias = Callable[[Folder, JsonObject, SpecialIds], Any]
 F = TypeVar("F", bound=Loader)
 SIDES = ("input", "output")
 _LOADERS: dict[tuple[str, str], Loader] = {}
@@ -71,7 +72,9 @@ def register_processor(side: str, name: str) -> Callable[[F], F]:
     return register
 
 
-def load_processor(side: str, folder: Path, settings: Mapping[str, Any], specials: SpecialIds) -> Any:
+def load_processor(
+    side: str, folder: str | os.PathLike[str], settings: JsonObject, specials: SpecialIds
+) -> Any:
     """The processor that the settings name.
 
     Raises:
@@ -89,14 +92,14 @@ def load_processor(side: str, folder: Path, settings: Mapping[str, Any], special
             fix=f"this version knows {', '.join(sorted(names))}",
             where=str(folder),
         )
-    return _LOADERS[side, name](folder, settings, specials)
+    return _LOADERS[side, name](Folder.at(folder), settings, specials)
 
 
-def named_file(folder: Path, settings: Mapping[str, Any], key: str) -> Path:
+def named_file(folder: Folder, settings: JsonObject, key: str) -> Path:
     """The file of a model folder that settings name; raises CheckpointError if there is none."""
     name = settings.get(key)
     if not isinstance(name, str) or name in ("", ".", "..") or set(name) & set("/\\:\0"):
         raise CheckpointError(f"{key!r} is {name!r}, not the name of a file", where=str(folder))
-    if not os.path.isfile(folder / name):
+    if not folder.has(name):
         raise CheckpointError(f"the file {name!r} is missing", where=str(folder))
     return folder / name

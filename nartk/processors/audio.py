@@ -15,10 +15,9 @@ place.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
@@ -31,7 +30,7 @@ from nartk.errors import (
     named,
     number_of,
 )
-from nartk.files import STDIN, shown
+from nartk.files import STDIN, Folder, JsonObject, shown
 from nartk.processors import InputProcessor, named_file, register_processor
 from nartk.protocols.passes import FeatureSource, FloatArray
 from nartk.protocols.sources import Recording
@@ -263,7 +262,7 @@ class AudioInput:
 
 
 @register_processor("input", "audio")
-def load_input(folder: Path, settings: Mapping[str, Any], specials: SpecialIds) -> AudioInput:
+def load_input(folder: Folder, settings: JsonObject, specials: SpecialIds) -> AudioInput:
     from nartk.data.audio.features import FeatureSettings
     from nartk.data.audio.normalization import Statistics
 

@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from nartk.errors import CheckpointError, NartkError, UnsupportedCheckpointError, requiring
-from nartk.files import read_file
+from nartk.files import Folder, JsonObject, read_file
 from nartk.processors import named_file, register_processor
 from nartk.processors.text import TextInput, load_vocab, spell
 from nartk.vocab import SpecialIds, Vocab
@@ -144,17 +144,17 @@ class SplitTokenizer:
 
 
 @register_processor("input", NAME)
-def load_input(folder: Path, settings: Mapping[str, Any], specials: SpecialIds) -> TextInput:
+def load_input(folder: Folder, settings: JsonObject, specials: SpecialIds) -> TextInput:
     return TextInput(load_output(folder, settings, specials))
 
 
 @register_processor("output", NAME)
-def load_output(folder: Path, settings: Mapping[str, Any], specials: SpecialIds) -> SplitTokenizer:
+def load_output(folder: Folder, settings: JsonObject, specials: SpecialIds) -> SplitTokenizer:
     paths = {key: named_file(folder, settings, key) for key in FILES if key in settings}
     return SplitTokenizer(load_vocab(folder, settings, specials), splitters(settings, paths, str(folder)))
 
 
-def splitters(settings: Mapping[str, Any], paths: Mapping[str, Path], where: str) -> list[Splitter]:
+def splitters(settings: JsonObject, paths: Mapping[str, Path], where: str) -> list[Splitter]:
     """What splits text, of settings and of the files that they name.
 
     Raises:

@@ -10,12 +10,12 @@ none, such as ``<nolang> <asr>``; and those of ``text``, which spell these words
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from nartk.errors import CheckpointError, InputFormatError, VocabMismatchError
+from nartk.files import Folder, JsonObject
 from nartk.processors import InputProcessor, OutputProcessor, register_processor
 from nartk.processors.audio import AudioInput
 from nartk.processors.audio import load_input as load_audio
@@ -81,7 +81,7 @@ def _sound(line: str | Recording) -> str | Recording:
 
 
 @register_processor("input", "prompted_audio")
-def load_input(folder: Path, settings: Mapping[str, Any], specials: SpecialIds) -> PromptedAudio:
+def load_input(folder: Folder, settings: JsonObject, specials: SpecialIds) -> PromptedAudio:
     text = {name: settings[name] for name in _TEXT if name in settings}
     own = {name: value for name, value in settings.items() if name not in (*_TEXT, "front")}
     audio, output = load_audio(folder, own, specials), load_output(folder, text, specials)

@@ -6,9 +6,9 @@ how many the dictionary has, specials included.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from nartk.errors import (
     CheckpointError,
@@ -17,9 +17,10 @@ from nartk.errors import (
     VocabMismatchError,
     named,
 )
+from nartk.files import Folder, JsonObject
 from nartk.processors import InputProcessor, OutputProcessor, named_file, register_processor
+from nartk.protocols.paragraph import Paragraph, Tokenized
 from nartk.protocols.passes import TextSource
-from nartk.serving.lines import Paragraph, Tokenized
 from nartk.vocab import UNKNOWN, SpecialIds, Vocab
 
 
@@ -166,19 +167,19 @@ def load_tokenization(name: object, output: OutputProcessor, where: str) -> AsGi
 
 
 @register_processor("input", "text")
-def load_input(folder: Path, settings: Mapping[str, Any], specials: SpecialIds) -> TextInput:
+def load_input(folder: Folder, settings: JsonObject, specials: SpecialIds) -> TextInput:
     return TextInput(load_output(folder, settings, specials))
 
 
 @register_processor("output", "text")
-def load_output(folder: Path, settings: Mapping[str, Any], specials: SpecialIds) -> Tokenizer:
+def load_output(folder: Folder, settings: JsonObject, specials: SpecialIds) -> Tokenizer:
     vocab = load_vocab(folder, settings, specials)
     if "sentencepiece" in settings:
         return SentencePieceTokenizer(named_file(folder, settings, "sentencepiece"), vocab)
     return WhitespaceTokenizer(vocab)
 
 
-def load_vocab(folder: Path, settings: Mapping[str, Any], specials: SpecialIds) -> Vocab:
+def load_vocab(folder: Folder, settings: JsonObject, specials: SpecialIds) -> Vocab:
     """The words of the dictionary that settings name; raises CheckpointError if there are not as many."""
     vocab = Vocab.read(named_file(folder, settings, "dictionary"), specials)
     wanted = settings.get("words")

@@ -6,15 +6,15 @@ Settings of the input in ``config.json`` are those of `nartk.processors.audio`, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from nartk.errors import CheckpointError, UsageError, named
+from nartk.files import Folder, JsonObject
 from nartk.processors import audio, hugging_face, register_processor
 from nartk.processors.audio import AudioInput
 from nartk.processors.frames import FrameFile
@@ -95,13 +95,13 @@ class WhisperText:
 
 
 @register_processor("input", NAME)
-def load_input(folder: Path, settings: Mapping[str, Any], specials: SpecialIds) -> WhisperInput:
+def load_input(folder: Folder, settings: JsonObject, specials: SpecialIds) -> WhisperInput:
     found = audio.load_input(folder, settings, specials)
     return WhisperInput(found.settings, strict=found.strict, shortest=found.shortest)
 
 
 @register_processor("output", NAME)
-def load_output(folder: Path, settings: Mapping[str, Any], specials: SpecialIds) -> WhisperText:
+def load_output(folder: Folder, settings: JsonObject, specials: SpecialIds) -> WhisperText:
     text = hugging_face.load_output(folder, settings, specials)
     values = {item.name: settings.get(item.name, item.default) for item in fields(Prompts)}
     missing = [name for name, value in values.items() if value is MISSING]

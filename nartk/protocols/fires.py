@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -19,13 +18,25 @@ import numpy.typing as npt
 from nartk.protocols.parallel import FireScorer
 from nartk.protocols.passes import FloatArray
 
-if TYPE_CHECKING:
-    from nartk.serving.long_form import Window
-
 # Of a token: a sum of fp32 weights that misses a whole number by no more has reached it. Rounding 1,500
 # weights below 1 moves their sum by 4.5e-5 at most.
 ROUNDING = 1e-4
 _Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Window:
+    """A buffer, in positions of the recording.
+
+    Attributes:
+        begin, end: Of all that the model sees.
+        first, last: Of the chunk, which is kept: first <= position < last.
+    """
+
+    begin: int
+    end: int
+    first: int
+    last: int
 
 
 @dataclass

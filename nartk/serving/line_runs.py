@@ -16,10 +16,11 @@ from nartk.errors import (
 )
 from nartk.processors.text import AsGiven
 from nartk.protocols.hypothesis import Hypothesis, Request, Result
+from nartk.protocols.paragraph import Paragraph, Tokenized
 from nartk.protocols.passes import FeatureSource
 from nartk.protocols.runs import NOTHING, Batching
 from nartk.protocols.sources import Given
-from nartk.serving.lines import APART, Line, Paragraph, Tokenized
+from nartk.serving.lines import APART, Line
 from nartk.serving.recordings import spoken
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Lines and their sentences, which are decoded on their own, and whose results are joined to the line's.
 
-Where a guard judges outputs (`nartk.serving.guard`), a sentence may be decoded in pieces, or stay as it is.
+Where a guard judges outputs (`processors.guard`), a sentence may be decoded in pieces, or stay as it is.
 """
 
 from __future__ import annotations
@@ -11,48 +11,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from nartk.protocols.hypothesis import Guarded, Hypothesis, PhaseSeconds, Result, TokenTrace, added
+from nartk.protocols.paragraph import Paragraph
 
 if TYPE_CHECKING:
     from nartk.data.clauses import Clause
     from nartk.processors import OutputProcessor
-    from nartk.serving.guard import Guard
+    from nartk.processors.guard import Guard
 
 # A line's first sentence is the request of the line's own index. Each further one is so much above it, beyond
 # all lines, so that what is drawn for it does not depend on how many sentences other lines have.
 APART = 1 << 32
-
-
-@dataclass(frozen=True)
-class Tokenized:
-    """A sentence of tokens with spaces between, which a model reads and writes as it is."""
-
-    text: str
-
-    @property
-    def written(self) -> str:
-        """The sentence as the model would write it."""
-        return self.text
-
-    def restore(self, output: str) -> str:
-        """What stands in the line for what a model made of the sentence."""
-        return output
-
-
-@dataclass(frozen=True)
-class Paragraph:
-    """A line: its sentences, and what is before, between and behind them.
-
-    Attributes:
-        between: One text more than there are sentences; what is in them is not decoded.
-    """
-
-    sentences: tuple[Tokenized, ...]
-    between: tuple[str, ...]
-
-    def join(self, outputs: Sequence[str]) -> str:
-        """The line, of what a model made of each sentence."""
-        parts = zip(self.sentences, outputs, self.between[1:], strict=True)
-        return self.between[0] + "".join(each.restore(output) + rest for each, output, rest in parts)
 
 
 @dataclass(eq=False)
@@ -246,20 +214,6 @@ class Line:
             trace=_counted_on(traces, results) if chosen and len(traces) == len(chosen) else None,
             **found,
         )
-
-
-def edits(source: Sequence[str], output: Sequence[str]) -> Iterator[tuple[int, int, int, int]]:
-    """Blocks of an alignment: tokens of the source from i to stop are those of the output from j to last.
-
-    Blocks of as many tokens on both sides are given token by token.
-    """
-    from difflib import SequenceMatcher  # whose import every start would pay for
-
-    for _, i, stop, j, last in SequenceMatcher(None, source, output, autojunk=False).get_opcodes():
-        if stop - i != last - j:
-            yield i, stop, j, last
-        else:
-            yield from ((i + step, i + step + 1, j + step, j + step + 1) for step in range(stop - i))
 
 
 def _counted_on(traces: Sequence[Sequence[TokenTrace]], results: Sequence[Result]) -> tuple[TokenTrace, ...]:

@@ -7,10 +7,13 @@ import warnings
 from collections.abc import Callable
 
 from nartk.architectures import architecture
-from nartk.checkpoints.checkpoint import Checkpoint, load_checkpoint, read_config
+from nartk.checkpoints.checkpoint import Checkpoint, read_config
+from nartk.checkpoints.loading import load_checkpoint
+from nartk.checkpoints.names import SHIPPED, model_folder
 from nartk.errors import WITHOUT_TORCH, UsageError, named, require_count, requiring_torch
+from nartk.files import Folder
 from nartk.serving.model import Model
-from nartk.serving.scorers import SHIPPED, TYPES, UNQUANTIZED, WITHOUT_BOTH, model_folder, words_of
+from nartk.serving.scorers import TYPES, UNQUANTIZED, WITHOUT_BOTH, words_of
 
 MOST_THREADS = 1024
 
@@ -69,7 +72,7 @@ def load(
             fix="leave one of them out",
         )
     checkpoint = load_checkpoint(
-        model_folder(name),
+        name if isinstance(name, Folder) else model_folder(name),
         check=check,
         source_lang=source_lang,
         target_lang=target_lang,

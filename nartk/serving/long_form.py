@@ -28,7 +28,7 @@ import numpy.typing as npt
 from nartk.errors import SourceMismatchError, StrategyMismatchError, UsageError, named
 from nartk.processors.frames import FrameFile
 from nartk.protocols.contexts import Handles
-from nartk.protocols.fires import Carried
+from nartk.protocols.fires import Carried, Window
 from nartk.protocols.parallel import FireScorer, FrameScorer, always_banned, silent_words
 from nartk.protocols.passes import FeatureSource, FloatArray, IntArray, Ragged, Scores, Source, Want
 from nartk.protocols.reading import Reading, read
@@ -40,21 +40,6 @@ from nartk.serving.activity import Levels, is_speech
 _TOGETHER = 8  # buffers that are encoded at a time
 _Ints = npt.NDArray[np.int64]
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Window:
-    """A buffer, in positions of the recording.
-
-    Attributes:
-        begin, end: Of all that the model sees.
-        first, last: Of the chunk, which is kept: first <= position < last.
-    """
-
-    begin: int
-    end: int
-    first: int
-    last: int
 
 
 @dataclass(frozen=True)

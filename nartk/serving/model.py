@@ -13,9 +13,9 @@ from functools import cached_property, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
-from nartk import __version__
 from nartk.architectures import architecture
 from nartk.checkpoints.checkpoint import Checkpoint
+from nartk.checkpoints.names import model_folder
 from nartk.errors import (
     LengthMismatchError,
     NartkError,
@@ -37,12 +37,13 @@ from nartk.serving.line_runs import LineRequest, LineRun, Outcome
 from nartk.serving.replicas import ReplicaRun, require_replicable
 from nartk.serving.requests import made_request
 from nartk.serving.restarting import RestartingRun
-from nartk.serving.scorers import model_folder, reference_scorer
+from nartk.serving.scorers import reference_scorer
 from nartk.serving.strategies import made_strategy
+from nartk.version import __version__
 
 if TYPE_CHECKING:
     from nartk.architectures.transformer import TransformerConfig
-    from nartk.serving.guard import Guard
+    from nartk.processors.guard import Guard
     from nartk.serving.long_form import Buffers
 
 KEPT = 4  # other models that a model keeps loaded, those used last

@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nartk.architectures import architecture
 from nartk.checkpoints.checkpoint import Checkpoint, read_config
-from nartk.errors import WITHOUT_TORCH, ModelNotFoundError, UsageError, requiring_torch
+from nartk.errors import WITHOUT_TORCH, UsageError, requiring_torch
 
 if TYPE_CHECKING:
     from nartk.models.transformer import Transformer
 
 TYPES = ("fp32", "bf16", "fp16", "int8")  # fp16: on a GPU alone; int8: on the engine alone
-SHIPPED = ("gec-en", "asr-digits")  # models inside the package, the default first
 WITHOUT_BOTH = f"{WITHOUT_TORCH}, or install nartk with its engine, from a wheel or with a C++17 compiler"
 UNQUANTIZED = "name the model that it was made of"
-
-
-def model_folder(name: str | os.PathLike[str]) -> Path:
-    """The folder of a shipped model; any other name is a folder itself.
-
-    Raises:
-        ModelNotFoundError: The shipped model is not in this installation.
-    """
-    if not isinstance(name, str | os.PathLike):
-        raise UsageError(f"the model is {name!r}, not a name or a path", fix="give a string or a path")
-    if str(name) not in SHIPPED:
-        return Path(name)
-    folder = Path(__file__).parents[1] / "data" / "models" / str(name)
-    if not os.path.isdir(folder):
-        raise ModelNotFoundError(f"the shipped model {str(name)!r} is not in this installation")
-    return folder
 
 
 def load_network(checkpoint: Checkpoint) -> Transformer:

@@ -55,9 +55,9 @@ def made_strategy(
         auxiliary[key] = found.passes
         if len(theirs.target_vocab) != len(mine.target_vocab):
             auxiliary[key] = AlignedWords(found.passes, mine.target_vocab)
-        from nartk.bench import calibration
+        from nartk.checkpoints import thresholds
 
-        added, unfit = calibration.apply(
+        added, unfit = thresholds.apply(
             model.checkpoint.folder,
             made,
             options,

@@ -18,11 +18,12 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from nartk.errors import StrategyMismatchError
+from nartk.protocols.fires import Window
 from nartk.protocols.parallel import FrameScorer, always_banned, silent_words
 from nartk.protocols.passes import FeatureSource, FloatArray, Want
 from nartk.protocols.reading import log_softmax
 from nartk.serving.activity import Levels, is_speech
-from nartk.serving.long_form import Buffers, Window, carried_fires, kept_fires, positions_of
+from nartk.serving.long_form import Buffers, carried_fires, kept_fires, positions_of
 
 if TYPE_CHECKING:
     from nartk.decoders.graphs.hotwords import Hotwords

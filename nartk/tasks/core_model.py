@@ -14,14 +14,18 @@ import torch
 from fairseq.models import BaseFairseqModel, register_model_architecture
 from torch import Tensor, nn
 
-from nartk.adapters.fairseq import FairseqCheckpoint, read_checkpoint, shapes, to_network
+from nartk.adapters.fairseq.checkpoint import FairseqCheckpoint, read_checkpoint
+from nartk.adapters.fairseq.network import shapes, to_network
 from nartk.architectures import Architecture
 from nartk.architectures.transformer import JOINT
-from nartk.checkpoints.checkpoint import Checkpoint, load_checkpoint, require_shapes
+from nartk.checkpoints.checkpoint import Checkpoint
+from nartk.checkpoints.loading import load_checkpoint
+from nartk.checkpoints.names import model_folder
+from nartk.checkpoints.tensors import require_shapes
 from nartk.errors import VocabMismatchError
 from nartk.models.nar import NarTraining
 from nartk.models.transformer import Transformer, TransformerConfig
-from nartk.serving.scorers import load_network, model_folder
+from nartk.serving.scorers import load_network
 from nartk.vocab import Vocab
 
 # Known from the dictionaries, so they are no options.

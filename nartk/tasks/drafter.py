@@ -34,7 +34,7 @@ from fairseq import metrics
 from fairseq.criterions import register_criterion
 from torch import Tensor
 
-from nartk.adapters.fairseq import architecture_name, find_dictionary
+from nartk.adapters.fairseq.converting import find_dictionary
 from nartk.architectures import architecture, architectures
 from nartk.architectures.transformer import setting
 from nartk.checkpoints.checkpoint import Checkpoint
@@ -234,7 +234,7 @@ def load_verifier(name: str, task: Any) -> Transformer:
     if isinstance(stored, Checkpoint):
         found, vocabs = stored.architecture, [stored.source_vocab, stored.target_vocab]
     else:
-        found = architecture_name(stored)
+        found = stored.architecture
         try:
             vocabs = [Vocab.read(find_dictionary(stored, None, side)) for side in ("source", "target")]
         except CheckpointError as error:

@@ -36,7 +36,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from nartk.architectures import architectures
 from nartk.architectures.transformer import setting
-from nartk.checkpoints.checkpoint import DICTIONARY, INPUT, TOKENIZER, read_json
+from nartk.checkpoints.names import DICTIONARY, INPUT, TOKENIZER
 from nartk.data.audio.augmentation import SpecAugment, change_speed, change_tempo
 from nartk.data.audio.buckets import make_batches, padding
 from nartk.data.audio.features import FeatureSettings
@@ -44,7 +44,7 @@ from nartk.data.audio.manifests import read_manifest
 from nartk.data.audio.sounds import open_sound, read_sound
 from nartk.data.audio.stored import read_features
 from nartk.errors import InputFileError, LengthMismatchError, UsageError, number_of
-from nartk.files import read_lines, reading
+from nartk.files import Folder, read_lines, reading
 from nartk.models.speech_training import SpeechTraining
 from nartk.processors import load_processor
 from nartk.processors.text import load_output
@@ -236,8 +236,8 @@ class SpeechTask(FairseqTask):
         settings = {"dictionary": DICTIONARY, "words": len(self.dictionary)}
         if os.path.isfile(self.folder / TOKENIZER):
             settings["sentencepiece"] = TOKENIZER
-        self.output = load_output(self.folder, settings, FAIRSEQ)
-        self.processor = load_processor("input", self.folder, read_json(self.folder / INPUT), FAIRSEQ)
+        self.output = load_output(Folder(self.folder), settings, FAIRSEQ)
+        self.processor = load_processor("input", self.folder, Folder(self.folder).json(INPUT), FAIRSEQ)
 
     @property
     def source_dictionary(self) -> None:

@@ -32,7 +32,7 @@ from nartk.data.gec.noise import Noiser, annotate
 from nartk.data.gec.rates import DEFAULT_RATES, load_rates
 from nartk.data.m2 import apply_edits, read_m2
 from nartk.data.text import read_corpus, read_shipped, tokenize
-from nartk.serving.guard import BOUNDS, KEY, LIST, Guard, Thresholds, scored_words
+from nartk.processors.guard import BOUNDS, KEY, LIST, Guard, Thresholds, scored_words
 
 WORDS = "words.txt"
 SHORT, OFTEN = 3, 20  # letters of a word that must be in the text so often: there are many initials

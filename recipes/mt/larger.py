@@ -22,7 +22,9 @@ from torch import Tensor
 
 import nartk
 from nartk.architectures.transformer import TransformerConfig, sinusoids
-from nartk.checkpoints.checkpoint import TARGET_TOKENIZER, TOKENIZER, Checkpoint, save_checkpoint
+from nartk.checkpoints.checkpoint import Checkpoint
+from nartk.checkpoints.names import TARGET_TOKENIZER, TOKENIZER
+from nartk.checkpoints.saving import save_checkpoint
 
 HEAD = 64  # features of a head, as large models have them
 IntArray = npt.NDArray[np.int64]

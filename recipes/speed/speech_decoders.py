@@ -30,7 +30,7 @@ from nartk.architectures import architecture
 from nartk.bench.report import add_outputs, heading, markdown, publish, ratio, times
 from nartk.bench.runner import environment
 from nartk.bench.turns import Stopwatch, in_turns
-from nartk.checkpoints.checkpoint import save_checkpoint
+from nartk.checkpoints.saving import save_checkpoint
 from nartk.data.audio.stored import write_features
 from nartk.errors import EXIT_OK
 from nartk.vocab import SPECIALS, Vocab

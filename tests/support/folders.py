@@ -6,7 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from nartk.checkpoints.checkpoint import CONFIG
+from nartk.checkpoints.names import CONFIG
 
 
 def sign(folder: Path, **values: object) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from nartk.architectures import _DECLARED, register_architecture
 from nartk.architectures.transformer import TransformerConfig, linear, setting
-from nartk.checkpoints.checkpoint import save_checkpoint
+from nartk.checkpoints.saving import save_checkpoint
 from nartk.errors import InputFileError, InputTooLongError, PassError, VocabMismatchError
 from nartk.models.transformer import Decoder, Embedding, EncoderDecoder, SourceEncoder, word_embedding
 from nartk.processors import InputProcessor, register_processor

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from nartk.architectures import architecture
-from nartk.checkpoints.checkpoint import save_checkpoint
+from nartk.checkpoints.saving import save_checkpoint
 from nartk.protocols.passes import FeatureSource
 from nartk.vocab import SPECIALS, Vocab
 from support.transformers_small import check_slope

@@ -12,7 +12,7 @@ import sentencepiece
 import torch
 import torch.nn.functional as F
 
-from nartk.checkpoints.checkpoint import save_checkpoint
+from nartk.checkpoints.saving import save_checkpoint
 from nartk.models.transformer import Transformer, TransformerConfig
 from nartk.vocab import Vocab
 

@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nartk.errors import CheckpointError
-from nartk.files import read_file
+from nartk.files import Folder, read_file
+from nartk.processors import named_file
 from nartk.protocols.hypothesis import Guarded, Hypothesis
-from nartk.serving.lines import edits
+from nartk.protocols.paragraph import edits
 from nartk.vocab import UNKNOWN
 
 if TYPE_CHECKING:
@@ -288,7 +289,7 @@ def letters_kept(source: Sequence[str], output: Sequence[str]) -> float:
     return 1 - lost / max(1, len("".join(words)))
 
 
-def read_guard(settings: object, folder: Path, where: str) -> Guard | None:
+def read_guard(settings: object, folder: Folder, where: str) -> Guard | None:
     """The guard that a model folder's config.json declares; None: it declares none.
 
     Raises:
@@ -296,8 +297,6 @@ def read_guard(settings: object, folder: Path, where: str) -> Guard | None:
     """
     if settings is None:
         return None
-    from nartk.processors import named_file
-
     names = [item.name for item in fields(Thresholds)]
     if not isinstance(settings, dict) or {*settings} != {*names, LIST}:
         raise CheckpointError(f"{KEY!r} has not the keys {', '.join([*names, LIST])}", where=where)

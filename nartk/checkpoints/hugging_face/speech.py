@@ -1,4 +1,4 @@
-"""Folders of Whisper and Distil-Whisper as transformers writes them, read as `hf_folder` does those of text.
+"""Reads folders of Whisper and Distil-Whisper.
 
 Every setting of ``config.json``, ``preprocessor_config.json`` and ``generation_config.json`` is read, known
 to change no output, or refused by name. Where the last leaves the task open, outputs are transcribed, as
@@ -7,32 +7,31 @@ OpenAI's program does it; transformers then leaves the task out of the prompt.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
-from nartk.adapters.hf_folder import (
-    FAIRSEQ_NAMES,
-    WITHOUT,
-    Family,
-    Files,
-    MappedTensors,
-    activation_of,
-    as_checkpoint,
-    names_of,
-    open_tensors,
-    read_settings,
-    refusal,
-    start_token_of,
-)
 from nartk.architectures.transformer import TARGET_WORDS, both
 from nartk.architectures.whisper import WhisperConfig
-from nartk.checkpoints.checkpoint import CONFIG, Checkpoint, read_json
-from nartk.checkpoints.generation import GENERATION_CONFIG, KEY, read_generation
+from nartk.checkpoints.checkpoint import Checkpoint
+from nartk.checkpoints.generation import KEY, read_generation
+from nartk.checkpoints.hugging_face.assembled import as_checkpoint, start_token_of
+from nartk.checkpoints.hugging_face.families import FAIRSEQ_NAMES
+from nartk.checkpoints.hugging_face.settings import (
+    WITHOUT,
+    Family,
+    Settings,
+    activation_of,
+    read_family,
+    refusal,
+    sides_of,
+)
+from nartk.checkpoints.hugging_face.tensors import Files, MappedTensors, names_of, open_tensors
+from nartk.checkpoints.names import CONFIG, GENERATION_CONFIG
 from nartk.errors import CheckpointError, UnsupportedCheckpointError, UsageError, named
+from nartk.files import Folder, JsonObject
 from nartk.processors.hugging_face import hugging_face_processors
 from nartk.processors.whisper import NAME
 from nartk.protocols.prompts import Prompts
@@ -42,17 +41,12 @@ _WORDS, _OUTPUT = "decoder.embed_tokens.weight", "proj_out.weight"
 _TRANSCRIBE = "transcribe"
 
 
-def _config_of(values: Mapping[str, Any]) -> dict[str, Any]:
+def _config_of(values: Settings) -> JsonObject:
     """What `WhisperConfig` stores of settings."""
-    sides = {
-        f"{side}_{ours}": values[f"{side}_{theirs}"]
-        for side in ("encoder", "decoder")
-        for ours, theirs in (("layers", "layers"), ("ffn", "ffn_dim"), ("heads", "attention_heads"))
-    }
     if values["use_weighted_layer_sum"]:
         raise refusal("use_weighted_layer_sum", True, WITHOUT, why="which is of classifiers")
     return {
-        **sides,
+        **sides_of(values),
         "tgt_vocab": values["vocab_size"],
         "d_model": values["d_model"],
         "activation": activation_of("activation_function", values),
@@ -92,7 +86,7 @@ FAMILY = Family(
     irrelevant=frozenset(_IRRELEVANT.split()),
 )
 # Settings of the feature extractor: those that have one value, and those that change nothing.
-_SOUND: dict[str, Any] = {
+_SOUND: JsonObject = {
     "sampling_rate": 16000,
     "hop_length": 160,
     "n_fft": 400,
@@ -106,51 +100,41 @@ _LEFT = ("mel_filters", "n_samples", "nb_max_frames", "processor_class", "return
 
 
 def read_speech(
-    folder: Path,
+    folder: Folder,
     *,
-    source_lang: str | None = None,
-    target_lang: str | None = None,
-    source_prefix: str | None = None,
-    allow_pickle: bool = False,
+    source_lang: str | None,
+    target_lang: str | None,
+    source_prefix: str | None,
+    allow_pickle: bool,
 ) -> Checkpoint:
-    """Reads a folder as `nartk.checkpoints.checkpoint.load_checkpoint` does one of nartk's.
+    """Reads a folder as `read_hugging_face` does.
 
     Args:
         source_lang: Of the sound; None: the model's own choice, which may be to detect it.
         target_lang: Of the outputs: that of the sound, or ``en``, into which it is then translated.
         source_prefix: None: sound has none.
-
-    Raises:
-        As `nartk.adapters.hf_folder.read_hugging_face`.
     """
     if source_prefix is not None:
         raise UsageError(
             f"{named('source_prefix', source_prefix)} for {str(folder)!r}, which reads sound",
             fix="leave it out",
         )
-    config = read_json(folder / CONFIG)
     notices: list[str] = []
-    try:
-        settings = read_settings(config, FAMILY, notices.append)
-        values = FAMILY.config(settings)
-    except (CheckpointError, UnsupportedCheckpointError) as error:
-        error.where = str(folder / CONFIG)
-        raise
-    text = hugging_face_processors(folder, config["model_type"])
+    config, generation_config = folder.json(CONFIG), folder.optional_json(GENERATION_CONFIG)
+    settings, values = read_family(folder, FAMILY, notices.append)
+    text = hugging_face_processors(folder)
     values["pad"] = text.specials.pad  # which no output holds: models pad with eos
     files = open_tensors(folder, allow_pickle=allow_pickle)
     network, tensors = _network(files, values, tied=settings["tie_word_embeddings"])
-    own = folder / GENERATION_CONFIG
-    generation_config = read_json(own) if own.is_file() else None
     given = config if generation_config is None else generation_config
     prompts = _in_languages(_prompts(given, config, network, str(folder)), source_lang, target_lang)
-    found = as_checkpoint(
+    return as_checkpoint(
         folder,
         {
             "architecture": "whisper",
             "model": asdict(network),
             "special_ids": asdict(text.specials),
-            "start_token": start_token_of(config, generation_config, FAMILY.start, folder),
+            "start_token": start_token_of(config, generation_config, FAMILY.start, str(folder)),
             "input": {
                 "name": NAME,
                 "features": "whisper",
@@ -163,12 +147,12 @@ def read_speech(
         },
         tensors,
         text.files,
-        also=(own, folder / PREPROCESSOR, folder / PROCESSOR),
+        also=[GENERATION_CONFIG, PREPROCESSOR, PROCESSOR],
+        notices=notices,
     )
-    return replace(found, notices=(*notices,))
 
 
-def _network(files: Files, values: dict[str, Any], *, tied: bool) -> tuple[WhisperConfig, MappedTensors]:
+def _network(files: Files, values: JsonObject, *, tied: bool) -> tuple[WhisperConfig, MappedTensors]:
     """The configuration of values, and the weights.
 
     Keys have no bias, which our fused layers of queries, keys and values have: zeros are put there.
@@ -184,7 +168,7 @@ def _network(files: Files, values: dict[str, Any], *, tied: bool) -> tuple[Whisp
         files.require([output], (config.tgt_vocab, config.d_model))
     shapes = config.weight_shapes()
     parts: dict[str, Sequence[str]] = {}
-    tables: dict[str, Any] = {}
+    tables: JsonObject = {}
     for name, shape in shapes.items():
         if name in TARGET_WORDS[:2]:
             names = [_WORDS if name == ours or values["share_embeddings"] == "decoder" else output]
@@ -202,9 +186,7 @@ def _network(files: Files, values: dict[str, Any], *, tied: bool) -> tuple[Whisp
     return config, MappedTensors(files, shapes, parts, {}, tables)
 
 
-def _prompts(
-    given: Mapping[str, Any], config: Mapping[str, Any], network: WhisperConfig, where: str
-) -> Prompts:
+def _prompts(given: Settings, config: Settings, network: WhisperConfig, where: str) -> Prompts:
     """The prompts that a configuration of generation says.
 
     Args:
@@ -241,13 +223,13 @@ def _prompts(
         raise UnsupportedCheckpointError(f"a prompt: {error.message}", where=where) from error
 
 
-def _forced(prompts: Prompts, forced: Any) -> Prompts:
+def _forced(prompts: Prompts, forced: object) -> Prompts:
     """The prompts of ``forced_decoder_ids``: pairs of a position and a word, which may be null.
 
     Raises:
         UsageError: They are of another form.
     """
-    pairs = forced if isinstance(forced, list) else [forced]
+    pairs: list[Any] = forced if isinstance(forced, list) else [forced]
     ids = [pair[1] for pair in pairs if isinstance(pair, list) and len(pair) == 2]
     names = {id: name for known in (prompts.languages, prompts.tasks) for name, id in known.items()}
     rest = [id for id in ids if id not in (None, prompts.no_timestamps)]
@@ -284,20 +266,17 @@ def _in_languages(prompts: Prompts, source_lang: str | None, target_lang: str | 
     return prompts.asking(task="translate")
 
 
-def _seconds(folder: Path, network: WhisperConfig) -> float:
+def _seconds(folder: Folder, network: WhisperConfig) -> float:
     """How much sound a source has; raises unless the feature extractor's settings are Whisper's."""
-    path = folder / PREPROCESSOR
-    values: Any = read_json(path) if path.is_file() else None
-    if values is None and (folder / PROCESSOR).is_file():
-        path = folder / PROCESSOR
-        values = read_json(path).get("feature_extractor")
-    values = values if isinstance(values, dict) else {}
+    name, values = PREPROCESSOR, folder.optional_json(PREPROCESSOR)
+    if values is None and folder.has(PROCESSOR):
+        name, values = PROCESSOR, folder.json(PROCESSOR).get("feature_extractor")
     seconds = network.max_source_len / 100
     wanted = {**_SOUND, "feature_size": network.input_features, "chunk_length": seconds}
-    for name, value in values.items():
-        if name in _LEFT or value is None:
+    for key, value in values.items() if isinstance(values, dict) else ():
+        if key in _LEFT or value is None:
             continue
-        if name not in wanted or value != wanted[name]:
-            fix = f"known is {wanted[name]!r}" if name in wanted else WITHOUT
-            raise UnsupportedCheckpointError(f"{name} is {value!r}", fix=fix, where=str(path))
+        if key not in wanted or value != wanted[key]:
+            fix = f"known is {wanted[key]!r}" if key in wanted else WITHOUT
+            raise UnsupportedCheckpointError(f"{key} is {value!r}", fix=fix, where=str(folder / name))
     return seconds

@@ -1,0 +1,1 @@
+"""Checkpoints of fairseq: reads, converts and averages them, without fairseq itself."""

@@ -1,0 +1,263 @@
+"""The network of a checkpoint: of nartk's own, and of fairseq's Transformer with its names and settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nartk.adapters.fairseq.checkpoint import FairseqCheckpoint
+from nartk.architectures import architecture
+from nartk.architectures.transformer import SOURCE_WORDS, TARGET_WORDS
+from nartk.checkpoints.tensors import require_shapes
+from nartk.errors import CheckpointError, UnsupportedCheckpointError, UsageError
+from nartk.files import JsonObject
+from nartk.models.transformer import Transformer, TransformerConfig
+from nartk.vocab import SPECIALS
+
+PAD = SPECIALS.index("<pad>")
+
+# Of fairseq's position tables: the first position stands after the padding id.
+_FIRST_POSITION = PAD + 1
+# The decoder of older checkpoints had no norm after its last layer, whatever its settings say.
+_FINAL_NORM_SINCE = {"encoder": 2.0, "decoder": 3.0}
+# Version marks, position tables that can be computed, and the second copy of each encoder layer's weights
+# that fairseq 0.12 keeps for torch's fast path and overwrites when it loads.
+_IGNORED = re.compile(
+    r"(en|de)coder\.(version|embed_positions\.(_float_tensor|weights))"
+    r"|encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)"
+)
+_LEGACY_NORMS = {
+    "encoder": ("self_attn_layer_norm", "final_layer_norm"),
+    "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
+}
+# fairseq's settings that change the computation to one nartk's Transformer does not have.
+_UNSUPPORTED: dict[str, Callable[[Any], bool]] = {
+    "adaptive_softmax_cutoff": lambda value: value is not None,
+    "adaptive_input": bool,
+    "char_inputs": bool,
+    "cross_self_attention": bool,
+    "no_cross_attention": bool,
+    "quant_noise_pq": lambda value: value > 0,
+    "quant_noise_scalar": lambda value: value > 0,
+    "encoder_layers_to_keep": lambda value: value is not None,
+    "decoder_layers_to_keep": lambda value: value is not None,
+    "encoder_xformers_att_config": lambda value: value is not None,
+    "decoder_xformers_att_config": lambda value: value is not None,
+    "base_layers": lambda value: value > 0,
+}
+_ACTIVATIONS = ("relu", "gelu")
+
+
+def to_network(checkpoint: FairseqCheckpoint) -> Transformer:
+    """The network of a checkpoint of nartk's, or of fairseq's own `transformer`, in fp32.
+
+    Raises:
+        UnsupportedCheckpointError: A setting has no counterpart in nartk; it is named.
+        CheckpointError: Tensors are missing, of a wrong shape, or not finite.
+    """
+    where = str(checkpoint.path)
+    declared = architecture(checkpoint.architecture)
+    ours = checkpoint.name.startswith("nartk_")
+    try:
+        wanted, tensors = _from_core(checkpoint, declared.config) if ours else _from_fairseq(checkpoint)
+    except (LookupError, TypeError, ValueError, RuntimeError) as error:  # of a shape or type that is none
+        raise CheckpointError(f"damaged settings or tensors: {error}", where=where) from error
+    for key, tensor in tensors.items():
+        if not tensor.is_floating_point():
+            raise CheckpointError(f"tensor {key!r} has type {tensor.dtype}", where=where)
+        if not bool(torch.isfinite(tensor).all()):
+            raise CheckpointError(f"tensor {key!r} holds NaN or infinity", where=where)
+    try:
+        config = declared.config.from_dict(wanted)
+    except (UsageError, CheckpointError) as error:
+        raise CheckpointError(error.message, where=where) from error
+    # Shapes are compared before memory is taken: a wrong size must not allocate.
+    require_shapes(config.weight_shapes(), shapes(tensors), where)
+    model: Transformer = declared.network(config)
+    model.load_state_dict({key: tensor.float() for key, tensor in tensors.items()})
+    return model.eval()
+
+
+def shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor, for `require_shapes`."""
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+def _from_core(
+    checkpoint: FairseqCheckpoint, config: type[TransformerConfig]
+) -> tuple[JsonObject, dict[str, Tensor]]:
+    """Settings and weights of a model that nartk trained: the fairseq model holds the core as `core`."""
+    tensors = {key.removeprefix("core."): tensor for key, tensor in checkpoint.tensors.items()}
+    known = {item.name for item in fields(config)}
+    settings = {key: value for key, value in checkpoint.settings.items() if key in known}
+    names = config().weight_shapes()
+    reads_words, has_decoder = SOURCE_WORDS in names, TARGET_WORDS[1] in names
+    settings["src_vocab"] = _require(tensors, SOURCE_WORDS, checkpoint).shape[0] if reads_words else 0
+    words = TARGET_WORDS[1] if has_decoder else "ctc.weight"
+    settings["tgt_vocab"] = _require(tensors, words, checkpoint).shape[0]
+    settings["pad"] = PAD
+    return settings, tensors
+
+
+def _from_fairseq(checkpoint: FairseqCheckpoint) -> tuple[JsonObject, dict[str, Tensor]]:
+    """Settings and weights of fairseq's own Transformer."""
+    options = _Settings(checkpoint)
+    options.refuse_unsupported()
+    left = dict(checkpoint.tensors)
+    made: dict[str, Tensor] = {}
+
+    def take(name: str) -> Tensor:
+        tensor = _require(left, name, checkpoint)
+        del left[name]
+        return tensor
+
+    def move(old: str, new: str) -> None:
+        for part in ("weight", "bias"):
+            made[f"{new}.{part}"] = take(f"{old}.{part}")
+
+    def fuse(old: str, new: str, parts: str) -> None:
+        for suffix in ("weight", "bias"):
+            if parts == "qkv" and f"{old}.in_proj_{suffix}" in left:  # before fairseq 0.8
+                made[f"{new}.{suffix}"] = take(f"{old}.in_proj_{suffix}")
+            elif f"{old}.in_proj_{suffix}" in left:
+                q, kv = take(f"{old}.in_proj_{suffix}").tensor_split([options.width], 0)
+                left[f"{old}.q_proj.{suffix}"] = q
+                made[f"{new}.{suffix}"] = kv
+            else:
+                made[f"{new}.{suffix}"] = torch.cat([take(f"{old}.{part}_proj.{suffix}") for part in parts])
+
+    for key in [key for key in left if _IGNORED.fullmatch(key)]:
+        del left[key]
+    for side in ("encoder", "decoder"):
+        if options.positions(side) == "learned":
+            table = take(f"{side}.embed_positions.weight")
+            made[f"{side}_embedding.positions.weight"] = table[_FIRST_POSITION:]
+        if options.get("layernorm_embedding", False):
+            move(f"{side}.layernorm_embedding", f"{side}_embedding.norm")
+        if options.norm_first(side):
+            move(f"{side}.layer_norm", f"{side}_norm")
+        for i in range(options.layers(side)):
+            old, new = f"{side}.layers.{i}", f"{side}_layers.{i}"
+            for number, norm in enumerate(_LEGACY_NORMS[side]):
+                for part in ("weight", "bias"):
+                    if f"{old}.layer_norms.{number}.{part}" in left:
+                        left[f"{old}.{norm}.{part}"] = left.pop(f"{old}.layer_norms.{number}.{part}")
+            fuse(f"{old}.self_attn", f"{new}.self_attention.qkv", "qkv")
+            move(f"{old}.self_attn.out_proj", f"{new}.self_attention.out")
+            move(f"{old}.self_attn_layer_norm", f"{new}.self_norm")
+            if side == "decoder":
+                fuse(f"{old}.encoder_attn", f"{new}.cross_attention.kv", "kv")
+                move(f"{old}.encoder_attn.q_proj", f"{new}.cross_attention.q")
+                move(f"{old}.encoder_attn.out_proj", f"{new}.cross_attention.out")
+                move(f"{old}.encoder_attn_layer_norm", f"{new}.cross_norm")
+            move(f"{old}.fc1", f"{new}.ffn.up")
+            move(f"{old}.fc2", f"{new}.ffn.down")
+            move(f"{old}.final_layer_norm", f"{new}.ffn_norm")
+    for side in ("encoder", "decoder"):
+        made[f"{side}_embedding.words.weight"] = take(f"{side}.embed_tokens.weight")
+    words = made["decoder_embedding.words.weight"]
+    made["output.weight"] = words
+    for name in ("decoder.output_projection.weight", "decoder.embed_out"):
+        if name in left:
+            made["output.weight"] = take(name)
+    shared = options.share_embeddings
+    for other, when in (("output", ("all", "decoder")), ("encoder_embedding.words", ("all",))):
+        if shared in when and not torch.equal(made[f"{other}.weight"], words):
+            raise CheckpointError(f"{other} and target words are tied, but differ", where=options.where)
+    if left:
+        raise UnsupportedCheckpointError(f"a model with the tensor {min(left)!r}", where=options.where)
+    return options.config(made), made
+
+
+def _require(tensors: Mapping[str, Tensor], name: str, checkpoint: FairseqCheckpoint) -> Tensor:
+    if name not in tensors:
+        raise CheckpointError(f"tensor {name!r} is missing", where=str(checkpoint.path))
+    return tensors[name]
+
+
+class _Settings:
+    """fairseq's model options in nartk's terms; the defaults are those of fairseq's `transformer`."""
+
+    def __init__(self, checkpoint: FairseqCheckpoint) -> None:
+        self.values = checkpoint.settings
+        self.tensors = checkpoint.tensors
+        self.where = str(checkpoint.path)
+
+    def get(self, name: str, default: Any) -> Any:
+        value = self.values.get(name, default)
+        if default is not None and type(value) is not type(default) and type(value) is not int:
+            raise CheckpointError(f"setting {name!r} is {value!r}", where=self.where)
+        return value
+
+    @property
+    def width(self) -> int:
+        return self.get("encoder_embed_dim", 512)
+
+    def layers(self, side: str) -> int:
+        return self.get(f"{side}_layers", 6)
+
+    def norm_first(self, side: str) -> bool:
+        return self.get(f"{side}_normalize_before", False)
+
+    def positions(self, side: str) -> str:
+        if self.get("no_token_positional_embeddings", False):
+            return "none"
+        return "learned" if self.get(f"{side}_learned_pos", False) else "sinusoidal"
+
+    @property
+    def share_embeddings(self) -> str:
+        if self.get("share_all_embeddings", False):
+            return "all"
+        return "decoder" if self.get("share_decoder_input_output_embed", False) else "none"
+
+    def refuse_unsupported(self) -> None:
+        for name, is_set in _UNSUPPORTED.items():
+            value = self.values.get(name)
+            if value is not None and is_set(value):
+                self._refuse(name, value)
+        for name in ("decoder_embed_dim", "decoder_input_dim", "decoder_output_dim"):
+            if self.values.get(name, self.width) != self.width:
+                self._refuse(name, self.values[name], f"other than encoder_embed_dim {self.width}")
+        activation = self.values.get("activation_fn", _ACTIVATIONS[0])
+        if activation not in _ACTIVATIONS:
+            self._refuse("activation_fn", activation)
+        if self.norm_first("decoder") and self.get("no_decoder_final_norm", False):
+            self._refuse("no_decoder_final_norm", True, "in a pre-norm decoder")
+        for side, since in _FINAL_NORM_SINCE.items():
+            version = self.tensors.get(f"{side}.version", torch.ones(1))
+            if self.norm_first(side) and float(version[0]) < since:
+                self._refuse(f"{side}.version", float(version[0]), f"without the final norm of {since:g}")
+
+    def _refuse(self, name: str, value: Any, why: str = "") -> None:
+        raise UnsupportedCheckpointError(f"setting {name!r} is {value!r} {why}".rstrip(), where=self.where)
+
+    def config(self, tensors: Mapping[str, Tensor]) -> JsonObject:
+        """What TransformerConfig stores, for weights already under nartk's names."""
+        values: JsonObject = {
+            "src_vocab": tensors["encoder_embedding.words.weight"].shape[0],
+            "tgt_vocab": tensors["output.weight"].shape[0],
+            "pad": PAD,
+            "d_model": self.width,
+            "activation": self.get("activation_fn", "relu"),
+            "share_embeddings": self.share_embeddings,
+            "scale_embedding": not self.get("no_scale_embedding", False),
+            "norm_embedding": self.get("layernorm_embedding", False),
+        }
+        for name, default in (("dropout", 0.1), ("attention_dropout", 0.0), ("activation_dropout", 0.0)):
+            values[name] = float(self.get(name, default))
+        for side, longest in (("encoder", "source"), ("decoder", "target")):
+            ffn = self.get("encoder_ffn_embed_dim", 2048)
+            values[f"{side}_layers"] = self.layers(side)
+            values[f"{side}_ffn"] = self.get(f"{side}_ffn_embed_dim", ffn)
+            values[f"{side}_heads"] = self.get(f"{side}_attention_heads", 8)
+            values[f"{side}_norm_first"] = self.norm_first(side)
+            values[f"{side}_positions"] = self.positions(side)
+            table = tensors.get(f"{side}_embedding.positions.weight")
+            limit = self.get(f"max_{longest}_positions", 1024) if table is None else table.shape[0]
+            values[f"max_{longest}_len"] = limit
+        return values

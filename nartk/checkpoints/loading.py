@@ -1,0 +1,66 @@
+"""Opens a model folder, whichever format it has."""
+
+from __future__ import annotations
+
+import os
+
+from nartk.checkpoints.checkpoint import Checkpoint
+from nartk.checkpoints.foreign import refuse_foreign, refuse_hub_name
+from nartk.checkpoints.names import ADAPTER, CONFIG
+from nartk.checkpoints.native import read_native
+from nartk.errors import ModelNotFoundError, UsageError, named
+from nartk.files import Folder
+
+
+def load_checkpoint(
+    folder: str | os.PathLike[str],
+    *,
+    check: bool = False,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+    source_prefix: str | None = None,
+) -> Checkpoint:
+    """Reads a model folder, nartk's or Hugging Face's.
+
+    Args:
+        folder: Its path, or the `Folder` itself, of which some files may have been read.
+        check: Whether the hashes of what is not read as a whole are compared too.
+        source_lang, target_lang, source_prefix: Of the text of a folder of Hugging Face.
+
+    Raises:
+        ModelNotFoundError: `folder` is no folder, or holds no model.
+        CheckpointError: A file is missing, corrupt or inconsistent.
+        UnsupportedCheckpointError: It is another library's, or holds a model that nartk cannot express.
+    """
+    opened = Folder.at(folder)
+    if not opened.has(CONFIG) and not opened.has(ADAPTER):
+        refuse_hub_name(str(opened))
+        refuse_foreign(opened.path)
+        raise ModelNotFoundError(
+            f"no model at {str(opened)!r}",
+            fix=f"name a shipped model or a folder with {CONFIG}, nartk's or Hugging Face's",
+        )
+    languages = {"source_lang": source_lang, "target_lang": target_lang, "source_prefix": source_prefix}
+    if is_hugging_face(opened):
+        from nartk.checkpoints.hugging_face.reading import read_hugging_face
+
+        return read_hugging_face(
+            opened, source_lang=source_lang, target_lang=target_lang, source_prefix=source_prefix
+        )
+    for name, value in languages.items():
+        if value is not None:
+            raise UsageError(
+                f"{named(name, value)} for {str(opened)!r}, a model of nartk, which has its own",
+                fix="leave it out, or convert the folder of Hugging Face again with it",
+            )
+    if "format" not in opened.json(CONFIG):
+        refuse_foreign(opened.path)
+    return read_native(opened, check=check)
+
+
+def is_hugging_face(folder: Folder) -> bool:
+    """Whether a folder is one of Hugging Face's, of a model or of what changes one."""
+    if not folder.has(CONFIG):
+        return folder.has(ADAPTER)
+    config = folder.json(CONFIG)
+    return "format" not in config and "model_type" in config

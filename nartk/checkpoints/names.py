@@ -1,0 +1,42 @@
+"""Names: of the files of a model folder, and of the models that ship."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from nartk.errors import ModelNotFoundError, UsageError
+
+WEIGHTS = "model.safetensors"
+CONFIG = "config.json"
+GENERATION_CONFIG = "generation_config.json"  # of Hugging Face's folders
+ADAPTER = "adapter_config.json"  # of Hugging Face's folders that hold no model
+CARD = "card.md"
+DICTIONARY = "dict.txt"
+TARGET_DICTIONARY = "dict.target.txt"  # present only where source and target words differ
+TOKENIZER = "spm.model"
+TARGET_TOKENIZER = "spm.target.model"
+INPUT = "input.json"  # of a folder of training data: the settings of an input processor that reads no text
+CALIBRATION = "calibration.json"  # which nartk-calibrate adds
+COSTS = "costs.json"  # which nartk-bench --tune adds
+ADDED = (CALIBRATION, COSTS)  # no part of the model
+
+MOST_CARD = 10_000_000  # bytes of card.md
+
+SHIPPED = ("gec-en", "asr-digits")  # models inside the package, the default first
+_SHIPPED_AT = Path(__file__).parents[1] / "data" / "models"
+
+
+def model_folder(name: str | os.PathLike[str]) -> Path:
+    """The folder of a shipped model; any other name is a folder itself.
+
+    Raises:
+        ModelNotFoundError: The shipped model is not in this installation.
+    """
+    if not isinstance(name, str | os.PathLike):
+        raise UsageError(f"the model is {name!r}, not a name or a path", fix="give a string or a path")
+    if str(name) not in SHIPPED:
+        return Path(name)
+    if not os.path.isdir(_SHIPPED_AT / str(name)):
+        raise ModelNotFoundError(f"the shipped model {str(name)!r} is not in this installation")
+    return _SHIPPED_AT / str(name)
