@@ -248,10 +248,7 @@ def _to_t5(transformers: ModuleType, model: Transformer, settings: dict[str, Any
     if not tied:
         theirs.lm_head.weight = torch.nn.Parameter(torch.empty_like(theirs.lm_head.weight))
         theirs.config.tie_word_embeddings = False
-    weights = {
-        "shared.weight": model.encoder.embedding.words.weight,
-        "lm_head.weight": model.output.weight,
-    }
+    weights = {"shared.weight": model.encoder.embedding.words.weight, "lm_head.weight": model.output.weight}
     for side in ("encoder", "decoder"):
         weights[f"{side}.embed_tokens.weight"] = weights["shared.weight"]
         weights |= _t5_side(getattr(model, side), side)

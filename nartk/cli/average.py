@@ -32,12 +32,7 @@ def main(argv: Sequence[str]) -> int:
     add_output(parser, "OUT.pt", "the checkpoint to write", type=Path, required=True)
     args = parser.parse_args(argv)
 
-    from nartk.adapters.fairseq.averaging import (
-        average,
-        best_checkpoints,
-        last_checkpoints,
-        write_checkpoint,
-    )
+    from nartk.adapters.fairseq.averaging import average, best_checkpoints, last_checkpoints, write_checkpoint
     from nartk.adapters.fairseq.checkpoint import read_checkpoint
 
     if args.inputs is not None:

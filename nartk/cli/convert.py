@@ -84,9 +84,7 @@ def main(argv: Sequence[str]) -> int:
             f"--moses-{side}-lang", metavar="LANG", help=f"the {side}'s (default: that of its training data)"
         )
     parser.add_argument(
-        "--bpe",
-        choices=(*BPE, "none"),
-        help="what cut its words into subwords; none: lines are cut already",
+        "--bpe", choices=(*BPE, "none"), help="what cut its words into subwords; none: lines are cut already"
     )
     parser.add_argument(
         "--bpe-codes", "--vocab-bpe", type=Path, help="the merges of --bpe, for gpt2 fairseq's vocab.bpe"

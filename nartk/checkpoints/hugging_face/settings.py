@@ -141,14 +141,7 @@ def read_settings(config: Settings, family: Family, tell: Callable[[str], None])
             if not absent and type(value) is not wanted and not (wanted is float and type(value) is int):
                 raise CheckpointError(f"the setting {name!r} is {value!r}, not of type {wanted.__name__}")
             values[setting] = value
-        elif name not in _OTHERS | family.irrelevant and value not in (
-            None,
-            False,
-            0,
-            "",
-            [],
-            {},
-        ):
+        elif name not in _OTHERS | family.irrelevant and value not in (None, False, 0, "", [], {}):
             if name in _CHANGING:
                 why = "which changes what the model outputs and is not supported"
                 raise refusal(name, value, WITHOUT, why=why)

@@ -220,10 +220,7 @@ class Pegasus(Unigram):
 
 
 class MBart(Unigram):
-    files: ClassVar[Sequence[Mapping[str, str]]] = (
-        *Fast.files,
-        {"sentencepiece": "sentencepiece.bpe.model"},
-    )
+    files: ClassVar[Sequence[Mapping[str, str]]] = (*Fast.files, {"sentencepiece": "sentencepiece.bpe.model"})
     defaults: ClassVar[Mapping[str, Any]] = {
         **FAIRSEQ,
         "mask_token": {"content": "<mask>", "lstrip": True, "normalized": True},

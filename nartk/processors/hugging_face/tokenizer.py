@@ -53,11 +53,7 @@ class Tokenizer:
     source_language: ClassVar[str | None] = None  # where no other is chosen
     writes_language: ClassVar[bool] = False  # whether an output begins with its language
     # settings that would change ids or text
-    refused: ClassVar[Sequence[str]] = (
-        "auto_map",
-        "sp_model_kwargs",
-        "do_lower_case",
-    )
+    refused: ClassVar[Sequence[str]] = ("auto_map", "sp_model_kwargs", "do_lower_case")
 
     def __init__(self, folder: Folder, paths: Mapping[str, Path]) -> None:
         self.folder, self.paths = folder, paths
