@@ -1,4 +1,4 @@
-"""Pieces of English sentences, for models that fail on the whole (`nartk.serving.guard`).
+"""Pieces of English sentences, for models that fail on the whole (`nartk.processors.guard`).
 
 A sentence is cut behind marks that another word is glued to (``name?My``), which it always should be, and,
 where that is asked for, at the clause nearest to its middle. What is all in capitals is read as it would be

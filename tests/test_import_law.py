@@ -15,28 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from support.rooms import RANKS
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "nartk"
 LINKED = ("models", "decoders", "data")  # linked into the package: they import as nartk.models and so on
-# The rooms from the lowest up; those of one rank do not know each other. A file of nartk/ itself that has no
-# rank is of the room `base`, and `nartk` is the package as users import it.
-RANKS: tuple[tuple[str, ...], ...] = (
-    ("base",),
-    ("protocols",),
-    ("registry",),
-    ("architectures",),
-    ("data",),
-    ("processors",),
-    ("models", "decoders", "checkpoints"),
-    ("engine",),
-    ("serving",),
-    ("nartk",),
-    ("metrics", "adapters", "tracing"),
-    ("tasks",),
-    ("bench",),
-    ("cli",),
-)
 RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
 # Of some rooms, all that they import of the package: less than their rank allows.
 KNOWN = {

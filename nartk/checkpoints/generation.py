@@ -82,7 +82,7 @@ _SAMPLERS = {"min_p": 0.0, "top_h": None, "typical_p": 1.0, "epsilon_cutoff": 0.
 
 
 # By model_type the strategy that decodes sound of any length; the fields that such models have besides: those
-# that `nartk.adapters.hf_whisper` reads, and those of times of single words, which are not decoded;
+# that `checkpoints.hugging_face.speech` reads, and those of times of single words, which are not decoded;
 SPEECH = {"whisper": "windows"}
 _PROMPTS = """forced_decoder_ids is_multilingual lang_to_id language max_initial_timestamp_index
     no_timestamps_token_id return_timestamps task task_to_id"""

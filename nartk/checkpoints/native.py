@@ -8,7 +8,7 @@ eos and unk), ``start_token`` (what outputs begin after), ``input`` and ``output
 settings, see `nartk.processors`), in int8 folders ``quantized`` and ``layout``, and where the model was
 trained on tokens that ordinary text is to be split into, ``tokenization`` (``penn``: English sentences in
 the tokens of the Penn Treebank), where it came with such, ``generation`` (values of strategies' options,
-see `checkpoints.generation`), and where outputs should resemble their input, ``guard`` (see `serving.guard`).
+see `checkpoints.generation`), and where outputs should resemble their input, ``guard`` (`processors.guard`).
 
 Loading compares the hash of each file that it reads as a whole. The card, and the weights of int8 folders,
 which are mapped, are compared where that is asked for, as ``nartk-verify`` and ``--check`` do.

@@ -70,7 +70,7 @@ class TokenTrace:
 
 @dataclass(frozen=True)
 class Guarded:
-    """Something that a model's guard did (`nartk.serving.guard`).
+    """Something that a model's guard did (`nartk.processors.guard`).
 
     Attributes:
         done: ``split``: the text was decoded again in pieces; ``kept``: it stays as it is in the source;

@@ -87,7 +87,7 @@ class Model:
         replicas: Engines that decode at the same time.
         pretokenized: Whether lines are sentences as the model reads them, tokenised where it was trained on
             tokens, and outputs are left as it writes them; may be set.
-        guard: Whether the guard of a model that has one judges its outputs (`serving.guard`); may be set.
+        guard: Whether the guard of a model that has one judges its outputs (`processors.guard`); may be set.
         min_edit_confidence: The least probability of a single edit, below which the guard undoes it; None: as
             the model's folder says; may be set.
         buffers: How recordings of any length are cut (`buffers_for`); None: a source is read
