@@ -11,6 +11,7 @@ import torch
 from hypothesis import settings
 from support import quick
 
+from nartk import engine
 from nartk.decoders.loop.loop import AdaptiveDrafts
 
 # The same examples everywhere: a failure in one place is a failure in all.
@@ -26,6 +27,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--quick") and config.getoption("numprocesses", None):
         raise pytest.UsageError("--quick counts what runs in one process. Fix: leave -n out.")
+    if engine.LACK and os.environ.get(engine.LEFT_OUT) != "1":
+        raise pytest.UsageError(
+            f"no engine to test: {engine.LACK}. Fix: `scripts/test` builds it, as does `pip install -e .`; "
+            f"{engine.LEFT_OUT}=1 runs files of tests that need none."
+        )
     if "PYTEST_XDIST_WORKER" in os.environ:  # by -n there is a process a core
         torch.set_num_threads(1)
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the commands that tests start

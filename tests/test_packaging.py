@@ -91,7 +91,7 @@ def project(folder: Path) -> Path:
     (folder / "nartk" / "engine" / "csrc").mkdir(parents=True)
     for name in BUILD_FILES:
         shutil.copy(ROOT / name, folder)
-    for name in ("__init__.py", "_fairseq_hook.py", "_fairseq_compat.py", "py.typed"):
+    for name in ("__init__.py", "version.py", "_fairseq_hook.py", "_fairseq_compat.py", "py.typed"):
         shutil.copy(ROOT / "nartk" / name, folder / "nartk")
     for name in LINKED:
         (folder / name).mkdir()
@@ -374,3 +374,14 @@ def test_a_wheel_decodes_without_torch_and_compiler(tmp_path: Path) -> None:
     assert done.stdout == "She went to school yesterday .\n", done.stderr
     missing = subprocess.run([inside, "-c", "import torch"], capture_output=True, text=True, check=False)
     assert last_line(missing) == "ModuleNotFoundError: No module named 'torch'"
+
+
+def test_pytest_without_an_engine_says_what_to_do_in_a_line() -> None:
+    code = "import sys, pytest, nartk.engine as e; e.LACK = 'none was built'; sys.exit(pytest.main(['--co']))"
+    environment = {name: value for name, value in os.environ.items() if name not in ENGINE_VARIABLES}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    (line,) = filter(None, (done.stdout + done.stderr).splitlines())
+    assert line.startswith("ERROR: no engine to test: none was built. Fix: `scripts/test` builds it")
