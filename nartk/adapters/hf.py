@@ -11,17 +11,17 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
-from nartk.adapters.names import fairseq_names, position_table, projections
+from nartk.adapters.names import position_table, renamed
 from nartk.architectures.transformer import TransformerConfig
 from nartk.checkpoints.checkpoint import Checkpoint
 from nartk.checkpoints.generation import write_generation
-from nartk.checkpoints.names import CONFIG
+from nartk.checkpoints.hugging_face.families import FAIRSEQ_NAMES, FAMILIES
+from nartk.checkpoints.loading import is_hugging_face
 from nartk.errors import UnsupportedCheckpointError, requiring
-from nartk.files import writing
+from nartk.files import Folder, writing
 from nartk.models.reference import DTYPES
-from nartk.models.transformer import Decoder, Encoder, Transformer
+from nartk.models.transformer import Transformer
 from nartk.processors.hugging_face import HuggingFaceTokenizer
 from nartk.processors.text import SentencePieceTokenizer, WhitespaceTokenizer
 from nartk.serving.scorers import load_network
@@ -135,7 +135,7 @@ def to_hugging_face(model: Transformer, vocab: Vocab, *, start_token: int | None
 def own_or_converted(checkpoint: Checkpoint) -> Any:
     """A Hugging Face folder's own model, in fp32, or what is made of nartk's."""
     transformers = import_transformers()
-    if "model_type" in json.loads((checkpoint.folder / CONFIG).read_bytes()):
+    if is_hugging_face(Folder(checkpoint.folder)):
         load = transformers.AutoModelForSeq2SeqLM.from_pretrained
         return load(checkpoint.folder, dtype=torch.float32).eval()
     return to_hugging_face(
@@ -195,7 +195,7 @@ def _to_bart(transformers: ModuleType, model: Transformer, settings: dict[str, A
             "share_encoder_decoder_embeddings": config.share_embeddings == "all",
         }
     theirs = getattr(transformers, kin.model)(getattr(transformers, f"{kin.name}Config")(**settings)).eval()
-    weights = {f"model.{name}": tensor for name, tensor in fairseq_names(model).items()}
+    weights = {f"model.{name}": tensor for name, tensor in renamed(model, FAIRSEQ_NAMES).items()}
     weights["lm_head.weight"] = model.output.weight.detach()
     for side, embedding, longest in (
         ("encoder", model.encoder.embedding, config.max_source_len),
@@ -248,42 +248,12 @@ def _to_t5(transformers: ModuleType, model: Transformer, settings: dict[str, Any
     if not tied:
         theirs.lm_head.weight = torch.nn.Parameter(torch.empty_like(theirs.lm_head.weight))
         theirs.config.tie_word_embeddings = False
-    weights = {"shared.weight": model.encoder.embedding.words.weight, "lm_head.weight": model.output.weight}
-    for side in ("encoder", "decoder"):
-        weights[f"{side}.embed_tokens.weight"] = weights["shared.weight"]
-        weights |= _t5_side(getattr(model, side), side)
+    weights = renamed(model, FAMILIES["t5"].names) | {"lm_head.weight": model.output.weight}
+    weights["shared.weight"] = model.encoder.embedding.words.weight
     with torch.no_grad():
         for name, parameter in theirs.named_parameters(remove_duplicate=False):
             parameter.copy_(weights[name])
     return theirs
-
-
-def _t5_side(stack: Encoder | Decoder, side: str) -> dict[str, Tensor]:
-    """The weights of an encoder or a decoder as T5 names them, but for the words."""
-    first = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-    assert stack.relative is not None
-    assert stack.norm is not None
-    found = {first: stack.relative.weight, f"{side}.final_layer_norm.weight": stack.norm.weight}
-    for i, layer in enumerate(stack.layers):
-        each: Any = layer
-        parts = [("SelfAttention", each.self_attention, each.self_norm)]
-        if side == "decoder":
-            parts.append(("EncDecAttention", each.cross_attention, each.cross_norm))
-        for at, (name, attention, norm) in enumerate(parts):
-            prefix = f"{side}.block.{i}.layer.{at}"
-            found[f"{prefix}.layer_norm.weight"] = norm.weight
-            for letter, piece in zip(
-                "qkv", torch.cat(projections(attention, "weight")).chunk(3), strict=True
-            ):
-                found[f"{prefix}.{name}.{letter}.weight"] = piece
-            found[f"{prefix}.{name}.o.weight"] = attention.out.weight
-        prefix = f"{side}.block.{i}.layer.{len(parts)}"
-        found[f"{prefix}.layer_norm.weight"] = each.ffn_norm.weight
-        inner = {"wi": each.ffn.up, "wo": each.ffn.down}
-        if each.ffn.gate is not None:
-            inner = {"wi_0": each.ffn.gate, "wi_1": each.ffn.up, "wo": each.ffn.down}
-        found |= {f"{prefix}.DenseReluDense.{name}.weight": linear.weight for name, linear in inner.items()}
-    return found
 
 
 def write_folder(checkpoint: Checkpoint, folder: Path, dtype: str) -> Iterator[str]:

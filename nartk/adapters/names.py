@@ -1,33 +1,34 @@
-"""The names that fairseq gave a Transformer's weights, and that Hugging Face kept."""
+"""A Transformer's weights under the names that fairseq and Hugging Face give them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, cast
+from collections.abc import Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from nartk.models.transformer import Attention, DecoderLayer, Embedding, EncoderLayer, Transformer
+from nartk.checkpoints.hugging_face.tensors import names_of
+from nartk.models.transformer import Embedding, Transformer
 
 
-def fairseq_names(model: Transformer) -> dict[str, Tensor]:
-    """The weights of a model as fairseq and Hugging Face name and cut them.
+def renamed(model: Transformer, names: Mapping[str, str]) -> dict[str, Tensor]:
+    """The weights of a model as another library names and cuts them.
 
     Without positions and output layer, which each library keeps in its own way. Tensors share memory with
     the model's.
+
+    Args:
+        names: As `checkpoints.hugging_face.settings.Family` has them.
     """
     found: dict[str, Tensor] = {}
-    for side, embedding, layers, norm in (
-        ("encoder", model.encoder.embedding, model.encoder.layers, model.encoder.norm),
-        ("decoder", model.decoder.embedding, model.decoder.layers, model.decoder.norm),
-    ):
-        found[f"{side}.embed_tokens.weight"] = embedding.words.weight
-        found |= _norm(f"{side}.layernorm_embedding", embedding.norm)
-        found |= _norm(f"{side}.layer_norm", norm)
-        for i, layer in enumerate(layers):
-            found.update(_layer(f"{side}.layers.{i}", cast("EncoderLayer | DecoderLayer", layer)))
-    return {name: tensor.detach() for name, tensor in found.items()}
+    for name, weight in model.state_dict().items():
+        side, _, part = name.partition("_")
+        if part == "embedding.words.weight":
+            found[f"{side}.embed_tokens.weight"] = weight
+        elif part and part != "embedding.positions.weight":
+            theirs = names_of(name, names, gated=model.config.gated_ffn)
+            found |= zip(theirs, weight.chunk(len(theirs)), strict=True)
+    return found
 
 
 def position_table(embedding: Embedding, length: int) -> Tensor:
@@ -37,34 +38,3 @@ def position_table(embedding: Embedding, length: int) -> Tensor:
     if embedding.position_type == "sinusoidal":
         return embedding.table[:length]
     return torch.zeros(length, embedding.words.embedding_dim)
-
-
-def _norm(name: str, norm: nn.LayerNorm | None) -> dict[str, Tensor]:
-    return {} if norm is None else {f"{name}.weight": norm.weight, f"{name}.bias": norm.bias}
-
-
-def _layer(prefix: str, layer: EncoderLayer | DecoderLayer) -> Iterator[tuple[str, Tensor]]:
-    yield from _attention(f"{prefix}.self_attn", layer.self_attention)
-    yield from _norm(f"{prefix}.self_attn_layer_norm", layer.self_norm).items()
-    cross: Any = layer
-    if hasattr(cross, "cross_attention"):
-        yield from _attention(f"{prefix}.encoder_attn", cross.cross_attention)
-        yield from _norm(f"{prefix}.encoder_attn_layer_norm", cross.cross_norm).items()
-    for name, linear in (("fc1", layer.ffn.up), ("fc2", layer.ffn.down)):
-        yield f"{prefix}.{name}.weight", linear.weight
-        yield f"{prefix}.{name}.bias", linear.bias
-    yield from _norm(f"{prefix}.final_layer_norm", layer.ffn_norm).items()
-
-
-def projections(attention: Attention, part: str) -> list[Tensor]:
-    """The weights, or the biases, of the projections to queries, keys and values, some of them in one."""
-    linears = [attention.qkv] if hasattr(attention, "qkv") else [attention.q, attention.kv]
-    return [getattr(linear, part) for linear in linears]
-
-
-def _attention(prefix: str, attention: Attention) -> Iterator[tuple[str, Tensor]]:
-    for part in ("weight", "bias"):
-        for letter, piece in zip("qkv", torch.cat(projections(attention, part)).chunk(3), strict=True):
-            yield f"{prefix}.{letter}_proj.{part}", piece
-    yield f"{prefix}.out_proj.weight", attention.out.weight
-    yield f"{prefix}.out_proj.bias", attention.out.bias

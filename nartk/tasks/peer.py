@@ -13,8 +13,9 @@ from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerModel, base_architecture
 from fairseq.sequence_generator import SequenceGenerator
 
-from nartk.adapters.names import fairseq_names, position_table
+from nartk.adapters.names import position_table, renamed
 from nartk.architectures.transformer import POSITIONS, TransformerConfig
+from nartk.checkpoints.hugging_face.families import FAIRSEQ_NAMES
 from nartk.errors import UnsupportedCheckpointError
 from nartk.models.transformer import Transformer
 from nartk.vocab import SPECIALS, Vocab
@@ -86,7 +87,7 @@ def to_fairseq(model: Transformer, source: Vocab, target: Vocab) -> Any:
     other = dictionary if source == target else to_dictionary(target)
     task = Namespace(source_dictionary=dictionary, target_dictionary=other)
     theirs = TransformerModel.build_model(args, task).eval()
-    weights = theirs.state_dict() | fairseq_names(model)
+    weights = theirs.state_dict() | renamed(model, FAIRSEQ_NAMES)
     weights["decoder.output_projection.weight"] = model.output.weight.detach()
     for side, embedding, longest in (
         ("encoder", model.encoder.embedding, config.max_source_len),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -13,6 +13,8 @@ from torch import Tensor
 from nartk.adapters.fairseq.checkpoint import FairseqCheckpoint
 from nartk.architectures import architecture
 from nartk.architectures.transformer import SOURCE_WORDS, TARGET_WORDS
+from nartk.checkpoints.hugging_face.families import FAIRSEQ_NAMES
+from nartk.checkpoints.hugging_face.tensors import names_of
 from nartk.checkpoints.tensors import require_shapes
 from nartk.errors import CheckpointError, UnsupportedCheckpointError, UsageError
 from nartk.files import JsonObject
@@ -31,6 +33,8 @@ _IGNORED = re.compile(
     r"(en|de)coder\.(version|embed_positions\.(_float_tensor|weights))"
     r"|encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)"
 )
+_FUSED = re.compile(r"(.+)\.in_proj_(weight|bias)")  # before fairseq 0.8
+_NUMBERED_NORM = re.compile(r"((encoder|decoder)\.layers\.\d+)\.layer_norms\.(\d)\.(weight|bias)")
 _LEGACY_NORMS = {
     "encoder": ("self_attn_layer_norm", "final_layer_norm"),
     "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
@@ -108,7 +112,7 @@ def _from_fairseq(checkpoint: FairseqCheckpoint) -> tuple[JsonObject, dict[str, 
     """Settings and weights of fairseq's own Transformer."""
     options = _Settings(checkpoint)
     options.refuse_unsupported()
-    left = dict(checkpoint.tensors)
+    left = dict(_renewed(checkpoint.tensors))
     made: dict[str, Tensor] = {}
 
     def take(name: str) -> Tensor:
@@ -116,52 +120,20 @@ def _from_fairseq(checkpoint: FairseqCheckpoint) -> tuple[JsonObject, dict[str, 
         del left[name]
         return tensor
 
-    def move(old: str, new: str) -> None:
-        for part in ("weight", "bias"):
-            made[f"{new}.{part}"] = take(f"{old}.{part}")
-
-    def fuse(old: str, new: str, parts: str) -> None:
-        for suffix in ("weight", "bias"):
-            if parts == "qkv" and f"{old}.in_proj_{suffix}" in left:  # before fairseq 0.8
-                made[f"{new}.{suffix}"] = take(f"{old}.in_proj_{suffix}")
-            elif f"{old}.in_proj_{suffix}" in left:
-                q, kv = take(f"{old}.in_proj_{suffix}").tensor_split([options.width], 0)
-                left[f"{old}.q_proj.{suffix}"] = q
-                made[f"{new}.{suffix}"] = kv
-            else:
-                made[f"{new}.{suffix}"] = torch.cat([take(f"{old}.{part}_proj.{suffix}") for part in parts])
-
-    for key in [key for key in left if _IGNORED.fullmatch(key)]:
-        del left[key]
     for side in ("encoder", "decoder"):
         if options.positions(side) == "learned":
             table = take(f"{side}.embed_positions.weight")
             made[f"{side}_embedding.positions.weight"] = table[_FIRST_POSITION:]
-        if options.get("layernorm_embedding", False):
-            move(f"{side}.layernorm_embedding", f"{side}_embedding.norm")
-        if options.norm_first(side):
-            move(f"{side}.layer_norm", f"{side}_norm")
-        for i in range(options.layers(side)):
-            old, new = f"{side}.layers.{i}", f"{side}_layers.{i}"
-            for number, norm in enumerate(_LEGACY_NORMS[side]):
-                for part in ("weight", "bias"):
-                    if f"{old}.layer_norms.{number}.{part}" in left:
-                        left[f"{old}.{norm}.{part}"] = left.pop(f"{old}.layer_norms.{number}.{part}")
-            fuse(f"{old}.self_attn", f"{new}.self_attention.qkv", "qkv")
-            move(f"{old}.self_attn.out_proj", f"{new}.self_attention.out")
-            move(f"{old}.self_attn_layer_norm", f"{new}.self_norm")
-            if side == "decoder":
-                fuse(f"{old}.encoder_attn", f"{new}.cross_attention.kv", "kv")
-                move(f"{old}.encoder_attn.q_proj", f"{new}.cross_attention.q")
-                move(f"{old}.encoder_attn.out_proj", f"{new}.cross_attention.out")
-                move(f"{old}.encoder_attn_layer_norm", f"{new}.cross_norm")
-            move(f"{old}.fc1", f"{new}.ffn.up")
-            move(f"{old}.fc2", f"{new}.ffn.down")
-            move(f"{old}.final_layer_norm", f"{new}.ffn_norm")
-    for side in ("encoder", "decoder"):
+        layers = [part for part, theirs in FAIRSEQ_NAMES.items() if theirs.startswith("layers.")]
+        if side == "encoder":
+            layers = [part for part in layers if not part.startswith("cross_")]
+        parts = [f"layers.{i}.{part}" for i in range(options.layers(side)) for part in layers]
+        parts += ["embedding.norm"] * options.get("layernorm_embedding", False)
+        parts += ["norm"] * options.norm_first(side)
+        for name in (f"{side}_{part}.{suffix}" for part in parts for suffix in ("weight", "bias")):
+            made[name] = torch.cat([*map(take, names_of(name, FAIRSEQ_NAMES, gated=False))])
         made[f"{side}_embedding.words.weight"] = take(f"{side}.embed_tokens.weight")
-    words = made["decoder_embedding.words.weight"]
-    made["output.weight"] = words
+    made["output.weight"] = words = made["decoder_embedding.words.weight"]
     for name in ("decoder.output_projection.weight", "decoder.embed_out"):
         if name in left:
             made["output.weight"] = take(name)
@@ -172,6 +144,20 @@ def _from_fairseq(checkpoint: FairseqCheckpoint) -> tuple[JsonObject, dict[str, 
     if left:
         raise UnsupportedCheckpointError(f"a model with the tensor {min(left)!r}", where=options.where)
     return options.config(made), made
+
+
+def _renewed(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Tensors under the names of fairseq 0.12, whichever version wrote them; those that none reads go."""
+    for name, tensor in tensors.items():
+        if _IGNORED.fullmatch(name):
+            continue
+        if fused := _FUSED.fullmatch(name):
+            for letter, each in zip("qkv", tensor.chunk(3), strict=True):
+                yield f"{fused[1]}.{letter}_proj.{fused[2]}", each
+        elif norm := _NUMBERED_NORM.fullmatch(name):
+            yield f"{norm[1]}.{_LEGACY_NORMS[norm[2]][int(norm[3])]}.{norm[4]}", tensor
+        else:
+            yield name, tensor
 
 
 def _require(tensors: Mapping[str, Tensor], name: str, checkpoint: FairseqCheckpoint) -> Tensor:
