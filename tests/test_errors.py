@@ -95,7 +95,7 @@ def failing(error: BaseException) -> Callable[[pytest.MonkeyPatch], None]:
     return lambda patch: patch.setattr(LOADED, fail)
 
 
-LOADED = "nartk.serving.model.load_checkpoint"
+LOADED = "nartk.serving.loading.load_checkpoint"
 # A command of `place`, its exit code, the error it names, and what else is the matter.
 CASES: list[tuple[str, int, str, Any]] = [
     ("decode model in.txt", 0, "", None),
