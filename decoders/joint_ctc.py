@@ -25,7 +25,7 @@ from nartk.errors import UsageError, named
 from nartk.protocols.guarantee import Guarantee, Promise
 from nartk.protocols.parallel import FrameScorer, silent_words
 from nartk.protocols.passes import FloatArray, IntArray, PassScorer, Scores, Want
-from nartk.protocols.runs import Batching, Run
+from nartk.protocols.runs import ENCODE, Batching, Run
 from nartk.registry import HEAVIEST, WIDEST, option, register_decoder
 
 
@@ -280,7 +280,7 @@ class JointSearch(BeamSearch):
             for row, scores in zip(new, self._ctc([row.memory for row in new]), strict=True):
                 lm = self.constraints.lm
                 row.live[0].state = _Known(_Row(scores, 0 if lm is None else lm.start), 0)
-            self.clock.lap("encode")
+            self.clock.lap(ENCODE)
         super()._step(rows)
 
     def _ctc(self, memory: Sequence[int]) -> Sequence[PrefixScores | None]:

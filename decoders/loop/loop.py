@@ -25,7 +25,7 @@ from nartk.decoders.strategy import Strategy
 from nartk.protocols.guarantee import IDENTICAL
 from nartk.protocols.hypothesis import Hypothesis, Request, Result
 from nartk.protocols.passes import PassScorer, Scores, Want, costs_of, output_length
-from nartk.protocols.runs import Batching, Run
+from nartk.protocols.runs import ACCEPT, DRAFT, VERIFY, Batching, Run
 from nartk.registry import option
 from nartk.vocab import Vocab
 
@@ -129,26 +129,26 @@ class Loop(RowRun[Row]):
 
     def _step(self, rows: list[Row]) -> None:
         drafting = self._draft(rows)
-        self.clock.lap("draft")
+        self.clock.lap(DRAFT)
         packed = pack(rows)
         want = self.wanted_drafting if drafting else self.wanted
         if packed.only is not None:
             want = replace(want, only=packed.only)
         if self.constraints is not None:
             want = self.constraints.want(want, rows)
-        self.clock.lap("accept")
+        self.clock.lap(ACCEPT)
         scores = self.scorer.run(packed.work, want)
-        self.clock.lap("verify")
+        self.clock.lap(VERIFY)
         verified = self._verified(rows, packed, want, scores)
         verdicts = self.accept(rows, verified)
         if self.length is not None:
             self.length.record(rows, verdicts)
         self._emit(rows, verdicts, verified.scores)
         self._commit(rows, verdicts, scores)
-        self.clock.lap("accept")
+        self.clock.lap(ACCEPT)
         if drafting and self.drafter is not None:
             self.drafter.observe([rows[i] for i in drafting], [verdicts[i] for i in drafting], verified)
-            self.clock.lap("draft")
+            self.clock.lap(DRAFT)
 
     def _draft(self, rows: list[Row]) -> list[int]:
         """Lets drafts follow the rows' last tokens, as many levels as leave room for one token more.

@@ -12,7 +12,7 @@ from nartk.decoders.loop.packing import Unread
 from nartk.decoders.loop.prompting import Prompt, prompts_of
 from nartk.protocols.hypothesis import Hypothesis, Request, Result, TokenTrace
 from nartk.protocols.passes import PassScorer
-from nartk.protocols.runs import NOTHING, Batching, Ended, Stopwatch, Waiting
+from nartk.protocols.runs import ENCODE, NOTHING, Batching, Ended, Stopwatch, Waiting
 
 
 @dataclass(slots=True, eq=False)
@@ -201,13 +201,15 @@ class RowRun(Generic[R]):
 
     def step(self) -> list[Ended]:
         self.clock.start()
-        self.batch.enter()
-        self.clock.lap("encode")
+        if self.batch.waiting:
+            self.batch.enter()
+        self.clock.lap(ENCODE)
         if self.batch.rows:
             self._step(self.batch.rows)
         ended = self.batch.leave()
-        if ended:
-            self._left(ended)
+        if not ended:
+            return []
+        self._left(ended)
         is_early = bool(self.batch.rows)
         return [(row.request, self._result(row, early=is_early)) for row in ended]
 

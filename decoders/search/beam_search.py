@@ -22,7 +22,7 @@ from nartk.decoders.search.beam_drafts import BeamDrafter
 from nartk.decoders.search.beam_rows import Beam, BeamRow, Candidates, Ranking
 from nartk.protocols.hypothesis import Hypothesis, Request, Result
 from nartk.protocols.passes import ROOT, FloatArray, IntArray, PassScorer, Scores, Want
-from nartk.protocols.runs import Batching
+from nartk.protocols.runs import ACCEPT, DRAFT, VERIFY, Batching
 
 
 class BeamSearch(RowRun[BeamRow]):
@@ -74,13 +74,13 @@ class BeamSearch(RowRun[BeamRow]):
 
     def _step(self, rows: list[BeamRow]) -> None:
         self._draft(rows)
-        self.clock.lap("draft")
+        self.clock.lap(DRAFT)
         beams = [beam for row in rows for beam in row.live]
         packed = pack(beams)
         want = self.constraints.want(replace(self.wanted, only=packed.only), beams)
-        self.clock.lap("accept")
+        self.clock.lap(ACCEPT)
         scores = self.scorer.run(packed.work, want)
-        self.clock.lap("verify")
+        self.clock.lap(VERIFY)
         left = self.constraints.left(scores, want, beams)
         for beam in beams:
             if beam.pending:
@@ -89,7 +89,7 @@ class BeamSearch(RowRun[BeamRow]):
         nodes = Nodes(packed, beams)
         self._choose(rows, nodes, *self.constraints.candidates(left, beams))
         self._commit(rows, nodes, scores)
-        self.clock.lap("accept")
+        self.clock.lap(ACCEPT)
 
     def _draft(self, rows: list[BeamRow]) -> None:
         """Lets drafts follow the hypotheses, as many levels as leave room for one token more."""

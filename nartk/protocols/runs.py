@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import insort_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from time import perf_counter
 from typing import Protocol, TypeAlias, TypeVar
@@ -74,11 +74,14 @@ def run_through(run: Steps[T, U], requests: Iterable[T], *, ahead: int = WINDOW)
     Args:
         ahead: Most requests that are admitted and have not ended.
     """
-    rest = iter(requests)
+    rest, is_more = iter(requests), True
     try:
         while True:
-            for request in islice(rest, ahead - len(run)):
-                run.admit(request)
+            if is_more and (count := ahead - len(run)) > 0:
+                taken = [*islice(rest, count)]
+                is_more = len(taken) == count
+                for request in taken:
+                    run.admit(request)
             if not len(run):
                 return
             yield from run.step()
@@ -86,26 +89,28 @@ def run_through(run: Steps[T, U], requests: Iterable[T], *, ahead: int = WINDOW)
         run.close()
 
 
-@dataclass
-class Stopwatch:
-    """Sorts the time of a run by what it is spent on, as `PhaseSeconds` has it."""
+ENCODE, DRAFT, VERIFY, ACCEPT = range(4)  # phases, in the order of `PhaseSeconds`
 
-    seconds: dict[str, float] = field(default_factory=dict)
-    last: float = 0.0
+
+class Stopwatch:
+    """Sorts the time of a run by what it is spent on."""
+
+    def __init__(self) -> None:
+        self._seconds, self._last = [0.0] * 4, 0.0
 
     def start(self) -> None:
         """Begins to count; the time before is nobody's."""
-        self.last = perf_counter()
+        self._last = perf_counter()
 
-    def lap(self, phase: str) -> None:
+    def lap(self, phase: int) -> None:
         """Counts the time since the last call for a phase."""
         now = perf_counter()
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self.last
-        self.last = now
+        self._seconds[phase] += now - self._last
+        self._last = now
 
     def take(self) -> PhaseSeconds:
-        """The time that was counted since it was last taken."""
-        taken, self.seconds = PhaseSeconds(**self.seconds), {}
+        """Takes the time that was counted since it was last taken."""
+        taken, self._seconds = PhaseSeconds(*self._seconds), [0.0] * 4
         return taken
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from nartk.errors import OutOfMemoryError, named
@@ -32,14 +32,14 @@ class RestartingRun:
         self._inner.admit(request)
         self._left[request] = None
 
-    def step(self) -> list[Ended]:
+    def step(self) -> Sequence[Ended]:
         """Takes a step of the run inside.
 
         Raises:
             OutOfMemoryError: Memory runs out with a single sentence in the batch.
         """
         try:
-            found = [*self._inner.step()]
+            found = self._inner.step()
         except (MemoryError, RuntimeError) as error:
             if not _is_out_of_memory(error):
                 raise
