@@ -306,7 +306,7 @@ def calibrated(**changes: Any) -> Calibration:
 
 
 def test_a_folder_keeps_one_choice_for_each_strategy_and_drafter(tmp_path: Path) -> None:
-    assert thresholds.read_calibrations(tmp_path) == []
+    assert thresholds.Calibration.read(tmp_path) == []
     entries = [
         calibrated(),
         calibrated(drafter="e"),
@@ -315,10 +315,10 @@ def test_a_folder_keeps_one_choice_for_each_strategy_and_drafter(tmp_path: Path)
     ]
     for entry in entries:
         thresholds.store(tmp_path, entry)
-    assert thresholds.read_calibrations(tmp_path) == entries
+    assert thresholds.Calibration.read(tmp_path) == entries
     newer = calibrated(model="n", thresholds={"fallback": 0.5, "rollback": 1.0}, evidence={"speed": 2.0})
     thresholds.store(tmp_path, newer)
-    assert thresholds.read_calibrations(tmp_path) == [*entries[1:], newer]
+    assert thresholds.Calibration.read(tmp_path) == [*entries[1:], newer]
 
 
 def bild(**options: Any) -> Any:
@@ -495,7 +495,7 @@ def test_what_is_chosen_is_the_default_of_nartk_decode(
     by_rollback = {each["setting"]["rollback"]: each for each in data["points"]}
     assert by_rollback["inf"]["drop"] > by_rollback[0.5]["drop"]
 
-    (stored,) = thresholds.read_calibrations(model)
+    (stored,) = thresholds.Calibration.read(model)
     assert stored.thresholds == {"fallback": 0.2, "rollback": 0.5, "max_draft": 10}
     assert stored.options == {"distance": "cross-entropy", "keep_best": True}
     assert stored.model == before == nartk.load(model).checkpoint.fingerprint
@@ -565,7 +565,7 @@ def test_other_models_are_told_apart(
     folders: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert calibrate(folders, model, "--max-drop", "0.1", *GRID, "--quiet") == 0
-    (stored,) = thresholds.read_calibrations(model)
+    (stored,) = thresholds.Calibration.read(model)
     capsys.readouterr()
     use = ("--strategy", "bild", "--drafter", str(folders / "other"))
     other = nartk.load(folders / "other").checkpoint.fingerprint
@@ -598,7 +598,7 @@ def test_gad_stays_exact_unless_it_is_asked_not_to(
 ) -> None:
     flags = ("--strategy", "gad", "--grid", "beta=3", "--grid", "tau=0.25,0.5", "--max-drop", "9")
     assert calibrate(folders, model, *flags, "--metric", "chrf", drafter="blockwise") == 0
-    (stored,) = thresholds.read_calibrations(model)
+    (stored,) = thresholds.Calibration.read(model)
     said = capsys.readouterr().err
     assert f"identical to greedy search without flags; use --beta 3 --tau {stored.thresholds['tau']}" in said
     use = ("--strategy", "gad", "--drafter", str(folders / "blockwise"))
@@ -643,7 +643,7 @@ def test_an_earlier_calibration_is_not_used(folders: Path, model: Path, tmp_path
     chosen = {"fallback": 0.1, "rollback": 9.0, "max_draft": 2}
     thresholds.store(model, calibrated(model=fingerprint, drafter=drafter, thresholds=chosen, options={}))
     assert calibrate(folders, model, "--max-drop", "0.1", *GRID, "--quiet") == 0
-    (stored,) = thresholds.read_calibrations(model)
+    (stored,) = thresholds.Calibration.read(model)
     assert stored.options == {"distance": "cross-entropy", "keep_best": True}
 
 

@@ -186,16 +186,16 @@ def entry(**changes: Any) -> Tuned:
 
 
 def test_what_is_stored_is_read(tmp_path: Path) -> None:
-    assert costs.read(tmp_path) == []
+    assert Tuned.read(tmp_path) == []
     costs.store(tmp_path, entry())
     costs.store(tmp_path, entry(threads=2, times=[2.0, 2.5]))
     costs.store(tmp_path, entry(times=[5.0, 6.0]))  # in the first one's place
-    assert costs.read(tmp_path) == [entry(threads=2, times=[2.0, 2.5]), entry(times=[5.0, 6.0])]
+    assert Tuned.read(tmp_path) == [entry(threads=2, times=[2.0, 2.5]), entry(times=[5.0, 6.0])]
     assert costs.stored(tmp_path, model="ab", **WAY) == PassCosts((1, 2), (5.0, 6.0), 1.0)
     for key, other in (("model", "cd"), ("numerics", "engine:neon"), ("dtype", "fp32"), ("threads", 4)):
         assert costs.stored(tmp_path, **{"model": "ab", **WAY, key: other}) is None
     costs.store(tmp_path, entry(model="cd"))  # another model has come into the folder
-    assert costs.read(tmp_path) == [entry(model="cd")]
+    assert Tuned.read(tmp_path) == [entry(model="cd")]
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_what_is_stored_is_read(tmp_path: Path) -> None:
 def test_a_damaged_file_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "costs.json").write_text(text)
     with pytest.raises(CheckpointError) as caught:
-        costs.read(tmp_path)
+        Tuned.read(tmp_path)
     assert caught.value.where == str(tmp_path / "costs.json")
     assert caught.value.exit_code == 5
 
@@ -244,7 +244,7 @@ def test_the_command_measures_and_drafts_follow(folder: Path, capsys: pytest.Cap
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.splitlines()[-1] == f"nartk: stored in {folder / 'costs.json'}"
-    found = costs.read(folder)
+    found = Tuned.read(folder)
     assert [each.dtype for each in found] == ["fp32", "int8"]
     assert load_checkpoint(folder).fingerprint == before == found[0].model
     model = nartk.load(folder, dtype="int8", threads=1)

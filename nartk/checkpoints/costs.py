@@ -6,23 +6,18 @@ so its fingerprint, stay as they are.
 
 from __future__ import annotations
 
-import json
 import math
-import os
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from nartk.checkpoints.names import COSTS as FILE
-from nartk.errors import CheckpointError
-from nartk.files import read_file, write_json, writing
+from nartk.checkpoints.records import Record
 from nartk.protocols.passes import PassCosts
-
-FORMAT = 1
-_MOST = 10_000_000  # bytes of the file
 
 
 @dataclass(frozen=True)
-class Tuned:
+class Tuned(Record):
     """Measured costs.
 
     Attributes:
@@ -30,7 +25,14 @@ class Tuned:
         numerics: How it computes, as a signature says.
         threads: Most threads of a pass.
         tokens, times, encoding: As `PassCosts` has them.
+
+    Raises:
+        ValueError: The times are none, or do not grow with the tokens.
     """
+
+    file: ClassVar[str] = FILE
+    key: ClassVar[str] = "costs"
+    writer: ClassVar[tuple[str, str]] = ("nartk-bench --tune", "tune")
 
     model: str
     numerics: str
@@ -50,13 +52,8 @@ class Tuned:
     def costs(self) -> PassCosts:
         return PassCosts(tuple(self.tokens), tuple(self.times), self.encoding)
 
-    def check(self) -> None:
-        """Raises ValueError or TypeError where it is none."""
-        for item in fields(self):
-            value = getattr(self, item.name)
-            wanted = {"str": str, "int": int, "float": float}.get(str(item.type), list)
-            if type(value) is not wanted and not (wanted is float and type(value) is int):
-                raise TypeError(f"{item.name!r} is {value!r}")
+    def __post_init__(self) -> None:
+        super().__post_init__()
         numbers = [*self.times, self.encoding]
         if not all(type(each) is int for each in self.tokens) or self.tokens != sorted({*self.tokens}):
             raise ValueError(f"'tokens' is {self.tokens!r}")
@@ -68,31 +65,6 @@ class Tuned:
             raise ValueError(f"'times' is {self.times!r}")
 
 
-def read(folder: Path) -> list[Tuned]:
-    """What a model folder keeps; nothing where it has no such file.
-
-    Raises:
-        CheckpointError: The file is damaged, or of another format.
-    """
-    if not os.path.exists(folder / FILE):
-        return []
-    raw = read_file(folder / FILE, most=_MOST)
-    try:
-        found = json.loads(raw)
-        if found["format"] != FORMAT:
-            raise ValueError(f"format {found['format']!r}, this version reads {FORMAT}")
-        entries = [Tuned(**each) for each in found["costs"]]
-        for each in entries:
-            each.check()
-        return entries
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
-        raise CheckpointError(
-            f"not what nartk-bench --tune writes: {error}",
-            fix="remove it, and tune again",
-            where=str(folder / FILE),
-        ) from error
-
-
 def store(folder: Path, tuned: Tuned) -> None:
     """Adds costs to a model folder, in place of those for the same way to run it and of another model's.
 
@@ -100,9 +72,10 @@ def store(folder: Path, tuned: Tuned) -> None:
         OutputError: The folder cannot be written.
         CheckpointError: What is there is damaged.
     """
-    kept = [each for each in read(folder) if each.setting != tuned.setting and each.model == tuned.model]
-    with writing(folder / FILE) as file:
-        write_json(file, {"format": FORMAT, "costs": [asdict(each) for each in (*kept, tuned)]})
+    kept = [
+        each for each in Tuned.read(folder) if each.setting != tuned.setting and each.model == tuned.model
+    ]
+    Tuned.write(folder, [*kept, tuned])
 
 
 def stored(
@@ -114,5 +87,5 @@ def stored(
         CheckpointError: The file is damaged.
     """
     setting = numerics, device, dtype, threads
-    found = [each.costs for each in read(folder) if each.model == model and each.setting == setting]
+    found = [each.costs for each in Tuned.read(folder) if each.model == model and each.setting == setting]
     return found[-1] if found else None

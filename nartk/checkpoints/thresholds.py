@@ -6,26 +6,20 @@ files, and so its fingerprint, stay as they are.
 
 from __future__ import annotations
 
-import json
-import math
-import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from nartk.checkpoints.names import CALIBRATION as FILE
-from nartk.errors import CheckpointError, UsageError
-from nartk.files import read_file, write_json, writing
+from nartk.checkpoints.records import Record
+from nartk.errors import UsageError
 from nartk.protocols.guarantee import Guarantee
 from nartk.registry import make_strategy, options_of
 
-FORMAT = 1
-_MOST = 10_000_000  # bytes of the file
-
 
 @dataclass(frozen=True)
-class Calibration:
+class Calibration(Record):
     """The thresholds chosen for a strategy, a model and a drafter.
 
     Attributes:
@@ -35,44 +29,16 @@ class Calibration:
         evidence: What they rest on, for people to read.
     """
 
+    file: ClassVar[str] = FILE
+    key: ClassVar[str] = "calibrations"
+    writer: ClassVar[tuple[str, str]] = ("nartk-calibrate", "calibrate")
+
     strategy: str
     model: str
     drafter: str
     thresholds: dict[str, Any]
     options: dict[str, Any]
     evidence: dict[str, Any]
-
-
-def read_calibrations(folder: Path) -> list[Calibration]:
-    """What a model folder keeps; nothing where it has no such file.
-
-    Raises:
-        CheckpointError: The file is damaged, or of another format.
-    """
-    path = folder / FILE
-    if not os.path.exists(path):
-        return []
-    raw = read_file(path, most=_MOST)
-    try:
-        found = json.loads(raw)
-        if found["format"] != FORMAT:
-            raise ValueError(f"format {found['format']!r}, this version reads {FORMAT}")
-        entries = [Calibration(**entry) for entry in found["calibrations"]]
-        for entry in entries:
-            for item in fields(entry):
-                if not isinstance(getattr(entry, item.name), dict if item.type.startswith("dict") else str):
-                    raise TypeError(f"{item.name!r} is {getattr(entry, item.name)!r}")
-        return entries
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
-        raise _damaged(folder, str(error)) from error
-
-
-def _damaged(folder: Path, what: str) -> CheckpointError:
-    return CheckpointError(
-        f"not what nartk-calibrate writes: {what}",
-        fix="remove it, and calibrate again",
-        where=str(folder / FILE),
-    )
 
 
 def store(folder: Path, calibration: Calibration) -> None:
@@ -83,19 +49,8 @@ def store(folder: Path, calibration: Calibration) -> None:
         CheckpointError: What is there is damaged.
     """
     key = (calibration.strategy, calibration.drafter)
-    kept = [each for each in read_calibrations(folder) if (each.strategy, each.drafter) != key]
-    entries = [finite(asdict(each)) for each in (*kept, calibration)]
-    with writing(folder / FILE) as file:
-        write_json(file, {"format": FORMAT, "calibrations": entries}, allow_nan=False)
-
-
-def finite(value: Any) -> Any:
-    """A value for JSON, which has no infinity: the text ``inf`` stands for it."""
-    if isinstance(value, Mapping):
-        return {key: finite(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(each) for each in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    kept = [each for each in Calibration.read(folder) if (each.strategy, each.drafter) != key]
+    Calibration.write(folder, [*kept, calibration])
 
 
 def types_of(strategy: str) -> dict[str, Callable[[Any], Any]]:
@@ -122,7 +77,7 @@ def apply(
         return {}, ""
     found = [
         each
-        for each in read_calibrations(folder)
+        for each in Calibration.read(folder)
         if each.strategy == strategy.name and not each.thresholds.keys() <= given.keys()
     ]
     if not found:
@@ -142,7 +97,7 @@ def apply(
         )
         make_strategy(strategy.name, values | options)
     except (LookupError, TypeError, ValueError, UsageError) as error:
-        raise _damaged(folder, str(error)) from error
+        raise Calibration.damaged(folder, str(error)) from error
     for key, value in options.items():
         if key in given and given[key] != value:
             return {}, f"{unfit} {key} {value}, which is now {given[key]}"

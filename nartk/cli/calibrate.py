@@ -31,6 +31,7 @@ from nartk.bench.calibration import (
 from nartk.bench.quality import Quality
 from nartk.checkpoints import thresholds
 from nartk.checkpoints.names import model_folder
+from nartk.checkpoints.records import finite
 from nartk.cli import _strategy, score
 from nartk.cli._common import Parser, command, require_least
 from nartk.cli._input import (
@@ -192,7 +193,7 @@ class _Job:
                 folder / thresholds.FILE,
                 fix="make the model's folder writable, or keep it by nartk-calibrate --dry-run --json FILE",
             )
-            thresholds.read_calibrations(folder)
+            thresholds.Calibration.read(folder)
         if args.plot is not None:
             report.require_plot(Path(args.plot))
         self.records = self._read()
@@ -253,7 +254,7 @@ class _Job:
             data = facts | _as_data(points, chosen, fits)
             data["taken_over"] = min(held, len(points) * args.rounds)
             data["dry_run"] = args.dry_run
-            write(thresholds.finite(data), allow_nan=False)
+            write(finite(data), allow_nan=False)
             if args.plot is not None:
                 report.plot([_as_cell(points, model.dtype, quality.name)], Path(args.plot))
         if args.json != STDIN:

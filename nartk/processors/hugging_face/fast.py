@@ -227,6 +227,7 @@ class MBart(Unigram):
     }
     language = r"([a-z]{2}_[A-Z]{2})"
     source_language = "en_XX"
+    language_first = False
     codes = MBART
 
     def vocabulary(self) -> list[tuple[str, float]]:
@@ -242,21 +243,13 @@ class MBart(Unigram):
         # The class drops the model's own normalisation, which tokenizer.json may have.
         self.metaspace(None, split=True)
 
-    def around(self, source: int | None) -> tuple[list[int], list[int]]:
-        assert source is not None  # it has a default
-        return [], [self.special("eos"), source]
-
 
 class MBart50(MBart):
     codes = MBART50
-    writes_language = True
+    language_first = writes_language = True
 
     def arrange(self) -> None:
         self.metaspace(self.charsmap, replaced=(" {2,}",))
-
-    def around(self, source: int | None) -> tuple[list[int], list[int]]:
-        assert source is not None  # it has a default
-        return [source], [self.special("eos")]
 
 
 class Nllb(Fast):
@@ -294,11 +287,9 @@ class Nllb(Fast):
         charsmap = self.charsmap
         self.metaspace(charsmap, replaced=(" {2,}",) if charsmap is not None else ())
 
-    def around(self, source: int | None) -> tuple[list[int], list[int]]:
-        assert source is not None  # it has a default
-        if self.config.get("legacy_behaviour"):
-            return [], [self.special("eos"), source]
-        return [source], [self.special("eos")]
+    @property
+    def language_first(self) -> bool:  # type: ignore[override]
+        return not self.config.get("legacy_behaviour")
 
 
 class Roberta(Fast):

@@ -134,10 +134,6 @@ class M2M100(Slow):
             text += "".join(some) if is_unknown else self.model(False).decode(some)
         return text.strip()
 
-    def around(self, source: int | None) -> tuple[list[int], list[int]]:
-        assert source is not None  # it has a default
-        return [source], [self.special("eos")]
-
     def language_tokens(self) -> Iterable[tuple[str, int]]:
         return self.added.items()
 

@@ -51,6 +51,7 @@ class Tokenizer:
     defaults: ClassVar[Mapping[str, Any]] = FAIRSEQ
     language: ClassVar[str | None] = None  # matches a language's token, group 1 its name
     source_language: ClassVar[str | None] = None  # where no other is chosen
+    language_first = True  # whether it stands before a source, or behind the eos
     writes_language: ClassVar[bool] = False  # whether an output begins with its language
     # settings that would change ids or text
     refused: ClassVar[Sequence[str]] = ("auto_map", "sp_model_kwargs", "do_lower_case")
@@ -123,8 +124,11 @@ class Tokenizer:
         raise NotImplementedError
 
     def around(self, source: int | None) -> tuple[list[int], list[int]]:
-        """The ids before and after a line of a language."""
-        return [], [self.special("eos")]
+        """The special tokens before and after a source in a language; None: sources have none."""
+        eos = self.special("eos")
+        if source is None:
+            return [], [eos]
+        return ([source], [eos]) if self.language_first else ([], [eos, source])
 
     def special(self, name: str) -> int:
         """The id of a named special token; raises UnsupportedCheckpointError if there is none."""
