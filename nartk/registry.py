@@ -12,7 +12,7 @@ import pkgutil
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_type_hints
 
 from nartk.errors import (
     StrategyMismatchError,
@@ -24,7 +24,11 @@ from nartk.errors import (
 )
 from nartk.protocols.guarantee import Promise
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
+
 T = TypeVar("T", bound=type)
+Options: TypeAlias = Mapping[str, Any]  # values by name
 T_Scorer = TypeVar("T_Scorer")
 
 
@@ -150,7 +154,7 @@ class Registry:
         """Its options by name, each with its default, type and help."""
         return {item.name: item for item in dataclasses.fields(self.find(name)) if "help" in item.metadata}
 
-    def make(self, name: str, options: Mapping[str, Any]) -> Any:
+    def make(self, name: str, options: Options) -> Any:
         """One with its options checked: unknown names, types, choices and bounds are UsageErrors."""
         cls = self.find(name)
         known = self.options(name)
@@ -213,7 +217,7 @@ class Registry:
                 if point.name == name:
                     point.load()
 
-    def _elsewhere(self) -> Any:
+    def _elsewhere(self) -> EntryPoints:
         """Those that other distributions declare."""
         from importlib.metadata import entry_points  # which takes 40 ms: few ask
 
@@ -234,14 +238,14 @@ register_decoder, register_drafter, register_metric = DECODERS.register, DRAFTER
 strategy_class, options_of, make_strategy = DECODERS.find, DECODERS.options, DECODERS.make
 
 
-def declared(options: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
+def declared(options: Options, known: Iterable[str]) -> dict[str, object]:
     """Options under the names by which they are declared, where some have those of other programs.
 
     Raises:
         UsageError: One is given under two names.
     """
     names = {alias: name for name in known for alias in ALIASES.get(name, ())}
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for key, value in options.items():
         name = key if key in known else names.get(key, key)
         if name in found:
@@ -310,17 +314,17 @@ def named_protocols(strategy: Any) -> str:
     return " and ".join(each.__name__ for each in protocols(strategy))
 
 
-def reads_drafts(strategy: Any) -> bool:
+def reads_drafts(strategy: object) -> bool:
     """Whether a strategy, or a class of them, takes drafts from the user."""
     return getattr(strategy, "reads_drafts", False)
 
 
-def reads_any_length(strategy: Any) -> bool:
+def reads_any_length(strategy: object) -> bool:
     """Whether a strategy, or a class of them, takes sources that are longer than its model reads at once."""
     return getattr(strategy, "reads_any_length", False)
 
 
-def is_streamed(strategy: Any) -> bool:
+def is_streamed(strategy: object) -> bool:
     """Whether `serving.streaming` gives, at a recording's end, what a strategy, or a class of them, does."""
     return getattr(strategy, "is_streamed", False)
 
@@ -347,7 +351,7 @@ def signature(strategy: Any, *, exact: bool, dtype: str, model: str, version: st
     return "|".join([*parts, f"exact:{int(exact)}", f"dtype:{dtype}", f"nartk:{version}", f"model:{model}"])
 
 
-def _check(owner: str, name: str, value: Any, wanted: type, rules: Mapping[str, Any]) -> None:
+def _check(owner: str, name: str, value: Any, wanted: type, rules: Options) -> None:
     shown = f"{named(name)} of {owner!r}"
     if wanted is float and type(value) is int:
         value = float(value)

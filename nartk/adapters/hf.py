@@ -19,7 +19,7 @@ from nartk.checkpoints.generation import write_generation
 from nartk.checkpoints.hugging_face.families import FAIRSEQ_NAMES, FAMILIES
 from nartk.checkpoints.loading import is_hugging_face
 from nartk.errors import UnsupportedCheckpointError, requiring
-from nartk.files import Folder, writing
+from nartk.files import Folder, JsonObject, writing
 from nartk.models.reference import DTYPES
 from nartk.models.transformer import Transformer
 from nartk.processors.hugging_face import HuggingFaceTokenizer
@@ -153,7 +153,7 @@ def set_generation(model: Any, checkpoint: Checkpoint) -> None:
         setattr(settings, name, value)
 
 
-def _require(config: TransformerConfig, wanted: dict[str, Any], name: str) -> None:
+def _require(config: TransformerConfig, wanted: JsonObject, name: str) -> None:
     """Refuses a model whose settings differ from those of an architecture."""
     for key, value in wanted.items():
         found = getattr(config, key)
@@ -161,7 +161,7 @@ def _require(config: TransformerConfig, wanted: dict[str, Any], name: str) -> No
             raise UnsupportedCheckpointError(f"`{key}` {found!r}, where a {name} has {value!r}")
 
 
-def _to_bart(transformers: ModuleType, model: Transformer, settings: dict[str, Any]) -> Any:
+def _to_bart(transformers: ModuleType, model: Transformer, settings: JsonObject) -> Any:
     """A Pegasus, MBart, Bart or Marian model."""
     config = model.config
     _require(config, _OTHERS, "Bart")
@@ -218,7 +218,7 @@ def _to_bart(transformers: ModuleType, model: Transformer, settings: dict[str, A
     return theirs
 
 
-def _to_t5(transformers: ModuleType, model: Transformer, settings: dict[str, Any]) -> Any:
+def _to_t5(transformers: ModuleType, model: Transformer, settings: JsonObject) -> Any:
     """A T5 model."""
     config = model.config
     _require(config, _T5, "T5")
@@ -300,7 +300,7 @@ def _write_tokenizer(checkpoint: Checkpoint, folder: Path) -> str:
     vocab, joint = target.vocab, source.vocab == target.vocab
     if any(len(set(each.words)) < len(each) for each in (source.vocab, vocab)):
         return "a dictionary that lists a word twice"
-    settings: dict[str, Any] = {
+    settings: JsonObject = {
         f"{name}_token": vocab.words[getattr(vocab, name)] for name in ("bos", "eos", "pad", "unk")
     }
     settings |= {
@@ -320,7 +320,7 @@ def _write_tokenizer(checkpoint: Checkpoint, folder: Path) -> str:
 
 
 def _write_marian(
-    source: SentencePieceTokenizer, target: SentencePieceTokenizer, folder: Path, settings: dict[str, Any]
+    source: SentencePieceTokenizer, target: SentencePieceTokenizer, folder: Path, settings: JsonObject
 ) -> None:
     """Writes a `MarianTokenizer`: it asks sentencepiece for pieces and a dictionary for ids, as ours do."""
     files = {"tokenizer_config.json": settings | {"tokenizer_class": "MarianTokenizer"}}
@@ -333,7 +333,7 @@ def _write_marian(
             json.dump(values, file, ensure_ascii=False, indent=2)
 
 
-def _write_words(vocab: Vocab, folder: Path, settings: dict[str, Any]) -> None:
+def _write_words(vocab: Vocab, folder: Path, settings: JsonObject) -> None:
     """Writes a tokenizer of words between white space."""
     import tokenizers
 

@@ -7,7 +7,7 @@ place of defaults, and ``strategy``, the name of the one that decodes where none
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TypeVar
 
 from nartk.checkpoints.names import CONFIG, GENERATION_CONFIG
 from nartk.errors import CheckpointError, NartkError, UnknownStrategyError, UnsupportedCheckpointError
@@ -42,6 +42,7 @@ _CONSTRAINTS = {
     "forced_bos": int,
     "forced_eos": bool,
 }
+C = TypeVar("C")
 _UNBOUND = 1e6  # a max_ratio at which max_len alone bounds an output
 
 # Fields of transformers' GenerationConfig, 5.23 and older: those that are read below,
@@ -59,7 +60,7 @@ _LEFT = """bos_token_id pad_token_id min_p top_h typical_p epsilon_cutoff eta_cu
     transformers_version _from_model_config _commit_hash _original_object_hash"""
 HONOURED, IRRELEVANT = frozenset(_READ.split()), frozenset(_LEFT.split())
 # and the others, with the values besides null at which they do nothing.
-NEUTRAL: dict[str, tuple[Any, ...]] = {
+NEUTRAL: dict[str, tuple[object, ...]] = {
     "max_time": (),
     "stop_strings": (),
     "use_mtp": (False,),
@@ -89,7 +90,7 @@ _PROMPTS = """forced_decoder_ids is_multilingual lang_to_id language max_initial
 _TIMES = "alignment_heads median_filter_width prev_sot_token_id prompt_condition_type return_segments"
 OF_PROMPTS, OF_TIMES = frozenset(_PROMPTS.split()), frozenset(_TIMES.split())
 # and those by which a window is decoded again or otherwise, with the values at which they do nothing.
-SPEECH_NEUTRAL: dict[str, tuple[Any, ...]] = {
+SPEECH_NEUTRAL: dict[str, tuple[object, ...]] = {
     "min_length": (0,),  # which counts the prompt
     "do_sample": (False,),
     "encoder_no_repeat_ngram_size": (0,),
@@ -105,7 +106,7 @@ SPEECH_NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 
 
-def ending_words(config: Mapping[str, Any], generation_config: Mapping[str, Any] | None) -> tuple[int, ...]:
+def ending_words(config: JsonObject, generation_config: JsonObject | None) -> tuple[int, ...]:
     """The words that end an output, as `generate` has them; first the one that is forced, if one is.
 
     Args:
@@ -118,8 +119,8 @@ def ending_words(config: Mapping[str, Any], generation_config: Mapping[str, Any]
 
 
 def read_generation(
-    config: Mapping[str, Any],
-    generation_config: Mapping[str, Any] | None,
+    config: JsonObject,
+    generation_config: JsonObject | None,
     *,
     tell: Callable[[str], None] = lambda _: None,
 ) -> JsonObject:
@@ -198,7 +199,7 @@ def read_generation(
     return found
 
 
-def write_generation(generation: Mapping[str, Any], eos: int, also_eos: Sequence[int] = ()) -> JsonObject:
+def write_generation(generation: JsonObject, eos: int, also_eos: Sequence[int] = ()) -> JsonObject:
     """The fields of a generation_config.json for which `read_generation` gives these values."""
     found: JsonObject = {"eos_token_id": [eos, *also_eos] if also_eos else eos}
     names = {
@@ -238,12 +239,12 @@ def write_generation(generation: Mapping[str, Any], eos: int, also_eos: Sequence
 class _Fields:
     """The fields of a GenerationConfig that are given."""
 
-    def __init__(self, values: Mapping[str, Any], file: str) -> None:
+    def __init__(self, values: JsonObject, file: str) -> None:
         self.values = {name: value for name, value in values.items() if value is not None}
         self.file = file
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], generation_config: Mapping[str, Any] | None) -> _Fields:
+    def of(cls, config: JsonObject, generation_config: JsonObject | None) -> _Fields:
         if generation_config is not None:
             eos = {"eos_token_id": config.get("eos_token_id")}
             return cls({**eos, **generation_config}, GENERATION_CONFIG)
@@ -287,7 +288,7 @@ class _Fields:
             "nbest": self.number("num_return_sequences", 1),
         }
 
-    def number(self, name: str, default: Any, *, low: int = 1, less: int = 0) -> Any:
+    def number(self, name: str, default: int | C, *, low: int = 1, less: int = 0) -> int | C:
         """A whole number, less so many."""
         if name not in self.values:
             return default
@@ -299,7 +300,7 @@ class _Fields:
         self._require(name, type(value) in (int, float), "")
         return float(value)
 
-    def choice(self, name: str, choices: Mapping[Any, Any]) -> Any:
+    def choice(self, name: str, choices: Mapping[bool | str, C]) -> C:
         value = self.values.get(name, False)
         self._require(name, type(value) in (bool, str) and value in choices, f"of {[*choices]}")
         return choices[value]
@@ -309,12 +310,11 @@ class _Fields:
         value = self.values.get(name)
         if isinstance(value, list) and len(value) > 1:
             raise self.unsupported(name, "more than one word")
-        words: list[Any] = value if isinstance(value, list) else [value]
-        if value is None or not words:
+        if value is None or value == []:
             return None
+        words: list[int] = value if isinstance(value, list) else [value]
         self._require(name, _are_ids(words), "an id")
-        word: int = words[0]
-        return word
+        return words[0]
 
     def words(self, name: str) -> list[int]:
         """The ids of words; one may stand by itself."""
@@ -371,7 +371,7 @@ def check_generation(values: object, where: str) -> JsonObject:
     return values
 
 
-def with_generation(generation: Mapping[str, Any], strategy: str, given: Mapping[str, Any]) -> JsonObject:
+def with_generation(generation: JsonObject, strategy: str, given: JsonObject) -> JsonObject:
     """The options given for a strategy, with a model's own values of those that are not given."""
     known = options_of(strategy)
     found = {name: value for name, value in generation.items() if name in known}
@@ -388,7 +388,7 @@ def with_generation(generation: Mapping[str, Any], strategy: str, given: Mapping
     return both
 
 
-def unheeded(generation: Mapping[str, Any], strategy: str) -> str:
+def unheeded(generation: JsonObject, strategy: str) -> str:
     """In a line, what of a model's constraints a strategy does not keep to; empty: it keeps to all."""
     names = [name for name in generation if name in _CONSTRAINTS and name not in options_of(strategy)]
     return f"strategy {strategy!r} does not keep to the model's {', '.join(names)}" if names else ""

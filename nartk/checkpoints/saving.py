@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nartk.checkpoints.generation import KEY as GENERATION
 from nartk.checkpoints.names import (
@@ -22,7 +22,7 @@ from nartk.checkpoints.names import (
 )
 from nartk.checkpoints.native import FORMAT
 from nartk.errors import CheckpointError
-from nartk.files import Folder, read_file, sha256, write_json, writing, writing_folder
+from nartk.files import Folder, JsonObject, read_file, sha256, write_json, writing, writing_folder
 from nartk.processors.text import SentencePieceTokenizer
 from nartk.vocab import Vocab
 
@@ -37,7 +37,7 @@ def save_checkpoint(
     folder: Path,
     *,
     architecture: str,
-    settings: Mapping[str, Any],
+    settings: JsonObject,
     tensors: Mapping[str, Tensor],
     source_vocab: Vocab | None,
     target_vocab: Vocab,
@@ -46,10 +46,10 @@ def save_checkpoint(
     card: str,
     tokenization: str | None = None,
     start_token: int | None = None,
-    input: Mapping[str, Any] | None = None,
+    input: JsonObject | None = None,
     others: Mapping[str, Path] | None = None,
-    generation: Mapping[str, Any] = MappingProxyType({}),
-    split: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    generation: JsonObject | None = None,
+    split: Mapping[str, JsonObject] = MappingProxyType({}),
 ) -> None:
     """Writes a model folder, whole or not at all, in place of an older one.
 
@@ -82,7 +82,7 @@ def save_checkpoint(
         else:
             seen[key] = name
             stored[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-    output: dict[str, Any] = {"name": "text", "words": len(target_vocab), "dictionary": DICTIONARY}
+    output: JsonObject = {"name": "text", "words": len(target_vocab), "dictionary": DICTIONARY}
     dictionaries = {}
     copied = {} if others is None else dict(others)
     if source_vocab is not None:
@@ -125,7 +125,7 @@ def save_files(
     folder: Path,
     *,
     weights: Iterable[bytes | memoryview],
-    config: Mapping[str, Any],
+    config: JsonObject,
     files: Mapping[str, Path],
     card: str,
     vocabs: Mapping[str, Vocab] = MappingProxyType({}),

@@ -6,7 +6,7 @@ files, and so its fingerprint, stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 from nartk.checkpoints.names import CALIBRATION as FILE
 from nartk.checkpoints.records import Record
 from nartk.errors import UsageError
+from nartk.files import JsonObject
 from nartk.protocols.guarantee import Guarantee
-from nartk.registry import make_strategy, options_of
+from nartk.registry import Options, make_strategy, options_of
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,7 @@ def types_of(strategy: str) -> dict[str, Callable[[Any], Any]]:
     return {key: type(item.default) for key, item in found}
 
 
-def apply(
-    folder: Path, strategy: Any, given: Mapping[str, Any], *, model: str, drafter: str
-) -> tuple[dict[str, Any], str]:
+def apply(folder: Path, strategy: Any, given: Options, *, model: str, drafter: str) -> tuple[JsonObject, str]:
     """The options that a folder's calibration sets, and in a line why it sets none, or nothing.
 
     It sets what the user has not given. A strategy that promises identity keeps its promise: nothing is set.

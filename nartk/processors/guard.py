@@ -20,10 +20,10 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nartk.errors import CheckpointError
-from nartk.files import Folder, read_file
+from nartk.files import Folder, JsonObject, read_file
 from nartk.processors import named_file
 from nartk.protocols.hypothesis import Guarded, Hypothesis
 from nartk.protocols.paragraph import edits
@@ -300,7 +300,7 @@ def read_guard(settings: object, folder: Folder, where: str) -> Guard | None:
     names = [item.name for item in fields(Thresholds)]
     if not isinstance(settings, dict) or {*settings} != {*names, LIST}:
         raise CheckpointError(f"{KEY!r} has not the keys {', '.join([*names, LIST])}", where=where)
-    values: dict[str, Any] = {name: settings[name] for name in names}
+    values: JsonObject = {name: settings[name] for name in names}
     for name, value in values.items():
         if type(value) not in (int, float):
             raise CheckpointError(f"{name!r} of {KEY!r} is {value!r}, no number", where=where)

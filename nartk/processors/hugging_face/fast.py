@@ -7,9 +7,10 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from nartk.errors import UnsupportedCheckpointError, requiring
+from nartk.files import JsonObject
 from nartk.processors.hugging_face.languages import MBART, MBART50, NLLB
 from nartk.processors.hugging_face.pieces import Pieces
 from nartk.processors.hugging_face.tokenizer import (
@@ -23,6 +24,9 @@ from nartk.processors.hugging_face.tokenizer import (
     token_of,
 )
 from nartk.vocab import padding_word
+
+if TYPE_CHECKING:
+    from tokenizers.models import Model
 
 
 class Fast(Tokenizer):
@@ -65,7 +69,7 @@ class Fast(Tokenizer):
         # Special tokens are then text like any other.
         self.backend.encode_special_tokens = bool(self.config.get("split_special_tokens"))
 
-    def model(self) -> Any:
+    def model(self) -> Model:
         """The model of files other than tokenizer.json."""
         raise NotImplementedError
 
@@ -141,7 +145,7 @@ class Fast(Tokenizer):
 class Described(Fast):
     """What tokenizer.json describes alone."""
 
-    defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    defaults: ClassVar[Mapping[str, str | Token]] = MappingProxyType({})
 
     def around(self, source: int | None) -> tuple[list[int], list[int]]:
         line = self.backend.encode("a")
@@ -152,7 +156,7 @@ class Described(Fast):
 class Unigram(Fast):
     """A sentencepiece model of type unigram."""
 
-    def model(self) -> Any:
+    def model(self) -> Model:
         words = self.vocabulary()
         unknown = [word for word, _ in words].index(content_of(self.named["unk_token"]))
         return self.library.models.Unigram(words, unk_id=unknown, byte_fallback=False)
@@ -161,7 +165,7 @@ class Unigram(Fast):
         """The words of the sentencepiece model with their scores, and those that the class adds."""
         raise NotImplementedError
 
-    def extra_tokens(self, found: Sequence[Any] | None) -> list[Token]:
+    def extra_tokens(self, found: Sequence[str | Token] | None) -> list[Token]:
         if found is None and "sentencepiece" in self.paths:
             found = self.pieces.symbols()
         return super().extra_tokens(found)
@@ -169,7 +173,7 @@ class Unigram(Fast):
 
 class T5(Unigram):
     files: ClassVar[Sequence[Mapping[str, str]]] = (*Fast.files, {"sentencepiece": "spiece.model"})
-    defaults: ClassVar[Mapping[str, Any]] = {
+    defaults: ClassVar[Mapping[str, str | Token]] = {
         name: FAIRSEQ[name] for name in ("eos_token", "unk_token", "pad_token")
     }
 
@@ -180,7 +184,7 @@ class T5(Unigram):
     def vocabulary(self) -> list[tuple[str, float]]:
         return [*self.pieces.scored(), *((word, 0.0) for word in reversed(self.sentinels))]
 
-    def extra_tokens(self, found: Sequence[Any] | None) -> list[Token]:
+    def extra_tokens(self, found: Sequence[str | Token] | None) -> list[Token]:
         return super().extra_tokens(found) + (list(map(token_of, self.sentinels)) if found is None else [])
 
     def arrange(self) -> None:
@@ -189,7 +193,7 @@ class T5(Unigram):
 
 class Pegasus(Unigram):
     files: ClassVar[Sequence[Mapping[str, str]]] = T5.files
-    defaults: ClassVar[Mapping[str, Any]] = {**T5.defaults, "mask_token": "<mask_2>"}
+    defaults: ClassVar[Mapping[str, str | Token]] = {**T5.defaults, "mask_token": "<mask_2>"}
 
     @property
     def pretraining(self) -> list[str]:
@@ -211,7 +215,7 @@ class Pegasus(Unigram):
         found: str = self.config.get("mask_token_sent", "<mask_1>")
         return found
 
-    def extra_tokens(self, found: Sequence[Any] | None) -> list[Token]:
+    def extra_tokens(self, found: Sequence[str | Token] | None) -> list[Token]:
         return super().extra_tokens([self.sentence_mask, *self.pretraining] if found is None else found)
 
     def arrange(self) -> None:
@@ -221,7 +225,7 @@ class Pegasus(Unigram):
 
 class MBart(Unigram):
     files: ClassVar[Sequence[Mapping[str, str]]] = (*Fast.files, {"sentencepiece": "sentencepiece.bpe.model"})
-    defaults: ClassVar[Mapping[str, Any]] = {
+    defaults: ClassVar[Mapping[str, str | Token]] = {
         **FAIRSEQ,
         "mask_token": {"content": "<mask>", "lstrip": True, "normalized": True},
     }
@@ -236,7 +240,7 @@ class MBart(Unigram):
         words = [*((content_of(token), 0.0) for token in first), *self.pieces.scored()[3:]]
         return words + [(content_of(token), 0.0) for token in last]
 
-    def extra_tokens(self, found: Sequence[Any] | None) -> list[Token]:
+    def extra_tokens(self, found: Sequence[str | Token] | None) -> list[Token]:
         return super().extra_tokens(found) + list(map(token_of, self.codes))
 
     def arrange(self) -> None:
@@ -254,7 +258,7 @@ class MBart50(MBart):
 
 class Nllb(Fast):
     files: ClassVar[Sequence[Mapping[str, str]]] = MBart.files
-    defaults: ClassVar[Mapping[str, Any]] = {
+    defaults: ClassVar[Mapping[str, str | Token]] = {
         **FAIRSEQ,
         "mask_token": {"content": "<mask>", "lstrip": True, "normalized": True, "special": True},
     }
@@ -262,10 +266,10 @@ class Nllb(Fast):
     source_language = "eng_Latn"
     writes_language = True
 
-    def extra_tokens(self, found: Sequence[Any] | None) -> list[Token]:
+    def extra_tokens(self, found: Sequence[str | Token] | None) -> list[Token]:
         return super().extra_tokens(NLLB if found is None and "tokenizer" not in self.paths else found)
 
-    def model(self) -> Any:
+    def model(self) -> Model:
         ids = {
             content_of(self.named[f"{name}_token"]): id
             for id, name in enumerate(("bos", "pad", "eos", "unk"))
@@ -299,9 +303,9 @@ class Roberta(Fast):
         *Fast.files,
         {"vocabulary": "vocab.json", "merges": "merges.txt"},
     )
-    defaults: ClassVar[Mapping[str, Any]] = {**FAIRSEQ, "mask_token": "<mask>"}
+    defaults: ClassVar[Mapping[str, str | Token]] = {**FAIRSEQ, "mask_token": "<mask>"}
 
-    def model(self) -> Any:
+    def model(self) -> Model:
         return self.library.models.BPE.from_file(str(self.paths["vocabulary"]), str(self.paths["merges"]))
 
     def arrange(self) -> None:
@@ -317,14 +321,14 @@ class Roberta(Fast):
 class Whisper(Roberta):
     """Byte-level BPE as Whisper has it, whose bos, eos and unknown token are one."""
 
-    defaults: ClassVar[Mapping[str, Any]] = {
+    defaults: ClassVar[Mapping[str, str | Token]] = {
         f"{name}_token": {"content": "<|endoftext|>", "normalized": False} for name in ("bos", "eos", "unk")
     }
 
     def around(self, source: int | None) -> tuple[list[int], list[int]]:
         return [], []
 
-    def own_id(self, config: Mapping[str, Any], name: str) -> int:
+    def own_id(self, config: JsonObject, name: str) -> int:
         # Nothing is padded, and no text is unknown: two words that no output holds take these roles.
         if name == "eos":
             return super().own_id(config, name)

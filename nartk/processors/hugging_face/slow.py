@@ -108,14 +108,14 @@ class M2M100(Slow):
     files: ClassVar[Sequence[Mapping[str, str]]] = (
         {"sentencepiece": "sentencepiece.bpe.model", "vocabulary": "vocab.json"},
     )
-    defaults: ClassVar[Mapping[str, Any]] = {
+    defaults: ClassVar[Mapping[str, str | Token]] = {
         name: token for name, token in FAIRSEQ.items() if name != "cls_token"
     }
     language = r"__([a-z_]+)__"
     source_language = "en"
     writes_language = True
 
-    def extra_tokens(self, found: Sequence[Any] | None) -> list[Token]:
+    def extra_tokens(self, found: Sequence[str | Token] | None) -> list[Token]:
         if not found:
             codes = WMT21 if self.config.get("language_codes") == "wmt21" else M2M100_CODES
             found = [f"__{code}__" for code in codes]
@@ -148,7 +148,7 @@ class Marian(Slow):
         },
         {"sentencepiece": "source.spm", "target_sentencepiece": "target.spm", "vocabulary": "vocab.json"},
     )
-    defaults: ClassVar[Mapping[str, Any]] = T5.defaults
+    defaults: ClassVar[Mapping[str, str | Token]] = T5.defaults
     language = r">>(.+)<<"
 
     def pieces(self, text: str, *, target: bool) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from nartk.errors import UnsupportedCheckpointError
 from nartk.files import Folder, JsonObject
@@ -48,7 +48,7 @@ class Tokenizer:
     files: ClassVar[
         Sequence[Mapping[str, str]]
     ]  # sets of files, each enough; the first that is whole is read
-    defaults: ClassVar[Mapping[str, Any]] = FAIRSEQ
+    defaults: ClassVar[Mapping[str, str | Token]] = FAIRSEQ
     language: ClassVar[str | None] = None  # matches a language's token, group 1 its name
     source_language: ClassVar[str | None] = None  # where no other is chosen
     language_first = True  # whether it stands before a source, or behind the eos
@@ -58,7 +58,7 @@ class Tokenizer:
 
     def __init__(self, folder: Folder, paths: Mapping[str, Path]) -> None:
         self.folder, self.paths = folder, paths
-        self.vocabs: dict[tuple[Any, ...], Vocab] = {}  # those of both sides, which may be one
+        self.vocabs: dict[tuple[object, ...], Vocab] = {}  # those of both sides, which may be one
         self.config = self._json("settings")
         for key in self.refused:
             if self.config.get(key):
@@ -100,7 +100,7 @@ class Tokenizer:
     def _json(self, key: str) -> JsonObject:
         return dict(self.folder.json(self.paths[key].name, most=MOST)) if key in self.paths else {}
 
-    def extra_tokens(self, found: Sequence[Any] | None) -> list[Token]:
+    def extra_tokens(self, found: Sequence[str | Token] | None) -> list[Token]:
         """The special tokens without a name, of those that the files list; None: they list none."""
         return [token_of(token) for token in found or ()]
 
@@ -138,7 +138,7 @@ class Tokenizer:
             raise UnsupportedCheckpointError(f"a tokenizer without a {name}_token", where=str(self.folder))
         return id
 
-    def special_ids(self, config: Mapping[str, Any], words: int) -> SpecialIds:
+    def special_ids(self, config: JsonObject, words: int) -> SpecialIds:
         """The special ids of a model of so many words, which config.json names, or else the tokenizer."""
         ids = {name: self.own_id(config, name) for name in ("pad", "eos", "unk")}
         bos = config.get("bos_token_id")
@@ -146,7 +146,7 @@ class Tokenizer:
             bos = ids["pad"]  # nothing begins with it
         return SpecialIds(bos=bos, **ids)
 
-    def own_id(self, config: Mapping[str, Any], name: str) -> int:
+    def own_id(self, config: JsonObject, name: str) -> int:
         """The id of a model's pad, eos or unk."""
         id = None if name == "unk" else config.get(f"{name}_token_id")
         return id if type(id) is int else self.special(name)
