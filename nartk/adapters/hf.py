@@ -17,6 +17,7 @@ from nartk.architectures.transformer import TransformerConfig
 from nartk.checkpoints.checkpoint import Checkpoint
 from nartk.checkpoints.generation import write_generation
 from nartk.checkpoints.hugging_face.families import FAIRSEQ_NAMES, FAMILIES
+from nartk.checkpoints.hugging_face.settings import SIZES
 from nartk.checkpoints.loading import is_hugging_face
 from nartk.errors import UnsupportedCheckpointError, requiring
 from nartk.files import Folder, JsonObject, writing
@@ -178,12 +179,7 @@ def _to_bart(transformers: ModuleType, model: Transformer, settings: JsonObject)
     settings |= {
         "vocab_size": config.src_vocab,
         "d_model": config.d_model,
-        "encoder_layers": config.encoder_layers,
-        "decoder_layers": config.decoder_layers,
-        "encoder_ffn_dim": config.encoder_ffn,
-        "decoder_ffn_dim": config.decoder_ffn,
-        "encoder_attention_heads": config.encoder_heads,
-        "decoder_attention_heads": config.decoder_heads,
+        **{theirs: getattr(config, ours) for ours, theirs in SIZES.items()},
         "activation_function": _ACTIVATIONS.get(config.activation, config.activation),
         "scale_embedding": config.scale_embedding,
         "max_position_embeddings": max(config.max_source_len, config.max_target_len),

@@ -177,8 +177,7 @@ def _refuse(args: argparse.Namespace, flags: Sequence[str], why: str, fix: str) 
 
 def _convert_folder(args: argparse.Namespace, folder: Folder) -> int:
     """Writes a native folder, or one of int8 weights, of a folder of Hugging Face."""
-    from nartk.checkpoints.hugging_face.converting import convert
-    from nartk.checkpoints.hugging_face.reading import read_hugging_face
+    from nartk.checkpoints.hugging_face.reading import convert, read_hugging_face
 
     _refuse(args, _OF_FAIRSEQ, "which is no checkpoint of fairseq", _COMPLETE)
     if args.quantize is not None or args.to is not None:

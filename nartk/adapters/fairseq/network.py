@@ -41,18 +41,14 @@ _LEGACY_NORMS = {
 }
 # fairseq's settings that change the computation to one nartk's Transformer does not have.
 _UNSUPPORTED: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("adaptive_input", "char_inputs", "cross_self_attention", "no_cross_attention"), bool),
+    **dict.fromkeys(("quant_noise_pq", "quant_noise_scalar", "base_layers"), lambda value: value > 0),
     "adaptive_softmax_cutoff": lambda value: value is not None,
-    "adaptive_input": bool,
-    "char_inputs": bool,
-    "cross_self_attention": bool,
-    "no_cross_attention": bool,
-    "quant_noise_pq": lambda value: value > 0,
-    "quant_noise_scalar": lambda value: value > 0,
-    "encoder_layers_to_keep": lambda value: value is not None,
-    "decoder_layers_to_keep": lambda value: value is not None,
-    "encoder_xformers_att_config": lambda value: value is not None,
-    "decoder_xformers_att_config": lambda value: value is not None,
-    "base_layers": lambda value: value > 0,
+    **{
+        f"{side}_{name}": lambda value: value is not None
+        for side in ("encoder", "decoder")
+        for name in ("layers_to_keep", "xformers_att_config")
+    },
 }
 _ACTIVATIONS = ("relu", "gelu")
 

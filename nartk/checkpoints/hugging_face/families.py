@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from nartk.architectures.transformer import both
-from nartk.checkpoints.hugging_face.settings import Family, Settings, activation_of, refusal, sides_of
+from nartk.checkpoints.hugging_face.settings import SIZES, Family, Settings, activation_of, refusal
 from nartk.files import JsonObject
 
 BIAS = "final_logits_bias"
@@ -16,7 +16,7 @@ def _of_fairseq(values: Settings, *, norm_first: bool, positions: str, norm_embe
     """The configuration of a family whose settings are fairseq's."""
     longest = values["max_position_embeddings"]
     return {
-        **sides_of(values),
+        **{ours: values[theirs] for ours, theirs in SIZES.items()},
         "src_vocab": values["vocab_size"],
         "tgt_vocab": values["vocab_size"],
         "pad": values["pad_token_id"],

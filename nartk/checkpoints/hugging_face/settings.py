@@ -84,13 +84,12 @@ class Family:
     start: tuple[str, int] | None = None
 
 
-def sides_of(values: Settings) -> JsonObject:
-    """The sizes of encoder and decoder, of settings with the names that BART has."""
-    return {
-        f"{side}_{ours}": values[f"{side}_{theirs}"]
-        for side in ("encoder", "decoder")
-        for ours, theirs in (("layers", "layers"), ("ffn", "ffn_dim"), ("heads", "attention_heads"))
-    }
+# BART's names of the sizes of encoder and decoder, by nartk's.
+SIZES = {
+    f"{side}_{ours}": f"{side}_{theirs}"
+    for side in ("encoder", "decoder")
+    for ours, theirs in (("layers", "layers"), ("ffn", "ffn_dim"), ("heads", "attention_heads"))
+}
 
 
 def read_family(folder: Folder, family: Family, tell: Callable[[str], None]) -> tuple[JsonObject, JsonObject]:

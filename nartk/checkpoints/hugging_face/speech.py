@@ -20,13 +20,13 @@ from nartk.checkpoints.generation import KEY, read_generation
 from nartk.checkpoints.hugging_face.assembled import as_checkpoint, start_token_of
 from nartk.checkpoints.hugging_face.families import FAIRSEQ_NAMES
 from nartk.checkpoints.hugging_face.settings import (
+    SIZES,
     WITHOUT,
     Family,
     Settings,
     activation_of,
     read_family,
     refusal,
-    sides_of,
 )
 from nartk.checkpoints.hugging_face.tensors import Files, MappedTensors, names_of, open_tensors
 from nartk.checkpoints.names import CONFIG, GENERATION_CONFIG
@@ -46,7 +46,7 @@ def _config_of(values: Settings) -> JsonObject:
     if values["use_weighted_layer_sum"]:
         raise refusal("use_weighted_layer_sum", True, WITHOUT, why="which is of classifiers")
     return {
-        **sides_of(values),
+        **{ours: values[theirs] for ours, theirs in SIZES.items()},
         "tgt_vocab": values["vocab_size"],
         "d_model": values["d_model"],
         "activation": activation_of("activation_function", values),
