@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nartk.protocols.passes import ROOT, FloatArray, IntArray, Pass, PassScorer, Want
-from nartk.protocols.prompts import DETECTED, Prompted
+from nartk.protocols.prompts import DETECTED, Prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,10 @@ def prompts_of(
         listening: [B], whether the probability is computed that nobody speaks; empty: of none.
     """
     start = scorer.start_token
-    if not isinstance(scorer, Prompted):
+    prompts: Prompts | None = getattr(scorer, "prompts", None)  # `isinstance` takes 20 times as long
+    if prompts is None:
         return [Prompt((start,))] * len(memory)
-    prompts, listening = scorer.prompts, listening or [False] * len(memory)
+    listening = listening or [False] * len(memory)
     found = [Prompt((start, *(prompts.words() if words is None else words))) for words in asked]
     open_ = [i for i, each in enumerate(found) if listening[i] or DETECTED in each.tokens]
     if not open_:
