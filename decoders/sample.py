@@ -189,6 +189,7 @@ def _together(index: int, drawn: Sequence[Result]) -> Result:
         hypotheses=tuple(sorted(hypotheses, key=attrgetter("score"), reverse=True)),
         seconds=max(result.seconds for result in drawn),
         left_mid_batch=drawn[-1].left_mid_batch,
+        prompt=drawn[0].prompt,
         phases=PhaseSeconds(**phases),
         **counts,
     )

@@ -300,6 +300,46 @@ def test_what_a_window_gives_is_in_its_result(tmp_path: Path) -> None:
     assert 0 < sum(phases) <= result.seconds
 
 
+def test_a_window_is_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one of a file too, whose language is detected and kept."""
+    model, checkpoint, rng = random_folder(0, tmp_path)
+    scorer = scorer_of("torch", checkpoint)
+    sources = models.random_frames(model, rng, [3 * longest_of(model)] * 2)
+    encode, encoded = scorer.encode, []
+    monkeypatch.setattr(scorer, "encode", lambda given: encoded.extend(given) or encode(given))
+    results = results_of("windows", scorer, sources, {}, timestamps=True, max_ratio=1e6)
+    assert len(encoded) == sum(each.sentences for each in results) > 2
+
+
+@pytest.mark.parametrize("name", SCORERS)
+@pytest.mark.parametrize(
+    ("strategy", "options"), [("greedy", {}), ("beam", {"beam_size": 3}), ("sample", {"top_k": 5})]
+)
+def test_rows_with_and_without_timestamps_share_a_batch(
+    strategy: str, options: dict[str, Any], name: str, tmp_path: Path
+) -> None:
+    """Each request's own prompt tells which rules its output keeps to."""
+    model, checkpoint, rng = random_folder(0, tmp_path)
+    scorer = scorer_of(name, checkpoint)
+    timed = scorer.prompts.words(timestamps=True)
+    requests = [
+        Request(i, source, 20, prompt=timed if i % 2 else None)
+        for i, source in enumerate(models.random_frames(model, rng, [longest_of(model)] * 6))
+    ]
+    made = make_strategy(strategy, options)
+    together = decode(made, scorer, requests, batch_size=6)
+    alone = [decode(made, scorer, [request], batch_size=1)[0] for request in requests]
+    assert [each.hypotheses[0].tokens for each in together] == [each.hypotheses[0].tokens for each in alone]
+    for request, result in zip(requests, together, strict=True):
+        output = result.hypotheses[0].tokens[:-1]
+        if request.prompt is not None:
+            latest = BEGIN + scorer.prompts.latest_start
+            assert BEGIN <= output[0] <= latest
+            times = [word for word in output if word >= BEGIN]
+            assert times == sorted(times)
+        assert (NO_TIMESTAMPS in result.prompt) == (request.prompt is None)
+
+
 @pytest.mark.parametrize("name", SCORERS)
 def test_every_strategy_reads_the_prompt(name: str, tmp_path: Path) -> None:
     """Drafts that are verified give greedy search's bits, and a small Whisper drafts for another."""
