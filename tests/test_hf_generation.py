@@ -13,7 +13,7 @@ import torch
 from support import hf_folders, hugging_face_text
 
 import nartk
-from nartk.checkpoints.hugging_face.assembled import start_token_of
+from nartk.checkpoints.hugging_face.text import start_token_of
 from nartk.checkpoints.loading import load_checkpoint
 from nartk.cli.convert import main as convert
 from nartk.cli.decode import main as decode_command

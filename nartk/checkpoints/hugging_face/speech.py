@@ -17,7 +17,6 @@ from nartk.architectures.transformer import TARGET_WORDS, both
 from nartk.architectures.whisper import WhisperConfig
 from nartk.checkpoints.checkpoint import Checkpoint
 from nartk.checkpoints.generation import KEY, read_generation
-from nartk.checkpoints.hugging_face.assembled import as_checkpoint, start_token_of
 from nartk.checkpoints.hugging_face.families import FAIRSEQ_NAMES
 from nartk.checkpoints.hugging_face.settings import (
     SIZES,
@@ -29,6 +28,7 @@ from nartk.checkpoints.hugging_face.settings import (
     refusal,
 )
 from nartk.checkpoints.hugging_face.tensors import Files, MappedTensors, names_of, open_tensors
+from nartk.checkpoints.hugging_face.text import as_checkpoint, start_token_of
 from nartk.checkpoints.names import CONFIG, GENERATION_CONFIG
 from nartk.errors import CheckpointError, UnsupportedCheckpointError, UsageError, named
 from nartk.files import Folder, JsonObject

@@ -8,10 +8,11 @@ what outputs begin with, and the output's ``start_word`` takes the place of the 
 null where the model has none.
 """
 
-from nartk.processors.hugging_face.folders import HuggingFaceText, hugging_face_processors
 from nartk.processors.hugging_face.loading import (
     HuggingFaceInput,
+    HuggingFaceText,
     HuggingFaceTokenizer,
+    hugging_face_processors,
     load_input,
     load_output,
 )
