@@ -15,14 +15,15 @@ from torch import Tensor
 from nartk.architectures.blockwise import BlockwiseConfig
 from nartk.models.distil_losses import tokens_a_pass
 from nartk.models.glancing import is_best, reveal, same_dropout
-from nartk.models.nar import Losses, NarTraining, NonAutoregressive, align_left
-from nartk.models.transformer import label_smoothed_cross_entropy
+from nartk.models.losses import Losses, Training, label_smoothed_cross_entropy
+from nartk.models.nar import ParallelDecoding
+from nartk.models.transformer import Encoded
 from nartk.vocab import MASK
 
 STARTS = 4  # positions of each target where it is validated
 
 
-class Blockwise(NonAutoregressive):
+class Blockwise(ParallelDecoding):
     """Fills the masked positions behind a prefix."""
 
     config: BlockwiseConfig
@@ -31,9 +32,9 @@ class Blockwise(NonAutoregressive):
         """Logits [B,W,V] of a canvas [B,W] of which `kept` [B,W] counts, over an encoded source."""
         return self.output(self.fill(self.embed_words(canvas), kept, memory, mask))
 
-    def losses(self, src_tokens: Tensor, target: Tensor, *, training: NarTraining, update: int) -> Losses:
+    def decoder_losses(self, source: Encoded, target: Tensor, *, training: Training, update: int) -> Losses:
         """The loss of the words behind a prefix of random length, those that glancing shows left out."""
-        logits, wanted, shown = self.training_forward(src_tokens, target, training=training, update=update)
+        logits, wanted, shown = self.training_forward(source, target, training=training, update=update)
         pad = self.config.pad
         words = wanted[wanted.ne(pad)]
         loss, nll, tokens = label_smoothed_cross_entropy(
@@ -42,7 +43,7 @@ class Blockwise(NonAutoregressive):
         return Losses(loss, tokens, {"words": nll / tokens.clamp(min=1), "shown": shown})
 
     def training_forward(
-        self, src_tokens: Tensor, target: Tensor, *, training: NarTraining, update: int
+        self, source: Encoded, target: Tensor, *, training: Training, update: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Fills the positions behind a prefix of random length, of which glancing in training shows some.
 
@@ -51,7 +52,7 @@ class Blockwise(NonAutoregressive):
             elsewhere, and the share of the positions that were shown.
         """
         pad = self.config.pad
-        memory, mask = self.encode(align_left(src_tokens, pad))
+        memory, mask = source.memory, source.mask
         lengths = target.ne(pad).sum(1)
         start = (torch.rand(lengths.shape, device=target.device) * lengths).long()
         target, known, kept, slots = self.canvas(target, start)
@@ -83,17 +84,16 @@ class Blockwise(NonAutoregressive):
         slots = kept & (columns >= start[:, None])
         return target, target.masked_fill(slots, MASK), kept, slots
 
-    def drafted_passes(self, src_tokens: Tensor, target: Tensor, best: Tensor) -> tuple[Tensor, Tensor]:
+    def drafted_passes(self, source: Encoded, target: Tensor, best: Tensor) -> tuple[Tensor, Tensor]:
         """Passes and tokens of its blocks at `STARTS` positions of each target [B,T].
 
         Positions that fall together in a short target count once.
 
         Args:
-            src_tokens: [B,S] padded on either side.
             best: [B,T] the verifier's words, -1 behind the end.
         """
         lengths = best.ge(0).sum(1)
-        memory, mask = self.encode(align_left(src_tokens, self.config.pad))
+        memory, mask = source.memory, source.mask
         passes = tokens = torch.zeros((), dtype=torch.int64, device=target.device)
         before = torch.full_like(lengths, -1)
         for part in range(STARTS):

@@ -17,30 +17,29 @@ from nartk.architectures.ctc import CtcConfig
 from nartk.models.ctc_alignment import ctc_best_states, fewest_frames, labels_of
 from nartk.models.dag import match_scores
 from nartk.models.glancing import reveal, same_dropout
-from nartk.models.nar import Losses, NarTraining, NonAutoregressive, align_left
+from nartk.models.losses import Losses, Training
+from nartk.models.nar import ParallelDecoding
+from nartk.models.transformer import Encoded
 from nartk.vocab import MASK as BLANK
 
 _CHUNK = 256  # frames at a time whose words are all there
 _NEG_INF = -1e9  # log-probability of a label that is another's twin: its probability is exactly 0
 
 
-class CtcNat(NonAutoregressive):
+class CtcNat(ParallelDecoding):
     """Reads a source and predicts all frames."""
 
     config: CtcConfig
 
-    def frames(self, src_tokens: Tensor, memory: Tensor) -> Tensor:
-        """The decoder's input without positions: src_tokens [B,S] or memory [B,S,D] -> [B,T,D].
+    def frames(self, source: Encoded) -> Tensor:
+        """The decoder's input without positions, of the source's words or what was encoded -> [B,T,D].
 
-        Frames 0 to `upsample` - 1 are the first token's, and so on.
+        Frames 0 to `upsample` - 1 are the first position's, and so on.
         """
-        if self.config.decoder_input == "memory":
-            x = memory
-        else:
-            x = self.encoder.embedding.vectors(src_tokens)
+        x = source.memory if self.config.decoder_input == "memory" else self.source_vectors(source)
         return x.repeat_interleave(self.config.upsample, 1)
 
-    def losses(self, src_tokens: Tensor, target: Tensor, *, training: NarTraining, update: int) -> Losses:
+    def decoder_losses(self, source: Encoded, target: Tensor, *, training: Training, update: int) -> Losses:
         """The negative log-likelihood of the targets, summed over all labellings that become them.
 
         Targets that need more frames than there are count for nothing; ``dropped`` is how many. Label
@@ -50,13 +49,11 @@ class CtcNat(NonAutoregressive):
         that of all frames, shown ones too. There each frame is shown or not by a draw of its own; here
         as many are shown as these draws show on average, rounded down. A target without words shows none.
         """
-        pad, upsample = self.config.pad, self.config.upsample
-        src_tokens = align_left(src_tokens, pad)
+        pad, memory, mask = self.config.pad, source.memory, source.mask
         counts = target.ne(pad).sum(1) - 1  # without eos
-        lengths = upsample * src_tokens.ne(pad).sum(1)
+        lengths = self.config.upsample * source.lengths
         fits = fewest_frames(target, counts) <= lengths
-        memory, mask = self.encode(src_tokens)
-        x = self.frames(src_tokens, memory)
+        x = self.frames(source)
         kept = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
 
         labels, label_ids = _own_labels(target)

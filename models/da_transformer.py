@@ -21,7 +21,9 @@ from nartk.models.dag import dag_best_path, dag_log_likelihood, match_scores
 from nartk.models.fuzzy_alignment import fuzzy_alignment
 from nartk.models.glancing import is_best, reveal, same_dropout
 from nartk.models.lengths import length_loss, pool, predictor
-from nartk.models.nar import Losses, NarTraining, NonAutoregressive, align_left, uniform_copy
+from nartk.models.losses import Losses, Training
+from nartk.models.nar import ParallelDecoding, uniform_copy
+from nartk.models.transformer import Encoded
 from nartk.vocab import MASK, SPECIALS
 
 EOS = SPECIALS.index("</s>")
@@ -119,7 +121,7 @@ def _head(q: Tensor, k: Tensor, edge: Tensor, head: int) -> Tensor:
     return (q[:, head] @ k[:, head].mT).masked_fill_(~edge, _NO_EDGE).softmax(-1)
 
 
-class DaTransformer(NonAutoregressive):
+class DaTransformer(ParallelDecoding):
     """Reads a source and says a graph: features of its vertices, which words come from, and links."""
 
     config: DagConfig
@@ -147,24 +149,24 @@ class DaTransformer(NonAutoregressive):
         masks = torch.full_like(positions, MASK)
         return masks.masked_fill(positions == last, EOS).masked_fill(positions > last, self.config.pad)
 
-    def inputs(self, canvas: Tensor, src_tokens: Tensor) -> Tensor:
-        """Decoder inputs of a canvas [B,L] over sources [B,S], padded on the right -> [B,L,D].
+    def inputs(self, canvas: Tensor, source: Encoded) -> Tensor:
+        """Decoder inputs of a canvas [B,L] over encoded sources -> [B,L,D].
 
         A word stands for itself, `MASK` for what the configuration's `decoder_input` says.
         """
         words = self.embed_words(canvas)
         if self.config.decoder_input == "mask":
             return words
-        source = self.encoder.embedding.vectors(src_tokens)
-        source_lengths, sizes = (x.ne(self.config.pad).sum(1) for x in (src_tokens, canvas))
-        copied = uniform_copy(source, source_lengths, sizes, canvas.shape[1])
+        sizes = canvas.ne(self.config.pad).sum(1)
+        copied = uniform_copy(self.source_vectors(source), source.lengths, sizes, canvas.shape[1])
         return torch.where((canvas == MASK)[:, :, None], self.embed_vectors(copied), words)
 
-    def vertices(self, canvas: Tensor, src_tokens: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
-        """Features [B,L,D] of a canvas [B,L] over sources [B,S], padded on the right, read by `encode`."""
-        return self.fill(self.inputs(canvas, src_tokens), canvas.ne(self.config.pad), memory, mask)
+    def vertices(self, canvas: Tensor, source: Encoded) -> Tensor:
+        """Features [B,L,D] of a canvas [B,L] over encoded sources."""
+        kept = canvas.ne(self.config.pad)
+        return self.fill(self.inputs(canvas, source), kept, source.memory, source.mask)
 
-    def losses(self, src_tokens: Tensor, target: Tensor, *, training: NarTraining, update: int) -> Losses:
+    def decoder_losses(self, source: Encoded, target: Tensor, *, training: Training, update: int) -> Losses:
         """The negative log-likelihood of the targets, summed over all paths that say them (equation 5).
 
         Each target's is divided by its length with bos and eos, as in the authors' program; the total is
@@ -183,9 +185,8 @@ class DaTransformer(NonAutoregressive):
         nothing.
         """
         config, by_source = self.config, self.config.upsampling == "source"
-        src_tokens = align_left(src_tokens, config.pad)
         target = F.pad(target, (1, 0), value=MASK)
-        source_lengths, counts = (x.ne(config.pad).sum(1) for x in (src_tokens, target))
+        source_lengths, counts = source.lengths, target.ne(config.pad).sum(1)
         low, high = config.scales
         scale = low + (high - low) * float(torch.rand(())) if self.training else high
         sizes = self.sizes(source_lengths if by_source else counts - 1, scale)
@@ -193,7 +194,7 @@ class DaTransformer(NonAutoregressive):
         fits &= counts >= training.ngram_order
         parts = {"dropped": (~fits).sum()}
         if not bool(fits.all()):
-            src_tokens, source_lengths = src_tokens[fits], source_lengths[fits]
+            source, source_lengths = source.rows(fits), source_lengths[fits]
             target, counts, sizes = target[fits], counts[fits], sizes[fits]
         if not len(counts):
             nothing = torch.stack([weights.sum() for weights in self.parameters()]).sum() * 0.0
@@ -201,8 +202,7 @@ class DaTransformer(NonAutoregressive):
             names += ["length"] if config.upsampling == "predict" else []
             return Losses(nothing, counts.sum(), {**dict.fromkeys(names, nothing.detach()), **parts})
 
-        memory, mask = self.encode(src_tokens)
-        batch = _Batch(src_tokens, memory, mask, target[:, : int(counts.max())], counts, sizes)
+        batch = _Batch(source, target[:, : int(counts.max())], counts, sizes)
         canvas = self.canvas(sizes)
         share, strategy = training.schedule.at(update), training.glancing_strategy
         glancing = self.training and (share > 0.0 or strategy == "cmlm")
@@ -228,7 +228,7 @@ class DaTransformer(NonAutoregressive):
             parts["words"] = each.detach().sum() / tokens
         parts["shown"] = shown.sum() / (counts - 2).sum().clamp(min=1)
         if config.upsampling == "predict":
-            logits = self.lengths(pool(memory, src_tokens.ne(config.pad)))
+            logits = self.lengths(pool(source.memory, source.kept))
             length = length_loss(logits, counts - 1 - source_lengths)
             loss = loss + training.length_factor * length * tokens
             parts["length"] = length.detach()
@@ -240,7 +240,7 @@ class DaTransformer(NonAutoregressive):
         Returns:
             Features [B,L,D], log-probability of each target token at each vertex [B,T,L], links [B,L,L].
         """
-        hidden = self.vertices(canvas, batch.source, batch.memory, batch.mask)
+        hidden = self.vertices(canvas, batch.source)
         match = match_scores(self.output, hidden, batch.target, graph_lengths=batch.sizes)
         return hidden, match, self.links(hidden, batch.sizes)
 
@@ -267,16 +267,12 @@ class _Batch:
     """Targets that fit their graphs, and their encoded sources.
 
     Attributes:
-        source: [B,S], padded on the right.
-        memory, mask: As `encode` gives them.
         target: [B,T] with bos and eos.
         counts: [B] tokens of it.
         sizes: [B] vertices of the graphs.
     """
 
-    source: Tensor
-    memory: Tensor
-    mask: Tensor | None
+    source: Encoded
     target: Tensor
     counts: Tensor
     sizes: Tensor

@@ -22,15 +22,16 @@ from torch import Tensor
 from nartk.architectures.nat import NatConfig
 from nartk.models.glancing import is_best, reveal, same_dropout
 from nartk.models.lengths import length_loss, pool, predictor
-from nartk.models.nar import Losses, NarTraining, NonAutoregressive, align_left, uniform_copy, wide
-from nartk.models.transformer import label_smoothed_cross_entropy
+from nartk.models.losses import Losses, Training, label_smoothed_cross_entropy
+from nartk.models.nar import ParallelDecoding, uniform_copy, wide
+from nartk.models.transformer import Encoded
 from nartk.vocab import MASK
 
 _QUERIES = 32  # positions of a soft copy come in multiples of this
 _FEATURES = 16  # and features of this
 
 
-class Nat(NonAutoregressive):
+class Nat(ParallelDecoding):
     """Fills a canvas of positions at once, and predicts how many there are."""
 
     config: NatConfig
@@ -39,13 +40,11 @@ class Nat(NonAutoregressive):
         super().__init__(config)
         self.lengths = predictor(config.d_model, config.length_difference)
 
-    def losses(self, src_tokens: Tensor, target: Tensor, *, training: NarTraining, update: int) -> Losses:
-        """The training loss of sources [B,S], padded on either side, and targets [B,T] with eos.
+    def decoder_losses(self, source: Encoded, target: Tensor, *, training: Training, update: int) -> Losses:
+        """The training loss of encoded sources and targets [B,T] with eos.
 
         While validating, nothing is shown, as when decoding; but CMLM shows what it shows in training.
         """
-        src_tokens = align_left(src_tokens, self.config.pad)
-        memory, mask = self.encode(src_tokens)
         words = self._words_of(target)
         shown = torch.zeros_like(words)
         share = training.schedule.at(update) if self.training else 0.0
@@ -56,38 +55,28 @@ class Nat(NonAutoregressive):
             shown = reveal(words, words, share, strategy)
         elif glancing:
             with torch.no_grad():
-                logits = self.output(self._read_target(src_tokens, target, shown, memory, mask))
+                logits = self.output(self._read_target(source, target, shown))
             shown = reveal(~is_best(logits, target), words, share, strategy)
         with second:
-            return self.losses_showing(shown, src_tokens, target, memory, mask, training=training)
+            return self.losses_showing(shown, source, target, training=training)
 
-    def losses_showing(
-        self,
-        shown: Tensor,
-        src_tokens: Tensor,
-        target: Tensor,
-        memory: Tensor,
-        mask: Tensor | None,
-        *,
-        training: NarTraining,
-    ) -> Losses:
+    def losses_showing(self, shown: Tensor, source: Encoded, target: Tensor, *, training: Training) -> Losses:
         """The loss where the words at positions `shown` [B,T] are given (Qian et al. 2021, equation 8).
 
         Args:
-            src_tokens: [B,S], padded on the right; `memory` and `mask` are what `encode` makes of them.
             target: [B,T] with eos, which is given as well.
         """
         words = self._words_of(target)
         wanted = words & ~shown
-        hidden = self._read_target(src_tokens, target, shown, memory, mask)
+        hidden = self._read_target(source, target, shown)
         loss, nll, tokens = label_smoothed_cross_entropy(
             self.output(hidden[wanted])[None],
             target[wanted][None],
             epsilon=training.label_smoothing,
             pad=self.config.pad,
         )
-        source_lengths, lengths = (x.ne(self.config.pad).sum(1) for x in (src_tokens, target))
-        length = length_loss(self.length_logits(memory, source_lengths), lengths - source_lengths)
+        lengths = target.ne(self.config.pad).sum(1)
+        length = length_loss(self.length_logits(source), lengths - source.lengths)
         count = tokens.clamp(min=1)
         parts = {
             "words": (nll / count).detach(),
@@ -96,42 +85,38 @@ class Nat(NonAutoregressive):
         }
         return Losses(loss + training.length_factor * length * tokens, tokens, parts)
 
-    def inputs(self, canvas: Tensor, lengths: Tensor, src_tokens: Tensor, source_lengths: Tensor) -> Tensor:
+    def inputs(self, canvas: Tensor, lengths: Tensor, source: Encoded) -> Tensor:
         """Decoder inputs of a canvas [B,T], of which lengths [B] positions count -> [B,T,D].
 
         A word stands for itself, `MASK` for what the configuration's `decoder_input` says.
-
-        Args:
-            src_tokens: [B,S], padded on the right, of which source_lengths [B] count.
         """
         words = self.embed_words(canvas)
         if self.config.decoder_input == "mask":
             return words
-        source = self.encoder.embedding.vectors(src_tokens)
+        vectors = self.source_vectors(source)
         if self.config.decoder_input == "uniform-copy":
-            copied = uniform_copy(source, source_lengths, lengths, canvas.shape[1])
+            copied = uniform_copy(vectors, source.lengths, lengths, canvas.shape[1])
         else:
-            copied = soft_copy(source, source_lengths, lengths, canvas.shape[1], self.config.copy_temperature)
+            copied = soft_copy(
+                vectors, source.lengths, lengths, canvas.shape[1], self.config.copy_temperature
+            )
         return torch.where((canvas == MASK)[:, :, None], self.embed_vectors(copied), words)
 
-    def length_logits(self, memory: Tensor, source_lengths: Tensor) -> Tensor:
+    def length_logits(self, source: Encoded) -> Tensor:
         """Logits [B,C] of the output's length minus the source's, from -length_difference on."""
-        kept = torch.arange(memory.shape[1], device=memory.device) < source_lengths[:, None]
-        return self.lengths(pool(memory, kept))
+        logits: Tensor = self.lengths(pool(source.memory, source.kept))
+        return logits
 
     def _words_of(self, target: Tensor) -> Tensor:
         """The positions [B,T] of words: all but padding and the eos before it."""
         lengths = target.ne(self.config.pad).sum(1)
         return torch.arange(target.shape[1], device=target.device) < lengths[:, None] - 1
 
-    def _read_target(
-        self, src_tokens: Tensor, target: Tensor, shown: Tensor, memory: Tensor, mask: Tensor | None
-    ) -> Tensor:
+    def _read_target(self, source: Encoded, target: Tensor, shown: Tensor) -> Tensor:
         """Features [B,T,D] of a target of which only the words `shown` [B,T], and eos, are given."""
         canvas = target.masked_fill(self._words_of(target) & ~shown, MASK)
         kept = target.ne(self.config.pad)
-        source_lengths = src_tokens.ne(self.config.pad).sum(1)
-        return self.fill(self.inputs(canvas, kept.sum(1), src_tokens, source_lengths), kept, memory, mask)
+        return self.fill(self.inputs(canvas, kept.sum(1), source), kept, source.memory, source.mask)
 
 
 def soft_copy(

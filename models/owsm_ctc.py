@@ -17,7 +17,7 @@ prompt, U target tokens, V words.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -25,10 +25,10 @@ from torch import Tensor, nn
 
 from nartk.architectures.owsm_ctc import OwsmCtcConfig
 from nartk.errors import PassError
-from nartk.models.nar import Losses
-from nartk.models.speech_encoder import Encoded, SpeechEncoder, name_weights
-from nartk.models.speech_training import SpeechTraining, ctc_losses
-from nartk.models.transformer import Embedding, EncoderLayer, word_embedding
+from nartk.models.layers import Embedding, EncoderLayer, word_embedding
+from nartk.models.losses import Losses, Training, ctc_losses
+from nartk.models.speech_encoder import SpeechEncoder
+from nartk.models.transformer import Encoded, name_weights
 from nartk.protocols.passes import Source
 from nartk.vocab import MASK
 
@@ -55,10 +55,11 @@ class Prompt(nn.Module):
 class OwsmEncoder(SpeechEncoder):
     """Encodes words, prompts and frames."""
 
+    inputs: ClassVar[tuple[str, ...]] = ("frames", "lengths", "words", "prompt")
     config: OwsmCtcConfig
 
     def __init__(self, config: OwsmCtcConfig) -> None:
-        super().__init__(config, prompted=config.prompted_layers)
+        super().__init__(config)
         self.prompt = Prompt(config) if config.reads_words else None
 
     def forward(
@@ -72,13 +73,14 @@ class OwsmEncoder(SpeechEncoder):
         """
         return self._encode(frames, lengths, words, prompt, intermediate=True)
 
-    def read(self, sources: Sequence[Source]) -> tuple[Tensor, Tensor]:
+    def read(self, sources: Sequence[Source]) -> Encoded:
         frames, lengths = self.frames_of(sources)
+        for i, source in enumerate(sources):
+            self._check_words(i, source)
         words, prompts = (self._padded([getattr(each, name) for each in sources]) for name in _WORDS)
-        encoded = self._encode(frames, lengths, words, prompts, intermediate=False)
-        return encoded.memory, encoded.kept
+        return self._encode(frames, lengths, words, prompts, intermediate=False)
 
-    def check_words(self, index: int, source: Any) -> None:
+    def _check_words(self, index: int, source: Any) -> None:
         config = self.config
         for name, most in (
             ("words", config.max_target_len if config.words_in_front else 0),
@@ -147,40 +149,39 @@ class OwsmCtc(nn.Module):
                     nn.init.zeros_(module.bias)
         name_weights(self)
 
+    def encode(self, *sources: Tensor, **named: Tensor) -> Encoded:
+        """Encodes a batch, which is as the encoder's `forward` has it."""
+        found: Encoded = self.encoder(*sources, **named)
+        return found
+
     def losses(
         self,
-        frames: Tensor,
-        lengths: Tensor,
+        source: Encoded,
         target: Tensor,
         *,
-        training: SpeechTraining,
+        training: Training,
         update: int,
         transcript: Tensor | None = None,
-        words: Tensor | None = None,
-        prompt: Tensor | None = None,
     ) -> Losses:
         """CTC of the last layer and of the intermediate ones, weighted by `intermediate_weight`, summed.
 
         A target that needs more positions than the encoder has counts for nothing; ``dropped`` is how many.
 
         Args:
-            frames: [B,T,F], of which the first lengths [B] count.
             target: [B,U] with eos.
             transcript: [B,U] with eos, what the first `transcript_ctc` intermediate layers learn, where it
                 is not the target; a row of padding alone is not known, and counts for nothing there.
-            words: [B,P] in front of the frames, and `prompt` [B,W], padded on the right.
         """
         pad, config = self.config.pad, self.config
-        encoded = self.encoder(frames, lengths, words, prompt)
         own = target, target.ne(pad).sum(1) - 1  # without eos
-        targets = [own] * (1 + len(encoded.intermediate))
+        targets = [own] * (1 + len(source.intermediate))
         if transcript is not None:
             heard = transcript, transcript.ne(pad).sum(1) - 1
             targets[: config.transcript_ctc] = [heard] * config.transcript_ctc
         losses, fits = ctc_losses(
-            self.encoder.ctc(encoded.memory),
-            encoded.intermediate,
-            encoded.lengths,
+            self.encoder.ctc(source.memory),
+            source.intermediate,
+            source.lengths,
             targets,
             weight=training.intermediate_weight,
         )

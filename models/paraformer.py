@@ -13,19 +13,20 @@ features.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nartk.architectures.paraformer import ParaformerConfig
+from nartk.architectures.decoders import FireDecoder
 from nartk.models.cif import cif, count_fires, integrate, quantity_loss
 from nartk.models.glancing import is_best, reveal, same_dropout
+from nartk.models.losses import Losses, Training, label_smoothed_cross_entropy, with_encoder_ctc
 from nartk.models.mwer import mwer_loss
-from nartk.models.nar import Losses, ParallelDecoding
-from nartk.models.speech_encoder import SpeechEncoder, name_weights
-from nartk.models.speech_training import SpeechTraining, ctc_losses
+from nartk.models.nar import ParallelDecoding
 from nartk.models.training import Dropout
-from nartk.models.transformer import Decoder, Embedding, label_smoothed_cross_entropy, word_embedding
+from nartk.models.transformer import Encoded
 
 
 class Predictor(nn.Module):
@@ -36,7 +37,7 @@ class Predictor(nn.Module):
     the sum is what ReLU takes. Both see one position before and one after.
     """
 
-    def __init__(self, config: ParaformerConfig) -> None:
+    def __init__(self, config: FireDecoder) -> None:
         super().__init__()
         d = config.d_model
         self.is_residual = config.predictor == "depthwise"
@@ -53,17 +54,13 @@ class Predictor(nn.Module):
 
 
 class Paraformer(ParallelDecoding):
-    """Encodes speech, predicts its tokens' number, and decodes them at once."""
+    """Encodes a source, predicts the number of its tokens, and decodes them at once."""
 
-    config: ParaformerConfig
-    encoder: SpeechEncoder
+    config: Any
 
-    def __init__(self, config: ParaformerConfig) -> None:
-        words = word_embedding(config.tgt_vocab, config)
-        target = Embedding(config, words, config.decoder_positions, config.target_positions)
-        super().__init__(config, SpeechEncoder(config), Decoder(config, target))
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
         self.cif = Predictor(config)
-        name_weights(self)
 
     def fires(self, memory: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What a memory [B,S,D] fires, of which `kept` [B,S] counts.
@@ -78,24 +75,26 @@ class Paraformer(ParallelDecoding):
         return integrate(memory, alpha, lengths), lengths, alpha
 
     def losses(
-        self, frames: Tensor, lengths: Tensor, target: Tensor, *, training: SpeechTraining, update: int
+        self,
+        source: Encoded,
+        target: Tensor,
+        *,
+        training: Training,
+        update: int,
+        transcript: Tensor | None = None,
     ) -> Losses:
         """The training loss of targets [B,U] with eos, padded right, summed.
 
         (1 - w) cross-entropy + w CTC, w being `ctc_weight`, plus what the weights of a row are away from its
         number of tokens, times `quantity_weight`, plus the minimum word error rate loss, times `mwer_weight`.
         As in FunASR's program, cross-entropy is that of all tokens, shown ones too.
-
-        Args:
-            frames: [B,T,F], of which the first lengths [B] count.
         """
         pad, eos_at = self.config.pad, target.ne(self.config.pad).sum(1, keepdim=True) - 1
         counts = eos_at.squeeze(1) + 1
         target = target[:, : int(counts.max())]
         kept = target.ne(pad)
-        encoded = self.encoder(frames, lengths)
-        memory, mask = encoded.memory, encoded.kept[:, None, None]
-        alpha = self.cif(memory, encoded.kept)
+        memory, mask = source.memory, source.mask
+        alpha = self.cif(memory, source.kept)
         x, _ = cif(memory, alpha, counts)
 
         sampling = self.training and training.sampling_ratio > 0.0
@@ -114,22 +113,12 @@ class Paraformer(ParallelDecoding):
         smoothed, nll, tokens = label_smoothed_cross_entropy(
             logits, target, epsilon=training.label_smoothing, pad=pad
         )
-        ctc, fits = ctc_losses(
-            self.encoder.ctc(memory),
-            encoded.intermediate,
-            encoded.lengths,
-            [(target, counts - 1)] * (1 + len(encoded.intermediate)),
-            weight=training.intermediate_weight,
-        )
-        quantity, share = quantity_loss(alpha, counts), training.ctc_weight
-        total = (1.0 - share) * smoothed + share * ctc.sum() + training.quantity_weight * quantity
-        parts = {
-            "words": nll.detach() / tokens,
-            "ctc": ctc.detach().sum() / tokens,
-            "quantity": quantity.detach() / tokens,
-            "shown": shown.sum() / tokens,
-            "dropped": (~fits).sum(),
-        }
+        parts = {"words": nll.detach() / tokens, "shown": shown.sum() / tokens}
+        losses = Losses(smoothed, tokens, parts)
+        losses = with_encoder_ctc(losses, self.encoder, source, target, training=training, pad=pad)
+        quantity = quantity_loss(alpha, counts)
+        total = losses.total + training.quantity_weight * quantity
+        parts = {**losses.parts, "quantity": quantity.detach() / tokens}
         if training.mwer_weight > 0.0:
             errors = mwer_loss(
                 logits,

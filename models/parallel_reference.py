@@ -1,135 +1,61 @@
-"""The reference scorers of non-autoregressive models: `protocols.parallel` in eager torch, on any device.
+"""Mixins of the reference scorers for `nartk.protocols.parallel`, in eager torch, on any device.
 
-The engine is tested against them, and they serve a GPU. What is wanted of a pass comes to the host once.
+What is wanted of a pass comes to the host once.
 
-Symbols: B sources, S source positions, R rows, T positions of a row, N positions of all rows, n of them
-scored, L vertices of a graph, V words, D features of the model.
+Symbols: B sources, S positions of the encoder, R rows, T positions of a row, N positions of all rows, n of
+them scored, L vertices of a graph, V words, D features of the model.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from nartk.models.blockwise import Blockwise
-from nartk.models.ctc import CtcNat
-from nartk.models.da_transformer import DaTransformer
 from nartk.models.lengths import pool
-from nartk.models.nar import NonAutoregressive
-from nartk.models.nat import Nat
-from nartk.models.reference import read_tensors
-from nartk.protocols.contexts import Handles
+from nartk.models.reference import Held, OnTorch, padded, read_head
+from nartk.models.transformer import Encoded
 from nartk.protocols.parallel import Canvas, Graphs, spread_lengths
-from nartk.protocols.passes import FloatArray, IntArray, Limits, Scores, Source, Want, texts_of
-from nartk.protocols.reading import Reading, check_want
-from nartk.vocab import MASK, Vocab
+from nartk.protocols.passes import FloatArray, IntArray, Scores, Want
+from nartk.protocols.timestamps import fire_spans, frame_spans
+from nartk.vocab import MASK
 
 
-@dataclass(frozen=True)
-class _Sources:
-    """The encoded sources of R rows: tokens [R,S], memory [R,S,D], and which positions count, [R,S]."""
+class HeadFrames(OnTorch):
+    """Implements `FrameScorer` by the CTC head of an encoder."""
 
-    tokens: Tensor
-    memory: Tensor
-    kept: Tensor
+    blank: int | None = MASK
 
-    @property
-    def lengths(self) -> Tensor:
-        """[R], eos included."""
-        return self.kept.sum(1)
-
-
-class _Read(Reading):
-    """Implements `Scores`; logits [n,V] stay on the device until they are asked for."""
-
-    def __init__(self, reading: Reading, logits: Tensor) -> None:
-        super().__init__(**vars(reading))
-        self._logits = logits
-
-    def rows(self, index: Sequence[int] | IntArray) -> FloatArray:
-        return self._logits[torch.tensor(index, dtype=torch.int64, device=self._logits.device)].cpu().numpy()
-
-
-def read_head(head: nn.Linear, features: Tensor, want: Want) -> Scores:
-    """What is wanted of the words that a head predicts of features [N,D]."""
-    check_want(want, len(features), head.out_features)
-    if want.only is not None:
-        features = features[torch.tensor(want.only, dtype=torch.int64, device=features.device)]
-    logits = head(features).float()
-    return _Read(read_tensors(logits, want, features), logits)
-
-
-class _Reference:
-    """Base of the scorers: a network on a device, and its encoded sources.
-
-    Args:
-        model: Left as it is; a copy is served.
-        source_vocab: Where it differs from the target's `vocab`.
-        dtype: Of weights and activations: float32, bfloat16 or float16.
-    """
-
-    def __init__(
-        self,
-        model: NonAutoregressive,
-        vocab: Vocab,
-        *,
-        source_vocab: Vocab | None = None,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        config = model.config
-        self.vocab, self.device, self.dtype = vocab, torch.device(device), dtype
-        self.limits = Limits(config.max_source_len, config.target_positions, len(vocab))
-        self.numerics = f"reference|torch:{torch.__version__}"  # what a signature says of how it computes
-        self.model: Any = copy.deepcopy(model).eval().requires_grad_(False).to(self.device, dtype)
-        self._memories: Handles[tuple[Tensor, Tensor]] = Handles("memory")  # tokens [S] and memory [S,D]
+    def frames(self, memory: Sequence[int] | IntArray) -> IntArray:
+        return self._counts(memory)
 
     @torch.inference_mode()
-    def encode(self, sources: Sequence[Source]) -> IntArray:
-        texts = texts_of(sources)
-        memory, kept = self.model.encoder.read(sources)
-        each = (torch.tensor(text, device=self.device) for text in texts)
-        rows = (row[own] for row, own in zip(memory, kept, strict=True))
-        return self._memories.add(zip(each, rows, strict=True))
+    def read_frames(self, memory: Sequence[int] | IntArray, want: Want) -> Scores:
+        rows = [each.memory for each in self._rows(memory)]
+        return read_head(self.model.encoder.ctc, torch.cat(rows), want)
 
-    def free(self, memory: Sequence[int] | IntArray) -> None:
-        self._memories.remove(memory)
-
-    def _padded(self, rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Rows as one tensor, padded on the right, and which positions of it count."""
-        counts = torch.tensor([len(row) for row in rows], device=self.device)
-        padded = pad_sequence(list(rows), batch_first=True, padding_value=self.vocab.pad)
-        return padded, torch.arange(padded.shape[1], device=self.device) < counts[:, None]
-
-    def _sources(self, memory: Sequence[int] | IntArray) -> _Sources:
-        held = [self._memories[int(handle)] for handle in memory]
-        tokens, kept = self._padded([tokens for tokens, _ in held])
-        return _Sources(tokens, pad_sequence([each for _, each in held], batch_first=True), kept)
-
-    def _counts(self, memory: Sequence[int] | IntArray) -> IntArray:
-        """Tokens [R] of sources."""
-        return np.array([len(self._memories[int(handle)][0]) for handle in memory], np.int32)
-
-    def _fill(self, x: Tensor, kept: Tensor, sources: _Sources) -> Tensor:
-        """The decoder over inputs x [R,T,D], of which `kept` [R,T] counts -> [R,T,D]."""
-        return self.model.fill(x, kept, sources.memory, sources.kept[:, None, None])
-
-    def _read(self, features: Tensor, want: Want) -> Scores:
-        """What is wanted of features [N,D]."""
-        return read_head(self.model.output, features, want)
+    def spans(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
+        return frame_spans(self.frames(memory), [each.front for each in self._rows(memory)])
 
 
-class CtcReference(_Reference):
-    """Implements `nartk.protocols.parallel.FrameScorer` for a `CtcNat`."""
+class _Fills(OnTorch):
+    """Runs a decoder that sees all its positions at once."""
 
-    model: CtcNat
+    def _filled(self, x: Tensor, kept: Tensor, sources: Encoded) -> Tensor:
+        """The decoder over inputs x [R,T,D], of which `kept` [R,T] counts -> [N,D]."""
+        filled: Tensor = self.model.fill(x, kept, sources.memory, sources.kept[:, None, None])
+        return filled[kept]
+
+    def _read(self, x: Tensor, kept: Tensor, sources: Encoded, want: Want) -> Scores:
+        return read_head(self.model.output, self._filled(x, kept, sources), want)
+
+
+class DecoderFrames(_Fills):
+    """Implements `FrameScorer` by a decoder that gives each position of the encoder several frames."""
+
     blank: int | None = MASK
 
     def frames(self, memory: Sequence[int] | IntArray) -> IntArray:
@@ -138,15 +64,14 @@ class CtcReference(_Reference):
     @torch.inference_mode()
     def read_frames(self, memory: Sequence[int] | IntArray, want: Want) -> Scores:
         sources = self._sources(memory)
-        x = self.model.embed_vectors(self.model.frames(sources.tokens, sources.memory))
-        kept = sources.kept.repeat_interleave(self.model.config.upsample, 1)
-        return self._read(self._fill(x, kept, sources)[kept], want)
+        x = self.model.embed_vectors(self.model.frames(sources))
+        return self._read(x, sources.kept.repeat_interleave(self.model.config.upsample, 1), sources, want)
 
 
-class _Filling(_Reference):
+class _Canvases(_Fills):
     mask = MASK
 
-    def _inputs(self, canvas: Tensor, kept: Tensor, sources: _Sources) -> Tensor:
+    def _inputs(self, canvas: Tensor, kept: Tensor, sources: Encoded) -> Tensor:
         """The decoder's inputs [R,T,D] of a canvas [R,T] of which `kept` [R,T] counts."""
         raise NotImplementedError
 
@@ -154,46 +79,46 @@ class _Filling(_Reference):
     def fill(self, canvas: Canvas, want: Want) -> Scores:
         sources = self._sources(canvas.memory)
         words = torch.tensor(canvas.words, dtype=torch.int64, device=self.device)
-        padded, kept = self._padded(words.split(canvas.lengths.tolist()))
-        return self._read(self._fill(self._inputs(padded, kept, sources), kept, sources)[kept], want)
+        rows = pad_sequence(
+            list(words.split(canvas.lengths.tolist())), batch_first=True, padding_value=self.vocab.pad
+        )
+        lengths = torch.tensor(canvas.lengths, device=self.device)
+        kept = torch.arange(rows.shape[1], device=self.device) < lengths[:, None]
+        return self._read(self._inputs(rows, kept, sources), kept, sources, want)
 
 
-class BlockwiseReference(_Filling):
-    """Implements `nartk.protocols.parallel.BlockScorer` for a `Blockwise`."""
-
-    model: Blockwise
+class Blocks(_Canvases):
+    """Implements `BlockScorer`."""
 
     @property
     def block(self) -> int:
-        return self.model.config.block
+        found: int = self.model.config.block
+        return found
 
-    def _inputs(self, canvas: Tensor, kept: Tensor, sources: _Sources) -> Tensor:
-        return self.model.embed_words(canvas)
+    def _inputs(self, canvas: Tensor, kept: Tensor, sources: Encoded) -> Tensor:
+        found: Tensor = self.model.embed_words(canvas)
+        return found
 
 
-class NatReference(_Filling):
-    """Implements `nartk.protocols.parallel.CanvasScorer` for a `Nat`."""
-
-    model: Nat
+class Canvases(_Canvases):
+    """Implements `CanvasScorer`."""
 
     @torch.inference_mode()
     def predict_lengths(self, memory: Sequence[int] | IntArray) -> FloatArray:
-        sources = self._sources(memory)
-        logits = self.model.length_logits(sources.memory, sources.lengths).float().cpu().numpy()
+        logits = self.model.length_logits(self._sources(memory)).float().cpu().numpy()
         return spread_lengths(logits, self._counts(memory), self.limits.target)
 
-    def _inputs(self, canvas: Tensor, kept: Tensor, sources: _Sources) -> Tensor:
-        return self.model.inputs(canvas, kept.sum(1), sources.tokens, sources.lengths)
+    def _inputs(self, canvas: Tensor, kept: Tensor, sources: Encoded) -> Tensor:
+        found: Tensor = self.model.inputs(canvas, kept.sum(1), sources)
+        return found
 
 
-class DagReference(_Reference):
-    """Implements `nartk.protocols.parallel.GraphScorer` for a `DaTransformer`.
+class Graph(_Fills):
+    """Implements `GraphScorer`.
 
-    A graph has `upsample_scale` (of a range, the larger) times as many vertices as its source has tokens, or
-    as its output is predicted to have; never more than the model has positions, `max_target_len`.
+    A graph has `upsample_scale` (of a range, the larger) times as many vertices as its source has positions,
+    or as its output is predicted to have; never more than the model has positions, `max_target_len`.
     """
-
-    model: DaTransformer
 
     @torch.inference_mode()
     def graphs(self, memory: Sequence[int] | IntArray) -> Graphs:
@@ -204,12 +129,59 @@ class DagReference(_Reference):
         sizes = model.sizes(lengths, model.config.scales[1])
         canvas = model.canvas(sizes)
         kept = torch.arange(canvas.shape[1], device=self.device) < sizes[:, None]
-        hidden = self._fill(model.inputs(canvas, sources.tokens), kept, sources)
+        hidden = model.fill(model.inputs(canvas, sources), kept, sources.memory, sources.kept[:, None, None])
         links = model.links(hidden, sizes).cpu().numpy()
         vertices = sizes.int().cpu().numpy()
         each = (own[:size, :size] for own, size in zip(links, vertices.tolist(), strict=True))
         return Graphs(vertices, hidden[kept].float().cpu().numpy(), tuple(each))
 
+
+class Fires(_Fills):
+    """Implements `FireScorer`: its frames are the predictor's fires, which each emit a word."""
+
+    blank: int | None = None
+
+    @property
+    def tail(self) -> float:
+        found: float = self.model.config.tail_threshold
+        return found
+
+    def _remember(self, encoded: Encoded, held: Sequence[Held]) -> None:
+        super()._remember(encoded, held)
+        embeddings, counts, alpha = self.model.fires(encoded.memory, encoded.kept)
+        for i, (each, count) in enumerate(zip(held, counts.tolist(), strict=True)):
+            each.beside |= {"alpha": alpha[i, : len(each.memory)], "fires": embeddings[i, :count]}
+
+    def _fires(self, memory: Sequence[int] | IntArray) -> list[Tensor]:
+        return [each.beside["fires"] for each in self._rows(memory)]
+
+    def frames(self, memory: Sequence[int] | IntArray) -> IntArray:
+        return torch.tensor([len(each) for each in self._fires(memory)], dtype=torch.int32).numpy()
+
     @torch.inference_mode()
-    def words(self, features: FloatArray, want: Want) -> Scores:
-        return self._read(torch.tensor(features, device=self.device, dtype=self.dtype), want)
+    def read_frames(self, memory: Sequence[int] | IntArray, want: Want) -> Scores:
+        return self._read_embeddings(self._fires(memory), memory, want)
+
+    @torch.inference_mode()
+    def read_fires(self, memory: Sequence[int] | IntArray, fires: Sequence[FloatArray], want: Want) -> Scores:
+        own = self._fires(memory)
+        given = [
+            torch.from_numpy(each).to(like.device, like.dtype) for each, like in zip(fires, own, strict=True)
+        ]
+        return self._read_embeddings(given, memory, want)
+
+    def _read_embeddings(
+        self, embeddings: list[Tensor], memory: Sequence[int] | IntArray, want: Want
+    ) -> Scores:
+        x, kept = padded(embeddings)
+        return self._read(self.model.embed_vectors(x), kept, self._sources(memory), want)
+
+    def weights(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
+        """The weights [S] fp32 of each source's positions: see `nartk.protocols.timestamps.cif_times`."""
+        return [each.beside["alpha"].float().cpu().numpy() for each in self._rows(memory)]
+
+    def spans(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
+        return fire_spans(self.weights(memory), self.frames(memory))
+
+    def encoded(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
+        return [each.memory.float().cpu().numpy() for each in self._rows(memory)]

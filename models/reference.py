@@ -1,24 +1,29 @@
-"""The reference scorer: passes over a Transformer in eager torch, on any device, in plain code.
+"""The reference scorers: a network's protocols in eager torch, on any device, in plain code.
 
-The engine is tested against it, and it serves a GPU. A token of a pass is a row of its own: what it sees, of
-the target and of the source, is gathered from cells, padded and masked.
+The engine is tested against them, and they serve a GPU. A model's scorer is `OnTorch` with a mixin for each
+protocol that its architecture speaks. A token of a pass is a row of its own: what it sees, of the target and
+of the source, is gathered from cells, padded and masked.
 
-Symbols: B sources, N tokens of a pass, n of them scored, T cells that a token sees at most, H heads, D
-features a head, K candidates, V words.
+Symbols: B sources, S positions of the encoder, N tokens of a pass, n of them scored, T cells that a token
+sees at most, H heads, D features a head, K candidates, V words.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from nartk.errors import PassError
-from nartk.models.transformer import Attention, EncoderDecoder, Transformer, pad_lists
+from nartk.models.layers import Attention, pad_lists
+from nartk.models.transformer import Encoded
 from nartk.protocols.contexts import CellPool, Contexts, Handles, Waiting
 from nartk.protocols.passes import Draw, FloatArray, IntArray, Limits, Pass, Ragged, Scores, Source, Want
 from nartk.protocols.reading import PassScores, Reading, check_want
@@ -28,61 +33,127 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _LEAST_CELLS = 256  # of a store, once it has any
 
 
-class ReferencePasses(Contexts):
-    """Implements nartk.protocols.passes.PassScorer for a decoder over any encoder.
+@dataclass(eq=False)
+class Held:
+    """An encoded source.
+
+    Attributes:
+        memory: [S,D].
+        tokens: [S], its words; None: it has none.
+        front: How many words are in front of its frames.
+        beside: What a mixin keeps of it.
+    """
+
+    memory: Tensor
+    tokens: Tensor | None
+    front: int
+    beside: dict[str, Any] = field(default_factory=dict)
+
+
+class OnTorch:
+    """Base of the scorers: a network on a device, and its encoded sources.
 
     Args:
         model: Left as it is; a copy is served.
         vocab: Of the target.
-        start_token: What outputs begin after; None: eos, as in fairseq's models.
+        source_vocab: Where it differs from the target's.
+        start_token: What the outputs of an autoregressive model begin after; None: eos, as in fairseq's.
         dtype: Of weights and activations: float32, bfloat16 or float16.
     """
 
     def __init__(
         self,
-        model: EncoderDecoder,
+        model: nn.Module,
         vocab: Vocab,
         *,
+        source_vocab: Vocab | None = None,
         start_token: int | None = None,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
-        config = model.config
-        super().__init__(Limits(config.max_source_len, config.max_target_len, config.tgt_vocab))
-        self.vocab = vocab
+        config: Any = model.config
+        self.vocab, self.source_vocab = vocab, source_vocab
         self.start_token = vocab.eos if start_token is None else start_token
-        self.device = torch.device(device)
-        self._model = copy.deepcopy(model).eval().requires_grad_(False).to(self.device, dtype)
+        self.device, self.dtype = torch.device(device), dtype
+        self.limits = Limits(config.max_source_len, config.target_positions, len(vocab))
+        self.model: Any = copy.deepcopy(model).eval().requires_grad_(False).to(self.device, dtype)
         self.numerics = f"reference|torch:{torch.__version__}"  # what a signature says of how it computes
-        self._memories: Handles[list[int]] = Handles("memory")  # the cells of each source
-        self._source_pool = CellPool()
-
-        def stores() -> list[_Store]:
-            width = config.decoder_heads * config.attention_features("decoder")
-            empty = torch.zeros(0, 2 * width, dtype=dtype, device=self.device)
-            return [_Store(empty) for _ in self._model.decoder.layers]
-
-        self._source_stores, self._target_stores = stores(), stores()
+        self._memories: Handles[Held] = Handles("memory")
 
     @torch.inference_mode()
     def encode(self, sources: Sequence[Source]) -> IntArray:
         if len(sources) == 0:
             return self._memories.add([])
-        return self._remember(*self._model.encoder.read(sources))
+        encoded = self.model.encoder.read(sources)
+        held = []
+        for i, (source, size) in enumerate(zip(sources, encoded.lengths.tolist(), strict=True)):
+            tokens = None if encoded.tokens is None else encoded.tokens[i, :size]
+            held.append(Held(encoded.memory[i, :size], tokens, len(getattr(source, "words", ()))))
+        self._remember(encoded, held)
+        return self._memories.add(held)
 
-    def _remember(self, memory: Tensor, kept: Tensor) -> IntArray:
-        """Handles of encoded sources, memory [B,S,d_model] of which `kept` [B,S] counts."""
-        encoded = memory[kept]  # [B,S,d_model] -> [N,d_model]
-        cells = [self._source_pool.take(length) for length in kept.sum(1).tolist()]
-        flat = self._tensor([cell for each in cells for cell in each])
-        for layer, store in zip(self._model.decoder.layers, self._source_stores, strict=True):
-            store.grow(self._source_pool.size)
-            store.kv[flat] = layer.cross_attention.kv(encoded)
-        return self._memories.add(cells)
+    def _remember(self, encoded: Encoded, held: Sequence[Held]) -> None:
+        """Keeps beside each source what a protocol needs of it."""
 
     def free(self, memory: Sequence[int] | IntArray) -> None:
-        for cells in self._memories.remove(memory):
-            self._source_pool.release(cells)
+        self._memories.remove(memory)
+
+    @torch.inference_mode()
+    def words(self, features: FloatArray, want: Want) -> Scores:
+        """Reads what is wanted of the words that the output layer predicts of features [N,D]."""
+        return read_head(
+            self.model.output, torch.tensor(features, device=self.device, dtype=self.dtype), want
+        )
+
+    def _rows(self, memory: Sequence[int] | IntArray) -> list[Held]:
+        return [self._memories[int(handle)] for handle in memory]
+
+    def _counts(self, memory: Sequence[int] | IntArray) -> IntArray:
+        """Positions [R] of sources."""
+        return torch.tensor([len(each.memory) for each in self._rows(memory)], dtype=torch.int32).numpy()
+
+    def _sources(self, memory: Sequence[int] | IntArray) -> Encoded:
+        """Encoded sources as one batch, padded on the right."""
+        rows = self._rows(memory)
+        held, kept = padded([each.memory for each in rows])
+        tokens = [each.tokens for each in rows if each.tokens is not None]
+        words = pad_sequence(tokens, batch_first=True, padding_value=self.vocab.pad) if tokens else None
+        return Encoded(held, kept, words)
+
+    def _tensor(self, values: Sequence[int] | IntArray) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=self.device)
+
+
+class Passes(OnTorch, Contexts):
+    """Implements `nartk.protocols.passes.PassScorer` for a decoder over any encoder."""
+
+    def __init__(self, model: nn.Module, vocab: Vocab, **settings: Any) -> None:
+        super().__init__(model, vocab, **settings)
+        Contexts.__init__(self, self.limits)
+        self._source_pool = CellPool()
+        config = self.model.config
+
+        def stores() -> list[_Store]:
+            width = config.decoder_heads * config.attention_features("decoder")
+            empty = torch.zeros(0, 2 * width, dtype=self.dtype, device=self.device)
+            return [_Store(empty) for _ in self.model.decoder.layers]
+
+        self._source_stores, self._target_stores = stores(), stores()
+
+    def _remember(self, encoded: Encoded, held: Sequence[Held]) -> None:
+        """Computes the decoder's keys and values of sources, each position in a cell of its own."""
+        super()._remember(encoded, held)
+        for each in held:
+            each.beside["cells"] = self._source_pool.take(len(each.memory))
+        flat = self._tensor([cell for each in held for cell in each.beside["cells"]])
+        memory = encoded.memory[encoded.kept]  # [B,S,d_model] -> [N,d_model]
+        for layer, store in zip(self.model.decoder.layers, self._source_stores, strict=True):
+            store.grow(self._source_pool.size)
+            store.kv[flat] = layer.cross_attention.kv(memory)
+
+    def free(self, memory: Sequence[int] | IntArray) -> None:
+        for held in self._memories.remove(memory):
+            self._source_pool.release(held.beside["cells"])
 
     @torch.inference_mode()
     def run(self, work: Pass, want: Want) -> Scores:
@@ -92,7 +163,7 @@ class ReferencePasses(Contexts):
             features = self._features(work, waiting)
             if want.only is not None:
                 features = features[self._tensor(want.only)]
-            logits = self._model.output(features).float()  # [n,V]
+            logits = self.model.output(features).float()  # [n,V]
             reading = read_tensors(logits, want, features)
         except BaseException:
             self.commit(waiting, ())
@@ -105,13 +176,13 @@ class ReferencePasses(Contexts):
 
     def _features(self, work: Pass, waiting: Waiting) -> Tensor:
         """What the output layer reads after each token of a pass, [N,d_model]."""
-        model = self._model
+        model = self.model
         cells = self._tensor(waiting.cells)
         seen, counted = pad_lists(waiting.visible, self.device)
         mask = counted[:, None, None]
         if model.decoder.relative is not None:  # by places in the lists, of which a token's own is the last
             mask = model.decoder.relative.mask(counted.sum(1, keepdim=True) - 1, counted[:, None])
-        source, kept = pad_lists([self._memories[memory] for memory in work.memory.tolist()], self.device)
+        source, kept = pad_lists([each.beside["cells"] for each in self._rows(work.memory)], self.device)
         x = model.decoder.embedding(self._tensor(work.tokens), self._tensor(work.positions))[:, None]
         for layer, target, memory in zip(
             model.decoder.layers, self._target_stores, self._source_stores, strict=True
@@ -121,30 +192,42 @@ class ReferencePasses(Contexts):
             x = layer(x, source_kv, kept[:, None, None], cache=_Cache(target, cells, seen, mask))
         return model.decoder.finish(x)[:, 0]
 
-    def _tensor(self, values: Sequence[int] | IntArray) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=self.device)
+
+class Copies(OnTorch):
+    """Implements `nartk.protocols.passes.CopiesSource`."""
+
+    @cached_property
+    def source_to_target(self) -> IntArray:
+        source = self.source_vocab
+        mapped = range(len(self.vocab)) if source in (None, self.vocab) else source.map_to(self.vocab)
+        return torch.tensor(mapped, dtype=torch.int32).numpy()
 
 
-class ReferenceScorer(ReferencePasses):
-    """The same for a Transformer that reads text, whose words an output may copy: CopiesSource.
+def padded(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Rows [n,D] as one tensor [R,T,D], padded on the right, and which of it counts, [R,T]."""
+    lengths = torch.tensor([len(row) for row in rows], device=rows[0].device)
+    joined = pad_sequence(list(rows), batch_first=True)
+    return joined, torch.arange(joined.shape[1], device=joined.device) < lengths[:, None]
 
-    Args:
-        source_vocab: Where it differs from the target's; None: it is the same.
-    """
 
-    def __init__(
-        self,
-        model: Transformer,
-        vocab: Vocab,
-        *,
-        source_vocab: Vocab | None = None,
-        start_token: int | None = None,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        super().__init__(model, vocab, start_token=start_token, dtype=dtype, device=device)
-        mapped = range(len(vocab)) if source_vocab in (None, vocab) else source_vocab.map_to(vocab)
-        self.source_to_target: IntArray = torch.tensor(mapped, dtype=torch.int32).numpy()
+class _Read(Reading):
+    """Implements `Scores`; logits [n,V] stay on the device until they are asked for."""
+
+    def __init__(self, reading: Reading, logits: Tensor) -> None:
+        super().__init__(**vars(reading))
+        self._logits = logits
+
+    def rows(self, index: Sequence[int] | IntArray) -> FloatArray:
+        return self._logits[torch.tensor(index, dtype=torch.int64, device=self._logits.device)].cpu().numpy()
+
+
+def read_head(head: nn.Linear, features: Tensor, want: Want) -> Scores:
+    """What is wanted of the words that a head predicts of features [N,D]."""
+    check_want(want, len(features), head.out_features)
+    if want.only is not None:
+        features = features[torch.tensor(want.only, dtype=torch.int64, device=features.device)]
+    logits = head(features).float()
+    return _Read(read_tensors(logits, want, features), logits)
 
 
 class _Store:
@@ -167,7 +250,7 @@ class _Store:
 
 @dataclass(frozen=True)
 class _Cache:
-    """Writes each token to its cell, and lets it attend to those that it sees. See transformer.Cache."""
+    """Writes each token to its cell, and lets it attend to those that it sees. See layers.Cache."""
 
     store: _Store
     cells: Tensor  # [N]

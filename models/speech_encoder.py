@@ -21,43 +21,24 @@ features a head, V words.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nartk.architectures.conformer import ConformerConfig, interleaved_sinusoids
+from nartk.architectures.encoders import SpeechEncoder as SpeechEncoderConfig
+from nartk.architectures.positions import interleaved_sinusoids
 from nartk.errors import PassError
+from nartk.models.layers import Attention, FeedForward
 from nartk.models.training import Dropout
-from nartk.models.transformer import Attention, FeedForward, SourceEncoder
+from nartk.models.transformer import Encoded, SourceEncoder
 from nartk.protocols.passes import Source, features_of
 
-_HEADS = ("ctc.", "condition.")  # of the encoder, which configurations name without it
 _MOMENTUM = 0.1  # of batch norm's running statistics
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """What an encoder made of a batch of speech.
-
-    Attributes:
-        memory: [B,S,d_model].
-        kept: [B,S] bool, which positions count; each row counts from its beginning on.
-        intermediate: Logits [B,S,V] of each intermediate CTC, if they were asked for.
-    """
-
-    memory: Tensor
-    kept: Tensor
-    intermediate: list[Tensor] = field(default_factory=list)
-
-    @property
-    def lengths(self) -> Tensor:
-        """[B], positions that count."""
-        return self.kept.sum(1)
 
 
 class Subsampling(nn.Module):
@@ -66,7 +47,7 @@ class Subsampling(nn.Module):
     None is padded, so that no position that counts sees what lies behind its utterance.
     """
 
-    def __init__(self, config: ConformerConfig) -> None:
+    def __init__(self, config: SpeechEncoderConfig) -> None:
         super().__init__()
         channels = (1, *[config.channels] * config.convolutions)
         self.conv = nn.ModuleList(
@@ -90,7 +71,7 @@ class RelativeAttention(Attention):
     the distance, P a projection, and u, v learned of each head.
     """
 
-    def __init__(self, config: ConformerConfig) -> None:
+    def __init__(self, config: SpeechEncoderConfig) -> None:
         super().__init__(config, "encoder")
         features = config.attention_features("encoder")
         self.positions = nn.Linear(config.d_model, self.heads * features, bias=False)
@@ -179,7 +160,7 @@ class Depthwise(nn.Conv1d):
 class Convolution(nn.Module):
     """The Conformer's convolution module, without its first norm."""
 
-    def __init__(self, config: ConformerConfig) -> None:
+    def __init__(self, config: SpeechEncoderConfig) -> None:
         super().__init__()
         d = config.d_model
         self.up = nn.Linear(d, 2 * d)
@@ -198,7 +179,7 @@ class Convolution(nn.Module):
 class Gating(nn.Module):
     """A feed-forward network of which one half, convolved, gates the other (cgMLP, Sakuma et al. 2021)."""
 
-    def __init__(self, config: ConformerConfig) -> None:
+    def __init__(self, config: SpeechEncoderConfig) -> None:
         super().__init__()
         inner = config.gating_features
         self.up = nn.Linear(config.d_model, inner)
@@ -217,7 +198,7 @@ class Gating(nn.Module):
 class Merge(nn.Module):
     """Joins two branches [B,S,d_model] each: what lies side by side and its convolution, projected."""
 
-    def __init__(self, config: ConformerConfig) -> None:
+    def __init__(self, config: SpeechEncoderConfig) -> None:
         super().__init__()
         self.depthwise = Depthwise(2 * config.d_model, config.merge_kernel)
         self.out = nn.Linear(2 * config.d_model, config.d_model)
@@ -231,7 +212,7 @@ class Merge(nn.Module):
 class SpeechLayer(nn.Module):
     """A block of the encoder; `attends_prompt`: it reads a prompt too (Peng et al. 2024, section 3)."""
 
-    def __init__(self, config: ConformerConfig, *, attends_prompt: bool = False) -> None:
+    def __init__(self, config: SpeechEncoderConfig, *, attends_prompt: bool = False) -> None:
         super().__init__()
 
         def norm() -> nn.LayerNorm:
@@ -290,13 +271,12 @@ class SpeechLayer(nn.Module):
 
 
 class SpeechEncoder(SourceEncoder):
-    """Encodes speech; holds the CTC head, whose predictions its layers may read.
+    """Encodes speech; holds the CTC head, whose predictions its layers may read."""
 
-    Args:
-        prompted: Which layers read a prompt, counted from 0.
-    """
+    inputs: ClassVar[tuple[str, ...]] = ("frames", "lengths")
+    ctc: nn.Linear
 
-    def __init__(self, config: ConformerConfig, *, prompted: Sequence[int] = ()) -> None:
+    def __init__(self, config: SpeechEncoderConfig) -> None:
         super().__init__()
         self.config = config
         # The decoder's activation and gates are not the encoder's.
@@ -304,7 +284,7 @@ class SpeechEncoder(SourceEncoder):
         self.subsample = Subsampling(own)
         # A ModuleList is a sequence, but does not say of what.
         self.layers: Sequence[SpeechLayer] = nn.ModuleList(  # type: ignore[assignment]
-            SpeechLayer(own, attends_prompt=i in prompted) for i in range(config.encoder_layers)
+            SpeechLayer(own, attends_prompt=i in config.prompted_layers) for i in range(config.encoder_layers)
         )
         self.norm = nn.LayerNorm(config.d_model, config.norm_eps)
         self.ctc = nn.Linear(config.d_model, config.tgt_vocab)
@@ -316,17 +296,18 @@ class SpeechEncoder(SourceEncoder):
         """Encodes frames [B,T,F], of each row the first lengths [B], at least `least_frames`."""
         return self.encode(*self.subsampled(frames, lengths), intermediate=True)
 
-    def read(self, sources: Sequence[Source]) -> tuple[Tensor, Tensor]:
+    def read(self, sources: Sequence[Source]) -> Encoded:
         """Encodes features; raises as SourceEncoder, and PassError where too few frames are left of one."""
-        encoded = self.encode(*self.subsampled(*self.frames_of(sources)))
-        return encoded.memory, encoded.kept
+        frames, lengths = self.frames_of(sources)
+        for i, source in enumerate(sources):
+            self.config.words_beside(i, source)
+        return self.encode(*self.subsampled(frames, lengths))
 
     def frames_of(self, sources: Sequence[Source]) -> tuple[Tensor, Tensor]:
         """The frames [B,T,F] of sources, padded with zeros, and how many each has, [B]."""
         config, weight = self.config, self.ctc.weight
         found = features_of(sources, config.input_features)
-        for i, (source, frames) in enumerate(zip(sources, found, strict=True)):
-            self.check_words(i, source)
+        for i, frames in enumerate(found):
             if not config.least_frames <= len(frames) <= config.max_source_len:
                 raise PassError(
                     f"source {i} has {len(frames)} frames, not between {config.least_frames} and "
@@ -336,11 +317,6 @@ class SpeechEncoder(SourceEncoder):
         rows = [torch.tensor(frames) for frames in found]
         padded = nn.utils.rnn.pad_sequence(rows, batch_first=True)
         return padded.to(weight.device, weight.dtype), lengths
-
-    def check_words(self, index: int, source: Any) -> None:
-        """Raises PassError where the source of that index has words that the model does not read."""
-        if source.words or source.prompt:
-            raise PassError(f"source {index} has words beside its frames, which the model does not read")
 
     def subsampled(self, frames: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Frames [B,T,F] of lengths [B] as [B,S,d_model], scaled, and which positions count, [B,S]."""
@@ -377,26 +353,7 @@ class SpeechEncoder(SourceEncoder):
                 found.append(self.ctc(self.norm(x) if config.intermediate_norm else x))
                 if self.condition is not None:
                     x = x + self.condition(found[-1].softmax(-1))
-        return Encoded(self.norm(x), kept, found if intermediate else [])
+        return Encoded(self.norm(x), kept, intermediate=found if intermediate else [])
 
     def _sinusoids(self, positions: range, x: Tensor) -> Tensor:
         return torch.from_numpy(interleaved_sinusoids(positions, x.shape[2])).to(x.device, x.dtype)
-
-
-def name_weights(network: nn.Module) -> None:
-    """Has a network's state dict name its `encoder` as configurations do: ``encoder_`` and its heads bare."""
-
-    def stored(module: nn.Module, state: dict[str, Tensor], prefix: str, metadata: object) -> None:
-        _rename(state, prefix, {"encoder.": "encoder_", **{f"encoder_{head}": head for head in _HEADS}})
-
-    def held(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:
-        _rename(state, prefix, {**{head: f"encoder.{head}" for head in _HEADS}, "encoder_": "encoder."})
-
-    network.register_state_dict_post_hook(stored)
-    network.register_load_state_dict_pre_hook(held)
-
-
-def _rename(state: dict[str, Tensor], prefix: str, beginnings: Mapping[str, str]) -> None:
-    for old, new in beginnings.items():
-        for name in [name for name in state if name.startswith(prefix + old)]:
-            state[prefix + new + name.removeprefix(prefix + old)] = state.pop(name)

@@ -9,31 +9,25 @@ Symbols: B rows, T frames, F features of a frame, S encoder positions, V words.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nartk.architectures.whisper import KERNEL, STRIDES, WhisperConfig, encoder_positions
+from nartk.architectures.encoders import WHISPER_KERNEL, WHISPER_STRIDES
+from nartk.architectures.encoders import WhisperEncoder as WhisperEncoderConfig
 from nartk.errors import PassError
-from nartk.models.reference import ReferencePasses
+from nartk.models.layers import EncoderLayer, make_norm
 from nartk.models.training import Dropout
-from nartk.models.transformer import (
-    Decoder,
-    Embedding,
-    EncoderDecoder,
-    EncoderLayer,
-    SourceEncoder,
-    make_norm,
-    word_embedding,
-)
+from nartk.models.transformer import Encoded, SourceEncoder
 from nartk.protocols.passes import Source, features_of
 
 
 class Positions(nn.Module):
     """Adds the position table to encoded frames: x [B,S,d_model] -> the same shape."""
 
-    def __init__(self, config: WhisperConfig) -> None:
+    def __init__(self, config: WhisperEncoderConfig) -> None:
         super().__init__()
         self.positions = nn.Embedding(config.source_positions, config.d_model)
         nn.init.normal_(self.positions.weight, std=config.d_model**-0.5)
@@ -48,13 +42,16 @@ class Positions(nn.Module):
 class WhisperEncoder(SourceEncoder):
     """Maps frames to the memory that a decoder attends to, a position for every second frame."""
 
-    def __init__(self, config: WhisperConfig) -> None:
+    inputs: ClassVar[tuple[str, ...]] = ("frames", "lengths")
+
+    def __init__(self, config: WhisperEncoderConfig) -> None:
         super().__init__()
+        self.encoded_length = config.encoded_length
         self.features, self.longest = config.input_features, config.max_source_len
         widths = (config.input_features, config.d_model)
         self.conv: Sequence[nn.Conv1d] = nn.ModuleList(  # type: ignore[assignment]
-            nn.Conv1d(width, config.d_model, KERNEL, stride, padding=1)
-            for width, stride in zip(widths, STRIDES, strict=True)
+            nn.Conv1d(width, config.d_model, WHISPER_KERNEL, stride, padding=1)
+            for width, stride in zip(widths, WHISPER_STRIDES, strict=True)
         )
         self.embedding = Positions(config)
         self.layers: Sequence[EncoderLayer] = nn.ModuleList(  # type: ignore[assignment]
@@ -62,21 +59,21 @@ class WhisperEncoder(SourceEncoder):
         )
         self.norm = make_norm(config) if config.encoder_norm_first else None
 
-    def forward(self, frames: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Encodes frames [B,T,F], zeros behind the lengths [B]: memory [B,S,d_model], kept [B,S] bool."""
+    def forward(self, frames: Tensor, lengths: Tensor) -> Encoded:
+        """Encodes frames [B,T,F], zeros behind the lengths [B]."""
         x = frames.transpose(1, 2)  # [B,T,F] -> [B,F,T]
         inside = torch.arange(frames.shape[1], device=frames.device) < lengths[:, None]
         # The second convolution sees zeros behind a source, as it does where the source is alone.
         x = F.gelu(self.conv[0](x)) * inside[:, None]
         x = F.gelu(self.conv[1](x)).transpose(1, 2)  # [B,d_model,S] -> [B,S,d_model]
-        positions = torch.tensor([encoder_positions(length) for length in lengths.tolist()])
+        positions = torch.tensor([self.encoded_length(length) for length in lengths.tolist()])
         kept = torch.arange(x.shape[1], device=x.device) < positions.to(x.device)[:, None]
         x = self.embedding(x)
         for layer in self.layers:
             x = layer(x, kept[:, None, None])
-        return (x if self.norm is None else self.norm(x)), kept
+        return Encoded(x if self.norm is None else self.norm(x), kept)
 
-    def read(self, sources: Sequence[Source]) -> tuple[Tensor, Tensor]:
+    def read(self, sources: Sequence[Source]) -> Encoded:
         weight = self.conv[0].weight
         found = features_of(sources, self.features)
         for i, frames in enumerate(found):
@@ -86,24 +83,5 @@ class WhisperEncoder(SourceEncoder):
                 raise PassError(f"source {i} holds NaN or infinity")
         padded = nn.utils.rnn.pad_sequence([torch.tensor(frames) for frames in found], batch_first=True)
         lengths = torch.tensor([len(frames) for frames in found], device=weight.device)
-        return self(padded.to(weight.device, weight.dtype), lengths)
-
-
-class Whisper(EncoderDecoder):
-    """Maps frames and the target so far to the next words' logits."""
-
-    encoder: WhisperEncoder
-
-    def __init__(self, config: WhisperConfig) -> None:
-        words = word_embedding(config.tgt_vocab, config)
-        target = Embedding(config, words, config.decoder_positions, config.target_positions)
-        super().__init__(config, WhisperEncoder(config), Decoder(config, target))
-
-    def forward(self, frames: Tensor, lengths: Tensor, prev_output_tokens: Tensor) -> Tensor:
-        """Teacher forcing: frames [B,T,F], lengths [B], a target [B,K] padded right -> logits [B,K,V]."""
-        memory, kept = self.encoder(frames, lengths)
-        return self.output(self.decoder(prev_output_tokens, memory, kept[:, None, None]))
-
-
-class WhisperReference(ReferencePasses):
-    """Implements nartk.protocols.passes.PassScorer for a Whisper."""
+        encoded: Encoded = self(padded.to(weight.device, weight.dtype), lengths)
+        return encoded

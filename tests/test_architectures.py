@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from nartk.architectures import architecture, architectures
-from nartk.architectures.transformer import JOINT
+from nartk.architectures.settings import JOINT
 from nartk.engine import available
 from nartk.errors import UsageError
 from nartk.protocols.parallel import BlockScorer, CanvasScorer, FireScorer, FrameScorer, GraphScorer
@@ -34,7 +34,7 @@ def random_settings(config: Any, rng: random.Random) -> dict[str, Any]:
     words = rng.randint(5, 9)
     values |= {
         "src_vocab": words,
-        "tgt_vocab": words if values["share_embeddings"] in JOINT else rng.randint(5, 9),
+        "tgt_vocab": words if values.get("share_embeddings") in JOINT else rng.randint(5, 9),
         "d_model": 2 * rng.choice((3, 5, 7)),
         "max_source_len": rng.randint(4, 12),
         "max_target_len": rng.randint(4, 12),
@@ -43,8 +43,9 @@ def random_settings(config: Any, rng: random.Random) -> dict[str, Any]:
     }
     known = {item.name: item for item in fields(config)}
     for side in ("encoder", "decoder"):
-        if known[f"{side}_layers"].metadata["choices"] is None:
-            values[f"{side}_layers"] = rng.randint(0, 3)
+        if f"{side}_layers" not in known:
+            continue
+        values[f"{side}_layers"] = rng.randint(0, 3)
         values[f"{side}_ffn"] = rng.randint(1, 20)
         values[f"{side}_heads"] = rng.choice((1, 2))
     sizes = {"upsample": rng.randint(1, 4), "length_difference": rng.randint(1, 6), "link_heads": 2}
@@ -116,8 +117,10 @@ def test_what_is_declared_to_be_spoken_is_spoken(name: str) -> None:
     words = [f"w{i}" for i in range(5)]
     sizes = {"d_model": 8, "encoder_heads": 2, "decoder_heads": 2, "encoder_ffn": 8, "decoder_ffn": 8}
     vocab = Vocab.from_words(words)
+    known = {item.name for item in fields(found.config)}
+    own = {key: size for key, size in sizes.items() if key in known}
     config = found.config(
-        src_vocab=len(vocab), tgt_vocab=len(vocab), max_source_len=9, max_target_len=9, **sizes
+        src_vocab=len(vocab), tgt_vocab=len(vocab), max_source_len=9, max_target_len=9, **own
     )
     arrays = {key: weight.numpy() for key, weight in found.network(config).state_dict().items()}
     scorer = found.engine(config, arrays, vocab, source_vocab=vocab)
@@ -138,7 +141,9 @@ def test_what_trains_an_architecture_is_declared() -> None:
     assert declared == {
         "transformer": ("nartk_cross_entropy", "nartk_drafter"),
         "blockwise": ("nartk_nar", "nartk_drafter"),
-        **dict.fromkeys(("nat", "ctc", "dag"), ("nartk_nar",)),
-        **dict.fromkeys(("conformer", "owsm_ctc", "paraformer"), ("nartk_speech",)),
+        **dict.fromkeys(("nat", "ctc", "dag", "cif"), ("nartk_nar",)),
+        **dict.fromkeys(
+            ("conformer", "owsm_ctc", "paraformer", "speech_dag", "speech_ctc"), ("nartk_speech",)
+        ),
         "whisper": (),
     }

@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from support.losses import losses_of
 from support.parallel_models import canvas_of
+from support.scorers import BlockwiseReference
 from support.transformers_small import padded, vocabulary
 
-from nartk.models.blockwise import MASK, Blockwise, BlockwiseConfig
+from nartk.architectures.blockwise import BlockwiseConfig
+from nartk.models.blockwise import MASK, Blockwise
 from nartk.models.glancing import STRATEGIES
-from nartk.models.nar import NarTraining
-from nartk.models.parallel_reference import BlockwiseReference
+from nartk.models.losses import Training
 from nartk.protocols.passes import Want
 
 WORDS, EOS = 24, 2
@@ -42,18 +44,19 @@ def test_the_loss_is_the_cross_entropy_of_what_is_masked(monkeypatch: pytest.Mon
     sources, targets = ([sentence(rng, 9) for _ in range(12)] for _ in range(2))
     drawn = torch.rand(12, generator=torch.Generator().manual_seed(1))
     monkeypatch.setattr(torch, "rand", lambda *shape, **options: drawn)
-    found = model.losses(
+    found = losses_of(
+        model,
         padded(sources, left=True),
         padded(targets),
-        training=NarTraining(label_smoothing=0.0),
+        training=Training(label_smoothing=0.0),
         update=0,
     )
     total, count = 0.0, 0
     for source, target, share in zip(sources, targets, drawn.tolist(), strict=True):
         start = int(share * len(target))
         canvas = torch.tensor([[*target[:start], *[MASK] * 5]])
-        memory, mask = model.encode(torch.tensor([source]))
-        logits = model.logits(canvas, torch.ones_like(canvas, dtype=torch.bool), memory, mask)[0]
+        encoded, kept = model.encode(torch.tensor([source])), torch.ones_like(canvas, dtype=torch.bool)
+        logits = model.logits(canvas, kept, encoded.memory, encoded.mask)[0]
         words = torch.tensor(target[start : start + 5])
         total += F.cross_entropy(logits[start : start + len(words)], words, reduction="sum").item()
         count += len(words)
@@ -71,20 +74,20 @@ def test_what_glancing_shows_is_left_out_of_the_loss() -> None:
         padded([sentence(rng, 9) for _ in range(40)]),
     )
     torch.manual_seed(2)
-    plain = model.losses(sources, targets, training=NarTraining(), update=0)
+    plain = losses_of(model, sources, targets, training=Training(), update=0)
     torch.manual_seed(2)
-    shown = model.losses(sources, targets, training=NarTraining(glancing="1.0:0@10"), update=0)
+    shown = losses_of(model, sources, targets, training=Training(glancing="1.0:0@10"), update=0)
     assert int(shown.tokens) < int(plain.tokens)
     assert float(shown.parts["shown"]) == pytest.approx(1 - int(shown.tokens) / int(plain.tokens))
     torch.manual_seed(2)
-    late = model.losses(sources, targets, training=NarTraining(glancing="1.0:0@10"), update=10)
+    late = losses_of(model, sources, targets, training=Training(glancing="1.0:0@10"), update=10)
     assert torch.equal(late.total, plain.total)
     # None of it while validating, whose loss would be that of another task.
     model.eval()
     for strategy in STRATEGIES:
         torch.manual_seed(2)
-        training = NarTraining(glancing="1.0", glancing_strategy=strategy)
-        assert torch.equal(model.losses(sources, targets, training=training, update=0).total, plain.total)
+        training = Training(glancing="1.0", glancing_strategy=strategy)
+        assert torch.equal(losses_of(model, sources, targets, training=training, update=0).total, plain.total)
 
 
 def test_gradients() -> None:
@@ -115,8 +118,8 @@ class _Loss(torch.nn.Module):
         self.model = model
 
     def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        training = NarTraining(label_smoothing=0.1)
-        return self.model.losses(source, target, training=training, update=0).total
+        training = Training(label_smoothing=0.1)
+        return losses_of(self.model, source, target, training=training, update=0).total
 
 
 def test_it_learns_to_go_on_where_a_prefix_ends() -> None:
@@ -131,10 +134,10 @@ def test_it_learns_to_go_on_where_a_prefix_ends() -> None:
     targets = [[*(first + i for i in range(1, 8)), EOS] for first, _ in firsts]
     source, target = padded(firsts), padded(targets)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    training = NarTraining(label_smoothing=0.0, glancing="0.5:0@200")
+    training = Training(label_smoothing=0.0, glancing="0.5:0@200")
     for update in range(400):
         optimizer.zero_grad()
-        losses = model.losses(source, target, training=training, update=update)
+        losses = losses_of(model, source, target, training=training, update=update)
         (losses.total / losses.tokens).backward()
         optimizer.step()
     scorer = BlockwiseReference(model, vocabulary(WORDS))

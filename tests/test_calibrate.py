@@ -28,6 +28,7 @@ from support.metrics import bleu_score
 from support.small_drafters import shaken
 
 import nartk
+from nartk.architectures.blockwise import BlockwiseConfig
 from nartk.bench import calibration
 from nartk.bench.calibration import Drop, Point, Sample, Scored, Setting
 from nartk.checkpoints import thresholds
@@ -40,7 +41,7 @@ from nartk.errors import CheckpointError
 from nartk.files import Journal
 from nartk.metrics.bootstrap import resampled
 from nartk.metrics.result import MetricResult
-from nartk.models.blockwise import Blockwise, BlockwiseConfig
+from nartk.models.blockwise import Blockwise
 from nartk.vocab import Vocab
 
 WORDS = tiny.WORDS.split()

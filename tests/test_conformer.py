@@ -15,14 +15,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.labellings import all_outputs
+from support.losses import losses_of
 from support.random_transformers import vocabulary
+from support.scorers import ConformerReference, OwsmCtcReference
 from support.scripted import decode
 from support.speech_models import EncoderTwin, assert_slope, random_settings, random_speech, random_speeches
 from support.transformers_small import padded
 from torch import Tensor
 
 import nartk
-from nartk.architectures.conformer import ConformerConfig, interleaved_sinusoids
+from nartk.architectures.conformer import ConformerConfig
+from nartk.architectures.positions import interleaved_sinusoids
 from nartk.checkpoints.saving import save_checkpoint
 from nartk.decoders.beam import BeamStrategy
 from nartk.decoders.ctc_beam import CtcBeam
@@ -30,10 +33,9 @@ from nartk.decoders.ctc_greedy import CtcGreedy
 from nartk.decoders.gad import GeneralizedAggressive
 from nartk.decoders.greedy import Greedy
 from nartk.errors import PassError, SourceMismatchError, UsageError
-from nartk.models.conformer import Conformer
+from nartk.models.losses import Training
 from nartk.models.speech_encoder import BatchNorm, Depthwise
-from nartk.models.speech_reference import ConformerReference, FrameReference
-from nartk.models.speech_training import SpeechTraining
+from nartk.models.transformer import Transformer
 from nartk.protocols.hypothesis import Request
 from nartk.protocols.parallel import FrameScorer
 from nartk.protocols.passes import FeatureSource, PassScorer, TextSource, Want
@@ -222,8 +224,8 @@ def test_the_loss_is_that_of_attention_and_ctc(smoothing: float) -> None:
     model = small(intermediate_ctc="1", self_conditioning=True)
     sources = random_speeches(2, (22, 7, 16))
     frames, lengths = model.encoder.frames_of(sources)
-    training = SpeechTraining(label_smoothing=smoothing, ctc_weight=0.3, intermediate_weight=0.4)
-    losses = model.losses(frames, lengths, padded(TARGETS), training=training, update=0)
+    training = Training(label_smoothing=smoothing, ctc_weight=0.3, intermediate_weight=0.4)
+    losses = losses_of(model, frames, lengths, padded(TARGETS), training=training, update=0)
     attention = ctc = 0.0
     twin = EncoderTwin(model.requires_grad_(False))
     for source, target in zip(sources, TARGETS, strict=True):
@@ -244,8 +246,8 @@ def test_the_loss_is_that_of_attention_and_ctc(smoothing: float) -> None:
 def test_targets_that_need_more_positions_count_for_attention_alone() -> None:
     model = small()
     frames, lengths = model.encoder.frames_of(random_speeches(1, [7]))  # one position
-    training = SpeechTraining(ctc_weight=1.0)
-    losses = model.losses(frames, lengths, torch.tensor([[4, 5, EOS]]), training=training, update=0)
+    training = Training(ctc_weight=1.0)
+    losses = losses_of(model, frames, lengths, torch.tensor([[4, 5, EOS]]), training=training, update=0)
     losses.total.backward()
     assert (losses.total.item(), int(losses.parts["dropped"])) == (0.0, 1)
     assert all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)
@@ -258,8 +260,8 @@ def test_gradients_are_the_slope_of_the_loss() -> None:
         frames, lengths = model.encoder.frames_of(random_speeches(seed, (22, 9, 16)))
 
         def loss(model: Any = model, frames: Tensor = frames, lengths: Tensor = lengths) -> Tensor:
-            total: Tensor = model.losses(
-                frames, lengths, padded(TARGETS), training=SpeechTraining(), update=0
+            total: Tensor = losses_of(
+                model, frames, lengths, padded(TARGETS), training=Training(), update=0
             ).total
             return total
 
@@ -316,7 +318,7 @@ def test_frames_are_those_of_the_encoder(served: ConformerReference) -> None:
         with pytest.raises(PassError, match=f"memory {memory[0]} is not open"):
             call(memory[:1])
     served.free(memory[2:])
-    assert not served._encoded
+    assert not len(served._memories)
 
 
 def test_ctc_decodes_its_frames(served: ConformerReference) -> None:
@@ -350,7 +352,7 @@ def test_a_ctc_model_drafts_for_an_autoregressive_one(served: ConformerReference
     requests = requests_of(random_speeches(11, (61, 40, 30, 55, 18)))
     wanted = decode(Greedy(), served, requests)
     for seed in range(3):
-        drafter = FrameReference(random_speech("owsm_ctc", seed), vocabulary(9))
+        drafter = OwsmCtcReference(random_speech("owsm_ctc", seed), vocabulary(9))
         strategy = GeneralizedAggressive(auxiliary={"drafter": drafter})
         strategy.check_auxiliary()
         found = decode(strategy, served, requests, batch_size=batch_size)
@@ -377,8 +379,8 @@ def test_a_folder_loads_and_decodes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     np.savez(tmp_path / "all.npz", **{f"u{i}": source.frames for i, source in enumerate(sources)})
     lines = [f"{tmp_path}/all.npz#u{i}" for i in range(len(sources))]
     loaded = nartk.load(tmp_path / "model")
-    scorer = ConformerReference(Conformer(model.config), vocab)
-    scorer._model.load_state_dict(model.state_dict())
+    scorer = ConformerReference(Transformer(model.config), vocab)
+    scorer.model.load_state_dict(model.state_dict())
     for name, strategy in (("greedy", Greedy()), ("ctc-greedy", CtcGreedy())):
         found = loaded.decode(lines, strategy=name, max_len=12)
         wanted = decode(strategy, scorer, requests_of(sources))

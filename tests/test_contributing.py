@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
+from support.scorers import TransformerReference
 
 import nartk
 from nartk import architectures
 from nartk.checkpoints.saving import save_checkpoint
 from nartk.cli import decode, score
 from nartk.engine import available
-from nartk.models.reference import ReferenceScorer
 from nartk.protocols.guarantee import Guarantee
 from nartk.protocols.passes import ROOT, Pass, Want
 from nartk.registry import DECODERS, DRAFTERS, METRICS, strategies
@@ -177,7 +177,7 @@ def test_the_architecture_decodes_as_its_reference_does(tmp_path: Path) -> None:
     assert [each.tokens for each in model.decode(lines, "iad", adaptive=False)] == [
         each.tokens for each in greedy
     ]
-    reference = ReferenceScorer(network, vocab)
+    reference = TransformerReference(network, vocab)
     for line, hypothesis in zip(lines, greedy, strict=True):
         scores = []
         for scorer in (reference, model.passes):

@@ -17,22 +17,24 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.labellings import all_outputs
+from support.losses import losses_of
 from support.parallel_models import engine_of
+from support.scorers import CtcReference
 from support.scripted import decode
 from support.tiny import WORDS
 from support.transformers_small import check_slope, padded, random_config, random_requests, stir, vocabulary
 from torch import Tensor
 
 from nartk import engine
+from nartk.architectures.ctc import CtcConfig
 from nartk.checkpoints.saving import save_checkpoint
 from nartk.cli.decode import main
 from nartk.decoders.ctc_beam import CtcBeam
 from nartk.decoders.ctc_greedy import CtcGreedy
 from nartk.errors import StrategyMismatchError, UsageError
-from nartk.models.ctc import BLANK, CtcConfig, CtcNat
+from nartk.models.ctc import BLANK, CtcNat
 from nartk.models.ctc_alignment import ctc_best_states, labels_of
-from nartk.models.nar import NarTraining
-from nartk.models.parallel_reference import CtcReference
+from nartk.models.losses import Training
 from nartk.protocols.hypothesis import Request
 from nartk.protocols.parallel import FrameScorer
 from nartk.protocols.passes import Want
@@ -80,8 +82,8 @@ TARGETS = [[4, 5, 5, EOS], [EOS], [5, EOS]]
 def test_the_loss_sums_over_all_labellings(decoder_input: str, device: torch.device) -> None:
     torch.manual_seed(1)
     model = CtcNat(small(decoder_input=decoder_input)).double().eval().to(device)
-    losses = model.losses(
-        padded(ROWS).to(device), padded(TARGETS).to(device), training=NarTraining(), update=0
+    losses = losses_of(
+        model, padded(ROWS).to(device), padded(TARGETS).to(device), training=Training(), update=0
     )
     total = 0.0
     for row, target in zip(ROWS, TARGETS, strict=True):
@@ -97,11 +99,11 @@ def test_padding_on_either_side_is_nothing() -> None:
     torch.manual_seed(1)
     model = CtcNat(small()).double().eval()
     both = [
-        model.losses(padded(ROWS, left=left), padded(TARGETS), training=NarTraining(), update=0).total.item()
+        losses_of(model, padded(ROWS, left=left), padded(TARGETS), training=Training(), update=0).total.item()
         for left in (False, True)
     ]
     alone = sum(
-        model.losses(padded([row]), padded([target]), training=NarTraining(), update=0).total.item()
+        losses_of(model, padded([row]), padded([target]), training=Training(), update=0).total.item()
         for row, target in zip(ROWS, TARGETS, strict=True)
     )
     assert both == pytest.approx([alone, alone], rel=1e-12)
@@ -117,10 +119,11 @@ def test_what_does_not_fit_counts_for_nothing(device: torch.device) -> None:
         ([[4, EOS]], [[4, 5, EOS]]),
     ):
         model.zero_grad()
-        losses = model.losses(
+        losses = losses_of(
+            model,
             padded(rows).to(device),
             padded(targets).to(device),
-            training=NarTraining(glancing="0.5"),
+            training=Training(glancing="0.5"),
             update=0,
         )
         losses.total.backward()
@@ -133,8 +136,8 @@ def test_what_does_not_fit_counts_for_nothing(device: torch.device) -> None:
 
 
 def test_nothing_that_fits_is_no_error() -> None:
-    losses = CtcNat(small(upsample=1)).losses(
-        padded([[EOS]]), padded([[4, 5, EOS]]), training=NarTraining(), update=0
+    losses = losses_of(
+        CtcNat(small(upsample=1)), padded([[EOS]]), padded([[4, 5, EOS]]), training=Training(), update=0
     )
     losses.total.backward()
     assert (losses.total.item(), int(losses.tokens)) == (0.0, 0)
@@ -163,8 +166,8 @@ def test_glancing_shows_the_words_of_the_best_labelling(device: torch.device) ->
 
     model.embed_vectors = spy  # type: ignore[method-assign]
     src, target = padded(ROWS).to(device), padded(TARGETS).to(device)
-    every = NarTraining(glancing="1.0", glancing_strategy="fixed")
-    losses = model.losses(src, target, training=every, update=0)
+    every = Training(glancing="1.0", glancing_strategy="fixed")
+    losses = losses_of(model, src, target, training=every, update=0)
     losses.total.backward()
     lengths, counts = src.ne(PAD).sum(1) * 2, target.ne(PAD).sum(1) - 1
     first = torch.stack([F.pad(torch.tensor(twin(model, row)), (0, 0, 0, 6 - 2 * len(row))) for row in ROWS])
@@ -181,11 +184,11 @@ def test_glancing_shows_the_words_of_the_best_labelling(device: torch.device) ->
         total -= all_outputs(twin(model, ROWS[row], words), BLANK, [1, 2, 3])[tuple(wanted[:-1])]
     assert losses.parts["shown"].item() == pytest.approx(12 / 16)  # all but those of a target without words
     assert losses.total.item() == pytest.approx(total, rel=1e-6)
-    check_slope(model, lambda: model.losses(src, target, training=every, update=0).total)
+    check_slope(model, lambda: losses_of(model, src, target, training=every, update=0).total)
 
     # As many as were wrong, anywhere; the others are fed as before.
     fed.clear()
-    losses = model.losses(src, target, training=NarTraining(glancing="1.0"), update=0)
+    losses = losses_of(model, src, target, training=Training(glancing="1.0"), update=0)
     wrong = ((first.argmax(2) != labels) & (labels != -1)).sum(1) * (counts > 0).cpu()
     assert 0 < wrong.sum() < lengths.sum()
     assert losses.parts["shown"].item() == pytest.approx(wrong.sum().item() / lengths.sum().item())
@@ -193,7 +196,7 @@ def test_glancing_shows_the_words_of_the_best_labelling(device: torch.device) ->
     assert (changed <= wrong).all()
     # None of it while validating.
     fed.clear()
-    assert model.eval().losses(src, target, training=every, update=0).parts["shown"].item() == 0.0
+    assert losses_of(model.eval(), src, target, training=every, update=0).parts["shown"].item() == 0.0
     assert len(fed) == 1
 
 
@@ -219,7 +222,7 @@ class _Loss(torch.nn.Module):
         self.model = model
 
     def forward(self) -> Tensor:
-        return self.model.losses(padded(ROWS), padded(TARGETS), training=NarTraining(), update=0).total
+        return losses_of(self.model, padded(ROWS), padded(TARGETS), training=Training(), update=0).total
 
 
 @lru_cache(maxsize=2)
@@ -235,7 +238,7 @@ def copier(glancing: str) -> tuple[CtcNat, tuple[float, ...]]:
         lengths = torch.randint(1, 9, (32, 1), generator=draw)
         rows = torch.randint(4, size, (32, 10), generator=draw)
         rows = rows.masked_fill(place == lengths, EOS).masked_fill(place > lengths, PAD)
-        found = model.losses(rows, rows, training=NarTraining(glancing=glancing), update=update)
+        found = losses_of(model, rows, rows, training=Training(glancing=glancing), update=update)
         losses.append(found.parts["words"].item())
         optimizer.zero_grad()
         (found.total / found.tokens).backward()

@@ -14,21 +14,23 @@ import numpy as np
 import pytest
 import torch
 from support.dag_networks import SMALL, network, sentences
+from support.losses import losses_of
+from support.scorers import DagReference
 from support.tiny import WORDS
 from support.transformers_small import padded
 from torch import Tensor
 
+from nartk.architectures.dag import DagConfig
 from nartk.errors import CheckpointError, UsageError
-from nartk.models.da_transformer import EOS, MASK, DagConfig, DaTransformer, Links, force
+from nartk.models.da_transformer import EOS, MASK, DaTransformer, Links, force
 from nartk.models.dag import dag_log_likelihood, dag_posterior
-from nartk.models.nar import NarTraining
-from nartk.models.parallel_reference import DagReference
+from nartk.models.losses import Training
 from nartk.protocols.hypothesis import Request
 from nartk.registry import make_strategy
 from nartk.vocab import Vocab
 
 PAD = 1
-PLAIN = NarTraining()
+PLAIN = Training()
 
 
 def blank(size: int) -> list[int]:
@@ -44,7 +46,7 @@ def graph_of(model: DaTransformer, source: list[int], canvas: list[int]) -> tupl
     size, device = len(canvas), model.output.weight.device
     with torch.no_grad():
         tokens = torch.tensor([source], device=device)
-        hidden = model.vertices(torch.tensor([canvas], device=device), tokens, *model.encode(tokens))[0]
+        hidden = model.vertices(torch.tensor([canvas], device=device), model.encode(tokens))[0]
         logits = model.output(hidden).cpu().numpy()
     words = logits - np.log(np.exp(logits).sum(1, keepdims=True))
 
@@ -127,7 +129,7 @@ def test_links_equal_a_loop_over_heads_and_vertices(features: str, device: torch
         size = 2 * len(source) + seed
         tokens = torch.tensor([source], device=device)
         sizes = torch.tensor([size], device=device)
-        hidden = model.vertices(model.canvas(sizes), tokens, *model.encode(tokens))
+        hidden = model.vertices(model.canvas(sizes), model.encode(tokens))
         found = model.links(hidden, sizes)[0].detach().cpu().numpy()
         np.testing.assert_allclose(found, graph_of(model, source, blank(size))[1], rtol=1e-12, atol=1e-12)
 
@@ -139,7 +141,7 @@ def test_links_lead_no_farther_than_allowed(reach: int, device: torch.device) ->
     near = network(seed=2, link_heads=1, max_transition_length=reach).to(device).double()
     source, size = [7, 8, 9, EOS], torch.tensor([12], device=device)
     tokens = torch.tensor([source], device=device)
-    hidden = model.vertices(model.canvas(size), tokens, *model.encode(tokens))
+    hidden = model.vertices(model.canvas(size), model.encode(tokens))
     every, found = (each.links(hidden, size)[0].exp() for each in (model, near))
     positions = torch.arange(12, device=device)
     steps = positions - positions[:, None]
@@ -176,7 +178,7 @@ def test_an_edge_stays_one_however_unlikely(device: torch.device) -> None:
         model.links.query.weight.mul_(100.0)
     batch = [padded(sentences(rng, 4, 6)).to(device) for _ in range(2)]
     sizes = 3 * batch[0].ne(PAD).sum(1)
-    hidden = model.vertices(model.canvas(sizes), batch[0], *model.encode(batch[0]))
+    hidden = model.vertices(model.canvas(sizes), model.encode(batch[0]))
     links = model.links(hidden, sizes)
     least = math.log(torch.finfo(torch.float32).tiny)
     assert links[links > -math.inf].min().item() == pytest.approx(least)
@@ -194,7 +196,9 @@ def test_vertices_begin_with_the_source_word_at_the_same_share_of_the_graph(devi
     nearest = [7, 7, 8, 11, 8, EOS, EOS]  # of the first row; places 1.5 and 4.5 of 6 lie half-way: the later
     words = padded([nearest, [9, EOS]]).to(device)
     kept = canvas.ne(PAD)
-    torch.testing.assert_close(model.inputs(canvas, sources)[kept], model.embed_words(words)[kept])
+    torch.testing.assert_close(
+        model.inputs(canvas, model.encode(sources))[kept], model.embed_words(words)[kept]
+    )
 
 
 # The loss.
@@ -215,7 +219,7 @@ def test_the_loss_sums_over_all_paths(
         model = network(seed=seed, link_heads=4, **settings).to(device).double()
         sources, targets = sentences(rng, 4, 5), sentences(rng, 4, 5)
         batch = padded(sources, left=left).to(device), padded(targets).to(device)
-        found = model.losses(*batch, training=PLAIN, update=0)
+        found = losses_of(model, *batch, training=PLAIN, update=0)
         total, tokens, dropped, differences, means = 0.0, 0, 0, [], []
         for source, target in zip(sources, targets, strict=True):
             length = {"source": len(source), "predict": len(target), "fixed": 1}[upsampling]
@@ -228,7 +232,7 @@ def test_the_loss_sums_over_all_paths(
             total, means = total + each, [*means, each / (1 + len(target))]
             tokens += len(target)
             if upsampling == "predict":
-                memory, _ = model.encode(torch.tensor([source], device=device))
+                memory = model.encode(torch.tensor([source], device=device)).memory
                 logits = model.lengths(memory[0].mean(0)).log_softmax(0)
                 differences.append(-logits[128 + len(target) - len(source)].item())
         if tokens == 0:
@@ -264,7 +268,7 @@ def test_gradients(upsampling: str, device: torch.device) -> None:
             self.model = model
 
         def forward(self) -> Tensor:
-            return model.losses(source, target, training=PLAIN, update=0).total
+            return losses_of(model, source, target, training=PLAIN, update=0).total
 
     def total(*values: Tensor) -> Tensor:
         given = {f"model.{name}": value for name, value in zip(chosen, values, strict=True)}
@@ -277,7 +281,7 @@ def test_gradients(upsampling: str, device: torch.device) -> None:
 def gradients(model: DaTransformer, *batch: Tensor) -> tuple[Any, dict[str, Tensor]]:
     model.zero_grad(set_to_none=True)
     device = model.output.weight.device
-    losses = model.losses(*(x.to(device) for x in batch), training=PLAIN, update=0)
+    losses = losses_of(model, *(x.to(device) for x in batch), training=PLAIN, update=0)
     losses.total.backward()
     return losses, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
@@ -314,8 +318,8 @@ def test_the_loss_is_fp32_under_autocast(device: torch.device) -> None:
     batch = [padded(sentences(rng, 6, 6)).to(device) for _ in range(2)]
     wanted, _ = gradients(model, *batch)
     with torch.autocast(device.type, torch.bfloat16):
-        found = model.losses(*batch, training=NarTraining(glancing="0.5"), update=0)
-        plain = model.losses(*batch, training=PLAIN, update=0)
+        found = losses_of(model, *batch, training=Training(glancing="0.5"), update=0)
+        plain = losses_of(model, *batch, training=PLAIN, update=0)
     assert found.total.dtype == plain.total.dtype == torch.float32
     found.total.backward()
     assert all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)
@@ -344,9 +348,9 @@ def test_glancing_shows_words_of_the_likeliest_path_and_pins_them_to_it(
         canvases.clear()
         with monkeypatch.context() as patch:
             patch.setattr(DaTransformer, "vertices", vertices)
-            training = NarTraining(glancing=str(share), no_force_emit=no_force_emit)
+            training = Training(glancing=str(share), no_force_emit=no_force_emit)
             batch = padded(sources).to(device), padded(targets).to(device)
-            losses = model.losses(*batch, training=training, update=0)
+            losses = losses_of(model, *batch, training=training, update=0)
         means, count = [], 0
         for source, target, first, second in zip(sources, targets, *canvases, strict=True):
             size, said = 2 * len(source), [MASK, *target]
@@ -395,13 +399,13 @@ def test_glancing_is_for_training_and_follows_its_schedule(device: torch.device)
     batch = [padded(sentences(rng, 8, 8)).to(device) for _ in range(2)]
     shares = []
     for update in (0, 50, 100):
-        losses = model.losses(*batch, training=NarTraining(glancing="1.0:0.0@100"), update=update)
+        losses = losses_of(model, *batch, training=Training(glancing="1.0:0.0@100"), update=update)
         shares.append(float(losses.parts["shown"]))
     assert shares[0] > shares[1] > shares[2] == 0.0
     model.eval()
-    losses = model.losses(*batch, training=NarTraining(glancing="1.0"), update=0)
+    losses = losses_of(model, *batch, training=Training(glancing="1.0"), update=0)
     assert float(losses.parts["shown"]) == 0.0
-    assert torch.equal(losses.total, model.losses(*batch, training=PLAIN, update=0).total)
+    assert torch.equal(losses.total, losses_of(model, *batch, training=PLAIN, update=0).total)
 
 
 # Sizes.
@@ -427,11 +431,11 @@ def test_a_range_of_scales_is_drawn_from_in_training_alone(monkeypatch: pytest.M
     batch = [padded(sentences(random.Random(4), 2, 3)) for _ in range(2)]
     torch.manual_seed(0)
     for _ in range(30):
-        model.losses(*batch, training=PLAIN, update=0)
+        losses_of(model, *batch, training=PLAIN, update=0)
     assert all(2 <= scale <= 6 for scale in scales)
     assert min(scales) < 3 < 5 < max(scales)
     scales.clear()
-    model.eval().losses(*batch, training=PLAIN, update=0)
+    losses_of(model.eval(), *batch, training=PLAIN, update=0)
     assert scales == [6.0]
 
 
@@ -489,12 +493,12 @@ def trained(upsampling: str, device: torch.device) -> DaTransformer:
             DagConfig(**{**settings, "src_vocab": len(TOY), "tgt_vocab": len(TOY), "upsample_scale": "3"})
         ).to(device)
         optimizer = torch.optim.Adam(model.parameters(), lr=4e-3, betas=(0.9, 0.98))
-        draw, training, updates = torch.Generator().manual_seed(0), NarTraining(glancing="0.5:0.1@250"), 250
+        draw, training, updates = torch.Generator().manual_seed(0), Training(glancing="0.5:0.1@250"), 250
         for update in range(updates):
             for group in optimizer.param_groups:
                 group["lr"] = 4e-3 * min(1.0, (update + 1) / 50) * (1 - update / updates)
             batch = (x.to(device) for x in toy_batch(32, draw))
-            losses = model.losses(*batch, training=training, update=update)
+            losses = losses_of(model, *batch, training=training, update=update)
             optimizer.zero_grad()
             (losses.total / losses.tokens).backward()
             optimizer.step()

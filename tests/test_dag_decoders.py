@@ -18,6 +18,7 @@ from support.bad_lines import BAD, WRAP
 from support.dag_networks import network, sentences
 from support.distributions import CHANCE, filtered, fit
 from support.parallel_models import engine_of
+from support.scorers import DagReference
 from support.scripted_graphs import Lattice, ScriptedGraphs
 from support.transformers_small import vocabulary
 
@@ -30,7 +31,6 @@ from nartk.decoders.graphs.graph import walk
 from nartk.decoders.loop.draws import uniform
 from nartk.errors import StrategyMismatchError, UsageError
 from nartk.models.da_transformer import DaTransformer
-from nartk.models.parallel_reference import DagReference
 from nartk.protocols.hypothesis import Request, Result
 from nartk.registry import make_strategy, require_protocol
 from nartk.vocab import Vocab

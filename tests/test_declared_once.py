@@ -87,7 +87,7 @@ def test_nothing_is_asked_for_its_name_or_class(path: Path) -> None:
     [
         ("nartk/tasks/drafter.py", "if isinstance(model.core, Blockwise): pass", "Blockwise"),
         ("nartk/serving/model.py", "x = isinstance(a, (str, transformer.Transformer))", "Transformer"),
-        ("decoders/gad.py", "while issubclass(type(m), NatReference): pass", "NatReference"),
+        ("decoders/gad.py", "while issubclass(type(m), OnTorch): pass", "OnTorch"),
         ("nartk/cli/decode.py", "if args.strategy == 'beam': pass", "beam"),
         ("nartk/bench/choose.py", "x = 1 if kind not in ('transformer', 'other') else 2", "transformer"),
         ("nartk/bench/choose.py", "match kind:\n case 'ctc': pass", "ctc"),

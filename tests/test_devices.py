@@ -71,21 +71,11 @@ def _plain(result: Any) -> Any:
 def scorer_of(kind: str, seed: int = 3) -> Any:
     found = architectures()[kind]
     torch.manual_seed(seed)
-    known = {item.name: item for item in fields(found.config)}
+    known = {item.name for item in fields(found.config)}
     sizes = {f"{side}_{what}": 2 for side in ("encoder", "decoder") for what in ("layers", "heads")}
-    for name in sizes:
-        if known[name].metadata["choices"] is not None:
-            (sizes[name],) = known[name].metadata["choices"]
-    config = found.config(
-        src_vocab=30,
-        tgt_vocab=30,
-        d_model=32,
-        encoder_ffn=48,
-        decoder_ffn=48,
-        max_source_len=128,
-        max_target_len=128,
-        **sizes,
-    )
+    sizes |= {"src_vocab": 30, "tgt_vocab": 30, "d_model": 32, "encoder_ffn": 48, "decoder_ffn": 48}
+    sizes |= {"max_source_len": 128, "max_target_len": 128}
+    config = found.config(**{name: size for name, size in sizes.items() if name in known})
     return found.scorer(found.network(config).eval(), vocabulary(30))
 
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import torch
 from support.realtable import EOS, PAD, random_transformer
+from support.scorers import TransformerReference
 from support.scripted_passes import decode
 
 from nartk.checkpoints.generation import read_generation, with_generation
 from nartk.errors import UnsupportedCheckpointError, UsageError
-from nartk.models.reference import ReferenceScorer
 from nartk.protocols.hypothesis import Request
 from nartk.registry import make_strategy
 from nartk.vocab import Vocab
@@ -93,7 +93,7 @@ def mismatches(cases: int, **changed: Any) -> int:
         options = {**settings, "nbest": settings["beam_size"], **changed}
         draft = {"draft": rng.choice(["none", "both"])}
         results = decode(
-            make_strategy("beam", options | draft), ReferenceScorer(model, VOCAB), requests, batch_size=2
+            make_strategy("beam", options | draft), TransformerReference(model, VOCAB), requests, batch_size=2
         )
         for result, each in zip(results, wanted, strict=True):
             found = [(h.score, [*h.tokens]) for h in result.hypotheses]
@@ -113,7 +113,7 @@ def test_log_probabilities_are_the_models_own() -> None:
     for seed in range(4):
         model, scorer = (
             random_transformer(seed, WORDS),
-            ReferenceScorer(random_transformer(seed, WORDS), VOCAB),
+            TransformerReference(random_transformer(seed, WORDS), VOCAB),
         )
         request = Request(0, (*range(4, 9), EOS), 8)
         options = {"beam_size": 4, "beam_groups": 4, "diversity_penalty": 2.0, "nbest": 4}

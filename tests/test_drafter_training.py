@@ -23,12 +23,13 @@ from support.transformers_small import padded, stir
 from torch import Tensor
 
 from nartk.adapters.fairseq.checkpoint import read_checkpoint
+from nartk.architectures.transformer import TransformerConfig
 from nartk.checkpoints.saving import save_checkpoint
 from nartk.cli.train import main as train
 from nartk.errors import CheckpointError, StrategyMismatchError, UsageError, VocabMismatchError
 from nartk.models.blockwise import MASK
 from nartk.models.distil_losses import DIVERGENCES, kl, reverse_kl, tokens_a_pass, tvd, tvd_plus_plus
-from nartk.models.transformer import Transformer, TransformerConfig
+from nartk.models.transformer import Transformer
 from nartk.vocab import Vocab
 
 WORDS, EOS = 6, 2  # so few that two random models often say the same
@@ -300,8 +301,8 @@ def filled(core: Any, source: list[int], target: list[int], start: int) -> Tenso
     """A blockwise drafter's logits [block,V] behind a prefix of one sentence."""
     canvas = torch.tensor([[*target[:start], *[MASK] * core.config.block]])
     with torch.no_grad():
-        memory, mask = core.encode(torch.tensor([source]))
-        return core.logits(canvas, torch.ones_like(canvas, dtype=torch.bool), memory, mask)[0, start:]
+        encoded, kept = core.encode(torch.tensor([source])), torch.ones_like(canvas, dtype=torch.bool)
+        return core.logits(canvas, kept, encoded.memory, encoded.mask)[0, start:]
 
 
 def expected_loss(logits: Tensor, theirs: Tensor, words: list[int], weight: float) -> float:

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from nartk.models.transformer import edited, label_smoothed_cross_entropy
+from nartk.models.losses import edited, label_smoothed_cross_entropy
 
 PAD, EOS = 1, 2
 

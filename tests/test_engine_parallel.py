@@ -124,7 +124,7 @@ def test_lengths_are_predicted_as_by_the_network(seed: int) -> None:
     assert found.shape == (6, 71)
     assert found.dtype == np.float32
     for row, source in zip(found, sources, strict=True):
-        memory, _ = network.encode(torch.tensor([source]))
+        memory = network.encode(torch.tensor([source])).memory
         probs = network.lengths(memory[0].mean(0)).softmax(0).numpy()
         wanted = np.zeros(71)
         for at, prob in enumerate(probs):
@@ -145,14 +145,13 @@ def test_graphs_are_those_of_the_network(seed: int) -> None:
     network = in_fp64(network)
     features = np.split(graphs.features, np.cumsum(graphs.sizes)[:-1])
     for source, size, vertices, links in zip(sources, graphs.sizes, features, graphs.links, strict=True):
-        src_tokens = torch.tensor([source])
-        memory, mask = network.encode(src_tokens)
+        encoded = network.encode(torch.tensor([source]))
         length = torch.tensor([len(source)])
         if network.config.upsampling == "predict":
-            length = network.length_of(network.lengths(memory.mean(1)), length)
+            length = network.length_of(network.lengths(encoded.memory.mean(1)), length)
         sizes = network.sizes(length, network.config.scales[1])
         assert size == sizes.item()
-        hidden = network.vertices(network.canvas(sizes), src_tokens, memory, mask)
+        hidden = network.vertices(network.canvas(sizes), encoded)
         wanted = network.links(hidden, sizes)[0].numpy()
         np.testing.assert_array_equal(np.isinf(links), np.isinf(wanted))
         likely = wanted > -30

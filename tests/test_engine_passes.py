@@ -24,15 +24,15 @@ from support.random_transformers import (
     random_source,
     vocabulary,
 )
+from support.scorers import TransformerEngine, TransformerReference
 from torch import nn
 from torch.nn import functional
 
+from nartk.architectures.transformer import TransformerConfig
 from nartk.engine import FORCED_ISA, TYPES, _native
-from nartk.engine.scorer import EngineScorer
 from nartk.engine.weights import Weights
 from nartk.errors import PassError
-from nartk.models.reference import ReferenceScorer
-from nartk.models.transformer import Transformer, TransformerConfig
+from nartk.models.transformer import Transformer
 from nartk.protocols.passes import ROOT, CopiesSource, Draw, Limits, Pass, PassScorer, Ragged, Scores, Want
 from nartk.protocols.reading import check_want, read
 
@@ -40,9 +40,9 @@ QUICK, SLOW = 50, 1000  # cases of each type and instruction set
 BATCHES = (1, 2, 3, 8, 32)
 
 
-def engine_of(model: Transformer, type: str = "fp32", threads: int = 1) -> EngineScorer:
+def engine_of(model: Transformer, type: str = "fp32", threads: int = 1) -> TransformerEngine:
     config = model.config
-    return EngineScorer(
+    return TransformerEngine(
         config,
         arrays_of(model),
         vocabulary(config.tgt_vocab),
@@ -196,7 +196,7 @@ def test_trees_score_as_the_reference_does(seed: int) -> None:
     model = random_model(config, seed)
     scorers: list[PassScorer] = [
         engine_of(model, threads=2),
-        ReferenceScorer(model, vocabulary(config.tgt_vocab), source_vocab=vocabulary(config.src_vocab)),
+        TransformerReference(model, vocabulary(config.tgt_vocab), source_vocab=vocabulary(config.src_vocab)),
     ]
     sources = [random_source(rng, config) for _ in range(3)]
     for scorer in scorers:
@@ -254,7 +254,7 @@ class Alone:
     read: list[tuple[bytes, ...]] = field(default_factory=list)
 
 
-def greedy_alone(scorer: EngineScorer, source: Sequence[int], passes: int) -> Alone:
+def greedy_alone(scorer: TransformerEngine, source: Sequence[int], passes: int) -> Alone:
     memory, context = scorer.encode([source]), scorer.open(1)
     found = Alone([scorer.start_token])
     for position in range(passes):
@@ -306,7 +306,7 @@ class Row:
 
 
 def verified(
-    rng: random.Random, scorer: EngineScorer, alone: Sequence[Alone], sources: Sequence[Sequence[int]]
+    rng: random.Random, scorer: TransformerEngine, alone: Sequence[Alone], sources: Sequence[Sequence[int]]
 ) -> Counter[str]:
     """Decodes a batch with random drafts, and asserts that each bit is what greedy search reads alone."""
     counts: Counter[str] = Counter()
@@ -463,7 +463,7 @@ def test_other_weights_than_the_arrays_are_not_read() -> None:
     wanted = greedy_alone(scorer, [4, EOS], 5)
     arrays = arrays_of(model)
     copied = {name: array.copy() for name, array in arrays.items()}
-    again = EngineScorer(config, copied, scorer.vocab, source_vocab=vocabulary(config.src_vocab))
+    again = TransformerEngine(config, copied, scorer.vocab, source_vocab=vocabulary(config.src_vocab))
     del copied, arrays
     assert greedy_alone(again, [4, EOS], 5) == wanted
 
@@ -592,7 +592,7 @@ def test_what_is_wanted_is_read(seed: int) -> None:
         scorer.close([context])
 
 
-def scorer_of_logits(logits: Sequence[float]) -> tuple[EngineScorer, Pass]:
+def scorer_of_logits(logits: Sequence[float]) -> tuple[TransformerEngine, Pass]:
     """A scorer that has these logits after each token, and a pass of one."""
     config = TransformerConfig(
         src_vocab=len(logits),

@@ -27,11 +27,11 @@ import pytest
 import torch
 from support.engine import ROOT, build_engine, run_tests
 from support.random_transformers import EOS, FIRST_WORD, arrays_of, random_config, random_model, vocabulary
+from support.scorers import TransformerEngine
 
+from nartk.architectures.transformer import TransformerConfig
 from nartk.engine import TYPES, _native
-from nartk.engine.scorer import EngineScorer
 from nartk.errors import PassError, UsageError
-from nartk.models.transformer import TransformerConfig
 from nartk.protocols.contexts import Contexts, Handles, Waiting
 from nartk.protocols.passes import ROOT as FOLLOWS_CONTEXT
 from nartk.protocols.passes import Draw, Limits, Pass, Ragged, Scores, Want
@@ -42,10 +42,10 @@ QUICK, SLOW = 500, 10_000  # random passes, with other operations between them
 HUGE = (2**31 - 1, 2**31, 2**32, 2**40, 2**63 - 1, 2**64, 2**100)
 
 
-def scorer_of(config: TransformerConfig, *, type: str = "fp32", threads: int = 1) -> EngineScorer:
+def scorer_of(config: TransformerConfig, *, type: str = "fp32", threads: int = 1) -> TransformerEngine:
     source_vocab, vocab = vocabulary(config.src_vocab), vocabulary(config.tgt_vocab)
     arrays = arrays_of(random_model(config, 1))
-    return EngineScorer(config, arrays, vocab, source_vocab=source_vocab, type=type, threads=threads)
+    return TransformerEngine(config, arrays, vocab, source_vocab=source_vocab, type=type, threads=threads)
 
 
 def small(**fixed: Any) -> TransformerConfig:
@@ -72,7 +72,7 @@ def chain(tokens: Any, memory: int, context: int, first: int = 0) -> Pass:
     )
 
 
-def greedy(scorer: EngineScorer, source: list[int], passes: int) -> list[bytes]:
+def greedy(scorer: TransformerEngine, source: list[int], passes: int) -> list[bytes]:
     """All that greedy search reads, bit for bit."""
     (memory,), (context,) = scorer.encode([source]), scorer.open(1)
     word, read = scorer.start_token, []

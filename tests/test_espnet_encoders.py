@@ -13,11 +13,11 @@ import pytest
 import torch
 from support.espnet_encoders import ENCODERS, ORACLE, PREFIX, config_of, inputs_of, weights_of
 from support.random_transformers import vocabulary
+from support.scorers import OwsmCtcEngine
 
 from nartk.architectures import architecture
 from nartk.architectures.owsm_ctc import OwsmCtcConfig
-from nartk.engine.speech_scorer import OwsmCtcEngine
-from nartk.models.speech_encoder import Encoded
+from nartk.models.transformer import Encoded
 from nartk.protocols.passes import FeatureSource, Want
 
 WORDS, PAD = 11, 1

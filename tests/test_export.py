@@ -18,10 +18,11 @@ from support.parallel_drafters import small_network
 from support.transformers_small import vocabulary
 
 from nartk.adapters.hf import import_transformers
+from nartk.architectures.transformer import TransformerConfig
 from nartk.checkpoints.saving import save_checkpoint
 from nartk.cli.convert import main
 from nartk.errors import MissingDependencyError
-from nartk.models.transformer import Transformer, TransformerConfig
+from nartk.models.transformer import Transformer
 from nartk.protocols.hypothesis import Hypothesis
 from nartk.serving.loading import load
 from nartk.serving.model import Model

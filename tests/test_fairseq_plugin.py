@@ -19,8 +19,10 @@ from support import fairseq_host
 from torch import Tensor
 
 import nartk
+from nartk.architectures.transformer import TransformerConfig
 from nartk.errors import VocabMismatchError
-from nartk.models.transformer import Transformer, TransformerConfig, label_smoothed_cross_entropy
+from nartk.models.losses import label_smoothed_cross_entropy
+from nartk.models.transformer import Transformer
 
 WORDS = 21
 

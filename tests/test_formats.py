@@ -20,7 +20,7 @@ from support.tiny import train_pieces
 
 import nartk
 from nartk.architectures import architecture
-from nartk.architectures.transformer import POSITIONS
+from nartk.architectures.settings import POSITIONS
 from nartk.checkpoints.checkpoint import read_config
 from nartk.checkpoints.loading import load_checkpoint
 from nartk.checkpoints.names import CONFIG, WEIGHTS

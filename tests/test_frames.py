@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 import torch
 from support.beams import textbook
-from support.frames import BOS, FEATURES, FrameNetwork, declared, frame_model
+from support.frames import BOS, FEATURES, declared, frame_model
 from support.random_transformers import random_config, random_model, vocabulary
+from support.scorers import TransformerEngine, TransformerReference
 from support.tiny import random_model as text_model
 
 import nartk
-from nartk.engine.scorer import EngineScorer
 from nartk.errors import InputFileError, SourceMismatchError, StrategyMismatchError, VocabMismatchError
-from nartk.models.reference import ReferencePasses, ReferenceScorer
+from nartk.models.reference import Passes
+from nartk.models.transformer import Transformer
 from nartk.protocols.passes import CopiesSource, FeatureSource, TextSource
 from nartk.serving.model import Model
 
@@ -46,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def network(folder: Path) -> FrameNetwork:
+def network(folder: Path) -> Transformer:
     return frame_model(folder / "same", seed=3, d_model=16, layers=2)
 
 
@@ -55,7 +56,7 @@ def model(folder: Path) -> Model:
     return nartk.load(folder / "model")
 
 
-def log_probs(network: FrameNetwork, frames: np.ndarray, output: Sequence[int]) -> list[float]:
+def log_probs(network: Transformer, frames: np.ndarray, output: Sequence[int]) -> list[float]:
     """Of the word after an output, by one forward over all of it."""
     memory = network.encoder.project(torch.from_numpy(frames))[None]
     decoder, tokens = network.decoder, torch.tensor([[BOS, *output]])
@@ -65,7 +66,7 @@ def log_probs(network: FrameNetwork, frames: np.ndarray, output: Sequence[int]) 
     return network.output(decoder.finish(x)[0, -1]).log_softmax(0).tolist()
 
 
-def greedy(network: FrameNetwork, frames: np.ndarray, longest: int) -> tuple[int, ...]:
+def greedy(network: Transformer, frames: np.ndarray, longest: int) -> tuple[int, ...]:
     found: list[int] = []
     while len(found) < longest and EOS not in found:
         scores = log_probs(network, frames, found)
@@ -81,9 +82,7 @@ def frames_of(model: Model, name: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 32])
-def test_greedy_is_the_argmax_of_a_plain_forward(
-    model: Model, network: FrameNetwork, batch_size: int
-) -> None:
+def test_greedy_is_the_argmax_of_a_plain_forward(model: Model, network: Transformer, batch_size: int) -> None:
     wanted = [greedy(network, frames_of(model, name), 20) for name in NAMES]
     found = model.decode(NAMES, batch_size=batch_size, max_len=20, max_ratio=20.0)
     assert [each.tokens for each in found] == wanted
@@ -97,7 +96,7 @@ def test_greedy_is_the_argmax_of_a_plain_forward(
         assert each.positional_scores == pytest.approx(scores, abs=1e-4)
 
 
-def test_beam_search_is_the_textbooks(model: Model, network: FrameNetwork) -> None:
+def test_beam_search_is_the_textbooks(model: Model, network: Transformer) -> None:
     run = model.run(NAMES, "beam", {"beam_size": 3, "nbest": 3, "max_len": 8}, batch_size=5)
     strategy = model.strategy("beam", {"max_len": 8})
     for i, name in enumerate(NAMES):
@@ -111,7 +110,7 @@ def test_beam_search_is_the_textbooks(model: Model, network: FrameNetwork) -> No
         assert [each.score for each in run.hypotheses[i]] == pytest.approx([s for s, _ in wanted], abs=1e-4)
 
 
-def test_samples_have_the_models_log_probabilities(model: Model, network: FrameNetwork) -> None:
+def test_samples_have_the_models_log_probabilities(model: Model, network: Transformer) -> None:
     """Cold, they are greedy search's; else each has the log-probability that a plain forward gives it."""
     cold = model.decode(NAMES, "sample", temperature=1e-3, max_len=20)
     assert [each.tokens for each in cold] == [each.tokens for each in model.decode(NAMES, max_len=20)]
@@ -166,8 +165,8 @@ def test_each_scorer_refuses_the_other_source_by_name() -> None:
     network = random_model(config, 1)
     arrays = {name: tensor.numpy() for name, tensor in network.state_dict().items()}
     of_text = [
-        ReferenceScorer(network, vocabulary(20)),
-        EngineScorer(config, arrays, vocabulary(20)),
+        TransformerReference(network, vocabulary(20)),
+        TransformerEngine(config, arrays, vocabulary(20)),
     ]
     for scorer in of_text:
         with pytest.raises(SourceMismatchError, match=r"source 1 is 4 frames .* reads text\. Fix: give"):
@@ -177,7 +176,7 @@ def test_each_scorer_refuses_the_other_source_by_name() -> None:
 
 def test_features_of_another_shape_are_refused(model: Model) -> None:
     scorer = model.passes
-    assert type(scorer) is ReferencePasses
+    assert isinstance(scorer, Passes)
     with pytest.raises(SourceMismatchError, match=r"source 0 is text of 2 tokens.* Fix: give it features"):
         scorer.encode([TextSource((5, EOS))])
     for frames, message in (

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from support.dag_networks import network, sentences
+from support.losses import losses_of
 from support.oracles import ORACLES
 from support.transformers_small import padded
 from torch import Tensor
@@ -19,7 +20,7 @@ from nartk.errors import UsageError
 from nartk.models.da_transformer import EOS, MASK
 from nartk.models.dag import match_scores
 from nartk.models.fuzzy_alignment import fuzzy_alignment, passing_probability
-from nartk.models.nar import NarTraining
+from nartk.models.losses import Training
 
 
 def random_graph(rng: np.random.Generator, size: int, words: int) -> tuple[np.ndarray, np.ndarray]:
@@ -124,15 +125,15 @@ def test_a_long_graph_keeps_fp32(device: torch.device) -> None:
 
 
 def test_training_goes_by_it_and_pins_nothing(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    training = NarTraining(ngram_order=2)
+    training = Training(ngram_order=2)
     model = network(upsample_scale="2").to(device).double().eval()
     sources = sentences(random.Random(1), 4, 6)
     targets = [source[1:] for source in sources if len(source) > 2]
     sources = [source for source in sources if len(source) > 2]
     src, tgt = padded(sources).to(device), padded(targets).to(device)
-    found = model.losses(src, tgt, training=training, update=0)
+    found = losses_of(model, src, tgt, training=training, update=0)
     sizes = torch.tensor([2 * len(source) for source in sources], device=device)
-    hidden = model.vertices(model.canvas(sizes), src, *model.encode(src))
+    hidden = model.vertices(model.canvas(sizes), model.encode(src))
     whole = padded([[MASK, *target] for target in targets]).to(device)
     match = match_scores(model.output, hidden, whole, graph_lengths=sizes)
     counts = torch.tensor([len(target) + 1 for target in targets], device=device)
@@ -144,7 +145,7 @@ def test_training_goes_by_it_and_pins_nothing(device: torch.device, monkeypatch:
 
     model.train()
     monkeypatch.delattr("nartk.models.da_transformer.force")  # what would pin
-    shown = model.losses(src, tgt, training=NarTraining(ngram_order=2, glancing="1.0"), update=0)
+    shown = losses_of(model, src, tgt, training=Training(ngram_order=2, glancing="1.0"), update=0)
     assert float(shown.parts["shown"]) > 0.0
     shown.total.backward()
     assert all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)
@@ -159,8 +160,8 @@ def test_it_rises_where_the_likelihood_has_begun(device: torch.device) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     scores = []
     for step in range(80):
-        training = NarTraining(ngram_order=0 if step < 40 else 2)
-        found = model.losses(*batch, training=training, update=step)
+        training = Training(ngram_order=0 if step < 40 else 2)
+        found = losses_of(model, *batch, training=training, update=step)
         if step >= 40:
             scores.append(float(found.parts["ngrams"]))
         optimizer.zero_grad()
@@ -170,16 +171,18 @@ def test_it_rises_where_the_likelihood_has_begun(device: torch.device) -> None:
 
 
 def test_a_target_without_an_n_gram_counts_for_nothing(device: torch.device) -> None:
-    model, training = network(upsample_scale="4").to(device).eval(), NarTraining(ngram_order=3)
+    model, training = network(upsample_scale="4").to(device).eval(), Training(ngram_order=3)
     src, tgt = padded([[7, 8, EOS], [9, EOS]]).to(device), padded([[5, 6, 7, EOS], [EOS]]).to(device)
-    both = model.losses(src, tgt, training=training, update=0)
+    both = losses_of(model, src, tgt, training=training, update=0)
     assert int(both.parts["dropped"]) == 1
-    torch.testing.assert_close(both.total, model.losses(src[:1], tgt[:1], training=training, update=0).total)
-    none = model.losses(src[1:], tgt[1:, :1], training=training, update=0)
+    torch.testing.assert_close(
+        both.total, losses_of(model, src[:1], tgt[:1], training=training, update=0).total
+    )
+    none = losses_of(model, src[1:], tgt[1:, :1], training=training, update=0)
     assert none.total.item() == 0.0
     assert none.parts.keys() == both.parts.keys()
 
 
 def test_a_length_below_zero_is_refused() -> None:
     with pytest.raises(UsageError, match="`ngram_order` is -1, below 0"):
-        NarTraining(ngram_order=-1)
+        Training(ngram_order=-1)

@@ -14,6 +14,7 @@ import pytest
 import torch
 from support import tiny
 from support.realtable import BOS, EOS, PAD, random_transformer
+from support.scorers import TransformerReference
 from support.scripted_passes import decode
 
 import nartk
@@ -30,7 +31,6 @@ from nartk.checkpoints.generation import (
 from nartk.cli.decode import main
 from nartk.errors import CheckpointError, UnsupportedCheckpointError, UsageError
 from nartk.files import Folder
-from nartk.models.reference import ReferenceScorer
 from nartk.protocols.hypothesis import Request
 from nartk.registry import make_strategy
 from nartk.vocab import Vocab
@@ -129,7 +129,7 @@ def ours(
     requests = [Request(i, (*source,), strategy.limit(len(source))) for i, source in enumerate(sources)]
     eos, *others = ending_words({}, fields)
     assert eos == EOS
-    scorer = ReferenceScorer(model, replace(VOCAB, also_eos=(*others,)), start_token=start)
+    scorer = TransformerReference(model, replace(VOCAB, also_eos=(*others,)), start_token=start)
     return [
         [(each.score, [*each.tokens]) for each in result.hypotheses]
         for result in decode(strategy, scorer, requests)

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from support.losses import losses_of
 from torch import Tensor
 
 from nartk.architectures import architecture
 from nartk.errors import UsageError
 from nartk.models.glancing import Schedule, reveal
-from nartk.models.nar import NarTraining
+from nartk.models.losses import Training
 
 SHARES = ("0", "0.05", "0.1", "0.29", "0.3", "0.35", "0.5", "0.57", "0.7", "1")
 
@@ -124,11 +125,11 @@ def test_both_passes_drop_the_same_features(
     monkeypatch.setattr(model, "fill", fill)
     monkeypatch.setattr(sys.modules[type(model).__module__], "reveal", nothing)
     words = torch.tensor([[5, 6, 7, 8, 9, 2], [7, 9, 4, 6, 2, 1]], device=device)
-    model.losses(words, words, training=NarTraining(glancing="0.5"), update=0)
+    losses_of(model, words, words, training=Training(glancing="0.5"), update=0)
     first, second = filled
     assert torch.equal(first, second)
     # What is drawn next is what would have been drawn without a second pass.
     assert torch.equal(states[0], random_state())
-    model.losses(words, words, training=NarTraining(), update=0)
+    losses_of(model, words, words, training=Training(), update=0)
     assert not torch.equal(first, filled[2])
     assert not torch.equal(states[0], random_state())

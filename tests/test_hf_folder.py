@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from support import hf_folders, hugging_face_text
+from support.scorers import TransformerReference
 from support.scripted_passes import decode, outputs_of
 
 import nartk
@@ -32,7 +33,6 @@ from nartk.cli.convert import main as convert
 from nartk.cli.decode import main as decode_command
 from nartk.errors import NartkError, UnsupportedCheckpointError
 from nartk.files import Folder
-from nartk.models.reference import ReferenceScorer
 from nartk.models.transformer import Transformer
 from nartk.protocols.hypothesis import Request
 from nartk.protocols.passes import Pass, Want
@@ -53,12 +53,12 @@ def scorer_of(name: str, folder: Path, model: Any, **options: Any) -> Any:
     source = None if config.src_vocab == config.tgt_vocab else Vocab(tuple(map(str, range(config.src_vocab))))
     words = {"source_vocab": source, "start_token": generation.decoder_start_token_id}
     if name == "torch":
-        return ReferenceScorer(network_of(config, tensors), vocab, **words)
+        return TransformerReference(network_of(config, tensors), vocab, **words)
     if not engine.available():
         pytest.skip("the engine is left out")
-    from nartk.engine.scorer import EngineScorer
+    from support.scorers import TransformerEngine
 
-    return EngineScorer(config, tensors, vocab, threads=1, **words)
+    return TransformerEngine(config, tensors, vocab, threads=1, **words)
 
 
 def network_of(config: TransformerConfig, tensors: Any) -> Transformer:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from nartk.errors import UsageError
+from nartk.models.losses import Training
 from nartk.models.mwer import edit_distances, expected_errors, mwer_loss
-from nartk.models.speech_training import SpeechTraining
 
 PAD, EOS = 1, 2
 ENOUGH = 400  # samples of outputs of up to three tokens: each of eight is drawn, but with probability 1e-22
@@ -141,5 +141,5 @@ def test_what_is_left_out_counts_for_nothing() -> None:
 )
 def test_options_out_of_bounds_are_refused(name: str, value: float, message: str) -> None:
     with pytest.raises(UsageError) as caught:
-        SpeechTraining(**{name: value})
+        Training(**{name: value})
     assert message in str(caught.value)

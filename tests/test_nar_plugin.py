@@ -11,6 +11,7 @@ import pytest
 import torch
 from support import fairseq_host
 from support.commands import own
+from support.losses import losses_of
 from support.tiny import SENTENCES
 
 import nartk
@@ -20,7 +21,7 @@ from nartk.architectures import architectures
 from nartk.cli.convert import main as convert
 from nartk.cli.decode import main as decode
 from nartk.errors import CheckpointError, UsageError, VocabMismatchError
-from nartk.models.nar import NarTraining
+from nartk.models.losses import Training
 
 WORDS = 21
 KIND_NAMES = [name for name, kind in architectures().items() if "nartk_nar" in kind.criterions]
@@ -35,10 +36,10 @@ def criterion(**options: Any) -> Any:
     """The criterion as fairseq builds it, with its options' defaults but for those given."""
     from fairseq.criterions import CRITERION_REGISTRY
 
-    from nartk.tasks.nar import NarCriterionConfig
+    from nartk.tasks.nar import criterion_config
 
     return CRITERION_REGISTRY["nartk_nar"].build_criterion(
-        NarCriterionConfig(**options), fairseq_host.task(WORDS)
+        criterion_config("nartk_nar")(**options), fairseq_host.task(WORDS)
     )
 
 
@@ -60,7 +61,7 @@ def test_loss_and_gradients_are_the_cores(kind: str) -> None:
     found.backward()
     torch.manual_seed(3)
     # The core is given the source without padding on its left, and the share that half the steps leave.
-    losses = core.losses(right, target, training=NarTraining(glancing="0.4"), update=0)
+    losses = losses_of(core, right, target, training=Training(glancing="0.4"), update=0)
     losses.total.backward()
 
     assert size == log["sample_size"] == int(losses.tokens) > 0
@@ -87,8 +88,8 @@ def test_logs_are_means_over_all_workers() -> None:
 
 def test_the_criterions_options_are_the_fields_of_the_trainings() -> None:
     made = criterion(glancing="0.5:0.3@2k", label_smoothing=0.2).training_options
-    assert made == NarTraining(glancing="0.5:0.3@2k", label_smoothing=0.2)
-    assert [item.name for item in fields(NarTraining) if item.init][:2] == [
+    assert made == Training(glancing="0.5:0.3@2k", label_smoothing=0.2)
+    assert [item.name for item in fields(Training) if item.init][:2] == [
         "label_smoothing",
         "length_factor",
     ]

@@ -24,6 +24,8 @@ import pytest
 import torch
 from support import fairseq_host, tiny
 from support.folders import sign
+from support.losses import losses_of
+from support.scorers import NatReference, TransformerReference
 from support.scripted import decode, mix
 from support.transformers_small import padded, random_config, random_requests, stir, vocabulary
 from support.transformers_small import random_model as random_transformer
@@ -31,14 +33,14 @@ from torch import Tensor
 
 import nartk
 from nartk import engine
+from nartk.architectures.nat import NatConfig
 from nartk.checkpoints.saving import save_checkpoint
 from nartk.cli.convert import main as convert
 from nartk.cli.decode import main
 from nartk.errors import StrategyMismatchError, UsageError
-from nartk.models.nar import NarTraining, uniform_copy
-from nartk.models.nat import MASK, Nat, NatConfig, soft_copy
-from nartk.models.parallel_reference import NatReference
-from nartk.models.reference import ReferenceScorer
+from nartk.models.losses import Training
+from nartk.models.nar import uniform_copy
+from nartk.models.nat import MASK, Nat, soft_copy
 from nartk.protocols.hypothesis import Hypothesis, Request
 from nartk.protocols.parallel import Canvas, CanvasScorer
 from nartk.protocols.passes import FloatArray, IntArray, Limits, Want
@@ -66,7 +68,7 @@ def scorer_of(model: Nat, device: torch.device | str = "cpu", **options: Any) ->
 def engine_of(model: Nat, device: torch.device, *, type: str = "fp32") -> Any:
     if device.type != "cpu" or not engine.available():
         pytest.skip("the engine is for CPUs, where it was built")
-    from nartk.engine.parallel_scorer import NatEngine
+    from support.scorers import NatEngine
 
     arrays = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
     return NatEngine(model.config, arrays, vocabulary(model.config.tgt_vocab), type=type, threads=1)
@@ -121,7 +123,7 @@ def test_words_stand_for_themselves_and_masks_for_the_source() -> None:
     for kind in INPUTS:
         model = random_nat(1, decoder_input=kind, decoder_positions="none", norm_embedding=False)
         with torch.no_grad():
-            x = model.inputs(canvas, lengths, source, torch.tensor([5]))[0]
+            x = model.inputs(canvas, lengths, model.encode(source))[0]
             own = model.decoder.embedding.words.weight * model.decoder.embedding.scale
             theirs = model.encoder.embedding.words.weight * model.encoder.embedding.scale
         assert torch.equal(x[[0, 3]], own[[7, EOS]])
@@ -161,7 +163,7 @@ def test_length_probabilities_are_those_of_a_numpy_twin(seed: int, device: torch
     weight, bias = (p.detach().double().numpy() for p in (model.lengths.weight, model.lengths.bias))
     for i, size in enumerate(sizes):
         with torch.no_grad():
-            memory = model.encode(torch.tensor([rows[i]]))[0][0].double().mean(0).numpy()
+            memory = model.encode(torch.tensor([rows[i]])).memory[0].double().mean(0).numpy()
         logits = weight @ memory + bias
         chances = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
         wanted = np.zeros(31)
@@ -188,7 +190,7 @@ def plain_losses(
         right = torch.full((size,), epsilon / (size - 1), dtype=logits.dtype)
         right[target[j]] = 1.0 - epsilon
         total = total - (right * lprobs[j]).sum()
-    memory, _ = model.encode(torch.tensor([source]))
+    memory = model.encode(torch.tensor([source])).memory
     most = model.config.length_difference
     difference = min(max(len(target) - len(source), -most), most) + most
     length = -model.lengths(memory[0].mean(0)).log_softmax(0)[difference]
@@ -198,9 +200,10 @@ def plain_losses(
 def plain_logits(model: Nat, source: Sequence[int], canvas: Sequence[int]) -> Tensor:
     """The network's logits [T,V] for one canvas, without padding or batch."""
     src_tokens, tokens = torch.tensor([source]), torch.tensor([canvas])
-    memory, mask = model.encode(src_tokens)
-    x = model.inputs(tokens, torch.tensor([len(canvas)]), src_tokens, torch.tensor([len(source)]))
-    return model.output(model.fill(x, torch.ones_like(tokens, dtype=torch.bool), memory, mask))[0]
+    encoded = model.encode(src_tokens)
+    x = model.inputs(tokens, torch.tensor([len(canvas)]), encoded)
+    kept = torch.ones_like(tokens, dtype=torch.bool)
+    return model.output(model.fill(x, kept, encoded.memory, encoded.mask))[0]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -211,9 +214,9 @@ def test_the_loss_is_the_sum_over_the_hidden_words(seed: int) -> None:
     sources, targets = sentences(rng, words, (5, 3, 12, 1)), sentences(rng, words, (6, 1, 4, 0))
     shown = torch.rand(4, 7) < 0.4
     shown &= torch.arange(7) < torch.tensor([[6], [1], [4], [0]])
-    training = NarTraining(label_smoothing=0.2, length_factor=0.3)
-    memory, mask = model.encode(padded(sources))
-    found = model.losses_showing(shown, padded(sources), padded(targets), memory, mask, training=training)
+    training = Training(label_smoothing=0.2, length_factor=0.3)
+    source = model.encode(padded(sources))
+    found = model.losses_showing(shown, source, padded(targets), training=training)
     each = [
         plain_losses(model, source, target, seen, 0.2)
         for source, target, seen in zip(sources, targets, shown.tolist(), strict=True)
@@ -231,7 +234,7 @@ def test_glancing_shows_what_the_first_pass_had_wrong(strategy: str) -> None:
     model = random_nat(2).train()
     rng = random.Random(5)
     sources, targets = (sentences(rng, model.config.src_vocab, (9, 4, 12)) for _ in range(2))
-    training = NarTraining(glancing="0.5", glancing_strategy=strategy)
+    training = Training(glancing="0.5", glancing_strategy=strategy)
     seen: list[Tensor] = []
     showing = model.losses_showing
 
@@ -240,7 +243,7 @@ def test_glancing_shows_what_the_first_pass_had_wrong(strategy: str) -> None:
         return showing(shown, *args, **options)
 
     model.losses_showing = listen  # type: ignore[method-assign]
-    losses = model.losses(padded(sources), padded(targets), training=training, update=0)
+    losses = losses_of(model, padded(sources), padded(targets), training=training, update=0)
     (shown,) = seen
     kept = torch.arange(13) < torch.tensor([[9], [4], [12]])
     assert not bool((shown & ~kept).any())
@@ -253,7 +256,7 @@ def test_glancing_shows_what_the_first_pass_had_wrong(strategy: str) -> None:
     if strategy == "fixed":
         assert shown.sum(1).tolist() == [4, 2, 6]
     # While validating, nothing is shown, or the loss would be that of another task; CMLM is one.
-    model.eval().losses(padded(sources), padded(targets), training=training, update=0)
+    losses_of(model.eval(), padded(sources), padded(targets), training=training, update=0)
     assert bool(seen[1].any()) == (strategy == "cmlm")
 
 
@@ -269,14 +272,13 @@ def test_gradients_are_those_of_finite_differences(kind: str) -> None:
     model = Nat(config).double()
     sources, targets = padded([[5, 6, 7, EOS], [8, EOS]]), padded([[6, 5, EOS], [4, 8, 7, EOS]])
     shown = torch.tensor([[True, False, False, False], [False, False, True, False]])
-    training = NarTraining(label_smoothing=0.1, length_factor=0.5)
+    training = Training(label_smoothing=0.1, length_factor=0.5)
     names = ["encoder.embedding.words.weight", "lengths.weight", "decoder.layers.0.ffn.up.weight"]
     parameters = dict(model.named_parameters())
 
     def loss(*given: Tensor) -> Tensor:
         def run() -> Tensor:
-            memory, mask = model.encode(sources)
-            return model.losses_showing(shown, sources, targets, memory, mask, training=training).total
+            return model.losses_showing(shown, model.encode(sources), targets, training=training).total
 
         tied = {"output.weight": given[0], "decoder.embedding.words.weight": given[0]}
         swapped = {f"model.{name}": p for name, p in {**dict(zip(names, given, strict=True)), **tied}.items()}
@@ -305,9 +307,9 @@ def test_training_in_bf16_takes_nearly_the_same_loss(kind: str) -> None:
     rng = random.Random(2)
     words = model.config.src_vocab
     batch = padded(sentences(rng, words, (9, 4, 12))), padded(sentences(rng, words, (7, 6, 12)))
-    wanted = model.losses(*batch, training=NarTraining(), update=0).total.item()
+    wanted = losses_of(model, *batch, training=Training(), update=0).total.item()
     with torch.autocast("cpu", torch.bfloat16):
-        losses = model.losses(*batch, training=NarTraining(), update=0)
+        losses = losses_of(model, *batch, training=Training(), update=0)
     losses.total.backward()
     assert losses.total.dtype == torch.float32
     assert losses.total.item() == pytest.approx(wanted, rel=0.03)
@@ -320,15 +322,17 @@ def test_padding_on_the_left_changes_no_loss() -> None:
     losses = []
     for source in ([[5, 6, 7, EOS], [8, EOS, PAD, PAD]], [[5, 6, 7, EOS], [PAD, PAD, 8, EOS]]):
         torch.manual_seed(1)
-        training = NarTraining(glancing="0.5")
-        losses.append(model.losses(torch.tensor(source), target, training=training, update=0).total.item())
+        training = Training(glancing="0.5")
+        losses.append(
+            losses_of(model, torch.tensor(source), target, training=training, update=0).total.item()
+        )
     assert losses[0] == losses[1]
 
 
 def test_a_batch_without_a_word_has_a_loss_and_gradients() -> None:
     model = random_nat(2).train()
     source = torch.tensor([[5, EOS]])
-    losses = model.losses(source, torch.tensor([[EOS, PAD]]), training=NarTraining(glancing="0.5"), update=0)
+    losses = losses_of(model, source, torch.tensor([[EOS, PAD]]), training=Training(glancing="0.5"), update=0)
     assert int(losses.tokens) == 0
     losses.total.backward()
     assert losses.total.item() == 0.0
@@ -528,13 +532,13 @@ def test_on_the_engine_a_batch_of_b_equals_b_batches_of_one(
     model = random_nat(seed)
     words = model.config.src_vocab
     scorer = engine_of(model, device, type=type)
-    from nartk.engine.scorer import EngineScorer
+    from support.scorers import TransformerEngine
 
     other = random_transformer(
         dataclasses.replace(random_config(random.Random(seed)), max_target_len=128), seed
     )
     arrays = {name: tensor.numpy() for name, tensor in other.state_dict().items()}
-    reranker = EngineScorer(other.config, arrays, vocabulary(words), type=type, threads=1)
+    reranker = TransformerEngine(other.config, arrays, vocabulary(words), type=type, threads=1)
     requests = random_requests(random.Random(seed), 9, words, longest=70, limits=(20, 33, 100))
     for name, options in (
         ("glat", {"length_beam": 4, "nbest": 4}),
@@ -611,7 +615,7 @@ def test_reranking_picks_what_the_other_model_likes_best(merge: bool, device: to
     words = model.config.src_vocab
     config = dataclasses.replace(random_config(random.Random(1)), src_vocab=words, tgt_vocab=words)
     other = random_transformer(config, 1)
-    reranker = ReferenceScorer(other, vocabulary(words), device=device)
+    reranker = TransformerReference(other, vocabulary(words), device=device)
     scorer = scorer_of(model, device)
     requests = random_requests(random.Random(7), 10, words, longest=40, limits=(70,))
     options = {"length_beam": 6, "nbest": 6, "merge_repeats": merge}
@@ -686,9 +690,9 @@ def test_the_scorer_speaks_the_canvas_protocol_alone() -> None:
 
 LETTERS = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"]
 TRAININGS = {
-    "glancing": ("soft-copy", 200, NarTraining(label_smoothing=0.0, glancing="0.5:0.3@100")),
-    "vanilla": ("uniform-copy", 150, NarTraining(label_smoothing=0.0)),
-    "cmlm": ("mask", 300, NarTraining(label_smoothing=0.0, glancing_strategy="cmlm")),
+    "glancing": ("soft-copy", 200, Training(label_smoothing=0.0, glancing="0.5:0.3@100")),
+    "vanilla": ("uniform-copy", 150, Training(label_smoothing=0.0)),
+    "cmlm": ("mask", 300, Training(label_smoothing=0.0, glancing_strategy="cmlm")),
 }
 
 
@@ -722,7 +726,7 @@ def trained(kind: str) -> Nat:
             padded([[*vocab.ids(line.split()), EOS] for line in each])
             for each in (lines, [answer(kind, line) for line in lines])
         )
-        losses = model.losses(sources, targets, training=training, update=update)
+        losses = losses_of(model, sources, targets, training=training, update=update)
         optimizer.zero_grad()
         (losses.total / losses.tokens.clamp(min=1)).backward()
         optimizer.step()

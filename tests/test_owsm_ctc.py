@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 import torch
 from support.labellings import all_outputs
+from support.losses import losses_of
 from support.random_transformers import vocabulary
+from support.scorers import OwsmCtcReference
 from support.scripted import decode
 from support.speech_models import EncoderTwin, random_settings, random_speech, random_speeches
 from support.transformers_small import padded
@@ -26,8 +28,7 @@ from nartk.checkpoints.saving import save_checkpoint
 from nartk.decoders.ctc_greedy import CtcGreedy
 from nartk.engine import available
 from nartk.errors import CheckpointError, InputFormatError, PassError, UsageError, VocabMismatchError
-from nartk.models.speech_reference import FrameReference
-from nartk.models.speech_training import SpeechTraining
+from nartk.models.losses import Training
 from nartk.processors import load_processor
 from nartk.processors.audio import AudioInput
 from nartk.protocols.hypothesis import Request
@@ -92,7 +93,7 @@ def sources_of(seed: int) -> list[FeatureSource]:
 def test_scores_equal_a_numpy_twin(block: str, device: torch.device) -> None:
     """Of rows with other words and prompts, or none, in one batch; a row by itself has the same."""
     model = random_speech("owsm_ctc", 3, encoder_block=block, **FULL)
-    scorer = FrameReference(model, vocabulary(9), device=device)
+    scorer = OwsmCtcReference(model, vocabulary(9), device=device)
     sources, twin = sources_of(3), Twin(model)
     memory = scorer.encode(sources)
     counts = scorer.frames(memory)
@@ -115,7 +116,7 @@ def test_scores_equal_a_numpy_twin(block: str, device: torch.device) -> None:
 def test_without_words_it_is_self_conditioned_ctc(seed: int) -> None:
     settings = random_settings(random.Random(seed)) | {"intermediate_ctc": "1", "self_conditioning": True}
     model = random_speech("owsm_ctc", seed, **settings)
-    scorer = FrameReference(model, vocabulary(9))
+    scorer = OwsmCtcReference(model, vocabulary(9))
     assert isinstance(scorer, FrameScorer)
     assert not isinstance(scorer, PassScorer)
     sources = random_speeches(seed, (40, 61, 15))
@@ -134,10 +135,10 @@ def test_without_words_it_is_self_conditioned_ctc(seed: int) -> None:
 def test_frames_lie_where_their_sound_does(name: str) -> None:
     """Words in front of the sound lie where it begins, alone and in buffers."""
     model = random_speech("owsm_ctc", 3, **FULL)
-    scorer: Any = FrameReference(model, vocabulary(9))
+    scorer: Any = OwsmCtcReference(model, vocabulary(9))
     if name == "engine":
         arrays = {key: value.numpy() for key, value in model.state_dict().items()}
-        from nartk.engine.speech_scorer import OwsmCtcEngine
+        from support.scorers import OwsmCtcEngine
 
         scorer = OwsmCtcEngine(model.config, arrays, vocabulary(9))
         scorer = scorer.replica(lambda: False)
@@ -166,11 +167,12 @@ def test_each_layer_learns_its_own_target() -> None:
     sources = [replace(s, words=(4, 5), prompt=(6,)) for s in random_speeches(5, (11, 7, 26))]
     frames, lengths = model.encoder.frames_of(sources)
     beside = {"words": torch.tensor([[4, 5]] * 3), "prompt": torch.tensor([[6]] * 3)}
-    losses = model.losses(
+    losses = losses_of(
+        model,
         frames,
         lengths,
         padded(TARGETS),
-        training=SpeechTraining(intermediate_weight=2 / 3),
+        training=Training(intermediate_weight=2 / 3),
         update=0,
         transcript=padded(TRANSCRIPTS),
         **beside,
@@ -203,9 +205,9 @@ def test_words_that_are_not_read_are_refused() -> None:
 
 def test_settings_have_bounds() -> None:
     changes: dict[str, Any]
-    for changes in ({"transcript_ctc": 1}, {"prompt_every": 0}, {"decoder_layers": 1}):
+    for changes in ({"transcript_ctc": 1}, {"prompt_every": 0}):
         with pytest.raises(UsageError, match=f"`{next(iter(changes))}`"):
-            OwsmCtcConfig(**{"decoder_layers": 0, **changes})
+            OwsmCtcConfig(**changes)
 
 
 # Lines

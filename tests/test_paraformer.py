@@ -17,7 +17,9 @@ import torch
 import torch.nn.functional as F
 from support.fires import by_hand
 from support.labellings import all_outputs
+from support.losses import losses_of
 from support.parallel_drafters import KnowingFrames, with_drafter
+from support.scorers import ConformerReference, ParaformerReference
 from support.scripted import decode
 from support.speech_models import EncoderTwin, assert_slope, random_settings, random_speech, random_speeches
 from support.transformers_small import padded, vocabulary
@@ -32,10 +34,8 @@ from nartk.decoders.greedy import Greedy
 from nartk.decoders.paraformer import ParaformerGreedy
 from nartk.errors import PassError, StrategyMismatchError, UsageError
 from nartk.models import paraformer
+from nartk.models.losses import Training
 from nartk.models.paraformer import Paraformer
-from nartk.models.paraformer_reference import ParaformerReference
-from nartk.models.speech_reference import ConformerReference
-from nartk.models.speech_training import SpeechTraining
 from nartk.protocols.hypothesis import Request
 from nartk.protocols.parallel import FireScorer, FrameScorer
 from nartk.protocols.passes import FeatureSource, PassScorer, Want
@@ -332,10 +332,10 @@ def batch(model: Any, frames: Sequence[int] = FRAMES) -> tuple[Tensor, Tensor]:
 def test_the_loss_is_that_of_words_ctc_and_quantity(smoothing: float) -> None:
     """Of each utterance alone: label smoothing by its formula, CTC by enumeration, fires by a plain loop."""
     model = small(intermediate_ctc="1").eval()
-    training = SpeechTraining(
+    training = Training(
         label_smoothing=smoothing, ctc_weight=0.3, intermediate_weight=0.4, quantity_weight=0.5
     )
-    losses = model.losses(*batch(model), padded(TARGETS), training=training, update=0)
+    losses = losses_of(model, *batch(model), padded(TARGETS), training=training, update=0)
     twin, total, quantity = Twin(model.requires_grad_(False)), 0.0, 0.0
     for source, target in zip(random_speeches(2, FRAMES), TARGETS, strict=True):
         log_probs = twin.scores(source, len(target))
@@ -354,14 +354,14 @@ def test_the_loss_is_that_of_words_ctc_and_quantity(smoothing: float) -> None:
 
 def test_padding_is_nothing() -> None:
     model = small(conv_norm="layer").eval()
-    training = SpeechTraining(mwer_weight=0.0)
-    losses = model.losses(
-        *batch(model), F.pad(padded(TARGETS), (0, 3), value=PAD), training=training, update=0
+    training = Training(mwer_weight=0.0)
+    losses = losses_of(
+        model, *batch(model), F.pad(padded(TARGETS), (0, 3), value=PAD), training=training, update=0
     )
     alone = 0.0
     for source, target in zip(random_speeches(2, FRAMES), TARGETS, strict=True):
         own = model.encoder.frames_of([source])
-        alone += model.losses(*own, torch.tensor([target]), training=training, update=0).total.item()
+        alone += losses_of(model, *own, torch.tensor([target]), training=training, update=0).total.item()
     assert losses.total.item() == pytest.approx(alone, rel=1e-9)
 
 
@@ -369,11 +369,11 @@ def test_gradients_are_the_slope_of_the_loss() -> None:
     """In a random direction of all weights, with negative samples; every weight has a gradient."""
     model = small(self_conditioning=True, intermediate_ctc="1").train()
     frames, lengths = batch(model)
-    training = SpeechTraining(mwer_weight=1.0, sampling_ratio=1.0)
+    training = Training(mwer_weight=1.0, sampling_ratio=1.0)
 
     def loss() -> Tensor:
         torch.manual_seed(5)
-        total: Tensor = model.losses(frames, lengths, padded(TARGETS), training=training, update=0).total
+        total: Tensor = losses_of(model, frames, lengths, padded(TARGETS), training=training, update=0).total
         return total
 
     assert_slope(model, loss)
@@ -405,9 +405,9 @@ def test_the_sampler_shows_a_share_of_what_was_wrong(ratio: float) -> None:
     model = small().train()
     spied = Spied(model)
     targets = [[4, 5, 7, 6, 5, EOS], [6, EOS], [7, 7, 4, EOS]]
-    training = SpeechTraining(sampling_ratio=ratio)
+    training = Training(sampling_ratio=ratio)
     frames, lengths = batch(model, (34, 20, 26))
-    losses = model.losses(frames, lengths, padded(targets), training=training, update=0)
+    losses = losses_of(model, frames, lengths, padded(targets), training=training, update=0)
     assert spied.with_gradient == [False, True]
     first, second = spied.inputs
     words, shown = model.output(spied.outputs[0]).argmax(2), 0
@@ -428,9 +428,9 @@ def test_the_second_pass_drops_what_the_first_one_does() -> None:
     """Nothing is shown here: both passes are one. Random numbers then differ from those of the next batch."""
     model = small(dropout=0.3).train()
     spied = Spied(model)
-    training = SpeechTraining(sampling_ratio=0.01)
+    training = Training(sampling_ratio=0.01)
     for _ in range(2):
-        model.losses(*batch(model), padded(TARGETS), training=training, update=0)
+        losses_of(model, *batch(model), padded(TARGETS), training=training, update=0)
     one, two, three, four = spied.outputs
     assert torch.equal(one, two)
     assert torch.equal(three, four)
@@ -440,7 +440,7 @@ def test_the_second_pass_drops_what_the_first_one_does() -> None:
 def test_nothing_is_shown_while_validating() -> None:
     model = small().eval()
     spied = Spied(model)
-    model.losses(*batch(model), padded(TARGETS), training=SpeechTraining(), update=0)
+    losses_of(model, *batch(model), padded(TARGETS), training=Training(), update=0)
     assert len(spied.outputs) == 1
 
 
@@ -455,8 +455,8 @@ def test_word_errors_are_those_of_the_second_pass(monkeypatch: pytest.MonkeyPatc
     spied, totals = Spied(model), []
     for weight in (0.0, 0.25):
         torch.manual_seed(3)
-        training = SpeechTraining(mwer_weight=weight, mwer_samples=5, mwer_share=0.3)
-        totals.append(model.losses(*batch(model), padded(TARGETS), training=training, update=0))
+        training = Training(mwer_weight=weight, mwer_samples=5, mwer_share=0.3)
+        totals.append(losses_of(model, *batch(model), padded(TARGETS), training=training, update=0))
     assert totals[1].total.item() - totals[0].total.item() == pytest.approx(0.25 * 7.0)
     assert totals[1].parts["mwer"].item() == pytest.approx(1.0)
     assert torch.equal(seen["logits"], model.output(spied.outputs[-1]))
@@ -491,11 +491,12 @@ def speaker() -> Paraformer:
     for update in range(120):
         targets = [rng.integers(4, 12, rng.integers(1, 7)).tolist() for _ in range(16)]
         frames = [torch.from_numpy(spoken(words, rng)) for words in targets]
-        losses = model.losses(
+        losses = losses_of(
+            model,
             torch.nn.utils.rnn.pad_sequence(frames, batch_first=True),
             torch.tensor([len(each) for each in frames]),
             padded([[*words, EOS] for words in targets]),
-            training=SpeechTraining(mwer_weight=0.1 if update > 80 else 0.0),
+            training=Training(mwer_weight=0.1 if update > 80 else 0.0),
             update=update,
         )
         optimizer.zero_grad()

@@ -32,9 +32,8 @@ PROTOCOLS = {"ctc": FrameScorer, "nat": CanvasScorer, "blockwise": BlockScorer, 
 
 def graph_of(network: DaTransformer, source: list[int], size: int) -> tuple[np.ndarray, np.ndarray]:
     """The features [L,D] and links [L,L] of a graph of so many vertices."""
-    src_tokens, sizes = torch.tensor([source]), torch.tensor([size])
-    memory, mask = network.encode(src_tokens)
-    hidden = network.vertices(network.canvas(sizes), src_tokens, memory, mask)
+    sizes = torch.tensor([size])
+    hidden = network.vertices(network.canvas(sizes), network.encode(torch.tensor([source])))
     return hidden[0].numpy(), network.links(hidden, sizes)[0].numpy()
 
 

@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 import torch
 from support.realtable import EOS, PAD, random_transformer
+from support.scorers import TransformerReference
 from support.scripted_passes import decode, outputs_of
 from torch import Tensor
 
 from nartk import _fairseq_hook
 from nartk.adapters.ctranslate2 import to_ctranslate2
 from nartk.adapters.hf import import_transformers, to_hugging_face
+from nartk.architectures.transformer import TransformerConfig
 from nartk.errors import MissingDependencyError, UnsupportedCheckpointError
-from nartk.models.reference import ReferenceScorer
-from nartk.models.transformer import Transformer, TransformerConfig
+from nartk.models.transformer import Transformer
 from nartk.protocols.hypothesis import Request
 from nartk.registry import make_strategy
 from nartk.vocab import Vocab
@@ -230,7 +231,7 @@ def ours(
     device: torch.device | str = "cpu",
 ) -> list[Any]:
     requests = [Request(i, source, longest) for i, source in enumerate(sources)]
-    return decode(strategy, ReferenceScorer(model, VOCAB, device=device), requests)
+    return decode(strategy, TransformerReference(model, VOCAB, device=device), requests)
 
 
 def cut(tokens: Sequence[int]) -> list[int]:

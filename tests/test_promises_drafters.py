@@ -36,6 +36,7 @@ from support.every_drafter import (
 from support.parallel_drafters import KINDS, small_drafter
 from support.random_transformers import random_config, random_model, random_source, vocabulary
 from support.real_passes import RealPasses
+from support.scorers import TransformerReference
 from support.scripted_passes import (
     differing,
     edge_request,
@@ -50,7 +51,7 @@ from support.small_passes import random_small
 
 from nartk.bench.verification import measure
 from nartk.engine import FORCED_ISA
-from nartk.models.reference import DTYPES, ReferenceScorer
+from nartk.models.reference import DTYPES
 from nartk.models.transformer import Transformer
 from nartk.protocols.guarantee import Guarantee
 from nartk.protocols.hypothesis import Request
@@ -175,9 +176,9 @@ TIES: dict[str, Callable[[Transformer], None]] = {
 TORCH = "torch"  # in the place of an instruction set
 
 
-def in_torch(model: Transformer, *, type: str, threads: int = 1) -> ReferenceScorer:
+def in_torch(model: Transformer, *, type: str, threads: int = 1) -> TransformerReference:
     """The reference scorer, whose threads are the process's."""
-    return ReferenceScorer(model, vocabulary(model.config.tgt_vocab), dtype=DTYPES[type])
+    return TransformerReference(model, vocabulary(model.config.tgt_vocab), dtype=DTYPES[type])
 
 
 @functools.lru_cache(maxsize=64)

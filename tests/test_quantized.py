@@ -20,11 +20,12 @@ from support import fairseq_host
 from support.engine import ISAS
 from support.folders import sign
 from support.random_transformers import random_config, vocabulary
+from support.scorers import BlockwiseEngine, CtcEngine, DagEngine, NatEngine, TransformerEngine
 from support.tiny import WORDS, corrector, random_model
 
 import nartk
 from nartk.architectures import architecture
-from nartk.architectures.transformer import POSITIONS
+from nartk.architectures.settings import POSITIONS
 from nartk.checkpoints.checkpoint import Checkpoint, read_config
 from nartk.checkpoints.loading import load_checkpoint
 from nartk.checkpoints.names import CARD, CONFIG, WEIGHTS
@@ -32,8 +33,6 @@ from nartk.checkpoints.saving import save_checkpoint
 from nartk.cli.convert import main as convert
 from nartk.cli.decode import main as decode
 from nartk.cli.verify import main as verify
-from nartk.engine.parallel_scorer import BlockwiseEngine, CtcEngine, DagEngine, NatEngine
-from nartk.engine.scorer import EngineScorer
 from nartk.errors import CheckpointError, UnsupportedCheckpointError, UsageError
 from nartk.protocols.parallel import Canvas
 from nartk.protocols.passes import Pass, Want
@@ -41,7 +40,7 @@ from nartk.serving.scorers import load_network
 
 KINDS = ("transformer", "ctc", "nat", "blockwise", "dag")
 SCORERS: dict[str, Any] = {
-    "transformer": EngineScorer,
+    "transformer": TransformerEngine,
     "ctc": CtcEngine,
     "nat": NatEngine,
     "blockwise": BlockwiseEngine,

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 from support.engine import ISAS
+from support.scorers import TransformerEngine
 from support.tiny import WORDS, corrector
 
 import nartk
 from nartk.cli.decode import main as decode
-from nartk.engine.scorer import EngineScorer
 from nartk.errors import OutOfMemoryError, PassError, StrategyMismatchError, UsageError
 from nartk.protocols.hypothesis import Hypothesis, Request, Result
 from nartk.protocols.passes import Pass, Scores, Want
@@ -26,7 +26,7 @@ from nartk.protocols.runs import Batching, BatchRun, Run, run_through
 from nartk.serving.replicas import ReplicaRun
 
 assert ISAS  # without the engine this file is left out
-Passing = Callable[[EngineScorer, Pass, Want], Scores]
+Passing = Callable[[TransformerEngine, Pass, Want], Scores]
 
 
 @pytest.fixture(scope="module")
@@ -35,16 +35,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def replicas(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[EngineScorer]]:
+def replicas(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[TransformerEngine]]:
     """The replicas that a test makes; afterwards none of their threads and cells may be in use."""
-    made: list[EngineScorer] = []
-    replicate = EngineScorer.replica
+    made: list[TransformerEngine] = []
+    replicate = TransformerEngine.replica
 
-    def replica(self: EngineScorer, stopped: Callable[[], bool]) -> EngineScorer:
+    def replica(self: TransformerEngine, stopped: Callable[[], bool]) -> TransformerEngine:
         made.append(replicate(self, stopped))
         return made[-1]
 
-    monkeypatch.setattr(EngineScorer, "replica", replica)
+    monkeypatch.setattr(TransformerEngine, "replica", replica)
     before = threading.active_count()
     yield made
     assert made
@@ -63,7 +63,7 @@ def random_lines(count: int) -> list[str]:
 
 def failing(run: Passing, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets every pass of an engine go through `run`."""
-    monkeypatch.setattr(EngineScorer, "run", run)
+    monkeypatch.setattr(TransformerEngine, "run", run)
 
 
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -78,7 +78,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", STRATEGIES)
 @pytest.mark.parametrize(("count", "batch_size"), [(2, 1), (2, 32), (3, 4)])
 def test_they_decode_what_one_engine_decodes(
-    name: str, count: int, batch_size: int, folder: Path, replicas: list[EngineScorer]
+    name: str, count: int, batch_size: int, folder: Path, replicas: list[TransformerEngine]
 ) -> None:
     options = STRATEGIES[name]
     lines = random_lines(40)
@@ -94,12 +94,12 @@ def test_they_decode_what_one_engine_decodes(
 
 
 def test_each_decodes_in_a_thread_of_its_own(
-    folder: Path, replicas: list[EngineScorer], monkeypatch: pytest.MonkeyPatch
+    folder: Path, replicas: list[TransformerEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: dict[int, set[int]] = {}
-    run = EngineScorer.run
+    run = TransformerEngine.run
 
-    def watched(self: EngineScorer, work: Pass, want: Want) -> Scores:
+    def watched(self: TransformerEngine, work: Pass, want: Want) -> Scores:
         seen.setdefault(id(self), set()).add(threading.get_ident())
         return run(self, work, want)
 
@@ -142,7 +142,7 @@ class WithHelper:
         return BatchRun(decode, batching)
 
 
-def test_requests_are_dealt_out_by_length(folder: Path, replicas: list[EngineScorer]) -> None:
+def test_requests_are_dealt_out_by_length(folder: Path, replicas: list[TransformerEngine]) -> None:
     """Each goes where the fewest source tokens are: 3 and 7 to the one, 1, 7 and 2 to the other."""
     model, other = nartk.load(folder), nartk.load(folder)
     run = ReplicaRun(WithHelper({"drafter": other.passes}), model.passes, 2, Batching(5))
@@ -151,7 +151,7 @@ def test_requests_are_dealt_out_by_length(folder: Path, replicas: list[EngineSco
     assert held == {0: (2,), 1: (3,), 2: (3,), 3: (2,), 4: (3,)}
 
 
-def test_what_is_dropped_has_no_result(folder: Path, replicas: list[EngineScorer]) -> None:
+def test_what_is_dropped_has_no_result(folder: Path, replicas: list[TransformerEngine]) -> None:
     model = nartk.load(folder)
     run = ReplicaRun(nartk.strategy_class("greedy")(max_len=5), model.passes, 2, Batching(2))
     requests = [Request(index, (5, 6, 2), 4) for index in range(9)]
@@ -166,7 +166,7 @@ def test_what_is_dropped_has_no_result(folder: Path, replicas: list[EngineScorer
     assert sorted(found) == [0, 2, 4, 6, 8]
 
 
-def test_auxiliary_models_are_replicated_too(folder: Path, replicas: list[EngineScorer]) -> None:
+def test_auxiliary_models_are_replicated_too(folder: Path, replicas: list[TransformerEngine]) -> None:
     model, other = nartk.load(folder), nartk.load(folder)
     strategy = WithHelper({"drafter": other.passes})
     requests = [Request(index, (5, 2), 4) for index in range(5)]
@@ -182,11 +182,11 @@ def test_auxiliary_models_are_replicated_too(folder: Path, replicas: list[Engine
 
 
 def test_an_error_of_one_ends_all(
-    folder: Path, replicas: list[EngineScorer], monkeypatch: pytest.MonkeyPatch
+    folder: Path, replicas: list[TransformerEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = EngineScorer.run
+    run = TransformerEngine.run
 
-    def spoilt(self: EngineScorer, work: Pass, want: Want) -> Scores:
+    def spoilt(self: TransformerEngine, work: Pass, want: Want) -> Scores:
         if self in replicas[1:2] and work.positions.max() == 3:
             raise PassError("a pass that fails")
         return run(self, work, want)
@@ -196,7 +196,7 @@ def test_an_error_of_one_ends_all(
         nartk.load(folder, replicas=3).decode(random_lines(60), "greedy", batch_size=2)
 
 
-def test_a_closed_iterator_ends_all(folder: Path, replicas: list[EngineScorer]) -> None:
+def test_a_closed_iterator_ends_all(folder: Path, replicas: list[TransformerEngine]) -> None:
     model = nartk.load(folder, replicas=2)
     stream = model.stream(random_lines(200)[1:], model.strategy("greedy", {}), batch_size=2)
     next(stream)
@@ -206,12 +206,12 @@ def test_a_closed_iterator_ends_all(folder: Path, replicas: list[EngineScorer]) 
 
 @pytest.mark.parametrize("to_main_thread", [True, False])
 def test_an_interrupt_ends_all(
-    to_main_thread: bool, folder: Path, replicas: list[EngineScorer], monkeypatch: pytest.MonkeyPatch
+    to_main_thread: bool, folder: Path, replicas: list[TransformerEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though no sentence of theirs ends, and nobody reads results; whichever thread the signal is for."""
-    begun, run = threading.Event(), EngineScorer.run
+    begun, run = threading.Event(), TransformerEngine.run
 
-    def endless(self: EngineScorer, work: Pass, want: Want) -> Scores:
+    def endless(self: TransformerEngine, work: Pass, want: Want) -> Scores:
         scores = run(self, work, want)
         while not self._stopped():  # type: ignore[misc]
             begun.wait(0.001)
@@ -238,13 +238,13 @@ def test_an_interrupt_ends_all(
 
 
 def test_where_memory_runs_out_batches_are_halved(
-    folder: Path, replicas: list[EngineScorer], monkeypatch: pytest.MonkeyPatch
+    folder: Path, replicas: list[TransformerEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = random_lines(40)
     wanted = nartk.load(folder).decode(lines, "greedy")
-    run, largest = EngineScorer.run, []
+    run, largest = TransformerEngine.run, []
 
-    def scarce(self: EngineScorer, work: Pass, want: Want) -> Scores:
+    def scarce(self: TransformerEngine, work: Pass, want: Want) -> Scores:
         largest.append(len(work.tokens))
         if len(work.tokens) > 2:
             raise MemoryError
@@ -257,9 +257,9 @@ def test_where_memory_runs_out_batches_are_halved(
 
 
 def test_memory_that_lacks_for_one_sentence_is_an_error(
-    folder: Path, replicas: list[EngineScorer], monkeypatch: pytest.MonkeyPatch
+    folder: Path, replicas: list[TransformerEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def scarce(self: EngineScorer, work: Pass, want: Want) -> Scores:
+    def scarce(self: TransformerEngine, work: Pass, want: Want) -> Scores:
         raise MemoryError
 
     failing(scarce, monkeypatch)

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 from support import tiny, whisper_models
+from support.scorers import TransformerEngine
 from support.speech_models import save_random_speech
 
 import nartk
 import nartk.serving
 from nartk import engine
 from nartk.decoders.loop.loop import Loop
-from nartk.engine.scorer import EngineScorer
 from nartk.protocols.passes import Pass, Scores, Want
 from nartk.serving import Session, Ticket
 
@@ -285,9 +285,9 @@ def test_lines_share_passes_whatever_their_own_options(
         {"no_source_ngram": 2, "prefix": "he"},
     ]
     sizes: list[int] = []
-    run = EngineScorer.run
+    run = TransformerEngine.run
 
-    def counted(self: EngineScorer, work: Pass, want: Want) -> Scores:
+    def counted(self: TransformerEngine, work: Pass, want: Want) -> Scores:
         sizes.append(len(work.tokens))
         return run(self, work, want)
 
@@ -296,7 +296,7 @@ def test_lines_share_passes_whatever_their_own_options(
             blocked = threading.Event()
             session._call(blocked.wait)
             tickets = [session.submit(LINE, name, **options) for options in own]
-            monkeypatch.setattr(EngineScorer, "run", counted)
+            monkeypatch.setattr(TransformerEngine, "run", counted)
             blocked.set()
             found = [ticket.result() for ticket in tickets]
         monkeypatch.undo()

@@ -25,17 +25,19 @@ from nartk.cli.verify import main as verify
 from nartk.data.audio.sounds import read_sound
 from nartk.data.audio.stored import write_features
 from nartk.errors import InputFileError, LengthMismatchError, UsageError
-from nartk.models.speech_training import SpeechTraining
+from nartk.models.losses import Training
 
 SMALL = (
-    "--d-model 32 --encoder-heads 2 --decoder-heads 2 --encoder-ffn 64 --decoder-ffn 64 --input-features 20"
+    "--d-model 32 --encoder-heads 2 --encoder-ffn 64 --input-features 20"
     " --subsampling-channels 8 --conv-kernel 7 --max-source-len 400 --max-target-len 20 --dropout 0"
     " --criterion nartk_speech --label-smoothing 0 --time-width 2 --bin-width 2 --optimizer nartk_adamw"
     " --lr-scheduler polynomial_decay --warmup-updates 20 --max-tokens 1500 --cpu --seed 7 --autocast bf16"
     " --no-epoch-checkpoints --validate-interval 1000 --save-interval 1000 --log-format simple --clip-norm 1"
     " --num-workers 0 --lr 0.005"
 )
-CONFORMER = "--arch nartk_conformer_tiny --encoder-layers 1 --decoder-layers 1"
+CONFORMER = (
+    "--arch nartk_conformer_tiny --encoder-layers 1 --decoder-layers 1 --decoder-heads 2 --decoder-ffn 64"
+)
 OWSM = (
     "--arch nartk_owsm_ctc_tiny --encoder-layers 2 --intermediate-ctc 1 --transcript-ctc 1"
     " --words-in-front --hide-language 0.5 --encoder-block e-branchformer --merge-kernel 5"
@@ -333,4 +335,4 @@ def test_what_is_missing_is_named(task: Any, tmp_path: Path) -> None:
 )
 def test_options_have_bounds(changes: dict[str, float]) -> None:
     with pytest.raises(UsageError, match=f"`{next(iter(changes))}`"):
-        SpeechTraining(**changes)
+        Training(**changes)

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from nartk import _fairseq_hook
 from nartk.architectures import architecture, architectures
-from nartk.architectures.transformer import TransformerConfig, relative_buckets
+from nartk.architectures.positions import relative_buckets
+from nartk.architectures.transformer import TransformerConfig
 from nartk.errors import UnsupportedCheckpointError, UsageError
 from nartk.models.training import Dropout
 from nartk.models.transformer import Transformer

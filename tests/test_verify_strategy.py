@@ -20,6 +20,7 @@ import torch
 from support import tiny
 from support.copies import aligned_rule, edited, ids, passes_by_hand, repetitive_pair, spelled, weighed_rule
 from support.pass_strategies import given_drafts
+from support.scorers import TransformerReference
 from support.scripted_passes import (
     ScriptPasses,
     Table,
@@ -37,7 +38,6 @@ from nartk.data.readers import Fields, Record, read_records
 from nartk.decoders.loop.acceptance import ArgmaxAcceptance, Verdict, Verified
 from nartk.decoders.loop.rows import Row
 from nartk.errors import LengthMismatchError, UsageError
-from nartk.models.reference import ReferenceScorer
 from nartk.protocols.hypothesis import Request, Result
 from nartk.registry import make_strategy
 from nartk.vocab import Vocab
@@ -303,7 +303,7 @@ def test_drafts_change_no_word_of_a_network(device: torch.device) -> None:
     for seed in range(3):
         rng = random.Random(seed)
         config = random_config(rng)
-        scorer = ReferenceScorer(random_model(config, seed), vocabulary(config.tgt_vocab), device=device)
+        scorer = TransformerReference(random_model(config, seed), vocabulary(config.tgt_vocab), device=device)
         requests = random_requests(rng, 16, len(scorer.vocab), limits=[1, 4, 12, 30])
         greedy = make_strategy("greedy", {})
         wanted = {r.index: r.hypotheses[0] for r in greedy.run(scorer, requests, batch_size=1)}

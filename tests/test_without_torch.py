@@ -18,7 +18,7 @@ from support.transformers_small import vocabulary
 from nartk import engine
 from nartk.architectures import architecture
 from nartk.checkpoints.saving import save_checkpoint
-from nartk.models.nar import NonAutoregressive
+from nartk.models.nar import ParallelDecoding
 from nartk.protocols.hypothesis import Request
 from nartk.registry import make_strategy, strategies
 from nartk.vocab import UNKNOWN
@@ -197,7 +197,7 @@ def test_all_strategies_are_listed() -> None:
 
 
 @pytest.fixture(scope="module")
-def networks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, NonAutoregressive]]:
+def networks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, ParallelDecoding]]:
     """A folder and a network of each architecture."""
     found = {}
     for kind in ("ctc", "dag"):
@@ -220,7 +220,7 @@ def networks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, N
 @needs_engine
 @pytest.mark.parametrize(("kind", "strategy"), OVER_ARRAYS)
 def test_strategies_over_arrays_decode(
-    kind: str, strategy: str, networks: dict[str, tuple[str, NonAutoregressive]]
+    kind: str, strategy: str, networks: dict[str, tuple[str, ParallelDecoding]]
 ) -> None:
     """Against the reference in torch, which shares nothing with the engine but the weights."""
     folder, network = networks[kind]

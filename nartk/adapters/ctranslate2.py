@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from nartk.adapters.names import position_table
 from nartk.checkpoints.checkpoint import Checkpoint
 from nartk.errors import requiring
-from nartk.models.transformer import Decoder, Embedding, Encoder, Transformer
+from nartk.models.layers import Embedding
+from nartk.models.transformer import Decoder, Encoder, Transformer
 from nartk.processors.text import SentencePieceTokenizer
 from nartk.serving.scorers import load_network
 from nartk.vocab import Vocab

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from nartk.checkpoints.hugging_face.tensors import names_of
-from nartk.models.transformer import Embedding, Transformer
+from nartk.models.layers import Embedding
+from nartk.models.transformer import Transformer
 
 
 def renamed(model: Transformer, names: Mapping[str, str]) -> dict[str, Tensor]:

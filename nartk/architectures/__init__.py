@@ -1,7 +1,9 @@
 """The architectures that nartk knows: a file each, named as ``config.json`` and ``--arch nartk_NAME`` say.
 
-A file declares its architecture's configuration, with the names and shapes of its weights, and where its
-network and what serves it are. None needs torch: the engine reads a model by these files alone.
+A file declares its architecture: a configuration that combines an encoder (`encoders`), a decoder
+(`decoders`) and heads, of whose layers (`parts`) the names and shapes of weights derive. These also say which
+protocols it speaks, and where its network and its scorers are. None needs torch: the engine reads a model by
+these files alone.
 """
 
 from __future__ import annotations
@@ -9,17 +11,18 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from nartk.architectures.settings import Config, Speaks
 from nartk.errors import UnsupportedCheckpointError, requiring_torch
 from nartk.protocols.passes import PassScorer
 
-if TYPE_CHECKING:
-    from nartk.architectures.transformer import TransformerConfig
-
-C = TypeVar("C", bound="type[TransformerConfig]")
+C = TypeVar("C", bound=type[Config])
+_SHARED = {"decoders", "encoders", "parts", "positions", "settings"}  # files that declare no architecture
+_ENGINE = "nartk.engine.base:OnEngine"
+_REFERENCE = "nartk.models.reference:OnTorch"
 _DECLARED: dict[str, Architecture] = {}
 
 
@@ -29,22 +32,30 @@ class Architecture:
 
     Attributes:
         config: Class of its configuration.
-        protocols: Those that its models speak, of `nartk.protocols`: the strategies and drafters
-            that need no other serve it.
         criterions: Of fairseq, those that train it.
         presets: Settings that differ from the configuration's, by the name of `--arch` that they have.
         strategy: What decodes with a converted model where none is named; "": the command's own default.
+        network_at: ``module:Class`` of its network in torch.
+        engine_at: That of the base of its scorer on the engine; None: the engine has not learnt its layers.
     """
 
     name: str
-    config: type[TransformerConfig]
-    protocols: tuple[type, ...]
+    config: type[Config]
     criterions: tuple[str, ...]
     presets: Mapping[str, Mapping[str, Any]]
     strategy: str
     network_at: str
-    scorer_at: str | None
     engine_at: str | None
+
+    @cached_property
+    def _speaks(self) -> list[Speaks]:
+        classes = self.config.__mro__
+        return [found for each in classes if (found := vars(each).get("speaks")) is not None]
+
+    @property
+    def protocols(self) -> tuple[type, ...]:
+        """Those of `nartk.protocols` that its models speak, by which strategies and drafters serve it."""
+        return tuple(protocol for each in self._speaks for protocol in each.protocols)
 
     @property
     def autoregressive(self) -> bool:
@@ -55,44 +66,47 @@ class Architecture:
     def network(self) -> Any:
         """The class of its network, in torch."""
         with requiring_torch(f"a network of architecture {self.name!r}"):
-            return _imported(self.network_at)
+            return imported(self.network_at)
 
-    @property
+    @cached_property
     def scorer(self) -> Any:
         """The class of what serves its network, in torch."""
         with requiring_torch(f"a model of architecture {self.name!r}"):
-            return None if self.scorer_at is None else _imported(self.scorer_at)
+            return self._combined(_REFERENCE, [each.reference for each in self._speaks])
 
-    @property
+    @cached_property
     def engine(self) -> Any:
         """The class of what serves its weights on the engine; None where the engine has not learnt it."""
-        return None if self.engine_at is None else _imported(self.engine_at)
+        return self.engine_at and self._combined(self.engine_at, [each.engine for each in self._speaks])
+
+    def _combined(self, base: str, mixins: list[str]) -> type:
+        classes = tuple(imported(each) for each in (*mixins, base))
+        return type(f"{self.name}:{classes[-1].__name__}", classes, {"__module__": classes[-1].__module__})
 
 
 def register_architecture(
     name: str,
     *,
-    protocols: tuple[type, ...],
     criterions: tuple[str, ...],
     presets: Mapping[str, Mapping[str, Any]],
-    network: str,
-    scorer: str | None = None,
-    engine: str | None = None,
+    network: str = "",
     strategy: str = "",
+    engine: bool = True,
 ) -> Callable[[C], C]:
     """Declares the configuration that it decorates as the architecture `name`.
 
     Args:
-        protocols, criterions, strategy: As `Architecture` has them.
+        criterions, strategy: As `Architecture` has them.
         presets: By what follows ``nartk_NAME`` in the name of ``--arch``; "" is the architecture itself.
-        network, scorer, engine: ``module:Class`` of what `Architecture` has of these names.
+        network: ``module:Class`` of its network in torch; "": that of the configuration's decoder.
+        engine: Whether the engine has learnt its layers.
     """
 
     def register(config: C) -> C:
         archs = {f"nartk_{name}{ending}": settings for ending, settings in presets.items()}
-        _DECLARED[name] = Architecture(
-            name, config, protocols, criterions, archs, strategy, network, scorer, engine
-        )
+        at = network if network else config.network
+        base = _ENGINE if engine else None
+        _DECLARED[name] = Architecture(name, config, criterions, archs, strategy, at, base)
         return config
 
     return register
@@ -119,7 +133,7 @@ def architecture(name: str) -> Architecture:
 
 
 def _own() -> set[str]:
-    return {module.name for module in pkgutil.iter_modules(__path__)}
+    return {module.name for module in pkgutil.iter_modules(__path__)} - _SHARED
 
 
 def _names() -> list[str]:
@@ -135,6 +149,7 @@ def _load_elsewhere() -> None:
         point.load()
 
 
-def _imported(name: str) -> Any:
+def imported(name: str) -> Any:
+    """The class that ``module:Class`` names."""
     module, _, name = name.partition(":")
     return getattr(import_module(module), name)

@@ -7,20 +7,24 @@ translations it is the self-conditioned CTC of Nozaki and Komatsu 2021 (https://
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import ClassVar
 
 from nartk.architectures import register_architecture
-from nartk.architectures.conformer import ConformerConfig, layer_norm
-from nartk.architectures.transformer import TINY, linear, setting
+from nartk.architectures.decoders import Decoder
+from nartk.architectures.encoders import CtcHead, SpeechEncoder
+from nartk.architectures.parts import Group, Part, Series
+from nartk.architectures.settings import TINY, setting
 from nartk.errors import UsageError
-from nartk.protocols.parallel import FrameScorer
+from nartk.protocols.passes import FeatureSource, Source
+from nartk.vocab import MASK
 
-_SELF_CONDITIONED = {"self_conditioning": True, "decoder_layers": 0}
+_SELF_CONDITIONED = {"self_conditioning": True}
 
 
 @register_architecture(
     "owsm_ctc",
-    protocols=(FrameScorer,),
     criterions=("nartk_speech",),
     presets={
         "": {
@@ -30,7 +34,11 @@ _SELF_CONDITIONED = {"self_conditioning": True, "decoder_layers": 0}
             "encoder_heads": 4,
             "intermediate_ctc": "3,6,9",
         },
-        "_tiny": {**TINY, **_SELF_CONDITIONED, "intermediate_ctc": "1"},
+        "_tiny": {
+            **{name: TINY[name] for name in ("d_model", "encoder_layers", "encoder_ffn", "encoder_heads")},
+            **_SELF_CONDITIONED,
+            "intermediate_ctc": "1",
+        },
         "_published": {
             **_SELF_CONDITIONED,
             "d_model": 1024,
@@ -48,26 +56,26 @@ _SELF_CONDITIONED = {"self_conditioning": True, "decoder_layers": 0}
             "prompt_layers": 4,
         },
     },
-    network="nartk.models.owsm_ctc:OwsmCtc",
-    scorer="nartk.models.speech_reference:FrameReference",
-    engine="nartk.engine.speech_scorer:OwsmCtcEngine",
     strategy="ctc-greedy",
 )
 @dataclass(frozen=True)
-class OwsmCtcConfig(ConformerConfig):
+class OwsmCtcConfig(SpeechEncoder, CtcHead):
     """The shape of an encoder of speech that has CTC heads alone.
 
-    Weights beside those of `ConformerConfig.encoder_shapes`: ``encoder_prompt.embedding`` embeds the words in
+    Weights beside those of the encoder: ``encoder_prompt.embedding`` embeds the words in
     front of the frames, and those of the prompt at sinusoidal positions. With a prompt encoder,
     ``encoder_prompt.layers.{i}`` and ``encoder_prompt.norm`` are those of a pre-norm Transformer over the
     prompt, and each `prompt_every`-th layer has ``cross_norm`` and ``cross_attention`` behind its second
     feed-forward network.
 
     Raises:
-        UsageError: As ConformerConfig does; or there are fewer intermediate CTC than `transcript_ctc`.
+        UsageError: As SpeechEncoder does; or there are fewer intermediate CTC than `transcript_ctc`.
     """
 
-    decoder_layers: int = setting(0, "it has no decoder", choices=(0,))
+    encoder: ClassVar[str] = "nartk.models.owsm_ctc:OwsmEncoder"
+    network: ClassVar[str] = "nartk.models.owsm_ctc:OwsmCtc"
+    stored: ClassVar[frozenset[str]] = frozenset(item.name for item in fields(Decoder))
+
     transcript_ctc: int = setting(
         0, "the first so many intermediate CTC learn the transcript, also of what is to be translated"
     )
@@ -102,28 +110,24 @@ class OwsmCtcConfig(ConformerConfig):
             return ()
         return tuple(range(self.prompt_every - 1, self.encoder_layers, self.prompt_every))
 
-    def encoder_shapes(self) -> dict[str, tuple[int, ...]]:
-        d, width = self.d_model, self.encoder_heads * self.attention_features("encoder")
-        shapes = super().encoder_shapes()
-        if self.reads_words:
-            shapes["encoder_prompt.embedding.words.weight"] = self.tgt_vocab, d
-            if self.norm_embedding:
-                shapes |= layer_norm("encoder_prompt.embedding.norm", d)
-        for i in range(self.prompt_layers):
-            layer = self._layer("encoder", i)
-            own = f"encoder_layers.{i}."
-            shapes |= {f"encoder_prompt.layers.{i}.{name.removeprefix(own)}": layer[name] for name in layer}
+    @property
+    def source_positions(self) -> int:
+        """Positions of the encoder: of the longest source, with words in front of it."""
+        return self.encoded_length(self.max_source_len) + (self.max_target_len if self.reads_words else 0)
+
+    def words_beside(self, index: int, source: Source) -> tuple[Sequence[int], Sequence[int]]:
+        assert isinstance(source, FeatureSource)
+        if (source.words and not self.words_in_front) or (source.prompt and not self.prompt_layers):
+            return super().words_beside(index, source)
+        return source.words, (MASK, *source.prompt) if self.prompt_layers else ()
+
+    def prompt_parts(self) -> dict[str, Part]:
+        if not self.reads_words:
+            return {}
+        prompt: dict[str, Part] = {
+            "embedding": self.embedding_part("sinusoidal", self.max_target_len, words=self.tgt_vocab),
+            "layers": Series([self.layer_part("encoder")] * self.prompt_layers),
+        }
         if self.prompt_layers:
-            shapes |= layer_norm("encoder_prompt.norm", d)
-        for i in self.prompted_layers:
-            cross = f"encoder_layers.{i}.cross"
-            shapes |= layer_norm(f"{cross}_norm", d) | linear(f"{cross}_attention.q", width, d)
-            shapes |= linear(f"{cross}_attention.kv", 2 * width, d)
-            shapes |= linear(f"{cross}_attention.out", d, width)
-        return shapes
-
-    def decoder_shapes(self) -> dict[str, tuple[int, ...]]:
-        return {}
-
-    def shared_weights(self) -> dict[str, str]:
-        return {}
+            prompt["norm"] = self.norm_part()
+        return {"prompt": Group(prompt)}

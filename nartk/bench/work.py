@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nartk.architectures import architecture
-from nartk.architectures.transformer import both
+from nartk.architectures.settings import both
 from nartk.checkpoints.saving import save_checkpoint
 from nartk.vocab import SPECIALS, Vocab
 

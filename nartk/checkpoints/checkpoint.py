@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from nartk.architectures import architecture
-from nartk.architectures.transformer import TransformerConfig
+from nartk.architectures.settings import Config
 from nartk.checkpoints.generation import KEY as GENERATION
 from nartk.checkpoints.generation import check_generation
 from nartk.checkpoints.names import CONFIG
@@ -144,7 +144,7 @@ def _special_ids(values: object, where: str) -> SpecialIds:
     return SpecialIds(**values)
 
 
-def read_config(checkpoint: Checkpoint) -> TransformerConfig:
+def read_config(checkpoint: Checkpoint) -> Config:
     """The configuration of a checkpoint, which its weights and dictionaries fit, with the words of these.
 
     Raises:
@@ -173,7 +173,8 @@ def read_config(checkpoint: Checkpoint) -> TransformerConfig:
                 f"the special ids are {vocab.specials}, those of a {declared.name} model {FAIRSEQ}",
                 where=where,
             )
-    for side, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
+    for side in ("encoder", "decoder"):
+        layers = config.layers(side)
         found = {name.split(".")[1] for name in stored if name.startswith(f"{side}_layers.")}
         if len(found) != layers:
             raise CheckpointError(

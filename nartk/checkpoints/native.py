@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from nartk.architectures.transformer import SOURCE_WORDS, TARGET_WORDS
+from nartk.architectures.settings import SOURCE_WORDS, TARGET_WORDS
 from nartk.checkpoints.checkpoint import Checkpoint, assemble
 from nartk.checkpoints.names import ADDED, CARD, CONFIG, WEIGHTS
 from nartk.checkpoints.quantized import INT8, LAYOUT

@@ -10,48 +10,29 @@ a part of their scales and biases. All else is stored as fp32.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
+from nartk.architectures.parts import GROUP, PANEL
+
 if TYPE_CHECKING:
-    from nartk.architectures.transformer import TransformerConfig
+    from nartk.architectures.settings import Config
 
 INT8 = "int8"  # what config.json says
 LAYOUT = 1  # of what is described here, in config.json
-LANES = 16  # floats of the engine's vectors
-PANEL = 32  # outputs that lie beside each other
-GROUP = 4  # inputs of an output that lie beside each other
-_QUANTIZED = ("encoder", "decoder", "output", "ctc", "condition")  # parts of a model, by the first of a name
-_CONVOLUTIONS = ("encoder_subsample.conv.", "encoder_conv.")  # that are layers over neighbouring positions
 
 
-def packed_sizes(config: TransformerConfig) -> dict[str, tuple[int, int]]:
+def packed_sizes(config: Config) -> dict[str, tuple[int, int]]:
     """Outputs and inputs of each layer, heads filled up, and words and features of each matrix of words.
 
     Matrices of words that are those of another name have that name alone.
     """
     shared = config.shared_weights()
-    sizes: dict[str, tuple[int, int]] = {}
-    for name, shape in config.weight_shapes().items():
-        layer, weight, _ = name.rpartition(".weight")
-        side = layer.partition("_")[0]
-        by_position = layer.endswith((".positions", "_relative"))
-        if not weight or name in shared or by_position or side not in _QUANTIZED:
-            continue
-        if layer.startswith(_CONVOLUTIONS) and not layer.endswith(".0"):  # the first reads frames
-            shape = shape[0], math.prod(shape[1:])
-        if len(shape) != 2:
-            continue
-        outputs, inputs = shape
-        if "_attention." in layer:
-            features = config.attention_features(side)
-            filled = features + -features % LANES
-            if layer.endswith(".out"):
-                inputs = inputs // features * filled
-            else:
-                outputs = outputs // features * filled
-        sizes[layer] = outputs, inputs
-    return sizes
+    leaves = config.tree.leaves("")
+    return {
+        name: part.packed
+        for name, part in leaves
+        if part.packed is not None and f"{name}.weight" not in shared
+    }
 
 
 def block_shape(outputs: int, inputs: int) -> tuple[int, int, int, int]:
@@ -59,7 +40,7 @@ def block_shape(outputs: int, inputs: int) -> tuple[int, int, int, int]:
     return -(-outputs // PANEL), -(-inputs // GROUP), PANEL, GROUP
 
 
-def stored_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
+def stored_shapes(config: Config) -> dict[str, tuple[int, ...]]:
     """The shape of each tensor of an int8 folder, by name."""
     shapes, sizes = config.weight_shapes(), packed_sizes(config)
     for name in config.shared_weights():
@@ -72,7 +53,7 @@ def stored_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def stored_types(config: TransformerConfig) -> dict[str, str]:
+def stored_types(config: Config) -> dict[str, str]:
     """The type of each tensor of an int8 folder, by name, as safetensors names it."""
     blocks = {f"{layer}.weight" for layer in packed_sizes(config)}
     return {name: "I8" if name in blocks else "F32" for name in stored_shapes(config)}

@@ -22,7 +22,7 @@ from nartk.processors.bpe import BPE
 from nartk.processors.text import TOKENIZATIONS
 
 if TYPE_CHECKING:
-    from nartk.architectures.transformer import TransformerConfig
+    from nartk.architectures.settings import Config
     from nartk.checkpoints.checkpoint import Checkpoint
 
 EXAMPLES = """\
@@ -272,6 +272,6 @@ def _card(args: argparse.Namespace) -> str | None:
         raise InputFileError(f"not UTF-8: {error}", fix="convert it to UTF-8", where=str(args.card)) from None
 
 
-def _in_words(config: TransformerConfig) -> str:
+def _in_words(config: Config) -> str:
     words = config.src_vocab if config.src_vocab else config.tgt_vocab  # what reads sound has no source words
-    return f"{config.encoder_layers}+{config.decoder_layers} layers, {words} words"
+    return f"{config.layers('encoder')}+{config.layers('decoder')} layers, {words} words"

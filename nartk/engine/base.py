@@ -1,4 +1,7 @@
-"""What all scorers on the engine share: a model in a type, its threads, and encoded sources."""
+"""What all scorers on the engine share: a model in a type, its threads, and encoded sources.
+
+A model's scorer is this base with a mixin for each protocol that its architecture speaks (`Speaks`).
+"""
 
 from __future__ import annotations
 
@@ -8,34 +11,38 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, TypeVar
 
-from nartk.architectures.transformer import TransformerConfig
 from nartk.engine import FORCED_ISA, TYPES, _native
 from nartk.engine.costs import HALVES, predicted
 from nartk.engine.weights import Arrays, weights_of
 from nartk.errors import PassError, UsageError
-from nartk.protocols.passes import IntArray, Limits, Source, texts_of
-from nartk.vocab import Vocab
+from nartk.protocols.passes import FloatArray, IntArray, Limits, Scores, Source, Want, features_of, texts_of
+from nartk.vocab import MASK, Vocab
+
+COPIED = -1  # to the engine, a position at which it copies from the source
 
 E = TypeVar("E", bound="OnEngine")
 
 
 class OnEngine:
-    """Base of the scorers on the engine; a subclass adds the protocol of its decoders.
+    """Base of the scorers on the engine.
 
     Args:
+        config: A `nartk.architectures.settings.Config`.
         arrays: The model's weights, fp32, by name; or the tensors of an int8 folder for `type` int8.
         source_vocab: Where it differs from the target's `vocab`.
+        start_token: What outputs of an autoregressive model begin after; None: eos, as in fairseq's models.
         type: Of weights and products: fp32, bf16 or int8.
         threads: Most threads of a pass; 0: as many as there are cores for this process.
     """
 
     def __init__(
         self,
-        config: TransformerConfig,
+        config: Any,
         arrays: Arrays,
         vocab: Vocab,
         *,
         source_vocab: Vocab | None = None,
+        start_token: int | None = None,
         type: str = "fp32",
         threads: int = 0,
     ) -> None:
@@ -43,7 +50,8 @@ class OnEngine:
             raise UsageError(f"the engine has no type {type!r}", fix=f"choose from {', '.join(TYPES)}")
         if threads < 0:
             raise UsageError(f"`threads` is {threads}, below 0", fix="0 takes as many as there are cores")
-        self.vocab = vocab
+        self.config, self.vocab, self.source_vocab = config, vocab, source_vocab
+        self.start_token = vocab.eos if start_token is None else start_token
         self.limits = Limits(config.max_source_len, config.target_positions, len(vocab))
         self.type = type
         self.threads = threads if threads else _native.cores()
@@ -51,14 +59,10 @@ class OnEngine:
         self.numerics = f"engine:{self.isa}"  # what a signature says of how it computes
         self._stopped: Callable[[], bool] | None = None
         weights = weights_of(arrays, type, config)
-        self._model = weights.model(config, parallel=self._beside(config, arrays))
+        self._model = weights.model(config)
         stored = HALVES if type == "fp32" and weights.are_halves else type
         self.costs = predicted(config, isa=self.isa, type=stored, threads=self.threads)
         self._engine = _native.Engine(self._model, self.isa, self.threads)
-
-    def _beside(self, config: Any, arrays: Arrays) -> dict[str, Any] | None:
-        """What a non-autoregressive model has beside the layers of a Transformer, as the engine reads it."""
-        return None
 
     def replica(self: E, stopped: Callable[[], bool]) -> E:
         """Implements `nartk.protocols.passes.Replicable`."""
@@ -67,14 +71,36 @@ class OnEngine:
         other._engine = _native.Engine(self._model, self.isa, 1)
         return other
 
-    def _require_running(self) -> None:
-        if self._stopped is not None and self._stopped():
-            raise PassError("the replica was told to stop")
+    @property
+    def memories_in_use(self) -> int:
+        """Encoded sources that were not freed."""
+        return self._engine.memories_in_use
 
     def encode(self, sources: Sequence[Source]) -> IntArray:
-        texts = texts_of(sources)
-        lengths = [len(source) for source in texts]
-        return self._engine.encode(list(chain.from_iterable(texts)), lengths)
+        if self.config.reads_text:
+            texts = texts_of(sources)
+            lengths = [len(source) for source in texts]
+            return self._engine.encode(list(chain.from_iterable(texts)), lengths)
+        frames = features_of(sources, self.config.input_features)
+        beside = [self.config.words_beside(i, source) for i, source in enumerate(sources)]
+        return self._engine.encode_speech(
+            frames, [words for words, _ in beside], [prompt for _, prompt in beside]
+        )
 
     def free(self, memory: Sequence[int] | IntArray) -> None:
         self._engine.free(memory)
+
+    def words(self, features: FloatArray, want: Want) -> Scores:
+        """Reads what is wanted of the words that the output layer predicts of features [N,D]."""
+        return self._read(self._engine.words, features, want=want)
+
+    @property
+    def _unfilled(self) -> int:
+        """What stands, to the engine, at positions where nothing is filled in."""
+        return MASK if self.config.engine_settings()["copied"] == "none" else COPIED
+
+    def _read(self, function: Callable[..., Scores], *arguments: Any, want: Want) -> Scores:
+        """Calls the engine for what is wanted, unless the replica was told to stop."""
+        if self._stopped is not None and self._stopped():
+            raise PassError("the replica was told to stop")
+        return function(*arguments, want)

@@ -1,60 +1,66 @@
-"""Scores non-autoregressive models with the engine: implements the protocols of `nartk.protocols.parallel`.
+"""Scores non-autoregressive models with the engine: mixins of `OnEngine` for `nartk.protocols.parallel`.
 
-Symbols: B sources, R rows, N positions, L vertices of a graph, C length classes, D features.
+Symbols: B sources, S positions of the encoder, N positions of all rows, L vertices of a graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from nartk.engine.base import OnEngine
-from nartk.engine.weights import Arrays, Weights
+from nartk.engine.base import COPIED, OnEngine
 from nartk.errors import PassError
 from nartk.protocols.parallel import Canvas, Graphs, spread_lengths
-from nartk.protocols.passes import FloatArray, IntArray, Scores, Want
+from nartk.protocols.passes import FloatArray, IntArray, Scores, Source, Want
+from nartk.protocols.timestamps import fire_spans, frame_spans
 from nartk.vocab import MASK
 
-COPIED = -1  # to the engine, a position at which it copies from the source
 
-
-class _Engine(OnEngine):
-    """A non-autoregressive Transformer on the engine; its length predictor and links are always fp32."""
-
-    def _beside(self, config: Any, arrays: Arrays) -> dict[str, Any]:
-        return _PLAIN | self._parallel(config, Weights(arrays, "fp32"))
-
-    def _parallel(self, config: Any, weights: Weights) -> dict[str, Any]:
-        """What of it differs from `_PLAIN`."""
-        return {}
-
-    @property
-    def memories_in_use(self) -> int:
-        """Encoded sources that were not freed."""
-        return self._engine.memories_in_use
-
-    def _read(self, function: Callable[..., Any], *arguments: Any, want: Want) -> Scores:
-        """Calls the engine for what is wanted."""
-        self._require_running()
-        return function(*arguments, want)
-
-
-_PLAIN = {"copied": "none", "frames": 1, "temperature": 1.0}  # every position holds a word
-
-
-class CtcEngine(_Engine):
-    """Implements `nartk.protocols.parallel.FrameScorer` for a `nartk.models.ctc.CtcNat`."""
+class HeadFrames(OnEngine):
+    """Implements `FrameScorer` by the CTC head of an encoder."""
 
     blank: int | None = MASK
 
-    def _parallel(self, config: Any, weights: Weights) -> dict[str, Any]:
-        self._upsample = np.int32(config.upsample)
-        return {"copied": config.decoder_input, "frames": config.upsample}
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._front: dict[int, int] = {}  # words in front of the frames of each encoded source
+
+    def replica(self, stopped: Callable[[], bool]) -> Any:
+        other = super().replica(stopped)
+        other._front = {}
+        return other
+
+    def encode(self, sources: Sequence[Source]) -> IntArray:
+        memory = super().encode(sources)
+        rows: Any = zip(memory.tolist(), sources, strict=True)
+        self._front |= {handle: len(source.words) for handle, source in rows}
+        return memory
+
+    def free(self, memory: Sequence[int] | IntArray) -> None:
+        super().free(memory)
+        for handle in memory:
+            del self._front[int(handle)]
 
     def frames(self, memory: Sequence[int] | IntArray) -> IntArray:
-        return self._engine.source_lengths(memory) * self._upsample
+        return self._engine.source_lengths(memory)
+
+    def read_frames(self, memory: Sequence[int] | IntArray, want: Want) -> Scores:
+        return self._read(self._engine.read_encoded, memory, want=want)
+
+    def spans(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
+        return frame_spans(self.frames(memory), [self._front[int(handle)] for handle in memory])
+
+
+class DecoderFrames(OnEngine):
+    """Implements `FrameScorer` by a decoder that gives each position of the encoder several frames."""
+
+    blank: int | None = MASK
+
+    def frames(self, memory: Sequence[int] | IntArray) -> IntArray:
+        return self._engine.source_lengths(memory) * np.int32(self.config.upsample)
 
     def read_frames(self, memory: Sequence[int] | IntArray, want: Want) -> Scores:
         counts = self.frames(memory)
@@ -62,11 +68,45 @@ class CtcEngine(_Engine):
         return self._read(self._engine.fill, memory, counts, words, want=want)
 
 
-class _Filling(_Engine):
-    """Fills canvases, at whose unfilled positions `_unfilled` stands."""
+class Fires(OnEngine):
+    """Implements `FireScorer`."""
+
+    blank: int | None = None
+
+    @property
+    def tail(self) -> float:
+        found: float = self.config.tail_threshold
+        return found
+
+    def frames(self, memory: Sequence[int] | IntArray) -> IntArray:
+        return self._engine.fires(memory)
+
+    def read_frames(self, memory: Sequence[int] | IntArray, want: Want) -> Scores:
+        counts = self.frames(memory)
+        words = np.full(counts.sum(), COPIED, np.int32)
+        return self._read(self._engine.fill, memory, counts, words, want=want)
+
+    def read_fires(self, memory: Sequence[int] | IntArray, fires: Sequence[FloatArray], want: Want) -> Scores:
+        counts = np.array([len(each) for each in fires], np.int32)
+        words = np.full(counts.sum(), COPIED, np.int32)
+        fill = partial(self._engine.fill, fired=np.concatenate([*fires]))
+        return self._read(fill, memory, counts, words, want=want)
+
+    def encoded(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
+        return [self._engine.output(int(handle)) for handle in memory]
+
+    def spans(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
+        return fire_spans(self.weights(memory), self.frames(memory))
+
+    def weights(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
+        """The weights [S] of each source's positions, whose running sum fires at whole numbers."""
+        return [self._engine.fire_weights(int(handle)) for handle in memory]
+
+
+class _Fills(OnEngine):
+    """Implements `nartk.protocols.parallel.Filler`."""
 
     mask = MASK
-    _unfilled = MASK
 
     def fill(self, canvas: Canvas, want: Want) -> Scores:
         lowest = canvas.words.min(initial=0)
@@ -76,62 +116,35 @@ class _Filling(_Engine):
         return self._read(self._engine.fill, canvas.memory, canvas.lengths, words, want=want)
 
 
-class BlockwiseEngine(_Filling):
-    """Implements `nartk.protocols.parallel.BlockScorer` for a `nartk.models.blockwise.Blockwise`."""
+class Blocks(_Fills):
+    """Implements `BlockScorer`."""
 
-    def _parallel(self, config: Any, weights: Weights) -> dict[str, Any]:
-        self.block = int(config.block)
-        return {}
+    @property
+    def block(self) -> int:
+        found: int = self.config.block
+        return found
 
 
-class NatEngine(_Filling):
-    """Implements `nartk.protocols.parallel.CanvasScorer` for a `nartk.models.nat.Nat`."""
-
-    def _parallel(self, config: Any, weights: Weights) -> dict[str, Any]:
-        if config.decoder_input != "mask":
-            self._unfilled = COPIED
-        copied = {"mask": "none", "uniform-copy": "uniform", "soft-copy": "soft"}[config.decoder_input]
-        return {
-            "copied": copied,
-            "temperature": config.copy_temperature,
-            "lengths": weights.linear("lengths"),
-        }
+class Canvases(_Fills):
+    """Implements `CanvasScorer`."""
 
     def predict_lengths(self, memory: Sequence[int] | IntArray) -> FloatArray:
         logits = self._engine.length_logits(memory)
         return spread_lengths(logits, self._engine.source_lengths(memory), self.limits.target)
 
 
-class DagEngine(_Engine):
-    """Implements `nartk.protocols.parallel.GraphScorer` for a `nartk.models.da_transformer.DaTransformer`."""
-
-    def _parallel(self, config: Any, weights: Weights) -> dict[str, Any]:
-        self._upsampling = config.upsampling
-        self._scale = config.scales[1]
-        self._unfilled = MASK if config.decoder_input == "mask" else COPIED
-        parts = config.link_features.split(":")
-        parallel = {
-            "copied": "none" if config.decoder_input == "mask" else "uniform",
-            "by_features": "feature" in parts,
-            "longest_link": config.max_transition_length,
-            "positions": weights.array("links.positions.weight") if "position" in parts else None,
-            "query": weights.linear("links.query", scale=(config.d_model // config.link_heads) ** -0.5),
-            "key": weights.linear("links.key"),
-            "gate": weights.linear("links.gate"),
-        }
-        if config.upsampling == "predict":
-            parallel["lengths"] = weights.linear("lengths")
-        return parallel
+class Graph(OnEngine):
+    """Implements `GraphScorer`."""
 
     def sizes(self, memory: Sequence[int] | IntArray) -> IntArray:
         """Vertices [B] int32 of the graphs of encoded sources."""
-        lengths = self._engine.source_lengths(memory)
-        if self._upsampling == "fixed":
+        lengths, upsampling = self._engine.source_lengths(memory), self.config.upsampling
+        if upsampling == "fixed":
             lengths = np.ones_like(lengths)
-        elif self._upsampling == "predict":
+        elif upsampling == "predict":
             logits = self._engine.length_logits(memory)
             lengths = np.maximum(lengths + logits.argmax(1) - logits.shape[1] // 2, 1)
-        vertices = (lengths.astype(np.float32) * np.float32(self._scale)).astype(np.int32)
+        vertices = (lengths.astype(np.float32) * np.float32(self.config.scales[1])).astype(np.int32)
         return vertices.clip(2, self.limits.target)
 
     def graphs(self, memory: Sequence[int] | IntArray) -> Graphs:
@@ -144,6 +157,3 @@ class DagEngine(_Engine):
         return Graphs(
             sizes, features, tuple(x.reshape(size, size) for x, size in zip(each, sizes, strict=True))
         )
-
-    def words(self, features: FloatArray, want: Want) -> Scores:
-        return self._read(self._engine.words, features, want=want)

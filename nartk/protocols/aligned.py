@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nartk.protocols.passes import Pass, Want
+from nartk.protocols.passes import FloatArray, Pass, Scores, Want
 from nartk.protocols.reading import read
 from nartk.protocols.wrapped import WrappedPasses, WrappedScores
 from nartk.vocab import Vocab
@@ -36,7 +36,13 @@ class AlignedWords(WrappedPasses):
         own, words = self.scorer.limits.words, len(self.vocab)
         if own < words:
             work = replace(work, tokens=np.where(work.tokens < own, work.tokens, np.int32(self.vocab.unk)))
-        inner = self.scorer.run(work, Want(only=want.only, hidden=want.hidden))
+        return self._aligned(self.scorer.run(work, Want(only=want.only, hidden=want.hidden)), want)
+
+    def words(self, features: FloatArray, want: Want) -> Scores:
+        return self._aligned(self.scorer.words(features, Want(only=want.only, hidden=want.hidden)), want)
+
+    def _aligned(self, inner: Scores, want: Want) -> WrappedScores:
+        own, words = self.scorer.limits.words, len(self.vocab)
         logits = inner.rows(range(len(inner.best)))[:, :words]
         if own < words:
             padding = np.full((len(logits), words - own), -np.inf, np.float32)

@@ -337,6 +337,12 @@ class PassScorer(Protocol):
                 bounds. Nothing has then changed.
         """
 
+    def words(self, features: FloatArray, want: Want) -> Scores:
+        """Reads what is wanted of the words that the output layer predicts of features [N,D].
+
+        Such features are `Scores.hidden` of a pass, or what a draft head makes of them. No context is read.
+        """
+
     def commit(self, scores: Scores, kept: Sequence[int] | IntArray) -> None:
         """Ends a pass: appends its kept tokens to their contexts, and gives the other cells back.
 

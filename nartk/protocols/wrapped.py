@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nartk.protocols.passes import FloatArray, IntArray, Limits, Scores, Source, costs_of
+from nartk.protocols.passes import FloatArray, IntArray, Limits, Scores, Source, Want, costs_of
 from nartk.protocols.prompts import Prompted
 from nartk.protocols.reading import Reading
 from nartk.vocab import Vocab
@@ -82,6 +82,10 @@ class WrappedPasses:
 
     def close(self, contexts: Sequence[int] | IntArray) -> None:
         self.scorer.close(contexts)
+
+    def words(self, features: FloatArray, want: Want) -> Scores:
+        found: Scores = self.scorer.words(features, want)
+        return found
 
     def commit(self, scores: WrappedScores, kept: Sequence[int] | IntArray) -> None:
         self.scorer.commit(scores.inner, kept)

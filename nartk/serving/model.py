@@ -42,7 +42,7 @@ from nartk.serving.strategies import made_strategy
 from nartk.version import __version__
 
 if TYPE_CHECKING:
-    from nartk.architectures.transformer import TransformerConfig
+    from nartk.architectures.settings import Config
     from nartk.processors.guard import Guard
     from nartk.serving.long_form import Buffers
 
@@ -98,7 +98,7 @@ class Model:
     def __init__(
         self,
         checkpoint: Checkpoint,
-        config: TransformerConfig,
+        config: Config,
         *,
         device: str,
         dtype: str,

@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from nartk.adapters.fairseq.checkpoint import FairseqCheckpoint, read_checkpoint
 from nartk.adapters.fairseq.network import shapes, to_network
 from nartk.architectures import Architecture
-from nartk.architectures.transformer import JOINT
+from nartk.architectures.settings import JOINT, Config
 from nartk.checkpoints.checkpoint import Checkpoint
 from nartk.checkpoints.loading import load_checkpoint
 from nartk.checkpoints.names import model_folder
 from nartk.checkpoints.tensors import require_shapes
 from nartk.errors import VocabMismatchError
-from nartk.models.nar import NarTraining
-from nartk.models.transformer import Transformer, TransformerConfig
+from nartk.models.losses import Training
+from nartk.models.transformer import Transformer
 from nartk.serving.scorers import load_network
 from nartk.vocab import Vocab
 
@@ -55,13 +55,13 @@ class CoreModel(BaseFairseqModel):
 
     architecture: ClassVar[Architecture]
 
-    def __init__(self, config: TransformerConfig, source: Any, target: Any, autocast: str = "none") -> None:
+    def __init__(self, config: Config, source: Any, target: Any, autocast: str = "none") -> None:
         super().__init__()
         self.core = self.architecture.network(config)
         self.autocast_dtype = AUTOCAST.get(autocast)
 
     def draft_training(
-        self, call: Callable[..., Any], inputs: dict[str, Tensor], target: Tensor, training: NarTraining
+        self, call: Callable[..., Any], inputs: dict[str, Tensor], target: Tensor, training: Training
     ) -> Drafted:
         """What it predicts where a drafter learns from its verifier.
 
@@ -122,7 +122,7 @@ class CoreModel(BaseFairseqModel):
             CheckpointError: That encoder has another shape.
         """
         source, target = task.source_dictionary, task.target_dictionary
-        if args.share_embeddings in JOINT and source != target:
+        if getattr(args, "share_embeddings", "none") in JOINT and source != target:
             raise VocabMismatchError(
                 "source and target share embeddings, but their dictionaries differ",
                 fix="preprocess with --joined-dictionary, or train with --share-embeddings decoder",

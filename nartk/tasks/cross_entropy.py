@@ -10,9 +10,9 @@ from fairseq.dataclass import FairseqDataclass
 from omegaconf import II
 from torch import Tensor
 
-from nartk.architectures.transformer import setting
+from nartk.architectures.settings import setting
 from nartk.errors import VocabMismatchError
-from nartk.models.transformer import edited, label_smoothed_cross_entropy
+from nartk.models.losses import edited, label_smoothed_cross_entropy
 
 
 @dataclass

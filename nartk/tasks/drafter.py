@@ -36,12 +36,12 @@ from torch import Tensor
 
 from nartk.adapters.fairseq.converting import find_dictionary
 from nartk.architectures import architecture, architectures
-from nartk.architectures.transformer import setting
+from nartk.architectures.settings import setting
 from nartk.checkpoints.checkpoint import Checkpoint
 from nartk.errors import CheckpointError, StrategyMismatchError, UsageError, VocabMismatchError
 from nartk.models.distil_losses import DIVERGENCES
-from nartk.models.nar import NarTraining
-from nartk.models.transformer import Transformer, label_smoothed_cross_entropy
+from nartk.models.losses import Training, label_smoothed_cross_entropy
+from nartk.models.transformer import Transformer
 from nartk.tasks.core_model import read_model
 from nartk.tasks.cross_entropy import CrossEntropy, CrossEntropyConfig
 from nartk.vocab import Vocab
@@ -49,7 +49,7 @@ from nartk.vocab import Vocab
 CRITERION = "nartk_drafter"
 NONE = "none"
 _LOGGER = logging.getLogger(__name__)
-_GLANCING = NarTraining.__dataclass_fields__
+_GLANCING = Training.__dataclass_fields__
 
 
 @dataclass
@@ -113,7 +113,7 @@ class Drafting(CrossEntropy):
         self.weight = 0.0 if self.divergence is None else config.distil_weight
         self.temperature = config.distil_temperature
         self.block = config.accept_block
-        self.nar = NarTraining(
+        self.nar = Training(
             label_smoothing=config.label_smoothing,
             glancing=config.glancing,
             glancing_strategy=config.glancing_strategy,
@@ -188,7 +188,7 @@ class Drafting(CrossEntropy):
                     fix=f"--max-{side}-positions {longest} --skip-invalid-size-inputs-valid-test",
                 )
         with model.autocast(source.device):
-            return verifier.output(verifier.features(source, previous)[positions])
+            return verifier.output(verifier.features(verifier.encode(source), previous)[positions])
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:

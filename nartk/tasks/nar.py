@@ -1,14 +1,15 @@
-"""nartk's non-autoregressive models under fairseq, and the one criterion that trains them all.
+"""The models of nartk that compute their own loss under fairseq, and the criterion that trains them all.
 
 Each architecture of `nartk.architectures` that this criterion trains is `--arch nartk_NAME`, with its presets
-such as `nartk_NAME_tiny`; the core network computes its own loss.
+such as `nartk_NAME_tiny`. The criterion has two names, whose options are the same: `nartk_nar`, and
+`nartk_speech` of models that read sound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import field, fields, make_dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from fairseq import metrics
@@ -18,24 +19,25 @@ from fairseq.models import register_model
 from torch import Tensor
 
 from nartk.architectures import architectures
-from nartk.models.nar import NarTraining
+from nartk.models.losses import Training
+from nartk.models.transformer import Encoded
 from nartk.tasks.core_model import CoreModel, Drafted, register_presets
 
 NAR_CRITERION = "nartk_nar"
 
 
-def criterion_config(training: type) -> type:
-    """fairseq's configuration of a criterion that has the fields of a class of training as options."""
+def criterion_config(name: str) -> type:
+    """fairseq's configuration of the criterion of that name."""
     options = [
         (item.name, type(item.default), field(default=item.default, metadata={"help": item.metadata["help"]}))
-        for item in fields(training)
+        for item in fields(Training)
         if item.init
     ]
-    return make_dataclass(f"{training.__name__}Config", options, bases=(FairseqDataclass,))
+    return make_dataclass(f"{name}_config", options, bases=(FairseqDataclass,))
 
 
-class NarModel(CoreModel):
-    """Holds a core NonAutoregressive network."""
+class LossModel(CoreModel):
+    """Holds a core network that computes its own loss, whatever its encoder reads."""
 
     updates = 0
 
@@ -45,23 +47,39 @@ class NarModel(CoreModel):
         self.updates = num_updates
 
     def forward(
-        self, src_tokens: Tensor, target: Tensor, training: NarTraining, *, drafting: bool = False
+        self,
+        target: Tensor,
+        training: Training,
+        *,
+        drafting: bool = False,
+        transcript: Tensor | None = None,
+        **inputs: Tensor,
     ) -> Any:
-        """src_tokens [B,S] padded on either side, target [B,T] -> summed loss, its tokens, and its parts.
+        """What the encoder reads, and target [B,T] -> summed loss, its tokens, and its parts.
 
         Or what the core's `training_forward` gives, which architectures have that `nartk_drafter` trains.
         """
-        with self.autocast(src_tokens.device):
+        with self.autocast(target.device):
+            source = self.encode(inputs)
             if drafting:
-                return self.core.training_forward(src_tokens, target, training=training, update=self.updates)
-            losses = self.core.losses(src_tokens, target, training=training, update=self.updates)
+                return self.core.training_forward(source, target, training=training, update=self.updates)
+            losses = self.core.losses(
+                source, target, training=training, update=self.updates, transcript=transcript
+            )
         return losses.total, losses.tokens, dict(losses.parts)
 
+    def encode(self, inputs: Mapping[str, Tensor]) -> Encoded:
+        """Encodes what the encoder reads of a batch."""
+        found: Encoded = self.core.encode(
+            **{name: inputs[name] for name in self.core.encoder.inputs if name in inputs}
+        )
+        return found
+
     def draft_training(
-        self, call: Callable[..., Any], inputs: dict[str, Tensor], target: Tensor, training: NarTraining
+        self, call: Callable[..., Any], inputs: dict[str, Tensor], target: Tensor, training: Training
     ) -> Drafted:
-        source, pad = inputs["src_tokens"], self.core.config.pad
-        logits, wanted, shown = call(source, target, training, drafting=True)
+        pad = self.core.config.pad
+        logits, wanted, shown = call(target, training, drafting=True, **inputs)
         predicted = torch.zeros_like(target, dtype=torch.bool)
         width = min(target.shape[1], wanted.shape[1])
         predicted[:, :width] = wanted[:, :width].ne(pad)
@@ -71,46 +89,37 @@ class NarModel(CoreModel):
         self, inputs: dict[str, Tensor], target: Tensor, logits: Tensor, best: Tensor, block: int
     ) -> tuple[Tensor, Tensor]:
         with self.autocast(target.device):
-            passes, tokens = self.core.drafted_passes(inputs["src_tokens"], target, best)
+            passes, tokens = self.core.drafted_passes(self.encode(inputs), target, best)
         return passes, tokens
 
 
+CRITERIONS = ("nartk_nar", "nartk_speech")
+
 for _name, _each in architectures().items():
-    if NAR_CRITERION in _each.criterions:
-        _model = type(f"Nar_{_name}", (NarModel,), {"architecture": _each})
+    if {*CRITERIONS} & {*_each.criterions}:
+        _model = type(f"Loss_{_name}", (LossModel,), {"architecture": _each})
         register_presets(register_model(f"nartk_{_name}")(_model))
 
 
-NarCriterionConfig = criterion_config(NarTraining)
-
-
-@register_criterion(NAR_CRITERION, dataclass=NarCriterionConfig)
-class NarCriterion(FairseqCriterion):
+class LossCriterion(FairseqCriterion):
     """Asks the core network for its loss, summed over the target's tokens."""
-
-    training_class: ClassVar[type] = NarTraining
 
     def __init__(self, task: Any, training: Any) -> None:
         super().__init__(task)
         self.training_options = training
 
     @classmethod
-    def build_criterion(cls, cfg: Any, task: Any) -> NarCriterion:
-        options = (item.name for item in fields(cls.training_class) if item.init)
-        return cls(task, cls.training_class(**{name: getattr(cfg, name) for name in options}))
-
-    def losses(self, model: Any, sample: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """The summed loss of a batch, its tokens, and its parts."""
-        found: tuple[Tensor, Tensor, dict[str, Tensor]] = model(
-            sample["net_input"]["src_tokens"], sample["target"], training=self.training_options
-        )
-        return found
+    def build_criterion(cls, cfg: Any, task: Any) -> LossCriterion:
+        options = (item.name for item in fields(Training) if item.init)
+        return cls(task, Training(**{name: getattr(cfg, name) for name in options}))
 
     def forward(
         self, model: Any, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, Tensor | int, dict[str, Any]]:
         """Loss (nats, summed), how many tokens, and what to log."""
-        total, tokens, parts = self.losses(model, sample)
+        total, tokens, parts = model(
+            target=sample["target"], training=self.training_options, **sample["net_input"]
+        )
         count = int(tokens)
         logged = {
             "loss": total.detach(),
@@ -136,3 +145,7 @@ class NarCriterion(FairseqCriterion):
     def logging_outputs_can_be_summed() -> bool:
         """So that fairseq adds up the workers' logs in one call."""
         return True
+
+
+for _name in CRITERIONS:
+    register_criterion(_name, dataclass=criterion_config(_name))(type(_name, (LossCriterion,), {}))

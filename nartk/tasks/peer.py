@@ -14,7 +14,8 @@ from fairseq.models.transformer import TransformerModel, base_architecture
 from fairseq.sequence_generator import SequenceGenerator
 
 from nartk.adapters.names import position_table, renamed
-from nartk.architectures.transformer import POSITIONS, TransformerConfig
+from nartk.architectures.settings import POSITIONS
+from nartk.architectures.transformer import TransformerConfig
 from nartk.checkpoints.hugging_face.families import FAIRSEQ_NAMES
 from nartk.errors import UnsupportedCheckpointError
 from nartk.models.transformer import Transformer

@@ -1,4 +1,4 @@
-"""`--task nartk_speech DATA` and `--criterion nartk_speech`: training of models that read sound.
+"""`--task nartk_speech DATA`: training of models that read sound.
 
 DATA has, beside ``dict.txt`` and, if words are to be cut into pieces, ``spm.model``:
 
@@ -21,21 +21,18 @@ import logging
 import os
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Optional
+from typing import Any, Optional
 
 import numpy as np
 import torch
-from fairseq.criterions import register_criterion
 from fairseq.data import Dictionary, FairseqDataset
 from fairseq.dataclass import FairseqDataclass
-from fairseq.models import register_model
 from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from nartk.architectures import architectures
-from nartk.architectures.transformer import setting
+from nartk.architectures.settings import setting
 from nartk.checkpoints.names import DICTIONARY, INPUT, TOKENIZER
 from nartk.data.audio.augmentation import SpecAugment, change_speed, change_tempo
 from nartk.data.audio.buckets import make_batches, padding
@@ -45,15 +42,11 @@ from nartk.data.audio.sounds import open_sound, read_sound
 from nartk.data.audio.stored import read_features
 from nartk.errors import InputFileError, LengthMismatchError, UsageError, number_of
 from nartk.files import Folder, read_lines, reading
-from nartk.models.speech_training import SpeechTraining
 from nartk.processors import load_processor
 from nartk.processors.text import load_output
 from nartk.protocols.passes import FeatureSource
-from nartk.tasks.core_model import CoreModel, register_presets
-from nartk.tasks.nar import NarCriterion, criterion_config
 from nartk.vocab import FAIRSEQ, Vocab
 
-SPEECH_CRITERION = "nartk_speech"
 LISTS = (".tsv", ".scp", ".lst")
 UNKNOWN_LANGUAGE = "<nolang>"
 _EVERYTHING = 10**9  # frames
@@ -290,40 +283,3 @@ class SpeechTask(FairseqTask):
             torch.tensor([*self.output.encode(line), end] if line.strip() else empty, dtype=torch.int64)
             for line in lines
         ]
-
-
-class SpeechModel(CoreModel):
-    """Holds a core network that reads frames."""
-
-    updates = 0
-
-    def set_num_updates(self, num_updates: int) -> None:
-        super().set_num_updates(num_updates)
-        self.updates = num_updates
-
-    def forward(
-        self, target: Tensor, training: SpeechTraining, **inputs: Tensor
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Frames and what goes with them, and target [B,U] -> summed loss, its tokens, and its parts."""
-        with self.autocast(target.device):
-            losses = self.core.losses(**inputs, target=target, training=training, update=self.updates)
-        return losses.total, losses.tokens, dict(losses.parts)
-
-
-for _name, _each in architectures().items():
-    if SPEECH_CRITERION in _each.criterions:
-        _model = type(f"Speech_{_name}", (SpeechModel,), {"architecture": _each})
-        register_presets(register_model(f"nartk_{_name}")(_model))
-
-
-@register_criterion(SPEECH_CRITERION, dataclass=criterion_config(SpeechTraining))
-class SpeechCriterion(NarCriterion):
-    """Asks the core network for its loss, summed over the target's tokens."""
-
-    training_class: ClassVar[type] = SpeechTraining
-
-    def losses(self, model: Any, sample: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        found: tuple[Tensor, Tensor, dict[str, Tensor]] = model(
-            target=sample["target"], training=self.training_options, **sample["net_input"]
-        )
-        return found

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from nartk.architectures import architecture, architectures
 from nartk.models.distil_losses import tokens_a_pass
-from nartk.models.nar import NarTraining
-from nartk.models.transformer import TransformerConfig
+from nartk.models.losses import Training
 from nartk.tasks.core_model import CoreModel, Drafted, register_presets
 
 
@@ -26,8 +25,8 @@ class _Encoder(FairseqEncoder):
     def forward(self, src_tokens: Tensor, src_lengths: Tensor | None = None) -> dict[str, Tensor | None]:
         (model,) = self._model
         with model.autocast(src_tokens.device):
-            memory, mask = model.core.encode(src_tokens)
-        return {"memory": memory, "mask": mask}
+            source = model.core.encode(src_tokens)
+        return {"memory": source.memory, "mask": source.mask}
 
     def reorder_encoder_out(self, encoder_out: dict[str, Any], new_order: Tensor) -> dict[str, Any]:
         return {
@@ -58,7 +57,7 @@ class FairseqTransformer(CoreModel):
 
     architecture = architecture("transformer")
 
-    def __init__(self, config: TransformerConfig, source: Any, target: Any, autocast: str = "none") -> None:
+    def __init__(self, config: Any, source: Any, target: Any, autocast: str = "none") -> None:
         super().__init__(config, source, target, autocast)
         self.encoder = _Encoder(self, source)
         self.decoder = _Decoder(self, target)
@@ -71,7 +70,7 @@ class FairseqTransformer(CoreModel):
             return self.core(src_tokens, prev_output_tokens), None
 
     def draft_training(
-        self, call: Callable[..., Any], inputs: dict[str, Tensor], target: Tensor, training: NarTraining
+        self, call: Callable[..., Any], inputs: dict[str, Tensor], target: Tensor, training: Training
     ) -> Drafted:
         real = target.ne(self.core.config.pad)
         return Drafted(call(**inputs)[0][real], real, {})  # [B,T,V] -> [N,V]

@@ -10,7 +10,7 @@ from fairseq.data import BaseWrapperDataset, ConcatDataset, LanguagePairDataset
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask, load_langpair_dataset
 
-from nartk.architectures.transformer import setting
+from nartk.architectures.settings import setting
 from nartk.errors import UsageError, VocabMismatchError
 
 

@@ -64,15 +64,15 @@ mkdir -p "$work"
 
 if [ -n "$quick" ]; then
   : "${updates:=40}" "${d_model:=64}"
-  copies=1 anew=$((anew / 100)) size=(--encoder-layers 3 --encoder-heads 2 --decoder-heads 2 --subsampling-channels 8)
+  copies=1 anew=$((anew / 100)) heads=2 size=(--encoder-layers 3 --subsampling-channels 8)
   frames=4000 speed=(--rounds 2 --single 5 --many 30 --threads 1)
 else
   : "${updates:=3000}" "${d_model:=128}"
-  size=(--encoder-layers 4 --encoder-heads 4 --decoder-heads 4 --subsampling-channels 32)
+  heads=4 size=(--encoder-layers 4 --subsampling-channels 32)
   frames=4000 speed=(--rounds 3 --single 100 --many 500 --threads 1)
 fi
 : "${others:=$(((updates + 2) / 3))}"
-size+=(--d-model "$d_model" --encoder-ffn $((3 * d_model)) --decoder-ffn $((3 * d_model)) --conv-kernel 15
+size+=(--d-model "$d_model" --encoder-ffn $((3 * d_model)) --encoder-heads "$heads" --conv-kernel 15
   --input-features "$bins" --max-source-len 2000 --max-target-len 128)
 train_on "$device"
 : "${jobs:=$([ "$device" = cpu ] && echo 2 || echo 1)}"
@@ -100,7 +100,7 @@ fit() {
   local name=$1 architecture=$2 most=$3
   shift 3
   # A model of CTC alone has no decoder.
-  local layers=(--decoder-layers 1)
+  local layers=(--decoder-layers 1 --decoder-heads "$heads" --decoder-ffn $((3 * d_model)))
   [ "$architecture" != owsm_ctc ] || layers=()
   nartk-train "$work/data" --task nartk_speech --arch "nartk_$architecture" --criterion nartk_speech "${place[@]}" \
     "${size[@]}" "${layers[@]}" --dropout 0.1 "${masks[@]}" --max-tokens "$frames" --optimizer nartk_adamw \

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 import nartk
-from nartk.architectures.transformer import TransformerConfig, sinusoids
+from nartk.architectures.positions import sinusoids
+from nartk.architectures.transformer import TransformerConfig
 from nartk.checkpoints.checkpoint import Checkpoint
 from nartk.checkpoints.names import TARGET_TOKENIZER, TOKENIZER
 from nartk.checkpoints.saving import save_checkpoint

@@ -55,7 +55,7 @@ def save_random_model(folder: Path, name: str, size: str, *, seed: int) -> torch
     """
     found = architecture(name)
     preset = found.presets[f"nartk_{name}"]
-    config = found.config(tgt_vocab=CHARACTERS, share_embeddings="none", **{**preset, **SIZES[size]})
+    config = found.config(tgt_vocab=CHARACTERS, **{**preset, "share_embeddings": "none", **SIZES[size]})
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         network = found.network(config).eval()

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from nartk.models.da_transformer import EOS, DagConfig, DaTransformer
+from nartk.architectures.dag import DagConfig
+from nartk.models.da_transformer import EOS, DaTransformer
 from support import transformers_small
 
 SMALL = {

@@ -24,11 +24,11 @@ def on_engine(model: Transformer, *, type: str = "fp32", threads: int = 1) -> Pa
     """The scorer of a model."""
     if os.environ.get(LEFT_OUT) == "1":
         pytest.skip(f"{LEFT_OUT}=1 leaves the engine out")
-    from nartk.engine.scorer import EngineScorer
+    from support.scorers import TransformerEngine
 
     arrays = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
     words = vocabulary(model.config.tgt_vocab)
-    return EngineScorer(model.config, arrays, words, type=type, threads=threads)
+    return TransformerEngine(model.config, arrays, words, type=type, threads=threads)
 
 
 def random_network(rng: random.Random) -> Transformer:

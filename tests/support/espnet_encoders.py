@@ -57,13 +57,13 @@ PROMPT = 5  # positions of the prompt
 
 def config_of(name: str) -> Any:
     kind, settings = ENCODERS[name]
-    return architecture(kind).config(decoder_layers=0, **settings)
+    return architecture(kind).config.from_dict(settings)
 
 
 def weights_of(name: str) -> dict[str, np.ndarray]:
     """Random weights of an encoder by nartk's names, fp64."""
     rng, found = np.random.RandomState(sorted(ENCODERS).index(name)), {}
-    for key, shape in sorted(config_of(name).encoder_shapes().items()):
+    for key, shape in sorted(config_of(name).weight_shapes().items()):
         if key.endswith("running_var"):
             found[key] = rng.uniform(0.5, 2.0, shape)
         elif key.endswith("norm.weight"):

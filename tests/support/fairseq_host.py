@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from nartk import _fairseq_hook
-from nartk.models.transformer import Transformer, TransformerConfig
+from nartk.architectures.transformer import TransformerConfig
+from nartk.models.transformer import Transformer
 from support.transformers_small import SMALL
 
 PAD, EOS = 1, 2

@@ -10,19 +10,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from nartk.architectures import _DECLARED, register_architecture
-from nartk.architectures.transformer import TransformerConfig, linear, setting
+from nartk.architectures.decoders import CausalDecoder
+from nartk.architectures.parts import Linear, Part
+from nartk.architectures.settings import setting
 from nartk.checkpoints.saving import save_checkpoint
 from nartk.errors import InputFileError, InputTooLongError, PassError, VocabMismatchError
-from nartk.models.transformer import Decoder, Embedding, EncoderDecoder, SourceEncoder, word_embedding
+from nartk.models.transformer import Encoded, SourceEncoder, Transformer
 from nartk.processors import InputProcessor, register_processor
-from nartk.protocols.passes import FeatureSource, PassScorer, Source, features_of
+from nartk.protocols.passes import FeatureSource, Source, features_of
 from nartk.vocab import SpecialIds, Vocab
 
 FEATURES = 5  # of a frame
@@ -31,15 +33,15 @@ BOS = 0
 
 
 @dataclass(frozen=True)
-class FrameConfig(TransformerConfig):
+class FrameConfig(CausalDecoder):
+    encoder: ClassVar[str] = "support.frames:FrameEncoder"
+    reads_text: ClassVar[bool] = False
+    encoder_layers: ClassVar[int] = 0
+
     features: int = setting(FEATURES, "numbers of a frame")
 
-    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
-        shapes = super().weight_shapes()
-        of_text = [name for name in shapes if name.startswith("encoder_")]
-        for name in of_text:
-            del shapes[name]
-        return shapes | linear("encoder_project", self.d_model, self.features)
+    def parts(self) -> dict[str, Part]:
+        return {"encoder_project": Linear(self.d_model, self.features), **super().parts()}
 
 
 @contextmanager
@@ -47,11 +49,9 @@ def declared() -> Iterator[None]:
     """Has the architecture declared within; tests of all architectures are not to meet it."""
     register_architecture(
         "frames",
-        protocols=(PassScorer,),
         criterions=(),
         presets={},
-        network="support.frames:FrameNetwork",
-        scorer="nartk.models.reference:ReferencePasses",
+        engine=False,
     )(FrameConfig)
     yield
     del _DECLARED["frames"]
@@ -63,21 +63,14 @@ class FrameEncoder(SourceEncoder):
         self.project = nn.Linear(config.features, config.d_model)
         self.longest = config.max_source_len
 
-    def read(self, sources: Sequence[Source]) -> tuple[Tensor, Tensor]:
+    def read(self, sources: Sequence[Source]) -> Encoded:
         frames = features_of(sources, self.project.in_features)
         for each in frames:
             if not 0 < len(each) <= self.longest:
                 raise PassError(f"a source has {len(each)} frames, not between 1 and {self.longest}")
         lengths = torch.tensor([len(each) for each in frames])
         padded = nn.utils.rnn.pad_sequence([torch.from_numpy(each) for each in frames], batch_first=True)
-        return self.project(padded), torch.arange(padded.shape[1]) < lengths[:, None]
-
-
-class FrameNetwork(EncoderDecoder):
-    def __init__(self, config: FrameConfig) -> None:
-        words = word_embedding(config.tgt_vocab, config)
-        target = Embedding(config, words, config.decoder_positions, config.target_positions)
-        super().__init__(config, FrameEncoder(config), Decoder(config, target))
+        return Encoded(self.project(padded), torch.arange(padded.shape[1]) < lengths[:, None])
 
 
 class FrameReader:
@@ -107,16 +100,16 @@ def load_reader(folder: Path, settings: Mapping[str, Any], specials: SpecialIds)
     return FrameReader(folder.parent, settings["shift"])
 
 
-def frame_model(folder: Path, *, seed: int, d_model: int, layers: int) -> FrameNetwork:
+def frame_model(folder: Path, *, seed: int, d_model: int, layers: int) -> Transformer:
     """Writes a random model whose outputs begin after bos; its network."""
     vocab = Vocab.from_words(WORDS)
     config = FrameConfig(
-        tgt_vocab=len(vocab), d_model=d_model, encoder_layers=0, decoder_layers=layers, decoder_ffn=32,
-        decoder_heads=2, encoder_heads=2, max_source_len=20, max_target_len=24, share_embeddings="decoder",
+        tgt_vocab=len(vocab), d_model=d_model, decoder_layers=layers, decoder_ffn=32,
+        decoder_heads=2, max_source_len=20, max_target_len=24, share_embeddings="decoder",
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
-        network = FrameNetwork(config).eval().requires_grad_(False)
+        network = Transformer(config).eval().requires_grad_(False)
         for weight in network.parameters():
             if weight.dim() == 2:
                 weight.mul_(3.0)

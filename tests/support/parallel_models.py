@@ -11,12 +11,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from nartk.architectures.transformer import JOINT
-from nartk.models.blockwise import Blockwise, BlockwiseConfig
-from nartk.models.ctc import CtcConfig, CtcNat
-from nartk.models.da_transformer import DagConfig, DaTransformer
-from nartk.models.nar import NonAutoregressive
-from nartk.models.nat import MASK, Nat, NatConfig
+from nartk.architectures import architecture
+from nartk.architectures.blockwise import BlockwiseConfig
+from nartk.architectures.ctc import CtcConfig
+from nartk.architectures.dag import DagConfig
+from nartk.architectures.nat import NatConfig
+from nartk.architectures.settings import JOINT
+from nartk.models.blockwise import Blockwise
+from nartk.models.ctc import CtcNat
+from nartk.models.da_transformer import DaTransformer
+from nartk.models.nar import ParallelDecoding
+from nartk.models.nat import MASK, Nat
 from nartk.protocols.parallel import Canvas
 from nartk.protocols.passes import FloatArray
 from support.transformers_small import EOS, random_config, stir, vocabulary
@@ -24,7 +29,7 @@ from support.transformers_small import EOS, random_config, stir, vocabulary
 KINDS = ("ctc", "nat", "blockwise", "dag")
 
 
-def random_parallel(kind: str, seed: int) -> NonAutoregressive:
+def random_parallel(kind: str, seed: int) -> ParallelDecoding:
     """A network of a random shape, all options of its kind among them."""
     rng = random.Random(f"{kind} {seed}")
     torch.manual_seed(seed)
@@ -39,7 +44,7 @@ def random_parallel(kind: str, seed: int) -> NonAutoregressive:
         shape["src_vocab"] += rng.randint(0, 9)
     if kind == "ctc":
         options = {"upsample": rng.randint(1, 4), "decoder_input": rng.choice(["source", "memory"])}
-        network: NonAutoregressive = CtcNat(CtcConfig(**shape, **options))
+        network: ParallelDecoding = CtcNat(CtcConfig(**shape, **options))
     elif kind == "nat":
         options = {
             "decoder_input": ("mask", "uniform-copy", "soft-copy")[seed % 3],
@@ -66,26 +71,20 @@ def random_parallel(kind: str, seed: int) -> NonAutoregressive:
     return stir(network.eval()).requires_grad_(False)
 
 
-def engine_of(network: NonAutoregressive, *, type: str = "fp32", threads: int = 1) -> Any:
-    from nartk.engine import parallel_scorer
-
-    classes = {
-        CtcNat: parallel_scorer.CtcEngine,
-        Nat: parallel_scorer.NatEngine,
-        Blockwise: parallel_scorer.BlockwiseEngine,
-        DaTransformer: parallel_scorer.DagEngine,
-    }
+def engine_of(network: ParallelDecoding, *, type: str = "fp32", threads: int = 1) -> Any:
+    kinds = {CtcNat: "ctc", Nat: "nat", Blockwise: "blockwise", DaTransformer: "dag"}
     arrays = {name: tensor.numpy() for name, tensor in network.state_dict().items()}
     vocab = vocabulary(network.config.tgt_vocab)
-    return classes[network.__class__](network.config, arrays, vocab, type=type, threads=threads)
+    engine = architecture(kinds[network.__class__]).engine
+    return engine(network.config, arrays, vocab, type=type, threads=threads)
 
 
-def random_sources(network: NonAutoregressive, rng: random.Random, count: int) -> list[list[int]]:
+def random_sources(network: ParallelDecoding, rng: random.Random, count: int) -> list[list[int]]:
     sizes = [0, 1, 39, *(rng.randint(0, 39) for _ in range(count))][:count]
     return [[*(rng.randrange(4, network.config.src_vocab) for _ in range(size)), EOS] for size in sizes]
 
 
-def random_words(network: NonAutoregressive, rng: random.Random, length: int, share: float) -> list[int]:
+def random_words(network: ParallelDecoding, rng: random.Random, length: int, share: float) -> list[int]:
     """A canvas of words and masks, eos last."""
     words = network.config.tgt_vocab
     return [*(MASK if rng.random() < share else rng.randrange(4, words) for _ in range(length - 1)), EOS]
@@ -97,7 +96,7 @@ def canvas_of(memory: Sequence[int], rows: Sequence[Sequence[int]]) -> Canvas:
     return Canvas(*(np.array(values, np.int32) for values in (memory, lengths, flat)))
 
 
-def in_fp64(network: NonAutoregressive) -> Any:
+def in_fp64(network: ParallelDecoding) -> Any:
     """The network as it would be without rounding."""
     return copy.deepcopy(network).double()
 
@@ -105,13 +104,13 @@ def in_fp64(network: NonAutoregressive) -> Any:
 def network_log_probs(network: Any, source: list[int], words: list[int]) -> FloatArray:
     """[T,V] of one canvas, which frames have none of, by the network alone, without padding or batch."""
     src_tokens = torch.tensor([source])
-    memory, mask = network.encode(src_tokens)
+    encoded = network.encode(src_tokens)
     canvas = torch.tensor([words])
     if isinstance(network, CtcNat):
-        x = network.embed_vectors(network.frames(src_tokens, memory))
+        x = network.embed_vectors(network.frames(encoded))
     elif isinstance(network, Nat):
-        x = network.inputs(canvas, torch.tensor([len(words)]), src_tokens, torch.tensor([len(source)]))
+        x = network.inputs(canvas, torch.tensor([len(words)]), encoded)
     else:
         x = network.embed_words(canvas)
-    hidden = network.fill(x, torch.ones(x.shape[:2], dtype=torch.bool), memory, mask)
+    hidden = network.fill(x, torch.ones(x.shape[:2], dtype=torch.bool), encoded.memory, encoded.mask)
     return network.output(hidden)[0].log_softmax(-1).numpy()

@@ -12,8 +12,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nartk.architectures.transformer import JOINT, POSITIONS
-from nartk.models.transformer import Transformer, TransformerConfig
+from nartk.architectures.settings import JOINT, POSITIONS
+from nartk.architectures.transformer import TransformerConfig
+from nartk.models.transformer import Transformer
 from nartk.vocab import Vocab
 
 EOS = 2

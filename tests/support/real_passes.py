@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from nartk import engine
-from nartk.models.reference import ReferenceScorer
 from nartk.models.transformer import Transformer
 from nartk.vocab import Vocab
+from support.scorers import TransformerReference
 from support.scripted_passes import EOS, Table, TablePasses
 
 UNIT = 2**13  # integers of a table in a logit of 1
@@ -49,12 +49,12 @@ def engine_of(model: Transformer, vocab: Vocab, type: str = "fp32") -> Any:
     """A network on the engine; the test is skipped where it is left out."""
     if not engine.available():
         pytest.skip("the engine is left out")
-    from nartk.engine.scorer import EngineScorer
+    from support.scorers import TransformerEngine
 
     arrays = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-    return EngineScorer(model.config, arrays, vocab, type=type, threads=1)
+    return TransformerEngine(model.config, arrays, vocab, type=type, threads=1)
 
 
 def network_of(name: str, model: Transformer, vocab: Vocab, device: torch.device) -> Any:
     """A network on the scorer `engine` or `reference`."""
-    return engine_of(model, vocab) if name == "engine" else ReferenceScorer(model, vocab, device=device)
+    return engine_of(model, vocab) if name == "engine" else TransformerReference(model, vocab, device=device)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from nartk.models.transformer import Transformer, TransformerConfig
+from nartk.architectures.transformer import TransformerConfig
+from nartk.models.transformer import Transformer
 
 BOS, PAD, EOS, UNK = 0, 1, 2, 3
 

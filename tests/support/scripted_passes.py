@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from nartk.protocols.contexts import Contexts, Handles, check_sources
 from nartk.protocols.hypothesis import Request, Result
-from nartk.protocols.passes import IntArray, Limits, Pass, Want
+from nartk.protocols.passes import FloatArray, IntArray, Limits, Pass, Scores, Want
 from nartk.protocols.reading import PassScores, check_want, read
 from nartk.vocab import SPECIALS, Vocab
 
@@ -162,6 +162,9 @@ class ScriptedPasses(Contexts):
         logits = self.scores([self.sources[memory[i]] for i in scored], [paths[i] for i in scored])
         logits = logits.astype(np.float32)
         return PassScores(read(logits, want), self, waiting, lambda index: logits[list(index)])
+
+    def words(self, features: FloatArray, want: Want) -> Scores:
+        raise NotImplementedError("a table has no features")
 
     def scores(self, sources: Sequence[tuple[int, ...]], paths: Sequence[npt.NDArray[np.int64]]) -> Any:
         """Scores [N,V] after paths of tokens, the start token first."""

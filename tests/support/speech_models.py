@@ -46,11 +46,9 @@ SMALL = {
 def random_speech(name: str, seed: int = 0, *, words: int = 9, **changes: Any) -> Any:
     """A small model of the architecture, in evaluation, whose words depend on all that it reads."""
     settings: dict[str, Any] = {**SMALL, "tgt_vocab": words, **changes}
-    if name == "owsm_ctc":
-        settings["decoder_layers"] = 0
     found = architecture(name)
     torch.manual_seed(seed)
-    model = found.network(found.config(**settings)).eval().requires_grad_(False)
+    model = found.network(found.config.from_dict(settings)).eval().requires_grad_(False)
     for key, weight in model.state_dict(keep_vars=True).items():
         if key.endswith("running_var"):
             weight.uniform_(0.5, 2.0)

@@ -12,8 +12,9 @@ import sentencepiece
 import torch
 import torch.nn.functional as F
 
+from nartk.architectures.transformer import TransformerConfig
 from nartk.checkpoints.saving import save_checkpoint
-from nartk.models.transformer import Transformer, TransformerConfig
+from nartk.models.transformer import Transformer
 from nartk.vocab import Vocab
 
 SENTENCES = (

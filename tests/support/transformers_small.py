@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from nartk.models.transformer import Transformer, TransformerConfig
+from nartk.architectures.transformer import TransformerConfig
+from nartk.models.transformer import Transformer
 from nartk.protocols.hypothesis import Request
 from nartk.vocab import Vocab
 from support.random_transformers import in_order, magnify, random_options

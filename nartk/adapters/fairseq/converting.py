@@ -10,12 +10,13 @@ from typing import Any
 from nartk.adapters.fairseq.checkpoint import FairseqCheckpoint, read_checkpoint
 from nartk.adapters.fairseq.network import to_network
 from nartk.architectures import architecture
+from nartk.architectures.settings import Config
 from nartk.checkpoints.names import DICTIONARY, INPUT, TOKENIZER
 from nartk.checkpoints.saving import fact_card, save_checkpoint
 from nartk.errors import CheckpointError, UsageError, VocabMismatchError, named
 from nartk.files import Folder, JsonObject
 from nartk.models.reference import DTYPES
-from nartk.models.transformer import Transformer, TransformerConfig
+from nartk.models.transformer import Transformer
 from nartk.processors import bpe as text_bpe
 from nartk.processors import load_processor, named_file
 from nartk.version import __version__
@@ -39,7 +40,7 @@ def convert(
     moses_target_lang: str | None = None,
     card: str | None = None,
     dtype: str = "fp32",
-) -> TransformerConfig:
+) -> Config:
     """Writes a fairseq checkpoint as a native model folder.
 
     Args:
@@ -106,9 +107,16 @@ def convert(
         tokenization=tokenization,
         others={text_bpe.FILES[key]: file for key, file in files.items()},
         split=split,
+        generation=_generation(checkpoint),
         card=_card(checkpoint, config, dtype) if card is None else card,
     )
     return config
+
+
+def _generation(checkpoint: FairseqCheckpoint) -> dict[str, str]:
+    """The settings of decoding of its architecture: the strategy, if it names one."""
+    strategy = architecture(checkpoint.architecture).strategy
+    return {"strategy": strategy} if strategy else {}
 
 
 def _convert_speech(
@@ -120,7 +128,7 @@ def _convert_speech(
     *,
     card: str | None,
     dtype: str,
-) -> TransformerConfig:
+) -> Config:
     """Writes the model folder of what reads sound, as the folder of its training data says.
 
     That is the folder of the dictionary, if it is given, else the one that the checkpoint names. It has what
@@ -150,11 +158,9 @@ def _convert_speech(
     }
     load_processor("input", opened, settings, target.specials)  # refused now, not when it is needed
     pieces = folder / TOKENIZER if tokenizer is None else tokenizer
-    name = checkpoint.architecture
-    strategy = architecture(name).strategy
     save_checkpoint(
         output,
-        architecture=name,
+        architecture=checkpoint.architecture,
         settings=asdict(config),
         tensors=model.to(DTYPES[dtype]).state_dict(),
         source_vocab=None,
@@ -162,7 +168,7 @@ def _convert_speech(
         tokenizer=pieces if os.path.isfile(pieces) else None,
         input={**settings, "shortest": config.least_frames},
         others=files,
-        generation={"strategy": strategy} if strategy else {},
+        generation=_generation(checkpoint),
         card=_card(checkpoint, config, dtype) if card is None else card,
     )
     return config
@@ -252,12 +258,12 @@ def _language(checkpoint: FairseqCheckpoint, folder: Path, side: str) -> str | N
     return checkpoint.part("task").get(f"{side}_lang") or inferred.get(side)
 
 
-def _card(checkpoint: FairseqCheckpoint, config: TransformerConfig, dtype: str) -> str:
+def _card(checkpoint: FairseqCheckpoint, config: Config, dtype: str) -> str:
     validation = checkpoint.validation
     return fact_card(
         {
             "Architecture": checkpoint.settings.get("arch", "transformer"),
-            "Layers": f"{config.encoder_layers} encoder, {config.decoder_layers} decoder",
+            "Layers": f"{config.layers('encoder')} encoder, {config.layers('decoder')} decoder",
             "Vocabulary": f"{config.src_vocab} source, {config.tgt_vocab} target",
             "Stored as": dtype,
             "Updates": checkpoint.updates,

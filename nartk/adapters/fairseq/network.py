@@ -12,13 +12,13 @@ from torch import Tensor
 
 from nartk.adapters.fairseq.checkpoint import FairseqCheckpoint
 from nartk.architectures import architecture
-from nartk.architectures.transformer import SOURCE_WORDS, TARGET_WORDS
+from nartk.architectures.settings import SOURCE_WORDS, TARGET_WORDS, Config
 from nartk.checkpoints.hugging_face.families import FAIRSEQ_NAMES
 from nartk.checkpoints.hugging_face.tensors import names_of
 from nartk.checkpoints.tensors import require_shapes
 from nartk.errors import CheckpointError, UnsupportedCheckpointError, UsageError
 from nartk.files import JsonObject
-from nartk.models.transformer import Transformer, TransformerConfig
+from nartk.models.transformer import Transformer
 from nartk.vocab import SPECIALS
 
 PAD = SPECIALS.index("<pad>")
@@ -88,9 +88,7 @@ def shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
-def _from_core(
-    checkpoint: FairseqCheckpoint, config: type[TransformerConfig]
-) -> tuple[JsonObject, dict[str, Tensor]]:
+def _from_core(checkpoint: FairseqCheckpoint, config: type[Config]) -> tuple[JsonObject, dict[str, Tensor]]:
     """Settings and weights of a model that nartk trained: the fairseq model holds the core as `core`."""
     tensors = {key.removeprefix("core."): tensor for key, tensor in checkpoint.tensors.items()}
     known = {item.name for item in fields(config)}
@@ -219,7 +217,7 @@ class _Settings:
         raise UnsupportedCheckpointError(f"setting {name!r} is {value!r} {why}".rstrip(), where=self.where)
 
     def config(self, tensors: Mapping[str, Tensor]) -> JsonObject:
-        """What TransformerConfig stores, for weights already under nartk's names."""
+        """What Config stores, for weights already under nartk's names."""
         values: JsonObject = {
             "src_vocab": tensors["encoder_embedding.words.weight"].shape[0],
             "tgt_vocab": tensors["output.weight"].shape[0],

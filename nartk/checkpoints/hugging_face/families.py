@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from nartk.architectures.transformer import both
+from nartk.architectures.settings import both
 from nartk.checkpoints.hugging_face.settings import SIZES, Family, Settings, activation_of, refusal
 from nartk.files import JsonObject
 

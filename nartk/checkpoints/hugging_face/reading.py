@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from nartk.architectures.transformer import TransformerConfig
+from nartk.architectures.settings import Config
 from nartk.checkpoints.checkpoint import Checkpoint, read_config
 from nartk.checkpoints.hugging_face.families import FAMILIES
 from nartk.checkpoints.names import ADAPTER, CONFIG, MOST_CARD
@@ -65,9 +65,7 @@ def read_hugging_face(
     )
 
 
-def convert(
-    checkpoint: Checkpoint, output: Path, *, dtype: str = "fp32", card: str | None = None
-) -> TransformerConfig:
+def convert(checkpoint: Checkpoint, output: Path, *, dtype: str = "fp32", card: str | None = None) -> Config:
     """Writes what `read_hugging_face` has read as a native folder.
 
     Args:
@@ -95,12 +93,12 @@ def convert(
     return config
 
 
-def _card(folder: Path, config: TransformerConfig, dtype: str) -> str:
+def _card(folder: Path, config: Config, dtype: str) -> str:
     own = folder / "README.md"
     text = read_file(own, most=MOST_CARD).decode("utf-8", "replace") if own.is_file() else ""
     facts = {
         "Architecture": Folder(folder).json(CONFIG)["model_type"],
-        "Layers": f"{config.encoder_layers} encoder, {config.decoder_layers} decoder",
+        "Layers": f"{config.layers('encoder')} encoder, {config.layers('decoder')} decoder",
         "Vocabulary": f"{config.src_vocab} source, {config.tgt_vocab} target",
         "Stored as": dtype,
         "Converted from": folder.resolve().name,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nartk.architectures.transformer import TARGET_WORDS, both
+from nartk.architectures.settings import TARGET_WORDS, both
 from nartk.architectures.whisper import WhisperConfig
 from nartk.checkpoints.checkpoint import Checkpoint
 from nartk.checkpoints.generation import KEY, read_generation

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from nartk.architectures.transformer import SOURCE_WORDS, TARGET_WORDS, TransformerConfig
+from nartk.architectures.settings import SOURCE_WORDS, TARGET_WORDS
+from nartk.architectures.transformer import TransformerConfig
 from nartk.checkpoints.checkpoint import Checkpoint, assemble
 from nartk.checkpoints.generation import KEY, ending_words, read_generation
 from nartk.checkpoints.hugging_face.families import BIAS, FAMILIES

@@ -303,7 +303,7 @@ Engine::Made Engine::encode_all(Workspace& space, const Stack& stack, const Stac
             memory->halves = halves;
             memory->kv.get(lengths[b] * floats / (halves ? 2 : 1));
             memory->rows.resize(readers.layers.size());
-            if (speech && network->parallel.fire_out) fire(space, *memory);
+            if (&stack == &network->encoder && network->parallel.fire_out) fire(space, *memory);
             made.push_back(memory);
         }
         size_t before = 0;  // floats of a position in the layers before

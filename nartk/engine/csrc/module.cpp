@@ -152,8 +152,13 @@ struct Model {
     std::shared_ptr<Network> network = std::make_shared<Network>();
     std::vector<py::object> keep;
 
+    // What is named there; nothing where the model has no such part.
+    static py::dict part(const py::dict& from, const char* name) {
+        return from.contains(name) ? from[name].cast<py::dict>() : py::dict();
+    }
+
     const Linear* linear(const py::dict& from, const char* name) {
-        if (!from.contains(name) || from[name].is_none()) return nullptr;
+        if (!from.contains(name)) return nullptr;
         auto layer = from[name].cast<std::shared_ptr<Layered>>();
         keep.push_back(from[name]);
         return &layer->packed->linear;
@@ -174,11 +179,10 @@ struct Model {
         return values->data();
     }
 
-    Norm norm(const py::dict& from, const char* name) { return norm(from, name, network->features); }
-
-    Norm norm(const py::dict& from, const char* name, int features) {
+    Norm norm(const py::dict& from, const char* name, int channels = 0) {
         Norm made;
-        if (!from.contains(name) || from[name].is_none()) return made;
+        const int features = channels ? channels : network->features;
+        if (!from.contains(name)) return made;
         const auto parts = from[name].cast<py::tuple>();  // gain, bias or None, eps
         made.gain = floats(parts[0], features);
         made.bias = floats(parts[1], features);
@@ -186,8 +190,9 @@ struct Model {
         return made;
     }
 
-    FeedForward feed_forward(const py::dict& from) {
+    FeedForward feed_forward(const py::dict& layer, const std::string& name) {
         FeedForward made;
+        const py::dict from = part(layer, name.c_str());
         const int d = network->features;
         made.activation = named(ACTIVATIONS, from["activation"].cast<std::string>());
         made.up = linear(from, "up");
@@ -195,7 +200,7 @@ struct Model {
         made.gate = linear(from, "gate", made.up->outputs, d);
         made.down = linear(from, "down", d, made.up->outputs);
         require(made.down, "a layer lacks a part");
-        made.norm = norm(from, "norm");
+        made.norm = norm(layer, (name + "_norm").c_str());
         return made;
     }
 
@@ -206,12 +211,12 @@ struct Model {
         made.size = (int)parts[0].cast<py::array>().shape(0);
         made.taps = floats(parts[0], made.size * (py::ssize_t)rounded(channels, LANES));
         made.bias = floats(parts[1], rounded(channels, LANES));
-        require(made.size > 0 && made.taps && made.bias, "a convolution lacks a part");
         return made;
     }
 
-    Gating gating(const py::dict& from) {
+    Gating gating(const py::dict& layer, const std::string& name) {
         Gating made;
+        const py::dict from = part(layer, name.c_str());
         const int d = network->features;
         made.of_gate = from["of_gate"].cast<bool>();
         made.up = linear(from, "up");
@@ -220,100 +225,97 @@ struct Model {
         made.down = linear(from, "down", d, channels);
         require(made.down, "a layer lacks a part");
         made.depthwise = depthwise(from, "depthwise", channels);
-        made.norm = norm(from, "norm");
-        made.inner = norm(from, "inner", channels);
+        made.norm = norm(layer, (name + "_norm").c_str());
+        made.inner = norm(from, "norm", channels);
         require(made.norm.gain && (!made.of_gate || made.inner.gain), "a layer lacks a norm");
         return made;
-    }
-
-    // What layers of speech have beside a Transformer's.
-    void speech(const py::dict& from, Layer& made) {
-        const int d = network->features;
-        if (from.contains("ffn_before")) made.ffn_before = feed_forward(from["ffn_before"].cast<py::dict>());
-        made.distances = linear(from, "distances", made.width(), d);
-        if (made.distances) {
-            made.content = floats(from["content"], made.width());
-            made.position = floats(from["position"], made.width());
-            require(made.content && made.position, "relative positions lack a part");
-        }
-        if (from.contains("gating")) made.gating = gating(from["gating"].cast<py::dict>());
-        made.merge_out = linear(from, "merge_out", d, 2 * d);
-        require(!made.merge_out || (made.gating.up && made.norm_first), "branches that cannot be merged");
-        if (made.merge_out) made.merge = depthwise(from, "merge", 2 * d);
-        made.final_norm = norm(from, "final_norm");
-        made.conditioned = from.contains("conditioned") && from["conditioned"].cast<bool>();
-        require(!made.conditioned || (network->ctc && network->condition), "a layer reads what nothing predicts");
     }
 
     Layer layer(const py::dict& from, bool decodes) {
         Layer made;
         const int d = network->features;
+        const py::dict attention = part(from, "self_attention"), cross = part(from, "cross_attention"),
+                       merge = part(from, "merge");
         made.norm_first = from["norm_first"].cast<bool>();
-        made.heads = from["heads"].cast<int>();
-        made.features = from["features"].cast<int>();
+        made.heads = attention["heads"].cast<int>();
+        made.features = attention["features"].cast<int>();
         require(made.heads > 0 && made.features > 0 && made.features % LANES == 0,
                 "a head's features are a multiple of 16");
-        made.scale = from["scale"].cast<float>();
+        made.scale = attention["scale"].cast<float>();
         const int width = made.width();
-        made.qkv = linear(from, "qkv", 3 * width, d);
-        made.out = linear(from, "out", d, width);
-        made.cross_q = linear(from, "cross_q", width, d);
-        made.cross_kv = linear(from, "cross_kv", 2 * width, d);
-        made.cross_out = linear(from, "cross_out", d, width);
+        made.qkv = linear(attention, "qkv", 3 * width, d);
+        made.out = linear(attention, "out", d, width);
+        made.cross_q = linear(cross, "q", width, d);
+        made.cross_kv = linear(cross, "kv", 2 * width, d);
+        made.cross_out = linear(cross, "out", d, width);
         require(made.qkv && made.out, "a layer lacks a part");
         const bool reads = made.cross_q && made.cross_kv && made.cross_out;
         require(reads || !(decodes || made.cross_q), "a layer does not see the source");
         made.self_norm = norm(from, "self_norm");
         made.cross_norm = norm(from, "cross_norm");
-        made.ffn = feed_forward(from["ffn"].cast<py::dict>());
-        speech(from, made);
+        if (from.contains("ffn")) {
+            made.ffn = feed_forward(from, "ffn");
+            return made;
+        }
+        // What layers of speech have in place of that, and beside attention.
+        made.ffn_before = feed_forward(from, "ffn1");
+        made.ffn = feed_forward(from, "ffn2");
+        made.distances = linear(attention, "positions", width, d);
+        if (made.distances) {
+            made.content = floats(attention["bias_u"], width);
+            made.position = floats(attention["bias_v"], width);
+        }
+        made.gating = gating(from, from.contains("cgmlp") ? "cgmlp" : "conv");
+        made.merge_out = linear(merge, "out", d, 2 * d);
+        if (made.merge_out) made.merge = depthwise(merge, "depthwise", 2 * d);
+        made.final_norm = norm(from, "final_norm");
+        made.conditioned = from["conditioned"].cast<bool>();
+        require(!made.conditioned || (network->ctc && network->condition), "a layer reads what nothing predicts");
         return made;
     }
 
     Stack stack(const py::dict& from, bool decodes) {
         Stack made;
-        const auto embedding = from["embedding"].cast<py::dict>();
+        const py::dict embedding = part(from, "embedding");
         made.embedding.words = linear(embedding, "words");
         require(made.embedding.words ? made.embedding.words->inputs == network->features : !decodes,
                 "words of another size");
         made.embedding.scale = embedding["scale"].cast<float>();
         made.embedding.count = embedding["count"].cast<int>();
-        require(made.embedding.count > 0, "positions that are none");
-        made.embedding.positions =
-            floats(embedding["positions"], (py::ssize_t)made.embedding.count * network->features);
+        if (embedding.contains("positions"))
+            made.embedding.positions =
+                floats(embedding["positions"], (py::ssize_t)made.embedding.count * network->features);
         made.embedding.norm = norm(embedding, "norm");
         for (const auto& each : from["layers"].cast<py::list>())
             made.layers.push_back(layer(each.cast<py::dict>(), decodes));
         made.norm = norm(from, "norm");
-        if (made.layers.empty() || from["relative"].is_none()) return made;
+        if (made.layers.empty() || !from.contains("relative")) return made;
         made.farthest = from["farthest"].cast<int>();
-        require(made.farthest >= 0, "distances that are none");
         made.relative = floats(from["relative"], made.layers[0].heads * (2 * (py::ssize_t)made.farthest + 1));
         for (const Layer& each : made.layers)
             require(each.heads == made.layers[0].heads, "biases by distance of other heads than a layer's");
         return made;
     }
 
-    Subsampling subsampling(const py::dict& from) {
+    Subsampling subsampling(const py::dict& encoder) {
         Subsampling made;
+        const py::dict from = part(encoder, "frames"), layers = part(encoder, "subsample");
+        const auto strides = from["strides"].cast<std::vector<int>>();
+        const auto taps_of_each = (layers.contains("conv") ? layers : encoder)["conv"].cast<py::list>();
         made.images = from["images"].cast<bool>();
         made.features = from["features"].cast<int>();
         made.activation = named(ACTIVATIONS, from["activation"].cast<std::string>());
-        require(made.features > 0, "frames have features");
         int left = made.images ? made.features : 1, channels = made.images ? 1 : made.features;
-        for (const auto& each : from["convolutions"].cast<py::list>()) {
-            const auto parts = each.cast<py::tuple>();  // taps and stride
-            made.convolutions.push_back({&parts[0].cast<std::shared_ptr<Layered>>()->packed->linear, 0});
-            auto& [taps, stride] = made.convolutions.back();
-            keep.push_back(parts[0]);
-            stride = parts[1].cast<int>();
-            require(stride > 0 && taps->inputs == 3 * channels * (made.images ? 3 : 1),
-                    "a convolution of another size");
-            if (made.images) left = left < 3 ? 0 : (left - 3) / stride + 1;
+        for (size_t i = 0; i < strides.size(); i++) {
+            const Linear* taps = &taps_of_each[i].cast<std::shared_ptr<Layered>>()->packed->linear;
+            made.convolutions.push_back({taps, strides[i]});
+            keep.push_back(taps_of_each[i]);
+            require(taps->inputs == 3 * channels * (made.images ? 3 : 1), "a convolution of another size");
+            if (made.images) left = left < 3 ? 0 : (left - 3) / strides[i] + 1;
             channels = taps->outputs;
         }
         require(!made.convolutions.empty() && left > 0, "convolutions that leave no features");
-        made.out = linear(from, "out", network->features, left * channels);
+        made.out = linear(layers, "out", network->features, left * channels);
         require(made.out || left * channels == network->features, "positions of other features");
         return made;
     }
@@ -322,73 +324,71 @@ struct Model {
         Parallel made;
         const int d = network->features;
         made.copied = named(COPIES, from["copied"].cast<std::string>());
-        made.frames = from["frames"].cast<int>();
-        made.temperature = from["temperature"].cast<float>();
-        require(made.frames > 0 && made.temperature > 0.0f, "frames and a temperature above 0");
+        if (from.contains("frames")) made.frames = from["frames"].cast<int>();
+        if (from.contains("temperature")) made.temperature = from["temperature"].cast<float>();
         made.lengths = linear(from, "lengths");
         require(!made.lengths || made.lengths->inputs == d, "a length predictor of another size");
-        made.fire_taps = linear(from, "fire_taps", d, 3 * d);
-        made.fire_out = linear(from, "fire_out", 1, d);
-        if (from.contains("fire_depthwise")) made.fire_depthwise = depthwise(from, "fire_depthwise", d);
-        require((made.fire_taps || made.fire_depthwise.taps) == (made.fire_out != nullptr) &&
-                    !(made.fire_taps && made.fire_depthwise.taps) && (made.copied != Copied::fires || made.fire_out),
-                "fires lack a part");
-        if (made.fire_out) made.tail = from["tail"].cast<double>();
-        made.query = linear(from, "query");
+        const py::dict cif = part(from, "cif"), links = part(from, "links");
+        made.fire_out = linear(cif, "out", 1, d);
+        if (made.fire_out) {
+            made.tail = cif["tail"].cast<double>();
+            if (py::isinstance<py::tuple>(cif["conv"]))
+                made.fire_depthwise = depthwise(cif, "conv", d);
+            else
+                made.fire_taps = linear(cif, "conv", d, 3 * d);
+        }
+        made.query = linear(links, "query");
         if (!made.query) return made;
-        made.by_features = from["by_features"].cast<bool>();
-        made.longest_link = from["longest_link"].cast<int>();
-        require(made.longest_link > 0, "links lead ahead");
-        made.positions = floats(from["positions"], (py::ssize_t)network->most_target * d);
+        made.by_features = links["by_features"].cast<bool>();
+        made.longest_link = links["longest_link"].cast<int>();
+        if (links.contains("positions"))
+            made.positions = floats(links["positions"], (py::ssize_t)network->most_target * d);
         const int inputs = d * ((int)made.by_features + (made.positions != nullptr));
-        made.query = linear(from, "query", d, inputs);
-        made.key = linear(from, "key", d, inputs);
-        made.gate = linear(from, "gate");
+        made.query = linear(links, "query", d, inputs);
+        made.key = linear(links, "key", d, inputs);
+        made.gate = linear(links, "gate");
         require(made.key && made.gate && made.gate->inputs == inputs && d % made.gate->outputs == 0,
                 "links lack a part, or have one of another size");
-        require(made.query->type == Type::fp32 && made.key->type == Type::fp32, "links are computed in fp32");
         return made;
     }
 
     explicit Model(const py::dict& from) {
         network->features = from["features"].cast<int>();
-        require(network->features > 0, "a model has features");
         const int d = network->features;
         network->ctc = linear(from, "ctc");
         require(!network->ctc || network->ctc->inputs == d, "a CTC head of another size");
         if (network->ctc) network->condition = linear(from, "condition", d, network->ctc->outputs);
         if (network->condition) network->condition_normed = from["condition_normed"].cast<bool>();
-        network->encoder = stack(from["encoder"].cast<py::dict>(), false);
-        if (from.contains("prompt")) network->prompt = stack(from["prompt"].cast<py::dict>(), false);
-        if (!from["decoder"].is_none()) network->decoder = stack(from["decoder"].cast<py::dict>(), true);
-        network->output = linear(from, "output");
+        const py::dict encoder = part(from, "encoder"), output = part(from, "output");
+        network->encoder = stack(encoder, false);
+        if (encoder.contains("prompt")) network->prompt = stack(part(encoder, "prompt"), false);
+        if (from.contains("decoder")) network->decoder = stack(part(from, "decoder"), true);
+        network->output = from.contains("output") ? linear(output, "words") : network->ctc;
         require(network->output && network->output->inputs == network->features, "an output layer of another size");
-        network->biased = *network->output;
-        if (const float* bias = floats(from["output_bias"], network->output->width())) {
-            network->biased.bias = bias;
+        if (from.contains("output")) network->output_scale = output["scale"].cast<float>();
+        if (output.contains("bias") && !output["bias"].is_none()) {
+            network->biased = *network->output;
+            network->biased.bias = floats(output["bias"], network->output->width());
             network->output = &network->biased;
         }
-        network->output_scale = from["output_scale"].cast<float>();
         network->words = network->output->outputs;
         network->most_source = network->encoder.embedding.count;
         network->most_target = network->decoder.embedding.count;
         const Linear* read = network->encoder.embedding.words;
-        if (from.contains("subsampling")) {
-            const auto frames = from["subsampling"].cast<py::dict>();
-            network->subsampling = subsampling(frames);
-            network->most_source = frames["most"].cast<int>();
+        if (encoder.contains("frames")) {
+            network->subsampling = subsampling(encoder);
+            network->most_source = part(encoder, "frames")["most"].cast<int>();
             read = network->prompt.embedding.words;
             const int front = read ? network->prompt.embedding.count : 0;
             require(network->subsampling.positions(network->most_source) <= network->encoder.embedding.count - front,
                     "a position for each of a source's");
         }
-        require(read || network->hears(), "a model reads words or frames");
         network->source_words = read ? read->outputs : 0;
         for (const Layer& each : network->encoder.layers)
             require(!each.cross_q || !network->prompt.layers.empty(), "a layer of the encoder reads no prompt");
         const Linear* said = network->decoder.embedding.words;
         require(!said || said->outputs == network->words, "as many words are read as written");
-        if (from.contains("parallel")) network->parallel = parallel(from["parallel"].cast<py::dict>());
+        if (from.contains("copied")) network->parallel = parallel(from);
     }
 };
 

@@ -22,15 +22,22 @@ int nearest(int j, int places, int length) {
 void Engine::copy_source(Workspace& space, const Memory& source, const float* fired, const int* words, int places,
                          float* x) {
     const Parallel& parallel = network->parallel;
-    const Embedding& embedding = network->encoder.embedding;
     const int d = network->features, step = stride(), length = source.length;
+    // What stands in place of words: fires, or of sound what its positions were encoded to.
+    const float* rows = parallel.copied == Copied::fires ? fired : nullptr;
+    if (parallel.copied == Copied::memory || (!rows && source.tokens.empty())) rows = source.output.data();
+    const auto copied = [&](int at, float* to) {
+        if (!rows) return vector(network->encoder.embedding, source.tokens[at], to);
+        std::memcpy(to, rows + (size_t)at * d, d * sizeof(float));
+        std::fill(to + d, to + step, 0.0f);
+    };
     if (parallel.copied == Copied::soft) {
         // An attention to nothing but a bias.
         float* vectors = space.projected.get((size_t)length * step);
         std::vector<const float*> list(length);
         for (int i = 0; i < length; i++) {
             list[i] = vectors + (size_t)i * step;
-            vector(embedding, source.tokens[i], vectors + (size_t)i * step);
+            copied(i, vectors + (size_t)i * step);
         }
         std::vector<float> query(step, 0.0f), bias(rounded(length, LANES)), scores(rounded(length, LANES));
         const float ratio = (float)(length - 1) / (float)std::max(places - 1, 1);
@@ -44,15 +51,8 @@ void Engine::copy_source(Workspace& space, const Memory& source, const float* fi
     }
     for (int j = 0; j < places; j++) {
         if (words[j] != COPIED) continue;
-        float* to = x + (size_t)j * step;
-        const int at = parallel.copied == Copied::uniform ? nearest(j, places, length) : j / parallel.frames;
-        if (parallel.copied == Copied::memory || parallel.copied == Copied::fires) {
-            const float* from = parallel.copied == Copied::memory ? source.output.data() : fired;
-            std::memcpy(to, from + (size_t)at * d, d * sizeof(float));
-            std::fill(to + d, to + step, 0.0f);
-        } else {
-            vector(embedding, source.tokens[at], to);
-        }
+        copied(parallel.copied == Copied::uniform ? nearest(j, places, length) : j / parallel.frames,
+               x + (size_t)j * step);
     }
 }
 

@@ -1,0 +1,275 @@
+"""The layers of Transformers: embeddings, attention, feed-forward networks, and what they make up.
+
+Symbols: B rows, S source positions, T target positions, K target tokens at once, H heads, D features
+a head, V words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nartk.architectures.decoders import Decoder as DecoderConfig
+from nartk.architectures.encoders import FrameEncoder, TextEncoder
+from nartk.architectures.positions import sinusoids
+from nartk.architectures.settings import Config
+from nartk.models import training
+from nartk.models.training import Dropout
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+}
+
+
+class Cache(Protocol):
+    """Where one decoder layer keeps the keys and values of the tokens it has seen."""
+
+    def attend(self, attention: Attention, qkv: Tensor) -> Tensor:
+        """Stores keys and values of the new tokens, each of which attends to those before it and to itself.
+
+        Args:
+            qkv: [B,K,3*H*D], the attention's projections of the tokens.
+
+        Returns:
+            What the attention gives, [B,K,d_model].
+        """
+
+
+def count_positions(tokens: Tensor, pad: int) -> Tensor:
+    """Counts the tokens of each row that are no padding, from 0: [B,S], on whichever side it is padded."""
+    return (tokens.ne(pad).cumsum(1) - 1).clamp(min=0)
+
+
+class Embedding(nn.Module):
+    """Words plus positions: tokens [...] and positions [...] -> [...,d_model]."""
+
+    table: Tensor  # [max_len,d_model], where positions are sinusoidal
+
+    def __init__(self, config: Config, words: nn.Embedding, positions: str, max_len: int) -> None:
+        super().__init__()
+        self.words = words
+        self.scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
+        self.positions: nn.Embedding | None = None
+        if positions == "learned":
+            self.positions = nn.Embedding(max_len, config.d_model)
+            nn.init.normal_(self.positions.weight, std=config.d_model**-0.5)
+        elif positions == "sinusoidal":
+            table = torch.from_numpy(sinusoids(max_len, config.d_model).copy())
+            self.register_buffer("table", table, persistent=False)
+        self.position_type = positions
+        self.norm = make_norm(config) if config.norm_embedding else None
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        return self.add_positions(self.vectors(tokens), positions)
+
+    def vectors(self, tokens: Tensor) -> Tensor:
+        """Words without positions: [...] -> [...,d_model]."""
+        vectors: Tensor = self.words(tokens) * self.scale
+        return vectors
+
+    def add_positions(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Adds positions [...] to vectors x [...,d_model] of words, or of whatever stands for them."""
+        if self.positions is not None:
+            x = x + self.positions(positions)
+        elif self.position_type == "sinusoidal":
+            x = x + self.table[positions].to(x.dtype)
+        if self.norm is not None:
+            x = self.norm(x)
+        return self.dropout(x)
+
+
+def make_norm(config: Config) -> Any:
+    """A layer norm, or an RMSNorm, over features [...,d_model]."""
+    norm = nn.LayerNorm if config.norm == "layer" else nn.RMSNorm
+    return norm(config.d_model, config.norm_eps)
+
+
+class RelativePositions(nn.Embedding):
+    """Biases of attention scores by how far a key is from its query, for each head (Raffel et al. 2020)."""
+
+    table: Tensor  # buckets of the distances from -farthest to farthest
+
+    def __init__(self, config: Config, side: str) -> None:
+        super().__init__(config.relative_buckets, getattr(config, f"{side}_heads"))
+        nn.init.normal_(self.weight, std=config.d_model**-0.5)
+        self.farthest = config.relative_distance
+        self.register_buffer("table", torch.from_numpy(config.distance_buckets(side)), persistent=False)
+
+    def mask(self, queries: Tensor, kept: Tensor) -> Tensor:
+        """What is added to scores: minus infinity at the keys that are not seen.
+
+        Args:
+            queries: [...,K], positions of queries; those of keys are 0 to T - 1.
+            kept: [...,K or 1,T] bool, which keys a query sees.
+
+        Returns:
+            [...,H,K,T].
+        """
+        distances = torch.arange(kept.shape[-1], device=kept.device) - queries[..., None]
+        at = distances.clamp(-self.farthest, self.farthest) + self.farthest
+        biases = self(self.table[at]).movedim(-1, -3)  # [...,K,T,H] -> [...,H,K,T]
+        return biases.masked_fill(~kept.unsqueeze(-3), -math.inf)
+
+
+def relative_positions(config: Config, side: str) -> RelativePositions | None:
+    """The biases by distance of the side, ``encoder`` or ``decoder``, if it has any."""
+    return RelativePositions(config, side) if getattr(config, f"{side}_positions") == "relative" else None
+
+
+class Attention(nn.Module):
+    """Multi-head attention whose projections are fused: one matrix for q, k, v, or q apart from k, v."""
+
+    def __init__(self, config: Config, side: str, *, over_source: bool = False) -> None:
+        super().__init__()
+        self.heads: int = getattr(config, f"{side}_heads")
+        features = config.attention_features(side)
+        self.scale = features**-0.5 if config.scale_attention else 1.0
+        self.dropout = config.attention_dropout
+        d_model, width = config.d_model, self.heads * features
+        if over_source:
+            self.q = nn.Linear(d_model, width, config.bias)
+            self.kv = nn.Linear(d_model, 2 * width, config.bias)
+        else:
+            self.qkv = nn.Linear(d_model, 3 * width, config.bias)
+        self.out = nn.Linear(width, d_model, config.bias)
+
+    def split(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
+        """[B,K,parts*H*D] -> `parts` times [B,H,K,D]."""
+        b, k, width = x.shape
+        x = x.view(b, k, parts, self.heads, width // parts // self.heads)
+        return x.permute(2, 0, 3, 1, 4).unbind(0)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool = False) -> Tensor:
+        """Attends and projects: q [B,H,K,D], k and v [B,H,T,D] -> [B,K,d_model].
+
+        A mask [B,1 or H,K or 1,T] tells which keys are seen, or is added to the scores.
+        """
+        if self.training:
+            y = training.attention(q, k, v, mask, dropout=self.dropout, causal=causal, scale=self.scale)
+        else:
+            y = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=self.scale)
+        return self.out(y.transpose(1, 2).flatten(2))  # [B,H,K,D] -> [B,K,H*D]
+
+
+class FeedForward(nn.Module):
+    def __init__(self, config: Config, inner: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(config.d_model, inner, config.bias) if config.gated_ffn else None
+        self.up = nn.Linear(config.d_model, inner, config.bias)
+        self.down = nn.Linear(inner, config.d_model, config.bias)
+        self.activation = ACTIVATIONS[config.activation]
+        self.dropout = Dropout(config.activation_dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.gate is None:
+            y = self.activation(self.up(x))
+        else:
+            y = self.activation(self.gate(x)) * self.up(x)
+        return self.down(self.dropout(y))
+
+
+class EncoderLayer(nn.Module):
+    def __init__(self, config: TextEncoder | FrameEncoder) -> None:
+        super().__init__()
+        self.norm_first = config.encoder_norm_first
+        self.self_attention = Attention(config, "encoder")
+        self.self_norm = make_norm(config)
+        self.ffn = FeedForward(config, config.encoder_ffn)
+        self.ffn_norm = make_norm(config)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """x [B,S,d_model] -> the same shape."""
+
+        def attend(y: Tensor) -> Tensor:
+            q, k, v = self.self_attention.split(self.self_attention.qkv(y), 3)
+            return self.self_attention.attend(q, k, v, mask)
+
+        x = _sublayer(x, attend, self.self_norm, self.dropout, self.norm_first)
+        return _sublayer(x, self.ffn, self.ffn_norm, self.dropout, self.norm_first)
+
+
+class DecoderLayer(nn.Module):
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.norm_first = config.decoder_norm_first
+        self.self_attention = Attention(config, "decoder")
+        self.self_norm = make_norm(config)
+        self.cross_attention = Attention(config, "decoder", over_source=True)
+        self.cross_norm = make_norm(config)
+        self.ffn = FeedForward(config, config.decoder_ffn)
+        self.ffn_norm = make_norm(config)
+        self.dropout = Dropout(config.dropout)
+
+    def source_kv(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of the encoded source: memory [B,S,d_model] -> two of [B,H,S,D]."""
+        k, v = self.cross_attention.split(self.cross_attention.kv(memory), 2)
+        return k, v
+
+    def forward(
+        self,
+        x: Tensor,
+        source_kv: tuple[Tensor, Tensor],
+        source_mask: Tensor | None,
+        mask: Tensor | None = None,
+        cache: Cache | None = None,
+        *,
+        causal: bool = True,
+    ) -> Tensor:
+        """x [B,K,d_model] -> the same shape.
+
+        Without a cache, x is a whole target: attention is causal and knows no mask, or sees what the mask
+        [B,1 or H,1 or K,K] lets it.
+        """
+
+        def attend(y: Tensor) -> Tensor:
+            qkv = self.self_attention.qkv(y)
+            if cache is not None:
+                return cache.attend(self.self_attention, qkv)
+            q, k, v = self.self_attention.split(qkv, 3)
+            return self.self_attention.attend(q, k, v, mask, causal=causal)
+
+        def attend_source(y: Tensor) -> Tensor:
+            (q,) = self.cross_attention.split(self.cross_attention.q(y), 1)
+            return self.cross_attention.attend(q, *source_kv, source_mask)
+
+        x = _sublayer(x, attend, self.self_norm, self.dropout, self.norm_first)
+        x = _sublayer(x, attend_source, self.cross_norm, self.dropout, self.norm_first)
+        return _sublayer(x, self.ffn, self.ffn_norm, self.dropout, self.norm_first)
+
+
+def _sublayer(x: Tensor, f: Any, norm: nn.Module, dropout: Dropout, norm_first: bool) -> Tensor:
+    if norm_first:
+        return x + dropout(f(norm(x)))
+    return norm(x + dropout(f(x)))
+
+
+def word_embedding(count: int, config: Config) -> nn.Embedding:
+    """Vectors of so many words, random but for the padding's."""
+    words = nn.Embedding(count, config.d_model, padding_idx=config.pad)
+    nn.init.normal_(words.weight, std=config.d_model**-0.5)
+    nn.init.zeros_(words.weight[config.pad])
+    return words
+
+
+def pad_lists(lists: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Lists of numbers, none empty, as [N,T] int64, and which of these they hold, [N,T] bool.
+
+    A list is padded with its own last number: a masked cell still meets the values, and another token's
+    might be NaN.
+    """
+    longest = max(len(each) for each in lists)
+    padded = [[*each, *[each[-1]] * (longest - len(each))] for each in lists]
+    lengths = torch.tensor([len(each) for each in lists])
+    kept = torch.arange(longest) < lengths[:, None]
+    return torch.tensor(padded, device=device), kept.to(device)

@@ -1,0 +1,299 @@
+"""The decoders that architectures combine with encoders: causal, canvas, blocks, frames, graph and fires.
+
+All have a Transformer's layers over what the encoder gives, whatever it was encoded from. Each says what the
+engine reads of it, which protocols it speaks and what implements them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from nartk.architectures.parts import Convolution, Depthwise, Group, Linear, OutputWords, Part, Positions
+from nartk.architectures.settings import POSITIONS, SOURCE_WORDS, TARGET_WORDS, Config, Speaks, setting
+from nartk.errors import UsageError
+from nartk.protocols.parallel import BlockScorer, CanvasScorer, FireScorer, FrameScorer, GraphScorer
+from nartk.protocols.passes import CopiesSource, PassScorer
+
+_MOST_FRAMES = 16  # of a position of the encoder; more is a mistake or a corrupt file
+_SCALE = re.compile(r"(\d+(?:\.\d+)?)(?:~(\d+(?:\.\d+)?))?")
+
+
+@dataclass(frozen=True)
+class Decoder(Config):
+    """A Transformer's decoder, and the output words."""
+
+    decoder_layers: int = setting(6, "layers of the decoder")
+    decoder_ffn: int = setting(2048, "inner features of the decoder's feed-forward networks")
+    decoder_heads: int = setting(8, "attention heads of the decoder")
+    decoder_norm_first: bool = setting(True, "pre-norm decoder, with a norm after its last layer")
+    decoder_positions: str = setting("sinusoidal", "target positions", choices=POSITIONS)
+    share_embeddings: str = setting(
+        "decoder", "one matrix for target and output words (decoder), or none", choices=("decoder", "none")
+    )
+    output_bias: bool = setting(False, "a bias of the output words")
+    scale_output: bool = setting(False, "divide what the output layer reads by the square root of d_model")
+
+    def parts(self) -> dict[str, Part]:
+        scale = self.d_model**-0.5 if self.scale_output else 1.0
+        return {
+            "decoder": self.stack_part("decoder", self.target_positions, words=self.tgt_vocab),
+            "output": OutputWords(self.tgt_vocab, self.d_model, self.output_bias, scale),
+            **super().parts(),
+        }
+
+    def shared_weights(self) -> dict[str, str]:
+        words = [SOURCE_WORDS, *TARGET_WORDS[:2]]
+        shared = {"all": words, "decoder": words[1:], "inputs": words[:2], "none": words[:1]}
+        first, *others = shared[self.share_embeddings]
+        return dict.fromkeys(others, first)
+
+
+@dataclass(frozen=True)
+class CausalDecoder(Decoder):
+    """Predicts the next word of an output."""
+
+    speaks: ClassVar[Speaks | None] = Speaks(
+        (PassScorer,), "nartk.engine.scorer:Passes", "nartk.models.reference:Passes"
+    )
+    network: ClassVar[str] = "nartk.models.transformer:Transformer"
+
+    decoder_positions: str = setting(
+        "sinusoidal", "target positions; relative: of T5", choices=(*POSITIONS, "relative")
+    )
+
+
+@dataclass(frozen=True)
+class CopiesWords(Config):
+    """Source words that can be words of the output."""
+
+    speaks: ClassVar[Speaks | None] = Speaks(
+        (CopiesSource,), "nartk.engine.scorer:Copies", "nartk.models.reference:Copies"
+    )
+
+
+@dataclass(frozen=True)
+class BlockDecoder(Decoder):
+    """Fills the masked positions behind a prefix."""
+
+    speaks: ClassVar[Speaks | None] = Speaks(
+        (BlockScorer,), "nartk.engine.parallel_scorer:Blocks", "nartk.models.parallel_reference:Blocks"
+    )
+    network: ClassVar[str] = "nartk.models.blockwise:Blockwise"
+
+    decoder_positions: str = setting("learned", "target positions", choices=POSITIONS)
+    block: int = setting(25, "places that are filled at once")
+
+    def engine_settings(self) -> dict[str, Any]:
+        return {**super().engine_settings(), "copied": "none"}
+
+
+@dataclass(frozen=True)
+class LengthHead(Config):
+    """Predicts lengths as their differences from the source's."""
+
+    length_difference: int = setting(
+        128, "most tokens that a predicted length is longer or shorter than the source"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.length_difference < 1:
+            raise UsageError(f"`length_difference` is {self.length_difference}, below 1")
+
+    def lengths_part(self) -> dict[str, Part]:
+        """The predictor, which reads the mean of what is encoded."""
+        return {"lengths": Linear(2 * self.length_difference + 1, self.d_model, exact=True)}
+
+
+@dataclass(frozen=True)
+class CanvasDecoder(LengthHead, Decoder):
+    """Fills a canvas whose length is predicted.
+
+    Raises:
+        UsageError: As Config does; and where a soft copy has no temperature, or the predictor no length to
+            choose from.
+    """
+
+    speaks: ClassVar[Speaks | None] = Speaks(
+        (CanvasScorer,), "nartk.engine.parallel_scorer:Canvases", "nartk.models.parallel_reference:Canvases"
+    )
+    network: ClassVar[str] = "nartk.models.nat:Nat"
+
+    decoder_input: str = setting(
+        "soft-copy",
+        "at unfilled places: the mask symbol (mask), the source word at the same share of the length "
+        "(uniform-copy), or source words weighted by their distance from there (soft-copy); of speech what "
+        "its positions were encoded to in place of words",
+        choices=("mask", "uniform-copy", "soft-copy"),
+    )
+    copy_temperature: float = setting(0.3, "of the soft copy: source positions at which weights fall by e")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.copy_temperature <= 0.0:
+            raise UsageError(f"`copy_temperature` is {self.copy_temperature}, not above 0")
+
+    def parts(self) -> dict[str, Part]:
+        return {**super().parts(), **self.lengths_part()}
+
+    def engine_settings(self) -> dict[str, Any]:
+        copied = {"mask": "none", "uniform-copy": "uniform", "soft-copy": "soft"}[self.decoder_input]
+        return {**super().engine_settings(), "copied": copied, "temperature": self.copy_temperature}
+
+
+@dataclass(frozen=True)
+class FrameDecoder(Decoder):
+    """Gives each position of the encoder several frames, which say a word or nothing (CTC).
+
+    Raises:
+        UsageError: As Config does; and where a position has no frames, or too many.
+    """
+
+    speaks: ClassVar[Speaks | None] = Speaks(
+        (FrameScorer,),
+        "nartk.engine.parallel_scorer:DecoderFrames",
+        "nartk.models.parallel_reference:DecoderFrames",
+    )
+    network: ClassVar[str] = "nartk.models.ctc:CtcNat"
+
+    upsample: int = setting(2, "frames per source token")
+    decoder_input: str = setting(
+        "memory",
+        "what the frames of a token begin with: its embedding (source), or its encoder output (memory)",
+        choices=("memory",),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.upsample <= _MOST_FRAMES:
+            raise UsageError(f"`upsample` is {self.upsample}, not between 1 and {_MOST_FRAMES}")
+
+    @property
+    def target_positions(self) -> int:
+        """Positions of the decoder: the frames of the longest source, however long targets may be."""
+        positions: int = self.source_positions  # type: ignore[attr-defined]  # of the encoder
+        return self.upsample * positions
+
+    def engine_settings(self) -> dict[str, Any]:
+        return {**super().engine_settings(), "copied": self.decoder_input, "frames": self.upsample}
+
+
+@dataclass(frozen=True)
+class GraphDecoder(LengthHead, Decoder):
+    """A graph of at least 2 and at most `max_target_len` vertices with a word each (DA-Transformer).
+
+    Raises:
+        UsageError: A value is out of its bounds, or the scale is none.
+    """
+
+    speaks: ClassVar[Speaks | None] = Speaks(
+        (GraphScorer,), "nartk.engine.parallel_scorer:Graph", "nartk.models.parallel_reference:Graph"
+    )
+    network: ClassVar[str] = "nartk.models.da_transformer:DaTransformer"
+
+    decoder_positions: str = setting("learned", "positions of the vertices", choices=POSITIONS)
+    decoder_input: str = setting(
+        "mask",
+        "what vertices begin with: the mask symbol (mask, as published), or the source word at the same "
+        "share of the graph (uniform-copy), which learns in fewer steps; of speech what a position was "
+        "encoded to in place of a word",
+        choices=("mask", "uniform-copy"),
+    )
+    upsampling: str = setting(
+        "source",
+        "a graph's size goes by the length of the source, of speech by the encoder's positions, or by that "
+        "of the target, which is predicted when decoding (predict), or is always the same (fixed)",
+        choices=("source", "predict", "fixed"),
+    )
+    upsample_scale: str = setting(
+        "8",
+        "vertices per token of that length (fixed: vertices), never more than max_target_len; 4~8: any "
+        "scale between, drawn for each training batch, and the last when decoding",
+    )
+    link_features: str = setting(
+        "feature:position",
+        "what links are computed from: the decoder's features, learned positions of the vertices, or both",
+        choices=("feature:position", "feature", "position"),
+    )
+    link_heads: int = setting(8, "heads of the links")
+    max_transition_length: int = setting(
+        99999, "most vertices that a link leads ahead; as many as a graph has, or more: any"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.link_heads < 1 or self.d_model % self.link_heads:
+            raise UsageError(f"`d_model` {self.d_model} is no multiple of `link_heads` {self.link_heads}")
+        if self.max_transition_length < 1:
+            raise UsageError(f"`max_transition_length` is {self.max_transition_length}, below 1")
+        low, high = self.scales
+        if not 0.0 < low <= high <= self.max_target_len:
+            raise UsageError(
+                f"`upsample_scale` {self.upsample_scale!r} is not between 0 and `max_target_len` "
+                f"{self.max_target_len}, the lower first"
+            )
+
+    @property
+    def scales(self) -> tuple[float, float]:
+        """The least and the largest scale; raises UsageError where `upsample_scale` is none."""
+        found = _SCALE.fullmatch(self.upsample_scale)
+        if found is None:
+            raise UsageError(
+                f"`upsample_scale` is {self.upsample_scale!r}", fix="write a number, or two, as 4~8"
+            )
+        low = float(found[1])
+        return low, low if found[2] is None else float(found[2])
+
+    def parts(self) -> dict[str, Part]:
+        d, read = self.d_model, self.link_features.split(":")
+        links: dict[str, Part] = {}
+        if "position" in read:
+            links["positions"] = Positions("learned", self.max_target_len, d)
+        scale, inputs = (d // self.link_heads) ** -0.5, len(read) * d
+        links["query"] = Linear(d, inputs, scale=scale, exact=True)
+        links["key"] = Linear(d, inputs, exact=True)
+        links["gate"] = Linear(self.link_heads, inputs, exact=True)
+        settings = {"by_features": "feature" in read, "longest_link": self.max_transition_length}
+        lengths = self.lengths_part() if self.upsampling == "predict" else {}
+        return {**super().parts(), "links": Group(links, settings), **lengths}
+
+    def engine_settings(self) -> dict[str, Any]:
+        copied = "none" if self.decoder_input == "mask" else "uniform"
+        return {**super().engine_settings(), "copied": copied}
+
+
+@dataclass(frozen=True)
+class FireDecoder(Decoder):
+    """Sums the encoder's positions to one embedding a token, where a predictor fires, and fills these.
+
+    Each fire is a token, eos included. The embeddings of words are the sampler's, which training alone reads.
+    """
+
+    speaks: ClassVar[Speaks | None] = Speaks(
+        (FireScorer, FrameScorer),
+        "nartk.engine.parallel_scorer:Fires",
+        "nartk.models.parallel_reference:Fires",
+    )
+    network: ClassVar[str] = "nartk.models.paraformer:Paraformer"
+
+    decoder_positions: str = setting("sinusoidal", "of the fires", choices=POSITIONS)
+    predictor: str = setting(
+        "convolution",
+        "what weighs positions: a convolution over all features (convolution: FunASR's CifPredictorV2), or "
+        "one of each feature by itself that is added to what it reads (depthwise: its CifPredictor)",
+        choices=("convolution", "depthwise"),
+    )
+    tail_threshold: float = setting(
+        0.45, "added to the sum of the weights of a source, so that what is left of it may fire"
+    )
+
+    def parts(self) -> dict[str, Part]:
+        d = self.d_model
+        conv: Part = Convolution(d, d, exact=True) if self.predictor == "convolution" else Depthwise(d, 3)
+        cif = Group({"conv": conv, "out": Linear(1, d, exact=True)}, {"tail": self.tail_threshold})
+        return {**super().parts(), "cif": cif}
+
+    def engine_settings(self) -> dict[str, Any]:
+        return {**super().engine_settings(), "copied": "fires"}

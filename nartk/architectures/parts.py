@@ -1,0 +1,394 @@
+"""The kinds of layers that models are made of: each says its weights' names, shapes and int8 layout, once.
+
+A model's configuration combines parts to a tree (`Config.tree`). From it derive the shapes that a checkpoint
+is checked for, the tensors of an int8 folder (`nartk.checkpoints.quantized`) and the engine's model:
+`Part.read` turns weights into the layers, arrays and dictionaries that ``csrc/module.cpp`` reads.
+
+Symbols: H heads of f features, F the same filled up to a multiple of 16, D features of the model, c channels,
+k positions of a kernel, V words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from nartk.architectures.positions import FloatArray, interleaved_sinusoids, sinusoids
+
+Shape: TypeAlias = tuple[int, ...]
+
+LANES = 16  # floats of the engine's vectors
+PANEL = 32  # outputs of a packed matrix that lie beside each other
+GROUP = 4  # inputs of an output that lie beside each other
+
+
+class Reader(Protocol):
+    """Gives the weights of a model by name."""
+
+    def array(self, name: str) -> FloatArray:
+        """A weight, fp32."""
+
+    def layer(self, name: str, part: Linear) -> Any:
+        """A linear layer as the engine holds it."""
+
+    def words(self, name: str) -> Any:
+        """A matrix of words [V,D] as the engine holds it, packed once where several names share it."""
+
+
+class Part:
+    """A layer with weights."""
+
+    def shapes(self) -> dict[str, Shape]:
+        """The shape of each weight, by what follows the layer's name."""
+        raise NotImplementedError
+
+    @property
+    def packed(self) -> tuple[int, int] | None:
+        """Outputs and inputs of its matrix in an int8 folder; None: its weights stay fp32."""
+        return None
+
+    def read(self, name: str, reader: Reader) -> Any:
+        """The layer of that name, as the engine's model holds it."""
+        raise NotImplementedError
+
+    def leaves(self, name: str) -> Iterator[tuple[str, Part]]:
+        """The layers with weights, by name."""
+        yield name, self
+
+
+@dataclass(frozen=True)
+class Group(Part):
+    """Parts with names, and settings of the whole that the engine reads; `joint` joins names."""
+
+    parts: Mapping[str, Part]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    joint: str = "."
+
+    def __getitem__(self, name: str) -> Any:
+        return self.parts[name]
+
+    def _name(self, name: str, part: str) -> str:
+        return f"{name}{self.joint}{part}" if name else part
+
+    def read(self, name: str, reader: Reader) -> dict[str, Any]:
+        found = {key: part.read(self._name(name, key), reader) for key, part in self.parts.items()}
+        return {**self.settings, **found}
+
+    def leaves(self, name: str) -> Iterator[tuple[str, Part]]:
+        for key, part in self.parts.items():
+            yield from part.leaves(self._name(name, key))
+
+
+@dataclass(frozen=True)
+class Series(Part):
+    """Parts that are numbered from 0."""
+
+    parts: Sequence[Part]
+
+    def read(self, name: str, reader: Reader) -> list[Any]:
+        return [part.read(f"{name}.{i}", reader) for i, part in enumerate(self.parts)]
+
+    def leaves(self, name: str) -> Iterator[tuple[str, Part]]:
+        for i, part in enumerate(self.parts):
+            yield from part.leaves(f"{name}.{i}")
+
+
+@dataclass(frozen=True)
+class Linear(Part):
+    """A linear layer.
+
+    Attributes:
+        scale: The engine multiplies its outputs by it.
+        exact: It is fp32 in all types.
+    """
+
+    outputs: int
+    inputs: int
+    bias: bool = True
+    scale: float = 1.0
+    exact: bool = False
+
+    def shapes(self) -> dict[str, Shape]:
+        weight: dict[str, Shape] = {"weight": (self.outputs, self.inputs)}
+        return weight | {"bias": (self.outputs,)} if self.bias else weight
+
+    @property
+    def packed(self) -> tuple[int, int] | None:
+        return None if self.exact else self._size
+
+    @property
+    def _size(self) -> tuple[int, int]:
+        return self.outputs, self.inputs
+
+    def matrix(self, weight: FloatArray, bias: FloatArray | None) -> tuple[FloatArray, FloatArray | None]:
+        """Its weight as a matrix as the engine packs it, and its bias."""
+        if self.scale != 1.0:
+            weight, bias = (
+                weight * np.float32(self.scale),
+                None if bias is None else bias * np.float32(self.scale),
+            )
+        return weight, bias
+
+    def read(self, name: str, reader: Reader) -> Any:
+        return reader.layer(name, self)
+
+
+@dataclass(frozen=True)
+class IntoHeads(Linear):
+    """Gives `count` times H heads of f features each, filled up to F: [count*H*F, D]."""
+
+    heads: int = 1
+    count: int = 1
+
+    @property
+    def _size(self) -> tuple[int, int]:
+        blocks = self.count * self.heads
+        return blocks * filled(self.outputs // blocks), self.inputs
+
+    def matrix(self, weight: FloatArray, bias: FloatArray | None) -> tuple[FloatArray, FloatArray | None]:
+        blocks = self.count * self.heads
+        features = self.outputs // blocks
+        if missing := filled(features) - features:
+            rows = np.pad(weight.reshape(blocks, features, -1), ((0, 0), (0, missing), (0, 0)))
+            weight = rows.reshape(-1, weight.shape[1])
+            if bias is not None:
+                bias = np.pad(bias.reshape(blocks, features), ((0, 0), (0, missing))).ravel()
+        return weight, bias
+
+
+@dataclass(frozen=True)
+class FromHeads(Linear):
+    """Reads H heads of f features, filled up to F: [D, H*F]."""
+
+    heads: int = 1
+
+    @property
+    def _size(self) -> tuple[int, int]:
+        return self.outputs, self.heads * filled(self.inputs // self.heads)
+
+    def matrix(self, weight: FloatArray, bias: FloatArray | None) -> tuple[FloatArray, FloatArray | None]:
+        features = self.inputs // self.heads
+        if missing := filled(features) - features:
+            columns = weight.reshape(self.outputs, self.heads, features)
+            weight = np.pad(columns, ((0, 0), (0, 0), (0, missing))).reshape(self.outputs, -1)
+        return weight, bias
+
+
+@dataclass(frozen=True)
+class FromImages(Linear):
+    """Reads [channels, features] as a checkpoint stores it, [features, channels] in the engine."""
+
+    channels: int = 1
+
+    def matrix(self, weight: FloatArray, bias: FloatArray | None) -> tuple[FloatArray, FloatArray | None]:
+        turned = weight.reshape(len(weight), self.channels, -1).swapaxes(1, 2).reshape(weight.shape)
+        return super().matrix(turned, bias)
+
+
+@dataclass(frozen=True)
+class Convolution(Linear):
+    """A convolution [outputs,inputs,*kernel] over all channels, as a layer that reads [...,inputs]."""
+
+    kernel: Shape = (3,)
+
+    def shapes(self) -> dict[str, Shape]:
+        return {"weight": (self.outputs, self.inputs, *self.kernel), "bias": (self.outputs,)}
+
+    @property
+    def _size(self) -> tuple[int, int]:
+        return self.outputs, self.inputs * math.prod(self.kernel)
+
+    def matrix(self, weight: FloatArray, bias: FloatArray | None) -> tuple[FloatArray, FloatArray | None]:
+        return np.moveaxis(weight, 1, -1).reshape(len(weight), -1), bias
+
+
+@dataclass(frozen=True)
+class Depthwise(Part):
+    """A convolution of each channel by itself: to the engine taps [k,c] and biases [c], c filled up."""
+
+    channels: int
+    kernel: int
+
+    def shapes(self) -> dict[str, Shape]:
+        return {"weight": (self.channels, 1, self.kernel), "bias": (self.channels,)}
+
+    def read(self, name: str, reader: Reader) -> tuple[FloatArray, FloatArray]:
+        return fill(reader.array(f"{name}.weight")[:, 0].T), fill(reader.array(f"{name}.bias"))
+
+
+@dataclass(frozen=True)
+class BatchNorm(Part):
+    """A batch norm with running statistics: to `Normed`, what multiplies a channel, and its mean and bias."""
+
+    features: int
+    eps: float
+
+    def shapes(self) -> dict[str, Shape]:
+        return dict.fromkeys(("weight", "bias", "running_mean", "running_var"), (self.features,))
+
+    def read(self, name: str, reader: Reader) -> tuple[Any, Any, Any]:
+        gain, bias, mean, variance = (
+            reader.array(f"{name}.{own}").astype(np.float64) for own in self.shapes()
+        )
+        return fill(gain / np.sqrt(variance + self.eps)), fill(mean), fill(bias)
+
+
+@dataclass(frozen=True)
+class Normed(Group):
+    """A group whose batch norm ``norm`` is a part of its convolution ``depthwise`` in the engine."""
+
+    def read(self, name: str, reader: Reader) -> dict[str, Any]:
+        found = super().read(name, reader)
+        taps, bias = found["depthwise"]
+        scale, mean, shift = found.pop("norm")
+        return found | {
+            "depthwise": (
+                (taps * scale).astype(np.float32),
+                ((bias - mean) * scale + shift).astype(np.float32),
+            )
+        }
+
+
+@dataclass(frozen=True)
+class Norm(Part):
+    """A layer norm, or without bias an RMSNorm: to the engine gain, bias and epsilon."""
+
+    features: int
+    eps: float
+    bias: bool = True
+
+    def shapes(self) -> dict[str, Shape]:
+        return dict.fromkeys(("weight", "bias") if self.bias else ("weight",), (self.features,))
+
+    def read(self, name: str, reader: Reader) -> tuple[FloatArray, FloatArray | None, float]:
+        return reader.array(f"{name}.weight"), reader.array(f"{name}.bias") if self.bias else None, self.eps
+
+
+@dataclass(frozen=True)
+class Words(Part):
+    """A matrix of words."""
+
+    count: int
+    features: int
+
+    def shapes(self) -> dict[str, Shape]:
+        return {"weight": (self.count, self.features)}
+
+    @property
+    def packed(self) -> tuple[int, int] | None:
+        return self.count, self.features
+
+    def read(self, name: str, reader: Reader) -> Any:
+        return reader.words(f"{name}.weight")
+
+
+@dataclass(frozen=True)
+class OutputWords(Words):
+    """The output layer, whose words may be those of another matrix, but its bias its own."""
+
+    bias: bool = False
+    scale: float = 1.0  # of what it reads
+
+    def shapes(self) -> dict[str, Shape]:
+        return super().shapes() | ({"bias": (self.count,)} if self.bias else {})
+
+    def read(self, name: str, reader: Reader) -> dict[str, Any]:
+        bias = fill(reader.array(f"{name}.bias"), PANEL) if self.bias else None
+        return {"words": super().read(name, reader), "bias": bias, "scale": self.scale}
+
+
+@dataclass(frozen=True)
+class Positions(Part):
+    """Vectors [count,D] of positions, or of a kind that is computed: ``sinusoidal`` or ``interleaved``."""
+
+    type: str
+    count: int
+    features: int
+
+    def shapes(self) -> dict[str, Shape]:
+        return {"weight": (self.count, self.features)} if self.type == "learned" else {}
+
+    def read(self, name: str, reader: Reader) -> FloatArray | None:
+        if self.type == "learned":
+            return reader.array(f"{name}.weight")
+        if self.type == "sinusoidal":
+            return sinusoids(self.count, self.features)
+        return interleaved_sinusoids(np.arange(self.count), self.features)
+
+
+@dataclass(frozen=True)
+class Distances(Part):
+    """Biases of attention scores [buckets,H] by distance; `table` is the bucket of each distance."""
+
+    buckets: int
+    heads: int
+    table: npt.NDArray[np.int64] = field(compare=False)
+
+    def shapes(self) -> dict[str, Shape]:
+        return {"weight": (self.buckets, self.heads)}
+
+    def read(self, name: str, reader: Reader) -> FloatArray:
+        return reader.array(f"{name}.weight")[self.table].T  # [buckets,H] -> [H,distances]
+
+
+@dataclass(frozen=True)
+class HeadVectors(Part):
+    """A vector for each head, [H,f], which has no further name."""
+
+    heads: int
+    features: int
+
+    def shapes(self) -> dict[str, Shape]:
+        return {"": (self.heads, self.features)}
+
+    def read(self, name: str, reader: Reader) -> FloatArray:
+        return fill(reader.array(name))  # [H,f] -> [H,F]
+
+
+def filled(features: int, multiple: int = LANES) -> int:
+    """So many features, or as many more as make a multiple."""
+    return features + -features % multiple
+
+
+def fill(x: Any, multiple: int = LANES) -> Any:
+    """Fills the last dimension up with zeros."""
+    return np.pad(x, ((0, 0),) * (x.ndim - 1) + ((0, -x.shape[-1] % multiple),))
+
+
+def weight_shapes(parts: Part) -> dict[str, Shape]:
+    """The shape of each weight of a model, by name."""
+    return {
+        f"{name}.{own}" if own else name: shape
+        for name, part in parts.leaves("")
+        for own, shape in part.shapes().items()
+    }
+
+
+def attention(
+    d: int, heads: int, features: int, *, scale: float, bias: bool = True, over_source: bool = False
+) -> Group:
+    """Multi-head attention: one matrix for queries, keys and values, or that of queries apart."""
+    width = heads * features
+    if over_source:
+        read = {
+            "q": IntoHeads(width, d, bias, heads=heads),
+            "kv": IntoHeads(2 * width, d, bias, heads=heads, count=2),
+        }
+    else:
+        read = {"qkv": IntoHeads(3 * width, d, bias, heads=heads, count=3)}
+    settings = {"heads": heads, "features": filled(features), "scale": scale}
+    return Group({**read, "out": FromHeads(d, width, bias, heads=heads)}, settings)
+
+
+def feed_forward(
+    d: int, inner: int, activation: str, *, gated: bool = False, bias: bool = True, scale: float = 1.0
+) -> Group:
+    """A feed-forward network whose outputs are multiplied by `scale` in the engine."""
+    gate = {"gate": Linear(inner, d, bias)} if gated else {}
+    layers = {**gate, "up": Linear(inner, d, bias), "down": Linear(d, inner, bias, scale)}
+    return Group(layers, {"activation": activation})

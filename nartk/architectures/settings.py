@@ -1,0 +1,240 @@
+"""What the configurations of all architectures share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from nartk.architectures.parts import (
+    Distances,
+    Group,
+    Norm,
+    Part,
+    Positions,
+    Series,
+    Shape,
+    Words,
+    attention,
+    feed_forward,
+    weight_shapes,
+)
+from nartk.architectures.positions import relative_buckets
+from nartk.errors import CheckpointError, UsageError
+
+_LARGEST = 10_000_000  # of any size in a configuration: a larger one is a corrupt file
+_MOST_LAYERS = 1000
+_MOST_POSITIONS = 100_000  # tokens
+POSITIONS = ("sinusoidal", "learned", "none")
+JOINT = ("all", "inputs")  # of `share_embeddings`: source and target have one matrix
+# The weights with a row for each word.
+SOURCE_WORDS = "encoder_embedding.words.weight"
+TARGET_WORDS = ("decoder_embedding.words.weight", "output.weight", "output.bias")
+
+C = TypeVar("C", bound="Config")
+
+
+def setting(default: Any, help: str, *, choices: Sequence[Any] | None = None) -> Any:
+    """Declares a field of a configuration, with its help and, if it has any, its choices."""
+    return field(default=default, metadata={"help": help, "choices": choices})
+
+
+class Speaks(NamedTuple):
+    """What a part of a model adds to its scorers.
+
+    Attributes:
+        protocols: Of `nartk.protocols`.
+        engine, reference: ``module:Class`` of the mixins that implement them, on the engine and in torch.
+    """
+
+    protocols: tuple[type, ...]
+    engine: str
+    reference: str
+
+
+@dataclass(frozen=True)
+class Config:
+    """The shape of a model. The training options derive from these fields.
+
+    An architecture combines an encoder of `nartk.architectures.encoders` and a decoder of
+    `nartk.architectures.decoders`, if it has one; each adds its settings, its weights and its protocols.
+
+    Raises:
+        UsageError: A value is out of its bounds, or two settings exclude each other.
+    """
+
+    speaks: ClassVar[Speaks | None] = None
+    network: ClassVar[str]  # module:Class of the network in torch
+    stored: ClassVar[frozenset[str]] = frozenset()  # settings of no meaning, which folders may have
+
+    src_vocab: int = setting(0, "source words, specials included")
+    tgt_vocab: int = setting(0, "target words, specials included")
+    pad: int = setting(1, "id of the padding symbol")
+    d_model: int = setting(512, "features of a token")
+    activation: str = setting(
+        "relu", "of the feed-forward networks", choices=("relu", "gelu", "gelu_tanh", "silu")
+    )
+    gated_ffn: bool = setting(False, "multiply what the activation gives by a second projection of its input")
+    norm: str = setting("layer", "layer norm, or RMSNorm, which has no bias", choices=("layer", "rms"))
+    norm_eps: float = setting(1e-5, "what norms add to the variance")
+    bias: bool = setting(True, "biases in the linear layers")
+    head_features: int = setting(0, "features of an attention head; 0: d_model divided by the heads")
+    scale_attention: bool = setting(True, "divide attention scores by the square root of a head's features")
+    relative_buckets: int = setting(32, "ranges of distances that relative positions tell apart")
+    relative_distance: int = setting(128, "tokens from which on distances are in the last bucket")
+    max_source_len: int = setting(1024, "longest source, tokens")
+    max_target_len: int = setting(1024, "longest target, tokens")
+    scale_embedding: bool = setting(True, "multiply embeddings by the square root of d_model")
+    norm_embedding: bool = setting(False, "layer norm after the embeddings")
+    dropout: float = setting(0.1, "on embeddings and on each sublayer's output")
+    attention_dropout: float = setting(0.0, "on attention weights")
+    activation_dropout: float = setting(0.0, "inside the feed-forward networks")
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            choices = item.metadata["choices"]
+            if choices is not None and value not in choices:
+                known = ", ".join(map(str, choices))
+                raise UsageError(f"`{item.name}` is {value!r}", fix=f"choose from {known}")
+            if isinstance(item.default, float) and not 0.0 <= value < 1.0:
+                raise UsageError(f"`{item.name}` is {value}, not in [0, 1)")
+            if isinstance(item.default, int) and not 0 <= value <= _LARGEST:
+                raise UsageError(f"`{item.name}` is {value}, not between 0 and {_LARGEST}")
+            most = {"layers": _MOST_LAYERS, "len": _MOST_POSITIONS, "distance": _MOST_POSITIONS}
+            bound = most.get(item.name.rpartition("_")[2])
+            if bound is not None and value > bound:
+                raise UsageError(f"`{item.name}` is {value}, more than {bound}")
+            if item.name in ("d_model", "max_source_len", "max_target_len") and value < 1:
+                raise UsageError(f"`{item.name}` is {value}, below 1")
+            if item.name in ("encoder_heads", "decoder_heads"):
+                self._check_heads(item.name, value)
+        if self.relative_buckets < 4:
+            raise UsageError(f"`relative_buckets` is {self.relative_buckets}, below 4")
+        if self.relative_distance <= self.relative_buckets // 2:
+            raise UsageError(
+                f"`relative_distance` {self.relative_distance} is not above half of `relative_buckets` "
+                f"{self.relative_buckets}"
+            )
+
+    def _check_heads(self, name: str, heads: int) -> None:
+        if heads < 1:
+            raise UsageError(f"`{name}` is {heads}, below 1")
+        if not self.head_features and self.d_model % heads:
+            raise UsageError(
+                f"`d_model` {self.d_model} is no multiple of `{name}` {heads}", fix="set `head_features`"
+            )
+
+    @classmethod
+    def from_dict(cls: type[C], values: Mapping[str, Any]) -> C:
+        """Reads a stored configuration; an unknown key or a value of a wrong type is a CheckpointError."""
+        known = {item.name: item for item in fields(cls)}
+        for name, value in values.items():
+            if name in cls.stored and name not in known:
+                continue
+            if name not in known:
+                raise CheckpointError(f"unknown model setting {name!r}", fix=f"known are {', '.join(known)}")
+            wanted = type(known[name].default)
+            if type(value) is not wanted and not (wanted is float and type(value) is int):
+                raise CheckpointError(f"model setting {name!r} is {value!r}, not a {wanted.__name__}")
+        return cls(**{name: value for name, value in values.items() if name in known})
+
+    def parts(self) -> dict[str, Part]:
+        """The model's layers by name; encoders and decoders add theirs."""
+        return {}
+
+    def engine_settings(self) -> dict[str, Any]:
+        """What the engine reads beside the layers."""
+        return {"features": self.d_model}
+
+    @property
+    def tree(self) -> Group:
+        """All layers, and what the engine reads beside them."""
+        return Group(self.parts(), self.engine_settings())
+
+    def weight_shapes(self) -> dict[str, Shape]:
+        """The shape of each weight, by name; those that share memory are all named."""
+        return weight_shapes(self.tree)
+
+    def shared_weights(self) -> dict[str, str]:
+        """The names of weights that are those of another name, with this name."""
+        return {}
+
+    def layers(self, side: str) -> int:
+        """How many layers the side has, ``encoder`` or ``decoder``."""
+        found: int = getattr(self, f"{side}_layers", 0)
+        return found
+
+    def attention_features(self, side: str) -> int:
+        """Features of an attention head of the side, ``encoder`` or ``decoder``."""
+        heads: int = getattr(self, f"{side}_heads")
+        return self.head_features if self.head_features else self.d_model // heads
+
+    @property
+    def target_positions(self) -> int:
+        """Positions of the decoder."""
+        return self.max_target_len
+
+    def norm_part(self) -> Norm:
+        """A norm of a layer."""
+        return Norm(self.d_model, self.norm_eps, self.norm == "layer")
+
+    def attention_part(self, side: str, *, over_source: bool = False) -> Group:
+        """Attention of the side, ``encoder`` or ``decoder``."""
+        heads, features = getattr(self, f"{side}_heads"), self.attention_features(side)
+        scale = features**-0.5 if self.scale_attention else 1.0
+        return attention(self.d_model, heads, features, scale=scale, bias=self.bias, over_source=over_source)
+
+    def layer_part(self, side: str) -> Group:
+        """A layer of a Transformer's encoder or decoder."""
+        inner: int = getattr(self, f"{side}_ffn")
+        ffn = feed_forward(self.d_model, inner, self.activation, gated=self.gated_ffn, bias=self.bias)
+        parts: dict[str, Part] = {"self_attention": self.attention_part(side)}
+        norms = dict.fromkeys(("self_norm", "ffn_norm"), self.norm_part())
+        if side == "decoder":
+            parts["cross_attention"] = self.attention_part(side, over_source=True)
+            norms["cross_norm"] = self.norm_part()
+        return Group({**parts, "ffn": ffn, **norms}, {"norm_first": getattr(self, f"{side}_norm_first")})
+
+    def embedding_part(self, positions: str, count: int, *, words: int | None) -> Group:
+        """So many words, None for none, and positions of a kind, if it is one."""
+        parts: dict[str, Part] = {}
+        if words is not None:
+            parts["words"] = Words(words, self.d_model)
+        if positions in POSITIONS[:2]:
+            parts["positions"] = Positions(positions, count, self.d_model)
+        if self.norm_embedding:
+            parts["norm"] = self.norm_part()
+        scale = math.sqrt(self.d_model) if self.scale_embedding else 1.0
+        return Group(parts, {"scale": scale, "count": count})
+
+    def stack_part(self, side: str, count: int, *, words: int | None) -> Group:
+        """A Transformer's encoder or decoder of so many positions, and words, None for none."""
+        positions: str = getattr(self, f"{side}_positions")
+        parts: dict[str, Part] = {"embedding": self.embedding_part(positions, count, words=words)}
+        if positions == "relative":
+            buckets, heads = self.distance_buckets(side), getattr(self, f"{side}_heads")
+            parts["relative"] = Distances(self.relative_buckets, heads, buckets)
+        parts["layers"] = Series([self.layer_part(side)] * self.layers(side))
+        if getattr(self, f"{side}_norm_first"):
+            parts["norm"] = self.norm_part()
+        return Group(parts, {"farthest": self.relative_distance}, joint="_")
+
+    def distance_buckets(self, side: str) -> npt.NDArray[np.int64]:
+        """The buckets of the distances from -`relative_distance` to it, of ``encoder`` or ``decoder``."""
+        distances = np.arange(-self.relative_distance, self.relative_distance + 1)
+        return relative_buckets(
+            distances, self.relative_buckets, self.relative_distance, causal=side == "decoder"
+        )
+
+
+def both(**settings: int) -> dict[str, Any]:
+    """Settings of the encoder and the decoder: of ``layers=2``, ``encoder_layers`` and ``decoder_layers``."""
+    return {f"{side}_{name}": value for name, value in settings.items() for side in ("encoder", "decoder")}
+
+
+TINY = {"d_model": 64, **both(layers=2, ffn=256, heads=4)}
