@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO, Any, NoReturn
+from typing import IO, NoReturn
 
 from nartk.errors import (
     InputEncodingError,
@@ -18,7 +18,7 @@ from nartk.errors import (
     named,
     require_text,
 )
-from nartk.files import MOST_LINE, raw_lines
+from nartk.files import MOST_LINE, JsonObject, raw_lines
 from nartk.unpacking import suffix_of
 
 SOUND, FEATURES, MANIFEST = "sound", "features", "manifest"  # files that are a record, or list such files
@@ -53,7 +53,7 @@ class Record:
     text: str
     line: int
     where: str
-    id: Any = None
+    id: object = None
     prefix: str = ""
     drafts: tuple[str, ...] = ()
     error: NartkError | None = None
@@ -99,7 +99,8 @@ def read_records(file: IO[bytes], name: str, form: str, fields: Fields) -> Itera
     for number, (raw, whole) in enumerate(raw_lines(file, MOST_LINE), start=1):
         if form == "m2" and (not raw.strip() or raw.startswith(b"A ")):
             continue
-        where, id = f"{name}:{number}", None
+        where = f"{name}:{number}"
+        id: object = None
         try:
             if form == SCP and raw.strip():
                 id = _decode(raw.split(maxsplit=1)[0])
@@ -169,7 +170,7 @@ def _example(fields: Fields) -> str:
     return f'write {{"{SOURCE_KEYS[0] if fields.key is None else fields.key}": "..."}}'
 
 
-def _parse_json(line: str, fields: Fields) -> dict[str, Any]:
+def _parse_json(line: str, fields: Fields) -> JsonObject:
     def refuse(constant: str) -> NoReturn:
         raise ValueError(f"{constant} is not JSON")
 
@@ -182,7 +183,7 @@ def _parse_json(line: str, fields: Fields) -> dict[str, Any]:
     return values
 
 
-def _finite(id: Any) -> Any:
+def _finite(id: object) -> object:
     """An id, which is written as it was read: JSON has no infinity."""
     try:
         json.dumps(id, allow_nan=False)
@@ -191,7 +192,7 @@ def _finite(id: Any) -> Any:
         raise InputFormatError("'id' holds a number beyond 1.8e308", fix="write it as a string") from None
 
 
-def _pick(values: dict[str, Any], fields: Fields) -> tuple[str, str, tuple[str, ...]]:
+def _pick(values: JsonObject, fields: Fields) -> tuple[str, str, tuple[str, ...]]:
     """The sentence, the prefix and the drafts in a JSON object."""
     keys = SOURCE_KEYS if fields.key is None else (fields.key,)
     key = next((key for key in keys if key in values), None)

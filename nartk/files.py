@@ -21,12 +21,11 @@ _RECORD = struct.Struct("<II")  # bytes of the payload, and the CRC-32 of the pa
 
 STDIN = "-"  # as the name of a file; of an output, stdout
 BOM = b"\xef\xbb\xbf"  # a byte order mark, which is no text
+JsonObject: TypeAlias = dict[str, Any]  # what json reads and writes as one
 MOST_LINE = 1 << 24  # bytes of a line; a longer one is no sentence
 MOST_JSON = 1_000_000  # bytes of a file of settings
 _MOST_KEPT = 500_000_000  # bytes of a JSON file
 _WRITTEN: set[Path] = set()  # what is `claimed`
-
-JsonObject: TypeAlias = dict[str, Any]
 
 
 @contextlib.contextmanager

@@ -176,7 +176,7 @@ class _Mono:
         self.channels, self.rate, self.cell = channels, rate, max(1, rate // _CELLS)
         self.chosen: int | None = None
         self._loudest: int | None = None  # once there was one
-        self._power: Any = np.zeros(channels)  # sums of squares
+        self._power = np.zeros(channels)  # sums of squares
         self._mean_power = 0.0
 
     def whole(self, seconds: float) -> int:

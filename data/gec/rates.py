@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from nartk.data.gec.confusions import AGREEMENT, ARTICLES, DROPPED, EXTRAS, PREPOSITIONS, PRONOUNS, confusions
 from nartk.data.gec.lexicon import NOUNS, VERBS, lexicon
 from nartk.data.m2 import NOOP, M2Edit, M2Sentence
 from nartk.data.text import corpora, read_corpus
 from nartk.errors import InputFileError, InputFormatError, UsageError
+from nartk.files import JsonObject
 
 ERROR_TYPES = (
     "spelling",
@@ -86,7 +86,7 @@ class NoiseRates:
         if not any(weight > 0 for _, weight in self.weights):
             raise UsageError("no kind of error has a weight above 0", fix="give one a weight")
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The rates as JSON holds them."""
         return {**asdict(self), "weights": dict(self.weights)}
 
@@ -114,8 +114,9 @@ def _is_number(value: object) -> bool:
 
 
 @lru_cache(maxsize=1)
-def _shipped() -> dict[str, Any]:
-    return json.loads((corpora() / "rates.json").read_text(encoding="utf-8"))
+def _shipped() -> JsonObject:
+    tables: JsonObject = json.loads((corpora() / "rates.json").read_text(encoding="utf-8"))
+    return tables
 
 
 def rates_names() -> list[str]:

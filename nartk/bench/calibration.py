@@ -7,22 +7,25 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from nartk.files import Journal
 from nartk.registry import options_of
 
+if TYPE_CHECKING:
+    from nartk.decoders.strategy import Strategy
+
+Value: TypeAlias = bool | int | float | str  # of an option
+Setting: TypeAlias = dict[str, Any]  # of options
 REFERENCE = "greedy"  # what every setting is compared with
 # Thresholds that are swept where the user names none.
-GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
+GRIDS: dict[str, dict[str, tuple[Value, ...]]] = {
     "bild": {"fallback": (0.1, 0.3, 0.5, 0.8), "rollback": (1.0, 2.0, 4.0, 8.0), "max_draft": (10, 30)},
     "gad": {"beta": (2, 3, 5), "tau": (0.5, 1.0, 2.0, 4.0)},
 }
 LEVEL = 0.95
-
-Setting: TypeAlias = dict[str, Any]  # values of the thresholds
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ class Point:
         return statistics.median(self.speeds)
 
 
-def settings_of(grid: Mapping[str, Sequence[Any]]) -> list[Setting]:
+def settings_of(grid: Mapping[str, Sequence[Value]]) -> list[Setting]:
     """All combinations of a grid's values."""
     return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
 
@@ -115,7 +118,7 @@ def label(setting: Setting | None) -> str:
     return ", ".join(f"{name} {short(value)}" for name, value in setting.items())
 
 
-def short(value: Any) -> str:
+def short(value: Value) -> str:
     """A threshold's value in few digits."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
@@ -219,7 +222,7 @@ def choose(points: Sequence[Point], max_drop: float, *, trust: str = "bound") ->
 # The folder
 
 
-def own_options(strategy: Any, but: Sequence[str]) -> dict[str, Any]:
+def own_options(strategy: Strategy, but: Sequence[str]) -> Setting:
     """The values of a strategy's options that greedy search does not have, but for those named and models."""
     shared = options_of(REFERENCE)
     return {

@@ -128,7 +128,7 @@ class Given:
             return error
         return None
 
-    def _speaks(self, name: str, strategy: Any) -> bool:
+    def _speaks(self, name: str, strategy: type) -> bool:
         try:
             self._load(name).scorer_for(strategy)
         except StrategyMismatchError:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nartk.checkpoints.costs import Tuned
 from nartk.errors import StrategyMismatchError
-from nartk.protocols.passes import ROOT, Pass, PassCosts, PassScorer, Source, Want
+from nartk.protocols.passes import ROOT, IntArray, Pass, PassCosts, PassScorer, Source, Want
 
 if TYPE_CHECKING:
     from nartk.serving.model import Model
@@ -86,7 +86,7 @@ def tuned(model: Model, lines: Sequence[str], *, rounds: int = 20) -> Tuned:
     )
 
 
-def _timed(scorer: PassScorer, work: Pass, clock: Any) -> list[float]:
+def _timed(scorer: PassScorer, work: Pass, clock: Callable[[], float]) -> list[float]:
     """The seconds of a pass, several times, and of giving its cells back."""
     seconds = []
     for _ in range(_REPEATS):
@@ -99,7 +99,7 @@ def _timed(scorer: PassScorer, work: Pass, clock: Any) -> list[float]:
 
 
 def _chain(
-    scorer: PassScorer, rng: random.Random, memory: Any, context: Any, position: int, count: int
+    scorer: PassScorer, rng: random.Random, memory: IntArray, context: IntArray, position: int, count: int
 ) -> Pass:
     """So many random words that follow one another from a position on."""
     words = [rng.randrange(scorer.limits.words) for _ in range(count)]

@@ -177,7 +177,11 @@ class NartkEngine:
         return {**spent, "loop": whole - sum(spent.values())}
 
     def ties(
-        self, job: Job, batch_size: int, expected: Sequence[Sequence[int]], found: Sequence[Sequence[Any]]
+        self,
+        job: Job,
+        batch_size: int,
+        expected: Sequence[Sequence[int]],
+        found: Sequence[tuple[int, Sequence[int]]],
     ) -> list[bool]:
         """Whether outputs leave greedy search's at a tie, as nartk-verify allows it where torch computes.
 

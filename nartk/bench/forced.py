@@ -6,11 +6,10 @@ A prefix would not do: it is read in one pass. Symbols: n scored tokens of a pas
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from nartk.protocols.passes import CopiesSource, IntArray, Pass, Source, Want
+from nartk.protocols.passes import CopiesSource, IntArray, Pass, PassScorer, Source, Want
 from nartk.protocols.wrapped import WrappedPasses, WrappedScores
 
 
@@ -24,7 +23,7 @@ class ForcedPasses(WrappedPasses):
         outputs: What is output of each source, eos included; behind it follows eos.
     """
 
-    def __init__(self, scorer: Any, outputs: Mapping[tuple[int, ...], Sequence[int]]) -> None:
+    def __init__(self, scorer: PassScorer, outputs: Mapping[tuple[int, ...], Sequence[int]]) -> None:
         super().__init__(scorer)
         if isinstance(scorer, CopiesSource):
             self.source_to_target = scorer.source_to_target

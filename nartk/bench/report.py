@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nartk.bench.quality import Quality
 from nartk.bench.runner import GREEDY, Cell, Series
 from nartk.errors import UsageError, named, requiring
-from nartk.files import require_storable, writing
+from nartk.files import JsonObject, require_storable, writing
 from nartk.protocols.guarantee import Guarantee
 from nartk.protocols.hypothesis import DecodeStats
 
@@ -65,7 +65,7 @@ x greedy: the sums' ratio. x if drafts were free: the same without draft, the mo
   tokens a pass can give."""
 
 
-def summarize(cell: Cell, qualities: Sequence[Quality] = (), *, threads: int | None = None) -> dict[str, Any]:
+def summarize(cell: Cell, qualities: Sequence[Quality] = (), *, threads: int | None = None) -> JsonObject:
     """A cell as data: one entry an engine, in the order they were named.
 
     Args:
@@ -75,7 +75,7 @@ def summarize(cell: Cell, qualities: Sequence[Quality] = (), *, threads: int | N
     entries = []
     for series in cell.series:
         greedy = cell.find(GREEDY, series.spec.dtype)
-        entry: dict[str, Any] = {
+        entry: JsonObject = {
             "engine": series.spec.label,
             "dtype": series.spec.dtype,
             "signature": series.signature,
@@ -108,7 +108,7 @@ def summarize(cell: Cell, qualities: Sequence[Quality] = (), *, threads: int | N
     }
 
 
-def broken(summaries: Sequence[dict[str, Any]]) -> list[str]:
+def broken(summaries: Sequence[JsonObject]) -> list[str]:
     """The engines that broke their promise, each with how often."""
     return [
         f"{entry['engine']} {entry['dtype']}, batch {summary['batch_size']}: "
@@ -119,7 +119,7 @@ def broken(summaries: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _figures(series: Series) -> dict[str, Any]:
+def _figures(series: Series) -> JsonObject:
     samples = series.samples
     seconds = [sample.seconds for sample in samples]
     last = samples[-1]
@@ -178,7 +178,7 @@ def _differing(series: Series, greedy: Series, allowed: Collection[tuple[int, tu
     )
 
 
-def _quality(quality: Quality, series: Series, greedy: Series | None) -> dict[str, Any]:
+def _quality(quality: Quality, series: Series, greedy: Series | None) -> JsonObject:
     """The score of the first round's outputs, and how it compares with greedy search's."""
     texts, compared = series.samples[0].texts, None
     if greedy is not None and greedy is not series:
@@ -209,7 +209,7 @@ def heading(
     return [f"# {title}", *(f"- {name}: {value}" for name, value in lines.items()), ""]
 
 
-def page(found: dict[str, Any]) -> str:
+def page(found: JsonObject) -> str:
     """The page in Markdown of all figures, as they are written to JSON."""
     around = found["environment"]
     facts = {
@@ -238,18 +238,18 @@ def page(found: dict[str, Any]) -> str:
     )
 
 
-def tables(summaries: Sequence[dict[str, Any]]) -> str:
+def tables(summaries: Sequence[JsonObject]) -> str:
     """The table of figures, and where they were measured that of costs."""
     return "\n\n".join(filter(None, [table(summaries), cost_table(summaries)]))
 
 
-def legend(summaries: Sequence[dict[str, Any]]) -> str:
+def legend(summaries: Sequence[JsonObject]) -> str:
     """What the columns mean."""
     reported = any(entry.get("costs") for summary in summaries for entry in summary["engines"])
     return f"{LEGEND}\n\n{COST_LEGEND}" if reported else LEGEND
 
 
-def cost_table(summaries: Sequence[dict[str, Any]]) -> str:
+def cost_table(summaries: Sequence[JsonObject]) -> str:
     """What the time of a sentence goes to, as a Markdown table; empty where that was not measured."""
     rows = []
     for summary in summaries:
@@ -286,7 +286,7 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]
     return ["| " + " | ".join(row[i] for i in used) + " |" for row in lines] if used else []
 
 
-def table(summaries: Sequence[dict[str, Any]]) -> str:
+def table(summaries: Sequence[JsonObject]) -> str:
     """The figures as a Markdown table. Engines that did not run are listed below it."""
     entries = [entry for summary in summaries for entry in summary["engines"]]
     metrics = [*dict.fromkeys(name for entry in entries for name in entry.get("quality", {}))]
@@ -303,7 +303,7 @@ def table(summaries: Sequence[dict[str, Any]]) -> str:
     return "\n".join([*lines, *([""] if lines and absent else []), *dict.fromkeys(absent)])
 
 
-def _row(summary: dict[str, Any], entry: dict[str, Any]) -> tuple[str, ...]:
+def _row(summary: JsonObject, entry: JsonObject) -> tuple[str, ...]:
     latency = entry["latency_ms"] or {}
     return (
         entry["engine"],
@@ -324,7 +324,7 @@ def _row(summary: dict[str, Any], entry: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _cells(entry: dict[str, Any], metrics: Sequence[str]) -> tuple[str, ...]:
+def _cells(entry: JsonObject, metrics: Sequence[str]) -> tuple[str, ...]:
     cells: list[str] = []
     for name in metrics:
         quality = entry["quality"][name]
@@ -355,7 +355,7 @@ def add_outputs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
 
 
-def publish(found: dict[str, Any], page: str, options: argparse.Namespace) -> None:
+def publish(found: JsonObject, page: str, options: argparse.Namespace) -> None:
     """Prints a page of what was found, and writes what `add_outputs` was told to.
 
     Raises:
@@ -383,7 +383,7 @@ def require_plot(path: Path) -> None:
     require_storable(path, fix="choose a writable place with space")
 
 
-def plot(summaries: Sequence[dict[str, Any]], path: Path) -> None:
+def plot(summaries: Sequence[JsonObject], path: Path) -> None:
     """Draws each cell: how many times as fast as greedy search every engine is, or as hf where it ran.
 
     Beside it, where there are references, the first metric against tokens a second, engines by their number.
@@ -405,7 +405,7 @@ def plot(summaries: Sequence[dict[str, Any]], path: Path) -> None:
         figure.savefig(file, format=path.suffix[1:], dpi=150)
 
 
-def _title(summary: dict[str, Any]) -> str:
+def _title(summary: JsonObject) -> str:
     if "title" in summary:
         return str(summary["title"])
     edits = "" if summary["edits"] is None else f", {summary['edits']} edits"
@@ -413,7 +413,7 @@ def _title(summary: dict[str, Any]) -> str:
     return f"batch {summary['batch_size']}{edits}{threads}"
 
 
-def _plot_ratios(axes: Axes, entries: Sequence[dict[str, Any]]) -> None:
+def _plot_ratios(axes: Axes, entries: Sequence[JsonObject]) -> None:
     base = "hf" if any(entry["over_hf"] for entry in entries) else "greedy"
     names, middles, errors = [], [], []
     for number, entry in reversed([*enumerate(entries, start=1)]):
@@ -426,7 +426,7 @@ def _plot_ratios(axes: Axes, entries: Sequence[dict[str, Any]]) -> None:
     axes.set_xlabel(f"times as fast as {base}")
 
 
-def _plot_quality(axes: Axes, entries: Sequence[dict[str, Any]], metric: str) -> None:
+def _plot_quality(axes: Axes, entries: Sequence[JsonObject], metric: str) -> None:
     """Each engine's score, with the interval of its difference to greedy search, against its speed."""
     for number, entry in enumerate(entries, start=1):
         speed, quality = entry["tokens_per_second"], entry["quality"][metric]

@@ -12,13 +12,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import nartk
 from nartk import engine
 from nartk.bench.engines import Setup, Spec
 from nartk.bench.turns import EngineError, Worker, turns, worker
 from nartk.bench.work import Job
+from nartk.files import JsonObject
 from nartk.protocols.guarantee import Guarantee
 from nartk.registry import make_strategy, strategies
 
@@ -202,7 +202,7 @@ def _name(series: Series) -> str:
     return f"{series.spec.label} {series.spec.dtype}"
 
 
-def environment(device: str) -> dict[str, Any]:
+def environment(device: str) -> JsonObject:
     """What a figure depends on besides the code: hardware, versions, and how busy the machine is."""
     gpu = capability = None
     try:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any, Generic, ParamSpec, TypeVar
 
 import nartk
+from nartk.files import JsonObject
 
 Name = TypeVar("Name")
 T = TypeVar("T")
@@ -70,7 +71,7 @@ class Worker:
     def __init__(self, process: subprocess.Popen[str], log: IO[str]) -> None:
         self.process, self.log = process, log
 
-    def request(self, name: str, **arguments: Any) -> dict[str, Any]:
+    def request(self, name: str, **arguments: Any) -> JsonObject:
         """Sends one request and returns the reply.
 
         Raises:
@@ -86,7 +87,7 @@ class Worker:
             line = ""
         if not line:
             raise EngineError(self._last_words())
-        reply: dict[str, Any] = json.loads(line)
+        reply: JsonObject = json.loads(line)
         if "error" in reply:
             raise EngineError(reply["error"])
         return reply

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from nartk.registry import reads_drafts
 from nartk.serving.model import summarize
 
 if TYPE_CHECKING:
+    from nartk.decoders.strategy import Strategy
     from nartk.serving.model import Model
 
 
@@ -148,7 +149,7 @@ class Verifier:
         self,
         model: Model,
         lines: Sequence[str],
-        reference: Any,
+        reference: Strategy,
         *,
         batch_size: int,
         max_tokens: int | None = None,
@@ -167,7 +168,7 @@ class Verifier:
         outputs = {line: hypothesis.tokens for line, hypothesis in self.hypotheses.items()}
         self._divergences = Divergences(model.passes, requests, outputs)
 
-    def compare(self, strategy: Any, *, batch_size: int, order: Sequence[int] | None = None) -> Trial:
+    def compare(self, strategy: Strategy, *, batch_size: int, order: Sequence[int] | None = None) -> Trial:
         """Decodes with a strategy and compares tokens and, of an exact model, the bits of log-probabilities.
 
         Args:
@@ -198,7 +199,7 @@ class Verifier:
             differences=tuple(differences),
         )
 
-    def compare_guarded(self, strategy: Any, *, batch_size: int) -> tuple[list[int], DecodeStats]:
+    def compare_guarded(self, strategy: Strategy, *, batch_size: int) -> tuple[list[int], DecodeStats]:
         """The lines whose outputs differ where the model's guard judges them, and what the strategy took.
 
         Texts and tokens are compared, and of an exact model the bits of log-probabilities.
@@ -228,7 +229,7 @@ class Verifier:
         return sorted(margins, key=margins.__getitem__)[:count]
 
     def _decode(
-        self, strategy: Any, batch_size: int, chosen: Sequence[int], *, trace: bool = False
+        self, strategy: Strategy, batch_size: int, chosen: Sequence[int], *, trace: bool = False
     ) -> tuple[dict[int, Hypothesis], DecodeStats]:
         found: dict[int, Hypothesis] = {}
         finished: list[Result] = []
@@ -335,7 +336,7 @@ def fuzz_lines(model: Model, lines: Sequence[str], count: int, seed: int) -> lis
     return made
 
 
-def adversarial_lines(model: Model, lines: Sequence[str], reference: Any) -> list[str]:
+def adversarial_lines(model: Model, lines: Sequence[str], reference: Strategy) -> list[str]:
     """Sentences on which drafters stumble: empty, endless, repetitive, unknown, said twice, and outputs."""
     tokenizer = model.checkpoint.text.tokenizer
     vocab = tokenizer.vocab

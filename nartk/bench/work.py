@@ -11,6 +11,7 @@ from typing import Any
 from nartk.architectures import architecture
 from nartk.architectures.settings import both
 from nartk.checkpoints.saving import save_checkpoint
+from nartk.files import JsonObject
 from nartk.vocab import SPECIALS, Vocab
 
 _LENGTHS, _SURE = "lengths.bias", 1000.0  # what predicts lengths, and nats that leave no other
@@ -76,7 +77,7 @@ class Job:
         return replace(self, **{name: each[start:end] for name, each in columns.items() if each is not None})
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Job:
+    def from_dict(cls, values: JsonObject) -> Job:
         """Reads what `dataclasses.asdict` and JSON made of a job."""
         tuples = {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
         if "drafts" in tuples:

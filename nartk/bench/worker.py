@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import IO, Any
 
 from nartk.errors import naming_flags
+from nartk.files import JsonObject
 
 MB = 1_000_000  # bytes
 
@@ -33,7 +34,7 @@ def main() -> None:
             _answer(worker, json.loads(line), replies)
 
 
-def _answer(worker: _Worker, request: dict[str, Any], replies: IO[str]) -> None:
+def _answer(worker: _Worker, request: JsonObject, replies: IO[str]) -> None:
     ((name, arguments),) = request.items()
     try:
         reply = getattr(worker, name)(**arguments)
@@ -49,7 +50,7 @@ class _Worker:
     def __init__(self) -> None:
         self.engines: list[Any] = []
 
-    def load(self, spec: dict[str, Any], setup: dict[str, Any]) -> dict[str, Any]:
+    def load(self, spec: JsonObject, setup: JsonObject) -> JsonObject:
         """Loads an engine; gives its number and signature."""
         from nartk.bench.engines import Setup, Spec, open_engine
 
@@ -60,9 +61,7 @@ class _Worker:
             torch.set_num_threads(setup["threads"])
         return {"engine": len(self.engines) - 1, "signature": self.engines[-1].signature}
 
-    def run(
-        self, engine: int, job: dict[str, Any], batch_size: int, *, costs: bool = False
-    ) -> dict[str, Any]:
+    def run(self, engine: int, job: JsonObject, batch_size: int, *, costs: bool = False) -> JsonObject:
         """Decodes a job; gives times, outputs and what they took; also, decoding again, where time goes."""
         from nartk.bench.work import Job
 
@@ -91,13 +90,13 @@ class _Worker:
             **counts,
         }
 
-    def ties(self, engine: int, job: dict[str, Any], **outputs: Any) -> dict[str, Any]:
+    def ties(self, engine: int, job: JsonObject, **outputs: Any) -> JsonObject:
         """Which of some outputs that are not greedy search's leave it at a tie."""
         from nartk.bench.work import Job
 
         return {"ties": self.engines[engine].ties(Job.from_dict(job), **outputs)}
 
-    def make(self, script: str, function: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    def make(self, script: str, function: str, arguments: JsonObject) -> JsonObject:
         """Makes the contender of a recipe by a function of its script."""
         module = ModuleType("__recipe__")
         sys.modules[module.__name__] = module  # where dataclasses look for it
@@ -105,7 +104,7 @@ class _Worker:
         self.contender = getattr(module, function)(**arguments)
         return {}
 
-    def call(self) -> dict[str, Any]:
+    def call(self) -> JsonObject:
         """Calls the contender once."""
         return {"result": self.contender()}
 

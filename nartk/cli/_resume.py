@@ -7,13 +7,12 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from nartk.errors import InputFileError, ResumeMismatchError
-from nartk.files import Journal, reading
+from nartk.files import Journal, JsonObject, reading
 
 
-def measure_file(name: str) -> dict[str, Any]:
+def measure_file(name: str) -> JsonObject:
     """The lines of a file and the SHA-256 of its bytes.
 
     Raises:
@@ -32,7 +31,7 @@ def measure_file(name: str) -> dict[str, Any]:
 
 
 def require_same(
-    path: Path, command: str, parts: Mapping[str, Mapping[str, Any]], fixes: Mapping[str, str]
+    path: Path, command: str, parts: Mapping[str, JsonObject], fixes: Mapping[str, str]
 ) -> bytes | None:
     """Compares the settings in a journal's header with those of now; writes nothing.
 
@@ -61,7 +60,7 @@ def require_same(
     return header
 
 
-def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+def difference(old: JsonObject, new: JsonObject) -> str:
     """Says what the first setting that differs was and is, of the signature the first part; or nothing."""
     for name in new:
         before, now = old.get(name), new[name]
@@ -77,5 +76,5 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     return ""
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return repr(value["sha256"][:12] if isinstance(value, dict) and "sha256" in value else value)

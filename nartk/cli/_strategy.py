@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nartk.checkpoints.generation import generation_of, with_generation
 from nartk.checkpoints.names import CONFIG, model_folder
@@ -17,6 +17,9 @@ from nartk.cli._common import Parser, completes
 from nartk.errors import UsageError
 from nartk.files import Folder
 from nartk.registry import ALIASES, DECODERS, implied, options_of, strategies, strategy_class
+
+if TYPE_CHECKING:
+    from nartk.decoders.strategy import Strategy
 
 DEFAULT = "iad"
 
@@ -128,7 +131,7 @@ def add_options(
         flag = _flag(key)
         flags[flag] = key
         keywords: dict[str, Any] = {"default": argparse.SUPPRESS, "dest": key}
-        shown: Any = item.default
+        shown: object = item.default
         if isinstance(item.default, bool):
             keywords["action"] = argparse.BooleanOptionalAction
             shown = flag if item.default else "--no-" + flag[2:]
@@ -178,7 +181,7 @@ def summaries(prog: str) -> str:
     return "\n".join([f"strategies ({prog} --strategy NAME --help lists the options of one):", *lines])
 
 
-def shared_options(strategy: Any, other: str) -> dict[str, Any]:
+def shared_options(strategy: Strategy, other: str) -> dict[str, Any]:
     """The values of those options of a strategy that another one has as well."""
     mine = {item.name for item in dataclasses.fields(strategy)}
     return {key: getattr(strategy, key) for key in options_of(other) if key in mine}

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nartk.bench import calibration, report
 from nartk.bench.calibration import (
@@ -24,6 +24,7 @@ from nartk.bench.calibration import (
     Sample,
     Scored,
     Setting,
+    Value,
     front,
     label,
     short,
@@ -53,12 +54,15 @@ from nartk.errors import (
     UsageError,
     number_of,
 )
-from nartk.files import STDIN, Journal, require_storable
+from nartk.files import STDIN, Journal, JsonObject, require_storable
 from nartk.metrics.bootstrap import resampled
 from nartk.protocols.guarantee import Guarantee
 from nartk.registry import METRICS, make_strategy, options_of
 from nartk.serving.model import Model, in_order, summarize
 from nartk.version import __version__
+
+if TYPE_CHECKING:
+    from nartk.decoders.strategy import Strategy
 
 DEFAULT = "bild"
 DESCRIPTION = """Decodes DEV with every setting of a strategy's thresholds and with greedy search, in turns,
@@ -274,7 +278,7 @@ class _Job:
             self._store(model, strategy, chosen, facts)
         return EXIT_OK
 
-    def _journal(self, stack: ExitStack, model: Model, strategy: Any) -> Journal | None:
+    def _journal(self, stack: ExitStack, model: Model, strategy: Strategy) -> Journal | None:
         """Opens the journal of decodings beside the JSON, if that is a file."""
         args = self.args
         # A device or a pipe has no place beside it.
@@ -290,7 +294,7 @@ class _Job:
             tell(args, f"goes on after {journal.count} decodings in {path}; without it all are timed anew")
         return journal
 
-    def _inputs(self, model: Model, strategy: Any) -> dict[str, Any]:
+    def _inputs(self, model: Model, strategy: Strategy) -> JsonObject:
         """What decoding depends on."""
         args = self.args
         return {
@@ -302,7 +306,7 @@ class _Job:
             "threads": model.threads,
         }
 
-    def _facts(self, model: Model, strategy: Any, metric: str) -> dict[str, Any]:
+    def _facts(self, model: Model, strategy: Strategy, metric: str) -> JsonObject:
         """What the figures depend on."""
         args = self.args
         return {
@@ -323,7 +327,7 @@ class _Job:
             "signature": model.signature(strategy),
         }
 
-    def _store(self, model: Model, strategy: Any, chosen: Point, facts: dict[str, Any]) -> None:
+    def _store(self, model: Model, strategy: Strategy, chosen: Point, facts: JsonObject) -> None:
         own = calibration.own_options(strategy, [*self.grid])
         entry = thresholds.Calibration(
             strategy.name,
@@ -341,7 +345,7 @@ class _Job:
             tell(self.args, f"{strategy.name} stays identical to greedy search without flags; use {flags}")
 
 
-def _grid(args: argparse.Namespace, options: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
+def _grid(args: argparse.Namespace, options: dict[str, Any]) -> dict[str, tuple[Value, ...]]:
     """The values to try of each option, by name; the strategy's own grid stands where none are given."""
     types = thresholds.types_of(args.strategy)
     default = GRIDS.get(args.strategy, {})
@@ -377,7 +381,7 @@ class _Measure:
     """Decodes the sentences with a setting."""
 
     def __init__(
-        self, args: argparse.Namespace, model: Model, strategy: Any, records: Sequence[Record]
+        self, args: argparse.Namespace, model: Model, strategy: Strategy, records: Sequence[Record]
     ) -> None:
         self.args, self.model, self.records = args, model, records
         self.strategy = strategy
@@ -414,7 +418,7 @@ def _verdict(point: Point) -> str:
     )
 
 
-def _point(point: Point) -> dict[str, Any]:
+def _point(point: Point) -> JsonObject:
     return {
         "speed": point.speed,
         "speeds": point.speeds,
@@ -426,7 +430,7 @@ def _point(point: Point) -> dict[str, Any]:
     }
 
 
-def _as_data(points: Sequence[Point], chosen: Point, fits: bool) -> dict[str, Any]:
+def _as_data(points: Sequence[Point], chosen: Point, fits: bool) -> JsonObject:
     best, (greedy, *rest) = front(points), points
     return {
         "greedy": _point(greedy),
@@ -436,7 +440,7 @@ def _as_data(points: Sequence[Point], chosen: Point, fits: bool) -> dict[str, An
     }
 
 
-def _as_cell(points: Sequence[Point], dtype: str, metric: str) -> dict[str, Any]:
+def _as_cell(points: Sequence[Point], dtype: str, metric: str) -> JsonObject:
     """The points as `nartk.bench.report.plot` reads engines."""
     baseline = points[0].score
     entries = []

@@ -28,12 +28,13 @@ from nartk.errors import (
     UsageError,
     number_of,
 )
-from nartk.files import STDIN, Journal, make_folder, write_json, writing
+from nartk.files import STDIN, Journal, JsonObject, make_folder, write_json, writing
 from nartk.registry import make_strategy
 from nartk.serving.distillation import REASONS, Choice, Filters
 from nartk.unpacking import suffix_of
 
 if TYPE_CHECKING:
+    from nartk.decoders.strategy import Strategy
     from nartk.serving.model import Model
 
 DESCRIPTION = """Decodes a training source with a teacher and writes the corpus that a student learns from:
@@ -199,7 +200,7 @@ class _Job:
         failed: int = report["dropped"]["failed"]
         return failed
 
-    def _settings(self, model: Model, strategy: Any) -> dict[str, Any]:
+    def _settings(self, model: Model, strategy: Strategy) -> JsonObject:
         """All that the corpus depends on, in two parts."""
         args = self.args
         return {
@@ -220,7 +221,7 @@ class _Job:
             },
         }
 
-    def _require_same(self, settings: dict[str, Any]) -> None:
+    def _require_same(self, settings: JsonObject) -> None:
         """Refuses a folder that was begun with other settings; writes nothing."""
         fix = "give the settings of that run, or another --output"
         fixes = {
@@ -230,7 +231,7 @@ class _Job:
         parts = {name: settings[name] for name in fixes if name == "decoding" or not self.args.refilter}
         self._old = require_same(self.folder / JOURNAL, "nartk-distill", parts, fixes)
 
-    def _decode(self, model: Model, strategy: Any, journal: Journal) -> None:
+    def _decode(self, model: Model, strategy: Strategy, journal: Journal) -> None:
         """Decodes the windows that the journal does not hold, and adds them to it."""
         start = journal.count * WINDOW
         if start and start < self.lines:
@@ -254,7 +255,7 @@ class _Job:
             tell(self.args, f"{number_of(written, 'line')} {speed}")
 
     def _outcomes(
-        self, model: Model, strategy: Any, window: Sequence[Record], first: int
+        self, model: Model, strategy: Strategy, window: Sequence[Record], first: int
     ) -> Iterator[tuple[int, list[str] | None]]:
         """The place in the window and the outputs of each record, best first; None where it failed.
 
@@ -276,7 +277,7 @@ class _Job:
             elif not isinstance(outcome, NartkError):
                 yield index, [each.text for each in outcome.hypotheses[: self.nbest]]
 
-    def _write(self, model: Model, settings: dict[str, Any], journal: Journal) -> dict[str, Any]:
+    def _write(self, model: Model, settings: JsonObject, journal: Journal) -> JsonObject:
         """Chooses, filters and writes the corpus and its report."""
         origins: Counter[str] = Counter()
         dropped = dict.fromkeys(REASONS, 0)

@@ -17,7 +17,7 @@ from nartk.cli._common import Parser, command
 from nartk.cli._output import add_json, json_writer, printing, tell
 from nartk.cli._strategy import add_options
 from nartk.errors import EXIT_OK, LengthMismatchError, UnknownStrategyError, UsageError, named
-from nartk.files import STDIN, shown
+from nartk.files import STDIN, JsonObject, shown
 from nartk.metrics.bootstrap import compare, confidence
 from nartk.metrics.metric import BLANKS, Files, Metric, Scorer, Tell
 from nartk.metrics.utterances import AUTO, IDS, NO
@@ -272,8 +272,8 @@ def _as_rows(scores: Mapping[str, Sequence[float]], ids: Sequence[str] | None, d
 
 def _as_json(
     result: MetricResult, interval: Interval | None, difference: PairedDifference | None
-) -> dict[str, Any]:
-    report: dict[str, Any] = {"metric": result.metric, "score": result.score, "sentences": result.sentences}
+) -> JsonObject:
+    report: JsonObject = {"metric": result.metric, "score": result.score, "sentences": result.sentences}
     report |= result.parts
     if interval is not None:
         report["confidence"] = asdict(interval)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nartk.cli._common import Parser, command
 from nartk.cli._output import add_output, tell
@@ -17,7 +17,7 @@ from nartk.errors import (
     NartkError,
     UsageError,
 )
-from nartk.files import reading, shown, writing
+from nartk.files import JsonObject, reading, shown, writing
 from nartk.tracing import Traced, page, plot, read_trace
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def main(argv: Sequence[str]) -> int:
     unheard = 0
     if args.html is not None:
         name = Path(shown(args.trace)).name
-        speech: dict[int, dict[str, Any]] = {}
+        speech: dict[int, JsonObject] = {}
         if hear is not None:
             speech, unheard = _heard_everywhere(hear, trace)
         with writing(Path(args.html)) as file:
@@ -120,11 +120,11 @@ def _hearing(name: str) -> Callable[[Traced], Heard]:
 
 def _heard_everywhere(
     hear: Callable[[Traced], Heard], trace: Sequence[Traced]
-) -> tuple[dict[int, dict[str, Any]], int]:
+) -> tuple[dict[int, JsonObject], int]:
     """By index, what a page shows of each recording; and how many there are of which it shows nothing."""
     from nartk.tracing.speech import for_page
 
-    found: dict[int, dict[str, Any]] = {}
+    found: dict[int, JsonObject] = {}
     unheard = 0
     for index, traced in enumerate(trace):
         if traced.error is not None:

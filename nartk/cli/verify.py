@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from nartk.cli import _strategy
 from nartk.cli._common import Parser, command, require_least
@@ -31,6 +31,7 @@ from nartk.registry import make_strategy, options_of
 if TYPE_CHECKING:
     from nartk.bench.verification import Difference, Trial, Verifier
     from nartk.data.readers import Record
+    from nartk.decoders.strategy import Strategy
     from nartk.protocols.hypothesis import DecodeStats
     from nartk.serving.model import Model
 
@@ -146,7 +147,9 @@ def _sentences(model: Model, lines: Iterable[_Case]) -> Iterator[_Case]:
             yield _Case(where, sentence.text, tuple(map(text.tokens, line.drafts)))
 
 
-def _generate(model: Model, strategy: Any, args: argparse.Namespace, lines: Sequence[str]) -> list[_Case]:
+def _generate(
+    model: Model, strategy: Strategy, args: argparse.Namespace, lines: Sequence[str]
+) -> list[_Case]:
     """The sentences of --fuzz and --adversarial."""
     from nartk.bench.verification import adversarial_lines, fuzz_lines
 
@@ -162,13 +165,13 @@ def _generate(model: Model, strategy: Any, args: argparse.Namespace, lines: Sequ
     ]
 
 
-def _reference(strategy: Any) -> Any:
+def _reference(strategy: Strategy) -> Strategy:
     """Greedy search with the options that it shares with the strategy."""
     return make_strategy(REFERENCE, _strategy.shared_options(strategy, REFERENCE))
 
 
 def _verify(
-    model: Model, strategy: Any, args: argparse.Namespace, cases: Sequence[_Case]
+    model: Model, strategy: Strategy, args: argparse.Namespace, cases: Sequence[_Case]
 ) -> tuple[Verifier, list[Trial]]:
     """Runs all trials that the flags ask for."""
     from nartk.bench.verification import Verifier
@@ -176,7 +179,7 @@ def _verify(
     reference = _reference(strategy)
     sizes = [*dict.fromkeys(args.batch_size + (SWEEP if args.batch_sweep else ()))]
     everything = range(len(cases))
-    plan: list[tuple[Any, int, Sequence[int]]] = [(strategy, size, everything) for size in sizes]
+    plan: list[tuple[Strategy, int, Sequence[int]]] = [(strategy, size, everything) for size in sizes]
     if args.batch_sweep:
         shuffled = random.Random(args.fuzz_seed).sample(everything, len(cases))
         plan += [(reference, size, everything) for size in sizes[1:]]
@@ -218,7 +221,7 @@ def _label(model: Model, trial: Trial) -> str:
 
 
 def _report(
-    model: Model, strategy: Any, cases: Sequence[_Case], verifier: Verifier, trials: Sequence[Trial]
+    model: Model, strategy: Strategy, cases: Sequence[_Case], verifier: Verifier, trials: Sequence[Trial]
 ) -> list[str]:
     """A line for each difference, the verdict, and what drafting saved."""
     found = [(trial, difference) for trial in trials for difference in trial.differences]

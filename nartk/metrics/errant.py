@@ -27,7 +27,7 @@ from nartk.errors import (
     named,
     requiring,
 )
-from nartk.files import read_lines
+from nartk.files import JsonObject, read_lines
 from nartk.metrics.metric import Comparison, Files, Metric, Reads, Scorer, Texts
 from nartk.metrics.result import MetricResult, check_lengths, f_measure
 from nartk.registry import option, register_metric
@@ -234,7 +234,7 @@ def _f(counts: np.ndarray, beta: float) -> np.ndarray:
     return f_measure(tp, tp + fp, tp + fn, beta)[2]
 
 
-def _grouped(types: Mapping[str, Sequence[int]], names: Mapping[str, str], beta: float) -> dict[str, Any]:
+def _grouped(types: Mapping[str, Sequence[int]], names: Mapping[str, str], beta: float) -> JsonObject:
     """Scores of the error types that share a name."""
     groups: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(3, dtype=np.int64))
     for name, counts in types.items():

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
 from nartk.errors import InputFileError, LengthMismatchError, named, number_of
+from nartk.files import JsonObject
 
 # R corpora of N texts; None: the text has no such reference.
 References = Sequence[Sequence[str | None]]
@@ -51,7 +51,7 @@ class MetricResult:
 
     metric: str
     score: float
-    parts: dict[str, Any]
+    parts: JsonObject
     signature: str
     sentences: int
     resample: Callable[[np.ndarray], np.ndarray] = field(repr=False, compare=False)

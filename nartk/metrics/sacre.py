@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from nartk.errors import MissingDependencyError, UsageError, named, requiring
+from nartk.files import JsonObject
 from nartk.metrics.metric import Comparison, Metric, Reads, Tell, Texts
 from nartk.metrics.result import MetricResult, References, check_corpora
 from nartk.metrics.scripts import tell_unspaced
@@ -118,7 +119,7 @@ def _score(
             [metric._compute_score_from_stats(row).score for row in (weights @ statistics).tolist()]
         )
 
-    parts: dict[str, Any] = {"references": len(references)}
+    parts: JsonObject = {"references": len(references)}
     if name == "bleu":
         parts |= {
             "precisions": list(result.precisions),

@@ -7,7 +7,7 @@ https://aclanthology.org/D16-1139).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -81,13 +81,13 @@ class Filters:
 REASONS = ("failed", "empty", "longer", "ratio", "copies", "repeats")
 
 
-def overlap(first: Sequence[Any], second: Sequence[Any]) -> float:
+def overlap(first: Sequence[Hashable], second: Sequence[Hashable]) -> float:
     """The part of the words of the longer sequence that the other one has too, as often; 0 to 1."""
     longer = max(len(first), len(second))
     return (Counter(first) & Counter(second)).total() / longer if longer else 1.0
 
 
-def longest_run(tokens: Sequence[Any], longest: int = _LONGEST_NGRAM) -> int:
+def longest_run(tokens: Sequence[object], longest: int = _LONGEST_NGRAM) -> int:
     """How many times in a row the most often repeated n-gram of 1 to `longest` tokens stands there.
 
     1 where nothing is repeated, 0 for no tokens.

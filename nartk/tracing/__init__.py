@@ -56,9 +56,10 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NoReturn, TypeGuard
 
 from nartk.errors import InputEncodingError, InputFileError, InputFormatError, NartkError
+from nartk.files import JsonObject
 from nartk.protocols.hypothesis import GraphTrace, Hypothesis, Result
 
 VERSION = 1
@@ -72,7 +73,7 @@ _SHOWN = 60  # characters of a wrong value that an error shows
 # Writing
 
 
-def head(line: int, id: Any, signature: str) -> dict[str, Any]:
+def head(line: int, id: object, signature: str) -> JsonObject:
     """The keys that begin every line of a trace."""
     return {"nartk_trace": VERSION, "line": line, "id": id, "signature": signature}
 
@@ -84,7 +85,7 @@ def describe(
     text: str,
     source: Sequence[str],
     words: Callable[[Iterable[int]], list[str]],
-) -> dict[str, Any]:
+) -> JsonObject:
     """What a trace says of a sentence after `head`.
 
     Args:
@@ -118,7 +119,7 @@ def describe(
     return described
 
 
-def provenance(hypothesis: Hypothesis) -> dict[str, Any]:
+def provenance(hypothesis: Hypothesis) -> JsonObject:
     """Per token where it came from, in which pass, and the margin in nats; nothing without a trace."""
     if hypothesis.trace is None:
         return {}
@@ -139,7 +140,7 @@ def finite(number: float | None) -> float | None:
     return number if number is not None and math.isfinite(number) else None
 
 
-def _describe_graph(graph: GraphTrace, words: Callable[[Iterable[int]], list[str]]) -> dict[str, Any]:
+def _describe_graph(graph: GraphTrace, words: Callable[[Iterable[int]], list[str]]) -> JsonObject:
     return {
         "size": graph.size,
         "vertices": list(graph.vertices),
@@ -167,7 +168,7 @@ class Traced:
     """
 
     line: int
-    id: Any
+    id: object
     signature: str
     error: dict[str, str] | None = None
     source_text: str = ""
@@ -184,7 +185,7 @@ class Traced:
     drafted: int = 0
     accepted: int = 0
     seconds: float = 0.0
-    graph: dict[str, Any] | None = None
+    graph: JsonObject | None = None
 
 
 def read_trace(file: IO[bytes], name: str) -> Iterator[Traced | NartkError]:
@@ -271,7 +272,7 @@ class _WrongError(ValueError):
     """A key of a line holds what it may not."""
 
 
-def _traced(values: dict[str, Any]) -> Traced:
+def _traced(values: JsonObject) -> Traced:
     line, signature = (_get(values, key) for key in ("line", "signature"))
     name = values.get("id", line)
     if "error" in values:
@@ -283,13 +284,11 @@ def _traced(values: dict[str, Any]) -> Traced:
     graph = _get(values, "graph") if values.get("graph") is not None else None
     found["passes_at"] = found.pop("pass")
     nbest = tuple((each["text"], each["score"]) for each in found.pop("nbest"))
-    lists: dict[str, Any] = {
-        key: tuple(each) if isinstance(each, list) else each for key, each in found.items()
-    }
+    lists: JsonObject = {key: tuple(each) if isinstance(each, list) else each for key, each in found.items()}
     return Traced(line, name, signature, nbest=nbest, graph=graph, **lists)
 
 
-def _get(values: dict[str, Any], key: str) -> Any:
+def _get(values: JsonObject, key: str) -> Any:
     if key not in values:
         raise _WrongError(f"no key {key!r}")
     good, wanted = _CHECKS[key]
@@ -298,37 +297,37 @@ def _get(values: dict[str, Any], key: str) -> Any:
     return values[key]
 
 
-def _show(value: Any) -> str:
+def _show(value: object) -> str:
     text = json.dumps(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < _MOST
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     # An integer beyond a float's range is compared without being made one.
-    return type(value) in (int, float) and abs(value) < 1e300
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
 
 
-def _is_number_or_null(value: Any) -> bool:
+def _is_number_or_null(value: object) -> bool:
     return value is None or _is_number(value)
 
 
-def _list_of(good: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def _list_of(good: Callable[[object], bool]) -> Callable[[object], bool]:
     return lambda value: isinstance(value, list) and all(map(good, value))
 
 
-def _is_error(value: Any) -> bool:
+def _is_error(value: object) -> bool:
     return isinstance(value, dict) and all(isinstance(value.get(key), str) for key in _ERROR_KEYS)
 
 
-def _is_other(value: Any) -> bool:
+def _is_other(value: object) -> bool:
     return (
         isinstance(value, dict)
         and _is_text(value.get("text"))
@@ -337,7 +336,7 @@ def _is_other(value: Any) -> bool:
     )
 
 
-def _is_graph(value: Any) -> bool:
+def _is_graph(value: object) -> bool:
     """Whether a graph's lists fit each other."""
     if not isinstance(value, dict) or {*_GRAPH_KEYS} - {*value}:
         return False
@@ -357,11 +356,11 @@ def _is_graph(value: Any) -> bool:
     )
 
 
-def _is_pair(value: Any) -> bool:
+def _is_pair(value: object) -> bool:
     return isinstance(value, list) and len(value) == 2 and _is_text(value[0]) and _is_number_or_null(value[1])
 
 
-def _is_link(value: Any) -> bool:
+def _is_link(value: object) -> bool:
     return (
         isinstance(value, list)
         and len(value) == 3
@@ -373,7 +372,7 @@ def _is_link(value: Any) -> bool:
 
 _GRAPH_KEYS = ("size", "vertices", "words", "links", "path", "emitted")
 # Of each key, what it may hold, and how an error calls that.
-_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
+_CHECKS: dict[str, tuple[Callable[[object], bool], str]] = {
     "line": (_is_count, "a number"),
     "signature": (_is_text, "text"),
     "error": (_is_error, f"an object of the texts {', '.join(_ERROR_KEYS)}"),

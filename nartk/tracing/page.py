@@ -14,9 +14,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
-from typing import Any
 
 from nartk.errors import number_of
+from nartk.files import JsonObject
 from nartk.protocols.hypothesis import DecodeStats
 from nartk.tracing import ORIGINS, Traced
 
@@ -100,7 +100,7 @@ def page(
     *,
     name: str,
     damaged: int = 0,
-    speech: Mapping[int, dict[str, Any]] | None = None,
+    speech: Mapping[int, JsonObject] | None = None,
 ) -> str:
     """The page.
 
@@ -120,7 +120,7 @@ def page(
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _part("page.html"))
 
 
-def embed(values: Any) -> str:
+def embed(values: object) -> str:
     """JSON that can stand inside a script element: ASCII without `<`, so that nothing in it ends one."""
     text = json.dumps(values, ensure_ascii=True, separators=(",", ":"))
     for character in "<>&":
@@ -136,9 +136,7 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _data(
-    trace: Sequence[Traced], name: str, damaged: int, speech: Mapping[int, dict[str, Any]]
-) -> dict[str, Any]:
+def _data(trace: Sequence[Traced], name: str, damaged: int, speech: Mapping[int, JsonObject]) -> JsonObject:
     signatures = list(dict.fromkeys(traced.signature for traced in trace))
     numbers = {signature: i for i, signature in enumerate(signatures)}
     marked = {
@@ -186,8 +184,8 @@ def _changes(trace: Sequence[Traced]) -> list[list[tuple[str, str]]]:
     ]
 
 
-def _line(traced: Traced, signature: int, changes: list[tuple[str, str]]) -> dict[str, Any]:
-    found: dict[str, Any] = {"line": traced.line, "of": signature}
+def _line(traced: Traced, signature: int, changes: list[tuple[str, str]]) -> JsonObject:
+    found: JsonObject = {"line": traced.line, "of": signature}
     if traced.id != traced.line:
         found["id"] = traced.id if isinstance(traced.id, str) else json.dumps(traced.id, ensure_ascii=False)
     if traced.error is not None:

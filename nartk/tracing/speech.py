@@ -17,12 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from nartk.errors import StrategyMismatchError, UsageError
+from nartk.files import JsonObject
 from nartk.protocols.parallel import FireScorer, FrameScorer
 from nartk.protocols.passes import FeatureSource, FloatArray, Want
 from nartk.protocols.timestamps import cif_times, position_seconds
 from nartk.tracing.plot import make_figure, save_figure
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from nartk.serving.model import Model
 
 _Times = npt.NDArray[np.float64]
@@ -187,7 +190,7 @@ def plot_speech(found: Heard, path: Path, form: str) -> None:
     save_figure(figure, path, form)
 
 
-def for_page(found: Heard) -> dict[str, Any]:
+def for_page(found: Heard) -> JsonObject:
     """The same as values for JSON, of which the page of a trace draws it.
 
     Keys: ``seconds`` of the recording and ``position`` of a position; ``bands`` F; ``image``, the spectrogram
@@ -201,7 +204,7 @@ def for_page(found: Heard) -> dict[str, Any]:
     _require_short(found)
     spoken = found.spoken
     times = np.round(found.times, 3).tolist()
-    values: dict[str, Any] = {
+    values: JsonObject = {
         "seconds": found.seconds,
         "position": found.position,
         "bands": found.frames.shape[1],
@@ -265,7 +268,7 @@ def _colour(found: Heard, word: int) -> str:
     return _COLOURS[found.spoken.index(word) % len(_COLOURS)]
 
 
-def _draw_spectrogram(axes: Any, found: Heard) -> None:
+def _draw_spectrogram(axes: Axes, found: Heard) -> None:
     low, high = _range(found.frames)
     axes.imshow(
         found.frames.T,
@@ -297,7 +300,7 @@ def _draw_spectrogram(axes: Any, found: Heard) -> None:
         )
 
 
-def _draw_probs(axes: Any, found: Heard) -> None:
+def _draw_probs(axes: Axes, found: Heard) -> None:
     assert found.probs is not None
     assert found.blank is not None
     centers = (np.arange(len(found.probs)) + 0.5) * found.position
@@ -311,7 +314,7 @@ def _draw_probs(axes: Any, found: Heard) -> None:
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize="small")
 
 
-def _draw_weights(axes: Any, found: Heard) -> None:
+def _draw_weights(axes: Axes, found: Heard) -> None:
     assert found.weights is not None
     centers = (np.arange(len(found.weights)) + 0.5) * found.position
     axes.bar(centers, found.weights, found.position, color=_COLOURS[0], alpha=0.7, label="weight")
