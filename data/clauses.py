@@ -52,8 +52,8 @@ class Clause:
         read: Its tokens as they stand in the sentence.
         spelled: The same as the model would write them.
         words: The usual way to write each word in small letters.
-        is_capitals: Whether it is all in capitals, and is read without.
-        begins, ends: Whether it begins and ends as a sentence does.
+        is_capitals: True if it is all in capitals, and is read in small letters.
+        begins, ends: True if it begins, and ends, as a sentence does.
     """
 
     read: tuple[str, ...]
@@ -65,7 +65,7 @@ class Clause:
 
     @property
     def text(self) -> str:
-        """What the model reads."""
+        """Text that the model reads."""
         tokens = [*self.read]
         if self.is_capitals:
             tokens = [self.words.get(token.lower(), token.lower()) for token in tokens]
@@ -76,7 +76,7 @@ class Clause:
         return " ".join(tokens)
 
     def restore(self, written: Sequence[Word]) -> list[Word]:
-        """What the model wrote, in the place of the piece."""
+        """The output in the place of the piece."""
         found = [*written]
         if not self.ends and self.read[-1] not in _FINAL:
             if found and found[-1][0] in _FINAL:
@@ -118,7 +118,7 @@ def clauses(
         read: Its tokens, at least one.
         spelled: The same as the model would write them.
         words: The usual way to write each word in small letters.
-        whole: Whether the sentence is one piece that is read as it stands.
+        whole: Keep the sentence as one piece, unchanged.
     """
     if whole:
         return [Clause(tuple(read), tuple(spelled), words)]
@@ -158,7 +158,7 @@ def _parted(token: str, words: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _off_middle(before: str, after: str) -> float | None:
-    """How much nearer to the middle than this place a worse one must lie; None: no clause begins here."""
+    """Penalty of a clause's beginning, as a distance from the middle; None: no clause begins here."""
     holding = (
         before in _BREAKS,
         before == "," and after in _JOINING,

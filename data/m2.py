@@ -44,7 +44,7 @@ class M2Edit:
 
     @property
     def is_noop(self) -> bool:
-        """Whether the line only says that the annotator found nothing to correct."""
+        """True if the annotator found nothing to correct."""
         return self.type == NOOP or self.start < 0
 
     @property
@@ -115,7 +115,7 @@ def read_m2(
 
     Args:
         lines: Lines of the file, with or without their line ends.
-        name: What errors call the file.
+        name: File name for error messages.
         outside: Called with the error of an edit whose span does not lie in the source; the edit then counts
             as a ``noop``, as in the MaxMatch scorer. Without it the error is raised.
 

@@ -111,9 +111,9 @@ class Sentence(Tokenized):
     Attributes:
         text: Its tokens as the model reads them, with spaces between.
         typed: The tokens as they were typed.
-        gaps: What was typed before each: white space or nothing.
+        gaps: White space typed before each, or nothing.
         spelled: The tokens as the model would write them.
-        prefix: How many tokens of the output are forced; no edit of these is undone.
+        prefix: Number of forced tokens of the output; no edit of these is undone.
     """
 
     typed: tuple[str, ...]
@@ -145,7 +145,7 @@ class Sentence(Tokenized):
         return text
 
     def _is_undone(self, start: int, end: int, output: Sequence[str], j: int, stop: int) -> bool:
-        """Whether the tokens from `start` to `end` stay in the place of the output's from `j` to `stop`."""
+        """True if the tokens from `start` to `end` stay in the place of the output's from `j` to `stop`."""
         typed, written = self.typed[start:end], output[j:stop]
         if start == len(self.typed) and _stop("".join(self.typed[-4:])) and {*written} == {"."}:
             return True  # a second full stop, behind a bracket that closes after the first
@@ -161,13 +161,13 @@ class Sentence(Tokenized):
         )
 
     def _is_code(self, start: int, end: int) -> bool:
-        """Whether one of the tokens from `start` to `end`, or a token put in there, is in backticks."""
+        """True if one of the tokens from `start` to `end`, or a token put in there, is in backticks."""
         pieces = [gap + token for gap, token in zip(self.gaps, self.typed, strict=True)]
         first, last = (len("".join(pieces[:i])) for i in (start, end))
         return any(code.start() < last and first < code.end() for code in _CODE.finditer("".join(pieces)))
 
     def _gap(self, before: tuple[str, int | None], after: tuple[str, int | None]) -> str | None:
-        """What was typed between two tokens, or on this side of one that is punctuation; else None."""
+        """White space typed between two tokens, or on this side of one that is punctuation; else None."""
         (left, i), (right, j) = before, after
         if j is not None and j > 0 and (i == j - 1 or _IS_SYMBOLS(right)):
             return self.gaps[j]
@@ -188,8 +188,8 @@ def read_paragraph(
 
     Args:
         spell: Gives text as the model would write it, with `UNKNOWN` for what it cannot.
-        whole: Whether the line is one sentence.
-        prefix: How many tokens of its output are forced; if any, it is decoded whatever it holds.
+        whole: Take the line as one sentence.
+        prefix: Number of forced tokens of its output; if any, the line is always decoded.
     """
     sentences, between, last = [], [], 0
     plain, origins = _plain(line)
@@ -210,7 +210,7 @@ def read_paragraph(
 
 
 def sentence_spans(line: str) -> list[tuple[int, int]]:
-    """Where the sentences of a line begin and end, without the white space around them."""
+    """Spans of the sentences of a line, without the white space around them."""
     plain, origins = _plain(line)
     found = [*_CHUNK.finditer(plain)]
     chunks = [chunk.group() for chunk in found]
@@ -230,7 +230,7 @@ def sentence_spans(line: str) -> list[tuple[int, int]]:
 
 
 def _begins(chunks: Sequence[str], i: int, first: int, last: int, *, is_quoted: bool) -> bool:
-    """Whether chunk i begins a sentence after one from `first` to `last`."""
+    """True if chunk i begins a sentence after one from `first` to `last`."""
     stop = _stop(chunks[last])
     if last < first or not stop or (last == first and _IS_NUMBER(chunks[first])):
         return False
@@ -263,7 +263,7 @@ def _stop(chunk: str) -> str:
 
 
 def _is_decoded(tokens: Sequence[str], spelled: Sequence[str]) -> bool:
-    """Whether the model can read at least half of the words, and they look like English."""
+    """True if the model can read at least half of the words, and they look like English."""
     words = [pair for pair in zip(tokens, spelled, strict=True) if _LETTER.search(pair[0])]
     readable = [word for word, written in words if UNKNOWN not in written and not _ADDRESS.match(word)]
     english = sum(word.lower() in _ENGLISH for word in readable)

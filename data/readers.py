@@ -44,10 +44,10 @@ class Record:
         text: The sentence; empty where there is an error.
         line: Number of its line in the file, from 1.
         where: The place as errors name it, such as ``in.txt:17``.
-        id: What the input calls it, any JSON value; None where it has no name.
-        prefix: What the output must begin with.
-        drafts: What the output may be.
-        error: Why there is no text.
+        id: Its id in the input, any JSON value; None where it has none.
+        prefix: Forced beginning of the output.
+        drafts: Drafts of the output.
+        error: Reason why there is no text.
     """
 
     text: str
@@ -61,7 +61,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Fields:
-    """Which part of a structured line is what.
+    """Columns of a TSV line, and keys of a JSON line.
 
     Attributes:
         column: Column of a TSV line that holds the sentence, from 1.
@@ -93,7 +93,7 @@ def read_records(file: IO[bytes], name: str, form: str, fields: Fields) -> Itera
 
     Args:
         file: Opened in binary mode.
-        name: What errors call it.
+        name: File name for error messages.
         form: One of `FORMATS`, or `SCP`.
     """
     for number, (raw, whole) in enumerate(raw_lines(file, MOST_LINE), start=1):

@@ -110,7 +110,7 @@ def detokenize(tokens: Sequence[str]) -> str:
 
 
 def glued(tokens: Sequence[str]) -> list[bool]:
-    """Of each token whether plain text has no space before it; of the first one that is so."""
+    """For each token True if plain text has no space before it; True for the first one."""
     found: list[bool] = []
     glue = True  # whether the next token follows without a space
     is_open = {'"': False, "'": False}

@@ -1,4 +1,4 @@
-"""What the tables of the recipes share: scores with their intervals, rows of Markdown, a plot over speed."""
+"""Parts of the recipes' tables: scores with their intervals, rows of Markdown, a plot over speed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 def read_json(path: Path) -> Any:
-    """What a file holds; None where there is none."""
+    """JSON of a file; None where there is none."""
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
@@ -37,7 +37,7 @@ class Dots(NamedTuple):
 
     Attributes:
         colour: Number of the colour.
-        filled: Whether they are, or hollow.
+        filled: Filled points; else hollow ones.
         points: x and y of each.
     """
 

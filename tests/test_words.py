@@ -50,6 +50,18 @@ PHRASES = {
     r"helpers?": "auxiliary models",
 }
 
+# First words of docstrings, and of their entries, that make a clause of the subject; and rooms without them.
+CLAUSES = {"What", "Whether", "How", "Which", "Where", "Why", "When", "Of", "As", "By", "Is", "So"}
+COMMANDS = (
+    *("__init__", "_common", "_fairseq", "_resume", "_strategy", "average", "bench", "calibrate", "distill"),
+    *("generate", "nartk", "noise", "preprocess", "score", "trace", "train", "verify"),
+)
+SWEPT = (
+    *("data/", "recipes/", "nartk/bench/", "nartk/metrics/", "nartk/tracing/"),
+    *(f"nartk/cli/{name}.py" for name in COMMANDS),
+    "nartk/serving/distillation.py",
+)
+
 
 def named(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """The line and the name of what a file names: functions, classes, arguments, variables, attributes."""
@@ -88,6 +100,33 @@ def found_in(source: str) -> set[str]:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_words_are_the_fields(path: Path) -> None:
     assert found_in(path.read_text(encoding="utf-8")) == set()
+
+
+def clauses_in(source: str) -> set[str]:
+    """First lines of docstrings, and of their entries, whose subject is a clause."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node) or ""
+            entries = re.findall(r"^    [`*\w, ]+: (.*)$", text, re.MULTILINE)
+            found |= {line for line in (text.split("\n")[0], *entries) if line.split(" ")[0] in CLAUSES}
+    return found
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if str(path.relative_to(ROOT)).startswith(SWEPT)],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_docstrings_begin_with_a_verb_or_a_noun(path: Path) -> None:
+    assert clauses_in(path.read_text(encoding="utf-8")) == set()
+
+
+def test_clauses_are_found() -> None:
+    entry = 'def f(x):\n    """Returns x.\n\n    Args:\n        x: Whether it is.\n    """'
+    assert clauses_in(entry) == {"Whether it is."}
+    assert clauses_in('"""What it is."""\n') == {"What it is."}
+    assert clauses_in('"""Whatever it is."""\n') == set()
 
 
 @pytest.mark.parametrize(

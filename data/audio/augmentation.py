@@ -1,4 +1,4 @@
-"""What is changed of sound and features for training, drawn anew each time: SpecAugment and speed."""
+"""Random changes of sound and features for training: SpecAugment and speed."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class SpecAugment:
     wider than the frame is cut to it. The defaults are its policy LD.
 
     Attributes:
-        time_masks: How many.
+        time_masks: Number of masks of time.
         time_width: Widest, frames.
         time_share: Widest in shares of the frames there are, in [0, 1]: p of the paper.
-        bin_masks: How many.
+        bin_masks: Number of masks of bins.
         bin_width: Widest, bins.
     """
 

@@ -23,8 +23,8 @@ class Padding:
     """Shares of padding among the positions of batches, 0 to 1.
 
     Attributes:
-        source: Of frames.
-        target: Of tokens.
+        source: Share of frames.
+        target: Share of tokens.
     """
 
     source: float
@@ -35,7 +35,7 @@ class Padding:
 
 
 def padding(batches: Sequence[Sequence[int]], sources: Sequence[int], targets: Sequence[int]) -> Padding:
-    """How much of batches of items is padding, if each is as long as its longest source and target."""
+    """Shares of padding in batches of items, each as long as its longest source and target."""
 
     def share(lengths: Sequence[int]) -> float:
         positions = sum(len(batch) * max(lengths[i] for i in batch) for batch in batches)

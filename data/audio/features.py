@@ -35,16 +35,16 @@ _PIECE = 160_000  # samples given to kaldi-native-fbank at a time, which makes a
 
 @dataclass(frozen=True)
 class FeatureSettings:
-    """How features are computed.
+    """Settings of the features.
 
     Attributes:
         features: ``fbank``, ``whisper``, or ``stored``, which are read as they are.
-        sample_rate: Of the sound that they are computed of, Hz.
-        bins: F, features of a frame.
-        shift_ms: Time from one frame to the next.
-        window_ms: Of sound in a frame.
+        sample_rate: Sampling rate of the sound, Hz.
+        bins: F, features a frame.
+        shift_ms: Hop, time from one frame to the next.
+        window_ms: Length of a frame's window.
         window: Its shape, of the filterbank alone.
-        seconds: Which sound is filled up to, and may have at most, of Whisper's alone.
+        seconds: Length to which sound is padded, and its maximum, for Whisper's features alone.
 
     Raises:
         UsageError: One is of a wrong type or out of bounds.
@@ -91,12 +91,12 @@ class FeatureSettings:
 
     @property
     def is_stored(self) -> bool:
-        """Whether features are read, not computed."""
+        """True if features are read, not computed."""
         return self.features == STORED
 
     @property
     def is_local(self) -> bool:
-        """Whether a frame depends on the sound in its window alone."""
+        """True if a frame depends on the sound in its window alone."""
         return self.features == FBANK
 
     def most_samples(self, frames: int) -> int:
@@ -207,7 +207,7 @@ class WhisperLogMel:
     Whatever the blocks, bits are the same: frames are computed `_TOGETHER` at a time.
 
     Attributes:
-        loudest: Of the frames so far, log10 of power.
+        loudest: log10 of the highest power of a bin in the frames so far.
     """
 
     def __init__(self, settings: FeatureSettings) -> None:

@@ -22,7 +22,7 @@ def read_manifest(file: IO[bytes], name: str, root: str | None = None) -> Iterat
 
     Args:
         file: Opened in binary mode.
-        name: What errors call it.
+        name: File name for error messages.
         root: A folder that paths are in, in place of the list's own; those that lead out of it are errors.
 
     Raises:

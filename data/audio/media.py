@@ -23,7 +23,7 @@ class MediaFile:
     """The sound of an open file, with the names of `soundfile.SoundFile`.
 
     Attributes:
-        seconds: Of the sound, as the header says; 0: it does not.
+        seconds: Length of the sound by its header; 0: unknown.
         damaged: Packets so far that could not be decoded, and are left out.
 
     Args:
@@ -106,5 +106,5 @@ class MediaFile:
 
 
 def _reason(error: Exception) -> str:
-    """What FFmpeg says, without its number and the name of a file that has none."""
+    """FFmpeg's message, without its error number and file name."""
     return str(getattr(error, "strerror", None) or error)

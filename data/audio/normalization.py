@@ -21,10 +21,10 @@ _MOST_BYTES = 1_000_000  # of a file of statistics
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """Of a corpus's features.
+    """Statistics of a corpus's features.
 
     Attributes:
-        frames: How many it has.
+        frames: Number of frames.
         mean: [F] fp64.
         variance: [F] fp64, of all frames as a population.
     """
@@ -57,7 +57,7 @@ class Statistics:
         return cls(count, mean, squares / count)
 
     def equals(self, other: Statistics | None) -> bool:
-        """Whether both normalise alike."""
+        """True if both normalise alike."""
         return other is not None and all(
             np.array_equal(getattr(self, name), getattr(other, name)) for name in ("mean", "variance")
         )

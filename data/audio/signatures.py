@@ -71,7 +71,7 @@ def sound_format(head: bytes) -> str | None:
 
 
 def is_binary(head: bytes) -> bool:
-    """Whether the first bytes of a file hold control characters, which text in UTF-8 or Latin-1 does not."""
+    """True if the first bytes of a file hold control characters, which no text in UTF-8 or Latin-1 has."""
     return re.search(_CONTROL, head) is not None
 
 

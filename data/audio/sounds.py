@@ -50,10 +50,10 @@ class Sound:
     """An open sound file, read once from its beginning to its end.
 
     Attributes:
-        name: As errors call it.
+        name: File name for error messages.
         rate: Samples a second.
-        channels: Of a sample.
-        samples: As many as the file says that it has; None: it does not say.
+        channels: Number of channels.
+        samples: Samples a channel by the file's header; None: unknown.
     """
 
     def __init__(self, file: Any, name: str, *, is_open: bool = False) -> None:
@@ -72,8 +72,8 @@ class Sound:
         """The samples [n] of the file at a rate, mono, so many seconds at a time; none is empty.
 
         Args:
-            strict: Whether a file that has another rate, several channels or no end is refused.
-            tell: Is called with the file's name, and what it has of these.
+            strict: Refuse a file that has another rate, several channels or no end.
+            tell: Takes the file's name, and which of these it has.
 
         Raises:
             InputFileError: `strict` refuses it, the file is damaged, or a sample is NaN or infinite.
@@ -208,7 +208,7 @@ class Piped:
 
     Args:
         file: Opened in binary mode, at its beginning.
-        name: As errors call it.
+        name: File name for error messages.
     """
 
     def __init__(self, file: IO[bytes], name: str) -> None:
@@ -424,5 +424,5 @@ def open_file(name: str) -> IO[bytes]:
 
 
 def _reason(error: Exception) -> str:
-    """What libsndfile says, without the object that it says it of."""
+    """libsndfile's message, without the file object."""
     return str(getattr(error, "error_string", error)).rstrip(".")

@@ -1,4 +1,4 @@
-"""What nartk knows of English words: tags, inflections, families of derived words and common misspellings."""
+"""Lexicon of English: tags, inflections, families of derived words and common misspellings."""
 
 from __future__ import annotations
 

@@ -454,8 +454,8 @@ class Noiser:
     """Makes learners' errors at given rates.
 
     Args:
-        rates: How often and where; those of the shipped model unless given.
-        seed: What `noise_line` draws from, together with the line and the copy.
+        rates: Rates of errors by type; those of the shipped model unless given.
+        seed: Seed of `noise_line`, together with the line and the copy.
     """
 
     def __init__(self, rates: NoiseRates | None = None, seed: int = 1) -> None:

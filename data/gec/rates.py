@@ -1,4 +1,4 @@
-"""How often learners err, and where: the tables that the noise follows, and fitting them to M2 files."""
+"""Rates of learners' errors by type: the tables that the noise follows, and fitting them to M2 files."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _STEADY = 50.0  # dispersion of a corpus whose counts vary no more than Poisson'
 
 @dataclass(frozen=True)
 class NoiseRates:
-    """How often and where learners err.
+    """Rates of learners' errors.
 
     Attributes:
         unchanged: Share of sentences without any error.
@@ -59,7 +59,7 @@ class NoiseRates:
         dispersion: Shape of the gamma distribution that a sentence's rate follows; small is heavy-tailed.
         weights: Weight of each kind among the edits, rewrites left out; they need not sum to 1.
         rewrites: Share of a real corpus' edits that the generator has no kind for; noising ignores it.
-        origin: Where the numbers come from.
+        origin: Source of the numbers.
     """
 
     unchanged: float
@@ -170,7 +170,7 @@ def _distance(left: str, right: str) -> int:
 
 
 def _looks_like(wrong: str, right: str) -> bool:
-    """Whether a word reads as a misspelling of the other."""
+    """True if a word reads as a misspelling of the other."""
     return _distance(wrong, right) <= max(1, len(right) // 3)
 
 
@@ -262,7 +262,7 @@ def fit_rates(sentences: Iterable[M2Sentence], *, origin: str) -> NoiseRates:
 
     Args:
         sentences: The corpus.
-        origin: What the table says about its source.
+        origin: Description of the corpus for the table.
 
     Raises:
         InputFormatError: The corpus has no edit that the generator has a kind for.

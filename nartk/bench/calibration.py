@@ -1,4 +1,4 @@
-"""Which thresholds of an approximate strategy to decode with: the sweep, and the choice."""
+"""Thresholds of an approximate strategy: the sweep, and the choice."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ class Point:
     """A setting with its measured speed and quality.
 
     Attributes:
-        speeds: How many times as fast as greedy search, of each round.
-        passes, drafter_passes, drafted: As a Sample's, an output token.
+        speeds: Speed over greedy search's, by round.
+        passes, drafter_passes, drafted: A Sample's counts, an output token.
         score: In the metric's own units, as the drop.
         tokens_per_second: Output tokens, median of the rounds.
     """
@@ -140,7 +140,7 @@ def sweep(
         score: Scores the texts of all sentences.
         journal: Keeps each sample. Samples that it holds are taken in place of measuring. A run that goes on
             within a round measures greedy search once more: speeds are ratios of times of one run.
-        tell: Is told of each decoding, a line each.
+        tell: Takes a line after each decoding.
     """
     held = iter([] if journal is None else [Sample(**json.loads(each)) for each in journal.records()])
     samples: list[list[Sample]] = [[] for _ in (None, *settings)]
@@ -210,7 +210,7 @@ def choose(points: Sequence[Point], max_drop: float, *, trust: str = "bound") ->
     Of equally fast ones, and of equally near ones, the one with the smaller drop, or the faster, is chosen.
 
     Args:
-        trust: What counts as the drop: its ``bound``, or the ``point`` estimate.
+        trust: Estimate of the drop that is compared: its ``bound``, or the ``point`` estimate.
     """
     trusted = _TRUSTED[trust]
     fitting = [point for point in points if trusted(point.drop) <= max_drop]

@@ -1,4 +1,4 @@
-"""Which engines the given models allow: every strategy whose needs are met, and peers."""
+"""Engines that the given models allow: every strategy whose needs are met, and peers."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Given:
     Args:
         model: Its name or folder.
         drafters: Those of other models. A strategy that drafts with one is paired with each that it takes.
-        drafts: Whether the sentences come with drafts.
+        drafts: True if the sentences come with drafts.
 
     Attributes:
-        left_out: Why a strategy, or a strategy with a drafter, was left out, by its label.
+        left_out: Reason why a strategy, or a strategy with a drafter, was left out, by its label.
     """
 
     def __init__(self, model: str, drafters: Sequence[str], *, drafts: bool) -> None:
@@ -92,7 +92,7 @@ class Given:
         return [*_PEERS, *(f"hf:assistant={each}" for each in small)]
 
     def reasons(self) -> list[str]:
-        """What was left out, a line for each reason."""
+        """A line for each reason why engines were left out."""
         found: dict[str, list[str]] = {}
         for label, reason in self.left_out.items():
             found.setdefault(reason, []).append(label)
@@ -121,7 +121,7 @@ class Given:
                 self.left_out[label] = error.message
 
     def _refusal(self, spec: Spec) -> NartkError | None:
-        """Why the models do not serve a strategy, if they do not."""
+        """The error where the models do not serve a strategy; None: they do."""
         try:
             self._load(spec.model or self.model).strategy(spec.name, spec.options)
         except NartkError as error:

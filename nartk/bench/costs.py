@@ -101,7 +101,7 @@ def _timed(scorer: PassScorer, work: Pass, clock: Callable[[], float]) -> list[f
 def _chain(
     scorer: PassScorer, rng: random.Random, memory: IntArray, context: IntArray, position: int, count: int
 ) -> Pass:
-    """So many random words that follow one another from a position on."""
+    """A pass over a chain of random words from a position on."""
     words = [rng.randrange(scorer.limits.words) for _ in range(count)]
     first = np.arange(count, dtype=np.int32)
     return Pass(

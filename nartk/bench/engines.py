@@ -40,13 +40,13 @@ class Spec:
     """One engine as the user names it.
 
     Attributes:
-        label: As written on the command line, such as ``iad:anchor=unique``.
+        label: Its name on the command line, such as ``iad:anchor=unique``.
         name: A strategy, or a peer of `PEERS`.
         options: Its options that were given.
         dtype: fp32, bf16, fp16 or int8.
         model: The model that a strategy decodes with; empty: the benchmark's.
         replicas: Engines of one thread of a strategy.
-        command: Of a program that is a peer by itself; empty: none.
+        command: Command of a program that is a peer; empty: none.
     """
 
     label: str
@@ -59,20 +59,19 @@ class Spec:
 
     @property
     def peer(self) -> bool:
-        """Whether it is another library or program."""
+        """True for another library or program."""
         return bool(self.command) or self.name in PEERS
 
 
 @dataclass(frozen=True)
 class Setup:
-    """Where an engine runs.
+    """Settings under which an engine runs.
 
     Attributes:
         model: Its name or folder.
-        threads: Of the CPU.
-        together: Whether all engines share a process, and its models; the time is then the CPU's if it
-            decodes.
-        languages: Of the text of a folder of Hugging Face, as `nartk.load` takes them.
+        threads: CPU threads.
+        together: All engines share a process, and its models; times are then of the CPU if it decodes.
+        languages: Languages of a Hugging Face folder's text, as `nartk.load` takes them.
     """
 
     model: str
@@ -83,21 +82,21 @@ class Setup:
 
     @property
     def clock(self) -> str:
-        """What tells the time, a function of the module `time`."""
+        """Name of the clock, a function of the module `time`."""
         return "process_time" if self.together and self.device == "cpu" else "perf_counter"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an engine said.
+    """Output of an engine.
 
     Attributes:
         tokens: Ids of each sentence, with eos unless its limit cut it off.
-        texts: What they say.
+        texts: Texts of the outputs.
         latencies: Seconds of each sentence from its entry into a batch to its end, in any order; empty where
             the engine does not tell.
         passes, drafted, accepted: Summed over sentences; None where the engine does not tell.
-        seconds: What it took, where the engine itself tells the time.
+        seconds: Time taken, where the engine itself measures it.
     """
 
     tokens: list[list[int]]
@@ -183,7 +182,7 @@ class NartkEngine:
         expected: Sequence[Sequence[int]],
         found: Sequence[tuple[int, Sequence[int]]],
     ) -> list[bool]:
-        """Whether outputs leave greedy search's at a tie, as nartk-verify allows it where torch computes.
+        """For each output True if it leaves greedy search's at a tie, which torch is allowed.
 
         Args:
             expected: The tokens of greedy search, of each sentence.
@@ -231,7 +230,7 @@ class NartkEngine:
             self.model.passes = ForcedPasses(self._passes, outputs)
 
     def _given(self, job: Job) -> tuple[Sequence[str] | None, Sequence[Sequence[str]] | None]:
-        """What outputs must begin with, and drafts, as far as the strategy takes them."""
+        """Forced prefixes, and drafts if the strategy takes them."""
         return job.prefixes, job.drafts if reads_drafts(self.strategy) else None
 
     def _results(self, job: Job, batch_size: int) -> list[Result]:

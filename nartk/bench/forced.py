@@ -19,8 +19,8 @@ class ForcedPasses(WrappedPasses):
     Log-probabilities are those of the words that the model finds.
 
     Args:
-        scorer: Of the model; where sources can be copied, they can here.
-        outputs: What is output of each source, eos included; behind it follows eos.
+        scorer: The model's scorer; it copies sources if that does.
+        outputs: Output of each source, with eos; eos follows it.
     """
 
     def __init__(self, scorer: PassScorer, outputs: Mapping[tuple[int, ...], Sequence[int]]) -> None:
@@ -60,5 +60,5 @@ class ForcedPasses(WrappedPasses):
         return scores
 
     def replica(self, stopped: Callable[[], bool]) -> ForcedPasses:
-        """As `nartk.protocols.passes.Replicable` of the scorer has it."""
+        """Returns a replica, as `nartk.protocols.passes.Replicable` has it."""
         return ForcedPasses(self.scorer.replica(stopped), self.outputs)

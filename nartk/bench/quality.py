@@ -1,4 +1,4 @@
-"""How good the outputs of a benchmark are, and by how much they are better or worse than greedy search's."""
+"""Scores of a benchmark's outputs, and their differences to greedy search's."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Quality:
     """A metric of the sentences that are decoded, which may be fewer than it has references of.
 
     Attributes:
-        name: Of the metric.
+        name: Name of the metric.
         score: Scores a file of outputs, one for each reference; of several scores the first counts.
         rows: The references of the sentences that are decoded, by their places among all, from 0.
-        total: How many references there are.
+        total: Number of references.
         path: A file to write outputs to.
         join: Makes the lines that have references of what is decoded.
     """
@@ -53,7 +53,7 @@ class Quality:
         return self._results[key]
 
     def difference(self, texts: Sequence[str], greedy: Sequence[str]) -> PairedDifference:
-        """By how much outputs are better than others, by paired bootstrap."""
+        """Difference of the scores of two outputs, by paired bootstrap."""
         key = (tuple(texts), tuple(greedy))
         if key not in self._differences:
             self._differences[key] = compare(self.of(texts), self.of(greedy))

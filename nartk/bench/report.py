@@ -69,7 +69,7 @@ def summarize(cell: Cell, qualities: Sequence[Quality] = (), *, threads: int | N
     """A cell as data: one entry an engine, in the order they were named.
 
     Args:
-        threads: Of an engine, where cells differ in it.
+        threads: Threads of an engine, where cells differ in it.
     """
     hf = cell.find("hf", "fp32")
     entries = []
@@ -137,7 +137,7 @@ def _figures(series: Series) -> JsonObject:
 
 
 def _costs(series: Series) -> dict[str, float] | None:
-    """What a sentence's time goes to, ms; the median of the rounds."""
+    """Time of a sentence by part, ms; the median of the rounds."""
     reported = [sample.costs for sample in series.samples if sample.costs is not None]
     if not reported:
         return None
@@ -152,7 +152,7 @@ def _per(count: float | None, of: float | None) -> float | None:
 
 
 def _ratio(series: Series, base: Series | None) -> dict[str, float] | None:
-    """How many times faster than `base`, round by round."""
+    """Speed over that of `base`, round by round."""
     if base is None or base is series:
         return None
     theirs, mine = ([sample.seconds for sample in each.samples] for each in (base, series))
@@ -160,13 +160,13 @@ def _ratio(series: Series, base: Series | None) -> dict[str, float] | None:
 
 
 def ratio(base: Sequence[float], mine: Sequence[float]) -> dict[str, float]:
-    """How many times as fast as `base`: both are seconds by round, which are paired."""
+    """Speed over that of `base`: both are seconds by round, which are paired."""
     ratios = [theirs / own for theirs, own in zip(base, mine, strict=True)]
     return {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
 
 
 def _differing(series: Series, greedy: Series, allowed: Collection[tuple[int, tuple[int, ...]]] = ()) -> int:
-    """How many outputs of a round, at most, are neither greedy search's nor `allowed`."""
+    """Highest number of a round's outputs that are neither greedy search's nor `allowed`."""
     compared = "texts" if series.spec.model else "tokens"  # another model may have other words
     wanted = getattr(greedy.samples[0], compared)
     return max(
@@ -195,7 +195,7 @@ def heading(
     Args:
         found: Figures as they are written to JSON, with ``command`` and ``environment``.
         facts: Further lines by name.
-        hardware: What the page calls it; empty: the CPU with one thread.
+        hardware: Its description; empty: the CPU with one thread.
     """
     around = found["environment"]
     versions = (f"{name} {number}" for name, number in around["versions"].items() if number)
@@ -244,13 +244,13 @@ def tables(summaries: Sequence[JsonObject]) -> str:
 
 
 def legend(summaries: Sequence[JsonObject]) -> str:
-    """What the columns mean."""
+    """The meaning of the columns."""
     reported = any(entry.get("costs") for summary in summaries for entry in summary["engines"])
     return f"{LEGEND}\n\n{COST_LEGEND}" if reported else LEGEND
 
 
 def cost_table(summaries: Sequence[JsonObject]) -> str:
-    """What the time of a sentence goes to, as a Markdown table; empty where that was not measured."""
+    """Markdown table of a sentence's time by part; empty where that was not measured."""
     rows = []
     for summary in summaries:
         entries = [entry for entry in summary["engines"] if entry.get("costs")]

@@ -31,12 +31,12 @@ class Sample:
     """One run of a job by one engine.
 
     Attributes:
-        seconds: Of all sentences, from text to text, by `Setup.clock`.
+        seconds: Time of all sentences, from text to text, by `Setup.clock`.
         latencies: Seconds of each sentence from its entry into a batch to its end, of a peer at batch 1 from
             text to text; empty where the engine does not tell.
         tokens: Ids of each output.
-        texts: What each says.
-        passes, drafted, accepted: Of nartk's strategies; None for others.
+        texts: Text of each output.
+        passes, drafted, accepted: Counts of nartk's strategies; None for others.
         peak_mb: Peak memory, MB of 10^6 bytes: resident on a CPU, torch's own on a GPU; None where engines
             share a process.
         costs: Seconds of a further run by what they go to, where that was asked and the engine tells.
@@ -55,7 +55,7 @@ class Sample:
 
 @dataclass
 class Series:
-    """What one engine did in one cell: a sample a round, or why there are none.
+    """Samples of one engine in one cell, one a round, or the reason why there are none.
 
     Attributes:
         ties: Outputs that leave greedy search's at a numerical tie, each with its sentence's number.
@@ -69,7 +69,7 @@ class Series:
 
     @property
     def guarantee(self) -> Guarantee | None:
-        """What it guarantees of the model's output; None where another library or model has made it."""
+        """Guarantee of its output; None where another library or model has made it."""
         if self.spec.name not in strategies() or self.spec.model:
             return None
         found: Guarantee = make_strategy(self.spec.name, self.spec.options).promised.guarantee
@@ -112,8 +112,8 @@ def measure(
     unmeasured, then the whole job once a round; each round begins with another engine.
 
     Args:
-        tell: Is told what was done, a line each.
-        costs: Whether each round has a further run that tells where the time goes.
+        tell: Takes a line after each step.
+        costs: Run once more in each round, to measure the time by part.
     """
     with ExitStack() as stack:
         engines: dict[int, tuple[Worker, int]] = {}  # each one's process, and its number there
@@ -203,7 +203,7 @@ def _name(series: Series) -> str:
 
 
 def environment(device: str) -> JsonObject:
-    """What a figure depends on besides the code: hardware, versions, and how busy the machine is."""
+    """Environment of a measurement: hardware, versions and load."""
     gpu = capability = None
     try:
         import torch

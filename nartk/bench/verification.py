@@ -1,4 +1,4 @@
-"""Is a strategy's output greedy search's? Compares them, and tells a numerical tie from a bug.
+"""Compares a strategy's output with greedy search's, and tells a numerical tie from a bug.
 
 Two ways of computing the same logits differ in their last bits, so two words whose logits nearly agree may
 change places. That is a tie; every other difference is a bug, or a deviation where no identity is promised.
@@ -34,16 +34,16 @@ SAMPLE = 16  # outputs on which noise is measured
 
 @dataclass(frozen=True)
 class Difference:
-    """Where an output leaves the reference.
+    """First difference of an output to the reference.
 
     Attributes:
         line: Index of the sentence.
-        position: Of the first token that differs, or whose log-probability does, from 0.
+        position: Position of the first token that differs, or whose log-probability does, from 0.
         expected, found: The tokens there; None where the output had ended before.
-        margin: How far the worse of the two lies below the best word's logit, in nats; None where an output
-            had ended without eos, which no tie explains.
-        noise: How far logits differ at most between ways of computing them, of this sentence and of others.
-        approximate: Whether the strategy said that outputs may differ.
+        margin: Distance of the worse of the two to the best word's logit, nats; None where an output had
+            ended without eos, which no tie explains.
+        noise: Largest difference of logits between ways of computing them, in this and other sentences.
+        approximate: True if the strategy promises no identity.
     """
 
     line: int
@@ -70,9 +70,9 @@ class Trial:
     """One way of decoding, compared with the reference.
 
     Attributes:
-        exact: Whether the model promises the reference's bits (`Model.is_exact`); else ties are allowed.
-        lines: How many lines were compared.
-        reordered: Whether they were decoded in an order of their own.
+        exact: True if the model promises the reference's bits (`Model.is_exact`); else ties are allowed.
+        lines: Number of lines compared.
+        reordered: True if they were decoded in another order.
     """
 
     strategy: str
@@ -85,7 +85,7 @@ class Trial:
 
     @property
     def passed(self) -> bool:
-        """Whether the promise was kept: no difference, or where not even bits are promised none but ties."""
+        """True if the promise was kept: no difference, or none but ties where bits are not promised."""
         return all(each.category == "tie" and not self.exact for each in self.differences)
 
 
@@ -93,7 +93,7 @@ class Divergences:
     """Explains where outputs leave a reference's: how near to a tie that is, and how much noise there is.
 
     Args:
-        requests: What the reference was asked, by line index.
+        requests: The reference's requests, by line index.
         outputs: The reference's tokens, by line index.
     """
 
@@ -105,7 +105,7 @@ class Divergences:
     def explain(
         self, line: int, position: int, found: Sequence[int], *, batch_size: int, approximate: bool = False
     ) -> Difference:
-        """What the difference is of an output that leaves the reference's at `position`."""
+        """Describes the difference of an output that leaves the reference's at `position`."""
         # A pass may go on beyond the position, and so be as wide as the longer output.
         longer = max(self.outputs[line], found, key=len)
         every, noise = self._measure(line, longer, batch_size)
@@ -120,7 +120,7 @@ class Divergences:
 
     @cached_property
     def _noise(self) -> float:
-        """Of some outputs, up to their ends: in the few logits of one it may not show."""
+        """Noise of some whole outputs: in the few logits of one it may not show."""
         some = [*self.outputs][:: -(-len(self.outputs) // SAMPLE)]
         return max(self._measure(line, self.outputs[line], 8)[1] for line in some)
 
@@ -135,14 +135,14 @@ class Verifier:
 
     Args:
         reference: The greedy strategy, with the options it shares with those it is compared with.
-        drafts: What each line's output may be, for the strategies that read drafts.
-        trace: Whether to keep margins, which `closest` needs.
+        drafts: Drafts of each line's output, for the strategies that read drafts.
+        trace: Keep margins, which `closest` needs.
         tick: Called for each decoded sentence.
 
     Attributes:
         hypotheses: The reference by line index; lines that cannot be decoded are left out.
-        errors: What is wrong with the others.
-        stats: What the reference took.
+        errors: Errors of the others.
+        stats: Statistics of the reference.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a benchmark decodes: sentences with their limits, and random models with scripted outputs."""
+"""Jobs of a benchmark: sentences with their limits, and random models with scripted outputs."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class Job:
         lines: The sentences as the model reads them.
         limits: Longest output of each, tokens with eos.
         forced: The output that each gets whatever the model says, eos included; None: the model decides.
-        drafts: What each one's output may be, for strategies that read drafts; None: nothing is given.
-        prefixes: What each one's output must begin with; None: nothing is given.
-        truncate: Whether sentences too long for the model are cut, not refused.
+        drafts: Drafts of each output, for strategies that read drafts; None: none are given.
+        prefixes: Forced beginning of each output; None: none are given.
+        truncate: Cut sentences too long for the model, instead of refusing them.
     """
 
     lines: tuple[str, ...]

@@ -91,7 +91,7 @@ class _Worker:
         }
 
     def ties(self, engine: int, job: JsonObject, **outputs: Any) -> JsonObject:
-        """Which of some outputs that are not greedy search's leave it at a tie."""
+        """For outputs that are not greedy search's True if they leave it at a tie."""
         from nartk.bench.work import Job
 
         return {"ties": self.engines[engine].ties(Job.from_dict(job), **outputs)}

@@ -1,4 +1,4 @@
-"""What every command shares: the error line, exit codes and the shape of `--help`."""
+"""Base of all commands: the error line, exit codes and the form of `--help`."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are nartk's: one line, exit code 2, and the choices.
 
     Args:
-        quiet: What `args.quiet` is by default; None: as the parser before this one has it.
+        quiet: Default of `args.quiet`; None: that of the parser before this one.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def completes(argv: Sequence[str]) -> bool:
-    """Whether a command line asks for completion."""
+    """True if a command line asks for completion."""
     return any(argument.startswith(COMPLETION) for argument in argv)
 
 
@@ -319,7 +319,7 @@ def _signals_unwind() -> Iterator[None]:
 
 
 def _handles(error: BaseException) -> bool:
-    """Whether the thread is in a handler of an exception, such as `finally` while it unwinds."""
+    """True if the thread is in a handler of an exception, such as `finally` while it unwinds."""
     handled = sys.exc_info()[1]
     while handled is not None and handled is not error:
         handled = handled.__context__

@@ -1,4 +1,4 @@
-"""How nartk's commands start fairseq's: the cure first, then nartk's architectures, logs on stderr."""
+"""Starts fairseq's commands as nartk's: the cure first, then nartk's architectures, logs on stderr."""
 
 from __future__ import annotations
 

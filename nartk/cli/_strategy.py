@@ -30,7 +30,7 @@ def parse(
     """Parses a command line with ``--strategy NAME`` and that strategy's own flags.
 
     Args:
-        by_model: Whether the model's configuration may name the default.
+        by_model: Let the model's configuration name the default.
 
     Returns:
         The arguments of `parser` and `strategy`, and those options of the strategy that were given.

@@ -392,7 +392,7 @@ def _named(args: argparse.Namespace) -> tuple[list[Spec | str], list[Spec | str]
 
 
 def _reads_drafts(args: argparse.Namespace, strategies: Sequence[Spec | str]) -> bool:
-    """Whether a strategy may read drafts; drafts that none reads are refused."""
+    """True if a strategy may read drafts; drafts that none reads are refused."""
     reads = any(isinstance(spec, str) or reads_drafts(strategy_class(spec.name)) for spec in strategies)
     if (args.drafts is not None or args.draft_columns) and not reads:
         raise UsageError(
@@ -412,7 +412,7 @@ def _chosen(
     """All engines in all types; greedy search first.
 
     Args:
-        drafts: Whether the sentences have drafts.
+        drafts: True if the sentences have drafts.
 
     Raises:
         UsageError: Strategies and drafters do not fit each other.
@@ -523,7 +523,7 @@ def _qualities(
     join: Callable[[Sequence[str]], Sequence[str]],
     folder: Path,
 ) -> list[Quality]:
-    """What scores the outputs of the records `rows`; references that do not fit are refused."""
+    """Metrics for the outputs of the records `rows`; references that do not fit are refused."""
     if not args.metric:
         return []
     from nartk.bench.quality import Quality

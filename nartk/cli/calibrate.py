@@ -295,7 +295,7 @@ class _Job:
         return journal
 
     def _inputs(self, model: Model, strategy: Strategy) -> JsonObject:
-        """What decoding depends on."""
+        """Inputs and settings of the decodings."""
         args = self.args
         return {
             "grid": self.grid,  # first: the signature has the values of the last setting
@@ -307,7 +307,7 @@ class _Job:
         }
 
     def _facts(self, model: Model, strategy: Strategy, metric: str) -> JsonObject:
-        """What the figures depend on."""
+        """Settings of the figures."""
         args = self.args
         return {
             "metric": shlex.split(args.metric)[0],

@@ -70,7 +70,7 @@ def _complete(
 
 
 def _summary(file: Path) -> str:
-    """What a command does, read from its source."""
+    """Summary of a command, read from its source."""
     text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
     return text.partition(": ")[2].partition("\n")[0]
 

@@ -73,8 +73,8 @@ class _Texts:
     """The texts of a prefix, which belong together line by line.
 
     Attributes:
-        ends: Of their names, behind the prefix.
-        same: Whether fairseq reads the lines that other commands read.
+        ends: Suffixes of their names, after the prefix.
+        same: True if fairseq reads the lines that other commands read.
     """
 
     prefix: str

@@ -122,13 +122,13 @@ def scorer_of(
     called: Mapping[str, str] = MappingProxyType({}),
     tell: Tell = warnings.warn,
 ) -> Scorer:
-    """What scores a file of outputs, as nartk-score would.
+    """Returns a function that scores a file of outputs as nartk-score does.
 
     Args:
         metric: A name, and options of it if need be, as on a command line.
         references: Files, for ``--ref``.
         source: A file, for the ``--source`` of those that need one.
-        called: What errors call files that are not the user's, by name.
+        called: Names for error messages of files that are not the user's.
         tell: Takes notices for the user.
 
     Raises:

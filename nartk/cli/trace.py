@@ -110,7 +110,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _hearing(name: str) -> Callable[[Traced], Heard]:
-    """What tells what a model heard in the recording of a line that was decoded."""
+    """Returns a function that aligns a decoded line to its recording."""
     from nartk.serving.loading import load
     from nartk.tracing.speech import heard
 
@@ -121,7 +121,7 @@ def _hearing(name: str) -> Callable[[Traced], Heard]:
 def _heard_everywhere(
     hear: Callable[[Traced], Heard], trace: Sequence[Traced]
 ) -> tuple[dict[int, JsonObject], int]:
-    """By index, what a page shows of each recording; and how many there are of which it shows nothing."""
+    """The alignments for a page by index, and the number of recordings without one."""
     from nartk.tracing.speech import for_page
 
     found: dict[int, JsonObject] = {}

@@ -117,7 +117,7 @@ class ErrantAnnotator:
     def annotate_all(
         self, sources: Sequence[Sequence[str]], targets: Sequence[Sequence[Sequence[str] | None]]
     ) -> list[M2Sentence]:
-        """As `annotate` with several corrections of each source; the number of one is its annotator's.
+        """Annotates several corrections of each source; the number of one is its annotator's.
 
         None: that annotator has not corrected the sentence.
         """
@@ -259,7 +259,7 @@ def errant_score(
         references: Sentences with the edits of one or more annotators.
         hypotheses: The same sentences with the edits of the system.
         annotation: Signature of the annotator that made the edits, where one did.
-        level: Of `LEVELS`: spans with their correction, perhaps with its type too, spans alone, or tokens.
+        level: One of `LEVELS`: spans with their correction, or with its type too, spans alone, or tokens.
 
     Raises:
         UsageError: There is no such level.
@@ -374,7 +374,7 @@ class Errant(Metric):
         return self._compare(annotator, annotator.annotate_all([*map(_tokens, texts.sources)], references))
 
     def _compare(self, annotator: ErrantAnnotator | None, gold: Sequence[M2Sentence]) -> Comparison:
-        """What scores outputs, which are M2 or, with an annotator, lines."""
+        """Returns a function that scores outputs, which are M2 or, with an annotator, lines."""
 
         def compare(outputs: Sequence[Any]) -> list[MetricResult]:
             edits, annotation = outputs, "" if annotator is None else annotator.signature

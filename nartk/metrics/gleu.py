@@ -36,7 +36,7 @@ T = TypeVar("T", bytes, str)
 
 
 def ngrams(tokens: Sequence[T]) -> list[Counter[tuple[T, ...]]]:
-    """How often each n-gram occurs, for each n up to `ORDER`."""
+    """Counts of the n-grams, for each n up to `ORDER`."""
     return [
         Counter(tuple(tokens[i : i + n]) for i in range(len(tokens) + 1 - n)) for n in range(1, ORDER + 1)
     ]
@@ -92,7 +92,7 @@ def sentence_gleu(statistics: np.ndarray, references: Sequence[int]) -> np.ndarr
 
     Args:
         statistics: [N, R, 2 + 2 ORDER], as `gleu_statistics` gives them.
-        references: How many a sentence has.
+        references: Number of references of each sentence.
     """
     scores = gleu_of(np.where(statistics == 0, 1.0, statistics))  # [N, R]
     there = np.arange(scores.shape[1]) < np.array(references)[:, None]
@@ -100,7 +100,7 @@ def sentence_gleu(statistics: np.ndarray, references: Sequence[int]) -> np.ndarr
 
 
 def draw_references(references: Sequence[int], iterations: int) -> np.ndarray:
-    """Which reference each iteration takes for each sentence, of so many, [iterations, N] int64.
+    """Indices of the references that each iteration draws for each sentence, [iterations, N] int64.
 
     Python 2 drew a number from a range as `int(random() * width)`; its generator is that of Python 3.
     """

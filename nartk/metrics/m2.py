@@ -44,7 +44,7 @@ class Lattice:
 
 
 class EditCounts(NamedTuple):
-    """What MaxMatch counts in one sentence against one annotator."""
+    """Counts of one sentence against one annotator."""
 
     correct: int
     proposed: int
@@ -56,7 +56,7 @@ def _distances(equal: np.ndarray, substitution: int) -> np.ndarray:
 
     Args:
         equal: [S, H] bool, which tokens are the same.
-        substitution: What it costs to replace a token by another.
+        substitution: Cost of replacing a token by another.
     """
     rows, columns = equal.shape
     ramp = np.arange(columns + 1, dtype=np.int32)
@@ -117,7 +117,7 @@ def build_lattice(source: Sequence[str], hypothesis: Sequence[str]) -> Lattice:
 
 
 def _connected(lattice: Lattice, start: Node, end: Node, max_unchanged_words: int) -> bool:
-    """Whether a path with at most so many unchanged words leads from one node to the other."""
+    """True if a path with at most so many unchanged words leads from one node to the other."""
     fewest = {start: 0}
     queue = [start]
     for node in queue:
@@ -198,7 +198,7 @@ def count_edits(
     Args:
         lattice: `build_lattice(source, hypothesis)`.
         gold: The annotator's edits, without `noop`.
-        ignore_whitespace_casing: Whether gold edits match in spite of other case or spacing.
+        ignore_whitespace_casing: Match gold edits in any case and spacing.
     """
     golden = _gold_edges(
         lattice,

@@ -1,4 +1,4 @@
-"""What a metric is: options, the files that it reads besides outputs, and what scores a file of outputs."""
+"""Base of metrics: options, the files that they read besides outputs, and scoring a file of outputs."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Reads:
     """A file that a metric reads, or several: the references, a file each.
 
     Attributes:
-        blank: Of `BLANKS`: what a blank line of the references is where the user does not say.
-        ids: Whether lines, and those of outputs, may begin with an utterance's id.
+        blank: Default meaning of a blank line of the references, one of `BLANKS`.
+        ids: Lines, and those of outputs, may begin with an utterance's id.
     """
 
     help: str
@@ -44,13 +44,13 @@ class Files:
     """The names of the files that are given; "-" is stdin.
 
     Attributes:
-        source: What the system was given.
-        ref: What it should have output.
+        source: Inputs of the system.
+        ref: References of its output.
         gold: M2, sources and gold edits.
         hyp_m2: The system's output as M2, in place of text.
-        blank: Of `BLANKS`: what a blank line of `ref` is; None: as the metric declares.
-        ids: Of `IDS`: whether lines of `ref` and of outputs begin with ids, where a metric declares them.
-        called: What errors call files that are not the user's, by name.
+        blank: Meaning of a blank line of `ref`, one of `BLANKS`; None: as the metric declares.
+        ids: One of `IDS`: lines of `ref` and of outputs begin with ids, where a metric declares them.
+        called: Names for error messages of files that are not the user's.
         tell: Takes notices for the user.
     """
 
@@ -73,7 +73,7 @@ class Files:
         return lines if self.hyp_m2 is None else [*read_m2(lines, name=self.shown(name))]
 
     def against_gold(self, gold: Sequence[M2Sentence], compare: Comparison) -> Scorer:
-        """What scores a file of outputs, as many as `gold` has sentences."""
+        """Returns a function that scores a file of outputs, one for each sentence of `gold`."""
 
         def score(name: str) -> list[MetricResult]:
             outputs = self.outputs(name)
@@ -95,7 +95,7 @@ class Files:
 
 @dataclass(frozen=True, kw_only=True)
 class Texts:
-    """What outputs are compared with, line by line; each line has a reference.
+    """References and sources by line; each line has a reference.
 
     Attributes:
         references: R corpora of N lines; None: the line has no such reference.
@@ -119,10 +119,10 @@ class Metric:
     A metric of references gives `against`, and never sees a line that has none; another gives `scorer`.
 
     Attributes:
-        reads: What it reads, by the names of `Files`; each is a flag of nartk-score.
+        reads: Files that it reads, by the names of `Files`; each is a flag of nartk-score.
         digits: After the point, as the metric's original program prints them.
         example: A command line, after ``nartk-score``.
-        counts_errors: Whether a lower figure is a better one.
+        counts_errors: True if lower scores are better.
     """
 
     counts_errors: ClassVar[bool] = False
@@ -133,7 +133,7 @@ class Metric:
     example: ClassVar[str]
 
     def against(self, texts: Texts) -> Comparison:
-        """What scores as many outputs as there are lines of references.
+        """Returns a function that scores outputs, one for each line of the references.
 
         Raises:
             NartkError: The texts cannot be scored, or a package is missing.
@@ -156,7 +156,7 @@ class Metric:
         return self.against(Texts(references=references, sources=sources, tell=tell))(outputs)
 
     def scorer(self, files: Files) -> Scorer:
-        """What scores a file of outputs, once what it is compared with has been read.
+        """Reads the references, and returns a function that scores a file of outputs.
 
         Raises:
             NartkError: A file cannot be read, or a package is missing.

@@ -1,4 +1,4 @@
-"""What every metric returns: the score, its parts, and how to score a resample of the sentences."""
+"""Result of a metric: the score, its parts, and a function that scores a resample of the sentences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def present(references: References, row: int) -> list[str]:
 
 
 def reference_counts(references: References) -> list[int]:
-    """How many references each text has, [N]."""
+    """Number of references of each text, [N]."""
     return [sum(text is not None for text in texts) for texts in zip(*references, strict=True)]
 
 
@@ -38,7 +38,7 @@ class MetricResult:
         metric: Name of the metric, as on the command line.
         score: The score in the scale of the metric's original program: 0 to 1 for errant, m2, gleu and
             rouge, 0 to 100 for bleu, chrf and sari.
-        parts: What the score is made of, by name; numbers, lists and mappings only.
+        parts: Components of the score by name; numbers, lists and mappings only.
         signature: The settings that make the number reproducible.
         sentences: Number of sentences scored, N.
         resample: Scores of corpora that hold sentence n as often as weights[k, n] says:

@@ -93,9 +93,9 @@ def rouge_statistics(
 
     Args:
         references: R corpora of N texts each; None scores 0.
-        stem: Whether Porter's stemmer cuts words of more than three letters.
-        separator: What stands between the sentences of a text, for ROUGE-Lsum; empty: each is one sentence.
-        tokenize: Of `TOKENIZERS`.
+        stem: Apply Porter's stemmer to words of more than three letters.
+        separator: Separator of the sentences of a text, for ROUGE-Lsum; empty: each is one sentence.
+        tokenize: One of `TOKENIZERS`.
 
     Raises:
         MissingDependencyError: rouge-score is not installed.

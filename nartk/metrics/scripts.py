@@ -51,7 +51,7 @@ def tell_unspaced(
     """Tells the user where words between spaces are counted in lines whose words no spaces part.
 
     Args:
-        lines: As the metric splits them: what it counts stands between white space.
+        lines: Lines as the metric splits them: its units are separated by white space.
         counts: Who counts, such as ``bleu with --tokenize 13a``.
         fix: The remedy, in the imperative; `fixes` are those of single languages.
     """

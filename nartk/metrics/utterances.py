@@ -14,18 +14,18 @@ _ID = re.compile(r"(?=.*\d)(?=.*[^\W\d]|.*[-_.])[\w.:/-]{4,}", re.ASCII)
 
 
 def begin_with_ids(lines: Sequence[str]) -> bool:
-    """Whether each of at least two lines begins with another word that looks like an id."""
+    """True if each of at least two lines begins with another word that looks like an id."""
     firsts = [line.split(maxsplit=1)[0] if line.strip() else "" for line in lines]
     return len(lines) > 1 and len({*firsts}) == len(lines) and all(map(_ID.fullmatch, firsts))
 
 
 def are_matched(references: Sequence[str], outputs: Sequence[str], names: tuple[str, str]) -> bool:
-    """Whether lines begin with ids by which they are matched.
+    """True if lines begin with ids by which they are matched.
 
     A single line, of which nobody can tell by itself, does where the outputs' begins with the same word.
 
     Args:
-        names: Of the references and of the outputs, for messages.
+        names: Names of the references and of the outputs for messages.
 
     Raises:
         LengthMismatchError: Only one of the two begins with ids.
@@ -48,7 +48,7 @@ def split_ids(lines: Sequence[str], name: str) -> dict[str, str]:
     """The text of each utterance by its id, in the order of the lines.
 
     Args:
-        name: Of the lines, for messages.
+        name: Name of the lines for messages.
 
     Raises:
         InputFileError: A line is blank, or its id is an earlier line's.
@@ -69,11 +69,11 @@ def in_order(ids: Sequence[str], lines: Sequence[str], name: str, first: str) ->
     """The texts of lines with the same ids, in the order of `ids`.
 
     Args:
-        name: Of the lines, for messages.
-        first: Of the lines that `ids` begin.
+        name: Name of the lines for messages.
+        first: Name of the lines that `ids` begin.
 
     Raises:
-        InputFileError: As `split_ids`.
+        InputFileError: A line is blank, or its id is an earlier line's.
         LengthMismatchError: Utterances are missing, or are not among `ids`.
     """
     texts = split_ids(lines, name)

@@ -1,4 +1,4 @@
-"""Which pairs of a distilled corpus are fit to train on: the choice among outputs, and the filters.
+"""Selection of a distilled corpus: the choice among outputs, and the filters of pairs.
 
 Distillation replaces the references of a training corpus by what a teacher says (Kim & Rush 2016,
 https://aclanthology.org/D16-1139).
@@ -58,7 +58,7 @@ class Filters:
         encode: Callable[[str], Sequence[int]],
         write: Callable[[str], Sequence[int]],
     ) -> str | None:
-        """Why a pair is left out: the first of ``empty``, ``longer``, ``ratio``, ``copies``, ``repeats``.
+        """Reason to drop a pair: the first of ``empty``, ``longer``, ``ratio``, ``copies``, ``repeats``.
 
         Args:
             encode, write: Give the tokens of a source and of an output.
@@ -88,7 +88,7 @@ def overlap(first: Sequence[Hashable], second: Sequence[Hashable]) -> float:
 
 
 def longest_run(tokens: Sequence[object], longest: int = _LONGEST_NGRAM) -> int:
-    """How many times in a row the most often repeated n-gram of 1 to `longest` tokens stands there.
+    """Longest run of one n-gram of 1 to `longest` tokens, in repetitions.
 
     1 where nothing is repeated, 0 for no tokens.
     """

@@ -86,7 +86,7 @@ def describe(
     source: Sequence[str],
     words: Callable[[Iterable[int]], list[str]],
 ) -> JsonObject:
-    """What a trace says of a sentence after `head`.
+    """The keys of a sentence after `head`.
 
     Args:
         nbest: Hypotheses that were asked for.
@@ -162,7 +162,7 @@ class Traced:
     """One line of a trace; the module's text says what its keys hold.
 
     Attributes:
-        error: Why the line failed; then the rest is empty.
+        error: The error if the line failed; then the rest is empty.
         passes_at: The key `pass`.
         graph: The key `graph` as it stands.
     """
@@ -193,7 +193,7 @@ def read_trace(file: IO[bytes], name: str) -> Iterator[Traced | NartkError]:
 
     Args:
         file: Opened in binary mode.
-        name: What errors call it.
+        name: File name for error messages.
 
     Raises:
         InputFileError: The file is empty, no trace, or one of another version.
@@ -337,7 +337,7 @@ def _is_other(value: object) -> bool:
 
 
 def _is_graph(value: object) -> bool:
-    """Whether a graph's lists fit each other."""
+    """True if a graph's lists fit each other."""
     if not isinstance(value, dict) or {*_GRAPH_KEYS} - {*value}:
         return False
     size, vertices, words, links, path, emitted = (value[key] for key in _GRAPH_KEYS)

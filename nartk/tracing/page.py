@@ -27,13 +27,13 @@ _ALIKE = 0.5  # share of the words of sources and outputs that both have, from w
 
 
 def settled(traced: Traced) -> list[int]:
-    """How many tokens each of a sentence's passes settled, from pass 1 to the last that settled any."""
+    """Number of tokens that each pass of a sentence settled, from pass 1 to the last that settled any."""
     counts = Counter(traced.passes_at)
     return [counts[number] for number in range(1, max(counts, default=0) + 1)]
 
 
 def histogram(trace: Iterable[Traced]) -> Counter[int]:
-    """How many passes settled so many tokens, by the number of tokens."""
+    """Number of passes by the number of tokens that they settled."""
     return Counter(count for traced in trace for count in settled(traced))
 
 
@@ -105,9 +105,9 @@ def page(
     """The page.
 
     Args:
-        name: What it calls the trace.
+        name: Name of the trace.
         damaged: Lines of it that could not be read.
-        speech: By index in the trace, what was heard in a recording (`nartk.tracing.speech.for_page`).
+        speech: Alignments of recordings by index in the trace (`nartk.tracing.speech.for_page`).
     """
     style, script = (_part(f"page.{suffix}") for suffix in ("css", "js"))
     parts = {

@@ -1,4 +1,4 @@
-"""What a model of speech heard where: its posteriors and weights under the spectrogram, with the tokens.
+"""Alignment of tokens to a recording: posteriors or weights under the spectrogram, with the tokens.
 
 Symbols: T frames, F features of a frame, S positions of the encoder, N tokens, V words.
 """
@@ -43,11 +43,11 @@ class Heard:
 
     Attributes:
         frames: [T,F], the features that it read.
-        seconds: Of the recording, and `position` of a position.
+        seconds: Length of the recording, and `position` that of a position.
         tokens: N recognised pieces, and `times` [N,2] when each begins and ends, seconds.
         probs: [S,V] of each position's labels, blank among them; None: of a model of fires.
         words: Ids of the tokens [N].
-        blank: Of the labels.
+        blank: Id of the blank label.
         weights: [S] of a predictor of fires; None: of CTC.
     """
 
@@ -68,7 +68,7 @@ class Heard:
 
     @property
     def other_probs(self) -> _Times:
-        """Of each position [S], what CTC gives to words that are not output."""
+        """Probability [S] of words that are not output, by position."""
         assert self.probs is not None
         assert self.blank is not None
         return 1.0 - self.probs[:, [*self.spoken, self.blank]].sum(1, dtype=np.float64)
@@ -131,7 +131,7 @@ def heard(model: Model, line: str, tokens: Sequence[int]) -> Heard:
 
 
 def aligned_times(log_probs: _Times, words: Sequence[int], blank: int) -> _Times:
-    """Where the likeliest labelling of words [N] has each: first position and the one behind the last, [N,2].
+    """Spans of words [N] in the likeliest labelling: first position and the one after the last, [N,2].
 
     The Viterbi alignment of CTC (Graves et al. 2006, section 4.1, with a maximum in place of the sum).
 
@@ -250,7 +250,7 @@ def _shades(frames: FloatArray) -> npt.NDArray[np.uint8]:
 
 
 def _range(frames: FloatArray) -> tuple[float, float]:
-    """What is drawn white and black: of the sound alone, since digital silence lies far below all of it."""
+    """Values drawn white and black, without digital silence, which lies far below all sound."""
     sound = frames[frames > frames.min(0)]
     low, high = np.percentile(sound if sound.size else frames, _SHOWN)
     return float(low), float(high)

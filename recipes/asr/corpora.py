@@ -44,7 +44,7 @@ YESNO_VALID = 3  # of the end of yesno's training part
 
 @dataclass(frozen=True)
 class Utterance:
-    """What somebody said.
+    """A recording and its transcript.
 
     Attributes:
         id: Its name.

@@ -45,11 +45,11 @@ NOISE_DB = (-60.0, -20.0)  # of white noise in a changed copy, less the loudest 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a corpus is read.
+    """Settings by which a corpus is read.
 
     Attributes:
         input: Settings of the processor ``audio``.
-        pieces: Of sentencepiece: ``word``, ``char`` or ``unigram``.
+        pieces: Model type of sentencepiece: ``word``, ``char`` or ``unigram``.
         size: Most pieces.
     """
 
@@ -162,7 +162,7 @@ def small(corpus: str, output: Path, *, count: int, anew: int, without: str, qui
     """A corpus that ships: writes its sounds, of those that train also changed ones, or its features.
 
     Args:
-        count: Of each sound that trains, all but one changed.
+        count: Copies of each training sound, all but one changed.
         anew: Further utterances that train, made of the recordings of those that do.
         without: A speaker who is in no part but the test, which is then of this speaker alone.
     """

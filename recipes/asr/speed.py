@@ -33,7 +33,7 @@ class Clock:
     """Adds up the time that calls of a function take.
 
     Attributes:
-        seconds: Of the calls so far.
+        seconds: Sum over the calls so far.
     """
 
     def __init__(self, call: Callable[..., Any]) -> None:

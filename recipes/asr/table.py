@@ -36,7 +36,7 @@ x beam's decoder: how many times as fast as the decoder with beam 5, by rounds."
 
 
 def key_of(name: str, spec: str) -> str:
-    """What a run's files are called."""
+    """Name of a run's files."""
     return f"{name}.{spec}".replace(":", "_").replace("=", "-")
 
 

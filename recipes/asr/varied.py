@@ -40,7 +40,7 @@ def varied(
     *,
     unspoken: Collection[str] = (),
 ) -> Iterator[Utterance]:
-    """So many utterances of recordings, whose names are as fsdd's: ``DIGIT_SPEAKER_NUMBER``.
+    """Random utterances of recordings, whose names are as fsdd's: ``DIGIT_SPEAKER_NUMBER``.
 
     Args:
         unspoken: Texts that are not said.

@@ -112,7 +112,7 @@ def hugging_face_weights(variables: dict[str, Any]) -> Iterator[tuple[str, Any]]
 
 
 def _projections(attention: str, layer: str, part: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Of a layer of an attention: its queries, keys and values, its output, or what two of them are apart."""
+    """Projections of an attention layer: queries, keys and values, its output, or two of them apart."""
     is_cross = attention.endswith("encoder_attn")
     first = (
         {"linear_0": ("q_proj",), "linear_1": _PROJECTIONS[2]} if is_cross else {"linear_0": _PROJECTIONS[3]}

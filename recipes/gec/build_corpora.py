@@ -70,7 +70,7 @@ def plain(text: str) -> str:
 
 
 def is_prose(tokens: list[str]) -> bool:
-    """Whether the tokens look like one clean English sentence."""
+    """True if the tokens look like one clean English sentence."""
     text = " ".join(tokens)
     letters = sum(char.isalpha() for char in text)
     return (

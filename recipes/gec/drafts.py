@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""How near the default draft lengths of `iad` come to the best fixed length, on busy machines too.
+"""Compares the default draft lengths of `iad` with the best fixed length, on busy machines too.
 
     recipes/gec/drafts.py jfleg/dev.src --output recipes/gec/results/bench.drafts.md [--quick]
 
@@ -58,7 +58,7 @@ CONDITIONS: dict[str, Callable[[], contextlib.AbstractContextManager[list[str]]]
 def bench(
     source: str, model: str, count: int, *, lengths: Sequence[int], rounds: int, prefix: Sequence[str]
 ) -> dict:
-    """What nartk-bench found."""
+    """Figures of nartk-bench."""
     fixed = [f"iad:adaptive=0:max_draft={length}" for length in lengths]
     inputs = [source, "--pretokenized"] if model == "gec-en" else ["--random", model, "--forced-edits", "1"]
     command = ["nartk-bench", *([model] if model == "gec-en" else []), *inputs, "--limit", str(count)]

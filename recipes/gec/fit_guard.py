@@ -131,7 +131,7 @@ class Case:
 
 
 def cases(model: nartk.Model, pairs: Sequence[Pair]) -> list[Case]:
-    """What a model makes of the sources, one by one as it is."""
+    """Outputs of a model for the sources, one by one, without a guard."""
     model.pretokenized, model.guard = True, False
     found = []
     hypotheses = model.decode([" ".join(source) for source, _ in pairs], "greedy")
@@ -159,7 +159,7 @@ def evidence(guard: Guard, found: Sequence[Case]) -> tuple[np.ndarray, np.ndarra
 
 
 def sound(values: np.ndarray, limits: Mapping[str, float], but: str = "") -> np.ndarray:
-    """Which outputs [N] are within all thresholds, or all but one."""
+    """Mask [N] of the outputs within all thresholds, or all but one."""
     found = np.ones(len(values), bool)
     for i, (name, (_, is_most)) in enumerate(BOUNDS.items()):
         if name != but:

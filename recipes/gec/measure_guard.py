@@ -45,7 +45,7 @@ def is_damaged(source: str, output: str) -> bool:
 
 
 def has_new_word(source: str, output: str, known: set[str]) -> bool:
-    """Whether an output has a word that neither its source nor a dictionary has."""
+    """True if an output has a word that neither its source nor a dictionary has."""
     mine = {*words(source)}
     for word in {*words(output)} - mine:
         stem = next((word.removesuffix(each) for each in CLITICS if word.endswith(each)), word)

@@ -23,7 +23,7 @@ Gram = tuple[str, ...]
 
 
 def count(sentences: Iterable[str], order: int) -> list[Counter[Gram]]:
-    """What counts of the n-grams of each length from 1 on: see above."""
+    """Counts of the n-grams of each length from 1 on, as above."""
     seen: list[Counter[Gram]] = [Counter() for _ in range(order)]
     for sentence in sentences:
         tokens = (START, *sentence.split(), END)
@@ -39,7 +39,7 @@ def count(sentences: Iterable[str], order: int) -> list[Counter[Gram]]:
 
 
 def discount(counts: Counter[Gram]) -> float:
-    """What is taken from each count, between 0 and 1."""
+    """Discount of each count, between 0 and 1."""
     once, twice = (sum(1 for number in counts.values() if number == n) for n in (1, 2))
     return once / (once + 2 * twice) if once and twice else 0.5
 

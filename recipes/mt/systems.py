@@ -26,8 +26,8 @@ class System:
 
     Attributes:
         architecture: Its name, after ``nartk_``.
-        flags: Of training, beside those that all share; {updates} stands for its length, {longer} for twice
-            that, {fewer} for an eighth.
+        flags: Training flags, besides those that all share; {updates} stands for its length, {longer} for
+            twice that, {fewer} for an eighth.
         decoders: Strategies with options.
     """
 
@@ -147,7 +147,7 @@ DRAFTERS = (
 
 
 def why_missing(system: System) -> str | None:
-    """Why this version of nartk cannot train a system; None where it can."""
+    """Reason why this version of nartk cannot train a system; None where it can."""
     architecture = architectures().get(system.architecture)
     if architecture is None:
         return f"no architecture nartk_{system.architecture}"
@@ -167,7 +167,7 @@ def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
 def describe(
     updates: int, *, only: set[str], systems: Iterable[System] = (TEACHER, *STUDENTS, *VARIANTS, *DRAFTERS)
 ) -> Iterator[tuple[str, str, str, str]]:
-    """What `systems.py` prints."""
+    """Description that `systems.py` prints."""
     lengths = {"updates": updates, "longer": 2 * updates, "fewer": updates // 8}
     for system in systems:
         if system is not TEACHER and (system.name not in only if only else system in VARIANTS):

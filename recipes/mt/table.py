@@ -41,7 +41,7 @@ x greedy, x beam: how many times as fast as the teacher with greedy search and w
 
 
 def key_of(name: str, data: str, spec: str) -> str:
-    """What a run's files are called."""
+    """Name of a run's files."""
     return f"{name}.{data}.{spec}".replace(":", "_").replace("=", "-")
 
 

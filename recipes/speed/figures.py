@@ -90,7 +90,7 @@ def times(engine: Found) -> str:
 
 
 def drafts(paths: Sequence[Path], quality: Path, output: Path) -> None:
-    """When drafts pay: times as fast as greedy search by the verifier's size."""
+    """Page of drafts: times as fast as greedy search by the verifier's size."""
     runs = [json.loads(path.read_text()) for path in paths]
     sizes = [int(path.name.split(".")[1]) for path in paths]
     known = {(short(each["engine"]), each["dtype"]) for found in runs for _, each in rows(found)}
@@ -155,7 +155,7 @@ def _speed(engine: Found) -> str:
 
 
 def costs(folder: Path, output: Path) -> None:
-    """What a token costs by batch, length, threads and replicas; and the share of loop and drafter."""
+    """Page of costs: of a token by batch, length, threads and replicas; and the share of loop and drafter."""
     batch, share = (json.loads((folder / f"costs.{name}.json").read_text()) for name in ("batch", "share"))
     by_length = {
         input_: {
@@ -271,7 +271,7 @@ def picture(output: Path, panels: Sequence[Callable[[Any], None]]) -> None:
 
 
 def used(command: Sequence[str], given: str = "") -> tuple[str, list[float]]:
-    """What a process writes; its wall time, its CPU time, both in seconds, and its peak memory, MiB."""
+    """Output of a process; its wall time, its CPU time, both in seconds, and its peak memory, MiB."""
     launcher = [sys.executable, "-I", "-S", "-c", LAUNCH, *command]
     alone = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(launcher, input=given, capture_output=True, text=True, check=True, env=alone)
@@ -283,7 +283,7 @@ def used(command: Sequence[str], given: str = "") -> tuple[str, list[float]]:
 
 
 def start(fresh: Path, rounds: int, output: Path) -> None:
-    """What a process takes to decode one line: with nartk alone installed, and beside CTranslate2."""
+    """Page of starts: processes that decode one line, with nartk alone installed, and beside CTranslate2."""
     from nartk.adapters.ctranslate2 import to_ctranslate2
     from nartk.bench.runner import environment
     from nartk.bench.turns import in_turns

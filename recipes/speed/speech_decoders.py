@@ -51,7 +51,7 @@ def save_random_model(folder: Path, name: str, size: str, *, seed: int) -> torch
     """Writes a model of an architecture with random weights, which reads stored features; gives its network.
 
     Args:
-        size: Of `SIZES`.
+        size: One of `SIZES`.
     """
     found = architecture(name)
     preset = found.presets[f"nartk_{name}"]
@@ -100,8 +100,8 @@ def measure(
     """Runs all strategies in turns, each round once.
 
     Args:
-        size: Of `SIZES`.
-        sizes: Of batches, sounds.
+        size: One of `SIZES`.
+        sizes: Batch sizes, sounds.
         count: Sounds.
 
     Returns:
@@ -151,7 +151,7 @@ def _encode_in_torch(network: Any, sounds: Sequence[Any], batch: int) -> float:
 
 
 def page(found: dict[str, Any]) -> str:
-    """What was measured, as a page of Markdown."""
+    """Page of the figures, in Markdown."""
     columns = [
         "type",
         "batch",

@@ -77,7 +77,7 @@ class Size:
 
     @property
     def prompt(self) -> list[int]:
-        """What outputs in English without times begin after."""
+        """Prompt tokens of outputs in English without times."""
         return [self.id_of(name) for name in ("startoftranscript", "en", "transcribe", "notimestamps")]
 
 
@@ -123,7 +123,7 @@ def save_random_whisper(folder: Path, size: Size, *, seed: int, halves: bool) ->
     """Writes a folder as transformers does, with random weights whose outputs vary.
 
     Args:
-        halves: Whether weights are fp16 numbers, as OpenAI's are, which all libraries read in fp32.
+        halves: Round weights to fp16 numbers, as OpenAI's are; all libraries read them in fp32.
 
     Raises:
         MissingDependencyError: transformers is not installed.
@@ -304,10 +304,10 @@ def measure(
     """Runs engines in turns on a random Whisper of a size; returns what they took.
 
     Args:
-        size: Of `SIZES`.
+        size: One of `SIZES`.
         chosen: Names of `ENGINES`, each with its type; ``("hf", "fp32")`` is among them.
         count: Words of an output.
-        halves: As `save_random_whisper` takes it.
+        halves: Round weights, see `save_random_whisper`.
 
     Returns:
         ``size``, ``sound`` (seconds), and ``engines``: of each its ``engine``, ``dtype``, ``seconds`` by part
@@ -354,7 +354,7 @@ def _differing(mine: Sequence[int], theirs: Sequence[int]) -> int:
 
 
 def page(found: dict[str, Any]) -> str:
-    """What was measured, as a page of Markdown."""
+    """Page of the figures, in Markdown."""
     columns = [
         *("size", "engine", "type", "encoder ms", "first ms", "step ms"),
         *(f"RTF {part}" for part in _FACTORS),
