@@ -31,10 +31,10 @@ from nartk.bench.choose import Given
 from nartk.bench.engines import HuggingFace, NartkEngine, Program, Setup, Spec, parse_spec, program
 from nartk.bench.forced import ForcedPasses
 from nartk.bench.quality import Quality
-from nartk.bench.runner import Cell, Sample, Series
+from nartk.bench.runner import Cell, Measurement, Series
 from nartk.bench.turns import EngineError, worker
-from nartk.bench.work import Job, random_job
-from nartk.bench.worker import _Worker
+from nartk.bench.work import Workload, random_job
+from nartk.bench.worker import _Server
 from nartk.checkpoints.loading import load_checkpoint
 from nartk.checkpoints.saving import save_checkpoint
 from nartk.cli.bench import main
@@ -58,7 +58,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # Figures.
 
 
-def sample(seconds: float, tokens: list[list[int]], **values: Any) -> Sample:
+def sample(seconds: float, tokens: list[list[int]], **values: Any) -> Measurement:
     filled: dict[str, Any] = {
         "texts": [" ".join(map(str, row)) for row in tokens],
         "latencies": [],
@@ -67,11 +67,11 @@ def sample(seconds: float, tokens: list[list[int]], **values: Any) -> Sample:
         "accepted": None,
         "peak_mb": 100.0,
     }
-    return Sample(seconds=seconds, tokens=tokens, **(filled | values))
+    return Measurement(seconds=seconds, tokens=tokens, **(filled | values))
 
 
 def cell_of(*series: Series, forced: bool = False) -> Cell:
-    job = Job(("a", "b"), (9, 9), ("a", "b") if forced else None)
+    job = Workload(("a", "b"), (9, 9), ("a", "b") if forced else None)
     return Cell(job, 1, None, list(series))
 
 
@@ -200,14 +200,16 @@ def test_forced_outputs_differ_from_their_sources_in_so_many_words() -> None:
             assert sum(a != b for a, b in zip(line.split(), words, strict=True)) == edits
     free = random_job("tiny", sentences=5, source_len=30, edits=None, seed=1, limit=99)
     assert (free.forced, free.limits) == (None, (99,) * 5)
-    assert Job.from_dict(json.loads(json.dumps(dataclasses.asdict(job)))) == job
+    assert Workload.from_dict(json.loads(json.dumps(dataclasses.asdict(job)))) == job
 
 
 def test_drafts_and_prefixes_go_with_their_sentences() -> None:
     drafts, prefixes = (("x", "y"), (), ("z",)), ("", "p", "q")
-    job = Job(("a", "b", "c"), (1, 2, 3), drafts=drafts, prefixes=prefixes, truncate=True)
-    assert job.part(1, 3) == Job(("b", "c"), (2, 3), drafts=((), ("z",)), prefixes=("p", "q"), truncate=True)
-    assert Job.from_dict(json.loads(json.dumps(dataclasses.asdict(job)))) == job
+    job = Workload(("a", "b", "c"), (1, 2, 3), drafts=drafts, prefixes=prefixes, truncate=True)
+    assert job.part(1, 3) == Workload(
+        ("b", "c"), (2, 3), drafts=((), ("z",)), prefixes=("p", "q"), truncate=True
+    )
+    assert Workload.from_dict(json.loads(json.dumps(dataclasses.asdict(job)))) == job
 
 
 # Engines that models allow.
@@ -315,15 +317,15 @@ def test_a_drafter_is_loaded_once(folders: dict[str, str], monkeypatch: pytest.M
     spec = parse_spec(f"speculative:drafter={folders['transformer']}", "fp32")
     engine = NartkEngine(spec, Setup(folders["large"], "cpu", 1))
     monkeypatch.setattr(loading, "load", None)
-    outcome = engine.decode(Job(LINES, (9,) * 4), 1)
+    outcome = engine.decode(Workload(LINES, (9,) * 4), 1)
     assert (len(outcome.tokens), len(outcome.latencies)) == (4, 4)
     assert all(outcome.texts)
     assert outcome.drafted
 
 
 def test_a_strategy_learns_within_a_job_alone_as_in_a_batch(folders: dict[str, str]) -> None:
-    setup, job = Setup(folders["large"], "cpu", torch.get_num_threads()), Job(LINES, (40,) * 4)
-    engine = _Worker()
+    setup, job = Setup(folders["large"], "cpu", torch.get_num_threads()), Workload(LINES, (40,) * 4)
+    engine = _Server()
     engine.load(dataclasses.asdict(parse_spec("ngram:adaptive=0", "fp32")), dataclasses.asdict(setup))
     reply = engine.run(0, dataclasses.asdict(job), 1)
     apart = [engine.run(0, dataclasses.asdict(job.part(i, i + 1)), 1) for i in range(4)]
@@ -340,7 +342,7 @@ def test_time_is_the_cpus_alone_where_a_process_is_shared(
     *, together: bool, device: str, seconds: float, folders: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setup = Setup(folders["large"], "cpu", torch.get_num_threads(), together)
-    engine = _Worker()
+    engine = _Server()
     specs = [parse_spec(each, "fp32") for each in ("greedy", "iad")]
     replies = [engine.load(dataclasses.asdict(spec), dataclasses.asdict(setup)) for spec in specs]
     assert [reply["engine"] for reply in replies] == [0, 1]
@@ -351,7 +353,7 @@ def test_time_is_the_cpus_alone_where_a_process_is_shared(
     wall, cpu = Ticks(step=10.0), Ticks(step=1.0)
     clocks = SimpleNamespace(perf_counter=wall.perf_counter, process_time=cpu.perf_counter)
     monkeypatch.setattr(bench_worker, "time", clocks)
-    reply = engine.run(1, dataclasses.asdict(Job(LINES[:2], (9, 9))), 2)
+    reply = engine.run(1, dataclasses.asdict(Workload(LINES[:2], (9, 9))), 2)
     assert reply["seconds"] == seconds
     assert (reply["peak_mb"] is None) is together
 
@@ -426,7 +428,7 @@ def test_the_loop_over_passes_tells_where_its_time_goes(spec: str, folders: dict
     spec = spec.replace("ctc", folders["ctc"])
     engine = NartkEngine(parse_spec(spec, "fp32"), Setup(folders["large"], "cpu", 1))
     start = time.perf_counter()
-    found = engine.costs(Job(tuple(LINES[:2]), (30, 30)), 1)
+    found = engine.costs(Workload(tuple(LINES[:2]), (30, 30)), 1)
     whole = time.perf_counter() - start
     assert found is not None
     assert tuple(found) == report.PARTS
@@ -436,7 +438,7 @@ def test_the_loop_over_passes_tells_where_its_time_goes(spec: str, folders: dict
 
 def test_a_strategy_that_keeps_no_times_tells_no_costs(folders: dict[str, str]) -> None:
     engine = NartkEngine(parse_spec("ctc-greedy", "fp32"), Setup(folders["ctc"], "cpu", 1))
-    assert engine.costs(Job(tuple(LINES[:2]), (30, 30)), 1) is None
+    assert engine.costs(Workload(tuple(LINES[:2]), (30, 30)), 1) is None
 
 
 def test_costs_are_medians_a_sentence() -> None:
@@ -804,7 +806,7 @@ def test_a_peer_answers_from_its_own_process(peer: str, model: Path) -> None:
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
     setup = dataclasses.asdict(Setup(str(model), "cpu", 1))
-    job = dataclasses.asdict(Job(SENTENCES[:3], (5, 6, 7)))
+    job = dataclasses.asdict(Workload(SENTENCES[:3], (5, 6, 7)))
     with worker(1) as engine:
         loaded = engine.request("load", spec=dataclasses.asdict(parse_spec(peer, "fp32")), setup=setup)
         assert loaded["signature"].endswith("|dtype:fp32")
@@ -839,10 +841,10 @@ def command(folder: Path, kind: str) -> str:
 
 
 def test_a_program_tells_its_own_time(model: Path, tmp_path: Path) -> None:
-    engine = _Worker()
+    engine = _Server()
     spec = dataclasses.asdict(program(f"mine={command(tmp_path, 'able')}", "int8"))
     loaded = engine.load(spec, dataclasses.asdict(Setup(str(model), "cpu", 3)))
-    reply = engine.run(loaded["engine"], dataclasses.asdict(Job(SENTENCES[:2], (5, 6))), 1)
+    reply = engine.run(loaded["engine"], dataclasses.asdict(Workload(SENTENCES[:2], (5, 6))), 1)
     assert loaded["signature"] == "mine|dtype:int8"
     assert (reply["seconds"], reply["latencies"]) == (0.25, [])
     assert reply["tokens"] == [[len(text), 2] for text in SENTENCES[:2]]
@@ -862,7 +864,7 @@ def test_a_program_tells_its_own_time(model: Path, tmp_path: Path) -> None:
 def test_a_program_that_fails_says_why(kind: str, message: str, model: Path, tmp_path: Path) -> None:
     peer = Program(program(f"mine={command(tmp_path, kind)}", "fp32"), Setup(str(model), "cpu", 1))
     with pytest.raises(UsageError, match=message):
-        peer.decode(Job(SENTENCES[:2], (5, 6)), 1)
+        peer.decode(Workload(SENTENCES[:2], (5, 6)), 1)
     peer.close()
 
 
@@ -902,7 +904,7 @@ def test_a_tie_breaks_no_promise_in_torch(
         """A worker in the test's process, which knows its strategy."""
 
         def __init__(self, threads: int) -> None:
-            self.worker = _Worker()
+            self.worker = _Server()
 
         def request(self, name: str, **arguments: Any) -> dict[str, Any]:
             sent = json.loads(json.dumps(arguments))
@@ -982,11 +984,11 @@ def assisted(folders: dict[str, str]) -> Callable[..., Any]:
 def test_an_assistant_changes_no_word(assisted: Callable[..., Any]) -> None:
     alone, helped = assisted(""), assisted("transformer")
     for line in LINES[:3]:
-        job = Job((line,), (12,))
+        job = Workload((line,), (12,))
         assert helped.decode(job, 1).tokens == alone.decode(job, 1).tokens
     # What transformers says of a batch.
     with pytest.raises(ValueError, match="assisted generate is only supported for batch_size = 1"):
-        helped.decode(Job(LINES[:2], (12, 12)), 2)
+        helped.decode(Workload(LINES[:2], (12, 12)), 2)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from nartk.decoders.rerank import require_reranker
 from nartk.decoders.search.beam_drafts import make_beam_drafter
 from nartk.errors import NartkError, named, naming_flags
 from nartk.metrics.errant import Errant
-from nartk.metrics.metric import Files
+from nartk.metrics.metric import MetricFiles
 from nartk.metrics.result import check_corpora
 from nartk.registry import METRICS, make_strategy
 from nartk.serving.distillation import Filters
@@ -256,11 +256,11 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
         "[drop_longer|--drop-longer] is -1. Fix: give 0 or more.",
     ),
     "files of errant": (
-        lambda folder: Errant().scorer(Files()),
+        lambda folder: Errant().scorer(MetricFiles()),
         "errant takes [gold|--gold], or [source|--source] and [ref|--ref]. Fix: give one of the two.",
     ),
     "half the files of errant": (
-        lambda folder: Errant().scorer(Files(source="a")),
+        lambda folder: Errant().scorer(MetricFiles(source="a")),
         "[source|--source] and [ref|--ref] belong together. Fix: give both, or [gold|--gold].",
     ),
     "no reference": (

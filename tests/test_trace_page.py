@@ -627,11 +627,11 @@ def test_a_graph_is_drawn_with_its_path(browser: Browser, tmp_path: Path) -> Non
     assert browser.troubles() == []
 
 
-def heard_words(**curves: Any) -> speech.Heard:
+def heard_words(**curves: Any) -> speech.Alignment:
     """Two words in 0.4 s, ten positions and 40 frames of 8 bands, each louder than the one below it."""
     frames = np.arange(8, dtype=np.float32) + np.linspace(0, 0.5, 40, dtype=np.float32)[:, None]
     times = np.array([[0.04, 0.12], [0.2, 0.4]])
-    return speech.Heard(frames, 0.4, 0.04, ("▁she", "▁<b>x</b>"), times, (4, 5), **curves)
+    return speech.Alignment(frames, 0.4, 0.04, ("▁she", "▁<b>x</b>"), times, (4, 5), **curves)
 
 
 def test_what_was_heard_is_drawn_where_it_was(browser: Browser, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from nartk.cli.decode import main as decode
 from nartk.cli.trace import main as trace
 from nartk.errors import StrategyMismatchError, UsageError
 from nartk.tracing import speech
-from nartk.tracing.speech import aligned_times, for_page, heard, plot_speech, png
+from nartk.tracing.speech import align, aligned_times, for_page, plot_speech, png
 
 BLANK = 0
 
@@ -79,7 +79,7 @@ def test_what_was_heard_is_what_the_model_read(model: Path) -> None:
     loaded = nartk.load(model / "model")
     line = str(model / "all.npz#u0")
     (best,) = loaded.decode([line], strategy_of(loaded))
-    found = heard(loaded, line, best.tokens)
+    found = align(loaded, line, best.tokens)
     assert found.seconds == 1.2
     assert found.position == 0.04
     assert found.tokens == tuple(piece for piece in best.pieces if piece not in ("</s>", "<pad>", "<s>"))
@@ -105,7 +105,7 @@ def test_the_picture_shows_the_spectrogram_the_tokens_and_the_curves(
     loaded = nartk.load(model / "model")
     line = str(model / "all.npz#u0")
     (best,) = loaded.decode([line], strategy_of(loaded))
-    found = heard(loaded, line, best.tokens)
+    found = align(loaded, line, best.tokens)
     drawn: list[Any] = []
     save = speech.save_figure
     monkeypatch.setattr(
@@ -155,7 +155,7 @@ def test_a_page_gets_what_was_heard(model: Path) -> None:
     loaded = nartk.load(model / "model")
     line = str(model / "all.npz#u0")
     (best,) = loaded.decode([line], strategy_of(loaded))
-    found = heard(loaded, line, best.tokens)
+    found = align(loaded, line, best.tokens)
     values = json.loads(json.dumps(for_page(found)))
     shades = image.imread(io.BytesIO(base64.b64decode(values["image"])))
     assert shades.shape == (values["bands"], 120) == (16, 120)
@@ -188,7 +188,7 @@ def test_digital_silence_takes_no_shade_from_the_sound() -> None:
     loud = np.random.default_rng(3).normal(size=(60, 8)).astype(np.float32)
     silent = np.full((140, 8), -16.0, np.float32)
     heard_in = [
-        speech.Heard(
+        speech.Alignment(
             frames, len(frames) / 100, 0.04, (), np.zeros((0, 2)), (), weights=np.zeros(9, np.float32)
         )
         for frames in (loud, np.concatenate([loud, silent]))
@@ -220,7 +220,7 @@ def test_the_command_writes_a_page_of_what_was_heard(
             wanted.append(None)
             continue
         tokens = loaded.checkpoint.target_vocab.ids(traced_line["output"])
-        found = heard(loaded, traced_line["source_text"], tokens)
+        found = align(loaded, traced_line["source_text"], tokens)
         wanted.append(json.loads(json.dumps(for_page(found))))
     assert shown() == wanted
     assert trace([*drawing, "--line", "3"]) == 0
@@ -239,9 +239,9 @@ def test_the_command_writes_a_page_of_what_was_heard(
 def test_models_that_hear_nothing_and_long_recordings_are_refused(tmp_path: Path) -> None:
     text = nartk.load()
     with pytest.raises(StrategyMismatchError, match="needs a FrameScorer of sound"):
-        heard(text, "She go home .", [5])
+        align(text, "She go home .", [5])
     frames = np.zeros((6100, 8), np.float32)
-    long = speech.Heard(frames, 61.0, 0.04, (), np.zeros((0, 2)), ())
+    long = speech.Alignment(frames, 61.0, 0.04, (), np.zeros((0, 2)), ())
     with pytest.raises(UsageError, match=r"a picture of 61 s of sound\. Fix: draw 60 s at most"):
         plot_speech(long, tmp_path / "x.png", "png")
     with pytest.raises(UsageError, match=r"a picture of 61 s of sound"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nartk.bench.turns import EngineError, Stopwatch, apart, in_turns, turns
+from nartk.bench.turns import EngineError, TimedCall, apart, in_turns, turns
 
 
 def contender(name: str, broken: bool = False) -> Callable[[], Any]:
@@ -37,7 +37,7 @@ def test_each_round_begins_with_another() -> None:
 
 def test_calls_are_timed_whatever_comes_of_them() -> None:
     times = iter([0.0, 1.0, 10.0, 12.5])
-    watch = Stopwatch(lambda value: 1 / value, lambda: next(times))
+    watch = TimedCall(lambda value: 1 / value, lambda: next(times))
     assert watch(2) == 0.5
     assert watch.seconds == 1.0
     with pytest.raises(ZeroDivisionError):

@@ -193,7 +193,7 @@ def _compound(word: str) -> tuple[str, str] | None:
     return None
 
 
-class _Draft:
+class _NoisedSentence:
     """A sentence under edit: one cell of text for each clean token, and which cells an edit has used."""
 
     __slots__ = ("cells", "rng", "tags", "used", "words")
@@ -238,18 +238,18 @@ class _Draft:
         return self.put(i, f"{word} {here}")
 
 
-def _spelling(draft: _Draft, i: int) -> bool:
+def _spelling(draft: _NoisedSentence, i: int) -> bool:
     return draft.put(i, misspell(draft.words[i], draft.rng))
 
 
-def _casing(draft: _Draft, i: int) -> bool:
+def _casing(draft: _NoisedSentence, i: int) -> bool:
     word = draft.words[i]
     if word[0].isupper():
         return draft.put(i, word.lower())
     return draft.put(i, word.capitalize())
 
 
-def _punctuation(draft: _Draft, i: int) -> bool:
+def _punctuation(draft: _NoisedSentence, i: int) -> bool:
     word, rng = draft.words[i], draft.rng
     roll = rng.random()
     if word.isalpha():
@@ -299,7 +299,7 @@ _OTHER_ARTICLES = {
 }
 
 
-def _article(draft: _Draft, i: int) -> bool:
+def _article(draft: _NoisedSentence, i: int) -> bool:
     word, rng = draft.words[i], draft.rng
     lower = word.lower()
     if lower in ARTICLES:
@@ -311,7 +311,7 @@ def _article(draft: _Draft, i: int) -> bool:
     return draft.insert_before(i, "an" if lower[0] in "aeiou" else "a")
 
 
-def _preposition(draft: _Draft, i: int) -> bool:
+def _preposition(draft: _NoisedSentence, i: int) -> bool:
     word, rng = draft.words[i], draft.rng
     others = PREPOSITIONS.get(word.lower())
     if others is None:
@@ -321,7 +321,7 @@ def _preposition(draft: _Draft, i: int) -> bool:
     return draft.put(i, _like(rng.choice(others), word))
 
 
-def _noun_number(draft: _Draft, i: int) -> bool:
+def _noun_number(draft: _NoisedSentence, i: int) -> bool:
     word, tag = draft.words[i], draft.tags[i]
     form = lexicon().reinflect(word.lower(), tag, "NN" if tag == "NNS" else "NNS")
     if tag == "NNS" and form is not None and draft.rng.random() < 0.06:
@@ -329,7 +329,7 @@ def _noun_number(draft: _Draft, i: int) -> bool:
     return draft.put(i, None if form is None else _like(form, word))
 
 
-def _agreement(draft: _Draft, i: int) -> bool:
+def _agreement(draft: _NoisedSentence, i: int) -> bool:
     word, tag = draft.words[i], draft.tags[i]
     lower = word.lower()
     if lower in AGREEMENT:
@@ -348,7 +348,7 @@ _NEW_TAGS = {
 }
 
 
-def _verb_form(draft: _Draft, i: int) -> bool:
+def _verb_form(draft: _NoisedSentence, i: int) -> bool:
     word, tag, rng = draft.words[i], draft.tags[i], draft.rng
     lower, book = word.lower(), lexicon()
     before = draft.word(i - 1)
@@ -372,19 +372,19 @@ def _verb_form(draft: _Draft, i: int) -> bool:
     return draft.put(i, None if form == lower else _like(form, word))
 
 
-def _pronoun(draft: _Draft, i: int) -> bool:
+def _pronoun(draft: _NoisedSentence, i: int) -> bool:
     word = draft.words[i]
     new = draft.rng.choice(PRONOUNS[word.lower()])
     # "I" has its capital anywhere, so it says nothing about the word in its place.
     return draft.put(i, new if new == "I" or (word == "I" and i > 0) else _like(new, word))
 
 
-def _confusion(draft: _Draft, i: int) -> bool:
+def _confusion(draft: _NoisedSentence, i: int) -> bool:
     word = draft.words[i]
     return draft.put(i, _like(draft.rng.choice(confusions()[word.lower()]), word))
 
 
-def _derivation(draft: _Draft, i: int) -> bool:
+def _derivation(draft: _NoisedSentence, i: int) -> bool:
     word, rng = draft.words[i], draft.rng
     lower = word.lower()
     others = list(lexicon().family(lower))
@@ -393,7 +393,7 @@ def _derivation(draft: _Draft, i: int) -> bool:
     return bool(others) and draft.put(i, _like(rng.choice(others), word))
 
 
-def _spacing(draft: _Draft, i: int) -> bool:
+def _spacing(draft: _NoisedSentence, i: int) -> bool:
     word, rng = draft.words[i], draft.rng
     parts = _compound(word.lower())
     if parts is not None and rng.random() < 0.8:
@@ -405,7 +405,7 @@ def _spacing(draft: _Draft, i: int) -> bool:
     return draft.put(i, word + draft.words[i + 1])
 
 
-def _order(draft: _Draft, i: int) -> bool:
+def _order(draft: _NoisedSentence, i: int) -> bool:
     if not draft.free(i + 1) or not draft.words[i + 1].isalpha() or draft.word(i) == draft.word(i + 1):
         return False
     # Adverbs, pronouns and auxiliaries move about; articles stay before their nouns.
@@ -418,11 +418,11 @@ def _order(draft: _Draft, i: int) -> bool:
     return draft.put(i, draft.words[i + 1])
 
 
-def _missing(draft: _Draft, i: int) -> bool:
+def _missing(draft: _NoisedSentence, i: int) -> bool:
     return len(draft.words) > 3 and draft.drop(i)
 
 
-def _extra(draft: _Draft, i: int) -> bool:
+def _extra(draft: _NoisedSentence, i: int) -> bool:
     rng = draft.rng
     if rng.random() < 0.35:
         return draft.put(i, f"{draft.words[i]} {draft.words[i]}")
@@ -430,7 +430,7 @@ def _extra(draft: _Draft, i: int) -> bool:
     return word not in (draft.word(i), draft.word(i - 1)) and draft.insert_before(i, word)
 
 
-_EDITS: dict[str, Callable[[_Draft, int], bool]] = {
+_EDITS: dict[str, Callable[[_NoisedSentence, int], bool]] = {
     "spelling": _spelling,
     "casing": _casing,
     "punctuation": _punctuation,
@@ -482,7 +482,7 @@ class Noiser:
             return list(sentence.tokens), []
         mean = rates.edits_per_token * size * rng.gammavariate(rates.dispersion, 1 / rates.dispersion)
         count = max(1, _poisson(min(mean, size * 0.6), rng))
-        draft = _Draft(sentence, rng)
+        draft = _NoisedSentence(sentence, rng)
         made = []
         for _ in range(count):
             roll = rng.random() * self._cumulative[-1]

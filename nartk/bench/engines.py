@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
 from nartk.architectures import architecture
 from nartk.bench.forced import ForcedPasses
 from nartk.bench.verification import Divergences, first_difference
-from nartk.bench.work import Job
+from nartk.bench.work import Workload
 from nartk.checkpoints.checkpoint import Checkpoint
 from nartk.checkpoints.loading import load_checkpoint
 from nartk.checkpoints.names import model_folder
@@ -142,7 +142,7 @@ class NartkEngine:
         self._passes = self.model.passes  # its own
         self._forced: tuple[str, ...] | None = None
 
-    def decode(self, job: Job, batch_size: int) -> Outcome:
+    def decode(self, job: Workload, batch_size: int) -> Outcome:
         """Decodes from text to text."""
         self._force(job)
         results = self._results(job, batch_size)
@@ -156,7 +156,7 @@ class NartkEngine:
             accepted=stats.accepted,
         )
 
-    def costs(self, job: Job, batch_size: int) -> dict[str, float] | None:
+    def costs(self, job: Workload, batch_size: int) -> dict[str, float] | None:
         """The seconds that each of `report.PARTS` takes of a decoding from ids to ids.
 
         None where the strategy does not tell.
@@ -177,7 +177,7 @@ class NartkEngine:
 
     def ties(
         self,
-        job: Job,
+        job: Workload,
         batch_size: int,
         expected: Sequence[Sequence[int]],
         found: Sequence[tuple[int, Sequence[int]]],
@@ -199,7 +199,7 @@ class NartkEngine:
             ties.append(divergences.explain(row, position, tokens, batch_size=batch_size).category == "tie")
         return ties
 
-    def _requests(self, job: Job) -> list[Request]:
+    def _requests(self, job: Workload) -> list[Request]:
         prefixes, drafts = self._given(job)
         return [
             self.model.request(
@@ -213,7 +213,7 @@ class NartkEngine:
             for index, line in enumerate(job.lines)
         ]
 
-    def _force(self, job: Job) -> None:
+    def _force(self, job: Workload) -> None:
         """Lets the model output what a job forces, or where it forces nothing what it finds itself.
 
         A non-autoregressive model's outputs are not forced: they cost the same whatever they are.
@@ -229,11 +229,11 @@ class NartkEngine:
             }
             self.model.passes = ForcedPasses(self._passes, outputs)
 
-    def _given(self, job: Job) -> tuple[Sequence[str] | None, Sequence[Sequence[str]] | None]:
+    def _given(self, job: Workload) -> tuple[Sequence[str] | None, Sequence[Sequence[str]] | None]:
         """Forced prefixes, and drafts if the strategy takes them."""
         return job.prefixes, job.drafts if reads_drafts(self.strategy) else None
 
-    def _results(self, job: Job, batch_size: int) -> list[Result]:
+    def _results(self, job: Workload, batch_size: int) -> list[Result]:
         prefixes, drafts = self._given(job)
         outcomes = self.model.stream(
             job.lines,
@@ -252,7 +252,7 @@ class NartkEngine:
 
 
 @dataclass(frozen=True)
-class _Batch:
+class _PeerBatch:
     """Sentences for a peer, and how long it may go on: exactly so long where outputs are forced.
 
     A peer's scores are not forced, only its number of steps: the cost is the same whatever it says.
@@ -287,17 +287,17 @@ class Peer:
         """Builds the library's model from `checkpoint`."""
         raise NotImplementedError
 
-    def generate(self, batches: Sequence[_Batch]) -> Iterator[list[list[int]]]:
+    def generate(self, batches: Sequence[_PeerBatch]) -> Iterator[list[list[int]]]:
         """The outputs of each batch; what follows eos does not matter."""
         raise NotImplementedError
 
-    def decode(self, job: Job, batch_size: int) -> Outcome:
+    def decode(self, job: Workload, batch_size: int) -> Outcome:
         """Decodes from text to text."""
         sources = [self._encode(line, truncate=job.truncate) for line in job.lines]
         order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))
         groups = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
         batches = [
-            _Batch([sources[i] for i in group], max(job.limits[i] for i in group), job.forced is not None)
+            _PeerBatch([sources[i] for i in group], max(job.limits[i] for i in group), job.forced is not None)
             for group in groups
         ]
         tokens: list[list[int]] = [[]] * len(sources)
@@ -320,7 +320,7 @@ class Peer:
         end = next((at for at, word in enumerate(row, 1) if word in self.ends), len(row))
         return row[:end]
 
-    def pad(self, batch: _Batch) -> torch.Tensor:
+    def pad(self, batch: _PeerBatch) -> torch.Tensor:
         """The sources [B,S] int64, padded on the right."""
         import torch
 
@@ -376,7 +376,7 @@ class HuggingFace(Peer):
             model = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, torch.qint8)
         return model
 
-    def generate(self, batches: Sequence[_Batch]) -> Iterator[list[list[int]]]:
+    def generate(self, batches: Sequence[_PeerBatch]) -> Iterator[list[list[int]]]:
         import torch
 
         for batch in batches:
@@ -428,7 +428,7 @@ class CTranslate2(Peer):
                 intra_threads=self.threads // self.replicas,
             )
 
-    def generate(self, batches: Sequence[_Batch]) -> Iterator[list[list[int]]]:
+    def generate(self, batches: Sequence[_PeerBatch]) -> Iterator[list[list[int]]]:
         source, target = self.checkpoint.source_vocab, self.checkpoint.target_vocab
         first = self.checkpoint.generation.get("forced_bos")
         prefixes = None if first is None else [target.to_words([first])]
@@ -470,7 +470,7 @@ class Fairseq(Peer):
             beam_size=self.beam,
         ).to(self.device)
 
-    def generate(self, batches: Sequence[_Batch]) -> Iterator[list[list[int]]]:
+    def generate(self, batches: Sequence[_PeerBatch]) -> Iterator[list[list[int]]]:
         import torch
 
         for batch in batches:
@@ -507,7 +507,7 @@ class Program:
         self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.signature = f"{spec.label}|dtype:{spec.dtype}"
 
-    def decode(self, job: Job, batch_size: int) -> Outcome:
+    def decode(self, job: Workload, batch_size: int) -> Outcome:
         """Sends the sentences of a job; the program tells what it decoded, and how long that took."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None

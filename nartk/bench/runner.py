@@ -17,7 +17,7 @@ import nartk
 from nartk import engine
 from nartk.bench.engines import Setup, Spec
 from nartk.bench.turns import EngineError, Worker, turns, worker
-from nartk.bench.work import Job
+from nartk.bench.work import Workload
 from nartk.files import JsonObject
 from nartk.protocols.guarantee import Guarantee
 from nartk.registry import make_strategy, strategies
@@ -27,7 +27,7 @@ _SETTLE = 0.25  # seconds between two engines: thread pools wait that long for m
 
 
 @dataclass(frozen=True)
-class Sample:
+class Measurement:
     """One run of a job by one engine.
 
     Attributes:
@@ -63,7 +63,7 @@ class Series:
 
     spec: Spec
     signature: str = ""
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[Measurement] = field(default_factory=list)
     not_run: str = ""
     ties: frozenset[tuple[int, tuple[int, ...]]] = frozenset()
 
@@ -84,7 +84,7 @@ class Cell:
         edits: Words that the forced outputs replace; None: outputs are free.
     """
 
-    job: Job
+    job: Workload
     batch_size: int
     edits: int | None
     series: list[Series] = field(default_factory=list)
@@ -165,7 +165,7 @@ def _measure_cell(
             tell(f"{where}: {_name(series)}: {error}")
             continue
         if turn >= 0:
-            sample = Sample(**reply)
+            sample = Measurement(**reply)
             series.samples.append(sample)
             speed = sum(map(len, sample.tokens)) / sample.seconds
             tell(f"{where}, round {turn + 1} of {rounds}: {_name(series)}: {speed:.0f} tokens/s")

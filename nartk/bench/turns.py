@@ -43,7 +43,7 @@ def in_turns(contenders: Mapping[Name, Callable[[], T]], rounds: int) -> dict[Na
     return found
 
 
-class Stopwatch(Generic[P, T]):
+class TimedCall(Generic[P, T]):
     """A function whose calls are timed.
 
     Attributes:

@@ -51,7 +51,7 @@ RANDOM: dict[str, tuple[int, dict[str, Any]]] = {  # words, and what differs fro
 
 
 @dataclass(frozen=True)
-class Job:
+class Workload:
     """Sentences to decode.
 
     Attributes:
@@ -70,14 +70,14 @@ class Job:
     prefixes: tuple[str, ...] | None = None
     truncate: bool = False
 
-    def part(self, start: int, end: int) -> Job:
+    def part(self, start: int, end: int) -> Workload:
         """The sentences from `start` up to `end`."""
         names = ("lines", "limits", "forced", "drafts", "prefixes")
         columns = {name: getattr(self, name) for name in names}
         return replace(self, **{name: each[start:end] for name, each in columns.items() if each is not None})
 
     @classmethod
-    def from_dict(cls, values: JsonObject) -> Job:
+    def from_dict(cls, values: JsonObject) -> Workload:
         """Reads what `dataclasses.asdict` and JSON made of a job."""
         tuples = {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
         if "drafts" in tuples:
@@ -115,7 +115,7 @@ def save_random_model(folder: Path, size: str, *, seed: int, name: str = "transf
 
 def random_job(
     size: str, *, sentences: int, source_len: int, edits: int | None, seed: int, limit: int
-) -> Job:
+) -> Workload:
     """Random sentences of `source_len` words for a model of `save_random_model`.
 
     Args:
@@ -127,14 +127,14 @@ def random_job(
     sources = [[rng.randrange(words) for _ in range(source_len)] for _ in range(sentences)]
     lines = tuple(_text(source) for source in sources)
     if edits is None:
-        return Job(lines, (limit,) * sentences)
+        return Workload(lines, (limit,) * sentences)
     forced = []
     for source in sources:
         output = list(source)
         for position in rng.sample(range(source_len), edits):
             output[position] = (output[position] + rng.randrange(1, words)) % words
         forced.append(f"{_text(output)} {SPECIALS[2]}")
-    return Job(lines, (source_len + 1,) * sentences, tuple(forced))
+    return Workload(lines, (source_len + 1,) * sentences, tuple(forced))
 
 
 def _text(words: Sequence[int]) -> str:

@@ -1,6 +1,6 @@
 """Engines in a process of their own: ``python -m nartk.bench.worker`` answers requests, a JSON line each.
 
-A request is the name of a method of `_Worker` with its arguments, such as ``{"load": {"spec": ..., "setup":
+A request is the name of a method of `_Server` with its arguments, such as ``{"load": {"spec": ..., "setup":
 ...}}``. The answer is what the method returns, or ``{"error": ...}`` where it fails.
 """
 
@@ -28,13 +28,13 @@ def main() -> None:
     # What libraries print goes to stderr; the answers alone to stdout.
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    worker = _Worker()
+    worker = _Server()
     with naming_flags():
         for line in sys.stdin:
             _answer(worker, json.loads(line), replies)
 
 
-def _answer(worker: _Worker, request: JsonObject, replies: IO[str]) -> None:
+def _answer(worker: _Server, request: JsonObject, replies: IO[str]) -> None:
     ((name, arguments),) = request.items()
     try:
         reply = getattr(worker, name)(**arguments)
@@ -44,7 +44,7 @@ def _answer(worker: _Worker, request: JsonObject, replies: IO[str]) -> None:
     print(json.dumps(reply), file=replies, flush=True)
 
 
-class _Worker:
+class _Server:
     """Holds the engines; its methods are the requests."""
 
     def __init__(self) -> None:
@@ -63,10 +63,10 @@ class _Worker:
 
     def run(self, engine: int, job: JsonObject, batch_size: int, *, costs: bool = False) -> JsonObject:
         """Decodes a job; gives times, outputs and what they took; also, decoding again, where time goes."""
-        from nartk.bench.work import Job
+        from nartk.bench.work import Workload
 
         chosen, clock = self.engines[engine], getattr(time, self.setup.clock)
-        work, apart = Job.from_dict(job), batch_size == 1 and chosen.by_sentence
+        work, apart = Workload.from_dict(job), batch_size == 1 and chosen.by_sentence
         parts = [work.part(i, i + 1) for i in range(len(work.lines))] if apart else [work]
         reset_peak(cuda=self.cuda)
         seconds, outcomes = [], []
@@ -92,9 +92,9 @@ class _Worker:
 
     def ties(self, engine: int, job: JsonObject, **outputs: Any) -> JsonObject:
         """For outputs that are not greedy search's True if they leave it at a tie."""
-        from nartk.bench.work import Job
+        from nartk.bench.work import Workload
 
-        return {"ties": self.engines[engine].ties(Job.from_dict(job), **outputs)}
+        return {"ties": self.engines[engine].ties(Workload.from_dict(job), **outputs)}
 
     def make(self, script: str, function: str, arguments: JsonObject) -> JsonObject:
         """Makes the contender of a recipe by a function of its script."""

@@ -229,7 +229,7 @@ def _open_streams() -> None:
             setattr(sys, name, io.TextIOWrapper(stream, encoding="utf-8"))
 
 
-class _Output(io.TextIOWrapper):
+class _Stdout(io.TextIOWrapper):
     """stdout: what it refuses is an OutputError, or a BrokenPipeError."""
 
     def write(self, text: str) -> int:
@@ -257,7 +257,7 @@ def stdout_error(error: OSError) -> OutputError:
     return OutputError(f"cannot write: {error.strerror}", fix=fix, where="stdout")
 
 
-class _Log(io.TextIOWrapper):
+class _Stderr(io.TextIOWrapper):
     """stderr: what it refuses is lost, since a full disk under a log ends no run."""
 
     def write(self, text: str) -> int:
@@ -270,8 +270,8 @@ class _Log(io.TextIOWrapper):
 
 def _wrap_streams() -> None:
     streams: tuple[tuple[str, type[io.TextIOWrapper], bool], ...] = (
-        ("stdout", _Output, bool(sys.stdout.line_buffering)),
-        ("stderr", _Log, True),
+        ("stdout", _Stdout, bool(sys.stdout.line_buffering)),
+        ("stderr", _Stderr, True),
     )
     for name, made, by_line in streams:
         encoding, errors = (getattr(getattr(sys, name), key) for key in ("encoding", "errors"))

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from nartk.bench.engines import Spec
     from nartk.bench.quality import Quality
     from nartk.bench.runner import Cell
-    from nartk.bench.work import Job
+    from nartk.bench.work import Workload
     from nartk.data.readers import Record
     from nartk.protocols.paragraph import Paragraph
 
@@ -456,7 +456,7 @@ def _file_cells(
     """
     from nartk.bench.report import GREEDY
     from nartk.bench.runner import Cell
-    from nartk.bench.work import Job
+    from nartk.bench.work import Workload
 
     model, files = split_inputs(args.inputs, "nartk-bench", optional=True)
     drafts_read = _reads_drafts(args, strategies)
@@ -496,7 +496,7 @@ def _file_cells(
         tell(args, f"{number_of(left_out, 'line')} left out: {reasons}")
     if not rows:
         raise InputFileError("no sentence to decode", fix="give a file with at least one")
-    job = Job(
+    job = Workload(
         lines=tuple(sentence.text for paragraph in paragraphs for sentence in paragraph.sentences),
         limits=tuple(limits),
         drafts=tuple(drafts) if any(drafts) else None,
@@ -519,7 +519,7 @@ def _qualities(
     args: argparse.Namespace,
     records: Sequence[Record],
     rows: Sequence[int],
-    job: Job,
+    job: Workload,
     join: Callable[[Sequence[str]], Sequence[str]],
     folder: Path,
 ) -> list[Quality]:

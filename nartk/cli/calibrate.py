@@ -148,10 +148,10 @@ def _parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Runs the command and returns its exit code."""
     args, options = _strategy.parse(_parser(), argv, default=DEFAULT)
-    return _Job(args, options).run()
+    return _Sweep(args, options).run()
 
 
-class _Job:
+class _Sweep:
     """A calibration: its settings and inputs checked."""
 
     def __init__(self, args: argparse.Namespace, options: dict[str, Any]) -> None:

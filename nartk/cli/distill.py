@@ -105,12 +105,12 @@ def _parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Runs the command and returns its exit code."""
     args, options = _strategy.parse(_parser(), argv, default="beam")
-    job = _Job(args, options)
+    job = _Distillation(args, options)
     failed = job.run()
     return EXIT_SOME_FAILED if failed else EXIT_OK
 
 
-class _Job:
+class _Distillation:
     """A distillation: its settings checked, its inputs measured, its model loaded."""
 
     def __init__(self, args: argparse.Namespace, options: dict[str, Any]) -> None:

@@ -69,7 +69,7 @@ def _require_dictionaries(args: argparse.Namespace) -> None:
 
 
 @dataclass(frozen=True)
-class _Texts:
+class _ParallelTexts:
     """The texts of a prefix, which belong together line by line.
 
     Attributes:
@@ -82,7 +82,7 @@ class _Texts:
     same: bool
 
 
-def _texts(args: argparse.Namespace, key: str) -> list[_Texts]:
+def _texts(args: argparse.Namespace, key: str) -> list[_ParallelTexts]:
     """The texts that fairseq will read of a flag; all are read once.
 
     Raises:
@@ -97,7 +97,7 @@ def _texts(args: argparse.Namespace, key: str) -> list[_Texts]:
     return [_measure(args, prefix, is_train=key == "trainpref") for prefix in prefixes]
 
 
-def _measure(args: argparse.Namespace, prefix: str, *, is_train: bool) -> _Texts:
+def _measure(args: argparse.Namespace, prefix: str, *, is_train: bool) -> _ParallelTexts:
     languages = [args.source_lang] if args.only_source else [args.source_lang, args.target_lang]
     ends = ["" if language is None else f".{language}" for language in languages]
     aligned: list[str] = []
@@ -115,10 +115,10 @@ def _measure(args: argparse.Namespace, prefix: str, *, is_train: bool) -> _Texts
                 f"{name} has {number_of(count, 'line')}, but {counts[0][0]} has {counts[0][1]}",
                 fix="give files with the same sentences in the same order",
             )
-    return _Texts(prefix, (*ends,), all(same for _, same in found.values()))
+    return _ParallelTexts(prefix, (*ends,), all(same for _, same in found.values()))
 
 
-def _readable(texts: _Texts, copy: Path) -> str:
+def _readable(texts: _ParallelTexts, copy: Path) -> str:
     """The prefix of texts, or where fairseq would read other lines, of copies."""
     if texts.same:
         return texts.prefix

@@ -19,7 +19,7 @@ from nartk.cli._strategy import add_options
 from nartk.errors import EXIT_OK, LengthMismatchError, UnknownStrategyError, UsageError, named
 from nartk.files import STDIN, JsonObject, shown
 from nartk.metrics.bootstrap import compare, confidence
-from nartk.metrics.metric import BLANKS, Files, Metric, Scorer, Tell
+from nartk.metrics.metric import BLANKS, Metric, MetricFiles, Scorer, Tell
 from nartk.metrics.utterances import AUTO, IDS, NO
 from nartk.registry import METRICS
 
@@ -181,10 +181,10 @@ def _require_same_ids(*outputs: tuple[str, MetricResult]) -> None:
         )
 
 
-def _files(args: argparse.Namespace, tell: Tell) -> Files:
+def _files(args: argparse.Namespace, tell: Tell) -> MetricFiles:
     if args.blank is not None and not args.ref:
         raise UsageError("--blank without --ref, of whose lines it speaks", fix="leave it out")
-    return Files(
+    return MetricFiles(
         source=args.source,
         ref=tuple(args.ref),
         gold=args.gold,

@@ -21,12 +21,12 @@ from nartk.files import JsonObject, reading, shown, writing
 from nartk.tracing import Traced, page, plot, read_trace
 
 if TYPE_CHECKING:
-    from nartk.tracing.speech import Heard
+    from nartk.tracing.speech import Alignment
 
 DESCRIPTION = """Draws a trace: where each output token came from, in which pass, and how close a call it was.
-The page needs no network. Without --html, --png and --svg it says the figures alone.
-A damaged line is left out with an error on stderr, and exit code 3 at the end; so is what was heard in a
-recording that is no longer there, or longer than a minute."""
+The page needs no network. Without --html, --png and --svg it prints the figures alone.
+A damaged line is left out with an error on stderr, and exit code 3 at the end; so is the spectrogram of a
+recording that is missing, or longer than a minute."""
 EXAMPLES = """  nartk-decode gec-en in.txt --trace trace.jsonl --output out.txt
   nartk-trace trace.jsonl -o trace.html              every sentence, to be searched and sorted
   nartk-trace trace.jsonl --png tokens.png           how many tokens passes settled
@@ -55,8 +55,8 @@ def _parser() -> Parser:
     parser.add_argument(
         "--model",
         metavar="MODEL",
-        help="the model of speech that wrote the trace: the page, and with --line the picture, show what it "
-        "heard where; the recordings are read again",
+        help="the model of speech that wrote the trace: the page, and with --line the picture, align tokens "
+        "to the recordings, which are read again",
     )
     return parser
 
@@ -89,62 +89,62 @@ def main(argv: Sequence[str]) -> int:
     trace, damaged = _read(args.trace)
     if args.line is not None:
         trace = _only(trace, args.line)
-    hear = None if args.model is None else _hearing(args.model)
-    unheard = 0
+    align_line = None if args.model is None else _aligner(args.model)
+    unaligned = 0
     if args.html is not None:
         name = Path(shown(args.trace)).name
         speech: dict[int, JsonObject] = {}
-        if hear is not None:
-            speech, unheard = _heard_everywhere(hear, trace)
+        if align_line is not None:
+            speech, unaligned = _aligned(align_line, trace)
         with writing(Path(args.html)) as file:
             file.write(page.page(trace, name=name, damaged=damaged, speech=speech))
     for path, form in pictures:
-        if hear is not None:
-            _plot_speech(hear, trace[0], Path(path), form)
+        if align_line is not None:
+            _plot_speech(align_line, trace[0], Path(path), form)
         elif args.line is None:
             plot.plot_histogram(trace, Path(path), form)
         else:
             plot.plot_passes(trace[0], Path(path), form)
     tell(args, page.summary(trace))
-    return EXIT_SOME_FAILED if damaged or unheard else EXIT_OK
+    return EXIT_SOME_FAILED if damaged or unaligned else EXIT_OK
 
 
-def _hearing(name: str) -> Callable[[Traced], Heard]:
+def _aligner(name: str) -> Callable[[Traced], Alignment]:
     """Returns a function that aligns a decoded line to its recording."""
     from nartk.serving.loading import load
-    from nartk.tracing.speech import heard
+    from nartk.tracing.speech import align
 
     model = load(name)
-    return lambda traced: heard(model, traced.source_text, model.checkpoint.target_vocab.ids(traced.output))
+    return lambda traced: align(model, traced.source_text, model.checkpoint.target_vocab.ids(traced.output))
 
 
-def _heard_everywhere(
-    hear: Callable[[Traced], Heard], trace: Sequence[Traced]
+def _aligned(
+    align_line: Callable[[Traced], Alignment], trace: Sequence[Traced]
 ) -> tuple[dict[int, JsonObject], int]:
     """The alignments for a page by index, and the number of recordings without one."""
     from nartk.tracing.speech import for_page
 
     found: dict[int, JsonObject] = {}
-    unheard = 0
+    unaligned = 0
     for index, traced in enumerate(trace):
         if traced.error is not None:
             continue
         try:
-            found[index] = for_page(hear(traced))
+            found[index] = for_page(align_line(traced))
         except (InputFileError, InputTooLongError, UsageError) as error:
-            unheard += 1
+            unaligned += 1
             error.where = error.where or f"line {traced.line}"
             print(f"nartk: {error}", file=sys.stderr)
-    return found, unheard
+    return found, unaligned
 
 
-def _plot_speech(hear: Callable[[Traced], Heard], traced: Traced, path: Path, form: str) -> None:
-    """Draws what a model heard in the recording of a line."""
+def _plot_speech(align_line: Callable[[Traced], Alignment], traced: Traced, path: Path, form: str) -> None:
+    """Draws the alignment of a line to its recording."""
     from nartk.tracing.speech import plot_speech
 
     if traced.error is not None:
         raise UsageError(f"line {traced.line} failed when it was decoded", fix="choose another one")
-    plot_speech(hear(traced), path, form)
+    plot_speech(align_line(traced), path, form)
 
 
 def _read(name: str) -> tuple[list[Traced], int]:

@@ -28,7 +28,7 @@ from nartk.errors import (
     requiring,
 )
 from nartk.files import JsonObject, read_lines
-from nartk.metrics.metric import Comparison, Files, Metric, Reads, Scorer, Texts
+from nartk.metrics.metric import Comparison, Metric, MetricFiles, Reads, Scorer, Texts
 from nartk.metrics.result import MetricResult, check_lengths, f_measure
 from nartk.registry import option, register_metric
 from nartk.version import __version__
@@ -349,7 +349,7 @@ class Errant(Metric):
         choices=tuple(LEVELS),
     )
 
-    def scorer(self, files: Files) -> Scorer:
+    def scorer(self, files: MetricFiles) -> Scorer:
         if (files.gold is None) == (files.source is None and not files.ref):
             raise UsageError(
                 f"errant takes {named('gold')}, or {named('source')} and {named('ref')}",

@@ -18,7 +18,7 @@ import numpy as np
 from nartk.data.m2 import M2Edit, M2Sentence, read_m2
 from nartk.errors import InputTooLongError, NartkError
 from nartk.files import read_lines
-from nartk.metrics.metric import Files, Metric, Reads, Scorer
+from nartk.metrics.metric import Metric, MetricFiles, Reads, Scorer
 from nartk.metrics.result import MetricResult, check_lengths, f_measure
 from nartk.registry import option, register_metric
 from nartk.version import __version__
@@ -31,7 +31,7 @@ OUTSIDE = -1  # in place of the number of unchanged words: the path is not insid
 
 
 @dataclass(frozen=True)
-class Lattice:
+class EditLattice:
     """All cheapest alignments of a source and a hypothesis.
 
     Attributes:
@@ -70,7 +70,7 @@ def _distances(equal: np.ndarray, substitution: int) -> np.ndarray:
     return table
 
 
-def build_lattice(source: Sequence[str], hypothesis: Sequence[str]) -> Lattice:
+def build_lattice(source: Sequence[str], hypothesis: Sequence[str]) -> EditLattice:
     """Joins the cheapest alignments under substitution costs 1 and 2.
 
     With cost 2 a deletion beside an insertion is as good as a substitution, which gold edits may ask for.
@@ -113,10 +113,10 @@ def build_lattice(source: Sequence[str], hypothesis: Sequence[str]) -> Lattice:
         edges[i, j].append(((i, j + 1), False))
     for i, j in np.argwhere(diagonals).tolist():
         edges[i, j].append(((i + 1, j + 1), bool(equal[i, j])))
-    return Lattice({node: edges[node] for node in sorted(edges)}, (len(source), len(hypothesis)))
+    return EditLattice({node: edges[node] for node in sorted(edges)}, (len(source), len(hypothesis)))
 
 
-def _connected(lattice: Lattice, start: Node, end: Node, max_unchanged_words: int) -> bool:
+def _connected(lattice: EditLattice, start: Node, end: Node, max_unchanged_words: int) -> bool:
     """True if a path with at most so many unchanged words leads from one node to the other."""
     fewest = {start: 0}
     queue = [start]
@@ -147,7 +147,7 @@ def _gold_ends(hypothesis: Sequence[str], start: int, words: Sequence[str], *, l
 
 
 def _gold_edges(
-    lattice: Lattice,
+    lattice: EditLattice,
     source: Sequence[str],
     hypothesis: Sequence[str],
     gold: Sequence[M2Edit],
@@ -181,7 +181,7 @@ def _gold_edges(
 
 
 def count_edits(
-    lattice: Lattice,
+    lattice: EditLattice,
     source: Sequence[str],
     hypothesis: Sequence[str],
     gold: Sequence[M2Edit],
@@ -329,7 +329,7 @@ class MaxMatch(Metric):
     max_unchanged_words: int = option(2, "longest run of unchanged words inside an edit", low=0)
     ignore_whitespace_casing: bool = option(False, "match gold edits in any case and spacing")
 
-    def scorer(self, files: Files) -> Scorer:
+    def scorer(self, files: MetricFiles) -> Scorer:
         assert files.gold is not None
         dropped: list[NartkError] = []
         gold = list(read_m2(read_lines(files.gold), name=files.shown(files.gold), outside=dropped.append))

@@ -40,7 +40,7 @@ class Reads:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Files:
+class MetricFiles:
     """The names of the files that are given; "-" is stdin.
 
     Attributes:
@@ -119,7 +119,7 @@ class Metric:
     A metric of references gives `against`, and never sees a line that has none; another gives `scorer`.
 
     Attributes:
-        reads: Files that it reads, by the names of `Files`; each is a flag of nartk-score.
+        reads: Files that it reads, by the names of `MetricFiles`; each is a flag of nartk-score.
         digits: After the point, as the metric's original program prints them.
         example: A command line, after ``nartk-score``.
         counts_errors: True if lower scores are better.
@@ -155,7 +155,7 @@ class Metric:
         """
         return self.against(Texts(references=references, sources=sources, tell=tell))(outputs)
 
-    def scorer(self, files: Files) -> Scorer:
+    def scorer(self, files: MetricFiles) -> Scorer:
         """Reads the references, and returns a function that scores a file of outputs.
 
         Raises:

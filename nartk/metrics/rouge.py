@@ -64,7 +64,7 @@ TOKENIZERS: dict[str, Callable[[str], list[str]] | None] = {
 }
 
 
-class _Tokenizer:
+class _RougeTokenizer:
     """A tokeniser as rouge-score asks for one."""
 
     def __init__(self, tokenize: Callable[[str], list[str]]) -> None:
@@ -112,7 +112,7 @@ def rouge_statistics(
     with requiring("rouge needs the package rouge-score", "score"):
         from rouge_score.rouge_scorer import RougeScorer
     scorer = RougeScorer(
-        list(TYPES), use_stemmer=stem, tokenizer=None if split is None else _Tokenizer(split)
+        list(TYPES), use_stemmer=stem, tokenizer=None if split is None else _RougeTokenizer(split)
     )
 
     def lines(text: str) -> str:

@@ -54,7 +54,7 @@ def tell_unspaced_tokens(texts: Texts, metric: str, split: Callable[[str], str],
     )
 
 
-class _Heard(logging.Handler):
+class _LogRecords(logging.Handler):
     """Keeps what is logged."""
 
     def __init__(self) -> None:
@@ -68,15 +68,15 @@ class _Heard(logging.Handler):
 @contextmanager
 def _passing_on(tell: Tell) -> Iterator[None]:
     """Tells the user in one line what sacrebleu logs within, but for its advice on an option of its own."""
-    logger, heard = logging.getLogger("sacrebleu"), _Heard()
+    logger, records = logging.getLogger("sacrebleu"), _LogRecords()
     propagates, logger.propagate = logger.propagate, False
-    logger.addHandler(heard)
+    logger.addHandler(records)
     try:
         yield
     finally:
-        logger.removeHandler(heard)
+        logger.removeHandler(records)
         logger.propagate = propagates
-    warned = [message.rstrip(".") for message in heard.messages if "`force`" not in message]
+    warned = [message.rstrip(".") for message in records.messages if "`force`" not in message]
     if warned:
         tell(f"sacrebleu: {'. '.join(warned)}. Detokenize it, or use {named('tokenize', 'none')}")
 

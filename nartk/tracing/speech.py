@@ -38,7 +38,7 @@ _SHOWN = (2.0, 99.5)  # percentiles of the features that are drawn white and bla
 
 
 @dataclass(frozen=True)
-class Heard:
+class Alignment:
     """A recording, and what a model made of it.
 
     Attributes:
@@ -85,7 +85,7 @@ class Heard:
         return np.flatnonzero(np.diff(np.floor(self.sums), prepend=0.0) > 0)
 
 
-def heard(model: Model, line: str, tokens: Sequence[int]) -> Heard:
+def align(model: Model, line: str, tokens: Sequence[int]) -> Alignment:
     """Reads a recording once more, and finds where in it tokens were spoken.
 
     Those of CTC are aligned to its posteriors; those of a model of fires lie where its weights say.
@@ -127,7 +127,7 @@ def heard(model: Model, line: str, tokens: Sequence[int]) -> Heard:
         scorer.free(memory)
     pieces = tuple(vocab.to_words(words))
     seconds, blank = len(source) * source.shift / 1000, scorer.blank
-    return Heard(source.frames, seconds, position, pieces, times, words, probs, blank, weights)
+    return Alignment(source.frames, seconds, position, pieces, times, words, probs, blank, weights)
 
 
 def aligned_times(log_probs: _Times, words: Sequence[int], blank: int) -> _Times:
@@ -171,7 +171,7 @@ def aligned_times(log_probs: _Times, words: Sequence[int], blank: int) -> _Times
     return times
 
 
-def plot_speech(found: Heard, path: Path, form: str) -> None:
+def plot_speech(found: Alignment, path: Path, form: str) -> None:
     """Draws the spectrogram with the tokens, and below it posteriors or weights, as `form`, png or svg.
 
     Raises:
@@ -190,7 +190,7 @@ def plot_speech(found: Heard, path: Path, form: str) -> None:
     save_figure(figure, path, form)
 
 
-def for_page(found: Heard) -> JsonObject:
+def for_page(found: Alignment) -> JsonObject:
     """The same as values for JSON, of which the page of a trace draws it.
 
     Keys: ``seconds`` of the recording and ``position`` of a position; ``bands`` F; ``image``, the spectrogram
@@ -256,19 +256,19 @@ def _range(frames: FloatArray) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _require_short(found: Heard) -> None:
+def _require_short(found: Alignment) -> None:
     if found.seconds > _MOST_SECONDS:
         raise UsageError(
             f"a picture of {found.seconds:.0f} s of sound", fix=f"draw {_MOST_SECONDS:.0f} s at most"
         )
 
 
-def _colour(found: Heard, word: int) -> str:
+def _colour(found: Alignment, word: int) -> str:
     """Words that are neighbours differ."""
     return _COLOURS[found.spoken.index(word) % len(_COLOURS)]
 
 
-def _draw_spectrogram(axes: Axes, found: Heard) -> None:
+def _draw_spectrogram(axes: Axes, found: Alignment) -> None:
     low, high = _range(found.frames)
     axes.imshow(
         found.frames.T,
@@ -300,7 +300,7 @@ def _draw_spectrogram(axes: Axes, found: Heard) -> None:
         )
 
 
-def _draw_probs(axes: Axes, found: Heard) -> None:
+def _draw_probs(axes: Axes, found: Alignment) -> None:
     assert found.probs is not None
     assert found.blank is not None
     centers = (np.arange(len(found.probs)) + 0.5) * found.position
@@ -314,7 +314,7 @@ def _draw_probs(axes: Axes, found: Heard) -> None:
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize="small")
 
 
-def _draw_weights(axes: Axes, found: Heard) -> None:
+def _draw_weights(axes: Axes, found: Alignment) -> None:
     assert found.weights is not None
     centers = (np.arange(len(found.weights)) + 0.5) * found.position
     axes.bar(centers, found.weights, found.position, color=_COLOURS[0], alpha=0.7, label="weight")

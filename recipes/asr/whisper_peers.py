@@ -30,7 +30,7 @@ from nartk.adapters.ctranslate2 import TYPES, import_ctranslate2
 from nartk.adapters.hf import import_transformers
 from nartk.bench.report import add_outputs, heading, markdown, publish, ratio, times
 from nartk.bench.runner import environment
-from nartk.bench.turns import Stopwatch, in_turns
+from nartk.bench.turns import TimedCall, in_turns
 from nartk.data.audio.sounds import read_sound
 from nartk.metrics.wer import WordErrorRate
 
@@ -100,7 +100,7 @@ def measure(
     """The texts of each engine, and its CPU seconds for all clips by round, after one round to warm up."""
 
     def timed(engine: Any) -> tuple[list[str], float]:
-        run = Stopwatch(engine.run)
+        run = TimedCall(engine.run)
         texts = [run(path, frames).strip() for (path, _), frames in zip(clips, features, strict=True)]
         return texts, run.seconds
 

@@ -29,7 +29,7 @@ import nartk
 from nartk.architectures import architecture
 from nartk.bench.report import add_outputs, heading, markdown, publish, ratio, times
 from nartk.bench.runner import environment
-from nartk.bench.turns import Stopwatch, in_turns
+from nartk.bench.turns import TimedCall, in_turns
 from nartk.checkpoints.saving import save_checkpoint
 from nartk.data.audio.stored import write_features
 from nartk.errors import EXIT_OK
@@ -81,13 +81,13 @@ class Measured:
 
     def __init__(self, folder: Path, dtype: str) -> None:
         self.model = nartk.load(folder, dtype=dtype, threads=1)
-        self.encoder = self.model.passes.encode = Stopwatch(self.model.passes.encode)
+        self.encoder = self.model.passes.encode = TimedCall(self.model.passes.encode)
 
     def run(self, lines: Sequence[str], strategy: str, batch_size: int) -> tuple[float, float, float]:
         """CPU seconds of the encoder and of the rest for a sound, and the mean length of outputs."""
         self.encoder.seconds = 0.0
         _, options = STRATEGIES[strategy]
-        decode = Stopwatch(self.model.decode)
+        decode = TimedCall(self.model.decode)
         found = decode(lines, strategy=strategy, batch_size=batch_size, **options)
         rest = decode.seconds - self.encoder.seconds
         length = statistics.mean(len(each.tokens) for each in found)
@@ -142,7 +142,7 @@ def measure(
 
 def _encode_in_torch(network: Any, sounds: Sequence[Any], batch: int) -> float:
     """CPU seconds of PyTorch's encoder for a sound."""
-    encode = Stopwatch(network.encoder)
+    encode = TimedCall(network.encoder)
     with torch.inference_mode():
         for begin in range(0, len(sounds), batch):
             frames = torch.from_numpy(np.stack(sounds[begin : begin + batch]))

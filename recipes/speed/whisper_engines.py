@@ -33,7 +33,7 @@ from nartk.adapters.ctranslate2 import TYPES, import_ctranslate2
 from nartk.adapters.hf import import_transformers
 from nartk.bench.report import add_outputs, heading, markdown, publish, ratio, times
 from nartk.bench.runner import environment
-from nartk.bench.turns import Stopwatch, apart, in_turns
+from nartk.bench.turns import TimedCall, apart, in_turns
 from nartk.errors import EXIT_FAILED, EXIT_OK
 from nartk.protocols.hypothesis import Request
 from nartk.protocols.passes import FeatureSource, FloatArray
@@ -203,10 +203,10 @@ class Nartk:
 
     def run(self, frames: FloatArray, count: int) -> Spent:
         """Encodes frames [T,F] and outputs so many words."""
-        encoder = self.model.passes.encode = Stopwatch(self.encode)
+        encoder = self.model.passes.encode = TimedCall(self.encode)
         greedy = self.model.strategy("greedy", {"max_len": count})
         request = Request(0, FeatureSource(frames, _SHIFT), count)
-        decoder = Stopwatch(lambda: [*greedy.run(self.model.passes, [request], batch_size=1)])
+        decoder = TimedCall(lambda: [*greedy.run(self.model.passes, [request], batch_size=1)])
         (result,) = decoder()
         return Spent(encoder.seconds, decoder.seconds - encoder.seconds, list(result.hypotheses[0].tokens))
 
@@ -224,7 +224,7 @@ class HuggingFace:
     def run(self, frames: FloatArray, count: int) -> Spent:
         features = torch.from_numpy(frames.T[None].copy())
         with torch.inference_mode():
-            encode, generate = Stopwatch(self.model.get_encoder()), Stopwatch(self.generate)
+            encode, generate = TimedCall(self.model.get_encoder()), TimedCall(self.generate)
             memory = encode(features)
             lengths = {"min_new_tokens": count, "max_new_tokens": count, "max_length": None}
             given = {"encoder_outputs": memory, "decoder_input_ids": self.prompt}
@@ -248,7 +248,7 @@ class CTranslate2:
 
     def run(self, frames: FloatArray, count: int) -> Spent:
         features = self.library.StorageView.from_array(np.ascontiguousarray(frames.T[None]))
-        encode, generate = Stopwatch(self.model.encode), Stopwatch(self.model.generate)
+        encode, generate = TimedCall(self.model.encode), TimedCall(self.model.generate)
         memory = encode(features, to_cpu=True)
         (found,) = generate(
             memory,
