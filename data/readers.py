@@ -152,7 +152,9 @@ def _parse_scp(line: str) -> str:
     if not path:
         raise InputFormatError(f"{line[:80]!r} names no file", fix="write a name, a space and a path")
     if path[0].rstrip().endswith("|"):
-        raise InputFormatError("a command, which is not run", fix="write its output to a file, and name that")
+        raise InputFormatError(
+            "a shell command, which nartk does not run", fix="write its output to a file, and name that"
+        )
     return path[0].strip()
 
 

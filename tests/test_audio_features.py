@@ -327,17 +327,26 @@ def test_stored_features_are_read_by_name(tmp_path: Path) -> None:
     ("arrays", "message"),
     [
         (None, "cannot be read: No such file or directory"),
-        (b"PK\x03\x04 no zip", "cannot be read: it is no .npz"),
-        (b"\x93NUMPY", "cannot be read: it is no .npz"),
+        (b"PK\x03\x04 no zip", "cannot be read: not an .npz file"),
+        (b"\x93NUMPY", "cannot be read: not an .npz file"),
         ({"x": np.zeros(3, np.float32)}, r"'x' is float32 \[3\], not numbers \[T, F\]"),
         ({"x": np.array([[1, 2]])}, r"'x' is int64 \[1, 2\], not numbers \[T, F\]"),
         ({"x": np.array([["a"]])}, "not numbers"),
         ({"x": np.array([[{}]], object)}, "cannot be read: Object arrays cannot be loaded"),
         ({"y": np.zeros((2, 2), np.float32)}, "has no features .*x"),
         ({"ids": np.array(["x"]), "offsets": np.array([0, 1])}, "one matrix of numbers"),
-        ({"ids": np.array(["x"]), "offsets": np.array([0, 3]), "m": np.zeros((2, 2))}, "offsets are not"),
-        ({"ids": np.array(["x"]), "offsets": np.array([2, 0]), "m": np.zeros((2, 2))}, "offsets are not"),
-        ({"ids": np.array(["x"]), "offsets": np.array([0]), "m": np.zeros((2, 2))}, "offsets are not"),
+        (
+            {"ids": np.array(["x"]), "offsets": np.array([0, 3]), "m": np.zeros((2, 2))},
+            "offsets do not match",
+        ),
+        (
+            {"ids": np.array(["x"]), "offsets": np.array([2, 0]), "m": np.zeros((2, 2))},
+            "offsets do not match",
+        ),
+        (
+            {"ids": np.array(["x"]), "offsets": np.array([0]), "m": np.zeros((2, 2))},
+            "offsets do not match",
+        ),
         ({"ids": np.array([1]), "offsets": np.array([0, 1]), "m": np.zeros((2, 2))}, "ids"),
     ],
 )

@@ -436,7 +436,7 @@ def test_lines_of_a_manifest_that_name_no_file(
     assert lines == ["", "", "", "", outputs["plain.wav"]]
     text = "\n".join(told)
     assert f"{scp}:1 (alone): 'alone' names no file" in text
-    assert f"{scp}:2 (id): a command, which is not run" in text
+    assert f"{scp}:2 (id): a shell command, which nartk does not run" in text
     assert f"E202 InputEncoding] {scp}:4: " in text
     arguments = [model, "--manifest", str(scp), "--output-format", "jsonl"]
     scp.write_bytes(b"a sox in.wav -t wav - |\nb /\xff.wav\nc\n\xff x.wav\nd none.wav\n")

@@ -269,13 +269,13 @@ def test_a_model_of_few_positions_is_measured_within_them(
 
 def test_a_model_of_one_position_is_refused() -> None:
     scorer: Any = SimpleNamespace(limits=SimpleNamespace(target=1))
-    with pytest.raises(StrategyMismatchError, match="a model of 1 positions"):
+    with pytest.raises(StrategyMismatchError, match="the model has 1 positions, too few"):
         measuring.measured(scorer, [])
 
 
 def test_a_model_without_passes_is_refused() -> None:
     model: Any = SimpleNamespace(passes=object(), checkpoint=SimpleNamespace(architecture="ctc"))
-    with pytest.raises(StrategyMismatchError, match="a ctc has no passes"):
+    with pytest.raises(StrategyMismatchError, match="a ctc is not autoregressive"):
         measuring.tuned(model, LINES)
 
 

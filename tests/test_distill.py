@@ -260,7 +260,7 @@ def test_a_corpus_of_nothing_is_an_error(
     source = write(tmp_path / "a.en", "the cat", "he go home !")
     out = tmp_path / "out"
     assert main([model, source, "--target-lang", "de", "--output", str(out), "--drop-longer", "1"]) == 2
-    assert "error[E101 Usage] of no line a pair was kept" in capsys.readouterr().err
+    assert "error[E101 Usage] no pair was kept" in capsys.readouterr().err
     assert report_of(out)["dropped"]["longer"] == 2
 
 

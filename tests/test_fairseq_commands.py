@@ -125,12 +125,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("", "--trainpref is missing, of which dictionaries are made"),
+        ("", "--trainpref is missing, from which dictionaries are built"),
         ("-s src -t trg", "--trainpref is missing"),
         ("-s src -t trg --srcdict twice.txt", "--trainpref is missing"),
         (
             "-s src -t trg --joined-dictionary --srcdict d --tgtdict d",
-            "--srcdict and --tgtdict with --joined",
+            "--joined-dictionary takes one of --srcdict",
         ),
     ],
 )

@@ -376,7 +376,7 @@ def test_command_fits_and_uses_the_table(
     ("argv", "code", "message"),
     [
         (["--copies", "0"], 2, "--copies is 0, below 1"),
-        (["--fit", "x.m2", "--pairs"], 2, "measuring takes no text and no option of noising"),
+        (["--fit", "x.m2", "--pairs"], 2, "--fit and --fit-parallel take no text and no options for noise"),
         (["--fit-parallel", "x"], 2, "--fit-parallel has one file"),
         (["/no/such/file"], 2, "/no/such/file: cannot read: No such file"),
         (["--rates", "nope"], 2, "no table of rates at 'nope'"),

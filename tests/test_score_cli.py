@@ -266,7 +266,7 @@ def test_refuses_files_that_cannot_be_read(
         (["errant", "h"], "errant takes --gold, or --source and --ref"),
         (["errant", "h", "--gold", "g", "--source", "s"], "errant takes --gold, or --source and --ref"),
         (["errant", "h", "--source", "s"], "--source and --ref belong together"),
-        (["errant", "h", "--gold", "g", "--blank", "empty"], "--blank without --ref, of whose lines"),
+        (["errant", "h", "--gold", "g", "--blank", "empty"], "--blank without --ref"),
         (["chrf", "-", "--ref", "-"], "E101 Usage] HYP and --ref are both stdin. Fix: name a file in"),
         (["chrf", "h", "--ref", "-", "r", "--baseline", "-"], "--baseline and --ref are both stdin"),
         (["gleu", "h", "--source", "-", "--ref", "-"], "--source and --ref are both stdin"),

@@ -380,7 +380,9 @@ def test_sound_may_end_before_its_video(container: str) -> None:
 def test_damaged_containers_are_named(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("av", reason="PyAV is not installed: pip install 'nartk[media]'")
     (tmp_path / "a.bin").write_bytes(foreign(kind))
-    with pytest.raises(InputFileError, match=r"a\.bin' (is no sound|is damaged|has 0 samples a second)"):
+    with pytest.raises(
+        InputFileError, match=r"a\.bin' (cannot be read as audio|is damaged|has 0 samples a second)"
+    ):
         read_sound(tmp_path / "a.bin")
 
 
@@ -388,5 +390,5 @@ def test_a_container_names_no_other_file(tmp_path: Path) -> None:
     """A playlist would have FFmpeg open what it lists; its format is never guessed."""
     (tmp_path / "a.wav").write_bytes(GOOD)
     (tmp_path / "a.m4a").write_text(f"#EXTM3U\n#EXTINF:1,\n{tmp_path / 'a.wav'}\n#EXT-X-ENDLIST\n")
-    with pytest.raises(InputFileError, match="is no sound: Format not recognised"):
+    with pytest.raises(InputFileError, match="cannot be read as audio: Format not recognised"):
         read_sound(tmp_path / "a.m4a")

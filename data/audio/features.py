@@ -127,7 +127,7 @@ def streamed(blocks: Iterable[FloatArray], settings: FeatureSettings) -> Iterato
     the sound, but for Whisper's features, which are one block. Raises as `compute`.
     """
     if settings.is_stored:
-        raise UsageError("features that are stored cannot be computed of sound", fix="give stored features")
+        raise UsageError("stored features cannot be computed from sound", fix="give stored features")
     if settings.features == WHISPER:
         yield _whisper(np.concatenate([np.zeros(0, np.float32), *blocks]), settings)
         return

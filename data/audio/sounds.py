@@ -332,7 +332,7 @@ def _sound_file(data: Any, name: str) -> Any:
     try:
         file: Any = soundfile.SoundFile(handle, closefd=False)
     except soundfile.SoundFileError as error:
-        raise InputFileError(f"{name!r} is no sound: {_reason(error)}", fix=CONVERT) from error
+        raise InputFileError(f"{name!r} cannot be read as audio: {_reason(error)}", fix=CONVERT) from error
     # Else soundfile seeks behind each block that it reads, and an mp3 decoder loses what came before.
     file.seekable = lambda: False
     return file
@@ -351,7 +351,7 @@ def _media(data: Any, name: str, form: str, head: bytes) -> MediaFile:
             + shlex.join(["ffmpeg", "-i", name, f"{Path(name).stem}.wav"]),
         ) from error
     except MediaError as error:
-        raise InputFileError(f"{name!r} is no sound: {_reason(error)}", fix=CONVERT) from error
+        raise InputFileError(f"{name!r} cannot be read as audio: {_reason(error)}", fix=CONVERT) from error
 
 
 def _has_av() -> bool:

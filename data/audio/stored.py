@@ -79,7 +79,7 @@ def _file(path: str) -> Mapping[str, npt.NDArray[Any]]:
 def _load(path: str, changed: int, size: int) -> Mapping[str, npt.NDArray[Any]]:
     """The arrays of a file, each read when it is looked up, or views of its one matrix."""
     if not zipfile.is_zipfile(path):
-        raise ValueError("it is no .npz")
+        raise ValueError("not an .npz file")
     file = np.load(path)
     if not {"ids", "offsets"} <= set(file):
         return file
@@ -88,10 +88,10 @@ def _load(path: str, changed: int, size: int) -> Mapping[str, npt.NDArray[Any]]:
         arrays = [file[name] for name in file if name not in ("ids", "offsets")]
     matrices = [each for each in arrays if each.ndim == 2 and np.issubdtype(each.dtype, np.floating)]
     if len(matrices) != 1 or ids.ndim != 1 or ids.dtype.kind != "U":
-        raise ValueError("beside offsets it does not have ids, and one matrix of numbers")
+        raise ValueError("offsets without ids and one matrix of numbers")
     whole = np.issubdtype(offsets.dtype, np.integer) and offsets.shape == (len(ids) + 1,)
     if not whole or offsets[0] < 0 or (np.diff(offsets) < 0).any() or offsets[-1] > len(matrices[0]):
-        raise ValueError("its offsets are not those of its ids")
+        raise ValueError("offsets do not match ids")
     ends = offsets.tolist()
     return {
         name: matrices[0][begin:end]

@@ -38,8 +38,8 @@ def measured(scorer: PassScorer, sources: Sequence[Source], *, rounds: int = 20)
     sizes = tuple(size for size in TOKENS if before + size <= scorer.limits.target)
     if len(sizes) < 2:
         raise StrategyMismatchError(
-            f"a model of {scorer.limits.target} positions, too few to measure passes of several sizes with",
-            fix="leave it as it is: its costs are predicted",
+            f"the model has {scorer.limits.target} positions, too few to time passes of several sizes",
+            fix="use it unmeasured: its costs are predicted",
         )
     clock = time.thread_time if getattr(scorer, "threads", 0) == 1 else time.perf_counter
     rng = random.Random(1)
@@ -75,7 +75,7 @@ def tuned(model: Model, lines: Sequence[str], *, rounds: int = 20) -> Tuned:
     scorer = model.passes
     if not isinstance(scorer, PassScorer):
         raise StrategyMismatchError(
-            f"a {model.checkpoint.architecture} has no passes that drafts are verified in",
+            f"a {model.checkpoint.architecture} is not autoregressive and verifies no drafts",
             fix="tune an autoregressive model",
         )
     sources = [model.encode(line, truncate=True) for line in lines]

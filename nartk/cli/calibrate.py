@@ -175,7 +175,7 @@ class _Sweep:
             made = make_strategy(args.strategy, options | setting)
             if made.promised.guarantee is not Guarantee.APPROXIMATE:
                 raise UsageError(
-                    f"{args.strategy} with {label(setting)} is {made.promised}, so nothing is to be lost",
+                    f"{args.strategy} with {label(setting)} is {made.promised}: there is no quality to trade",
                     fix="sweep values with which it is approximate",
                 )
         models = [key for key, item in options_of(args.strategy).items() if item.metadata["model"]]
@@ -221,7 +221,7 @@ class _Sweep:
             output = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "output"
             if score.metric_of(args.metric)[0].counts_errors:
                 raise UsageError(
-                    f"--metric {args.metric}, which is the better the lower it is, so that nothing drops",
+                    f"--metric {args.metric} is an error rate, which rises where quality drops",
                     fix="choose a metric that rises with quality",
                 )
             scorer = score.scorer_of(

@@ -194,7 +194,7 @@ class _Distillation:
         )
         if report["lines"] and not report["kept"]:
             raise UsageError(
-                "of no line a pair was kept: there is nothing to train on",
+                "no pair was kept: there is nothing to train on",
                 fix="train the teacher further, or loosen the filters; report.json counts what was dropped",
             )
         failed: int = report["dropped"]["failed"]

@@ -50,7 +50,9 @@ def main(argv: Sequence[str]) -> int:
     args = _parser().parse_args(argv)
     if args.fit is not None or args.fit_parallel is not None:
         if args.files or args.rates is not None or args.pairs or args.tokenize:
-            raise UsageError("measuring takes no text and no option of noising", fix="leave the rest out")
+            raise UsageError(
+                "--fit and --fit-parallel take no text and no options for noise", fix="leave the rest out"
+            )
         with printing(args.output):
             return _fit(args)
     require_least(args, 1, "copies")

@@ -58,12 +58,13 @@ def _require_dictionaries(args: argparse.Namespace) -> None:
     if args.joined_dictionary:
         if args.srcdict and args.tgtdict:
             raise UsageError(
-                "--srcdict and --tgtdict with --joined-dictionary, which is one", fix="leave one of them out"
+                "--joined-dictionary takes one of --srcdict and --tgtdict",
+                fix="leave one of them out",
             )
         given = [args.srcdict or args.tgtdict]
     if not args.trainpref and not all(given):
         raise UsageError(
-            "--trainpref is missing, of which dictionaries are made",
+            "--trainpref is missing, from which dictionaries are built",
             fix="give it, or --srcdict and --tgtdict",
         )
 

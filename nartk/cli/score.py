@@ -183,7 +183,7 @@ def _require_same_ids(*outputs: tuple[str, MetricResult]) -> None:
 
 def _files(args: argparse.Namespace, tell: Tell) -> MetricFiles:
     if args.blank is not None and not args.ref:
-        raise UsageError("--blank without --ref, of whose lines it speaks", fix="leave it out")
+        raise UsageError("--blank without --ref", fix="leave it out")
     return MetricFiles(
         source=args.source,
         ref=tuple(args.ref),

@@ -102,7 +102,7 @@ def align(model: Model, line: str, tokens: Sequence[int]) -> Alignment:
     source = model.encode(line)
     if not isinstance(scorer, FrameScorer) or not isinstance(source, FeatureSource):
         raise StrategyMismatchError(
-            "a picture of speech needs a FrameScorer of sound, this model is none",
+            "a picture of speech needs a speech model with CTC or CIF",
             fix="name a CTC model, a Paraformer, or one with a CTC head",
         )
     vocab = scorer.vocab
@@ -114,7 +114,7 @@ def align(model: Model, line: str, tokens: Sequence[int]) -> Alignment:
     try:
         if scorer.blank is None:
             if not isinstance(scorer, FireScorer):
-                raise StrategyMismatchError("the model does not tell where its words are")
+                raise StrategyMismatchError("the model has neither CTC nor CIF, so its words have no times")
             weights = scorer.weights(memory)[0].copy()
             times = cif_times(weights, len(words), position, margin=0.1)
         else:
@@ -161,7 +161,7 @@ def aligned_times(log_probs: _Times, words: Sequence[int], blank: int) -> _Times
     if len(states) > 1 and begin[last - 1] > begin[last]:
         last -= 1
     if begin[last] == -np.inf:
-        raise UsageError(f"{len(words)} tokens in {len(log_probs)} positions, which are too few for them")
+        raise UsageError(f"{len(words)} tokens in {len(log_probs)} positions, too few to align them")
     times = np.zeros((len(words), 2))
     times[:, 0] = len(log_probs)
     for t in range(len(log_probs) - 1, -1, -1):
