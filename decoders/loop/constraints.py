@@ -315,8 +315,8 @@ class RowConstraints:
                 if row.closing >= 0:
                     yield row.node, row.closing, float(scores.given_log_probs[row.node])
         if self.are_fixing:
-            places = ((row.request, length) for row in rows for length in lengths(row))
-            for i, (request, length) in enumerate(places):
+            positions = ((row.request, length) for row in rows for length in lengths(row))
+            for i, (request, length) in enumerate(positions):
                 word = self.rules_of(request).forced(length, request.max_len, self.eos)
                 if word >= 0:
                     yield i, word, 0.0

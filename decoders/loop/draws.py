@@ -61,24 +61,24 @@ class RowDraws(RowConstraints):
             penalized = np.stack([rules.penalize(each, output) for _, each, output, _, rules in found])
             banned = Ragged.of([each[3] for each in found])
             draw = self._draw(rows)
-            of_these = replace(draw, uniforms=draw.uniforms[index])
-            words = read(penalized, Want(banned=banned, draw=of_these)).drawn
+            of_penalized = replace(draw, uniforms=draw.uniforms[index])
+            words = read(penalized, Want(banned=banned, draw=of_penalized)).drawn
             given = read(logits, Want(given=words)).given_log_probs
             for i, word, log_prob in zip(index, words.tolist(), given.tolist(), strict=True):
                 drawn[i], log_probs[i] = word, log_prob
         return drawn, log_probs
 
     def _draw(self, rows: Sequence[Known]) -> Draw:
-        positions = [lengths(row) for row in rows]
+        lengths_of = [lengths(row) for row in rows]
         requests = [row.request for row in rows]
         own = [
             [request.index for request in requests],
             [request.nbest or self.samples for request in requests],
             [self.seed if request.seed is None else request.seed for request in requests],
         ]
-        index, samples, seeds = np.repeat(np.array(own), [len(each) for each in positions], axis=1)
-        places = np.array([position for each in positions for position in each])
-        uniforms = uniform(seeds, *np.divmod(index, samples), places, *self._streams(places))
+        index, samples, seeds = np.repeat(np.array(own), [len(each) for each in lengths_of], axis=1)
+        positions = np.array([position for each in lengths_of for position in each])
+        uniforms = uniform(seeds, *np.divmod(index, samples), positions, *self._streams(positions))
         return Draw(uniforms, self.temperature, self.top_k, self.top_p)
 
     def draw(self, index: _Ints, positions: _Ints) -> Draw:

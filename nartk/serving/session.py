@@ -129,11 +129,11 @@ class Session:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, type_: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close(cancel=kind is not None)
+        self.close(cancel=type_ is not None)
 
-    # What follows runs in the session's thread, but for `_call` and `_ask`.
+    # What follows runs in the session's thread, but for `_call` and `_query`.
 
     def _call(self, call: Callable[[], object]) -> None:
         with self._lock:
@@ -141,13 +141,13 @@ class Session:
                 raise UsageError("the session is closed", fix="make another one")
             self._calls.put(call)
 
-    def _ask(self, ask: Callable[[], T], otherwise: T) -> T:
+    def _query(self, query: Callable[[], T], otherwise: T) -> T:
         """What the session's thread answers between two passes; `otherwise` where the session is closed."""
         if current_thread() is self._thread:  # a callback asks
-            return ask()
+            return query()
         answer: Future[T] = Future()
         try:
-            self._call(lambda: answer.set_result(ask()))
+            self._call(lambda: answer.set_result(query()))
         except UsageError:
             self._thread.join()
             return otherwise
@@ -316,7 +316,7 @@ class Ticket:
         Of strategies that decode from left to right, but for beam search and several samples, its tokens are
         a beginning of the final ones, where no guard puts others in their place.
         """
-        found = self._session._ask(lambda: self._session._so_far(self), NOTHING)
+        found = self._session._query(lambda: self._session._so_far(self), NOTHING)
         if self.future.done() and not self.future.cancelled() and self.future.exception() is None:
             return self.future.result()
         return found
@@ -327,7 +327,7 @@ class Ticket:
 
     def cancel(self) -> bool:
         """Gives the line up: what it holds is given back now; False: it has ended already."""
-        return self._session._ask(lambda: self._session._drop(self), False)
+        return self._session._query(lambda: self._session._drop(self), False)
 
     def end(self, outcome: Outcome) -> None:
         """Takes the line's outcome."""
