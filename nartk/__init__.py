@@ -55,9 +55,11 @@ if TYPE_CHECKING:
     )
     from nartk.protocols.guarantee import Guarantee, Promise
     from nartk.protocols.hypothesis import DecodeStats, GraphTrace, Hypothesis, Result, TokenTrace
+    from nartk.protocols.sources import Drafts
     from nartk.registry import strategies, strategy_class
     from nartk.serving.loading import load
-    from nartk.serving.model import Decoded, Drafts, Model
+    from nartk.serving.model import Model
+    from nartk.serving.outcomes import Decoded
 
 __all__ = [
     "CheckpointError",
@@ -108,6 +110,8 @@ _PUBLIC = (
     "protocols.guarantee",
     "protocols.hypothesis",
     "registry",
+    "protocols.sources",
+    "serving.outcomes",
     "serving.model",
     "serving.loading",
 )

@@ -16,7 +16,8 @@ from nartk.protocols.hypothesis import DecodeStats, Hypothesis, Result
 from nartk.registry import make_strategy
 from nartk.serving import loading
 from nartk.serving.lines import Line
-from nartk.serving.model import KEPT, Model, summarize
+from nartk.serving.model import KEPT, Model
+from nartk.serving.outcomes import summarize
 
 WORDS = tiny.WORDS.split()
 LINES = ["she go to school", "", "the big old cat sees it ."]

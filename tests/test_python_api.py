@@ -19,7 +19,8 @@ from support import tiny
 import nartk
 from nartk import errors
 from nartk.errors import InputEncodingError, InputTooLongError, LengthMismatchError, NartkError, UsageError
-from nartk.serving.model import Model, in_order
+from nartk.serving.model import Model
+from nartk.serving.outcomes import in_order
 
 WORDS = tiny.WORDS.split()
 LINES = ["she go to school", "", "the big old cat sees it .", "he go home !", "it sees her"]

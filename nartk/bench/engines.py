@@ -28,7 +28,7 @@ from nartk.protocols.hypothesis import Request, Result
 from nartk.protocols.passes import PassScorer, texts_of
 from nartk.registry import option, options_of, protocols, reads_drafts
 from nartk.serving.loading import load
-from nartk.serving.model import in_order, summarize
+from nartk.serving.outcomes import in_order, summarize
 from nartk.serving.scorers import load_network
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from nartk.protocols.guarantee import Guarantee
 from nartk.protocols.hypothesis import DecodeStats, Hypothesis, Request, Result
 from nartk.protocols.passes import ROOT, FloatArray, Pass, PassScorer, Source, Want
 from nartk.registry import reads_drafts
-from nartk.serving.model import summarize
+from nartk.serving.outcomes import summarize
 
 if TYPE_CHECKING:
     from nartk.decoders.strategy import Strategy

@@ -96,7 +96,7 @@ class Job:
             self._decode_window(window, done)
 
     def _decode_window(self, window: Sequence[Record], done: Callable[[int], None]) -> None:
-        from nartk.serving.model import in_order, summarize
+        from nartk.serving.outcomes import in_order, summarize
 
         start = time.perf_counter()
         finished: list[Result] = []

@@ -58,7 +58,8 @@ from nartk.files import STDIN, Journal, JsonObject, require_storable
 from nartk.metrics.bootstrap import resampled
 from nartk.protocols.guarantee import Guarantee
 from nartk.registry import METRICS, make_strategy, options_of
-from nartk.serving.model import Model, in_order, summarize
+from nartk.serving.model import Model
+from nartk.serving.outcomes import in_order, summarize
 from nartk.version import __version__
 
 if TYPE_CHECKING:

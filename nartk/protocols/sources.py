@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from nartk.errors import UsageError
 from nartk.protocols.passes import FeatureSource, FloatArray
 
 _MOST_CHANNELS = 64
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +36,7 @@ class Recording:
         return f"{len(self.data)} samples"
 
 
+Drafts: TypeAlias = Iterable[str | Iterable[str]]  # of each line one or several
 Given: TypeAlias = str | Recording | FeatureSource  # a line, or a file's path, among them
 # What `as_given` takes: of sound also (samples, rate), and the dictionaries of `datasets`.
 Source: TypeAlias = "str | os.PathLike[str] | bytes | FeatureSource | tuple[Any, float] | Mapping[str, Any]"
@@ -96,3 +98,34 @@ def _samples(name: str, samples: Any, rate: object) -> Recording:
     if found.dtype.kind == "i":  # as in files, whose largest number is 1
         found = found / float(1 << (8 * found.dtype.itemsize - 1))
     return Recording(np.ascontiguousarray(found, np.float32), int(rate))
+
+
+def several(name: str, items: Iterable[T]) -> Iterator[T]:
+    """What iterates over items; one string, whose letters these would be, is a UsageError."""
+    if isinstance(items, (str, bytes)) or not isinstance(items, Iterable):
+        raise UsageError(f"{name} is {reprlib.repr(items)}, not a list of strings", fix="pass a list")
+    return iter(items)
+
+
+def lists(name: str, items: Drafts) -> list[list[str]]:
+    """The strings of each line, of which one may stand by itself."""
+    return [
+        strings(f"{name}[{index}]", [each] if isinstance(each, str) else each)
+        for index, each in enumerate(several(name, items))
+    ]
+
+
+def strings(name: str, items: Iterable[str], first: int = 0) -> list[str]:
+    """The items, `first` the index of the first of them, without the ends of lines that files have.
+
+    Raises:
+        UsageError: They are one string, or one of them is none.
+    """
+    found = []
+    for index, item in enumerate(several(name, items), start=first):
+        if not isinstance(item, str):
+            raise UsageError(
+                f"{name}[{index}] is {reprlib.repr(item)}, not a string", fix="pass strings alone"
+            )
+        found.append(item.rstrip("\r\n"))
+    return found

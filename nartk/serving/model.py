@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-import reprlib
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from nartk.architectures import architecture
 from nartk.checkpoints.checkpoint import Checkpoint
@@ -26,14 +25,15 @@ from nartk.errors import (
     require_count,
 )
 from nartk.processors.text import AsGiven
-from nartk.protocols.hypothesis import GUARDED, WINDOW, DecodeStats, Hypothesis, Request, Result, added
+from nartk.protocols.hypothesis import WINDOW, Hypothesis, Request, Result
 from nartk.protocols.passes import Source as Encoded
 from nartk.protocols.prompts import Prompted
 from nartk.protocols.runs import Batching, Run, run_through
-from nartk.protocols.sources import Given, Source, as_given, is_one
+from nartk.protocols.sources import Drafts, Given, Source, as_given, is_one, lists, several, strings
 from nartk.registry import require_drafts_reader, require_protocol, signature
 from nartk.serving.activity import Levels
 from nartk.serving.line_runs import LineRequest, LineRun, Outcome
+from nartk.serving.outcomes import Decoded, in_order, summarize, warned
 from nartk.serving.replicas import ReplicaRun, require_replicable
 from nartk.serving.requests import made_request
 from nartk.serving.restarting import RestartingRun
@@ -47,30 +47,7 @@ if TYPE_CHECKING:
     from nartk.serving.long_form import Buffers
 
 KEPT = 4  # other models that a model keeps loaded, those used last
-Drafts: TypeAlias = Iterable[str | Iterable[str]]  # of each line one or several
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Decoded:
-    """What decoding some lines gave, in the order of the lines.
-
-    Attributes:
-        hypotheses: Per line, best first; empty where the line failed.
-        errors: What was wrong with the lines that failed, by line index from 0.
-        stats: What it took.
-        signature: What reproduces it.
-    """
-
-    hypotheses: list[tuple[Hypothesis, ...]]
-    errors: dict[int, NartkError]
-    stats: DecodeStats
-    signature: str
-
-    @property
-    def best(self) -> list[Hypothesis]:
-        """Per line what `Model.decode` gives: the best hypothesis, with its `alternatives` or its `error`."""
-        return [best_of(self.errors.get(index, found)) for index, found in enumerate(self.hypotheses)]
 
 
 class Model:
@@ -424,7 +401,7 @@ class Model:
         """
         require_count("window", window)
         made = self.strategy(strategy, options)
-        rest = enumerate(_several("lines", lines))
+        rest = enumerate(several("lines", lines))
         _require_batching(batch_size, max_tokens)
         run = LineRun(self, made, Batching(batch_size, max_tokens))
 
@@ -447,7 +424,7 @@ class Model:
                 run.close()
 
         def decoded() -> Iterator[Hypothesis]:
-            yield from _warned(outcomes(), 0)  # a warning names the line that asks for more
+            yield from warned(outcomes(), 0)  # a warning names the line that asks for more
 
         return decoded()
 
@@ -484,7 +461,7 @@ class Model:
             targets=targets,
             truncate=truncate,
         )
-        return list(_warned(outcomes, 0))
+        return list(warned(outcomes, 0))
 
     def scoring(self) -> Any:
         """What `stream` scores given outputs with, in a strategy's place.
@@ -582,12 +559,12 @@ class Model:
         """
         _require_batching(batch_size, max_tokens)
         texts = self.given("lines", lines, first)
-        forced = [""] * len(texts) if prefixes is None else _strings("prefixes", prefixes)
+        forced = [""] * len(texts) if prefixes is None else strings("prefixes", prefixes)
         none: list[list[str]] = [[] for _ in texts]
         if drafts is not None:
             require_drafts_reader(strategy)
-        given = none if drafts is None else _lists("drafts", drafts)
-        scored = none if targets is None else _lists("targets", targets)
+        given = none if drafts is None else lists("drafts", drafts)
+        scored = none if targets is None else lists("targets", targets)
         for name, found in (("drafts", given), ("prefixes", forced), ("targets", scored)):
             if len(found) != len(texts):
                 raise LengthMismatchError(
@@ -613,8 +590,8 @@ class Model:
     def given(self, name: str, items: Iterable[Source], first: int = 0) -> list[Given]:
         """Sources, `first` the index of the first of them; of text without the ends of lines."""
         if self.checkpoint.input.vocab is not None:
-            return [*_strings(name, items, first)]  # type: ignore[arg-type]
-        found = [as_given(f"{name}[{i}]", each) for i, each in enumerate(_several(name, items), start=first)]
+            return [*strings(name, items, first)]  # type: ignore[arg-type]
+        found = [as_given(f"{name}[{i}]", each) for i, each in enumerate(several(name, items), start=first)]
         return [each.rstrip("\r\n") if isinstance(each, str) else each for each in found]
 
     def begin(self, strategy: Any, batching: Batching) -> Run:
@@ -630,90 +607,7 @@ class Model:
         return getattr(self.checkpoint.input, "levels", None) if self.vad else None
 
 
-def in_order(outcomes: Iterable[tuple[int, T]]) -> Iterator[T]:
-    """Yields what comes with indices from 0 on in their order, each as soon as those before it are there."""
-    early: dict[int, T] = {}
-    index = 0
-    for found, outcome in outcomes:
-        early[found] = outcome
-        while index in early:
-            yield early.pop(index)
-            index += 1
-
-
-def _warned(outcomes: Iterable[tuple[int, Result | NartkError]], first: int) -> Iterator[Hypothesis]:
-    """The best hypothesis of each line in their order; those that fail warn the caller's caller.
-
-    Args:
-        first: How many lines came before these.
-    """
-    for number, outcome in enumerate(in_order(outcomes), start=first + 1):
-        if isinstance(outcome, NartkError):
-            outcome.where = f"line {number}"
-            warnings.warn(str(outcome), stacklevel=3)
-        yield best_of(outcome if isinstance(outcome, NartkError) else outcome.hypotheses)
-
-
-def best_of(outcome: Sequence[Hypothesis] | NartkError) -> Hypothesis:
-    """The best hypothesis with the others as its alternatives; of an error, an empty one that has it."""
-    if isinstance(outcome, NartkError):
-        return Hypothesis(tokens=(), error=outcome)
-    best, *others = outcome
-    return replace(best, alternatives=tuple(others)) if others else best
-
-
 def _require_batching(batch_size: int, max_tokens: int | None) -> None:
     require_count("batch_size", batch_size)
     if max_tokens is not None:
         require_count("max_tokens", max_tokens)
-
-
-def _several(name: str, items: Iterable[T]) -> Iterator[T]:
-    """What iterates over items; one string, whose letters these would be, is a UsageError."""
-    if isinstance(items, (str, bytes)) or not isinstance(items, Iterable):
-        raise UsageError(f"{name} is {reprlib.repr(items)}, not a list of strings", fix="pass a list")
-    return iter(items)
-
-
-def _lists(name: str, items: Drafts) -> list[list[str]]:
-    """The strings of each line, of which one may stand by itself."""
-    return [
-        _strings(f"{name}[{index}]", [each] if isinstance(each, str) else each)
-        for index, each in enumerate(_several(name, items))
-    ]
-
-
-def _strings(name: str, items: Iterable[str], first: int = 0) -> list[str]:
-    """The items, `first` the index of the first of them, without the ends of lines that files have.
-
-    Raises:
-        UsageError: They are one string, or one of them is none.
-    """
-    found = []
-    for index, item in enumerate(_several(name, items), start=first):
-        if not isinstance(item, str):
-            raise UsageError(
-                f"{name}[{index}] is {reprlib.repr(item)}, not a string", fix="pass strings alone"
-            )
-        found.append(item.rstrip("\r\n"))
-    return found
-
-
-def summarize(results: Sequence[Result], seconds: float) -> DecodeStats:
-    """The statistics of a run that took `seconds`. Lines that are not decoded do not count.
-
-    What a guard keeps undecoded, because it is too long, is a sentence.
-    """
-    decoded = [result for result in results if result.passes]
-    counts, phases = added(decoded)
-    guarded = [each for result in results for each in result.hypotheses[0].guarded]
-    return DecodeStats(
-        seconds=seconds,
-        sentences=sum(each.sentences for each in results if each.passes or each.hypotheses[0].guarded),
-        tokens=sum(len(result.hypotheses[0].tokens) for result in decoded),
-        left_mid_batch=sum(result.left_mid_batch for result in decoded),
-        **{done: sum(each.done == done for each in guarded) for done in GUARDED},
-        latencies=tuple(result.seconds for result in decoded),
-        **counts,
-        **{f"{name}_seconds": spent for name, spent in phases.items()},
-    )

@@ -19,7 +19,8 @@ from nartk.protocols.runs import NOTHING, Batching
 from nartk.protocols.sources import Source
 from nartk.registry import require_drafts_reader
 from nartk.serving.line_runs import LineRequest, LineRun, Outcome
-from nartk.serving.model import Model, best_of
+from nartk.serving.model import Model
+from nartk.serving.outcomes import best_of
 
 _IDLE = 16  # runs without lines that are kept, and strategies
 T = TypeVar("T")
