@@ -82,7 +82,9 @@ def logits(network: Transformer, source: Sequence[int], fed: Sequence[int]) -> t
 def both(folder: Path) -> dict[str, Model]:
     """A model on the engine, and on the reference scorer."""
     checkpoint = load_checkpoint(folder)
-    reference = Model(checkpoint, read_config(checkpoint), device="cpu", dtype="fp32")
+    reference = Model(
+        checkpoint, read_config(checkpoint), device="cpu", dtype="fp32", open_other=lambda model, _: model
+    )
     return {"engine": nartk.load(folder), "reference": reference}
 
 

@@ -22,6 +22,7 @@ from nartk.architectures.parts import Linear, Part
 from nartk.architectures.settings import setting
 from nartk.checkpoints.saving import save_checkpoint
 from nartk.errors import InputFileError, InputTooLongError, PassError, VocabMismatchError
+from nartk.files import Folder
 from nartk.models.transformer import Encoded, SourceEncoder, Transformer
 from nartk.processors import InputProcessor, register_processor
 from nartk.protocols.passes import FeatureSource, Source, features_of
@@ -96,8 +97,8 @@ class FrameReader:
 
 
 @register_processor("input", "frames")
-def load_reader(folder: Path, settings: Mapping[str, Any], specials: SpecialIds) -> FrameReader:
-    return FrameReader(folder.parent, settings["shift"])
+def load_reader(folder: Folder, settings: Mapping[str, Any], specials: SpecialIds) -> FrameReader:
+    return FrameReader(folder.path.parent, settings["shift"])
 
 
 def frame_model(folder: Path, *, seed: int, d_model: int, layers: int) -> Transformer:
