@@ -561,7 +561,10 @@ def test_an_architecture_that_is_not_known(folder: Path) -> None:
     config_with(architecture="transducer")(folder)
     with pytest.raises(UnsupportedCheckpointError) as caught:
         nartk.load(folder)
-    known = "blockwise, conformer, ctc, dag, nat, owsm_ctc, paraformer, transformer, whisper"
+    known = (
+        "blockwise, cif, conformer, ctc, dag, nat, owsm_ctc, paraformer, speech_ctc, speech_dag, transformer, "
+        "whisper"
+    )
     assert str(caught.value).endswith(
         f"a model of architecture 'transducer'. Fix: this version knows {known}."
     )
