@@ -95,8 +95,8 @@ PAIRS = [
     for name in strategies()
     if speaks(make_strategy(name, {}), scorer_of(kind))
     and "drafter" not in options_of(name)
-    # Which need blank frames, and a Paraformer has none.
-    and not (kind == "paraformer" and name in ("ctc-greedy", "ctc-beam"))
+    # Which need blank frames, and those that fire have none.
+    and not (kind in ("cif", "paraformer") and name in ("ctc-greedy", "ctc-beam"))
 ]
 
 
