@@ -24,6 +24,7 @@ from nartk import engine
 from nartk.decoders.loop.loop import Loop
 from nartk.protocols.passes import Pass, Scores, Want
 from nartk.serving import Session, Ticket
+from nartk.serving.line_runs import LineRun
 
 if not engine.available():
     pytest.skip("there is no engine here", allow_module_level=True)
@@ -257,6 +258,42 @@ def test_tickets_are_awaited(model: nartk.Model) -> None:
             asyncio.run(given_up(session))
         blocked.set()
     require_nothing_open(model)
+
+
+def test_a_callback_may_close(model: nartk.Model) -> None:
+    session = Session(model)
+    closed = threading.Event()
+    blocked = threading.Event()
+    session._call(blocked.wait)
+    ticket = session.submit(LINE)
+    ticket.future.add_done_callback(lambda _: (session.close(), closed.set()))
+    blocked.set()
+    assert ticket.result().text
+    assert closed.wait(10)
+    session.close()
+
+
+def test_nobody_waits_for_ever(model: nartk.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question that fails is told so; what ends the thread ends all tickets."""
+
+    def fail(*_: Any) -> Any:
+        raise ValueError("a fault")
+
+    with Session(model) as session:
+        blocked = threading.Event()
+        session._call(blocked.wait)
+        ticket = session.submit(LINE)
+        monkeypatch.setattr(LineRun, "so_far", fail)
+        blocked.set()
+        with pytest.raises(ValueError, match="a fault"):
+            session._query(lambda: session._so_far(ticket), nartk.Hypothesis(()))
+        assert ticket.result().text
+        monkeypatch.setattr("nartk.serving.session._Lines.step", fail)
+        with pytest.raises(ValueError, match="a fault"):
+            session.submit(LINE).result()
+        session._thread.join()
+        with pytest.raises(nartk.UsageError, match="closed"):
+            session.submit(LINE)
 
 
 def test_a_callback_may_ask_and_cancel(model: nartk.Model) -> None:

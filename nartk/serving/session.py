@@ -40,7 +40,7 @@ class Session:
             texts = [ticket.result().text for ticket in tickets]
 
     Args:
-        batch_size: Most sentences at a time, of the lines with the same options.
+        batch_size: Most sentences at a time, of the lines that share batches.
         max_tokens: Most source tokens at a time, of the same.
     """
 
@@ -124,7 +124,8 @@ class Session:
                 if cancel:
                     self._calls.put(self._cancel_all)
                 self._calls.put(None)
-        self._thread.join()
+        if current_thread() is not self._thread:  # which a callback runs in
+            self._thread.join()
 
     def __enter__(self) -> Self:
         return self
@@ -143,18 +144,40 @@ class Session:
             self._calls.put(call)
 
     def _query(self, query: Callable[[], T], otherwise: T) -> T:
-        """What the session's thread answers between two passes; `otherwise` where the session is closed."""
+        """Asks the session's thread, which answers between two passes; `otherwise` if it is closed."""
         if current_thread() is self._thread:  # a callback asks
             return query()
         answer: Future[T] = Future()
+
+        def reply() -> None:
+            try:
+                answer.set_result(query())
+            except Exception as error:
+                answer.set_exception(error)
+
         try:
-            self._call(lambda: answer.set_result(query()))
+            self._call(reply)
         except UsageError:
             self._thread.join()
             return otherwise
         return answer.result()
 
     def _work(self) -> None:
+        try:
+            self._decode()
+        except BaseException as error:  # a fault of the session's own: nobody may wait for ever
+            with self._lock:
+                self._is_closed = True
+            with suppress(Empty):
+                while True:
+                    call = self._calls.get_nowait()
+                    if call is not None:
+                        call()
+            for lines in self._lines.values():
+                for ticket in lines.tickets():
+                    ticket.future.set_exception(error)
+
+    def _decode(self) -> None:
         """Decodes until the session is closed and no line is left."""
         is_open = True
         while is_open or any(self._lines.values()):
