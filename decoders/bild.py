@@ -24,7 +24,7 @@ from nartk.vocab import Vocab
 
 
 def _cross_entropy(row: Row, verified: Verified) -> Sequence[float]:
-    """How unlikely the model finds the drafted word, the paper's choice (section 3.4)."""
+    """Cross-entropy of the drafted words under the model, the paper's choice (section 3.4)."""
     return [-log_prob for log_prob in _drafted(row, verified)]
 
 
@@ -39,7 +39,7 @@ def _kl(row: Row, verified: Verified) -> Sequence[float]:
 
 
 def _margin(row: Row, verified: Verified) -> Sequence[float]:
-    """How far the drafted word's logit lies below the best."""
+    """Margin by which the drafted word's logit lies below the best."""
     best = verified.log_probs[row.node : row.node + len(row.draft.tokens)]
     return [a - b for a, b in zip(best, _drafted(row, verified), strict=True)]
 

@@ -1,4 +1,4 @@
-"""What the strategies share that fill canvases: lengths, positions, and the choice among candidates.
+"""Shared parts of the strategies that fill canvases: lengths, positions, and the choice among candidates.
 
 A candidate is a sentence's canvas of one of its k likeliest lengths. Symbols: B sentences, T positions of a
 canvas, the last of which is eos, L lengths.
@@ -150,7 +150,7 @@ def refill(scorer: CanvasScorer, work: Sequence[tuple[Draft, Sequence[int]]], nu
 
     Args:
         work: Drafts, each with its positions, ascending.
-        number: Of this pass, from 1.
+        number: Number of this pass, from 1.
     """
     work = [(draft, positions) for draft, positions in work if positions]
     if not work:

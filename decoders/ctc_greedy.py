@@ -78,7 +78,7 @@ def best_path(
     *,
     spans: FloatArray | None = None,
 ) -> Output:
-    """What labels [T] and their log-probabilities become when runs are merged and blanks are left out.
+    """Output of labels [T] and their log-probabilities, with runs merged and blanks left out.
 
     Args:
         spans: [T,2], where each label begins and ends.

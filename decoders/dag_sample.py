@@ -97,7 +97,7 @@ class DagSample(PairOptions, Native):
         return found
 
     def _pairs(self, scorer: GraphScorer, graphs: Graphs, requests: Sequence[Request]) -> Iterator[_Drawn]:
-        """What is drawn of pairs, S samples of each sentence."""
+        """Draws pairs, S samples of each sentence."""
         ends = graphs.begins + graphs.sizes - 1
         words, log_probs = read_words(scorer, graphs.features, ends, self.decode_top_cand_n)
         parts = zip(graphs.links, graphs.split(words), graphs.split(log_probs), requests, strict=True)
@@ -118,7 +118,7 @@ class DagSample(PairOptions, Native):
         return int(by_inversion(weights, uniform(self.seed, *parts))[0])
 
     def _words(self, scorer: GraphScorer, graphs: Graphs, requests: Sequence[Request]) -> Iterator[_Drawn]:
-        """What is drawn of edges and then of words, S samples of each sentence."""
+        """Draws edges and then words, S samples of each sentence."""
         sampled = [
             self._paths(links, request.index) for links, request in zip(graphs.links, requests, strict=True)
         ]

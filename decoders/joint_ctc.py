@@ -135,7 +135,7 @@ class BestRanking(Ranking):
     """Ends a search when no hypothesis that goes on is better than the `nbest` that have ended.
 
     Attributes:
-        bonus: What each further word may add to a sum, at least 0.
+        bonus: Most that each further word may add to a sum, at least 0.
     """
 
     nbest: int
@@ -152,10 +152,10 @@ class BestRanking(Ranking):
 
 
 class _Row:
-    """What CTC and the language model know of the hypotheses of a sentence.
+    """States of CTC and of the language model for the hypotheses of a sentence.
 
     Args:
-        ctc: By the sentence's frames; None: CTC has no weight.
+        ctc: Prefix scores by the sentence's frames; None: CTC has no weight.
         lm: The state of the empty hypothesis.
 
     Attributes:
@@ -189,7 +189,7 @@ class JointScores(BeamConstraints):
 
     Attributes:
         weight: CTC's.
-        bonus: Of each word.
+        bonus: Bonus of each word.
         kept: Candidates of a hypothesis that CTC scores.
     """
 
@@ -215,7 +215,7 @@ class JointScores(BeamConstraints):
         return top, sums.astype(np.float32)
 
     def known(self, row: Any, scores: Scores) -> list[float]:
-        """What each token that an output is forced to begin with adds to its score."""
+        """Score that each token adds which an output is forced to begin with."""
         found, state = [], row.state.row
         for word, log_prob in zip(row.tokens, super().known(row, scores), strict=True):
             words = np.array([[word]], np.int32)
@@ -227,14 +227,14 @@ class JointScores(BeamConstraints):
         return found
 
     def _added_by_lm(self, row: _Row, words: IntArray) -> Any:
-        """What the language model adds to scores for words [K,C] after the hypotheses of a sentence."""
+        """Scores that the language model adds for words [K,C] after the hypotheses of a sentence."""
         if self.lm is None:
             return 0.0
         added, _ = self.lm.advance(row.states[:, None], words.astype(np.int64))
         return self.lm_weight * added
 
     def _added_by_ctc(self, row: _Row, words: IntArray) -> Any:
-        """What CTC adds."""
+        """Scores that CTC adds for words [K,C]."""
         if row.ctc is None or row.prefixes is None:
             return 0.0
         return self.weight * row.ctc.scores(row.prefixes, words)
@@ -284,7 +284,7 @@ class JointSearch(BeamSearch):
         super()._step(rows)
 
     def _ctc(self, memory: Sequence[int]) -> Sequence[PrefixScores | None]:
-        """Of each encoded source."""
+        """Prefix scores of each encoded source; None: CTC has no weight."""
         if self.constraints.weight == 0:
             return [None] * len(memory)
         vocab = self.scorer.vocab

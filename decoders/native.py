@@ -44,11 +44,11 @@ class Output:
 
 @dataclass(frozen=True)
 class Found:
-    """What was found for a sentence.
+    """Outputs that were found for a sentence.
 
     Attributes:
         outputs: Best first.
-        passes: How many passes of the model it took part in.
+        passes: Passes of the model that it took part in.
         graph: Gives what a trace shows of the graph that it was found in; None: there is none.
     """
 
@@ -65,7 +65,7 @@ class Native(Strategy):
     """
 
     def search(self, scorer: Any, memory: IntArray, requests: Sequence[Request]) -> Sequence[Found]:
-        """What is found for B sentences, encoded as memory [B]; what is too long is cut by the caller."""
+        """Finds outputs of B sentences, encoded as memory [B]; what is too long is cut by the caller."""
         raise NotImplementedError
 
     def begin(self, scorer: Any, batching: Batching) -> Run:

@@ -67,7 +67,7 @@ def _output(
     bonus: float = 0.0,
     spans: FloatArray | None = None,
 ) -> Output:
-    """What fires [N] emit, up to the first eos; behind the last fire eos is certain."""
+    """Output of fires [N], up to the first eos; behind the last fire eos is certain."""
     size = words.index(eos) + 1 if eos in words else len(words) + 1
     tokens, scores = [*words, eos][:size], [*log_probs, 0.0][:size]
     known = None if margins is None else [*margins, math.inf][:size]

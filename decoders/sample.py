@@ -71,7 +71,7 @@ class Sampling(Constrained, DraftAndVerify):
         return self.draws(self.constraints(vocab), vocab.eos)
 
     def draws(self, rules: Constraints, eos: int) -> RowDraws:
-        """What draws the words, where `choice` does not choose otherwise."""
+        """Makes the rules that draw words, where `choice` does not choose otherwise."""
         # A pass takes no sum of 0, which the likeliest word alone would reach.
         top_k, top_p = (self.top_k, self.top_p) if self.top_p > 0 else (1, 1.0)
         return RowDraws(rules, eos, self.temperature, top_k, top_p, self.seed, self.nbest)

@@ -121,7 +121,7 @@ class RejectionSampling(StepwiseAcceptance):
     the pass does (section 2.3 and algorithm 1 of the paper; theorem in its appendix A.1).
 
     Args:
-        accepts, replaces: What gives the random numbers of both decisions.
+        accepts, replaces: Give the random numbers of both decisions.
     """
 
     accepts: RowDraws
@@ -146,7 +146,7 @@ class RejectionSampling(StepwiseAcceptance):
         return outcomes
 
     def _judge(self, rows: Sequence[Row], at: Sequence[int], scores: Scores) -> list[DraftOutcome]:
-        """Of each row the drafted token of this index."""
+        """Outcomes of drafted tokens, one of each row at this index."""
         each = list(zip(rows, at, strict=True))
         index = np.array([row.request.index for row in rows])
         positions = np.array([len(row.tokens) + i for row, i in each])
@@ -191,7 +191,7 @@ class RejectionSampling(StepwiseAcceptance):
 
 
 def _drafter_logits(row: Row, i: int) -> FloatArray:
-    """What the drafter chose a token from, [V]."""
+    """Logits [V] that the drafter chose a token from."""
     assert row.draft.logits is not None
     logits: FloatArray = row.draft.logits[i]
     return logits

@@ -1,4 +1,4 @@
-"""What every strategy is: options, limits, and a run over sentences."""
+"""Base of every strategy: options, limits, and a run over sentences."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Decoding:
 
     @property
     def promised(self) -> Promise:
-        """What it promises with its options; `promise` is what it promises without any."""
+        """Promise that it gives with its options; `promise` is the one without any."""
         return self.promise
 
     @property
     def beginning(self) -> tuple[int, ...]:
-        """What outputs begin with, before a prefix or a draft of the user's."""
+        """Tokens that outputs begin with, before a prefix or a draft of the user's."""
         return ()
 
     def check_auxiliary(self) -> None:
@@ -75,7 +75,7 @@ class Decoding:
             requests: Any number of them: they are read as others end.
             batch_size: Most rows at a time.
             max_tokens: Most source tokens at a time; one row is always allowed.
-            trace: Whether all hypotheses carry one, not only those whose requests ask for it.
+            trace: True if all hypotheses carry one, not only those whose requests ask for it.
         """
         self.check_auxiliary()
         if trace:
@@ -99,7 +99,7 @@ class Strategy(Decoding):
 
     @property
     def admits_source(self) -> bool:
-        """Whether a guard may put a source in the place of its output: no option forbids what it holds."""
+        """Tells whether a guard may put a source in the place of its output: no option forbids its words."""
         return True
 
     def in_pieces(self, output: OutputProcessor) -> Strategy:

@@ -75,7 +75,7 @@ class WindowRun:
     """Implements `nartk.protocols.runs.Run`: sound of one window is a request of a run, longer sound a file.
 
     Args:
-        prompts: Of the outputs; those of files have timestamps.
+        prompts: Prompts of the outputs; those of files have timestamps.
         inner: The run, which decodes windows.
         size: Most files at a time.
     """

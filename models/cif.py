@@ -49,7 +49,7 @@ def cif(
 
 
 def count_fires(alpha: Tensor, threshold: float = 1.0, tail_threshold: float = 0.0) -> Tensor:
-    """How many whole thresholds fit into the weights [B,T] and the tail -> [B] int64.
+    """Counts the whole thresholds that fit into the weights [B,T] and the tail -> [B] int64.
 
     A sum that lands on a whole number of thresholds, or within rounding below it, has all of them.
     """
@@ -80,7 +80,7 @@ def integrate(hidden: Tensor, alpha: Tensor, lengths: Tensor, threshold: float =
 def fire_shares(
     alpha: Tensor, lengths: Tensor, threshold: float = 1.0, *, dtype: torch.dtype = torch.float64
 ) -> Tensor:
-    """What of each position's weight [B,T] goes to each of the first `lengths` [B] tokens -> [B,N,T].
+    """Splits each position's weight [B,T] among the first `lengths` [B] tokens -> [B,N,T].
 
     The running sum of the weights is fp64, so that rounding neither adds a token nor loses one.
     """
@@ -99,7 +99,7 @@ def fire_shares(
 
 
 def quantity_loss(alpha: Tensor, target_lengths: Tensor, threshold: float = 1.0) -> Tensor:
-    """How far the sums of weights [B,T] are from the target lengths [B]: absolute, in tokens, summed.
+    """Distance of the sums of weights [B,T] from the target lengths [B]: absolute, in tokens, summed.
 
     The mean absolute error of Gao et al. 2022, section 3.4, whose mean is the caller's.
     """

@@ -79,7 +79,7 @@ def ctc_best_states(
 
 
 def labels_of(states: Tensor, targets: Tensor, *, blank: int) -> Tensor:
-    """What states [B,T] of an alignment to targets [B,U] emit -> [B,T]: blank, a word, or `NO_STATE`."""
+    """Labels that states [B,T] of an alignment to targets [B,U] emit -> [B,T]: blank, word or `NO_STATE`."""
     tokens = tokens_of(states)
     if targets.shape[1] == 0:
         words = torch.full_like(states, blank)
@@ -94,7 +94,7 @@ def tokens_of(states: Tensor) -> Tensor:
 
 
 def fewest_frames(targets: Tensor, target_lengths: Tensor) -> Tensor:
-    """How many frames targets [B,U] of lengths [B] need -> [B]: a word each, a blank between equal ones."""
+    """Counts frames that targets [B,U] of lengths [B] need -> [B]: a word each, a blank between equals."""
     positions = torch.arange(1, max(targets.shape[1], 1), device=targets.device)
     repeated = (targets[:, 1:] == targets[:, :-1]) & (positions < target_lengths[:, None])
     return target_lengths + repeated.sum(1)

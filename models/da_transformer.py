@@ -32,7 +32,7 @@ _NO_EDGE = -1e9  # score of an edge that is none: softmax gives it exactly 0, an
 
 
 class Links(nn.Module):
-    """Where a path goes from each vertex: attention over later vertices, its heads mixed by gates."""
+    """Transitions from each vertex: attention over later vertices, its heads mixed by gates."""
 
     def __init__(self, config: DagConfig) -> None:
         super().__init__()
@@ -246,7 +246,7 @@ class DaTransformer(ParallelDecoding):
 
     @torch.no_grad()
     def _glance(self, canvas: Tensor, batch: _Batch, share: float, strategy: str) -> tuple[Tensor, Tensor]:
-        """What glancing shows: the vertex of each target token on the likeliest path, and which are shown.
+        """Glances: finds the vertex of each target token on the likeliest path, and draws those to show.
 
         Returns:
             Vertices [B,T] int64 and, of words alone, whether they are shown [B,T].

@@ -193,7 +193,7 @@ class _MatchScores(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class _Solution:
-    """What the paths sum up to: likelihood [B] nats, posterior [B,T,L], link counts [B,L,L] or None."""
+    """Sums over the paths: likelihood [B] nats, posterior [B,T,L], link counts [B,L,L] or None."""
 
     log_likelihood: Tensor
     posterior: Tensor

@@ -96,7 +96,7 @@ if HAS_TRITON:
 def triton_recursions(
     weights: Tensor, words: Tensor, start: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What `nartk.models.dag` calls the recursions, of float64 weights [B,L,L] and words and start [B,T,L].
+    """Runs the recursions of `nartk.models.dag`, on float64 weights [B,L,L], words and start [B,T,L].
 
     Returns:
         forward [B,T,L], what it was divided by [B,T], and the same for backward.

@@ -1,4 +1,4 @@
-"""What trains a drafter for its verifier, and what tells how well they agree.
+"""Losses that train a drafter for its verifier, and measures of how well they agree.
 
 Divergences between the verifier's distribution p and the drafter's q at each word, as DistillSpec compares
 them (Zhou et al. 2023, "DistillSpec: Improving Speculative Decoding via Knowledge Distillation",
@@ -89,7 +89,7 @@ def _probs(logits: Tensor, temperature: float) -> Tensor:
 
 
 def tokens_a_pass(agree: Tensor, lengths: Tensor, block: int) -> Tensor:
-    """How many tokens a pass of greedy verification gives that starts at each position: [B,T] int64.
+    """Number of tokens that a pass of greedy verification gives from each position: [B,T] int64.
 
     These are the run of positions from there on where drafter and verifier agree, at most `block`, and the
     verifier's own token behind it, if the sentence does not end before. 0 behind a sentence's end.

@@ -16,7 +16,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class FuzzyAlignment:
-    """How well graphs and targets match.
+    """Match of graphs and targets.
 
     Attributes:
         score: [B] in 0 to 1, `precision` times the brevity penalty: what training maximises.
@@ -82,7 +82,7 @@ def passing_probability(edges: Tensor) -> Tensor:
 
 
 def _distinct(target: Tensor, counts: Tensor, order: int) -> tuple[Tensor, Tensor]:
-    """Which n-grams [B,N] of a target are the first of their kind, and how often it has each [B,N]."""
+    """Marks the first of each distinct n-gram [B,N] of a target, and counts how often it has each [B,N]."""
     grams = target.unfold(1, order, 1)  # [B,N,order]
     inside = torch.arange(grams.shape[1], device=target.device) < (counts - order + 1)[:, None]
     same = (grams[:, :, None] == grams[:, None]).all(3) & inside[:, None] & inside[:, :, None]  # [B,N,N]

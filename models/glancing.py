@@ -63,7 +63,7 @@ def reveal(wrong: Tensor, kept: Tensor, share: float, strategy: str, *, nearest:
     Args:
         wrong: [B,T] bool, positions where the first pass was not right.
         kept: [B,T] bool, positions that may be shown.
-        share: Of the wrong positions (number-random), or of all (fixed); cmlm draws a number of its own,
+        share: Share of the wrong positions (number-random), or of all (fixed); cmlm draws its own number,
             evenly between none and all but one (nearest: and all, none and all half as often).
         strategy: One of `STRATEGIES`.
         nearest: Numbers are rounded to the nearest, halves up, as the DA-Transformer's program does; else
@@ -87,7 +87,7 @@ def same_dropout(device: torch.device, *, when: bool) -> AbstractContextManager[
     So do the papers' programs. Behind it random numbers go on as if it had drawn none.
 
     Args:
-        when: Whether there is a pass before it; else the context does nothing.
+        when: True if there is a pass before it; else the context does nothing.
     """
     if not when:
         return nullcontext()
@@ -106,7 +106,7 @@ def same_dropout(device: torch.device, *, when: bool) -> AbstractContextManager[
 
 
 def is_best(logits: Tensor, words: Tensor) -> Tensor:
-    """Whether words [...] are the likeliest, or as likely as these, by logits [...,V]."""
+    """Tells whether words [...] are the likeliest, or as likely as these, by logits [...,V]."""
     # argmax takes 15 times as long as amax in bf16 on a CPU.
     return logits.gather(-1, words[..., None]).squeeze(-1) == logits.amax(-1)
 

@@ -31,7 +31,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Cache(Protocol):
-    """Where one decoder layer keeps the keys and values of the tokens it has seen."""
+    """Keys and values of the tokens that one decoder layer has seen."""
 
     def attend(self, attention: Attention, qkv: Tensor) -> Tensor:
         """Stores keys and values of the new tokens, each of which attends to those before it and to itself.
@@ -106,7 +106,7 @@ class RelativePositions(nn.Embedding):
         self.register_buffer("table", torch.from_numpy(config.distance_buckets(side)), persistent=False)
 
     def mask(self, queries: Tensor, kept: Tensor) -> Tensor:
-        """What is added to scores: minus infinity at the keys that are not seen.
+        """Biases to add to scores: minus infinity at the keys that are not seen.
 
         Args:
             queries: [...,K], positions of queries; those of keys are 0 to T - 1.

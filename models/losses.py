@@ -1,4 +1,4 @@
-"""How models are trained, and the losses that they share.
+"""Settings of training, and the losses that models share.
 
 Symbols: B rows, S positions of the encoder, U target words, V words.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Training:
-    """How a model is trained. The options of `--criterion nartk_nar` and `nartk_speech` derive from it.
+    """Settings of training. The options of `--criterion nartk_nar` and `nartk_speech` derive from it.
 
     Raises:
         UsageError: A value is out of its bounds.
@@ -107,8 +107,8 @@ class Losses:
     """The loss of a batch.
 
     Attributes:
-        total: What training minimises, nats, summed over the target's tokens.
-        tokens: How many these are.
+        total: The training objective, nats, summed over the target's tokens.
+        tokens: Number of these tokens.
         parts: Means worth logging, such as ``words`` (nats a token), ``length`` (nats a sentence), and the
             share of the target that was shown (``shown``).
     """
@@ -154,8 +154,8 @@ def ctc_losses(
     Args:
         logits: [B,S,V] of the last layer; `intermediate` those of layers before it, in their order.
         lengths: [B], positions that count.
-        targets: What each intermediate layer, then the last, is to emit: words [B,U] and how many, [B].
-        weight: Of the intermediate layers' mean.
+        targets: Targets of each intermediate layer, then of the last: words [B,U] and their lengths [B].
+        weight: Weight of the intermediate layers' mean.
 
     Returns:
         Losses [B], and whether the last layer's target fits, [B] bool.
@@ -230,7 +230,7 @@ def label_smoothed_cross_entropy(
 
 
 def edited(src_tokens: Tensor, prev_output_tokens: Tensor, target: Tensor, *, pad: int) -> Tensor:
-    """Which target tokens [B,T] do not copy the source: their pair with the token before is not in it.
+    """Marks target tokens [B,T] that do not copy the source: their pair with the token before is not in it.
 
     Args:
         src_tokens: [B,S], padded on either side.

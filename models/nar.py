@@ -1,4 +1,4 @@
-"""What all networks share whose decoder sees all its positions at once.
+"""Base of all networks whose decoder sees all its positions at once.
 
 Symbols: B rows, S source positions, T positions of the decoder.
 """
@@ -32,7 +32,7 @@ class ParallelDecoding(EncoderDecoder):
         return self.decoder.embedding(tokens, positions)
 
     def source_vectors(self, source: Encoded) -> Tensor:
-        """What a decoder copies of a source [B,S,d_model]: its words, or what it was encoded to."""
+        """Vectors of a source [B,S,d_model] that a decoder copies: its words', or its encoding."""
         if source.tokens is None:
             return source.memory
         found: Tensor = self.encoder.embedding.vectors(source.tokens)

@@ -127,7 +127,7 @@ _WORDS = ("words", "prompt")  # of a source, beside its frames
 
 
 def _joined(one: Tensor, one_kept: Tensor, other: Tensor, other_kept: Tensor) -> tuple[Tensor, Tensor]:
-    """What counts of two rows each, [B,P,D] and [B,S,D], one behind the other, and what counts of that."""
+    """Joins the positions of [B,P,D] and [B,S,D] that count, row by row, and returns the joined mask too."""
     both, kept = torch.cat([one, other], 1), torch.cat([one_kept, other_kept], 1)
     order = (~kept).to(torch.int8).argsort(dim=1, stable=True)  # what counts comes first
     return both.gather(1, order[:, :, None].expand_as(both)), kept.gather(1, order)

@@ -63,7 +63,7 @@ class Paraformer(ParallelDecoding):
         self.cif = Predictor(config)
 
     def fires(self, memory: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What a memory [B,S,D] fires, of which `kept` [B,S] counts.
+        """Fires the embeddings of a memory [B,S,D] of which `kept` [B,S] counts.
 
         Returns:
             Embeddings [B,N,D], how many each row has [B], from 1 to as many as the decoder has positions, and

@@ -40,8 +40,8 @@ class Held:
     Attributes:
         memory: [S,D].
         tokens: [S], its words; None: it has none.
-        front: How many words are in front of its frames.
-        beside: What a mixin keeps of it.
+        front: Number of words in front of its frames.
+        beside: State that mixins keep of it.
     """
 
     memory: Tensor
@@ -55,10 +55,10 @@ class OnTorch:
 
     Args:
         model: Left as it is; a copy is served.
-        vocab: Of the target.
-        source_vocab: Where it differs from the target's.
-        start_token: What the outputs of an autoregressive model begin after; None: eos, as in fairseq's.
-        dtype: Of weights and activations: float32, bfloat16 or float16.
+        vocab: Dictionary of the target.
+        source_vocab: Dictionary of the source, if it differs from the target's.
+        start_token: Start token of an autoregressive model; None: eos, as in fairseq's.
+        dtype: Type of weights and activations: float32, bfloat16 or float16.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class Passes(OnTorch, Contexts):
         return PassScores(reading, self, waiting, fetch)
 
     def _features(self, work: Pass, waiting: Waiting) -> Tensor:
-        """What the output layer reads after each token of a pass, [N,d_model]."""
+        """Inputs [N,d_model] of the output layer after each token of a pass."""
         model = self.model
         cells = self._tensor(waiting.cells)
         seen, counted = pad_lists(waiting.visible, self.device)
@@ -222,7 +222,7 @@ class _Read(Reading):
 
 
 def read_head(head: nn.Linear, features: Tensor, want: Want) -> Scores:
-    """What is wanted of the words that a head predicts of features [N,D]."""
+    """Reads the requested scores of the words that a head predicts of features [N,D]."""
     check_want(want, len(features), head.out_features)
     if want.only is not None:
         features = features[torch.tensor(want.only, dtype=torch.int64, device=features.device)]
@@ -266,14 +266,14 @@ class _Cache:
 
 
 def read_tensors(logits: Tensor, want: Want, hidden: Tensor) -> Reading:
-    """As `nartk.protocols.reading.read`, on the tensors' device: only what was wanted comes to the host.
+    """Does `nartk.protocols.reading.read` on the tensors' device: only requested results come to the host.
 
     Args:
         logits: [n,V] fp32.
         hidden: [n,d_model], any float type.
 
     Raises:
-        PassError: As `nartk.protocols.reading.read`.
+        PassError: Same as in `nartk.protocols.reading.read`.
     """
     wrong = (logits.isnan() | logits.isposinf()).any(1)
     if wrong.any():
@@ -311,7 +311,7 @@ def read_tensors(logits: Tensor, want: Want, hidden: Tensor) -> Reading:
 
 
 def draw_tensors(logits: Tensor, banned: Tensor, draw: Draw) -> Tensor:
-    """As `nartk.protocols.reading.draw_words`, on the tensors' device: [n] int64 of logits and banned [n,V].
+    """Does `nartk.protocols.reading.draw_words` on the tensors' device: [n] int64 of logits and banned [n,V].
 
     Raises:
         PassError: All words of a row that are not banned have logits of minus infinity.
@@ -339,7 +339,7 @@ def draw_tensors(logits: Tensor, banned: Tensor, draw: Draw) -> Tensor:
 
 
 def _banned(banned: Ragged | None, logits: Tensor) -> Tensor:
-    """Whether each word [n,V] is forbidden."""
+    """Marks the forbidden words [n,V]."""
     found = torch.zeros(logits.shape, dtype=torch.bool, device=logits.device)
     if banned is not None:
         counts = torch.tensor(banned.offsets).diff()

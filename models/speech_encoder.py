@@ -336,8 +336,8 @@ class SpeechEncoder(SourceEncoder):
         """Encodes positions x [B,S,d_model] of which `kept` [B,S] counts.
 
         Args:
-            prompt: What some layers read, [B,W,d_model], and which of it counts, [B,W].
-            intermediate: Whether the intermediate CTC's logits are wanted.
+            prompt: Memory [B,W,d_model] that some layers read, and which positions count, [B,W].
+            intermediate: True to return the intermediate CTC's logits.
         """
         config, size = self.config, x.shape[1]
         distances = None

@@ -36,7 +36,7 @@ from nartk.protocols.passes import Source, texts_of
 
 @dataclass(frozen=True)
 class Encoded:
-    """What an encoder made of a batch of sources: all that decoders and losses see of them.
+    """An encoded batch of sources: all that decoders and losses see of them.
 
     Attributes:
         memory: [B,S,d_model].
@@ -174,7 +174,7 @@ class Decoder(nn.Module):
         return self.finish(x)
 
     def finish(self, x: Tensor) -> Tensor:
-        """What the output layer reads: the features [...,d_model] of the last layer, normed and scaled."""
+        """Inputs of the output layer: the features [...,d_model] of the last layer, normed and scaled."""
         x = x if self.norm is None else self.norm(x)
         return x if self.scale == 1.0 else x * self.scale
 
@@ -283,7 +283,7 @@ class Transformer(EncoderDecoder):
         return self.output(self.features(self.encode(*sources), previous))
 
     def features(self, source: Encoded, prev_output_tokens: Tensor) -> Tensor:
-        """What the output layer reads behind each token [B,T] -> [B,T,d_model]."""
+        """Inputs of the output layer behind each token [B,T] -> [B,T,d_model]."""
         found: Tensor = self.decoder(prev_output_tokens, source.memory, source.mask)
         return found
 

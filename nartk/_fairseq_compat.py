@@ -101,7 +101,7 @@ def _root(cls: type) -> str:
 
 
 def safe_globals() -> list[Any]:
-    """What a fairseq checkpoint holds beside tensors and plain values; none of it can run code.
+    """Lists the types in a fairseq checkpoint besides tensors and plain values; none of them can run code.
 
     Options are a Namespace, and logged BLEU statistics are numpy arrays of numbers.
     """

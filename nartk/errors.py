@@ -44,7 +44,7 @@ def named(option: str, *value: object, python: str | None = None) -> str:
     ``--dtype int8`` and ``--truncate``.
 
     Args:
-        python: How it is set in Python, if it is no keyword there.
+        python: Its setting in Python, if it is no keyword there.
     """
     if not _AS_FLAGS.get():
         if python is not None:
@@ -58,7 +58,7 @@ class NartkError(Exception):
     """Base of all errors that speak to the user.
 
     Args:
-        message: What is wrong, with the value received and the bound it breaks.
+        message: The fault, with the value received and the bound it breaks.
         fix: The remedy, in the imperative, without a final full stop.
         where: The place in the input, such as ``in.txt:17``.
     """
@@ -124,7 +124,7 @@ def requiring(message: str, extra: str) -> Iterator[None]:
     """Turns a failed import, within, into a MissingDependencyError; `{name}` in the message is the module's.
 
     Args:
-        extra: Of nartk, which installs what is missing.
+        extra: Extra of nartk that installs the missing module.
     """
     try:
         yield
@@ -156,7 +156,7 @@ def requiring_torch(what: str, *, fix: str = WITHOUT_TORCH) -> Iterator[None]:
 
 
 def is_torch(error: ImportError) -> bool:
-    """Whether it is torch that cannot be imported."""
+    """Tells whether it is torch that cannot be imported."""
     return error.name is not None and error.name.partition(".")[0] in ("torch", "safetensors")
 
 
@@ -249,7 +249,7 @@ class OutOfMemoryError(NartkError):
 
 
 class InternalError(NartkError):
-    """What nobody foresaw: a fault of nartk's, or of a library's."""
+    """An unforeseen fault of nartk's, or of a library's."""
 
     code, exit_code = "E901", EXIT_INTERNAL
 

@@ -48,7 +48,7 @@ def reading(name: str) -> Iterator[IO[bytes]]:
 
 
 def _damage() -> tuple[type[Exception], ...]:
-    """What unpacking raises of a damaged file."""
+    """Exceptions that unpacking a damaged file raises."""
     errors: list[type[Exception]] = [OSError, EOFError]
     for module, name in (("lzma", "LZMAError"), ("zlib", "error"), ("zstandard", "ZstdError")):
         if (loaded := sys.modules.get(module)) is not None:  # else nothing has raised it
@@ -339,7 +339,7 @@ class Folder(os.PathLike[str]):
         return self._objects[name]
 
     def optional_json(self, name: str) -> JsonObject | None:
-        """As `json`; None where there is no such file."""
+        """Same as `json`; None where there is no such file."""
         return self.json(name) if self.has(name) else None
 
     def sha256(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""What is declared once, where it is defined: decoders, drafters and metrics, by name, with their options.
+"""Declares decoders, drafters and metrics where they are defined, by name, with their options.
 
 One declaration gives flags, help, defaults, Python API and signature.
 """
@@ -87,10 +87,10 @@ class Registry:
     """Classes of options by name, each declared in a module of a package, or in another distribution.
 
     Args:
-        noun: What they are, for messages.
+        noun: Name of such a class in messages.
         package: Whose modules declare them.
-        group: Of the entry points through which other distributions do.
-        by_file: Whether the module is named as what it declares; else all modules of the package are small,
+        group: Group of the entry points through which other distributions do.
+        by_file: True if each module is named as what it declares; else all modules of the package are small,
             and are imported together.
     """
 
@@ -178,7 +178,7 @@ class Registry:
         return made
 
     def hint(self, key: str, known: Iterable[str]) -> str:
-        """What may be meant by an option that one of them has not: one of its own, or of the others."""
+        """Suggests an option in place of one that is not known: one of the same class, or of the others."""
         of: dict[str, list[str]] = {}
         for name, cls in self.all().items():
             for item in dataclasses.fields(cls):
@@ -268,7 +268,7 @@ def implied(options: Iterable[str], default: str) -> str:
 
 
 def _implies(cls: type, key: str) -> bool:
-    """Whether a strategy, and none that it extends, has an option that implies it."""
+    """Tells whether a strategy, and none that it extends, has an option that implies it."""
     bases = [base for base in cls.__mro__[1:] if base in DECODERS.classes.values()]
     item = options_of(cls.name).get(key)  # type: ignore[attr-defined]
     is_own = not any(key in options_of(base.name) for base in bases)  # type: ignore[attr-defined]
@@ -289,7 +289,7 @@ def protocols(strategy: Any) -> tuple[type, ...]:
 
 
 def speaks(strategy: Any, scorer: object) -> bool:
-    """Whether a scorer speaks all protocols that a strategy, or a class of them, needs."""
+    """Tells whether a scorer speaks all protocols that a strategy, or a class of them, needs."""
     return all(isinstance(scorer, each) for each in protocols(strategy))
 
 
@@ -315,17 +315,17 @@ def named_protocols(strategy: Any) -> str:
 
 
 def reads_drafts(strategy: object) -> bool:
-    """Whether a strategy, or a class of them, takes drafts from the user."""
+    """Tells whether a strategy, or a class of them, takes drafts from the user."""
     return getattr(strategy, "reads_drafts", False)
 
 
 def reads_any_length(strategy: object) -> bool:
-    """Whether a strategy, or a class of them, takes sources that are longer than its model reads at once."""
+    """Tells whether a strategy, or a class of them, takes sources longer than its model reads at once."""
     return getattr(strategy, "reads_any_length", False)
 
 
 def is_streamed(strategy: object) -> bool:
-    """Whether `serving.streaming` gives, at a recording's end, what a strategy, or a class of them, does."""
+    """Tells whether `serving.streaming` ends recordings with the output of a strategy, or a class of them."""
     return getattr(strategy, "is_streamed", False)
 
 
@@ -341,7 +341,7 @@ def require_drafts_reader(strategy: Any) -> None:
 
 
 def signature(strategy: Any, *, exact: bool, dtype: str, model: str, version: str) -> str:
-    """What reproduces a result: ``strategy:iad|match_len:1|exact:1|dtype:fp32|nartk:0.1.0|model:ab12cd``."""
+    """Key to repeat a result: ``strategy:iad|match_len:1|exact:1|dtype:fp32|nartk:0.1.0|model:ab12cd``."""
     parts = [f"strategy:{strategy.name}"]
     for item in dataclasses.fields(strategy):
         value = getattr(strategy, item.name)

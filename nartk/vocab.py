@@ -153,7 +153,7 @@ class Vocab:
         """Raises VocabMismatchError, naming the first differing id, unless both are the same.
 
         Args:
-            padded: Whether one may have rows at its end that stand for no word.
+            padded: True if one may have rows at its end that stand for no word.
         """
         pairs = enumerate(zip(self.words, other.words, strict=False))
         if self.specials != other.specials:
@@ -168,6 +168,6 @@ class Vocab:
 
 
 def _are_padding(one: Vocab, other: Vocab) -> bool:
-    """Whether all that the longer of two vocabularies has beyond the other stands for no word."""
+    """Tells whether all rows that only the longer of two vocabularies has stand for no word."""
     longer = max(one.words, other.words, key=len)
     return all(longer[i] == padding_word(i) for i in range(min(len(one), len(other)), len(longer)))

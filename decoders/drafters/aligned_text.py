@@ -1,4 +1,4 @@
-"""Where an output has got to in a text that it resembles: its source, or a draft that somebody gave."""
+"""Alignment of an output with a text that it resembles: its source, or a draft that somebody gave."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _WORD_MARKS = ("▁", "Ġ")  # of sentencepiece, and of byte-level BPE
 
 
 class Spelling(NamedTuple):
-    """How the words of a vocabulary are written, each list by id.
+    """Spelling of the words of a vocabulary, each list by id.
 
     What is no word, id -1, reads the lists' last item: it begins a word of no letters.
 
     Attributes:
-        begins: Whether it begins a word of the text. Pieces do if they carry the mark of the space before
+        begins: True if it begins a word of the text. Pieces do if they carry the mark of the space before
             them; in a vocabulary without such marks all do.
         first: Its first letter in lower case, or nothing.
-        letters: How many it has.
+        letters: Number of its letters.
     """
 
     begins: list[bool]
@@ -34,7 +34,7 @@ class Spelling(NamedTuple):
 
 @lru_cache(maxsize=8)
 def spelling(vocab: Vocab) -> Spelling:
-    """How each word is written."""
+    """Spelling of each word."""
     marked = any(word.startswith(_WORD_MARKS) for word in vocab.words)
     begins = [not marked or word.startswith(_WORD_MARKS) for word in vocab.words]
     written = [word[1:] if word.startswith(_WORD_MARKS) else word for word in vocab.words]
@@ -47,8 +47,8 @@ class AlignedText:
 
     Attributes:
         words: Target ids; -1 for what cannot be drafted.
-        positions: Of each word in the text.
-        matched: How many tokens before a position of the text equal the output's last ones, where any do.
+        positions: Positions of each word in the text.
+        matched: Number of tokens before a position of the text that equal the output's last ones, if any.
         cursor: Position in the text from which was drafted last.
         seen: Tokens that the output had then.
     """
@@ -120,7 +120,7 @@ def aligned_position(text: AlignedText, spelt: Spelling, output: Sequence[int]) 
 
 
 def _guess(text: AlignedText, spelt: Spelling, output: Sequence[int]) -> int:
-    """Where the text goes on, by what was copied of it and by how the output's last token is written."""
+    """Guesses where the text goes on, by the tokens copied and the spelling of the output's last one."""
     words, size = text.words, len(text.words)
     grown, token = len(output) - text.seen, output[-1]  # all but the last were copied
     expected = min(text.cursor + grown - 1, size)

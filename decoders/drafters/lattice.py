@@ -1,4 +1,4 @@
-"""What a parallel model's draft may say otherwise: other words at its nodes, the likeliest as a tree.
+"""Alternatives to a parallel model's draft: other words at its nodes, the likeliest as a tree.
 
 A node is a position of a text, or a vertex of a graph. Symbols: P nodes that have a word, L edges from a
 node, C words at the end of each.
@@ -27,7 +27,7 @@ class Option(NamedTuple):
     """A word that may be at a node.
 
     Attributes:
-        log_prob: Of it at the node.
+        log_prob: Log-probability of the word at the node.
         onward: The node that it leads to.
     """
 
@@ -43,8 +43,8 @@ class Lattice:
     Attributes:
         words: The draft's word at each node, -1 at the end.
         onward: The node that it leads to, a later one.
-        log_probs: Of it at the node, below 0.
-        others: What else may be there.
+        log_probs: Log-probability of this word at the node, below 0.
+        others: Options besides this word.
     """
 
     words: Sequence[int]
@@ -108,7 +108,7 @@ class Lattice:
 def options_of(
     words: Sequence[int], log_probs: Sequence[float], onward: int, end: int, eos: int
 ) -> list[Option]:
-    """What may be at a node that leads onward, or with eos to the end; nothing impossible."""
+    """Options at a node that leads onward, or with eos to the end; nothing impossible."""
     return [
         Option(word, log_prob, end if word == eos else onward)
         for word, log_prob in zip(words, log_probs, strict=True)
@@ -122,7 +122,7 @@ def likeliest_pairs(
     """The likeliest pairs of an edge from each node and a word at its end; of those with one word the best.
 
     Args:
-        links, log_probs: Of edges [P,L] and words [L,C].
+        links, log_probs: Log-probabilities of edges [P,L] and words [L,C].
         onward: [L], the node that each edge leads to.
     """
     # So many pairs lie at the ends of no more edges, those with the best words.

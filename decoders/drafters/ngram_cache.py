@@ -32,7 +32,7 @@ class Texts:
     Attributes:
         rank: That of its output among all texts: later sentences rank higher.
         output: Its output so far, `_BEFORE` first.
-        occurrences: Where its own n-grams were followed by something.
+        occurrences: Positions at which its own n-grams were followed by something.
     """
 
     rank: int
@@ -42,7 +42,7 @@ class Texts:
 
 @register_drafter("ngram")
 class NgramDrafts(DrafterOptions):
-    """What followed the same words before, in this sentence or in others of the run."""
+    """Proposes what followed the same words before, in this sentence or in others of the run."""
 
     needs: ClassVar[type | tuple[type, ...]] = (CopiesSource,)
 
@@ -60,7 +60,7 @@ class NgramCache(PlainDrafter):
     is more recent if its sentence was begun later, or if it is further on in it.
 
     Args:
-        source_to_target: As `CopiesSource` has it.
+        source_to_target: Same as in `CopiesSource`.
         max_ngram: Longest suffix, tokens.
         max_draft: Longest draft, tokens.
         grams: Most n-grams that are remembered; those that were seen longest ago are forgotten.

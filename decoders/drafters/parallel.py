@@ -1,4 +1,4 @@
-"""What drafts with non-autoregressive models: the options in common, and which drafter takes which model."""
+"""Drafts of non-autoregressive models: the options in common, and which drafter takes which model."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ class GraphState:
         others: [L] fp32, the log-probability of each other word; `JUMP` at vertex 0.
         drafts: The lookahead path from each vertex, and what else may be there where drafts branch.
         forward: [L] fp32, log-probability of the likeliest path that says the output and ends at each vertex.
-        seen: How many tokens of the output these are.
-        passes: Of the model, that no draft has told of yet.
+        seen: Number of output tokens that `forward` covers.
+        passes: Passes of the model that no draft has reported yet.
     """
 
     links: FloatArray

@@ -34,13 +34,13 @@ _QUIET = -50.0  # log-probability that a frame says nothing, at least: sums of i
 
 @dataclass(slots=True)
 class PredictedText:
-    """What a model predicted for a row.
+    """Prediction of a model for a row.
 
     Attributes:
         words: [P], eos last.
         aligned: The words without eos, and how far the output has come in them.
-        lattice: What else may be at each position; None where drafts do not branch.
-        passes: Of the model, that no draft has told of yet.
+        lattice: Alternatives at each position; None where drafts do not branch.
+        passes: Passes of the model that no draft has reported yet.
     """
 
     words: list[int]
@@ -184,7 +184,7 @@ def frame_options(
     blank: int,
     eos: int,
 ) -> list[list[Option]]:
-    """What may be at each position [P] of the text that labels [T] give, eos last.
+    """Options at each position [P] of the text that labels [T] give, eos last.
 
     Args:
         words, log_probs: [T,C], the likeliest of each frame, -1 and minus infinity where there are fewer.
@@ -221,7 +221,7 @@ def frame_options(
 
 
 def _options(top: IntArray, log_probs: FloatArray, eos: int) -> list[list[Option]]:
-    """What may be at each position of words, [P-1,C] being the likeliest; no other at that of eos."""
+    """Options at each position of words, [P-1,C] being the likeliest; no other at that of eos."""
     end = len(top) + 1
     rows = zip(top.tolist(), log_probs.tolist(), range(1, end), strict=True)
     return [*(options_of(*row, end, eos) for row in rows), []]

@@ -27,7 +27,7 @@ DRAFTER_HELP = "name or folder of the small autoregressive model that drafts"
 
 @register_drafter("small-model")
 class SmallModelDrafts(DrafterOptions):
-    """What a small autoregressive model goes on with, its best words."""
+    """Proposes the best words with which a small autoregressive model goes on."""
 
     needs: ClassVar[type | tuple[type, ...]] = (PassScorer,)
     of_model = True
@@ -65,10 +65,10 @@ class Pick(Protocol):
 
     @property
     def keeps_logits(self) -> bool:
-        """Whether drafts carry the logits that it chose from."""
+        """Tells whether drafts carry the logits that it chose from."""
 
     def want(self, index: Sequence[int], positions: Sequence[int]) -> Want:
-        """What it reads to choose a token at each position of the outputs of requests of these indices."""
+        """Values read to choose a token at each position of the outputs of requests of these indices."""
 
     def __call__(self, scores: Scores) -> tuple[list[int], list[float]]:
         """A token for each of the n, -1 where none is drafted, and its log-probability."""
@@ -98,12 +98,12 @@ class PickBest:
 
 @dataclass(slots=True, eq=False)
 class Reader(Unread):
-    """What the small model has read for a row: its prompt, the output's tokens, and `drafted`.
+    """Tokens that the small model has read for a row: its prompt, the output's tokens, and `drafted`.
 
     Attributes:
         prompt: The tokens that it reads before the output.
-        drafted: Of the last draft, those that it has read.
-        unread: What it reads next.
+        drafted: Tokens of the last draft that it has read.
+        unread: Tokens that it reads next.
     """
 
     prompt: tuple[int, ...]

@@ -55,7 +55,7 @@ class SourceCopy(PlainDrafter):
     already.
 
     Args:
-        source_to_target: As `CopiesSource` has it.
+        source_to_target: Same as in `CopiesSource`.
         max_draft: Longest draft, tokens; 0: no bound.
     """
 

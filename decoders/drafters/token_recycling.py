@@ -89,7 +89,7 @@ class TokenRecycling(PlainDrafter):
         words: V.
         k: Candidates kept after each word.
         max_draft: Most levels.
-        shape: How many candidates are drafted at each level; (): the best alone, a chain.
+        shape: Number of candidates drafted at each level; (): the best alone, a chain.
     """
 
     def __init__(self, words: int, *, eos: int, k: int, max_draft: int, shape: Sequence[int] = ()) -> None:

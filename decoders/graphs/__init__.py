@@ -1,1 +1,1 @@
-"""What the searches over graphs and frames share: words of vertices, paths, lattices, prefixes, n-grams."""
+"""Shared parts of searches over graphs and frames: vertex words, paths, lattices, prefixes, n-grams."""

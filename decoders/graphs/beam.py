@@ -31,7 +31,7 @@ class WordLattice:
         spoken: [U,L], of each word at each vertex between the first and the last.
         vertices, probs: [M] vertex and probability of all pairs, those of a word together.
         begins: [U], where the pairs of each word begin.
-        end: Of eos at the last vertex.
+        end: Probability of eos at the last vertex.
     """
 
     edges: _Wide
@@ -199,7 +199,7 @@ class BeamSearch:
 
 
 class LanguageScores:
-    """What a language model gives to the words [U] of a graph in each state, looked up once a state."""
+    """Scores of a language model for the words [U] of a graph in each state, looked up once a state."""
 
     def __init__(self, lm: NGram, words: _Ints) -> None:
         self._lm, self._words = lm, words

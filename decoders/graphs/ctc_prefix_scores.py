@@ -79,7 +79,7 @@ class PrefixScores:
         return Prefixes(last, word, blank, totals.clip(IMPOSSIBLE))
 
     def scores(self, prefixes: Prefixes, words: IntArray | _Ints) -> _Wide:
-        """What words [K,C] add to the `totals` of the prefixes that they follow, [K,C]; -1 is any word."""
+        """Scores [K,C] that words [K,C] add to the `totals` of the prefixes before them; -1 is any word."""
         found = np.empty(words.shape)
         either = np.logaddexp(prefixes.word, prefixes.blank)
         for k, own in enumerate(words):

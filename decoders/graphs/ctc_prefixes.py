@@ -95,7 +95,7 @@ class PrefixSearch:
 
     Attributes:
         size: K.
-        eos: What the language model scores in the end.
+        eos: Token that the language model scores in the end.
         lm: Scores each token after those before it, times `lm_weight`; None: there is none.
         word_bonus: Added for each token, nats.
         hotwords: Give their bonus where they end; one that has begun gives that of its tokens so far until it

@@ -1,4 +1,4 @@
-"""What the decoders of graphs share: the words of vertices, walks, and the outputs that paths give.
+"""Shared parts of the decoders of graphs: the words of vertices, walks, and the outputs that paths give.
 
 The words of a path are those between vertex 0, whose bos is no part of the output, and the last vertex, which
 has eos. A score is the log-probability of a path and its words: of each edge, and of each word after bos.
@@ -65,7 +65,7 @@ def spell(
     Args:
         links: [L,L], log-probabilities of the edges.
         words, log_probs: [P-1], of the vertices behind the first.
-        merge_repeats: Whether equal words that follow each other are output as one, with the sum of their
+        merge_repeats: True if equal words that follow each other are output as one, with the sum of their
             scores.
     """
     tokens, scores = words.tolist(), (links[path[:-1], path[1:]] + log_probs).tolist()

@@ -47,7 +47,7 @@ class Hotwords:
         """The automaton of phrases, each at least a word; of one that is given twice the last weight counts.
 
         Args:
-            weights: Of each token of each phrase, at least 0.
+            weights: Weight of each token of each phrase, at least 0.
         """
         whole = {tuple(phrase): weight for phrase, weight in zip(phrases, weights, strict=True)}
         beginnings = sorted({each[:i] for each in whole for i in range(len(each) + 1)}, key=len)
@@ -216,8 +216,8 @@ class Hotwords:
         """The bonus of labels, and the state after them.
 
         Args:
-            blank: Of frames of CTC, whose runs are one word; None: each label is a word.
-            state, last: As `best_labels` has them.
+            blank: Blank of frames of CTC, whose runs are one word; None: each label is a word.
+            state, last: Same as in `best_labels`.
         """
         found = 0.0
         for label in labels:

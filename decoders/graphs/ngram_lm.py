@@ -81,7 +81,7 @@ class NGram:
         return float(self.advance(state, np.array(word))[0])
 
     def _find(self, state: _Ints, word: _Ints) -> _Ints:
-        """Where in the tables an n-gram is, if it is listed."""
+        """Index of an n-gram in the tables, if it is listed."""
         return np.searchsorted(self.keys, state * self.size + word).clip(max=len(self.keys) - 1)
 
 

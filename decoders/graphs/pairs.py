@@ -59,8 +59,8 @@ class PairOptions:
         Args:
             edges: [L,L], log-probabilities.
             words, log_probs: [L,C].
-            choose: Of a vertex, the probabilities of its pairs, best first, and which of them repeat
-                something, gives the pair's index.
+            choose: Gives the index of a pair from the vertex, the probabilities of its pairs, best first, and
+                which of them repeat something.
 
         Returns:
             The path, and the column of its word at each vertex behind the first.
@@ -91,7 +91,7 @@ class PairOptions:
         return 0
 
     def weights(self, probs: Sequence[float], repeated: Sequence[bool]) -> list[float]:
-        """What the pairs that count weigh in a draw: those that repeat something next to nothing."""
+        """Weights in a draw of the pairs that count: next to nothing for those that repeat something."""
         found: list[float] = []
         for mass, prob, is_repeated in zip(np.cumsum(probs), probs, repeated, strict=True):
             found.append(1e-5 if is_repeated else prob)

@@ -30,7 +30,7 @@ class OnePath(Native):
     of the edge to its vertex and of itself. The authors' program always merges repeats.
 
     Attributes:
-        joint: Whether an edge is chosen by its vertex's likeliest word too. Words are then read at all
+        joint: True if an edge is chosen by its vertex's likeliest word too. Words are then read at all
             vertices, else on the paths alone.
     """
 
@@ -56,7 +56,7 @@ class OnePath(Native):
         return 1
 
     def penalty(self, tokens: int) -> float:
-        """What the score of a path of so many tokens is divided by."""
+        """Divisor of the score of a path of so many tokens."""
         return 1.0
 
     def search(self, scorer: GraphScorer, memory: IntArray, requests: Sequence[Request]) -> list[Found]:

@@ -1,4 +1,4 @@
-"""What a trace shows of a graph: enough to see where else its path might have gone.
+"""Trace of a graph: enough to see where else its path might have gone.
 
 Symbols: L vertices of a graph, D features.
 """

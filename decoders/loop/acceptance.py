@@ -1,4 +1,4 @@
-"""Which drafted tokens are accepted, and which token follows them."""
+"""Acceptance of drafted tokens, and the token that follows the accepted ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What a pass gave for its n scored tokens, on the host.
+    """Results of a pass for its n scored tokens, on the host.
 
     Attributes:
         words: [n], the word that greedy search outputs after each token: the best one that is not forbidden,
@@ -34,12 +34,12 @@ class Verified:
 
 
 class Verdict(NamedTuple):
-    """What a pass decided for a row.
+    """Decision of a pass for a row.
 
     Attributes:
         accepted: Indices of the accepted tokens in the row's draft, in their order: a path from the root.
         tokens: The tokens that are output: those accepted and, unless the last of them is eos, one more.
-        log_probs: Of each, natural.
+        log_probs: Log-probability of each, natural.
     """
 
     accepted: Sequence[int]
@@ -51,7 +51,7 @@ class Acceptance(Protocol):
     """Decides how many drafted tokens are accepted, and which token follows.
 
     Attributes:
-        want: What it reads of each pass besides the best words and their log-probabilities: `top`, `margin`
+        want: Values read of each pass besides the best words and their log-probabilities: `top`, `margin`
             and `hidden`.
     """
 
@@ -70,7 +70,7 @@ class ArgmaxAcceptance:
         return [self.verdict(row, verified) for row in rows]
 
     def verdict(self, row: Row, verified: Verified) -> Verdict:
-        """Of one row."""
+        """Verdict of one row."""
         begin, draft, words = row.node, row.draft, verified.words
         if not draft.tokens:
             return Verdict((), [words[begin]], [verified.log_probs[begin]])
@@ -104,12 +104,12 @@ class ArgmaxAcceptance:
 
 
 class DraftOutcome(NamedTuple):
-    """What is output in the place of a drafted token.
+    """Word that is output at the position of a drafted token.
 
     Attributes:
-        is_accepted: Whether the token is accepted; then it is output, else the word.
-        word: What is output.
-        log_prob: Of it, natural.
+        is_accepted: True if the token is accepted; then it is output, else the word.
+        word: Word that is output.
+        log_prob: Log-probability of this word, natural.
     """
 
     is_accepted: bool
@@ -136,7 +136,7 @@ class StepwiseAcceptance:
 
     @staticmethod
     def _verdict(row: Row, outcomes: Iterable[DraftOutcome], verified: Verified) -> Verdict:
-        """Of a row, whose drafted tokens the outcomes are of."""
+        """Verdict of a row, from the outcomes of its drafted tokens."""
         assert row.draft.parents is None, "a chain"
         tokens: list[int] = []
         scores: list[float] = []

@@ -80,7 +80,7 @@ class Constrained(Strategy):
         return replace(self, suppress=_BETWEEN.join(_pieces(text, output) for text in parts))
 
     def constraints(self, vocab: Vocab) -> Constraints:
-        """What outputs keep to besides their prefix.
+        """Rules that outputs keep to besides their prefix.
 
         Raises:
             UsageError: A suppressed word is not in the vocabulary, or without it no output ends.

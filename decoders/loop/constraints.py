@@ -1,4 +1,4 @@
-"""What an output must begin with, must not hold, or pays for: the same for greedy, beam search and sampling.
+"""Forced, forbidden and penalized words of outputs: the same for greedy, beam search and sampling.
 
 Every rule looks at the output before a token alone, never at a draft or at other rows, so that drafts change
 nothing. Repetitions and forbidden sequences count the start token as a token of the output, as fairseq and
@@ -33,10 +33,10 @@ class Constraints:
             multiplied elsewhere (Keskar et al. 2019, arXiv:1909.05858, section 4.1); 1: none.
         suppressed: Words that are never output.
         forbidden: Sequences of words that no output holds, none empty.
-        no_repeat_ngram: So many tokens in a row never recur in an output; 0: they may.
-        no_source_ngram: So many tokens in a row of a source occur in none of its outputs; 0: they may.
+        no_repeat_ngram: Length of n-grams that never recur in an output; 0: all may.
+        no_source_ngram: Length of n-grams of a source that occur in none of its outputs; 0: all may.
         forced_bos: The word that outputs begin with; -1: any.
-        forced_eos: Whether the last token is eos where an output reaches its longest length.
+        forced_eos: True if the last token is eos where an output reaches its longest length.
         suppressed_first: Words that no output begins with, behind `forced_bos`.
         also_eos: Words that end an output besides eos.
     """
@@ -78,7 +78,7 @@ class Constraints:
         return self.forced_bos if length == 0 else -1
 
     def beginning(self, request: Request, eos: int, ends: Collection[int]) -> tuple[list[int], bool]:
-        """What an output is forced to begin with, and whether it is forced as a whole.
+        """Tokens that an output is forced to begin with, and whether it is forced as a whole.
 
         Args:
             ends: The words that end an output, eos among them.
@@ -145,7 +145,7 @@ def repeating(output: Sequence[int], n: int) -> list[int]:
 
 @lru_cache(maxsize=1024)
 def _followers(source: tuple[int, ...], n: int) -> Mapping[tuple[int, ...], list[int]]:
-    """By the first words of each n-gram of a source, its last ones."""
+    """Last words of the n-grams of a source, by the words before them."""
     found: dict[tuple[int, ...], list[int]] = {}
     for i in range(len(source) - n + 1):
         if (word := source[i + n - 1]) >= 0:
@@ -165,19 +165,19 @@ class RowConstraints:
     """The rules, and the prefixes of rows that draft and verify. A request may have rules of its own.
 
     Attributes:
-        rules: Of requests that have none.
+        rules: Rules of requests that have none of their own.
         eos: The word that ends an output.
         start: The token that outputs begin after; each run sets it, and the next three, by `of_run`.
         ends: The words that end an output.
         source_words: [source words], the word of an output that is each source word, or -1; None: sources
             have no such words.
         timestamps: Rules of outputs with timestamps; None: the model has none.
-        are_forcing: Whether an output of the run begins with forced tokens; `including` sets it.
-        are_parting: Whether a request of the run has words that do not follow its prefix; so does it.
-        are_timed: Whether a request of the run asks for timestamps; so does it.
-        are_banning, are_penalizing, are_fixing: Whether rules of a request of the run forbid words, make
+        are_forcing: True if an output of the run begins with forced tokens; `including` sets it.
+        are_parting: True if a request of the run has words that do not follow its prefix; so does it.
+        are_timed: True if a request of the run asks for timestamps; so does it.
+        are_banning, are_penalizing, are_fixing: True if rules of a request of the run forbid words, make
             repetitions pay, or fix a word at a place; so does it.
-        reads_drafts: Whether log-probabilities of drafted chains are read, for acceptances that compare them:
+        reads_drafts: True if log-probabilities of drafted chains are read, for acceptances that compare them:
             `Scores.given_log_probs` before each drafted token.
     """
 
@@ -229,7 +229,7 @@ class RowConstraints:
         """The same for a run that has admitted this request, too.
 
         Raises:
-            UsageError: As `of_run`, of the request's rules.
+            UsageError: Same as in `of_run`, of the request's rules.
         """
         timed = self.timestamps is not None and self.timestamps.bind(request.prompt)
         forcing, parting, timed = (
@@ -244,7 +244,7 @@ class RowConstraints:
 
     @property
     def are_none(self) -> bool:
-        """Whether there is nothing to keep to."""
+        """Tells whether there is nothing to keep to."""
         return not (
             self.are_forcing
             or self.reads_drafts
@@ -265,7 +265,7 @@ class RowConstraints:
         row.force(output, is_whole=is_whole)
 
     def want(self, want: Want, rows: Sequence[Known]) -> Want:
-        """What is wanted of a pass, so that `words` can be read of it."""
+        """Adds to `want` the values of a pass that `words` reads."""
         if self.are_banning or self.are_parting:
             want = replace(want, banned=Ragged.of(self.banned(rows)))
         if self.reads_drafts or any(row.pending or row.closing >= 0 for row in rows):
@@ -334,7 +334,7 @@ class RowConstraints:
         """The scored tokens after which repetitions pay: logits [V], output and banned words, and rules.
 
         Args:
-            all_rows: Whether the others are given, too.
+            all_rows: True if the others are given, too.
         """
         if not (self.are_penalizing or all_rows):
             return
@@ -377,7 +377,7 @@ def outputs_before(row: Known) -> list[list[int]]:
 
 
 def lengths(row: Known) -> Sequence[int]:
-    """How many tokens each of `outputs_before` has."""
+    """Number of tokens of each of `outputs_before`."""
     done = len(row.tokens)
     if row.draft.parents is None:
         return range(done - row.pending, done + 1 + len(row.draft.tokens))

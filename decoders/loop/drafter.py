@@ -1,4 +1,4 @@
-"""What proposes tokens. Symbols: K drafted tokens, V words."""
+"""Drafters, which propose tokens. Symbols: K drafted tokens, V words."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Draft:
             proper; the others are accepted if they are what is output there.
         log_probs: [K], of each token under the drafter, where it has them.
         logits: [K,V], what each token was chosen from, for acceptances that compare distributions.
-        passes: Of the drafter's model, that this row took part in.
+        passes: Passes of the drafter's model that this row took part in.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -51,14 +51,14 @@ class Drafter(Protocol):
     `draft` or `observe` more may follow than they saw. `Row.tokens` always holds all of it.
 
     Attributes:
-        want: What it reads of the verifier's passes: `top`, `margin` and `hidden`.
+        want: Values read of the verifier's passes: `top`, `margin` and `hidden`.
     """
 
     want: Want
 
     @property
     def rates(self) -> tuple[float, float]:
-        """How often tokens are taken to be accepted before anything was seen.
+        """Acceptance rates that are assumed before anything was seen.
 
         The first of a draft after a rejected one, and all others.
         """
@@ -103,7 +103,7 @@ class DrafterOptions:
 
     Attributes:
         needs: The protocols of the scorer that it is made of.
-        of_model: Whether that is the scorer of another model, which `--drafter` names; else the verifier's.
+        of_model: True if that is the scorer of another model, which `--drafter` names; else the verifier's.
     """
 
     name: ClassVar[str]
@@ -118,11 +118,11 @@ class DrafterOptions:
 
     @classmethod
     def beside_others(cls, longest: int) -> DrafterOptions:
-        """As its drafts are made where others' are verified with them, in one tree of so many levels."""
+        """Options for drafts that are verified with others' in one tree of so many levels."""
         return cls.of_length(longest)
 
     def make_drafter(self, scorer: Any) -> Drafter:
-        """What drafts in a run, made of a scorer that speaks `needs`."""
+        """Makes the drafter of a run from a scorer that speaks `needs`."""
         raise NotImplementedError
 
 
@@ -154,7 +154,7 @@ class PlainDrafter:
         """The state of a new row."""
 
     def propose(self, row: Row, budget: int) -> Draft:
-        """What may follow a row's output, of so many levels, 0 and more."""
+        """Proposes what may follow a row's output, of so many levels, 0 and more."""
         raise NotImplementedError
 
     def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[State]:
@@ -171,7 +171,7 @@ class PlainDrafter:
 
 
 def levels(parents: Sequence[int]) -> list[int]:
-    """How many drafted tokens lie on the way to each of a tree's, itself included."""
+    """Number of drafted tokens on the way to each of a tree's, itself included."""
     found: list[int] = []
     for parent in parents:
         found.append(1 if parent == ROOT else found[parent] + 1)
@@ -179,7 +179,7 @@ def levels(parents: Sequence[int]) -> list[int]:
 
 
 def combined(wants: Sequence[Want]) -> Want:
-    """What several read of each pass: `top`, `margin` and `hidden`."""
+    """Values that several read of each pass: `top`, `margin` and `hidden`."""
     return Want(
         top=max(want.top for want in wants),
         margin=any(want.margin for want in wants),
@@ -188,7 +188,7 @@ def combined(wants: Sequence[Want]) -> Want:
 
 
 def verifiable(draft: Draft, words: int, budget: int) -> Draft:
-    """What of a draft can be verified: words, each after one before it, at most so many levels.
+    """Part of a draft that can be verified: words, each after one before it, at most so many levels.
 
     A drafter is not trusted: whatever it proposes, the verifier is given words.
 
@@ -238,7 +238,7 @@ def _verifiable_tree(draft: Draft, words: int, budget: int) -> Draft:
 
 
 def _is_tree(tokens: Sequence[int], parents: Sequence[int], words: int) -> bool:
-    """Whether there are tokens, all of them words, and each follows one before it."""
+    """Tells whether there are tokens, all of them words, and each follows one before it."""
     count = len(tokens)
     return (
         0 < count == len(parents)

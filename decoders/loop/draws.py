@@ -31,9 +31,9 @@ class RowDraws(RowConstraints):
     """The rules and prefixes of rows whose words are drawn. A row is one sample of a sentence.
 
     Attributes:
-        temperature, top_k, top_p: As `nartk.protocols.passes.Draw` has them.
+        temperature, top_k, top_p: Same as in `nartk.protocols.passes.Draw`.
         seed: Another one draws other words.
-        samples: Of a sentence: the request of its sample s has index ``sentence * samples + s``.
+        samples: Samples of a sentence: the request of its sample s has index ``sentence * samples + s``.
         stream: Tells its numbers from those of other decisions at the same positions.
     """
 
@@ -87,7 +87,7 @@ class RowDraws(RowConstraints):
 
     @property
     def is_plain(self) -> bool:
-        """Whether words are drawn from the model's own distribution, without temperature and filters."""
+        """Tells whether words are drawn from the model's own distribution, without temperature or filters."""
         return (self.temperature, self.top_k, self.top_p) == (1.0, 0, 1.0)
 
     def probs(self, logits: FloatArray) -> npt.NDArray[np.float64]:

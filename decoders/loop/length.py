@@ -1,4 +1,4 @@
-"""How many tokens a row drafts, from predicted times and from what was accepted so far.
+"""Draft lengths of rows, from predicted times and from what was accepted so far.
 
 A pass over B rows takes T(B), and T(B + B K) if each row drafts K tokens. If the first k of these are
 accepted with probability S(k), the best K gives the most tokens a second, (1 + S(1) + ... + S(K)) B / T: the
@@ -37,7 +37,7 @@ class DraftLength:
     pass. At first few rows draft. Where no length pays, nothing is drafted for a while, ever longer.
 
     Args:
-        costs: Of the verifier's passes.
+        costs: Predicted times of the verifier's passes.
     """
 
     def __init__(self, costs: PassCosts, drafter: Drafter) -> None:

@@ -39,24 +39,24 @@ class DraftAndVerify(Strategy):
     needs: ClassVar[type | tuple[type, ...]] = (PassScorer,)
 
     def make_drafter(self, scorer: PassScorer) -> Drafter | None:
-        """What proposes tokens to this verifier in a run; None: nothing does, one token a pass."""
+        """Makes the drafter that proposes tokens in a run; None: there is none, one token a pass."""
         return None
 
     def acceptance(self) -> Acceptance:
-        """What judges them."""
+        """Makes the rule that accepts or rejects drafted tokens."""
         return ArgmaxAcceptance()
 
     @property
     def decides_lengths(self) -> bool:
-        """Whether drafts are as long as pays, and not as the drafter makes them."""
+        """Tells whether drafts are as long as pays, and not as the drafter makes them."""
         return False
 
     def constraints(self, vocab: Vocab) -> Constraints:
-        """What outputs must keep to besides their prefix."""
+        """Rules that outputs must keep to besides their prefix."""
         return Constraints()
 
     def choice(self, vocab: Vocab) -> RowConstraints:
-        """What chooses the words that are output: the best ones that keep to the constraints."""
+        """Makes the rules that choose output words: the best ones that keep to the constraints."""
         return RowConstraints(self.constraints(vocab), vocab.eos)
 
     def begin(self, scorer: PassScorer, batching: Batching) -> Run:
@@ -90,8 +90,8 @@ class Loop(RowRun[Row]):
     """Implements `nartk.protocols.runs.Run`: a row of the batch is a request.
 
     Args:
-        choice: What chooses words.
-        length: What decides how long drafts are; None: the drafter alone.
+        choice: Chooses words.
+        length: Decides how long drafts are; None: the drafter alone does.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What hypotheses have not read yet, and the drafts behind it, as one pass.
+"""Unread tokens of hypotheses, and the drafts behind them, as one pass.
 
 What is known of a hypothesis are the tokens that its output begins after, and the output so far; what is
 computed are the cells of its context. A pass reads the rest: of a new hypothesis the start token and a forced
@@ -28,9 +28,9 @@ class Unread:
         memory: Handle of its encoded source.
         context: Handle of its cells.
         cells: Tokens that the context holds.
-        pending: How many tokens, the last ones that are known, still lack their log-probabilities: what
-            follows the token before each of them is scored too.
-        draft: What follows the last known token in the pass.
+        pending: Number of the last known tokens that still lack their log-probabilities: what follows the
+            token before each of them is scored too.
+        draft: Draft that follows the last known token in the pass.
         begin, end: Indices of the first and the last unread token in the pass; `pack` sets them.
         node: Index of the last one among the scored tokens; `pack` sets it.
     """
@@ -128,11 +128,11 @@ def _of_last_tokens(rows: Sequence[Unread], tokens: list[int], owners: list[list
 
 
 def levels_of(draft: Draft) -> Sequence[int]:
-    """How many drafted tokens lie on the way to the token before a draft, and to each of it: [1+K]."""
+    """Number of drafted tokens on the way to the token before a draft, and to each of it: [1+K]."""
     parents = draft.parents
     return range(1 + len(draft.tokens)) if parents is None else [0, *levels(parents)]
 
 
 def depth(draft: Draft) -> int:
-    """How many levels a draft has."""
+    """Number of levels of a draft."""
     return len(draft.tokens) if draft.parents is None else max(levels(draft.parents), default=0)

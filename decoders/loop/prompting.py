@@ -1,4 +1,4 @@
-"""What outputs begin after: the start token, or Whisper's prompt, whose language the model may have to find.
+"""Prompts of outputs: the start token, or Whisper's prompt, whose language the model may have to find.
 
 Symbols: B sources, V words.
 """

@@ -1,4 +1,4 @@
-"""What a run reports of its rows: results, counts and where each token came from."""
+"""Reports of a run on its rows: results, counts and where each token came from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def branches(row: Row, accepted: Sequence[int]) -> int:
 
 
 def traced(row: Row, verdict: Verdict, margins: Sequence[float]) -> Iterator[TokenTrace]:
-    """Where each token that a verdict outputs came from, and those that were forced before them.
+    """Origins of the tokens that a verdict outputs, and of those that were forced before them.
 
     Args:
         margins: [n], of the scored tokens of the pass.
@@ -39,7 +39,7 @@ def traced(row: Row, verdict: Verdict, margins: Sequence[float]) -> Iterator[Tok
 
 
 def result_of(row: Row, now: float, *, left_mid_batch: bool, phases: PhaseSeconds) -> Result:
-    """What a row that has ended gives."""
+    """Result of a row that has ended."""
     hypothesis = Hypothesis(
         tokens=tuple(row.tokens),
         score=math.fsum(row.log_probs),

@@ -20,9 +20,9 @@ class Known(Unread):
     """An output as far as it is known.
 
     Attributes:
-        prompt: What the output begins after, such as the start token.
+        prompt: Tokens that the output begins after, such as the start token.
         tokens: The output; at first what is forced, such as the request's prefix.
-        log_probs: Of these, but for those `pending`.
+        log_probs: Log-probabilities of these, but for those `pending`.
         closing: The last token of an output that is forced as a whole, which is not among the tokens; -1:
             the output goes on.
     """
@@ -56,13 +56,13 @@ class Row(Known):
     """A sentence in the batch.
 
     Attributes:
-        started: When it entered, seconds of `time.perf_counter`.
+        started: Time at which it entered, seconds of `time.perf_counter`.
         budget: Levels of the draft that were asked for.
-        was_rejected: Whether a token of its last draft was, if it had one in its last pass.
-        is_drafting: Whether the drafter has been started for it.
+        was_rejected: True if a token of its last draft was, if it had one in its last pass.
+        is_drafting: True if the drafter has been started for it.
         state: The drafter's, if so.
-        trace: Where each token came from, if that is asked for.
-        ended: Whether the output is complete.
+        trace: Origin of each token, if that is requested.
+        ended: True if the output is complete.
     """
 
     started: float
@@ -84,7 +84,7 @@ class Row(Known):
 
 
 class Seated(Protocol):
-    """What a batch knows of a row; beam search's rows have several contexts."""
+    """Row as a batch knows it; beam search's rows have several contexts."""
 
     request: Request
     memory: int
@@ -104,7 +104,7 @@ class Batch(Generic[R]):
     Args:
         make_row: A row of a request, its prompt, the handles of its encoded source and of an open context,
             and the time.
-        batching: How many rows there are at most; its `max_tokens` count the sources of all rows.
+        batching: Most rows at a time; its `max_tokens` count the sources of all rows.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Batch(Generic[R]):
         return new
 
     def _fitting(self, free: int) -> int:
-        """How many of the next sources `max_tokens` leaves room for, padding of the new ones included."""
+        """Number of the next sources that fit into `max_tokens`, padding of the new ones included."""
         assert self.max_tokens is not None
         rest = self.max_tokens - sum(len(row.request.source) for row in self.rows)
         return max(min(free, rest // self.waiting.longest), int(not self.rows))

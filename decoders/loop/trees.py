@@ -15,7 +15,7 @@ def merged(drafts: Sequence[Draft], *, most: int) -> Draft:
     The first draft is a part of it: no fewer tokens are accepted than of it alone.
 
     Args:
-        drafts: As `verifiable` leaves them.
+        drafts: Drafts as `verifiable` leaves them.
         most: Tokens that are kept, the first draft's before the second's and so on.
     """
     passes = sum(draft.passes for draft in drafts)

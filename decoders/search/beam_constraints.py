@@ -1,4 +1,4 @@
-"""What constraints leave of the words after each hypothesis, and at which log-probabilities.
+"""Words that constraints leave after each hypothesis, and their log-probabilities.
 
 Symbols: n scored tokens of a pass, C candidates after each, V words.
 """
@@ -20,8 +20,8 @@ class BeamConstraints(RowConstraints):
     """The rules and prefixes of hypotheses, as Hugging Face's `generate` has them in beam search.
 
     Attributes:
-        is_greedy: Whether a sentence has one hypothesis: greedy search's.
-        renormalize: Whether log-probabilities are of the words that are left alone.
+        is_greedy: True if a sentence has one hypothesis: greedy search's.
+        renormalize: True if log-probabilities are of the words that are left alone.
     """
 
     is_greedy: bool

@@ -26,7 +26,7 @@ class BeamDrafter:
     chain.
 
     Args:
-        copy: What copies the source, or None.
+        copy: Copies the source, or None.
         adjacency: The words known to follow each, or None.
         eos: After which nothing is drafted.
         max_draft: Longest chain, tokens.
@@ -48,7 +48,7 @@ class BeamDrafter:
         return None if self.copy is None else self.copy.begin(request)
 
     def draft(self, beam: Beam) -> Draft:
-        """What may follow a hypothesis."""
+        """Drafts what may follow a hypothesis."""
         chain: list[int] = []
         if self.copy is not None:
             chain = self.copy.following(beam.state, beam.tokens, self.max_draft)

@@ -27,7 +27,7 @@ class Beam(Known):
 
     Attributes:
         total: The sum of its log-probabilities, fp64, less what the search makes it pay.
-        paid: What that is, nats.
+        paid: Penalty that it pays, nats.
         state: The drafter's.
     """
 
@@ -42,8 +42,8 @@ class Candidates(NamedTuple):
     Attributes:
         totals: Log-probability of the output with the word, less what it pays.
         parents: Index of the hypothesis that each goes on.
-        words, log_probs: What each adds.
-        paid: What each word pays, nats.
+        words, log_probs: Word that each adds, and its log-probability.
+        paid: Penalty of each word, nats.
     """
 
     totals: list[float]
@@ -63,7 +63,7 @@ class Ended(NamedTuple):
 
 @dataclass(frozen=True)
 class Ranking:
-    """How hypotheses that have ended are ranked, and when a sentence is done.
+    """Ranks hypotheses that have ended, and tells when a sentence is done.
 
     Attributes:
         k: Hypotheses of a sentence.
@@ -92,7 +92,7 @@ class Ranking:
         return found[: self.k]
 
     def is_done(self, finished: Sequence[Ended], best: float, length: int, longest: int) -> bool:
-        """Whether a sentence is done whose best hypothesis that goes on has a sum of `best`."""
+        """Tells whether a sentence is done whose best hypothesis that goes on has a sum of `best`."""
         if len(finished) < self.k or self.early_stopping in ("first", "true"):
             return len(finished) == self.k
         if self.early_stopping == "never" and self.length_penalty > 0:
@@ -107,10 +107,10 @@ class BeamRow:
     Attributes:
         live: Hypotheses that go on, best first, all of one length.
         contexts: Handles that are open.
-        prompt: What its hypotheses begin after.
+        prompt: Tokens that its hypotheses begin after.
         finished: The hypotheses that have ended and may be given back.
         chosen_at: The pass that chose the tokens at each position, from 1; 0: they were forced.
-        ended: Whether the search is done.
+        ended: True if the search is done.
     """
 
     request: Request
@@ -169,7 +169,7 @@ class BeamRow:
         )
 
     def result(self, now: float, *, nbest: int, phases: PhaseSeconds, early: bool) -> Result:
-        """What it gives, when it has ended."""
+        """Result of the sentence, when it has ended."""
         found = [
             Hypothesis(
                 tokens=tuple(tokens),

@@ -30,8 +30,8 @@ class BeamSearch(RowRun[BeamRow]):
 
     Args:
         drafter: Proposes what hypotheses may go on with, or None.
-        ranking: How many hypotheses a sentence has, and when it is done.
-        nbest: How many are given back.
+        ranking: Number of hypotheses of a sentence, and the rule that tells when it is done.
+        nbest: Hypotheses given back.
     """
 
     def __init__(

@@ -55,8 +55,8 @@ class DiverseSearch(BeamSearch):
     """Runs requests through a batch of diverse beam searches.
 
     Args:
-        ranking: Of a group.
-        groups: How many there are.
+        ranking: Ranking of a group.
+        groups: Number of groups.
         penalty: Subtracted from a word's log-probability for each hypothesis of the groups before that has
             just taken it, nats.
     """

@@ -43,11 +43,11 @@ def to_ctranslate2(
     """Writes a model that `ctranslate2.Translator` loads; its sources are words that end with eos.
 
     Args:
-        vocab: Of the target.
+        vocab: Dictionary of the target.
         folder: Must not exist.
-        source_vocab: Where it differs from `vocab`.
-        start_token: What outputs begin after; None: eos.
-        quantization: As CTranslate2 names it, such as ``int8``; None: the weights' own type.
+        source_vocab: Dictionary of the source, if it differs from `vocab`.
+        start_token: Start token of the decoder; None: eos.
+        quantization: CTranslate2's name of it, such as ``int8``; None: the weights' own type.
 
     Raises:
         MissingDependencyError: ctranslate2 is not installed.
@@ -73,8 +73,8 @@ def write_folder(checkpoint: Checkpoint, folder: Path, dtype: str) -> Iterator[s
     Yields, in lines, what a reader of the folder must know.
 
     Args:
-        folder: Is there, and is empty.
-        dtype: Of `TYPES`.
+        folder: Exists and is empty.
+        dtype: One of `TYPES`.
 
     Raises:
         MissingDependencyError: ctranslate2 is not installed.

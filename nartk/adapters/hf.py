@@ -101,8 +101,8 @@ def to_hugging_face(model: Transformer, vocab: Vocab, *, start_token: int | None
     Its `save_pretrained` writes all it needs.
 
     Args:
-        vocab: Of the target.
-        start_token: What outputs begin after; None: eos.
+        vocab: Dictionary of the target.
+        start_token: Start token of the decoder; None: eos.
 
     Raises:
         MissingDependencyError: transformers is not installed.
@@ -258,8 +258,8 @@ def write_folder(checkpoint: Checkpoint, folder: Path, dtype: str) -> Iterator[s
     Yields, in lines, what a reader of the folder must know.
 
     Args:
-        folder: Is there.
-        dtype: Of `TYPES`.
+        folder: Exists.
+        dtype: One of `TYPES`.
 
     Raises:
         MissingDependencyError: transformers is not installed.

@@ -19,7 +19,7 @@ def renamed(model: Transformer, names: Mapping[str, str]) -> dict[str, Tensor]:
     the model's.
 
     Args:
-        names: As `checkpoints.hugging_face.settings.Family` has them.
+        names: Same as in `checkpoints.hugging_face.settings.Family`.
     """
     found: dict[str, Tensor] = {}
     for name, weight in model.state_dict().items():
@@ -33,7 +33,7 @@ def renamed(model: Transformer, names: Mapping[str, str]) -> dict[str, Tensor]:
 
 
 def position_table(embedding: Embedding, length: int) -> Tensor:
-    """What is added to the words at positions 0 to length-1, [length, d_model]; zeros if nothing is."""
+    """Position embeddings [length, d_model] of positions 0 to length-1; zeros if the words have none."""
     if embedding.positions is not None:
         return embedding.positions.weight.detach()[:length]
     if embedding.position_type == "sinusoidal":

@@ -32,9 +32,9 @@ class Architecture:
 
     Attributes:
         config: Class of its configuration.
-        criterions: Of fairseq, those that train it.
+        criterions: Those of fairseq that train it.
         presets: Settings that differ from the configuration's, by the name of `--arch` that they have.
-        strategy: What decodes with a converted model where none is named; "": the command's own default.
+        strategy: Default strategy of a converted model; "": the command's own default.
         network_at: ``module:Class`` of its network in torch.
         engine_at: That of the base of its scorer on the engine; None: the engine has not learnt its layers.
     """
@@ -59,7 +59,7 @@ class Architecture:
 
     @property
     def autoregressive(self) -> bool:
-        """Whether it predicts the next word of an output: such models verify drafts."""
+        """Tells whether it predicts the next word of an output: such models verify drafts."""
         return PassScorer in self.protocols
 
     @property
@@ -96,10 +96,10 @@ def register_architecture(
     """Declares the configuration that it decorates as the architecture `name`.
 
     Args:
-        criterions, strategy: As `Architecture` has them.
-        presets: By what follows ``nartk_NAME`` in the name of ``--arch``; "" is the architecture itself.
+        criterions, strategy: Same as in `Architecture`.
+        presets: Settings by the suffix of ``nartk_NAME`` in ``--arch``; "" is the architecture itself.
         network: ``module:Class`` of its network in torch; "": that of the configuration's decoder.
-        engine: Whether the engine has learnt its layers.
+        engine: True if the engine implements its layers.
     """
 
     def register(config: C) -> C:

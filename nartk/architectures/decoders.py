@@ -112,8 +112,8 @@ class CanvasDecoder(LengthHead, Decoder):
     """Fills a canvas whose length is predicted.
 
     Raises:
-        UsageError: As Config does; and where a soft copy has no temperature, or the predictor no length to
-            choose from.
+        UsageError: Same as Config; and a soft copy has no temperature, or the predictor no length to choose
+            from.
     """
 
     speaks: ClassVar[Speaks | None] = Speaks(
@@ -148,7 +148,7 @@ class FrameDecoder(Decoder):
     """Gives each position of the encoder several frames, which say a word or nothing (CTC).
 
     Raises:
-        UsageError: As Config does; and where a position has no frames, or too many.
+        UsageError: Same as Config; and a position has no frames, or too many.
     """
 
     speaks: ClassVar[Speaks | None] = Speaks(

@@ -45,7 +45,7 @@ class TextEncoder(Config):
     """A Transformer's encoder.
 
     Raises:
-        UsageError: As Config does; and where source and target share embeddings but have other words.
+        UsageError: Same as Config; and source and target share embeddings but not a dictionary.
     """
 
     encoder: ClassVar[str] = "nartk.models.transformer:Encoder"  # in torch
@@ -155,7 +155,7 @@ class SpeechEncoder(FrameEncoder):
     before each sublayer, as published.
 
     Raises:
-        UsageError: As Config does; and where a size that only some values can have has another.
+        UsageError: Same as Config; and a size is not one of its allowed values.
     """
 
     encoder: ClassVar[str] = "nartk.models.speech_encoder:SpeechEncoder"
@@ -222,7 +222,7 @@ class SpeechEncoder(FrameEncoder):
 
     @property
     def intermediate_layers(self) -> tuple[int, ...]:
-        """How many layers stand before each intermediate CTC, ascending.
+        """Numbers of layers before each intermediate CTC, ascending.
 
         Raises:
             UsageError: `intermediate_ctc` does not name layers of the encoder before its last in ascending
@@ -242,12 +242,12 @@ class SpeechEncoder(FrameEncoder):
 
     @property
     def eps_of_batch_norm(self) -> float:
-        """What batch norm adds to the variance."""
+        """The epsilon that batch norm adds to the variance."""
         return self.batch_norm_eps if self.batch_norm_eps else self.norm_eps
 
     @property
     def channels(self) -> int:
-        """Of the subsampling convolutions."""
+        """Channels of the subsampling convolutions."""
         return self.subsampling_channels if self.subsampling_channels else self.d_model
 
     @property
@@ -257,7 +257,7 @@ class SpeechEncoder(FrameEncoder):
 
     @property
     def convolutions(self) -> int:
-        """Of stride 2, which subsample."""
+        """Number of subsampling convolutions, each of stride 2."""
         return _SUBSAMPLINGS[self.subsampling]
 
     @property

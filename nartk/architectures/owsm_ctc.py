@@ -69,7 +69,7 @@ class OwsmCtcConfig(SpeechEncoder, CtcHead):
     feed-forward network.
 
     Raises:
-        UsageError: As SpeechEncoder does; or there are fewer intermediate CTC than `transcript_ctc`.
+        UsageError: Same as SpeechEncoder; or there are fewer intermediate CTC than `transcript_ctc`.
     """
 
     encoder: ClassVar[str] = "nartk.models.owsm_ctc:OwsmEncoder"
@@ -100,7 +100,7 @@ class OwsmCtcConfig(SpeechEncoder, CtcHead):
 
     @property
     def reads_words(self) -> bool:
-        """Whether it reads words beside frames."""
+        """Tells whether it reads words besides frames."""
         return self.words_in_front or self.prompt_layers > 0
 
     @property

@@ -351,7 +351,7 @@ class HeadVectors(Part):
 
 
 def filled(features: int, multiple: int = LANES) -> int:
-    """So many features, or as many more as make a multiple."""
+    """Rounds a number of features up to a multiple."""
     return features + -features % multiple
 
 

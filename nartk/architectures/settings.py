@@ -1,4 +1,4 @@
-"""What the configurations of all architectures share."""
+"""Settings and parts that the configurations of all architectures share."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def setting(default: Any, help: str, *, choices: Sequence[Any] | None = None) ->
 
 
 class Speaks(NamedTuple):
-    """What a part of a model adds to its scorers.
+    """Protocols that a part of a model adds to its scorers.
 
     Attributes:
-        protocols: Of `nartk.protocols`.
+        protocols: Classes of `nartk.protocols`.
         engine, reference: ``module:Class`` of the mixins that implement them, on the engine and in torch.
     """
 
@@ -148,7 +148,7 @@ class Config:
         return {}
 
     def engine_settings(self) -> dict[str, Any]:
-        """What the engine reads beside the layers."""
+        """Settings that the engine reads besides the layers."""
         return {"features": self.d_model}
 
     @property
@@ -165,7 +165,7 @@ class Config:
         return {}
 
     def layers(self, side: str) -> int:
-        """How many layers the side has, ``encoder`` or ``decoder``."""
+        """Number of layers of the side, ``encoder`` or ``decoder``."""
         found: int = getattr(self, f"{side}_layers", 0)
         return found
 
@@ -201,7 +201,7 @@ class Config:
         return Group({**parts, "ffn": ffn, **norms}, {"norm_first": getattr(self, f"{side}_norm_first")})
 
     def embedding_part(self, positions: str, count: int, *, words: int | None) -> Group:
-        """So many words, None for none, and positions of a kind, if it is one."""
+        """Embeddings of so many words, None for none, and of positions of a type, if it is one."""
         parts: dict[str, Part] = {}
         if words is not None:
             parts["words"] = Words(words, self.d_model)

@@ -33,16 +33,16 @@ class Checkpoint:
         architecture: Its name, such as ``transformer``.
         settings: The architecture's configuration.
         tensors: Weights by name, fp32; of words only those that the dictionaries have.
-        input, output: What reads sentences as sources, and writes outputs as sentences.
-        tokenization: What makes sentences of lines.
-        beside: What config.json says beside the weights, such as `input` and `output`.
-        files: Of the processors, by name.
-        start_token: What outputs begin after.
+        input, output: Processors that read sentences as sources, and write outputs as sentences.
+        tokenization: Turns lines into sentences.
+        beside: Entries of config.json besides those of the weights, such as `input` and `output`.
+        files: Paths of the processors' files, by name.
+        start_token: Start token of the decoder.
         fingerprint: 12 hexadecimal digits of all files, dictionaries and tokenizers included.
         quantized: The type of its matrices, ``int8``; None: all are stored as floating point.
-        checked: Whether every hash has been compared.
+        checked: True if every hash has been compared.
         generation: Values that take the place of defaults of strategies' options, by name.
-        notices: What a user of the folder must know, in lines.
+        notices: Lines that a user of the folder must know.
         guard: Judges outputs, which should resemble their input; None: they need not.
     """
 
@@ -74,7 +74,7 @@ class Checkpoint:
 
     @property
     def text(self) -> TextInput:
-        """What reads lines of text; raises SourceMismatchError if the model reads something else."""
+        """The processor of lines of text; raises SourceMismatchError if the model reads something else."""
         if not isinstance(self.input, TextInput):
             raise SourceMismatchError(
                 f"the model {str(self.folder)!r} does not read text", fix="name a model that does"
@@ -94,7 +94,7 @@ def assemble(
     """The checkpoint of a configuration and of weights, with its processors.
 
     Args:
-        config: As config.json of the native format has it.
+        config: Contents of a config.json of the native format.
 
     Raises:
         CheckpointError: Something is missing or inconsistent.

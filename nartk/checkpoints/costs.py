@@ -1,7 +1,7 @@
-"""What passes of a model take on a machine, as `nartk-bench --tune` measured it, and where it is kept.
+"""Times of a model's passes on a machine, as `nartk-bench --tune` measured them, and their file.
 
-A model folder keeps it in ``costs.json``, for each way in which the model was run. The model's own files, and
-so its fingerprint, stay as they are.
+A model folder keeps them in ``costs.json``, for each way in which the model was run. The model's own files,
+and so its fingerprint, stay as they are.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Tuned(Record):
 
     Attributes:
         model: Fingerprint.
-        numerics: How it computes, as a signature says.
+        numerics: Numerics, as in a signature.
         threads: Most threads of a pass.
-        tokens, times, encoding: As `PassCosts` has them.
+        tokens, times, encoding: Same as in `PassCosts`.
 
     Raises:
         ValueError: The times are none, or do not grow with the tokens.
@@ -70,7 +70,7 @@ def store(folder: Path, tuned: Tuned) -> None:
 
     Raises:
         OutputError: The folder cannot be written.
-        CheckpointError: What is there is damaged.
+        CheckpointError: The file of costs is damaged.
     """
     kept = [
         each for each in Tuned.read(folder) if each.setting != tuned.setting and each.model == tuned.model

@@ -1,4 +1,4 @@
-"""What a Hugging Face model's generation_config.json asks for, as options of strategies.
+"""Reads a Hugging Face model's generation_config.json as options of strategies.
 
 The key ``generation`` of a model folder's config.json holds it: values of options by name, which take the
 place of defaults, and ``strategy``, the name of the one that decodes where none is named.
@@ -110,7 +110,7 @@ def ending_words(config: JsonObject, generation_config: JsonObject | None) -> tu
     """The words that end an output, as `generate` has them; first the one that is forced, if one is.
 
     Args:
-        config, generation_config: As `read_generation` has them.
+        config, generation_config: Same as in `read_generation`.
     """
     fields = _Fields.of(config, generation_config)
     words = fields.words("eos_token_id")
@@ -129,10 +129,10 @@ def read_generation(
     Where no longest output is given, nartk's own holds, not the 20 tokens of `generate`.
 
     Args:
-        config: What config.json holds.
-        generation_config: What generation_config.json holds; None: there is none, and config.json is read for
-            it, as older models have it.
-        tell: Is told in a line what is passed over.
+        config: Contents of config.json.
+        generation_config: Contents of generation_config.json; None: there is none, and config.json is read
+            for it, as older models have it.
+        tell: Receives a line on ignored fields.
 
     Raises:
         UnsupportedCheckpointError: It asks for what would change outputs and is not known here.
@@ -342,7 +342,7 @@ def _are_ids(words: object) -> bool:
 
 
 def generation_of(folder: Folder) -> JsonObject:
-    """What a model, nartk's or a folder of Hugging Face, asks for; nothing where it cannot be read."""
+    """Reads the values of options of a model, nartk's or Hugging Face's; none where it cannot be read."""
     try:
         config = folder.json(CONFIG)
         if "model_type" not in config:

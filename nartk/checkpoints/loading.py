@@ -24,8 +24,8 @@ def load_checkpoint(
 
     Args:
         folder: Its path, or the `Folder` itself, of which some files may have been read.
-        check: Whether the hashes of what is not read as a whole are compared too.
-        source_lang, target_lang, source_prefix: Of the text of a folder of Hugging Face.
+        check: True to compare also the hashes of files that are not read as a whole.
+        source_lang, target_lang, source_prefix: Those of the text of a Hugging Face folder.
 
     Raises:
         ModelNotFoundError: `folder` is no folder, or holds no model.
@@ -59,7 +59,7 @@ def load_checkpoint(
 
 
 def is_hugging_face(folder: Folder) -> bool:
-    """Whether a folder is one of Hugging Face's, of a model or of what changes one."""
+    """Tells whether a folder is one of Hugging Face's, of a model or of an adapter."""
     if not folder.has(CONFIG):
         return folder.has(ADAPTER)
     config = folder.json(CONFIG)

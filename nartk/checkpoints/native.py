@@ -42,7 +42,7 @@ def read_native(folder: Folder, *, check: bool = False) -> Checkpoint:
     """Reads a folder that nartk has written.
 
     Args:
-        check: Whether the hashes of what is not read as a whole are compared too.
+        check: True to compare also the hashes of files that are not read as a whole.
 
     Raises:
         CheckpointError: A file is missing, corrupt or inconsistent.

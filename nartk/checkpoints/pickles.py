@@ -26,7 +26,7 @@ _ZIP = b"PK\x03\x04"  # what torch takes for a zip file begins so
 
 
 def load_pickle(path: Path) -> object:
-    """What a file of torch's holds.
+    """Loads a file of torch's.
 
     Raises:
         InputFileError: There is no such file.

@@ -58,12 +58,12 @@ def save_checkpoint(
     Args:
         source_vocab: None where the model reads no text.
         tokenizer, target_tokenizer: Models of sentencepiece; the second None: as the first.
-        tokenization: Of sentences, ``penn``; None: lines are sentences as the model reads them.
-        start_token: What outputs begin after; None: eos.
+        tokenization: That of the sentences, ``penn``; None: lines are sentences as the model reads them.
+        start_token: Start token of the decoder; None: eos.
         input: Name and settings of an input processor other than ``text``.
         others: The files of such a processor, by the names that they are to have.
         generation: Values of strategies' options, see `nartk.checkpoints.generation`.
-        split: By side, settings that take the place of those of ``text``, as the name of another processor.
+        split: Settings by side that replace those of ``text``, such as the name of another processor.
 
     Raises:
         CheckpointError: A tokenizer is no model of sentencepiece.
@@ -133,8 +133,8 @@ def save_files(
     """Writes a model folder of the parts of its file of weights, whole or not at all.
 
     Args:
-        config: What config.json has, but for the format and the hashes.
-        files: What is copied, by name.
+        config: Contents of config.json, except for the format and the hashes.
+        files: Files to copy, by name.
         vocabs: Dictionaries to write, by name.
 
     Raises:

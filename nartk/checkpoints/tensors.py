@@ -48,8 +48,8 @@ class Tensors(Mapping[str, Array]):
     """Tensors by name, each read when it is asked for; floating point as fp32.
 
     Attributes:
-        shapes: Of each tensor.
-        types: Of each tensor in its file, as safetensors names them, such as ``F16``.
+        shapes: Shape of each tensor.
+        types: Type of each tensor in its file, as safetensors names it, such as ``F16``.
     """
 
     shapes: dict[str, tuple[int, ...]]

@@ -27,7 +27,7 @@ class Calibration(Record):
         model, drafter: Fingerprints.
         thresholds: The values chosen.
         options: The strategy's other options that they were chosen with.
-        evidence: What they rest on, for people to read.
+        evidence: Measurements that they rest on, for people to read.
     """
 
     file: ClassVar[str] = FILE
@@ -47,7 +47,7 @@ def store(folder: Path, calibration: Calibration) -> None:
 
     Raises:
         OutputError: The folder cannot be written.
-        CheckpointError: What is there is damaged.
+        CheckpointError: The file of calibrations is damaged.
     """
     key = (calibration.strategy, calibration.drafter)
     kept = [each for each in Calibration.read(folder) if (each.strategy, each.drafter) != key]

@@ -1,4 +1,4 @@
-"""What commands that decode read: the model and files they are given, and the flags of both."""
+"""Inputs of commands that decode: the model and files they are given, and the flags of both."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def add_languages(parser: Parser) -> argparse._ArgumentGroup:
 
 
 def languages(args: argparse.Namespace) -> dict[str, Any]:
-    """What `add_languages`' flags have, as `nartk.load` takes it; nothing for a command without them."""
+    """Values of `add_languages`' flags, as `nartk.load` takes them; none for a command without them."""
     names = ("source_lang", "target_lang", "source_prefix") if hasattr(args, "source_prefix") else ()
     return {name: getattr(args, name) for name in names}
 
@@ -205,7 +205,7 @@ def add_computation(parser: Parser) -> None:
 
 
 def batching(args: argparse.Namespace) -> dict[str, Any]:
-    """What `add_computation`'s flags, and --truncate, say of batches, as `Model.stream` takes it."""
+    """Values of `add_computation`'s flags on batches, and of --truncate, as `Model.stream` takes them."""
     return {name: getattr(args, name) for name in ("batch_size", "max_tokens", "truncate")}
 
 
@@ -237,7 +237,7 @@ def split_inputs(inputs: Sequence[str], prog: str, *, optional: bool = False) ->
     """The model and the files, which must be readable.
 
     Args:
-        optional: Whether the model may be left out, before files or stdin: the first shipped one is meant.
+        optional: True if the model may be left out, before files or stdin: the first shipped one is meant.
 
     Raises:
         ModelNotFoundError: The first argument is no model.
@@ -280,7 +280,7 @@ def load_model(
 
     Raises:
         UsageError: Some of the files are tokenised and others not.
-        NartkError: As `nartk.load`.
+        NartkError: Same as in `nartk.load`.
     """
     from nartk.serving.loading import load
 
@@ -315,7 +315,7 @@ def load_model(
 
 
 def reads_stdin(args: argparse.Namespace, files: Sequence[str]) -> bool:
-    """Whether the files are, or hold, sound that stdin brings."""
+    """Tells whether the files are, or hold, sound that stdin brings."""
     form = getattr(args, "format", None)
     return (not files or STDIN in files) and _format(STDIN, form) == SOUND
 
@@ -329,7 +329,7 @@ def _stdin(file: IO[bytes]) -> Piped:
 
 
 def are_tokenized(checkpoint: Checkpoint, args: argparse.Namespace, files: Sequence[str]) -> bool:
-    """Whether all sentences of the files are tokenised.
+    """Tells whether all sentences of the files are tokenised.
 
     Raises:
         SourceMismatchError: A file holds sound, and the model reads text.
@@ -388,7 +388,7 @@ def require_exact(model: Model, flag: str) -> None:
 
 
 def fields_of(args: argparse.Namespace, files: Sequence[str]) -> Fields:
-    """Where `add_input`'s flags say that lines hold the sentence.
+    """Finds the fields of lines that hold the sentence, by `add_input`'s flags.
 
     Raises:
         UsageError: A column is below 1, or no file is of the format that a flag is for.
@@ -459,8 +459,8 @@ def read_sentences(
     """The record of each sentence, read as it is asked for; what can be checked beforehand is.
 
     Args:
-        tell: Is called with what is wrong with an unreadable draft.
-        drafts: Whether records hold the drafts that `add_drafts`'s flags and its JSONL key give.
+        tell: Receives the error of an unreadable draft.
+        drafts: True if records hold the drafts that `add_drafts`'s flags and its JSONL key give.
 
     Raises:
         UsageError: A flag is out of its bounds, or sentences and drafts both come from stdin.
@@ -569,7 +569,7 @@ def _format(name: str, form: str | None) -> str:
 
 
 def count_sentences(files: Sequence[str], form: str | None) -> int | None:
-    """How many records `read_files` will give; None where that shows only by reading."""
+    """Counts the records that `read_files` will give; None where that shows only by reading."""
     if not files or STDIN in files or not all(os.path.isfile(name) for name in files):
         return None
     count = 0

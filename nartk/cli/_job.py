@@ -1,4 +1,4 @@
-"""What `nartk-decode` does with records: decodes them, writes what comes out, and counts."""
+"""Runs `nartk-decode` on records: decodes them, writes the outputs, and counts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Job:
     Attributes:
         lines: Sentences written, blank and failed ones included.
         failed: Sentences that had an error.
-        windows: What the others took, in parts.
+        windows: Statistics of the others, in parts.
     """
 
     def __init__(
@@ -203,11 +203,11 @@ class Job:
         )
 
     def stats(self) -> DecodeStats:
-        """What all sentences took."""
+        """Statistics of all sentences."""
         return DecodeStats.total(self.windows)
 
     def report(self) -> dict[str, Any]:
-        """What `--stats` writes, without loading and warm-up; blank and failed lines are no sentences."""
+        """The report of `--stats`, without loading and warm-up; blank and failed lines are no sentences."""
         stats, args = self.stats(), self.args
         sound = self._sound_read()
         timed = {"sound_seconds": sound, "real_time_factor": stats.seconds / sound} if sound else {}
@@ -238,7 +238,7 @@ class Job:
         }
 
     def _guarded(self) -> dict[str, int]:
-        """How often the guard did what it may."""
+        """Counts each action of the guard."""
         stats = self.stats()
         return {done: getattr(stats, done) for done in GUARDED}
 

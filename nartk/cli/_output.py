@@ -1,4 +1,4 @@
-"""What commands that decode write: data lines on stdout or in a file, progress on stderr."""
+"""Writes the outputs of commands that decode: data lines to stdout or a file, progress to stderr."""
 
 from __future__ import annotations
 

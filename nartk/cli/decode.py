@@ -240,7 +240,7 @@ def _require_lossless(strategy: Any) -> None:
 def _decoding_flags(
     args: argparse.Namespace, options: dict[str, Any], argv: Sequence[str]
 ) -> dict[str, bool]:
-    """Of each flag that says how to decode, whether it is given."""
+    """Tells of each flag that says how to decode whether it is given."""
     strategy = _strategy.strategy_named(argv)
     return {
         f"--strategy {strategy}": strategy is not None,

@@ -16,7 +16,7 @@ TYPES = ("fp32", "bf16", "int8")
 
 
 def _lack(here: Path) -> str:
-    """Why there is no engine, or an empty string.
+    """Returns the reason why there is no engine, or an empty string.
 
     A source tree in which none was compiled takes that of an installation, if it is of the same sources: so
     Python that is started in a clone decodes as it does elsewhere.
@@ -48,7 +48,7 @@ LACK = _lack(Path(__file__).parent)
 
 
 def available() -> bool:
-    """Whether this installation has the engine, and the environment does not leave it out."""
+    """Tells whether this installation has the engine, and the environment does not leave it out."""
     return os.environ.get(LEFT_OUT) != "1" and not LACK
 
 

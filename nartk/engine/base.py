@@ -1,4 +1,4 @@
-"""What all scorers on the engine share: a model in a type, its threads, and encoded sources.
+"""Base of all scorers on the engine: a model in a type, its threads, and encoded sources.
 
 A model's scorer is this base with a mixin for each protocol that its architecture speaks (`Speaks`).
 """
@@ -29,9 +29,9 @@ class OnEngine:
     Args:
         config: A `nartk.architectures.settings.Config`.
         arrays: The model's weights, fp32, by name; or the tensors of an int8 folder for `type` int8.
-        source_vocab: Where it differs from the target's `vocab`.
-        start_token: What outputs of an autoregressive model begin after; None: eos, as in fairseq's models.
-        type: Of weights and products: fp32, bf16 or int8.
+        source_vocab: Dictionary of the source, if it differs from the target's `vocab`.
+        start_token: Start token of an autoregressive model; None: eos, as in fairseq's models.
+        type: Type of weights and products: fp32, bf16 or int8.
         threads: Most threads of a pass; 0: as many as there are cores for this process.
     """
 
@@ -96,7 +96,7 @@ class OnEngine:
 
     @property
     def _unfilled(self) -> int:
-        """What stands, to the engine, at positions where nothing is filled in."""
+        """The id that the engine reads at positions where nothing is filled in."""
         return MASK if self.config.engine_settings()["copied"] == "none" else COPIED
 
     def _read(self, function: Callable[..., Scores], *arguments: Any, want: Want) -> Scores:

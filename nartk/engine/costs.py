@@ -33,7 +33,7 @@ def _table() -> dict[str, Any]:
 
 
 def weights_read(config: Any) -> tuple[int, int]:
-    """How many weights a token is multiplied with in the decoder and the output layer, and in the encoder."""
+    """Counts the weights that multiply a token in the decoder and the output layer, and in the encoder."""
     decoder = encoder = 0
     for name, shape in config.weight_shapes().items():
         if len(shape) < 2 or "embedding" in name:
@@ -57,7 +57,7 @@ def _measured(tables: Sequence[dict[str, Any]], isa: str, type: str, threads: in
 
 
 def predicted(config: Any, *, isa: str, type: str, threads: int) -> PassCosts:
-    """What passes of a model take.
+    """Predicts the times of a model's passes.
 
     Args:
         isa: The engine's instruction set.

@@ -25,7 +25,7 @@ class Weights:
 
     Args:
         arrays: fp32, by the names of the model's parts.
-        shared: Of words that are those of another name, this name: they are read and packed once.
+        shared: Aliases of words, each with the name under which they are read and packed once.
         type: fp32, bf16 or int8.
 
     Attributes:
@@ -44,7 +44,7 @@ class Weights:
 
     @property
     def are_halves(self) -> bool:
-        """Whether most of what was packed lies in at most two bytes a weight."""
+        """Tells whether most packed weights take at most two bytes each."""
         layers = [layer for layer, _ in self.packed.values()]
         return sum(each.weights.nbytes for each in layers) < 3 * sum(x.outputs * x.inputs for x in layers)
 

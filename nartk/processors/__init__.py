@@ -24,13 +24,13 @@ class InputProcessor(Protocol):
 
     @property
     def vocab(self) -> Vocab | None:
-        """Of the words of its sources; None: they have no words."""
+        """Dictionary of its sources' words; None: they have no words."""
 
     def read(self, line: str, *, longest: int, truncate: bool = False) -> Source:
         """The source of a line, of at most so many tokens with eos, or frames.
 
         Args:
-            truncate: Whether what is longer is cut, instead of refused.
+            truncate: True to cut longer sources instead of refusing them.
 
         Raises:
             InputTooLongError: It is longer.
@@ -46,7 +46,7 @@ class OutputProcessor(Protocol):
 
     @property
     def vocab(self) -> Vocab:
-        """Of the output's words."""
+        """Dictionary of the output's words."""
 
     def encode(self, text: str) -> list[int]:
         """Ids of a line, without bos or eos: of a forced prefix, or of a draft."""

@@ -50,16 +50,16 @@ class AudioInput:
     """Reads a line as the features of the sound that it names. Implements `InputProcessor`.
 
     Args:
-        settings: How features are computed, or that they are stored.
+        settings: Settings of features, computed or stored.
         cmvn: Their normalisation: ``none``, ``utterance``, or ``global``, by `statistics`.
-        strict: Whether sound of another rate, of several channels or without its end is refused.
+        strict: True to refuse sound of another rate, of several channels or without its end.
         shortest: Fewest frames of a source.
         padding: Frames of zeros at either end of a source, after normalisation.
 
     Attributes:
-        tell: Is called with a line of each conversion that files need, at the first of them; may be set.
+        tell: Receives a line on each conversion that files need, at the first of them; may be set.
         stdin: Sound that the line ``-`` names; None: it is a file's name, as any other. May be set.
-        seconds: Of sound read so far.
+        seconds: Seconds of sound read so far.
 
     Raises:
         UsageError: One is of a wrong type or out of bounds, or there are no statistics.
@@ -115,7 +115,7 @@ class AudioInput:
         """The source of samples [N] of the rate in the settings.
 
         Args:
-            name: What errors call it.
+            name: Its name in errors.
 
         Raises:
             InputFileError: It is too short, or not finite.
@@ -157,7 +157,7 @@ class AudioInput:
 
         Raises:
             UsageError: The model's features need the whole sound.
-            InputFileError: As `read`.
+            InputFileError: Same as in `read`.
         """
         yield from self._streamed(self._blocks(line), shown(str(line)))
 
@@ -212,7 +212,7 @@ class AudioInput:
 
     @property
     def _longer(self) -> str:
-        """How sound that is longer than the model reads is decoded, as a remedy."""
+        """The remedy for sound that is longer than the model reads."""
         return f"use {named('long_form', 30, python='Model.buffers')} with a strategy that reads frames"
 
     def _too_long(self, message: str) -> InputTooLongError:

@@ -155,12 +155,12 @@ def load_output(folder: Folder, settings: JsonObject, specials: SpecialIds) -> S
 
 
 def splitters(settings: JsonObject, paths: Mapping[str, Path], where: str) -> list[Splitter]:
-    """What splits text, of settings and of the files that they name.
+    """Makes the splitters of text from settings and from the files that they name.
 
     Raises:
         UnsupportedCheckpointError: This version has no such BPE.
         CheckpointError: The settings or a file are damaged.
-        MissingDependencyError: What it takes is not installed.
+        MissingDependencyError: A required module is not installed.
     """
     found: list[Splitter] = []
     moses, bpe = settings.get("moses"), settings.get("bpe")

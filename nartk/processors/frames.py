@@ -22,7 +22,7 @@ class FrameFile:
     Args:
         blocks: The frames, in blocks [t,F].
         width: F.
-        finish: What becomes of frames when they are read, if that takes all of them to be known.
+        finish: Transforms frames when they are read, if that takes all of them to be known.
     """
 
     def __init__(

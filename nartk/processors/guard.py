@@ -56,7 +56,7 @@ BOUNDS = {
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Where an output stops being sound.
+    """Bounds that a sound output keeps.
 
     Attributes:
         mean: Least mean log-probability of a token, nats.
@@ -103,8 +103,8 @@ class Guard:
 
         Args:
             text: The sentence as the model reads it, not empty.
-            written: As the model would write it.
-            whole: Whether it is one piece, whatever it holds.
+            written: The sentence as the model would write it.
+            whole: True if it is one piece, whatever it holds.
         """
         from nartk.data.clauses import clauses
 
@@ -171,7 +171,7 @@ class Guard:
     def reasons(
         self, source: Sequence[str], output: Sequence[str], scores: Sequence[float] | None
     ) -> list[str]:
-        """What speaks against an output.
+        """Lists the thresholds that an output breaks.
 
         Args:
             source, output: Tokens.
@@ -190,7 +190,7 @@ class Guard:
     def evidence(
         self, source: Sequence[str], output: Sequence[str], scores: Sequence[float] | None
     ) -> dict[str, float]:
-        """What each threshold bounds; log-probabilities only where there are any."""
+        """Measures the value that each threshold bounds; log-probabilities only where there are any."""
         found = {"mean": math.fsum(scores) / len(scores), "lowest": min(scores)} if scores else {}
         mine, theirs = bare(source), bare(output)
         size = max(1, len(mine))
@@ -205,7 +205,7 @@ class Guard:
         }
 
     def _is_strange(self, token: str, known: set[str]) -> bool:
-        """Whether a token, or a part of it, is a word that is neither in the source nor in the list."""
+        """Tells whether a token, or a part of it, is a word that is neither in the source nor in the list."""
         lower = token.lower()
         if lower in known or lower in self.words:
             return False
@@ -239,7 +239,7 @@ def bare(tokens: Sequence[str]) -> list[str]:
 
 
 def words_lost(source: Sequence[str], output: Sequence[str]) -> int:
-    """How many words of a source an output lacks.
+    """Counts the words of a source that an output lacks.
 
     Where there are words enough, one that begins like it may be another form of it.
     """
@@ -256,7 +256,7 @@ def words_lost(source: Sequence[str], output: Sequence[str]) -> int:
 
 
 def repeated(source: Sequence[str], output: Sequence[str]) -> int:
-    """How many more phrases the output has than the source that were there before."""
+    """Counts the output's repetitions of phrases beyond those of the source."""
     counts = []
     for side in (source, output):
         tokens = [token.lower() for token in side]

@@ -33,7 +33,7 @@ class PromptedAudio(AudioInput):
     Args:
         output: Spells words and prompts.
         front: Words in front of a line that names none.
-        settings, audio: As `AudioInput` has them.
+        settings, audio: Same as in `AudioInput`.
     """
 
     def __init__(self, settings: Any, *, output: OutputProcessor, front: str = "", **audio: Any) -> None:

@@ -115,8 +115,8 @@ class AsGiven:
         """The sentences of a line.
 
         Args:
-            prefix: What its output must begin with.
-            drafts: What its output may be. A line that has any, or a prefix, is one sentence.
+            prefix: Text that its output must begin with.
+            drafts: Drafts of its output. A line that has any, or a prefix, is one sentence.
         """
         return Paragraph((Tokenized(line),), ("", ""))
 
@@ -152,7 +152,7 @@ TOKENIZATIONS: dict[str, Callable[[OutputProcessor], AsGiven]] = {PennTokenizati
 
 
 def load_tokenization(name: object, output: OutputProcessor, where: str) -> AsGiven:
-    """What makes sentences of lines, as config.json names it; None: they are sentences.
+    """Loads the tokenization of lines that config.json names; None: they are sentences.
 
     Raises:
         UnsupportedCheckpointError: This version has none of that name.

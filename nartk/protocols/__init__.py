@@ -1,1 +1,1 @@
-"""What scorers speak, in arrays on the host, and what helps to speak it."""
+"""Protocols between decoders and scorers, in arrays on the host, and the code that both share."""

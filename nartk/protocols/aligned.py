@@ -25,7 +25,7 @@ class AlignedWords(WrappedPasses):
     are left out of the softmax.
 
     Args:
-        scorer: Of the model, whose words are the vocabulary's but for rows of padding at the end.
+        scorer: Scorer of the model, whose words are the vocabulary's but for rows of padding at the end.
     """
 
     def __init__(self, scorer: Any, vocab: Vocab) -> None:
@@ -50,5 +50,5 @@ class AlignedWords(WrappedPasses):
         return WrappedScores(inner, read(logits, want, inner.hidden), logits)
 
     def replica(self, stopped: Callable[[], bool]) -> AlignedWords:
-        """As `nartk.protocols.passes.Replicable` of the scorer has it."""
+        """Wraps a replica of the scorer (`nartk.protocols.passes.Replicable`)."""
         return AlignedWords(self.scorer.replica(stopped), self.vocab)

@@ -67,7 +67,7 @@ class Handles(Generic[T]):
     """Values by handle. No handle is given out twice, so that one that was given back is always refused.
 
     Args:
-        name: What a handle stands for, in messages.
+        name: Noun before a handle in messages, such as ``context``.
     """
 
     def __init__(self, name: str) -> None:
@@ -115,9 +115,9 @@ class Waiting:
     """A pass that waits for `commit`. When the last reference to it goes, the pass ends and keeps nothing.
 
     Attributes:
-        cells: Of each token, N different ones.
-        visible: Of each token the cells that it sees, in order: its context's, those of its parents in the
-            pass, and its own, which is the last.
+        cells: Cell of each token, N different ones.
+        visible: Cells that each token sees, in order: its context's, those of its parents in the pass, and
+            its own, which is the last.
     """
 
     def __init__(self, cells: list[int], visible: list[list[int]]) -> None:
@@ -128,7 +128,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class _Open:
-    """What `Contexts` keeps of a pass that waits; not the `Waiting`, which the caller alone refers to."""
+    """Record of a pass that waits, in `Contexts`; not the `Waiting`, which the caller alone refers to."""
 
     contexts: list[int]
     parents: list[int]
@@ -237,11 +237,11 @@ class Contexts:
         return waiting
 
     def waits(self, waiting: Waiting) -> bool:
-        """Whether the pass has begun here and not ended."""
+        """Tells whether the pass has begun here and not ended."""
         return waiting.key in self._open
 
     def commit(self, scores: Waiting | Scores, kept: Sequence[int] | IntArray) -> None:
-        """As `PassScorer.commit`; also of what `begin` gave."""
+        """Ends a pass, as `PassScorer.commit` does; also takes the `Waiting` that `begin` gave."""
         self._end_dropped()
         waiting = scores if isinstance(scores, Waiting) else getattr(scores, "waiting", None)
         if not isinstance(waiting, Waiting):

@@ -29,8 +29,8 @@ class Window:
     """A buffer, in positions of the recording.
 
     Attributes:
-        begin, end: Of all that the model sees.
-        first, last: Of the chunk, which is kept: first <= position < last.
+        begin, end: Positions that the model sees: begin <= position < end.
+        first, last: Positions of the chunk, which is kept: first <= position < last.
     """
 
     begin: int
@@ -44,7 +44,7 @@ class Integrator:
     """Sums positions into tokens, each of weight 1, as the positions come.
 
     Attributes:
-        weight: Of the token that is not finished.
+        weight: Weight of the token that is not finished.
         features: [D] fp64, its sum of features, each times its weight; None: nothing has come.
         fired: Tokens so far.
     """
@@ -84,7 +84,7 @@ class Carried:
     kept as they were, and those behind it, of the look-ahead, are tried and forgotten.
 
     Args:
-        scorer: Of the buffers.
+        scorer: Scorer of the buffers.
     """
 
     scorer: FireScorer
@@ -102,7 +102,7 @@ class Carried:
 
         Args:
             encoded: [S,D] of the buffer's positions, `weights` [S].
-            is_last: Whether the recording ends with it.
+            is_last: True if the recording ends with the buffer.
         """
         first, last = window.first - window.begin, window.last - window.begin
         own, own_at = self._sums.accept(encoded[first:last], weights[first:last])

@@ -1,4 +1,4 @@
-"""What a strategy promises about its output: a value that code compares, and a sentence that people read."""
+"""Guarantees about a strategy's output: a value that code compares, and a sentence that people read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Guarantee(Enum):
-    """How the output of a strategy relates to the model's own."""
+    """Relation of a strategy's output to the model's own."""
 
     IDENTICAL = "identical to greedy"
     SAME_DISTRIBUTION = "same distribution"

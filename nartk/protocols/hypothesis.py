@@ -1,4 +1,4 @@
-"""What goes into a decoder and what comes out: requests, hypotheses, traces and statistics."""
+"""Inputs and outputs of decoders: requests, hypotheses, traces and statistics."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Request:
         prefix: Target ids that the output must begin with.
         drafts: Target ids, without eos, of what the output may be, for strategies that read drafts.
         targets: Target ids, with eos, of outputs that are to be scored, for `nartk.decoders.scoring`.
-        vad: Whether a model that tells how likely nobody speaks is asked for it.
+        vad: True if the probability of no speech is computed, by models that predict it.
         after_prefix: Words that do not follow the prefix.
-        trace: Whether hypotheses carry one.
+        trace: True if hypotheses carry a trace.
         rules: Rules for its output, of a run of which other requests have others (`Constraints` of
             `nartk.decoders.loop`); None: the run's own.
-        seed, nbest: Of draws, and how many hypotheses are given back; None: as the run has them.
+        seed, nbest: Seed of draws, and number of hypotheses returned; None: the run's own.
         prompt: Words between the start token and the output, of models that follow a prompt
             (`nartk.protocols.prompts`); None: the model's own.
     """
@@ -52,7 +52,7 @@ class Request:
 
 @dataclass(frozen=True)
 class TokenTrace:
-    """Where one output token came from.
+    """Origin of one output token.
 
     Attributes:
         origin: ``draft`` (proposed and accepted), ``rollback`` (the verifier's, in the place of a proposed
@@ -60,7 +60,7 @@ class TokenTrace:
             or ``model`` (a non-autoregressive model's).
         verifier_pass: The pass that settled it, from 1; of a forced token the one that reached it, or 0 where
             a strategy does not count it, as in beam search.
-        margin: How far the best logit there lay above the second best, in nats.
+        margin: Best logit there less the second best, in nats.
     """
 
     origin: str
@@ -76,7 +76,7 @@ class Guarded:
         done: ``split``: the text was decoded again in pieces; ``kept``: it stays as it is in the source;
             ``undone``: it stays, where a single edit would have changed it.
         text: Tokens of the source with spaces between; empty where an edit put something in.
-        reasons: What spoke against the output, or the edit.
+        reasons: Reasons against the output, or the edit.
     """
 
     done: str
@@ -90,19 +90,19 @@ class Hypothesis:
 
     Attributes:
         tokens: Target ids; the last is eos unless `max_len` cut it off.
-        score: What the strategy ranks by, natural logarithm: the sum of `positional_scores`, unless it says
+        score: Value to rank by, natural logarithm: the sum of `positional_scores`, unless the strategy says
             otherwise (beam search divides by its length penalty, others take a mean); None where it has none.
         positional_scores: The model's log-probability of each token, natural logarithm; None where the
             strategy has none.
         trace: A TokenTrace for each token, where a trace was asked for.
-        spans: Where each token but eos begins and ends, positions of the encoder; None: it is not known.
+        spans: Begin and end of each token but eos, positions of the encoder; None: they are not known.
         vertices: The vertex of a DA-Transformer's graph that each token is at; None: there is no one path.
         text: The tokens as a line of text; the pipeline fills it in, as what follows.
         pieces: The dictionary's word or piece of a word for each token.
         alternatives: The hypotheses ranked after it, best first, where `Model.decode` gives the best alone.
-        times: When each token but eos begins and ends in the recording, seconds; None: it is not known.
-        error: Why the line could not be decoded; then there are no tokens.
-        guarded: What the model's guard did.
+        times: Begin and end of each token but eos in the recording, seconds; None: they are not known.
+        error: Reason why the line could not be decoded; then there are no tokens.
+        guarded: Actions of the model's guard.
     """
 
     tokens: tuple[int, ...]
@@ -170,12 +170,12 @@ class Result:
         passes: Verifier passes this sentence took part in.
         drafted, accepted: Tokens proposed, and those of them that were accepted.
         seconds: Wall time from the sentence's entry into the batch to its end.
-        graph: What a graph's strategy shows of it, where a trace was asked for.
+        graph: Trace of the graph, of strategies that read one, where a trace was asked for.
         drafter_passes: Passes of a drafting model for this sentence.
         branches: Accepted tokens that were not the first of those drafted at their position.
-        left_mid_batch: Whether other rows of the batch went on after it.
-        phases: What the run has taken since the result before this one: they add up to the run's time.
-        sentences: How many were decoded: of ordinary text a line's own.
+        left_mid_batch: True if other rows of the batch went on after it.
+        phases: Time of the run since the result before this one; over all results it adds up to the whole.
+        sentences: Number of sentences decoded: of ordinary text a line's own.
         prompt: Tokens that the output follows, the start token first; empty where a strategy does not say.
         no_speech: Probability that nobody speaks in the source; None: it was not computed.
     """
@@ -209,7 +209,7 @@ def added(results: Sequence[Result]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 @dataclass(frozen=True)
 class DecodeStats:
-    """What a decoding run took.
+    """Statistics of a decoding run.
 
     Attributes:
         seconds: Wall time, model loading excluded.
@@ -219,8 +219,8 @@ class DecodeStats:
         drafter_passes: Passes of drafting models, summed over sentences.
         branches: Accepted tokens that were not the first of those drafted at their position.
         left_mid_batch: Sentences that ended while others of their batch went on.
-        split, kept, undone: How often the guard did so (`Guarded`), for the best hypotheses.
-        encode_seconds, draft_seconds, verify_seconds, accept_seconds: As `PhaseSeconds` has them; 0 where a
+        split, kept, undone: Counts of what the guard did (`Guarded`), for the best hypotheses.
+        encode_seconds, draft_seconds, verify_seconds, accept_seconds: Wall times of `PhaseSeconds`; 0 where a
             strategy does not measure them.
     """
 

@@ -18,7 +18,7 @@ class Tokenized:
         return self.text
 
     def restore(self, output: str) -> str:
-        """What stands in the line for what a model made of the sentence."""
+        """Returns the line's text for a model's output of the sentence."""
         return output
 
 

@@ -1,4 +1,4 @@
-"""What decoders ask of non-autoregressive models: one call for all positions of any rows.
+"""Protocols of non-autoregressive models: one call for all positions of any rows.
 
 Sources are encoded once, as in `protocols.passes`, and named by handles. What is asked of a row and what is
 known of it lie row after row, without padding; a row's results depend on itself alone.
@@ -44,7 +44,7 @@ class Graphs:
     Attributes:
         sizes: [B] int32, vertices L of each; a path goes from vertex 0 to the last.
         features: [N,D] fp32, of the vertices of all graphs, what `GraphScorer.words` reads.
-        links: Of each graph [L,L] fp32, log-probabilities of the next vertex; minus infinity where there is
+        links: Log-probabilities [L,L] fp32 of the next vertex, of each graph; minus infinity where there is
             no edge.
     """
 
@@ -63,10 +63,10 @@ class Graphs:
 
 
 class ParallelScorer(Protocol):
-    """What all non-autoregressive models have.
+    """Protocol that all non-autoregressive models share.
 
     Attributes:
-        vocab: Of the target.
+        vocab: Vocabulary of the target.
         limits: `Limits.target` is the most positions of a row.
     """
 
@@ -91,7 +91,7 @@ class FrameScorer(ParallelScorer, Protocol):
     blank: int | None
 
     def frames(self, memory: Sequence[int] | IntArray) -> IntArray:
-        """How many frames each source has, [B] int32: known before they are read."""
+        """Number of frames of each source, [B] int32: known before they are read."""
 
     def read_frames(self, memory: Sequence[int] | IntArray, want: Want) -> Scores:
         """Reads what is wanted of all N frames of the sources, in one pass."""
@@ -122,7 +122,7 @@ class TimedFrames(FrameScorer, Protocol):
     """Frames of which is known when in the source they are."""
 
     def spans(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
-        """Where each frame of each source begins and ends, [N,2], in positions of the encoder."""
+        """Begin and end of each frame of each source, [N,2], in positions of the encoder."""
 
 
 class Filler(ParallelScorer, Protocol):

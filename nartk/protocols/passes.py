@@ -1,4 +1,4 @@
-"""What the draft-and-verify loop asks of an autoregressive model: one pass over tokens of any rows, one call.
+"""Protocol of autoregressive models for the draft-and-verify loop: a pass over tokens of any rows, one call.
 
 A hypothesis is a context: a list of cells, each of which holds the keys and values of one token. A pass
 scores N tokens; each sees its context's cells, those of its parents in the pass, and itself. Afterwards
@@ -32,7 +32,7 @@ class TextSource(Sequence[int]):
 
     Attributes:
         tokens: Word ids.
-        copied: What an output is that copies its line; None: all but the last, which is eos. Empty: the
+        copied: Word ids of an output that copies its line; None: all but the last, which is eos. Empty: the
             line has no words.
     """
 
@@ -122,7 +122,7 @@ class Pass:
 
     Attributes:
         tokens: Word ids.
-        positions: Of each token in its output, from 0.
+        positions: Position of each token in its output, from 0.
         memory: Handle of the encoded source that each attends to.
         contexts: Handle of the context that each follows.
         parents: Index of the token of this pass that each follows directly, always a smaller one of the same
@@ -175,15 +175,15 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """What is to be read of a pass, known before it. "Scored" tokens are those of `only`, n of them.
+    """Results requested of a pass, known before it. "Scored" tokens are those of `only`, n of them.
 
     Attributes:
         only: [n] int32 ascending indices of the pass's tokens whose scores are read at all; None: all N.
             The vocabulary is not computed for the others.
         banned: Words forbidden after each scored token, n lists: best, top-k, margin and draws are of the
             words that are left; log-probabilities remain the model's own, over all words.
-        top: So many likeliest words of each scored token; 0: none.
-        margin: How far the best logit lies above the second best.
+        top: Number of likeliest words read of each scored token; 0: none.
+        margin: Best logit less the second best.
         hidden: The features that the output layer reads.
         given: [n] int32, a word after each scored token whose log-probability is read; -1: none there.
         draw: A word drawn after each scored token.
@@ -199,7 +199,7 @@ class Want:
 
 
 class Scores(Protocol):
-    """What a pass gave for its n scored tokens. Log-probabilities are natural, fp32, the model's own.
+    """Results of a pass for its n scored tokens. Log-probabilities are natural, fp32, the model's own.
 
     Attributes:
         best: [n] int32, the likeliest word; of equal ones the lowest id.
@@ -232,7 +232,7 @@ class Scores(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a model can hold, known before anything is decoded.
+    """Capacity of a model, known before anything is decoded.
 
     Attributes:
         source: Longest source, tokens with eos, or frames.
@@ -252,7 +252,7 @@ class PassCosts:
     Attributes:
         tokens: Sizes of passes, at least two, ascending.
         times: [tokens], of a pass over so many tokens.
-        encoding: Of a source's token in the encoder.
+        encoding: Time of a source's token in the encoder.
     """
 
     tokens: tuple[int, ...]
@@ -273,7 +273,7 @@ UNMEASURED = PassCosts((1, 65), (2000.0, 4000.0), encoding=30.0)
 
 
 def costs_of(scorer: Any) -> PassCosts:
-    """What a scorer's passes take: its `costs`, which it may have beside what its protocol asks for."""
+    """Costs of a scorer's passes: its `costs`, an attribute of no protocol, or else `UNMEASURED`."""
     found: PassCosts = getattr(scorer, "costs", UNMEASURED)
     return found
 
@@ -283,8 +283,8 @@ class PassScorer(Protocol):
     """Any autoregressive encoder-decoder that scores passes.
 
     Attributes:
-        vocab: Of the target.
-        start_token: What the first pass of an output holds, which is no token of the output.
+        vocab: Vocabulary of the target.
+        start_token: Word id that the first pass of an output holds, which is no token of the output.
     """
 
     vocab: Vocab
@@ -349,7 +349,7 @@ class PassScorer(Protocol):
         A pass that is dropped without it ends as if nothing were kept.
 
         Args:
-            scores: What `run` gave.
+            scores: Scores that `run` gave.
             kept: Indices of the pass's N tokens. Those of a context form a path: each follows the one
                 before, the first follows the context's last cell.
 
@@ -382,5 +382,5 @@ class Replicable(Protocol):
         """Another scorer of the same weights, on one thread, with memories and contexts of its own.
 
         Args:
-            stopped: Whether passes are to be refused, so that what decodes with it ends.
+            stopped: Tells whether passes are to be refused, so that what decodes with it ends.
         """

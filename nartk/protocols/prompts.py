@@ -44,7 +44,7 @@ class Prompts:
         language: A code; empty: it is detected, if there are several.
         task: One of `tasks`; empty where there are none.
         latest_start: The last timestamp that an output may begin with, in steps of 20 ms; -1: any may.
-        frames: Of sound that the model reads at once, 10 ms each.
+        frames: Frames of sound that the model reads at once, 10 ms each.
     """
 
     languages: Mapping[str, int]
@@ -122,14 +122,14 @@ class Prompts:
             )
 
     def window(self, tokens: Sequence[int], frames: int) -> tuple[list[int], int]:
-        """What is kept of a window's output without its eos, and how many frames later the next one begins.
+        """Tokens kept of a window's output without its eos, and frames from its start to the next window's.
 
         Whisper's own windowing, as OpenAI's program and transformers have it: a pair of timestamps ends a
         segment and begins another, which is decoded again from there on if it is cut off. An output that ends
         with a single timestamp, or has no pair, is kept as a whole.
 
         Args:
-            frames: Of sound in the window.
+            frames: Frames of sound in the window.
         """
         times = [token >= self.begin for token in tokens]
         pairs = [i + 1 for i in range(len(times) - 1) if times[i] and times[i + 1]]

@@ -27,7 +27,7 @@ _UNWANTED: Any = None
 
 @dataclass(eq=False)
 class Reading:
-    """What was read of n scored tokens: the arrays of `Scores`; None what was not wanted."""
+    """Arrays of `Scores`, read of n scored tokens; None where one was not requested."""
 
     best: IntArray
     log_probs: FloatArray
@@ -127,7 +127,7 @@ def read(logits: FloatArray, want: Want, hidden: FloatArray = _UNWANTED) -> Read
     lprobs = log_softmax(logits)
 
     def log_probs_of(words: npt.NDArray[np.integer]) -> FloatArray:
-        """Of words [n,k]."""
+        """Log-probabilities of words [n,k]."""
         return np.take_along_axis(lprobs, words.astype(np.int64), 1).astype(np.float32)
 
     reading = Reading(best=order[:, 0].astype(np.int32), log_probs=log_probs_of(order[:, :1])[:, 0])
@@ -175,7 +175,7 @@ def draw_words(logits: FloatArray, allowed: _BoolArray, draw: Draw) -> IntArray:
 
 
 def draw_weights(logits: FloatArray, draw: Draw) -> _WideArray:
-    """What remains of the probabilities [n,V] fp64 after step 3 of `draw_words`, not normalised.
+    """Probabilities [n,V] fp64 that remain after step 3 of `draw_words`, not normalised.
 
     Args:
         logits: [n,V], minus infinity for words that are forbidden.
@@ -207,7 +207,7 @@ def by_inversion(weights: _WideArray, uniforms: _WideArray) -> IntArray:
 
 
 def _allowed(banned: Ragged | None, shape: tuple[int, ...]) -> _BoolArray:
-    """Whether each word [n,V] is not forbidden."""
+    """Mask [n,V] of the words that are not forbidden."""
     allowed = np.ones(shape, bool)
     if banned is not None:
         rows = np.repeat(np.arange(shape[0]), np.diff(banned.offsets))
@@ -226,7 +226,7 @@ def log_softmax(logits: FloatArray) -> _WideArray:
 
 
 def _margins(best: FloatArray, counts: npt.NDArray[np.integer]) -> FloatArray:
-    """How far the first of two logits [n,2] lies above the second, of which there are so many [n]."""
+    """Differences [n] of two logits [n,2], first less second; infinity where counts [n] are below 2."""
     if best.shape[1] < 2:
         return np.full(len(best), np.inf, np.float32)
     first, second = best[:, 0], best[:, 1]

@@ -20,7 +20,7 @@ NOTHING = Hypothesis(tokens=())  # output so far
 
 @dataclass(frozen=True)
 class Batching:
-    """How many requests are decoded at a time.
+    """Bounds on the requests that are decoded at a time.
 
     Attributes:
         size: Most rows.
@@ -142,7 +142,7 @@ class Waiting:
         return taken[::-1]
 
     def drop(self, request: Request) -> bool:
-        """Whether it waited; then it does not any more."""
+        """Removes a request that waits; False: it does not wait."""
         for i, each in enumerate(self._requests):
             if each is request:
                 del self._requests[i]

@@ -43,7 +43,7 @@ Source: TypeAlias = "str | os.PathLike[str] | bytes | FeatureSource | tuple[Any,
 
 
 def is_one(item: object) -> bool:
-    """Whether an object is one source, not several."""
+    """Tells whether an object is one source, not several."""
     if isinstance(item, tuple):
         return len(item) == 2 and hasattr(item[0], "shape") and isinstance(item[1], int | float)
     return isinstance(item, str | os.PathLike | bytes | FeatureSource | Recording | Mapping)
@@ -53,7 +53,7 @@ def as_given(name: str, item: object) -> Given:
     """A source of what a user gave.
 
     Args:
-        name: What errors call it.
+        name: Name of the source in errors.
         item: A line or a path; the bytes of a file of sound; samples and their rate; a dictionary with
             ``array`` and ``sampling_rate``, or ``bytes`` or ``path``, as `datasets` has them; or features.
 
@@ -101,7 +101,7 @@ def _samples(name: str, samples: Any, rate: object) -> Recording:
 
 
 def several(name: str, items: Iterable[T]) -> Iterator[T]:
-    """What iterates over items; one string, whose letters these would be, is a UsageError."""
+    """Iterates over items; one string, whose letters these would be, is a UsageError."""
     if isinstance(items, (str, bytes)) or not isinstance(items, Iterable):
         raise UsageError(f"{name} is {reprlib.repr(items)}, not a list of strings", fix="pass a list")
     return iter(items)

@@ -1,4 +1,4 @@
-"""When tokens were spoken, by what a model of speech knows of its positions.
+"""Times at which tokens were spoken, by what a model of speech knows of its positions.
 
 A position of an encoder is `subsampling` frames of its source, each `FeatureSource.shift` milliseconds after
 the one before. Symbols: S positions, N tokens.
@@ -30,7 +30,7 @@ def position_seconds(source: FeatureSource, subsampling: int) -> float:
 def cif_times(
     alpha: FloatArray, count: int, seconds: float, *, threshold: float = 1.0, margin: float = 0.0
 ) -> _Times:
-    """When each token of a continuous integrate-and-fire model begins and ends -> [N,2] seconds.
+    """Begin and end of each token of a continuous integrate-and-fire model -> [N,2] seconds.
 
     A token takes from the running sum of the weights what lies between n and n + 1 thresholds; within a
     position, that sum grows evenly. What is left of the last token when weights end, ends with them.
@@ -38,7 +38,7 @@ def cif_times(
     Args:
         alpha: [S] weights.
         count: N.
-        seconds: Of a position.
+        seconds: Duration of a position.
         margin: Share of a token's weight at either end that is left out, in [0, 0.5): with a little, small
             weights of silence move no token.
     """
@@ -63,13 +63,13 @@ def _crossings(sums: _Times, levels: _Times, side: str) -> _Times:
 
 
 def position_spans(positions: Iterable[Sequence[int] | IntArray]) -> list[FloatArray]:
-    """Where positions [N] of sources begin and end, [N,2]."""
+    """Begin and end of positions [N] of sources, [N,2]."""
     begins = (np.asarray(each, np.float32) for each in positions)
     return [np.stack([each, each + 1], 1) for each in begins]
 
 
 def frame_spans(counts: Sequence[int] | IntArray, words: Sequence[int]) -> list[FloatArray]:
-    """Where each frame of sources begins and ends, [N,2], in positions.
+    """Begin and end of each frame of sources, [N,2], in positions.
 
     Args:
         counts: N of each source.
@@ -80,7 +80,7 @@ def frame_spans(counts: Sequence[int] | IntArray, words: Sequence[int]) -> list[
 
 
 def fire_spans(weights: Sequence[FloatArray], counts: Sequence[int] | IntArray) -> list[FloatArray]:
-    """Where each fire of sources of weights [S] begins and ends, [N,2], in positions."""
+    """Begin and end of each fire of sources of weights [S], [N,2], in positions."""
     rows = zip(weights, np.asarray(counts).tolist(), strict=True)
     return [cif_times(alpha, count, 1.0, margin=MARGIN).astype(np.float32) for alpha, count in rows]
 
@@ -94,7 +94,7 @@ def word_times(times: FloatArray | _Times, levels: FloatArray, seconds: float) -
     noise floor.
 
     Args:
-        seconds: From one frame to the next.
+        seconds: Time from one frame to the next.
     """
     if not len(times) or np.isnan(levels).all():
         return np.asarray(times, np.float64)

@@ -22,7 +22,7 @@ class WrappedScores(Reading):
 
     Args:
         inner: Scores that the pass gave.
-        reading: What stands in their place; None: they themselves.
+        reading: Reading that replaces them; None: none does.
         logits: [n,V] that `rows` gives; None: those of the pass.
     """
 

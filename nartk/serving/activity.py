@@ -1,4 +1,4 @@
-"""Whether anybody speaks in a recording, by its levels and by how sure the model is of its words.
+"""Detects speech in a recording, by its levels and by how sure the model is of its words.
 
 A recording whose loudest moment is hardly above its noise floor is steady: silence, noise or hum. One whose
 loudest is not far above it holds speech if the model is sure of its words. What rises far above the floor is
@@ -45,7 +45,7 @@ def levels_of(frames: FloatArray, levels: Levels) -> FloatArray | None:
 
 
 def is_speech(levels: FloatArray | None, log_probs: Sequence[float] | FloatArray | None = None) -> bool:
-    """Whether frames of levels [T] hold speech.
+    """Tells whether frames of levels [T] hold speech.
 
     Args:
         levels: None: they are not known, and it is taken for speech.

@@ -40,9 +40,10 @@ class LineRequest:
         prefix: Its output must begin with this.
         drafts: Guesses of its output, for the strategies that read drafts.
         targets: Outputs that are to be scored, for `nartk.decoders.scoring`; the line is then one sentence.
-        truncate: Whether a sentence that is too long is cut, instead of refused.
-        trace: Whether hypotheses carry one.
-        strategy: Whose own options it has (`Strategy.own`), in a run of the shared one; None: the run's.
+        truncate: True if a sentence that is too long is cut, instead of refused.
+        trace: True if hypotheses carry a trace.
+        strategy: Strategy whose own options it has (`Strategy.own`), in a run of the shared one; None: the
+            run's.
     """
 
     index: int
@@ -77,7 +78,7 @@ class LineRun:
     sentence. Where one sentence of a line fails, the line does.
 
     Args:
-        strategy: As `Model.strategy` makes it, or `Model.scoring`.
+        strategy: Result of `Model.strategy`, or of `Model.scoring`.
     """
 
     def __init__(self, model: Model, strategy: Any, batching: Batching) -> None:
@@ -93,7 +94,7 @@ class LineRun:
 
     @property
     def requests(self) -> int:
-        """How many requests of all lines have not ended."""
+        """Number of requests of all lines that have not ended."""
         return len(self._owners)
 
     def admit(self, asked: LineRequest) -> None:
@@ -150,7 +151,7 @@ class LineRun:
             self._owners[request] = opened
 
     def _requests(self, opened: _Open, **forced: Any) -> dict[Request, int]:
-        """What is asked next for a line. Where a guard allows it, what is too long is asked for in pieces.
+        """Makes the next requests of a line. Where a guard allows it, what is too long is decoded in pieces.
 
         Raises:
             InputTooLongError: A sentence is too long.

@@ -28,10 +28,10 @@ class _Part:
     """A sentence, or a piece of one, that is decoded on its own.
 
     Attributes:
-        number: Of its request in the line.
-        text: What the model reads.
-        clause: What the guard made of it; None: its outputs are taken as they are.
-        taken: Of the hypotheses that are sound, the text, and the edits in it that were undone.
+        number: Number of its request in the line.
+        text: Text that the model reads.
+        clause: Clause that the guard made of it; None: its outputs are taken as they are.
+        taken: Hypotheses that are sound, each with its text and the edits in it that were undone.
         kept: The text that stays where none is.
     """
 
@@ -56,10 +56,10 @@ class Line:
     all that was asked has its result, so that no number depends on which result came first.
 
     Args:
-        index: Of the line.
+        index: Index of the line.
         output: Writes tokens as text.
         guard: Judges outputs; None: all are taken.
-        whole: Whether sentences are first decoded as wholes, whatever they hold.
+        whole: True if sentences are first decoded as wholes, whatever they hold.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class Line:
             yield _Part(self._count - 1, clause.text, clause)
 
     def waiting(self) -> list[tuple[int, str]]:
-        """What is to be decoded next: numbers and texts as the model reads them."""
+        """Parts to decode next: numbers and texts as the model reads them."""
         return [(part.number, part.text) for part in self._open.values()]
 
     def sentence_of(self, number: int) -> int:
-        """Which sentence of the line, from 1, a request is of."""
+        """Number of the line's sentence, from 1, that a request is of."""
         owners = enumerate(self._sentences, start=1)
         return next(at for at, parts in owners if any(part.number == number for part in parts))
 

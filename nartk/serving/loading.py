@@ -45,21 +45,21 @@ def load(
             process, in torch what it is set to.
         replicas: Engines of one thread each that share the weights and decode at the same time, for
             throughput; each has batches of its own.
-        check: Whether all files are compared with their hashes, the mapped ones of int8 folders too.
-        pretokenized: Whether text is tokenised already, a sentence a line, and is to stay so.
-        guard: Whether the guard of a model that has one judges its outputs.
+        check: True to compare all files with their hashes, the mapped ones of int8 folders too.
+        pretokenized: True if text is tokenised already, a sentence a line, and is to stay so.
+        guard: True if the guard of a model that has one judges its outputs.
         min_edit_confidence: The least probability of a single edit, from 0 to 1, below which that guard
             undoes it; None: as the model's folder says.
-        source_lang, target_lang: Of the lines and the outputs, where a folder of transformers leaves it open.
+        source_lang, target_lang: Languages of lines and outputs if a folder of transformers leaves them open.
         source_prefix: Put before each line, with such a folder.
-        tell: Is told in a line what of a folder is passed over, or taken where nothing is said, and where
+        tell: Receives a line on what of a folder is passed over, or taken where nothing is said, and where
             torch computes on a CPU in the engine's place.
 
     Raises:
         ModelNotFoundError: There is no such model.
         CheckpointError: It is corrupt or does not fit its configuration.
         UsageError: The device or the type is not to be had.
-        MissingDependencyError: What it takes is not installed.
+        MissingDependencyError: A package that it needs is not installed.
     """
     if dtype is not None and dtype not in TYPES:
         raise UsageError(f"{named('dtype')} is {dtype!r}", fix=f"choose from {', '.join(TYPES)}")

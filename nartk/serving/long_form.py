@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Buffers:
-    """How recordings are cut.
+    """Sizes of the buffers that recordings are cut into.
 
     Attributes:
         chunk: Positions of a buffer that are kept, at least 1.
@@ -70,11 +70,11 @@ class Buffers:
         subsampling: int,
         is_whole: bool = True,
     ) -> Buffers:
-        """Of chunks and contexts in ms, which the model's positions divide.
+        """Buffers of chunks and contexts in ms, which the model's positions divide.
 
         Args:
-            shift_ms: From one frame of the source to the next.
-            is_whole: Whether a recording that fits one buffer is read as a whole.
+            shift_ms: Time from one frame of the source to the next.
+            is_whole: True if a recording that fits one buffer is read as a whole.
 
         Raises:
             UsageError: One of them is no whole number of positions, or there is no chunk.
@@ -131,7 +131,7 @@ def positions_of(scorer: FrameScorer, memory: IntArray, windows: Sequence[Window
     """The position of the recording in which each frame of encoded buffers lies; -1: of no sound.
 
     Args:
-        scorer: Of CTC, whose frames are the encoder's positions.
+        scorer: Scorer of CTC, whose frames are the encoder's positions.
 
     Raises:
         StrategyMismatchError: The model has other positions.
@@ -191,7 +191,7 @@ def in_buffers(
     """A scorer of recordings of any length, for a strategy that reads frames alone.
 
     Args:
-        levels: Of frames, by which buffers in which nobody speaks say nothing; None: none is left out.
+        levels: Levels of frames, by which buffers without speech are left out; None: none is.
 
     Raises:
         StrategyMismatchError: The strategy needs another protocol.
@@ -213,7 +213,7 @@ def read_long(reader: Any, line: str | Recording) -> FeatureSource:
         reader: The model's input processor.
 
     Raises:
-        NartkError: As `InputProcessor.read`.
+        NartkError: Same as in `InputProcessor.read`.
     """
     settings = reader.settings
     if not hasattr(reader, "stream") or not settings.is_local or reader.cmvn == "utterance":
@@ -253,7 +253,7 @@ class BufferedFrames:
 
     Args:
         scorer: Reads the buffers.
-        levels: As `in_buffers` has it.
+        levels: Same as in `in_buffers`.
     """
 
     def __init__(self, scorer: Any, buffers: Buffers, *, levels: Levels | None = None) -> None:
@@ -319,7 +319,7 @@ class BufferedFrames:
         return _Recording(source, windows, tuple(len(each.kept) for each in fires), tuple(fires))
 
     def spans(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
-        """As `nartk.protocols.parallel.TimedFrames` has it; of a Paraformer, the position that fires."""
+        """Spans as in `nartk.protocols.parallel.TimedFrames`; of a Paraformer, the position that fires."""
         found: list[FloatArray] = []
         for handle in memory:
             recording = self._recordings[int(handle)]
@@ -340,7 +340,7 @@ class BufferedFrames:
         return found
 
     def _is_heard(self, source: FeatureSource, window: Window) -> bool:
-        """Whether somebody speaks in a buffer."""
+        """Tells whether somebody speaks in a buffer."""
         return self._levels is None or is_speech(self._levels(source.frames[self.buffers.frames_of(window)]))
 
     def _fires(
@@ -375,7 +375,7 @@ class BufferedFrames:
         scored: _Ints,
         take: Callable[[Scores], T],
     ) -> Iterator[T]:
-        """What is taken of scored frames [n], ascending, a few buffers after the other."""
+        """Yields what `take` gives for scored frames [n], ascending, a few buffers after the other."""
         begin = done = 0
         for handle in memory:
             recording = self._recordings[int(handle)]
@@ -444,7 +444,7 @@ def carried_fires(scorer: FrameScorer) -> Carried:
 
 
 def kept_fires(labels: IntArray, positions: _Ints, window: Window, eos: int, *, is_last: bool) -> _Ints:
-    """Which fires of a buffer are kept: those of its chunk that are words; of the last also eos at its end.
+    """Indices of the fires of a buffer that are kept: words of its chunk; of the last also eos at its end.
 
     A model may take a pause for the end.
     """
@@ -487,7 +487,7 @@ def _copied(scores: Any) -> Reading:
 
 
 def _wanted(want: Want, only: IntArray, part: slice) -> Want:
-    """What is wanted of some of the scored frames, which are those of `part`, and `only` in the buffers."""
+    """Restricts a `Want` to some of the scored frames: those of `part`, which are `only` in the buffers."""
     banned = want.banned
     if banned is not None:
         offsets = banned.offsets[part.start : part.stop + 1]

@@ -58,18 +58,18 @@ class Model:
         engine: Its passes on the engine; None: torch serves it.
 
     Attributes:
-        checkpoint: Where it came from, with dictionaries and tokenizers.
+        checkpoint: Checkpoint that it was loaded from, with dictionaries and tokenizers.
         device: ``cpu``, ``cuda`` or ``cuda:1``.
-        dtype: Of its computation: fp32, bf16, fp16 or int8.
+        dtype: Type of its computation: fp32, bf16, fp16 or int8.
         replicas: Engines that decode at the same time.
-        pretokenized: Whether lines are sentences as the model reads them, tokenised where it was trained on
+        pretokenized: True if lines are sentences as the model reads them, tokenised where it was trained on
             tokens, and outputs are left as it writes them; may be set.
-        guard: Whether the guard of a model that has one judges its outputs (`processors.guard`); may be set.
+        guard: True if the guard of a model that has one judges its outputs (`processors.guard`); may be set.
         min_edit_confidence: The least probability of a single edit, below which the guard undoes it; None: as
             the model's folder says; may be set.
-        buffers: How recordings of any length are cut (`buffers_for`); None: a source is read
+        buffers: Buffers that recordings of any length are cut into (`buffers_for`); None: a source is read
             as a whole; may be set.
-        vad: Whether words are left out where nobody speaks (`nartk.serving.activity`); may be set.
+        vad: True if words are left out where nobody speaks (`nartk.serving.activity`); may be set.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Model:
 
     @cached_property
     def passes(self) -> Any:
-        """What strategies see of it: a protocol of `nartk.protocols.passes` or `nartk.protocols.parallel`."""
+        """Scorer for strategies, by a protocol of `nartk.protocols.passes` or `nartk.protocols.parallel`."""
         found = self._engine
         if found is None:
             found = reference_scorer(self.checkpoint, self.device, self.dtype)
@@ -119,7 +119,7 @@ class Model:
         return found
 
     def cost_setting(self, scorer: Any) -> dict[str, Any]:
-        """What the times of its passes depend on, as `nartk.checkpoints.costs` keeps them."""
+        """Settings that the times of its passes depend on, as `nartk.checkpoints.costs` keeps them."""
         return {
             "model": self.checkpoint.fingerprint,
             "numerics": scorer.numerics,
@@ -143,7 +143,7 @@ class Model:
 
     @property
     def is_exact(self) -> bool:
-        """Whether a sentence's bits depend on it alone, whatever shares its batch: on the engine, always.
+        """Tells whether a sentence's bits depend on it alone, not on its batch: on the engine, always.
 
         In torch the order of a sum depends on shapes, so that near ties may fall either way.
         """
@@ -160,12 +160,12 @@ class Model:
 
     @property
     def tokenization(self) -> AsGiven:
-        """What makes sentences as the model reads them of lines, and of its outputs lines."""
+        """Converts lines to sentences as the model reads them, and its outputs to lines."""
         return AsGiven() if self.pretokenized else self.checkpoint.tokenization
 
     @property
     def guarding(self) -> Guard | None:
-        """What judges outputs; None: nothing does.
+        """Guard that judges outputs; None: there is none.
 
         Raises:
             UsageError: `min_edit_confidence` is no probability, or there is no guard that heeds it.
@@ -214,9 +214,9 @@ class Model:
         Args:
             name: None: the one that the model's configuration names, or greedy search; or the one that an
                 option implies which that has not (`nartk.registry.implied`).
-            tell: Is told in a line where there are such thresholds, but not for these models or options, and
-                which constraints of the model's the strategy does not keep to, or another model that should
-                be smaller is larger than the model.
+            tell: Receives a line where there are such thresholds, but not for these models or options, on
+                each constraint of the model's that the strategy does not keep to, and where another model
+                that should be smaller is larger than the model.
 
         Raises:
             CheckpointError: Another model, or what is stored, is corrupt.
@@ -238,7 +238,7 @@ class Model:
         return found
 
     def signature(self, strategy: Any) -> str:
-        """What reproduces a result of this model with a strategy."""
+        """Signature that reproduces a result of this model with a strategy."""
         model = f"{self.checkpoint.fingerprint}|{self.scorer_for(strategy).numerics}"
         if self.checkpoint.guard is not None:
             least = 0.0 if (guard := self.guarding) is None else guard.thresholds.edit
@@ -267,7 +267,7 @@ class Model:
         truncate: bool = False,
         trace: bool = False,
     ) -> Request:
-        """What a decoder is asked for a sentence as the model reads it.
+        """Makes a decoder's request for a sentence as the model reads it.
 
         Raises:
             InputTooLongError: The sentence, or a target, has more tokens than the model has positions.
@@ -351,17 +351,17 @@ class Model:
                 ``top_k`` and ``top_p`` samples.
             batch_size: Most sentences at a time.
             max_tokens: Most source tokens at a time, padding included.
-            prefixes: What each line's output must begin with.
-            drafts: What each line's output may be, for the strategies that read drafts.
-            truncate: Whether sentences too long for the model are cut, instead of refused; with a guard they
+            prefixes: Text that each line's output must begin with.
+            drafts: Guesses of each line's output, for the strategies that read drafts.
+            truncate: True if sentences too long for the model are cut, instead of refused; with a guard they
                 are decoded in pieces instead, or kept.
-            trace: Whether hypotheses say where each token came from.
-            options: Of the strategy, such as ``max_len=100``, or for 5 hypotheses a line of beam search
-                ``beam_size=5, nbest=5``.
+            trace: True if hypotheses say where each token came from.
+            options: Options of the strategy, such as ``max_len=100``, or for 5 hypotheses a line of beam
+                search ``beam_size=5, nbest=5``.
 
         Raises:
             UsageError: An option is unknown or out of bounds, or `lines` are no strings.
-            NartkError: As `strategy` and `stream` raise.
+            NartkError: Same as in `strategy` and `stream`.
         """
         run = self.run(
             [lines] if is_one(lines) else lines,  # type: ignore[list-item, arg-type]
@@ -397,7 +397,7 @@ class Model:
             window: Lines read ahead and sorted by length; 1: each is decoded before the next is read.
 
         Raises:
-            NartkError: As `decode`.
+            NartkError: Same as in `decode`.
         """
         require_count("window", window)
         made = self.strategy(strategy, options)
@@ -445,9 +445,9 @@ class Model:
         sources alone. A line that fails gives an empty hypothesis with its `error`, and a warning.
 
         Args:
-            lines: As `decode` takes them; each is one sentence, an empty one too.
-            targets: Of each line an output, as the model writes lines of this kind, or several.
-            batch_size, max_tokens, truncate: As in `decode`.
+            lines: Same as in `decode`; each is one sentence, an empty one too.
+            targets: Outputs of each line, one or several, as the model writes lines of this kind.
+            batch_size, max_tokens, truncate: Same as in `decode`.
 
         Raises:
             StrategyMismatchError: The model is not autoregressive.
@@ -464,7 +464,7 @@ class Model:
         return list(warned(outcomes, 0))
 
     def scoring(self) -> Any:
-        """What `stream` scores given outputs with, in a strategy's place.
+        """Makes the scoring of given outputs, for `stream` in a strategy's place.
 
         Raises:
             StrategyMismatchError: The model is not autoregressive, or torch would serve its replicas.
@@ -495,7 +495,7 @@ class Model:
         truncate: bool = False,
         trace: bool = False,
     ) -> Decoded:
-        """As `decode`, with statistics and the signature, and without warnings."""
+        """Decodes as `decode` does, with statistics and the signature, and without warnings."""
         made = self.strategy(strategy, {} if options is None else options)
         start = time.perf_counter()
         outcomes = [
@@ -546,11 +546,11 @@ class Model:
         unfinished sentences start again.
 
         Args:
-            strategy: As the method `strategy` makes it, or `scoring`.
-            prefixes: What each line's output must begin with.
-            drafts: What each line's output may be.
+            strategy: Result of the method `strategy`, or of `scoring`.
+            prefixes: Text that each line's output must begin with.
+            drafts: Guesses of each line's output.
             targets: With `scoring`, what is to be scored for each line, which is then one sentence.
-            first: How many lines came before these: sampling draws a line's numbers by its place among all.
+            first: Number of lines before these: sampling draws a line's numbers by its place among all.
 
         Raises:
             UsageError: Drafts are given to a strategy that reads none, or what should be strings is not.

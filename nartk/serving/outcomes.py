@@ -15,13 +15,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Decoded:
-    """What decoding some lines gave, in the order of the lines.
+    """Outcome of decoding some lines, in the order of the lines.
 
     Attributes:
         hypotheses: Per line, best first; empty where the line failed.
-        errors: What was wrong with the lines that failed, by line index from 0.
-        stats: What it took.
-        signature: What reproduces it.
+        errors: Errors of the lines that failed, by line index from 0.
+        stats: Statistics of the run.
+        signature: Signature that reproduces the run.
     """
 
     hypotheses: list[tuple[Hypothesis, ...]]
@@ -50,7 +50,7 @@ def warned(outcomes: Iterable[tuple[int, Result | NartkError]], first: int) -> I
     """The best hypothesis of each line in their order; those that fail warn the caller's caller.
 
     Args:
-        first: How many lines came before these.
+        first: Number of lines before these.
     """
     for number, outcome in enumerate(in_order(outcomes), start=first + 1):
         if isinstance(outcome, NartkError):

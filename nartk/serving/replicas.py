@@ -43,7 +43,7 @@ class ReplicaRun:
 
     Args:
         count: Replicas at most.
-        batching: Of each.
+        batching: Batching of each.
     """
 
     def __init__(self, strategy: Any, scorer: Replicable, count: int, batching: Batching) -> None:
@@ -104,7 +104,7 @@ class _Replica:
     """A run in a thread.
 
     Attributes:
-        tokens: Of the sources of its requests.
+        tokens: Source tokens of its requests.
         orders: Calls of the run that it is to make, by name, and their requests; None: to end.
     """
 

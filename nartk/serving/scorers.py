@@ -1,4 +1,4 @@
-"""What computes a model's passes: a scorer of the engine, or one in torch."""
+"""Scorers, which compute a model's passes: those of the engine, or those in torch."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def reference_scorer(checkpoint: Checkpoint, device: str, dtype: str) -> Any:
 
 
 def words_of(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What a scorer is told of words: the sources', if they have any, and what outputs begin after."""
+    """Arguments of a scorer about words: source vocabulary, if any, and start token, if any."""
     found: dict[str, Any] = {}
     if checkpoint.input.vocab is not None:
         found["source_vocab"] = checkpoint.input.vocab

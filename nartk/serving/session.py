@@ -73,14 +73,14 @@ class Session:
         """Takes a line, whatever its length and options, and gives its ticket at once.
 
         Args:
-            line, strategy, truncate, trace, options: As `Model.decode` has them.
+            line, strategy, truncate, trace, options: Same as in `Model.decode`.
             prefix: The output must begin with this.
             drafts: Guesses of the output, for the strategies that read drafts.
             index: Draws depend on it, as they do on the place of a line in `Model.decode`.
 
         Raises:
             UsageError: An option is unknown or out of bounds, or the session is closed.
-            NartkError: As `Model.strategy` raises.
+            NartkError: Same as in `Model.strategy`.
         """
         for name, text in (("prefix", prefix), *(("drafts", each) for each in drafts)):
             if not isinstance(text, str):
@@ -116,7 +116,7 @@ class Session:
         """Ends the session when all lines that were submitted have ended.
 
         Args:
-            cancel: Whether they are cancelled instead.
+            cancel: True to cancel them instead.
         """
         with self._lock:
             if not self._is_closed:
@@ -236,8 +236,8 @@ class _Lines:
 
     Args:
         begin: Begins a run.
-        size: Of a batch. Twice as many requests are admitted at most, so that none waits for longer ones that
-            came later.
+        size: Size of a batch. Twice as many requests are admitted at most, so that none waits for longer ones
+            that came later.
     """
 
     def __init__(self, begin: Callable[[], LineRun], size: int) -> None:
@@ -298,7 +298,7 @@ class _Lines:
             self._apart.extend(tickets)
 
     def drop(self, ticket: Ticket) -> bool:
-        """Whether the line had not ended; then its ticket is cancelled."""
+        """Cancels the ticket of a line that has not ended; False: it has ended."""
         if ticket.future.done():
             return False
         if self._admitted.pop(ticket.asked, None) is not None:
@@ -346,7 +346,7 @@ class Ticket:
         return found
 
     def done(self) -> bool:
-        """Whether the line has ended, failed or been cancelled."""
+        """Tells whether the line has ended, failed or been cancelled."""
         return self.future.done()
 
     def cancel(self) -> bool:

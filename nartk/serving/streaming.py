@@ -40,11 +40,11 @@ class Partial:
 
     Attributes:
         tokens: Target ids, without eos.
-        stable: So many of them, from the first on, will not change.
+        stable: Number of them, from the first on, that will not change.
         revised: Tokens at the end of the text before that are no longer in it; 0: it is a prefix of this one.
         audio_ms: Sound that has been read.
         seconds: Taken since the text before.
-        is_last: Whether the recording has ended.
+        is_last: True if the recording has ended.
         text: The tokens as a line.
     """
 
@@ -59,16 +59,16 @@ class Partial:
 
 @dataclass
 class StreamStats:
-    """What a stream took.
+    """Statistics of a stream.
 
     Attributes:
         audio_ms: Sound that was read.
-        seconds: That computing took, without features and without waiting for sound, a number for each text.
+        seconds: Computing time, without features and without waiting for sound, a number for each text.
         partials: Texts that were given.
         revised: Tokens that were taken back, in all of them.
-        latencies_ms: Of each token, when the recording has ended: sound that was read after the position in
-            which it begins, until it was first shown as it stayed. What computing takes comes on top, in
-            `seconds`.
+        latencies_ms: Latency of each token, when the recording has ended: sound that was read after the
+            position in which it begins, until it was first shown as it stayed. What computing takes comes on
+            top, in `seconds`.
     """
 
     audio_ms: float = 0.0
@@ -95,14 +95,14 @@ class FrameStream:
     """Decodes a recording that comes bit by bit, by the likeliest labels of its frames.
 
     Args:
-        scorer: Of CTC, or of a Paraformer that tells where its words fire (`FireScorer`).
-        buffers: How the recording is cut; `Buffers.right` is the look-ahead.
-        shift: From one frame to the next, ms.
+        scorer: Scorer of CTC, or of a Paraformer that tells where its words fire (`FireScorer`).
+        buffers: Buffers that the recording is cut into; `Buffers.right` is the look-ahead.
+        shift: Time from one frame to the next, ms.
         padding: Frames that come before the sound, and as many behind it.
         write: Makes a line of tokens.
-        words, prompt: Beside the frames of each buffer, as `FeatureSource` has them.
-        stats: Is kept up with what it has taken so far.
-        levels: Of frames, by which chunks in which nobody speaks say nothing; None: none is left out.
+        words, prompt: Word ids beside the frames of each buffer, same as in `FeatureSource`.
+        stats: Statistics so far, which it updates.
+        levels: Levels of frames, by which chunks without speech are left out; None: none is.
         hotwords: Words and phrases that are favoured, also where chunks meet.
     """
 
@@ -280,7 +280,7 @@ def buffers_of(
     left_ms: float = LEFT_MS,
     look_ahead_ms: float = LOOK_AHEAD_MS,
 ) -> Buffers:
-    """How a model's recordings are cut while they come; arguments and errors as `stream`."""
+    """Buffers that a model's recordings are cut into while they come; arguments and errors as in `stream`."""
     reader: Any = model.checkpoint.input
     if not isinstance(model.passes, FrameScorer) or getattr(reader, "settings", None) is None:
         raise StrategyMismatchError(
@@ -312,14 +312,15 @@ def stream(
     """Yields texts of a recording while it is read; the last one is of all of it.
 
     Args:
-        model: Of CTC, or a Paraformer.
+        model: Model of CTC, or a Paraformer.
         sound: A path or line as `Model.decode` takes it, an open file such as ``sys.stdin.buffer``, of which
             nothing has been read, or blocks of features [T,F] as the model reads them.
         chunk_ms: Sound between two texts, whole positions of the model's encoder.
         left_ms: Sound before a chunk that the model sees with it.
         look_ahead_ms: Sound behind it that the model waits for.
-        strategy: Of `Model.strategy`; its hotwords are favoured, also where chunks meet. None: no words are.
-        stats: Is kept up with what it takes.
+        strategy: Result of `Model.strategy`; its hotwords are favoured, also where chunks meet. None: no
+            words are.
+        stats: Statistics, which it updates.
 
     Raises:
         StrategyMismatchError: The model has no frames that can be read by themselves.

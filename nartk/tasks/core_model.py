@@ -1,4 +1,4 @@
-"""What every fairseq model of nartk is: a core network whose configuration gives the options."""
+"""Base of every fairseq model of nartk: a core network whose configuration gives the options."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Drafted(NamedTuple):
-    """What a drafter predicts while it is trained.
+    """Predictions of a drafter in training.
 
     Attributes:
         logits: [N,V], of the N words that it predicts.
         predicted: [B,T] bool, which of the target these are.
-        parts: What else is logged, by name.
+        parts: Other values to log, by name.
     """
 
     logits: Tensor
@@ -63,7 +63,7 @@ class CoreModel(BaseFairseqModel):
     def draft_training(
         self, call: Callable[..., Any], inputs: dict[str, Tensor], target: Tensor, training: Training
     ) -> Drafted:
-        """What it predicts where a drafter learns from its verifier.
+        """Returns predictions at the positions where a drafter learns from its verifier.
 
         Args:
             call: Its `forward`, or what wraps it for several processes.
@@ -73,7 +73,7 @@ class CoreModel(BaseFairseqModel):
     def drafted_passes(
         self, inputs: dict[str, Tensor], target: Tensor, logits: Tensor, best: Tensor, block: int
     ) -> tuple[Tensor, Tensor]:
-        """How many passes of the verifier are looked at, and the tokens they give.
+        """Counts the passes of the verifier that are looked at, and the tokens they give.
 
         Args:
             logits: [N,V] of `draft_training`.

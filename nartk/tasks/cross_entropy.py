@@ -50,7 +50,7 @@ class CrossEntropy(LabelSmoothedCrossEntropyCriterion):
         self.edit_weight = edit_weight
 
     def weights(self, inputs: dict[str, Tensor], target: Tensor) -> Tensor | None:
-        """What the loss of each word [B,T] counts; None: 1."""
+        """Weights of the words' losses [B,T]; None: 1."""
         if self.edit_weight == 1.0:
             return None
         changed = edited(inputs["src_tokens"], inputs["prev_output_tokens"], target, pad=self.padding_idx)

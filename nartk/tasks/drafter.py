@@ -192,7 +192,7 @@ class Drafting(CrossEntropy):
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
-        """As fairseq's cross-entropy (in bits), with the divergence a word (KL in nats) and accept_len."""
+        """Logs fairseq's cross-entropy (in bits), the divergence a word (KL in nats) and accept_len."""
 
         def total(name: str) -> float:
             return float(sum(log.get(name, 0) for log in logging_outputs))

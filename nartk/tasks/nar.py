@@ -55,7 +55,7 @@ class LossModel(CoreModel):
         transcript: Tensor | None = None,
         **inputs: Tensor,
     ) -> Any:
-        """What the encoder reads, and target [B,T] -> summed loss, its tokens, and its parts.
+        """The encoder's inputs and target [B,T] -> summed loss, its tokens, and its parts.
 
         Or what the core's `training_forward` gives, which architectures have that `nartk_drafter` trains.
         """
@@ -143,7 +143,7 @@ class LossCriterion(FairseqCriterion):
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
-        """So that fairseq adds up the workers' logs in one call."""
+        """Lets fairseq add up the workers' logs in one call."""
         return True
 
 

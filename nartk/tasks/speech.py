@@ -89,7 +89,7 @@ class Speech(FairseqDataset):
     """Sources and their targets.
 
     Args:
-        options: Of the task, of which what changes sources is not used in validation, `trains` False.
+        options: Options of the task; those that change sources are not used in validation, `trains` False.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class Speech(FairseqDataset):
 
 
 def frames_of(line: str, settings: FeatureSettings) -> int:
-    """How many frames the source of a line has, by the header of its file where it is a sound.
+    """Number of frames of a line's source, by the header of its file where it is a sound.
 
     Raises:
         InputFileError: The file cannot be read.

@@ -16,7 +16,7 @@ from nartk.tasks.core_model import CoreModel, Drafted, register_presets
 
 
 class _Encoder(FairseqEncoder):
-    """What fairseq's beam search asks of an encoder. The weights belong to the model."""
+    """The encoder that fairseq's beam search calls. The weights belong to the model."""
 
     def __init__(self, model: FairseqTransformer, dictionary: Any) -> None:
         super().__init__(dictionary)
@@ -36,7 +36,7 @@ class _Encoder(FairseqEncoder):
 
 
 class _Decoder(FairseqDecoder):
-    """What fairseq's beam search asks of a decoder: it recomputes the whole prefix at every step."""
+    """The decoder that fairseq's beam search calls: it recomputes the whole prefix at every step."""
 
     def __init__(self, model: FairseqTransformer, dictionary: Any) -> None:
         super().__init__(dictionary)

@@ -65,7 +65,7 @@ class Rows(BaseWrapperDataset):
 
 
 def raw_rows(raw: int, distilled: int, share: float) -> np.ndarray:
-    """Which of `raw` pairs to add to `distilled` ones so that they make up `share` of all: int64, ascending.
+    """Selects those of `raw` pairs to add to `distilled` ones to make up `share` of all: int64, ascending.
 
     Spread evenly: each pair occurs as often as any other, or once more.
     """

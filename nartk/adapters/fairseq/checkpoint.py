@@ -47,7 +47,7 @@ class FairseqCheckpoint:
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether :attr:`validation` is a quality rather than a loss."""
+        """Tells whether :attr:`validation` is a quality rather than a loss."""
         return bool(self.part("checkpoint").get("maximize_best_checkpoint_metric", False))
 
     @property

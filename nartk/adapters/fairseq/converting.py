@@ -48,11 +48,11 @@ def convert(
         target_dict: The same for the target; by default `source_dict` where that is given.
         tokenizer: sentencepiece model; without it words are what stands between spaces.
         target_tokenizer: The target's, where it differs.
-        tokenization: Of the sentences that it was trained on, ``penn``; None: decoding is not to know it.
-        bpe: What cut its words, ``subword-nmt``, ``fastbpe`` or ``gpt2``; ``none``: lines are cut already.
+        tokenization: That of its training sentences, ``penn``; None: decoding is not to know it.
+        bpe: The BPE of its words, ``subword-nmt``, ``fastbpe`` or ``gpt2``; ``none``: lines are cut already.
         bpe_codes: The file of its merges.
         encoder_json: The words of GPT-2's BPE.
-        moses: Whether Moses made its tokens; False: lines are tokens already.
+        moses: True if Moses made its tokens; False: lines are tokens already.
         moses_source_lang, moses_target_lang: Their languages; by default those of the training data.
         card: Text of ``card.md``; by default what the checkpoint says about itself.
         dtype: Type of the stored weights: fp32, bf16 or fp16.
@@ -175,7 +175,7 @@ def _convert_speech(
 
 
 def _is_file(folder: Path, name: object) -> bool:
-    """Whether a value of an input processor's settings is the name of a file beside them."""
+    """Tells whether a value of an input processor's settings is the name of a file beside them."""
     own = (DICTIONARY, TOKENIZER)  # which the model folder has anyhow
     return isinstance(name, str) and bool(name) and name not in own and os.path.isfile(folder / name)
 

@@ -217,7 +217,7 @@ class _Settings:
         raise UnsupportedCheckpointError(f"setting {name!r} is {value!r} {why}".rstrip(), where=self.where)
 
     def config(self, tensors: Mapping[str, Tensor]) -> JsonObject:
-        """What Config stores, for weights already under nartk's names."""
+        """Returns the values of Config, for weights already under nartk's names."""
         values: JsonObject = {
             "src_vocab": tensors["encoder_embedding.words.weight"].shape[0],
             "tgt_vocab": tensors["output.weight"].shape[0],

@@ -51,7 +51,7 @@ def _of_t5(values: Settings, *, scales: bool) -> JsonObject:
     """The configuration of a T5.
 
     Args:
-        scales: Whether a model with one matrix for all words scales what the output layer reads.
+        scales: True if a model with one matrix for all words scales the output layer's inputs.
     """
     gate, _, activation = values["feed_forward_proj"].rpartition("-")
     if gate not in ("", "gated"):

@@ -29,9 +29,9 @@ def read_hugging_face(
     """Reads a folder as `nartk.checkpoints.loading.load_checkpoint` does one of nartk's.
 
     Args:
-        source_lang, target_lang: Of the lines and of the outputs; None: the tokenizer's and the model's own.
+        source_lang, target_lang: Languages of lines and outputs; None: the tokenizer's and the model's own.
         source_prefix: Put before each line.
-        allow_pickle: Whether weights may be pickled; what they hold is not run.
+        allow_pickle: True if weights may be pickled; their code is not run.
 
     Raises:
         UnsupportedCheckpointError: The family is not known, or what `read_text` and `read_speech` refuse.

@@ -56,18 +56,18 @@ class Family:
     """A `model_type` of config.json.
 
     Attributes:
-        architectures: Of `architectures` in config.json, those with an encoder and a decoder of words.
+        architectures: Those `architectures` of config.json that have an encoder and a decoder of words.
         read: The settings that are read, with transformers' defaults; a type where it has none.
         aliases: Other names of these, which transformers lets override them.
-        config: What `TransformerConfig` stores of them, but for what the weights tell.
+        config: Makes the values of `TransformerConfig` from them, except those that the weights tell.
         names: The file's names of the layers, `{i}` the index of one; `a|b` are rows below each other.
         skipped: Rows at the top of position tables that stand for no position.
-        computes_positions: Whether a file without position tables means sinusoids.
-        has_bias: Whether the output words may have one.
-        ties_words: Whether the words' matrices are tied whatever the settings are.
+        computes_positions: True if a file without position tables means sinusoids.
+        has_bias: True if the output words may have one.
+        ties_words: True if the words' matrices are tied whatever the settings are.
         unused: Tensors that older versions of transformers wrote, and none reads.
         irrelevant: Settings that change no output, beside those of all families.
-        start: What outputs begin after where the files have nothing: a setting, and its default.
+        start: Default of the start token where the files have none: a setting, and its default.
     """
 
     architectures: tuple[str, ...]
@@ -118,7 +118,7 @@ def read_settings(config: Settings, family: Family, tell: Callable[[str], None])
     """The settings of a config.json that are read, by name.
 
     Args:
-        tell: Is told in a line of settings that are not known: of somebody's own, as transformers takes them.
+        tell: Receives a line on unknown settings: somebody's own, as transformers takes them.
 
     Raises:
         UnsupportedCheckpointError: A setting changes the output, and is not supported.

@@ -42,7 +42,7 @@ _TRANSCRIBE = "transcribe"
 
 
 def _config_of(values: Settings) -> JsonObject:
-    """What `WhisperConfig` stores of settings."""
+    """Makes the values of `WhisperConfig` from settings."""
     if values["use_weighted_layer_sum"]:
         raise refusal("use_weighted_layer_sum", True, WITHOUT, why="which is of classifiers")
     return {
@@ -110,8 +110,8 @@ def read_speech(
     """Reads a folder as `read_hugging_face` does.
 
     Args:
-        source_lang: Of the sound; None: the model's own choice, which may be to detect it.
-        target_lang: Of the outputs: that of the sound, or ``en``, into which it is then translated.
+        source_lang: Language of the sound; None: the model's own choice, which may be to detect it.
+        target_lang: Language of the outputs: the sound's, or ``en``, into which it is then translated.
         source_prefix: None: sound has none.
     """
     if source_prefix is not None:
@@ -191,7 +191,7 @@ def _prompts(given: Settings, config: Settings, network: WhisperConfig, where: s
 
     Args:
         given: It.
-        config: What config.json has, which is read where it leaves the prompt open.
+        config: Contents of config.json, which is read where `given` leaves the prompt open.
     """
     fields = {name: given.get(name) for name in ("lang_to_id", "task_to_id", "language", "task")}
     for name in ("lang_to_id", "task_to_id"):
@@ -267,7 +267,7 @@ def _in_languages(prompts: Prompts, source_lang: str | None, target_lang: str | 
 
 
 def _seconds(folder: Folder, network: WhisperConfig) -> float:
-    """How much sound a source has; raises unless the feature extractor's settings are Whisper's."""
+    """Seconds of sound of a source; raises unless the feature extractor's settings are Whisper's."""
     name, values = PREPROCESSOR, folder.optional_json(PREPROCESSOR)
     if values is None and folder.has(PROCESSOR):
         name, values = PROCESSOR, folder.json(PROCESSOR).get("feature_extractor")

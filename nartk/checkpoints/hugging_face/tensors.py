@@ -57,7 +57,7 @@ class Files:
         return file[full]
 
     def are_equal(self, one: str, other: str) -> bool:
-        """Whether two tensors hold the same numbers."""
+        """Tells whether two tensors hold the same numbers."""
         return one == other or (
             self.shapes[one] == self.shapes[other] and np.array_equal(self[one], self[other])
         )
@@ -89,8 +89,8 @@ class MappedTensors(Tensors):
     """The weights of a model under nartk's names, each made of a file's when it is asked for.
 
     Args:
-        parts: Of each weight the file's tensors, whose rows lie below each other.
-        skipped: Of some weights, how many rows at the top of the file's are left out.
+        parts: Tensors of the file that make up each weight, their rows below each other.
+        skipped: Number of rows left out at the top of the file's tensors, for some weights.
         tables: Weights that the file does not have.
     """
 

@@ -35,7 +35,7 @@ def read_network(
     """The configuration and the weights of a folder of one of `FAMILIES`.
 
     Args:
-        tell: As `read_settings` has it.
+        tell: Same as in `read_settings`.
 
     Raises:
         UnsupportedCheckpointError: A setting is not known.
@@ -172,7 +172,7 @@ def as_checkpoint(
     """The checkpoint of a folder, of a configuration as nartk's has it.
 
     Args:
-        files: Of the processors, by name.
+        files: Paths of the processors' files, by name.
         also: Names of what its fingerprint covers besides, if it is there.
     """
     beside = {key: value for key, value in config.items() if key not in ("architecture", "model")}
@@ -191,10 +191,10 @@ def as_checkpoint(
 def start_token_of(
     config: JsonObject, generation_config: JsonObject | None, default: tuple[str, int] | None, where: str
 ) -> int:
-    """What outputs begin after, as `generate` has it, and where that finds nothing, what the files have.
+    """The start token of the decoder, as `generate` finds it; where it finds none, that of the files.
 
     Args:
-        config, generation_config: What the files of these names hold; None: there is no such file.
+        config, generation_config: Contents of the files of these names; None: there is no such file.
         default: A setting of the family, and its default.
         where: For messages.
     """

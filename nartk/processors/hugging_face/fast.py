@@ -106,7 +106,7 @@ class Fast(Tokenizer):
 
         Args:
             charsmap: Base64 of sentencepiece's precompiled normalisation; None: it has none.
-            split: Whether lines are cut at all white space first.
+            split: True if lines are cut at all white space first.
             replaced: Patterns that become one space, after the normalisation.
         """
         library = self.library
@@ -143,7 +143,7 @@ class Fast(Tokenizer):
 
 
 class Described(Fast):
-    """What tokenizer.json describes alone."""
+    """A tokenizer that tokenizer.json describes alone."""
 
     defaults: ClassVar[Mapping[str, str | Token]] = MappingProxyType({})
 

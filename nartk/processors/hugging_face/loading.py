@@ -112,7 +112,7 @@ class HuggingFaceTokenizer:
     """Text of one side as a tokenizer has it. Implements `OutputProcessor`.
 
     Attributes:
-        target: Whether it is the target's.
+        target: True if it is the target's.
         prefix: Text before each line.
         first_words: Ids before each line, one at most.
     """
@@ -210,15 +210,15 @@ def _load(
 
 
 class HuggingFaceText(NamedTuple):
-    """What the processors of a folder are loaded with.
+    """Settings and files of a folder's processors.
 
     Attributes:
         input, output: Settings that `load_processor` reads, of the folder itself or of one with `files`.
-        files: What a native folder takes over, by name.
+        files: Files that a native folder takes over, by name.
         specials: bos, pad and eos are the model's, unk is the tokenizer's.
-        words: How many the source has, and the target.
-        notices: What was taken where nothing was said, in lines.
-        tokenizer: What was read, which the loaders share as long as somebody holds it.
+        words: Number of the source's words, and of the target's.
+        notices: Lines on defaults that were taken.
+        tokenizer: The tokenizer read, which the loaders share as long as somebody holds it.
     """
 
     input: JsonObject
@@ -244,8 +244,8 @@ def hugging_face_processors(
     Args:
         ends: The words that end an output, the model's eos first; none: config.json or the tokenizer says.
         start: Finds what outputs begin after where no language is given; it may be one.
-        source_lang: Of the lines; None: the tokenizer's own choice.
-        target_lang: Of the outputs; None: what the model's configuration has.
+        source_lang: Language of the lines; None: the tokenizer's own choice.
+        target_lang: Language of the outputs; None: that of the model's configuration.
         source_prefix: Put before each line.
 
     Raises:

@@ -33,7 +33,7 @@ class Models(dict[str, Any]):
 
 
 class Pieces:
-    """What `tokenizers` takes of a sentencepiece model's file.
+    """The parts of a sentencepiece model's file that `tokenizers` takes.
 
     The file is a message of protocol buffers: field 1 is a piece (1: text, 2: score, 3: type), and field 2 of
     field 3 the precompiled normalisation.

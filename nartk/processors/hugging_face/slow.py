@@ -88,7 +88,7 @@ class Slow(Tokenizer):
         return words | {id: word for word, id in self.added.items()}
 
     def unnumbered(self, id: int) -> str | None:
-        """What an id is written as that the vocabulary does not have."""
+        """The text of an id that the vocabulary does not have."""
         raise NotImplementedError
 
     def spell(self, words: Sequence[str]) -> str:

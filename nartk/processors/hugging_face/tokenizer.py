@@ -37,10 +37,10 @@ FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 class Tokenizer:
-    """What a tokenizer class of transformers makes of a folder's files.
+    """A folder's tokenizer, read as a class of transformers reads it.
 
     Attributes:
-        config: What tokenizer_config.json has, and the special tokens of special_tokens_map.json.
+        config: Contents of tokenizer_config.json, and the special tokens of special_tokens_map.json.
         listed: The added tokens that these files and added_tokens.json list, by id.
         named: The named special tokens.
     """
