@@ -20,7 +20,8 @@ _MOST_FRAMES = 16  # of a position of the encoder; more is a mistake or a corrup
 _SCALE = re.compile(r"(\d+(?:\.\d+)?)(?:~(\d+(?:\.\d+)?))?")
 
 
-@dataclass(frozen=True)
+# No configuration is of these classes alone, and every method that a dataclass generates delays the start.
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class Decoder(Config):
     """A Transformer's decoder, and the output words."""
 
@@ -50,7 +51,7 @@ class Decoder(Config):
         return dict.fromkeys(others, first)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class CausalDecoder(Decoder):
     """Predicts the next word of an output."""
 
@@ -64,7 +65,7 @@ class CausalDecoder(Decoder):
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class CopiesWords(Config):
     """Source words that can be words of the output."""
 
@@ -73,7 +74,7 @@ class CopiesWords(Config):
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class BlockDecoder(Decoder):
     """Fills the masked positions behind a prefix."""
 
@@ -89,7 +90,7 @@ class BlockDecoder(Decoder):
         return {**super().engine_settings(), "copied": "none"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class LengthHead(Config):
     """Predicts lengths as their differences from the source's."""
 
@@ -107,7 +108,7 @@ class LengthHead(Config):
         return {"lengths": Linear(2 * self.length_difference + 1, self.d_model, exact=True)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class CanvasDecoder(LengthHead, Decoder):
     """Fills a canvas whose length is predicted.
 
@@ -143,7 +144,7 @@ class CanvasDecoder(LengthHead, Decoder):
         return {**super().engine_settings(), "copied": copied, "temperature": self.copy_temperature}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class FrameDecoder(Decoder):
     """Gives each position of the encoder several frames, which say a word or nothing (CTC).
 
@@ -180,7 +181,7 @@ class FrameDecoder(Decoder):
         return {**super().engine_settings(), "copied": self.decoder_input, "frames": self.upsample}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class GraphDecoder(LengthHead, Decoder):
     """A graph of at least 2 and at most `max_target_len` vertices with a word each (DA-Transformer).
 
@@ -264,7 +265,7 @@ class GraphDecoder(LengthHead, Decoder):
         return {**super().engine_settings(), "copied": copied}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class FireDecoder(Decoder):
     """Sums the encoder's positions to one embedding a token, where a predictor fires, and fills these.
 

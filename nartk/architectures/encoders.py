@@ -40,7 +40,8 @@ WHISPER_STRIDES = (1, 2)  # frames, of its two convolutions
 _SUBSAMPLINGS = {4: 2, 8: 3}  # how many convolutions of stride 2 each takes
 
 
-@dataclass(frozen=True)
+# No configuration is of these classes alone, and every method that a dataclass generates delays the start.
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class TextEncoder(Config):
     """A Transformer's encoder.
 
@@ -83,7 +84,7 @@ class TextEncoder(Config):
         return {"encoder": encoder, **super().parts()}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class FrameEncoder(Config):
     """An encoder whose sources are frames [T, `input_features`]."""
 
@@ -111,7 +112,7 @@ class FrameEncoder(Config):
         return (), ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class WhisperEncoder(FrameEncoder):
     """Whisper's encoder; the defaults are its size "base"."""
 
@@ -147,7 +148,7 @@ class WhisperEncoder(FrameEncoder):
         return {**frames, "features": self.input_features, "most": self.max_source_len}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class SpeechEncoder(FrameEncoder):
     """A Conformer or an E-Branchformer, with a CTC head that reads what it encodes.
 
@@ -364,7 +365,7 @@ class SpeechEncoder(FrameEncoder):
         return {**super().engine_settings(), "condition_normed": self.intermediate_norm}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class CtcHead(Config):
     """Decodes by the CTC head of an encoder of speech."""
 
