@@ -34,7 +34,6 @@ from nartk.registry import require_drafts_reader, require_protocol, signature
 from nartk.serving.activity import Levels
 from nartk.serving.line_runs import LineRequest, LineRun, Outcome
 from nartk.serving.outcomes import Decoded, in_order, summarize, warned
-from nartk.serving.replicas import ReplicaRun, require_replicable
 from nartk.serving.requests import made_request
 from nartk.serving.restarting import RestartingRun
 from nartk.serving.scorers import reference_scorer
@@ -479,6 +478,8 @@ class Model:
                 fix="name an autoregressive model, which gives an output a probability in one pass",
             )
         if self.replicas > 1:
+            from nartk.serving.replicas import require_replicable
+
             require_replicable(made, self.scorer_for(made))
         return made
 
@@ -599,6 +600,8 @@ class Model:
         scorer = self.scorer_for(strategy)
         if self.replicas == 1:
             return RestartingRun(partial(strategy.begin, scorer), batching)
+        from nartk.serving.replicas import ReplicaRun  # threads and buffers, which few runs need
+
         return RestartingRun(partial(ReplicaRun, strategy, scorer, self.replicas), batching)
 
     @property

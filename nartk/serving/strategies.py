@@ -11,7 +11,6 @@ from nartk.errors import StrategyMismatchError
 from nartk.protocols.aligned import AlignedWords
 from nartk.protocols.passes import PassScorer
 from nartk.registry import declared, implied, make_strategy, options_of
-from nartk.serving.replicas import require_replicable
 
 if TYPE_CHECKING:
     from nartk.serving.model import Model
@@ -72,5 +71,7 @@ def made_strategy(
     made = made.in_pieces(model.checkpoint.output)
     made.check_auxiliary()
     if model.replicas > 1:
+        from nartk.serving.replicas import require_replicable
+
         require_replicable(made, model.scorer_for(made))
     return made
