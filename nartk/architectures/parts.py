@@ -61,8 +61,8 @@ class Part:
         yield name, self
 
 
-# Parts are not compared, and every method that a dataclass generates delays the start.
-@dataclass(frozen=True, repr=False, eq=False)
+# Parts are neither compared nor changed, and every method that a dataclass generates delays the start.
+@dataclass(repr=False, eq=False)
 class Group(Part):
     """Parts with names, and settings of the whole that the engine reads; `joint` joins names."""
 
@@ -85,7 +85,7 @@ class Group(Part):
             yield from part.leaves(self._name(name, key))
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@dataclass(repr=False, eq=False)
 class Series(Part):
     """Parts that are numbered from 0."""
 
@@ -99,7 +99,7 @@ class Series(Part):
             yield from part.leaves(f"{name}.{i}")
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@dataclass(repr=False, eq=False)
 class Linear(Part):
     """A linear layer.
 
@@ -139,7 +139,7 @@ class Linear(Part):
         return reader.layer(name, self)
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@dataclass(repr=False, eq=False)
 class IntoHeads(Linear):
     """Gives `count` times H heads of f features each, filled up to F: [count*H*F, D]."""
 
@@ -162,7 +162,7 @@ class IntoHeads(Linear):
         return weight, bias
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@dataclass(repr=False, eq=False)
 class FromHeads(Linear):
     """Reads H heads of f features, filled up to F: [D, H*F]."""
 
@@ -180,7 +180,7 @@ class FromHeads(Linear):
         return weight, bias
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@dataclass(repr=False, eq=False)
 class FromImages(Linear):
     """Reads [channels, features] as a checkpoint stores it, [features, channels] in the engine."""
 
@@ -191,7 +191,7 @@ class FromImages(Linear):
         return super().matrix(turned, bias)
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@dataclass(repr=False, eq=False)
 class Convolution(Linear):
     """A convolution [outputs,inputs,*kernel] over all channels, as a layer that reads [...,inputs]."""
 
@@ -208,7 +208,7 @@ class Convolution(Linear):
         return np.moveaxis(weight, 1, -1).reshape(len(weight), -1), bias
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@dataclass(repr=False, eq=False)
 class Depthwise(Part):
     """A convolution of each channel by itself: to the engine taps [k,c] and biases [c], c filled up."""
 
@@ -222,7 +222,7 @@ class Depthwise(Part):
         return fill(reader.array(f"{name}.weight")[:, 0].T), fill(reader.array(f"{name}.bias"))
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@dataclass(repr=False, eq=False)
 class BatchNorm(Part):
     """A batch norm with running statistics: to `Normed`, what multiplies a channel, and its mean and bias."""
 
@@ -239,7 +239,7 @@ class BatchNorm(Part):
         return fill(gain / np.sqrt(variance + self.eps)), fill(mean), fill(bias)
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@dataclass(repr=False, eq=False)
 class Normed(Group):
     """A group whose batch norm ``norm`` is a part of its convolution ``depthwise`` in the engine."""
 
@@ -255,7 +255,7 @@ class Normed(Group):
         }
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@dataclass(repr=False, eq=False)
 class Norm(Part):
     """A layer norm, or without bias an RMSNorm: to the engine gain, bias and epsilon."""
 
@@ -270,7 +270,7 @@ class Norm(Part):
         return reader.array(f"{name}.weight"), reader.array(f"{name}.bias") if self.bias else None, self.eps
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@dataclass(repr=False, eq=False)
 class Words(Part):
     """A matrix of words."""
 
@@ -288,7 +288,7 @@ class Words(Part):
         return reader.words(f"{name}.weight")
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@dataclass(repr=False, eq=False)
 class OutputWords(Words):
     """The output layer, whose words may be those of another matrix, but its bias its own."""
 
@@ -303,7 +303,7 @@ class OutputWords(Words):
         return {"words": super().read(name, reader), "bias": bias, "scale": self.scale}
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@dataclass(repr=False, eq=False)
 class Positions(Part):
     """Vectors [count,D] of positions, or of a kind that is computed: ``sinusoidal`` or ``interleaved``."""
 
@@ -322,7 +322,7 @@ class Positions(Part):
         return interleaved_sinusoids(np.arange(self.count), self.features)
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@dataclass(repr=False, eq=False)
 class Distances(Part):
     """Biases of attention scores [buckets,H] by distance; `table` is the bucket of each distance."""
 
@@ -337,7 +337,7 @@ class Distances(Part):
         return reader.array(f"{name}.weight")[self.table].T  # [buckets,H] -> [H,distances]
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@dataclass(repr=False, eq=False)
 class HeadVectors(Part):
     """A vector for each head, [H,f], which has no further name."""
 
