@@ -166,6 +166,16 @@ def test_outputs_in_a_batch_are_bitwise_those_of_sentences_alone(settings: dict[
         assert [result.hypotheses for result in together] == alone
 
 
+@pytest.mark.parametrize("size", [63, 64, 70])
+def test_a_seed_may_have_any_size(size: int) -> None:
+    """It counts modulo 2 ** 64, as a hash of 64 bits has it."""
+    table, requests = RealPasses(9, seed=1), random_requests(random.Random(1), 20, 9)
+    seed = 2**size + 5
+    found = outputs_of(decode(sampler(seed=seed), table, requests))
+    assert found == outputs_of(decode(sampler(seed=seed % 2**64), table, requests))
+    assert found != outputs_of(decode(sampler(seed=seed - 1), table, requests))
+
+
 def test_the_seed_decides() -> None:
     table, requests = RealPasses(9, seed=1), random_requests(random.Random(1), 20, 9)
     first, again, other = (outputs_of(decode(sampler(seed=seed), table, requests)) for seed in (1, 1, 2))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -69,21 +70,20 @@ class RowDraws(RowConstraints):
         return drawn, log_probs
 
     def _draw(self, rows: Sequence[Known]) -> Draw:
-        lengths_of = [lengths(row) for row in rows]
-        requests = [row.request for row in rows]
-        own = [
-            [request.index for request in requests],
-            [request.nbest or self.samples for request in requests],
-            [self.seed if request.seed is None else request.seed for request in requests],
-        ]
-        index, samples, seeds = np.repeat(np.array(own), [len(each) for each in lengths_of], axis=1)
-        positions = np.array([position for each in lengths_of for position in each])
-        uniforms = uniform(seeds, *np.divmod(index, samples), positions, *self._streams(positions))
-        return Draw(uniforms, self.temperature, self.top_k, self.top_p)
+        positions = [lengths(row) for row in rows]
+        counts, requests = [len(each) for each in positions], [row.request for row in rows]
+        seeds = [(self.seed if each.seed is None else each.seed) % 2**64 for each in requests]
+        return self.draw(
+            np.repeat([each.index for each in requests], counts),
+            np.array([position for each in positions for position in each]),
+            samples=np.repeat([each.nbest or self.samples for each in requests], counts),
+            seeds=np.repeat(np.array(seeds, np.uint64), counts),
+        )
 
-    def draw(self, index: _Ints, positions: _Ints) -> Draw:
-        """A draw for each position [N] of the requests of these indices [N]."""
-        return Draw(self.uniforms(index, positions), self.temperature, self.top_k, self.top_p)
+    def draw(self, index: _Ints, positions: _Ints, **own: Any) -> Draw:
+        """A draw for each position [N] of the requests of these indices [N], which `uniforms` takes."""
+        uniforms = self.uniforms(index, positions, **own)
+        return Draw(uniforms, self.temperature, self.top_k, self.top_p)
 
     @property
     def is_plain(self) -> bool:
@@ -96,16 +96,20 @@ class RowDraws(RowConstraints):
         weights = draw_weights(logits, Draw(nothing, self.temperature, self.top_k, self.top_p))
         return weights / weights.sum(1, keepdims=True)
 
-    def uniforms(self, index: _Ints, positions: _Ints) -> npt.NDArray[np.float64]:
-        """The number [N] in [0, 1) of each position [N] of the requests of these indices [N]."""
-        sentence, sample = np.divmod(index, self.samples)
-        return uniform(self.seed, sentence, sample, positions, *self._streams(positions))
+    def uniforms(
+        self, index: _Ints, positions: _Ints, *, samples: _Ints | None = None, seeds: _Words | None = None
+    ) -> npt.NDArray[np.float64]:
+        """The number [N] in [0, 1) of each position [N] of the requests of these indices [N].
 
-    def _streams(self, positions: _Ints) -> list[_Ints]:
-        return [np.full_like(positions, part) for part in self.stream]
+        Args:
+            samples, seeds: Those of each request [N]; None: the run's.
+        """
+        sentence, sample = np.divmod(index, self.samples if samples is None else samples)
+        stream = (np.full_like(positions, part) for part in self.stream)
+        return uniform(self.seed if seeds is None else seeds, sentence, sample, positions, *stream)
 
 
-def uniform(seed: int | _Ints, *parts: _Ints) -> npt.NDArray[np.float64]:
+def uniform(seed: int | _Words, *parts: _Ints) -> npt.NDArray[np.float64]:
     """Numbers [N] in [0, 1), independent for each combination of a seed and parts [N].
 
     A hash, not a generator with a state, so that a number does not depend on which were drawn before.
