@@ -44,6 +44,16 @@ class Cache(Protocol):
         """
 
 
+def init_linears(network: nn.Module, but: str = "") -> None:
+    """Initialises linear layers: weights by Glorot's uniform rule, `but` for one by name, biases by zeros."""
+    for name, module in network.named_modules():
+        if isinstance(module, nn.Linear):
+            if name != but:
+                nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+
 def count_positions(tokens: Tensor, pad: int) -> Tensor:
     """Counts the tokens of each row that are no padding, from 0: [B,S], on whichever side it is padded."""
     return (tokens.ne(pad).cumsum(1) - 1).clamp(min=0)

@@ -25,10 +25,10 @@ from torch import Tensor, nn
 
 from nartk.architectures.owsm_ctc import OwsmCtcConfig
 from nartk.errors import PassError
-from nartk.models.layers import Embedding, EncoderLayer, word_embedding
+from nartk.models.layers import Embedding, EncoderLayer, init_linears, word_embedding
 from nartk.models.losses import Losses, Training, ctc_losses
 from nartk.models.speech_encoder import SpeechEncoder
-from nartk.models.transformer import Encoded, name_weights
+from nartk.models.transformer import Encoded, Network, name_weights
 from nartk.protocols.passes import Source
 from nartk.vocab import MASK
 
@@ -133,26 +133,16 @@ def _joined(one: Tensor, one_kept: Tensor, other: Tensor, other_kept: Tensor) ->
     return both.gather(1, order[:, :, None].expand_as(both)), kept.gather(1, order)
 
 
-class OwsmCtc(nn.Module):
+class OwsmCtc(Network):
     """An encoder whose CTC heads emit what the words in front of its frames ask for."""
 
     encoder: OwsmEncoder
 
     def __init__(self, config: OwsmCtcConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.encoder = OwsmEncoder(config)
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        init_linears(self)
         name_weights(self)
-
-    def encode(self, *sources: Tensor, **named: Tensor) -> Encoded:
-        """Encodes a batch, which is as the encoder's `forward` has it."""
-        found: Encoded = self.encoder(*sources, **named)
-        return found
 
     def losses(
         self,

@@ -24,6 +24,7 @@ from nartk.models.layers import (
     Embedding,
     EncoderLayer,
     count_positions,
+    init_linears,
     make_norm,
     pad_lists,
     relative_positions,
@@ -179,18 +180,30 @@ class Decoder(nn.Module):
         return x if self.scale == 1.0 else x * self.scale
 
 
-class EncoderDecoder(nn.Module):
-    """The encoder that a configuration names, a decoder, and the output layer to logits [...,V].
-
-    In a state dict the names of the encoder's weights begin with ``encoder_``, the decoder's with
-    ``decoder_``, as in `nartk.architectures.settings.Config.parts`.
-    """
+class Network(nn.Module):
+    """Base of the networks: an encoder, and what reads its memory."""
 
     encoder: Any  # a SourceEncoder, of text an Encoder
 
     def __init__(self, config: Any) -> None:
         super().__init__()
         self.config = config
+
+    def encode(self, *sources: Tensor, **named: Tensor) -> Encoded:
+        """Encodes a batch, which is as the encoder's `forward` has it."""
+        found: Encoded = self.encoder(*sources, **named)
+        return found
+
+
+class EncoderDecoder(Network):
+    """The encoder that a configuration names, a decoder, and the output layer to logits [...,V].
+
+    In a state dict the names of the encoder's weights begin with ``encoder_``, the decoder's with
+    ``decoder_``, as in `nartk.architectures.settings.Config.parts`.
+    """
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
         make = imported(config.encoder)
         source_words = word_embedding(config.src_vocab, config) if config.reads_text else None
         joint = source_words if config.share_embeddings in JOINT else None
@@ -203,20 +216,10 @@ class EncoderDecoder(nn.Module):
         self.decoder = Decoder(config, target)
         self.output = nn.Linear(config.d_model, config.tgt_vocab, config.output_bias)
         nn.init.normal_(self.output.weight, std=config.d_model**-0.5)
-        for name, module in self.named_modules():
-            if isinstance(module, nn.Linear):
-                if name != "output":
-                    nn.init.xavier_uniform_(module.weight)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        init_linears(self, but="output")
         if TARGET_WORDS[1] in config.shared_weights():
             self.output.weight = self.decoder.embedding.words.weight
         name_weights(self)
-
-    def encode(self, *sources: Tensor, **named: Tensor) -> Encoded:
-        """Encodes a batch, which is as the encoder's `forward` has it."""
-        found: Encoded = self.encoder(*sources, **named)
-        return found
 
     def losses(
         self,
