@@ -21,6 +21,7 @@ from nartk.cli.decode import main
 from nartk.protocols.passes import FeatureSource
 from nartk.protocols.sources import as_given
 from nartk.serving import Session
+from nartk.serving.long_form import buffers_for, read_long
 from nartk.serving.streaming import stream
 
 pytestmark = pytest.mark.skipif(not RECIPES.is_dir(), reason="the recordings are not beside the tests")
@@ -88,6 +89,22 @@ def test_sound_in_memory_is_heard_as_its_file(numbers: tuple[list[str], list[str
     assert [*model.iterate(iter(given))] == [expected] * len(given)
     with Session(model) as session:
         assert [ticket.result() for ticket in map(session.submit, given)] == [expected] * len(given)
+
+
+def test_long_features_are_decoded_in_buffers_as_their_file_is(
+    numbers: tuple[list[str], list[str]], tmp_path: Path
+) -> None:
+    soundfile = pytest.importorskip("soundfile", reason="reading sound needs nartk[audio]")
+    model = nartk.load("asr-digits")
+    parts = [soundfile.read(path, dtype="float32") for path in numbers[0][:12]]
+    path, rate = str(tmp_path / "long.wav"), parts[0][1]
+    soundfile.write(path, np.concatenate([samples for samples, _ in parts]), rate)
+    model.buffers = buffers_for(model, 4.0)
+    source = read_long(model.checkpoint.input, path)
+    assert len(source) > model.config.max_source_len
+    expected = model.decode([path])[0]
+    assert expected.text
+    assert model.decode([FeatureSource(np.array(source.frames[:]), source.shift)]) == [expected]
 
 
 def test_stereo_and_other_rates_in_memory_are_converted_as_files_are(tmp_path: Path) -> None:

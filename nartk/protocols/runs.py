@@ -12,6 +12,7 @@ from itertools import islice
 from time import perf_counter
 from typing import Protocol, TypeAlias, TypeVar
 
+from nartk.errors import require_count
 from nartk.protocols.hypothesis import WINDOW, Hypothesis, PhaseSeconds, Request, Result
 
 Ended: TypeAlias = tuple[Request, Result]
@@ -25,10 +26,18 @@ class Batching:
     Attributes:
         size: Most rows.
         max_tokens: Most source tokens; one row is always allowed. None: no bound.
+
+    Raises:
+        UsageError: One is no whole number from 1 on.
     """
 
     size: int
     max_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        require_count("batch_size", self.size)
+        if self.max_tokens is not None:
+            require_count("max_tokens", self.max_tokens)
 
 
 Q = TypeVar("Q", contravariant=True)
@@ -141,13 +150,10 @@ class Waiting:
         del self._requests[cut:]
         return taken[::-1]
 
-    def drop(self, request: Request) -> bool:
-        """Removes a request that waits; False: it does not wait."""
-        for i, each in enumerate(self._requests):
-            if each is request:
-                del self._requests[i]
-                return True
-        return False
+    def drop(self, request: Request) -> None:
+        """Drops a request, if it waits."""
+        if request in self._requests:  # which is itself alone
+            self._requests.remove(request)
 
     def clear(self) -> None:
         self._requests.clear()

@@ -39,7 +39,9 @@ class Recording:
 Drafts: TypeAlias = Iterable[str | Iterable[str]]  # of each line one or several
 Given: TypeAlias = str | Recording | FeatureSource  # a line, or a file's path, among them
 # What `as_given` takes: of sound also (samples, rate), and the dictionaries of `datasets`.
-Source: TypeAlias = "str | os.PathLike[str] | bytes | FeatureSource | tuple[Any, float] | Mapping[str, Any]"
+SourceLike: TypeAlias = (
+    "str | os.PathLike[str] | bytes | FeatureSource | tuple[Any, float] | Mapping[str, Any]"
+)
 
 
 def is_one(item: object) -> bool:

@@ -6,7 +6,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
@@ -25,11 +25,11 @@ from nartk.errors import (
     require_count,
 )
 from nartk.processors.text import AsGiven
-from nartk.protocols.hypothesis import WINDOW, Hypothesis, Request, Result
-from nartk.protocols.passes import Source as Encoded
+from nartk.protocols.hypothesis import WINDOW, Hypothesis, Result
+from nartk.protocols.passes import Source
 from nartk.protocols.prompts import Prompted
 from nartk.protocols.runs import Batching, Run, run_through
-from nartk.protocols.sources import Drafts, Given, Source, as_given, is_one, lists, several, strings
+from nartk.protocols.sources import Drafts, Given, SourceLike, as_given, is_one, lists, several, strings
 from nartk.registry import require_drafts_reader, require_protocol, signature
 from nartk.serving.activity import Levels
 from nartk.serving.line_runs import LineRequest, LineRun, Outcome
@@ -70,6 +70,8 @@ class Model:
             as a whole; may be set.
         vad: True if words are left out where nobody speaks (`nartk.serving.activity`); may be set.
     """
+
+    strategy, request = made_strategy, made_request  # methods, each in a file of its own
 
     def __init__(
         self,
@@ -201,30 +203,6 @@ class Model:
             math.prod(shape) for name, shape in self.config.weight_shapes().items() if name not in shared
         )
 
-    def strategy(
-        self, name: str | None, options: Mapping[str, Any], *, tell: Callable[[str], None] = warnings.warn
-    ) -> Any:
-        """The strategy `name`, checked against this model, with the other models that it needs loaded.
-
-        The `KEPT` other models used last stay loaded, and are not read again when another call names them.
-        The model's own values of options (`checkpoints.generation`), and thresholds that
-        `nartk-calibrate` has stored for these models, take the place of defaults.
-
-        Args:
-            name: None: the one that the model's configuration names, or greedy search; or the one that an
-                option implies which that has not (`nartk.registry.implied`).
-            tell: Receives a line where there are such thresholds, but not for these models or options, on
-                each constraint of the model's that the strategy does not keep to, and where another model
-                that should be smaller is larger than the model.
-
-        Raises:
-            CheckpointError: Another model, or what is stored, is corrupt.
-            StrategyMismatchError: The model, or another one that an option names, is of the wrong
-                architecture or has fewer positions than the model.
-            VocabMismatchError: Another model reads or writes other words.
-        """
-        return made_strategy(self, name, options, tell=tell)
-
     def other(self, name: str) -> Model:
         """Another model, on this one's device and in its type: read only if it is not among those kept."""
         key = (os.path.realpath(model_folder(name)), self.device, self.dtype)
@@ -246,43 +224,13 @@ class Model:
             model += f"|text:{self.tokenization.name}"
         return signature(strategy, exact=self.is_exact, dtype=self.dtype, model=model, version=__version__)
 
-    def encode(self, line: str, *, truncate: bool = False) -> Encoded:
+    def encode(self, line: str, *, truncate: bool = False) -> Source:
         """The source of a sentence as the model reads it; `truncate` cuts one that is too long.
 
         Raises:
             InputTooLongError: The sentence has more tokens than the model has positions.
         """
         return self.checkpoint.input.read(line, longest=self.config.max_source_len, truncate=truncate)
-
-    def request(
-        self,
-        index: int,
-        line: Given,
-        strategy: Any,
-        *,
-        prefix: str = "",
-        drafts: Sequence[str] = (),
-        targets: Sequence[str] = (),
-        truncate: bool = False,
-        trace: bool = False,
-    ) -> Request:
-        """Makes a decoder's request for a sentence as the model reads it.
-
-        Raises:
-            InputTooLongError: The sentence, or a target, has more tokens than the model has positions.
-            InputFormatError: The model cannot write the prefix.
-        """
-        return made_request(
-            self,
-            index,
-            line,
-            strategy,
-            prefix=prefix,
-            drafts=drafts,
-            targets=targets,
-            truncate=truncate,
-            trace=trace,
-        )
 
     @cached_property
     def inside_words(self) -> tuple[int, ...]:
@@ -296,7 +244,7 @@ class Model:
     @overload
     def decode(
         self,
-        lines: Source,
+        lines: SourceLike,
         strategy: str | None = None,
         *,
         batch_size: int = 32,
@@ -311,7 +259,7 @@ class Model:
     @overload
     def decode(
         self,
-        lines: Iterable[Source],
+        lines: Iterable[SourceLike],
         strategy: str | None = None,
         *,
         batch_size: int = 32,
@@ -325,7 +273,7 @@ class Model:
 
     def decode(
         self,
-        lines: Source | Iterable[Source],
+        lines: SourceLike | Iterable[SourceLike],
         strategy: str | None = None,
         *,
         batch_size: int = 32,
@@ -379,7 +327,7 @@ class Model:
 
     def iterate(
         self,
-        lines: Iterable[Source],
+        lines: Iterable[SourceLike],
         strategy: str | None = None,
         *,
         batch_size: int = 32,
@@ -401,7 +349,6 @@ class Model:
         require_count("window", window)
         made = self.strategy(strategy, options)
         rest = enumerate(several("lines", lines))
-        _require_batching(batch_size, max_tokens)
         run = LineRun(self, made, Batching(batch_size, max_tokens))
 
         def outcomes() -> Iterator[tuple[int, Outcome]]:
@@ -485,7 +432,7 @@ class Model:
 
     def run(
         self,
-        lines: Iterable[Source],
+        lines: Iterable[SourceLike],
         strategy: str | None = None,
         options: Mapping[str, Any] | None = None,
         *,
@@ -526,7 +473,7 @@ class Model:
 
     def stream(
         self,
-        lines: Iterable[Source],
+        lines: Iterable[SourceLike],
         strategy: Any,
         *,
         batch_size: int = 32,
@@ -558,7 +505,7 @@ class Model:
             LengthMismatchError: There are drafts, prefixes or targets for more or fewer lines.
             OutOfMemoryError: Memory runs out with a single sentence.
         """
-        _require_batching(batch_size, max_tokens)
+        batching = Batching(batch_size, max_tokens)
         texts = self.given("lines", lines, first)
         forced = [""] * len(texts) if prefixes is None else strings("prefixes", prefixes)
         none: list[list[str]] = [[] for _ in texts]
@@ -583,12 +530,12 @@ class Model:
             )
             for index, each in enumerate(zip(texts, forced, given, scored, strict=True), start=first)
         ]
-        run = LineRun(self, strategy, Batching(batch_size, max_tokens))
+        run = LineRun(self, strategy, batching)
         return (
             (each.index - first, outcome) for each, outcome in run_through(run, requests, ahead=len(requests))
         )
 
-    def given(self, name: str, items: Iterable[Source], first: int = 0) -> list[Given]:
+    def given(self, name: str, items: Iterable[SourceLike], first: int = 0) -> list[Given]:
         """Sources, `first` the index of the first of them; of text without the ends of lines."""
         if self.checkpoint.input.vocab is not None:
             return [*strings(name, items, first)]  # type: ignore[arg-type]
@@ -608,9 +555,3 @@ class Model:
     def levels(self) -> Levels | None:
         """Tells the levels of sound by its features; None: they do not tell, or `vad` is off."""
         return getattr(self.checkpoint.input, "levels", None) if self.vad else None
-
-
-def _require_batching(batch_size: int, max_tokens: int | None) -> None:
-    require_count("batch_size", batch_size)
-    if max_tokens is not None:
-        require_count("max_tokens", max_tokens)

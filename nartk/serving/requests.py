@@ -22,28 +22,35 @@ def made_request(
     line: Given,
     strategy: Any,
     *,
-    prefix: str,
-    drafts: Sequence[str],
-    targets: Sequence[str],
-    truncate: bool,
-    trace: bool,
+    prefix: str = "",
+    drafts: Sequence[str] = (),
+    targets: Sequence[str] = (),
+    truncate: bool = False,
+    trace: bool = False,
 ) -> Request:
-    """The request of a sentence, as `Model.request` says."""
+    """Makes a decoder's request for a sentence as the model reads it.
+
+    Raises:
+        InputTooLongError: The sentence, or a target, has more tokens than the model has positions.
+        InputFormatError: The model cannot write the prefix.
+    """
     most = sys.maxsize if reads_any_length(strategy) else model.config.max_source_len
     if not isinstance(line, str) and model.checkpoint.input.vocab is not None:
         raise InputFormatError(f"the source is {line}, but the model reads text", fix="give text")
+    reader: Any = model.checkpoint.input
+    source: Source
     if isinstance(line, FeatureSource):
-        source: Source = _features(model, line, most)
-        longest = min(strategy.limit(len(source)), model.max_target_len)
+        source = _features(model, line, most if model.buffers is None else sys.maxsize)
     elif model.buffers is None:
-        reader: Any = model.checkpoint.input
         source = reader.read(line, longest=most, truncate=truncate)
-        longest = min(strategy.limit(len(source)), model.max_target_len)
     else:
         from nartk.serving.long_form import read_long
 
-        source = read_long(model.checkpoint.input, line)
-        longest = len(source) + 1  # its output has any length
+        source = read_long(reader, line)
+    if model.buffers is None:
+        longest = min(strategy.limit(len(source)), model.max_target_len)
+    else:
+        longest = len(source) + 1  # an output of buffers has any length
     write = model.checkpoint.output.encode
     begin = strategy.beginning
 
@@ -78,8 +85,8 @@ def made_request(
 
 def _features(model: Model, source: FeatureSource, most: int) -> FeatureSource:
     """Features that a user gave, as the model reads them."""
-    settings: Any = model.checkpoint.input
-    bins = settings.settings.bins
+    config: Any = model.config
+    bins = config.input_features
     if source.frames.ndim != 2 or source.frames.shape[1] != bins:
         raise InputFormatError(
             f"features of shape {source.frames.shape}, the model reads [frames, {bins}]",

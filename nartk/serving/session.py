@@ -13,10 +13,10 @@ from threading import Lock, Thread, current_thread
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from nartk.errors import NartkError, UsageError, require_count
+from nartk.errors import NartkError, UsageError
 from nartk.protocols.hypothesis import Hypothesis
 from nartk.protocols.runs import NOTHING, Batching
-from nartk.protocols.sources import Source
+from nartk.protocols.sources import SourceLike
 from nartk.registry import require_drafts_reader
 from nartk.serving.line_runs import LineRequest, LineRun, Outcome
 from nartk.serving.model import Model
@@ -45,11 +45,8 @@ class Session:
     """
 
     def __init__(self, model: Model, *, batch_size: int = 8, max_tokens: int | None = None) -> None:
-        require_count("batch_size", batch_size)
-        if max_tokens is not None:
-            require_count("max_tokens", max_tokens)
-        self.model = model
         self._batching = Batching(batch_size, max_tokens)
+        self.model = model
         self._strategies: OrderedDict[tuple[Any, ...], Any] = OrderedDict()  # the one used last is the last
         self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._lock = Lock()  # of strategies, and of whether it is closed
@@ -60,7 +57,7 @@ class Session:
 
     def submit(
         self,
-        line: Source,
+        line: SourceLike,
         strategy: str | None = None,
         *,
         prefix: str = "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,31 @@ if TYPE_CHECKING:
 
 
 def made_strategy(
-    model: Model, name: str | None, options: Mapping[str, Any], *, tell: Callable[[str], None]
+    model: Model,
+    name: str | None,
+    options: Mapping[str, Any],
+    *,
+    tell: Callable[[str], None] = warnings.warn,
 ) -> Any:
-    """The strategy `name`, as `Model.strategy` says."""
+    """The strategy `name`, checked against a model, with the other models that it needs loaded.
+
+    The `KEPT` other models used last stay loaded, and are not read again when another call names them.
+    The model's own values of options (`checkpoints.generation`), and thresholds that
+    `nartk-calibrate` has stored for these models, take the place of defaults.
+
+    Args:
+        name: None: the one that the model's configuration names, or greedy search; or the one that an
+            option implies which that has not (`nartk.registry.implied`).
+        tell: Receives a line where there are such thresholds, but not for these models or options, on
+            each constraint of the model's that the strategy does not keep to, and where another model
+            that should be smaller is larger than the model.
+
+    Raises:
+        CheckpointError: Another model, or what is stored, is corrupt.
+        StrategyMismatchError: The model, or another one that an option names, is of the wrong
+            architecture or has fewer positions than the model.
+        VocabMismatchError: Another model reads or writes other words.
+    """
     generation = model.checkpoint.generation
     if name is None:
         name = implied(options, generation.get("strategy", "greedy"))
