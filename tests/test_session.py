@@ -191,12 +191,13 @@ def test_a_step_that_fails_fails_no_line_of_others(
     failing._call(blocked.wait)
     # Few words are left after a while, then none: nothing may follow.
     bad = failing.submit(LINE, "greedy", no_repeat_ngram=1, min_len=60)
-    good = [failing.submit(LINE, "greedy", max_len=length) for length in (40, 50)]
+    longer = [{"min_len": length - 2, "max_len": length} for length in (40, 50)]  # than the bad one
+    good = [failing.submit(LINE, "greedy", **options) for options in longer]
     blocked.set()
     with pytest.raises(nartk.PassError, match="all words are forbidden"):
         bad.result()
-    for length, ticket in zip((40, 50), good, strict=True):
-        assert_same(ticket.result(), model.decode(LINE, "greedy", max_len=length))
+    for options, ticket in zip(longer, good, strict=True):
+        assert_same(ticket.result(), model.decode(LINE, "greedy", **options))
     step = Loop._step
 
     def fail(self: Loop, rows: Any) -> None:
