@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from nartk.decoders.language_model import WithLanguageModel
 from nartk.decoders.loop.constrained import Constrained
 from nartk.decoders.search.beam_constraints import BeamConstraints
 from nartk.decoders.search.beam_drafts import DRAFTS, make_beam_drafter
 from nartk.decoders.search.beam_rows import Ranking
 from nartk.decoders.search.beam_search import BeamSearch
-from nartk.decoders.search.diverse import DiverseSearch
+from nartk.decoders.search.fusion import AddedScores, Diversity, Fusion, NGramScores
 from nartk.errors import UsageError, named
 from nartk.protocols.guarantee import Guarantee, Promise
 from nartk.protocols.hypothesis import Request
@@ -23,7 +24,7 @@ _MAX_DRAFT = 3
 
 
 @register_decoder("beam")
-class BeamStrategy(Constrained):
+class BeamStrategy(WithLanguageModel, Constrained):
     """Keeps the best hypotheses and extends them all by a word a pass.
 
     A hypothesis ends with eos where eos is among the best `beam_size` candidates; a sentence is done as
@@ -32,6 +33,9 @@ class BeamStrategy(Constrained):
     repetition penalty multiplies, so that they are no log-probabilities of the model's. ``first`` are those
     of fairseq's SequenceGenerator, but for `max_len`, where fairseq adds an eos: where eos is often among the
     candidates it gives back short outputs that are less likely than greedy search's.
+
+    With --lm each word's score has `lm_weight` times its log-probability by a language model added (shallow
+    fusion). What is added changes scores and ranks; `positional_scores` are the model's own.
 
     With --draft a pass also scores what the hypotheses may go on with. As long as all that are kept are among
     this, the next words are chosen without a pass, by the same rules: the hypotheses are the same.
@@ -58,6 +62,13 @@ class BeamStrategy(Constrained):
     )
     renormalize: bool = option(
         False, "scores are of the words that constraints leave, not of all", does_nothing=True
+    )
+    candidates: int = option(
+        30,
+        "words that extend each hypothesis with --lm, the model's likeliest",
+        low=1,
+        high=WIDEST,
+        does_nothing=True,
     )
     draft: str = option(
         "none",
@@ -101,24 +112,27 @@ class BeamStrategy(Constrained):
 
     def begin(self, scorer: PassScorer, batching: Batching) -> Run:
         """Begins a run. Its `batching` counts sentences, each of which has `beam_size` hypotheses."""
-        constraints = BeamConstraints(
-            self.constraints(scorer.vocab),
-            scorer.vocab.eos,
-            self.beam_size == 1,
-            self.renormalize,
-        ).of_run(scorer)
-        drafter = make_beam_drafter(scorer, self.draft, self.max_draft)
-        stopping = "first" if self.beam_size == 1 else self.early_stopping
-        ranking = Ranking(self.beam_size, scorer.vocab.ends, self.length_penalty, stopping)
-        if self.beam_groups == 1:
-            return BeamSearch(scorer, constraints, drafter, ranking, self.nbest, batching)
-        return DiverseSearch(
+        vocab, is_greedy = scorer.vocab, self.beam_size == 1
+        size = self.beam_size // self.beam_groups
+        added, rules = self.added(scorer), self.constraints(vocab)
+        only_best = is_greedy and not added
+        constraints = BeamConstraints(rules, vocab.eos, only_best, self.renormalize).of_run(scorer)
+        if self.beam_groups > 1:
+            added = [*added, Diversity(constraints, self.diversity_penalty, size, vocab.pad)]
+        stopping = "first" if is_greedy else self.early_stopping
+        return BeamSearch(
             scorer,
             constraints,
-            drafter,
-            replace(ranking, k=self.beam_size // self.beam_groups),
-            groups=self.beam_groups,
-            penalty=self.diversity_penalty,
+            Ranking(size, vocab.ends, self.length_penalty, stopping, counts_ended=self.beam_groups > 1),
+            batching,
             nbest=self.nbest,
-            batching=batching,
+            drafter=make_beam_drafter(scorer, self.draft, self.max_draft),
+            fusion=Fusion(added) if added else None,
+            groups=self.beam_groups,
+            candidates=self.candidates if self.lm else 0,
         )
+
+    def added(self, scorer: PassScorer) -> list[AddedScores[Any]]:
+        """Scores that are added to the model's; a subclass may add more."""
+        lm = self.language_model(scorer.vocab)
+        return [] if lm is None else [NGramScores(lm, self.lm_weight)]

@@ -10,8 +10,8 @@ import numpy as np
 from nartk.decoders.ctc_greedy import best_path, require_blank
 from nartk.decoders.graphs.ctc_alignment import aligned
 from nartk.decoders.graphs.ctc_prefixes import Frames, PrefixSearch
-from nartk.decoders.graphs.ngram_lm import load_ngram
 from nartk.decoders.hotwords import WithHotwords
+from nartk.decoders.language_model import WithLanguageModel
 from nartk.decoders.native import Found, Output
 from nartk.protocols.guarantee import Guarantee, Promise
 from nartk.protocols.hypothesis import Request
@@ -21,7 +21,7 @@ from nartk.registry import HEAVIEST, WIDEST, option, register_decoder
 
 
 @register_decoder("ctc-beam")
-class CtcBeam(WithHotwords):
+class CtcBeam(WithLanguageModel, WithHotwords):
     """Sums up the labellings of each output, and keeps the best outputs from frame to frame.
 
     A score is the log-probability of the output, summed over its labellings that were kept; with a language
@@ -37,10 +37,6 @@ class CtcBeam(WithHotwords):
     candidates: int = option(
         20, "words of each frame that outputs are extended by, the likeliest", low=1, high=WIDEST
     )
-    lm: str = option("", "n-gram language model of target tokens, a file in ARPA format")
-    lm_weight: float = option(
-        0.3, "weight of the language model's log-probabilities", low=-HEAVIEST, high=HEAVIEST
-    )
     word_bonus: float = option(
         0.0,
         "added to the score for each token, nats; more favours long outputs",
@@ -51,7 +47,7 @@ class CtcBeam(WithHotwords):
 
     def search(self, scorer: FrameScorer, memory: IntArray, requests: Sequence[Request]) -> list[Found]:
         blank, vocab = require_blank(self.name, scorer), scorer.vocab
-        lm = load_ngram(self.lm, vocab) if self.lm else None
+        lm = self.language_model(vocab)
         search = PrefixSearch(
             self.beam_size, vocab.eos, lm, self.lm_weight, self.word_bonus, self.automaton(vocab)
         )

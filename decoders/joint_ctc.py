@@ -2,35 +2,31 @@
 
 An autoregressive decoder and a CTC head read the same encoded source. Each hypothesis of a beam search is
 scored by both: CTC keeps the decoder from repeating or leaving out parts of a recording.
-Symbols: B sentences, k hypotheses of each, K of one sentence in a pass, C candidates after each, V words.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import groupby
-from typing import Any, ClassVar, NamedTuple, cast
-
-import numpy as np
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from nartk.decoders.ctc_greedy import require_blank
-from nartk.decoders.graphs.ctc_prefix_scores import PrefixScores
-from nartk.decoders.graphs.ngram_lm import NGram, load_ngram
+from nartk.decoders.language_model import WithLanguageModel
 from nartk.decoders.loop.constrained import Constrained
 from nartk.decoders.search.beam_constraints import BeamConstraints
-from nartk.decoders.search.beam_rows import Beam, BeamRow, Ended, Ranking
+from nartk.decoders.search.beam_rows import Ended, Ranking
 from nartk.decoders.search.beam_search import BeamSearch
+from nartk.decoders.search.fusion import AddedScores, CtcScores, Fusion, NGramScores
 from nartk.errors import UsageError, named
 from nartk.protocols.guarantee import Guarantee, Promise
-from nartk.protocols.parallel import FrameScorer, silent_words
-from nartk.protocols.passes import FloatArray, IntArray, PassScorer, Scores, Want
-from nartk.protocols.runs import ENCODE, Batching, Run
+from nartk.protocols.parallel import FrameScorer
+from nartk.protocols.passes import PassScorer
+from nartk.protocols.runs import Batching, Run
 from nartk.registry import HEAVIEST, WIDEST, option, register_decoder
 
 
 @register_decoder("joint-ctc")
-class JointCtc(Constrained):
+class JointCtc(WithLanguageModel, Constrained):
     """Keeps the best hypotheses by the decoder's and CTC's scores together, word by word.
 
     A word adds (1 - w) times its log-probability by the decoder, w times what it takes from CTC's
@@ -82,10 +78,6 @@ class JointCtc(Constrained):
     length_penalty: float = option(
         0.0, "scores are divided by length ** this; more favours long outputs", low=-50, high=50
     )
-    lm: str = option("", "n-gram language model of target tokens, a file in ARPA format")
-    lm_weight: float = option(
-        0.3, "weight of the language model's log-probabilities; ESPnet's is 1", low=-HEAVIEST, high=HEAVIEST
-    )
     nbest: int = option(1, "hypotheses given back, at most the beam size", low=1, most="beam_size")
 
     def __post_init__(self) -> None:
@@ -99,23 +91,29 @@ class JointCtc(Constrained):
     def begin(self, scorer: Any, batching: Batching) -> Run:
         """Begins a run. Its `batching` counts sentences, each of which has `beam_size` hypotheses."""
         vocab, blank = scorer.vocab, require_blank(self.name, scorer)
-        lm = load_ngram(self.lm, vocab) if self.lm else None
-        candidates, read = self._widths(len(vocab), lm is not None)
-        constraints = JointScores(
-            self.constraints(vocab),
-            vocab.eos,
-            False,
-            False,
-            self.ctc_weight,
-            lm,
-            self.lm_weight,
-            self.word_bonus,
-            candidates,
-        ).of_run(scorer)
-        ranking = BestRanking(
-            self.beam_size, vocab.ends, self.length_penalty, "false", self.nbest, max(0.0, self.word_bonus)
+        constraints = BeamConstraints(self.constraints(vocab), vocab.eos, False, False).of_run(scorer)
+        added: list[AddedScores[Any]] = []
+        if (lm := self.language_model(vocab)) is not None:
+            added.append(NGramScores(lm, self.lm_weight))
+        if self.ctc_weight:
+            added.append(CtcScores(scorer, blank, self.ctc_weight))
+        kept, read = self._widths(len(vocab), lm is not None)
+        return BeamSearch(
+            scorer,
+            constraints,
+            BestRanking(
+                self.beam_size,
+                vocab.ends,
+                self.length_penalty,
+                "false",
+                nbest=self.nbest,
+                bonus=max(0.0, self.word_bonus),
+            ),
+            batching,
+            nbest=self.nbest,
+            fusion=Fusion(added, is_joint=True, weight=1 - self.ctc_weight, bonus=self.word_bonus, kept=kept),
+            candidates=read,
         )
-        return JointSearch(scorer, constraints, ranking, blank, read, self.nbest, batching)
 
     def _widths(self, words: int, has_lm: bool) -> tuple[int, int]:
         """Candidates of a hypothesis, and how many of the decoder's likeliest words they are chosen from."""
@@ -138,8 +136,8 @@ class BestRanking(Ranking):
         bonus: Most that each further word may add to a sum, at least 0.
     """
 
-    nbest: int
-    bonus: float
+    nbest: int = field(kw_only=True)
+    bonus: float = field(kw_only=True)
 
     def is_done(self, finished: Sequence[Ended], best: float, length: int, longest: int) -> bool:
         if len(finished) < self.nbest:
@@ -149,152 +147,3 @@ class BestRanking(Ranking):
             lengths = range(length if self.length_penalty else longest, longest + 1)
         most = max(self.score(best + self.bonus * (each - length), each) for each in lengths)
         return most <= finished[self.nbest - 1].score
-
-
-class _Row:
-    """States of CTC and of the language model for the hypotheses of a sentence.
-
-    Args:
-        ctc: Prefix scores by the sentence's frames; None: CTC has no weight.
-        lm: The state of the empty hypothesis.
-
-    Attributes:
-        read: Tokens of hypotheses that were read.
-    """
-
-    def __init__(self, ctc: PrefixScores | None, lm: int) -> None:
-        self.ctc, self.read = ctc, 0
-        self.prefixes = None if ctc is None else ctc.empty()
-        self.states = np.array([lm])
-
-    def grow(self, index: Sequence[int], words: Sequence[int], lm: NGram | None) -> None:
-        """Goes on with some of the hypotheses [K], each with a word [K] more."""
-        if self.ctc is not None and self.prefixes is not None:
-            self.prefixes = self.ctc.grown(self.prefixes, index, words)
-        if lm is not None:
-            self.states = lm.advance(self.states[list(index)], np.array(words))[1]
-        self.read += 1
-
-
-class _Known(NamedTuple):
-    """The state of a hypothesis: its sentence's, and which of its hypotheses it was, or comes from."""
-
-    row: _Row
-    number: int
-
-
-@dataclass(frozen=True)
-class JointScores(BeamConstraints):
-    """The rules of hypotheses, and what the decoder, CTC and the language model give their words together.
-
-    Attributes:
-        weight: CTC's.
-        bonus: Bonus of each word.
-        kept: Candidates of a hypothesis that CTC scores.
-    """
-
-    weight: float
-    lm: NGram | None
-    lm_weight: float
-    bonus: float
-    kept: int
-
-    def candidates(self, scores: Scores, rows: Sequence[Any]) -> tuple[IntArray, FloatArray]:
-        top, log_probs = super().candidates(scores, rows)
-        is_none = log_probs == -np.inf
-        sums = (1 - self.weight) * np.where(is_none, 0, log_probs).astype(np.float64) + self.bonus
-        parts = self._grown(rows)
-        for row, nodes in parts:
-            sums[nodes] += self._added_by_lm(row, top[nodes])
-        sums[is_none] = -np.inf
-        if self.kept < top.shape[1]:
-            best = np.argsort(-sums, axis=1, kind="stable")[:, : self.kept]  # of equal ones the first
-            top, sums = np.take_along_axis(top, best, 1), np.take_along_axis(sums, best, 1)
-        for row, nodes in parts:
-            sums[nodes] += self._added_by_ctc(row, top[nodes])
-        return top, sums.astype(np.float32)
-
-    def known(self, row: Any, scores: Scores) -> list[float]:
-        """Score that each token adds which an output is forced to begin with."""
-        found, state = [], row.state.row
-        for word, log_prob in zip(row.tokens, super().known(row, scores), strict=True):
-            words = np.array([[word]], np.int32)
-            total = np.float64((1 - self.weight) * log_prob + self.bonus)
-            total += self._added_by_lm(state, words)
-            total += self._added_by_ctc(state, words)
-            found.append(float(np.float32(total.item())))
-            state.grow([0], [word], self.lm)
-        return found
-
-    def _added_by_lm(self, row: _Row, words: IntArray) -> Any:
-        """Scores that the language model adds for words [K,C] after the hypotheses of a sentence."""
-        if self.lm is None:
-            return 0.0
-        added, _ = self.lm.advance(row.states[:, None], words.astype(np.int64))
-        return self.lm_weight * added
-
-    def _added_by_ctc(self, row: _Row, words: IntArray) -> Any:
-        """Scores that CTC adds for words [K,C]."""
-        if row.ctc is None or row.prefixes is None:
-            return 0.0
-        return self.weight * row.ctc.scores(row.prefixes, words)
-
-    def _grown(self, rows: Sequence[Any]) -> list[tuple[_Row, list[int]]]:
-        """Reads the last words of hypotheses; of each sentence, what is known and its scored tokens."""
-        parts: list[tuple[_Row, list[int]]] = []
-        for row, group in groupby(cast("Sequence[Beam]", rows), key=lambda beam: beam.state.row):
-            beams = [*group]
-            if row.read < len(beams[0].tokens):
-                row.grow([beam.state.number for beam in beams], [beam.tokens[-1] for beam in beams], self.lm)
-            for i, beam in enumerate(beams):
-                beam.state = _Known(row, i)
-            parts.append((row, [beam.node for beam in beams]))
-        return parts
-
-
-class JointSearch(BeamSearch):
-    """Reads the frames of sentences as they enter the batch.
-
-    Args:
-        blank: CTC's.
-        candidates: Words that extend each hypothesis.
-    """
-
-    constraints: JointScores
-
-    def __init__(
-        self,
-        scorer: Any,
-        constraints: JointScores,
-        ranking: Ranking,
-        blank: int,
-        candidates: int,
-        nbest: int,
-        batching: Batching,
-    ) -> None:
-        super().__init__(scorer, constraints, None, ranking, nbest, batching)
-        self.wanted, self.blank, self.frames = Want(top=candidates), blank, scorer
-
-    def _step(self, rows: list[BeamRow]) -> None:
-        if new := [row for row in rows if row.live[0].state is None]:
-            for row, scores in zip(new, self._ctc([row.memory for row in new]), strict=True):
-                lm = self.constraints.lm
-                row.live[0].state = _Known(_Row(scores, 0 if lm is None else lm.start), 0)
-            self.clock.lap(ENCODE)
-        super()._step(rows)
-
-    def _ctc(self, memory: Sequence[int]) -> Sequence[PrefixScores | None]:
-        """Prefix scores of each encoded source; None: CTC has no weight."""
-        if self.constraints.weight == 0:
-            return [None] * len(memory)
-        vocab = self.scorer.vocab
-        handles = np.array(memory, np.int32)
-        counts = self.frames.frames(handles)
-        logits = self.frames.read_frames(handles, Want()).rows(np.arange(counts.sum()))
-        most = logits.max(1, keepdims=True)
-        log_probs = logits - most - np.log(np.exp(logits - most).sum(1, keepdims=True))
-        silent = silent_words(vocab, self.blank)
-        return [
-            PrefixScores(each, self.blank, vocab.eos, silent)
-            for each in np.split(log_probs, np.cumsum(counts)[:-1])
-        ]

@@ -51,7 +51,8 @@ def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_example_is_executed() -> None:
-    assert [name for name, _ in EXAMPLES] == ["same_position", "exact_match", "looped", "looped_network"]
+    names = ["same_position", "covering", "exact_match", "looped", "looped_network"]
+    assert [name for name, _ in EXAMPLES] == names
     assert TEXT.count("```python\n") == len(EXAMPLES)
 
 
@@ -95,6 +96,26 @@ def test_the_drafters_flags_and_bounds_are_its_declaration(
     assert "longest draft, tokens (default: 5)" in capsys.readouterr().out
     assert decode.main(["gec-en", "--strategy", "same-position", "--max-draft", "0"]) == 2
     assert "--max-draft of 'same-position' is 0. Fix: give a value at least 1" in capsys.readouterr().err
+
+
+def test_the_added_score_is_what_is_counted_by_hand() -> None:
+    import_module("covering")
+    model = nartk.load("gec-en", pretokenized=True)
+    options = {"nbest": 5, "length_penalty": 0.0}
+    sizes: dict[int, list[Any]] = {1: [], 32: []}
+    for size, found in sizes.items():
+        for coverage in (0.0, 3.0):
+            run = model.run(SENTENCES, "covering", {**options, "coverage": coverage}, batch_size=size)
+            found.append(run.hypotheses)
+    assert sizes[1] == sizes[32]
+    plain, covering = sizes[1]
+    assert plain == model.run(SENTENCES, "beam", options).hypotheses
+    assert [each[0].tokens for each in plain] != [each[0].tokens for each in covering]
+    for line, outputs in zip(SENTENCES, covering, strict=True):
+        source = {*model.passes.source_to_target[[*model.encode(line)]].tolist()} - {-1}
+        for each in outputs:
+            wanted = sum(each.positional_scores) + 3.0 * len(source & {*each.tokens})
+            assert each.score == pytest.approx(wanted, abs=1e-4)
 
 
 def test_the_metric_gives_what_is_counted_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

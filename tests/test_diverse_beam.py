@@ -9,28 +9,36 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support.joint import LM
 from support.realtable import EOS, PAD, random_transformer
 from support.scorers import TransformerReference
 from support.scripted_passes import decode
 
 from nartk.checkpoints.generation import read_generation, with_generation
+from nartk.decoders.graphs.ngram_lm import read_arpa
 from nartk.errors import UnsupportedCheckpointError, UsageError
 from nartk.protocols.hypothesis import Request
 from nartk.registry import make_strategy
 from nartk.vocab import Vocab
 
 WORDS = 30
+LM_WEIGHT = 0.8
 VOCAB = Vocab.from_words([f"w{i}" for i in range(WORDS - 4)])
 
 Scored = list[tuple[float, list[int]]]
 
 
-def twin(model: Any, request: Request, settings: dict[str, Any]) -> Scored:
-    """The outputs of a sentence with their scores, best first."""
+def twin(model: Any, request: Request, settings: dict[str, Any], lm: Any = None) -> Scored:
+    """The outputs of a sentence with their scores, best first.
+
+    Args:
+        lm: A language model, whose log-probabilities are added with the weight `LM_WEIGHT`.
+    """
     groups = settings["beam_groups"]
     k, power = settings["beam_size"] // groups, settings["length_penalty"]
     source = torch.tensor([[*request.source]])
@@ -51,7 +59,13 @@ def twin(model: Any, request: Request, settings: dict[str, Any]) -> Scored:
                 taken.update([PAD] * k)
                 continue
             found = [
-                (total + score - settings["diversity_penalty"] * taken[word], [*tokens, word])
+                (
+                    total
+                    + score
+                    - settings["diversity_penalty"] * taken[word]
+                    + (LM_WEIGHT * lm.score([0, *tokens], word) if lm else 0.0),
+                    [*tokens, word],
+                )
                 for total, tokens in live[g]
                 for word, score in enumerate(log_probs(tokens))
             ]
@@ -81,16 +95,19 @@ def random_settings(rng: random.Random) -> dict[str, Any]:
     }
 
 
-def mismatches(cases: int, **changed: Any) -> int:
+def mismatches(cases: int, lm: Path | None = None, **changed: Any) -> int:
     """Sentences whose outputs are not the twin's, of searches with other settings than it has, if any."""
     wrong = 0
+    language = None if lm is None else read_arpa(lm, VOCAB)
     for seed in range(cases):
         rng = random.Random(seed)
         model, settings = random_transformer(seed % 5, WORDS), random_settings(rng)
         sources = [(*(rng.randrange(4, WORDS) for _ in range(rng.randint(1, 6))), EOS) for _ in range(3)]
         requests = [Request(i, source, rng.choice([3, 6, 9])) for i, source in enumerate(sources)]
-        wanted = [twin(model, request, settings) for request in requests]
+        wanted = [twin(model, request, settings, language) for request in requests]
         options = {**settings, "nbest": settings["beam_size"], **changed}
+        if lm is not None:
+            options |= {"lm": str(lm), "lm_weight": LM_WEIGHT, "candidates": WORDS, **changed}
         draft = {"draft": rng.choice(["none", "both"])}
         results = decode(
             make_strategy("beam", options | draft), TransformerReference(model, VOCAB), requests, batch_size=2
@@ -105,6 +122,13 @@ def mismatches(cases: int, **changed: Any) -> int:
 
 def test_it_is_the_twins() -> None:
     assert mismatches(16) == 0
+
+
+def test_with_a_language_model_it_is_the_twins(tmp_path: Path) -> None:
+    path = tmp_path / "lm.arpa"
+    path.write_text(LM, encoding="utf-8")
+    assert mismatches(8, path) == 0
+    assert mismatches(8, path, lm_weight=0.1) > 0
 
 
 def test_log_probabilities_are_the_models_own() -> None:

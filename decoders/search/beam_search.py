@@ -2,7 +2,9 @@
 
 A hypothesis is a context. A pass scores the last token of every hypothesis of all sentences, and what is
 drafted after it; as long as all survivors were drafted, the next words are chosen without another pass.
-Symbols: B sentences, k hypotheses of each, C candidates after each, N tokens of a pass, n of them scored.
+With groups this is diverse beam search (Vijayakumar et al. 2018, https://arxiv.org/abs/1610.02424, algorithm
+1), ended and ranked as `generate` of transformers 4.46 has it, the last that was compared.
+Symbols: B sentences, k hypotheses of a group, C candidates after each, N tokens of a pass, n of them scored.
 """
 
 from __future__ import annotations
@@ -19,35 +21,45 @@ from nartk.decoders.loop.prompting import Prompt
 from nartk.decoders.loop.rows import RowRun
 from nartk.decoders.search.beam_constraints import BeamConstraints
 from nartk.decoders.search.beam_drafts import BeamDrafter
-from nartk.decoders.search.beam_rows import Beam, BeamRow, Candidates, Ranking
+from nartk.decoders.search.beam_rows import Beam, BeamGroup, BeamRow, Candidates, Ranking
+from nartk.decoders.search.fusion import Fusion
 from nartk.protocols.hypothesis import Hypothesis, Request, Result
 from nartk.protocols.passes import ROOT, FloatArray, IntArray, PassScorer, Scores, Want
-from nartk.protocols.runs import ACCEPT, DRAFT, VERIFY, Batching
+from nartk.protocols.runs import ACCEPT, DRAFT, ENCODE, VERIFY, Batching
 
 
 class BeamSearch(RowRun[BeamRow]):
     """Implements `nartk.protocols.runs.Run`: a row of the batch is a request, with several hypotheses.
 
     Args:
-        drafter: Proposes what hypotheses may go on with, or None.
-        ranking: Number of hypotheses of a sentence, and the rule that tells when it is done.
+        drafter: Proposes continuations of hypotheses, or None.
+        ranking: Number of hypotheses of a group, and the rule that tells when it is done.
         nbest: Hypotheses given back.
+        fusion: Adds scores to the model's; None: nothing.
+        groups: Groups of hypotheses of a sentence, each with k.
+        candidates: Words after each hypothesis that are read, at least.
     """
 
     def __init__(
         self,
         scorer: PassScorer,
         constraints: BeamConstraints,
-        drafter: BeamDrafter | None,
         ranking: Ranking,
-        nbest: int,
         batching: Batching,
+        *,
+        nbest: int,
+        drafter: BeamDrafter | None = None,
+        fusion: Fusion | None = None,
+        groups: int = 1,
+        candidates: int = 0,
     ) -> None:
         super().__init__(scorer, batching)
         self.constraints, self.drafter, self.ranking, self.nbest = constraints, drafter, ranking, nbest
-        self.words, self.k = len(scorer.vocab), ranking.k
-        # More than k of one hypothesis cannot go on, and the others that count end.
-        self.wanted = Want(top=min(self.k + len(ranking.ends), self.words))
+        self.words, self.k, self.fusion, self.groups = len(scorer.vocab), ranking.k, fusion, groups
+        # More than k of one hypothesis cannot go on, the others that count end, and those that earlier groups
+        # have taken may fall behind others.
+        least = groups * self.k + len(ranking.ends)
+        self.wanted = Want(top=min(max(least, candidates), self.words))
 
     def admit(self, request: Request) -> None:
         super().admit(request)
@@ -69,10 +81,16 @@ class BeamSearch(RowRun[BeamRow]):
         self.constraints.begin(first)
         if self.drafter is not None:
             first.state = self.drafter.start(request)
+        groups: list[BeamGroup] = []
+        for _ in range(self.groups):
+            groups.append(BeamGroup(request, (*groups,), [first]))
         chosen_at = [0] * first.pending
-        return BeamRow(request, memory, now, [first], [context], prompt, chosen_at=chosen_at)
+        return BeamRow(request, memory, now, groups, [first], [context], prompt, chosen_at=chosen_at)
 
     def _step(self, rows: list[BeamRow]) -> None:
+        if self.fusion is not None and (new := [row for row in rows if row.groups[0].states is None]):
+            self.fusion.begin(new)
+            self.clock.lap(ENCODE)
         self._draft(rows)
         self.clock.lap(DRAFT)
         beams = [beam for row in rows for beam in row.live]
@@ -82,10 +100,13 @@ class BeamSearch(RowRun[BeamRow]):
         scores = self.scorer.run(packed.work, want)
         self.clock.lap(VERIFY)
         left = self.constraints.left(scores, want, beams)
-        for beam in beams:
-            if beam.pending:
-                beam.log_probs = self.constraints.known(beam, left)
-                beam.total = sum(beam.log_probs)
+        for row in rows:
+            first = row.live[0]
+            if first.pending:
+                first.log_probs = self.constraints.known(first, left)
+                if self.fusion is not None:
+                    self.fusion.read_known(row)
+                first.total = sum(first.log_probs) + first.added
         nodes = Nodes(packed, beams)
         self._choose(rows, nodes, *self.constraints.candidates(left, beams))
         self._commit(rows, nodes, scores)
@@ -116,36 +137,41 @@ class BeamSearch(RowRun[BeamRow]):
                 for row in rows:
                     for beam in row.live:
                         self.drafter.observe(beam, top[beam.node])
-            for row, found in zip(rows, self._candidates(rows, top, log_probs), strict=True):
-                row.extend(found, self.ranking)
+            for row in rows:
+                for group in row.groups:
+                    if group.ended:  # before this word
+                        group.live = []
+            for number in range(self.groups):
+                groups = [row.groups[number] for row in rows if not row.groups[number].ended]
+                for group, found in zip(groups, self._candidates(groups, top, log_probs), strict=True):
+                    group.extend(found, self.ranking)
+            for row in rows:
+                row.gather()
             rows = [row for row in rows if not row.ended and nodes.follow(row.live)]
             for row in rows:
                 row.accepted += len(row.live)
 
     def _candidates(
-        self, rows: list[BeamRow], top: IntArray, log_probs: FloatArray, paid: FloatArray | None = None
+        self, groups: Sequence[BeamGroup], top: IntArray, log_probs: FloatArray
     ) -> Iterator[Candidates]:
-        """The best continuations of each sentence: k, and as many more as may end.
-
-        Args:
-            paid: [n,C], what words pay, nats; None: nothing.
-        """
-        k, width = self.k, top.shape[1]
-        nodes = np.zeros((len(rows), k), np.int64)
-        totals = np.full((len(rows), k), -np.inf)
-        for i, row in enumerate(rows):
-            count = len(row.live)
-            nodes[i, :count] = [beam.node for beam in row.live]
-            totals[i, :count] = [beam.total for beam in row.live]
-        added = log_probs[nodes].reshape(len(rows), -1)  # [B,k,C] -> [B,k*C]
-        pays = np.zeros_like(added) if paid is None else paid[nodes].reshape(len(rows), -1)
-        sums = (added - pays) + totals.repeat(width, 1)
-        best = np.argsort(-sums, axis=1, kind="stable")[
-            :, : (1 + len(self.ranking.ends)) * k
-        ]  # of equal ones the first
+        """The best continuations of each group [B]: k, and as many more as may end."""
+        k, count = self.k, len(groups)
+        nodes = np.zeros((count, k), np.int64)
+        totals = np.full((count, k), -np.inf)
+        for i, group in enumerate(groups):
+            nodes[i, : len(group.live)] = [beam.node for beam in group.live]
+            totals[i, : len(group.live)] = [beam.total for beam in group.live]
+        words, each, added = top[nodes], log_probs[nodes], None  # [B,k,C]
+        if self.fusion is not None:
+            words, each, added = self.fusion.added_to(groups, words, each)
+        width = words.shape[2]
+        sums = (each if added is None else each + added) + totals[:, :, None]
+        sums = sums.reshape(count, k * width)
+        most = (1 + len(self.ranking.ends)) * k
+        best = np.argsort(-sums, axis=1, kind="stable")[:, :most]  # of equal ones the first
         at = best + np.arange(0, sums.size, k * width)[:, None]
-        words = top[nodes].ravel()[at]
-        columns = sums.ravel()[at], best // width, words, added.ravel()[at], pays.ravel()[at]
+        rest = np.zeros(at.shape) if added is None else added.ravel()[at]
+        columns = sums.ravel()[at], best // width, words.ravel()[at], each.ravel()[at], rest
         return map(Candidates._make, zip(*(column.tolist() for column in columns), strict=True))
 
     def _commit(self, rows: list[BeamRow], nodes: Nodes, scores: Scores) -> None:
