@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from nartk.decoders.native import Found, Native, Output
 from nartk.decoders.rerank import require_reranker, teacher_forced
@@ -22,8 +21,8 @@ from nartk.registry import WIDEST, option
 
 
 @dataclass
-class Draft:
-    """A candidate, filled so far: words, then eos.
+class Candidate:
+    """Canvas of a length, filled so far: words, then eos.
 
     Attributes:
         memory: Handle of its source.
@@ -31,6 +30,7 @@ class Draft:
         log_probs: [T] fp32, of each word when it was filled in, and of the length at eos.
         margins: [T] fp32, nats between the best and the second best word; infinite at eos.
         passes_at: [T] int32, the pass that filled each position in, from 1; 0 at eos.
+        score: Mean log-probability, by which candidates are compared.
     """
 
     memory: int
@@ -38,9 +38,10 @@ class Draft:
     log_probs: FloatArray
     margins: FloatArray
     passes_at: IntArray
+    score: float = 0.0
 
     @classmethod
-    def blank(cls, memory: int, length: int, log_prob: float, *, mask: int, eos: int) -> Draft:
+    def blank(cls, memory: int, length: int, log_prob: float, *, mask: int, eos: int) -> Candidate:
         """A canvas of a length of that log-probability, without a word."""
         tokens, log_probs = np.full(length, mask, np.int32), np.zeros(length, np.float32)
         tokens[-1], log_probs[-1] = eos, log_prob
@@ -49,15 +50,18 @@ class Draft:
 
     @property
     def words(self) -> int:
-        """Places but for eos."""
+        """Number of places but for eos."""
         return len(self.tokens) - 1
 
-    def without_repeats(self) -> Draft:
-        """The same with the first of equal words in a row alone."""
+    def merge_repeats(self) -> None:
+        """Keeps the first of equal words in a row alone."""
         kept = np.append(True, self.tokens[1:] != self.tokens[:-1])
-        return Draft(
-            self.memory, self.tokens[kept], self.log_probs[kept], self.margins[kept], self.passes_at[kept]
-        )
+        self.tokens, self.log_probs = self.tokens[kept], self.log_probs[kept]
+        self.margins, self.passes_at = self.margins[kept], self.passes_at[kept]
+
+    def output(self) -> Output:
+        details = (self.passes_at.tolist(), self.margins.tolist())
+        return Output(self.tokens.tolist(), self.score, self.log_probs.tolist(), *details)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,48 +88,44 @@ class CanvasStrategy(Native):
         if "rerank" in self.auxiliary:
             require_reranker(self.auxiliary["rerank"], "rerank")
 
-    def write(self, scorer: CanvasScorer, drafts: Sequence[Draft]) -> None:
+    def write(self, scorer: CanvasScorer, candidates: Sequence[Candidate]) -> None:
         """Fills the canvases."""
         raise NotImplementedError
 
     def search(self, scorer: CanvasScorer, memory: IntArray, requests: Sequence[Request]) -> list[Found]:
         """The best `nbest` candidates of each sentence."""
         mask, eos = scorer.mask, scorer.vocab.eos
-        candidates = [
+        sentences = [
             [
-                Draft.blank(handle, length, log_prob, mask=mask, eos=eos)
+                Candidate.blank(handle, length, log_prob, mask=mask, eos=eos)
                 for length, log_prob in likeliest_lengths(lengths, request.max_len, self.length_beam)
             ]
             for handle, lengths, request in zip(
                 memory.tolist(), scorer.predict_lengths(memory), requests, strict=True
             )
         ]
-        self.write(scorer, [draft for drafts in candidates for draft in drafts])
-        ranks = [[_mean(draft.log_probs) for draft in drafts] for drafts in candidates]
-        passes = [max(int(draft.passes_at.max()) for draft in drafts) for drafts in candidates]
+        every = [each for own in sentences for each in own]
+        self.write(scorer, every)
+        passes = [max(1, *(int(each.passes_at.max()) for each in own)) for own in sentences]
+        log_probs = [each.log_probs for each in every]
         if self.merge_repeats:
-            candidates = [[draft.without_repeats() for draft in drafts] for drafts in candidates]
+            for each in every:
+                each.merge_repeats()
         if "rerank" in self.auxiliary:
-            owners = [i for i, drafts in enumerate(candidates) for _ in drafts]
-            outputs = [draft.tokens.tolist() for drafts in candidates for draft in drafts]
+            owners = [i for i, own in enumerate(sentences) for _ in own]
+            outputs = [each.tokens.tolist() for each in every]
             sources = [request.source for request in requests]
-            scored = iter(teacher_forced(self.auxiliary["rerank"], sources, owners, outputs))
-            ranks = [[_mean(next(scored)) for _ in drafts] for drafts in candidates]
-        return [
-            Found(self._best(drafts, scores), max(1, count))
-            for drafts, scores, count in zip(candidates, ranks, passes, strict=True)
-        ]
+            log_probs = teacher_forced(self.auxiliary["rerank"], sources, owners, outputs)
+        for each, scores in zip(every, log_probs, strict=True):
+            each.score = math.fsum(scores) / len(scores)
+        return [Found(self._best(own), count) for own, count in zip(sentences, passes, strict=True)]
 
-    def _best(self, drafts: Sequence[Draft], scores: Sequence[float]) -> list[Output]:
+    def _best(self, candidates: Sequence[Candidate]) -> list[Output]:
         """The `nbest` best candidates, best first, of those with equal words the first."""
-        outputs: dict[bytes, Output] = {}
-        for i in sorted(range(len(drafts)), key=lambda i: -scores[i]):  # stable
-            draft = drafts[i]
-            details = (draft.tokens, draft.log_probs, draft.passes_at, draft.margins)
-            tokens, log_probs, passes_at, margins = (each.tolist() for each in details)
-            output = Output(tokens, scores[i], log_probs, passes_at, margins)
-            outputs.setdefault(draft.tokens.tobytes(), output)
-        return list(outputs.values())[: self.nbest]
+        best: dict[bytes, Output] = {}
+        for each in sorted(candidates, key=lambda each: -each.score):  # stable
+            best.setdefault(each.tokens.tobytes(), each.output())
+        return list(best.values())[: self.nbest]
 
 
 def likeliest_lengths(log_probs: FloatArray, limit: int, k: int) -> list[tuple[int, float]]:
@@ -143,41 +143,36 @@ def likeliest_lengths(log_probs: FloatArray, limit: int, k: int) -> list[tuple[i
     return [(length, float(possible[length])) for length in order.tolist() if possible[length] > -np.inf]
 
 
-def refill(scorer: CanvasScorer, work: Sequence[tuple[Draft, Sequence[int]]], number: int) -> None:
-    """Forgets the words of drafts at some positions, and fills in the best ones instead, all in one pass.
+def refill(scorer: CanvasScorer, work: Sequence[tuple[Candidate, Sequence[int]]], number: int) -> None:
+    """Fills some positions of candidates with their best words, all in one pass.
 
-    Neither the mask, nor padding, nor eos is a word here: the length says where eos is.
+    Their words there are forgotten before. Neither the mask, nor padding, nor eos is a word here: the length
+    says where eos is.
 
     Args:
-        work: Drafts, each with its positions, ascending.
+        work: Candidates, each with its positions, ascending.
         number: Number of this pass, from 1.
     """
-    work = [(draft, positions) for draft, positions in work if positions]
+    work = [(candidate, positions) for candidate, positions in work if positions]
     if not work:
         return
-    for draft, positions in work:
-        draft.tokens[positions] = scorer.mask
-    lengths = np.array([len(draft.tokens) for draft, _ in work], np.int32)
+    for candidate, positions in work:
+        candidate.tokens[positions] = scorer.mask
+    lengths = np.array([len(candidate.tokens) for candidate, _ in work], np.int32)
     canvas = Canvas(
-        np.array([draft.memory for draft, _ in work], np.int32),
+        np.array([candidate.memory for candidate, _ in work], np.int32),
         lengths,
-        np.concatenate([draft.tokens for draft, _ in work]),
+        np.concatenate([candidate.tokens for candidate, _ in work]),
     )
-    begins = np.cumsum(lengths) - lengths
-    only: npt.NDArray[np.int32] = np.concatenate(
-        [begin + np.array(positions, np.int32) for begin, (_, positions) in zip(begins, work, strict=True)]
-    ).astype(np.int32)
+    begins = (np.cumsum(lengths) - lengths).tolist()
+    only = [begin + i for begin, (_, positions) in zip(begins, work, strict=True) for i in positions]
     banned = always_banned((scorer.mask, scorer.vocab.pad, scorer.vocab.eos), len(only))
-    scores = scorer.fill(canvas, Want(only=only, banned=banned, margin=True))
+    scores = scorer.fill(canvas, Want(only=np.array(only, np.int32), banned=banned, margin=True))
     at = 0
-    for draft, positions in work:
+    for candidate, positions in work:
         part = slice(at, at + len(positions))
-        draft.tokens[positions] = scores.best[part]
-        draft.log_probs[positions] = scores.log_probs[part]
-        draft.margins[positions] = scores.margins[part]
-        draft.passes_at[positions] = number
+        candidate.tokens[positions] = scores.best[part]
+        candidate.log_probs[positions] = scores.log_probs[part]
+        candidate.margins[positions] = scores.margins[part]
+        candidate.passes_at[positions] = number
         at += len(positions)
-
-
-def _mean(values: Sequence[float] | FloatArray) -> float:
-    return math.fsum(values) / len(values)

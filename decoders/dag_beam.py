@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from nartk.decoders.graphs.beam import BeamSearch, WordLattice
+from nartk.decoders.graphs.beam import GraphSearch, WordLattice
 from nartk.decoders.graphs.graph import read_words
 from nartk.decoders.graphs.ngram_lm import load_ngram
 from nartk.decoders.graphs.pairs import BETA_HELP
@@ -62,7 +62,7 @@ class DagBeam(Native):
     def search(self, scorer: GraphScorer, memory: IntArray, requests: Sequence[Request]) -> list[Found]:
         # 0 times the logarithm of an impossible word is no number.
         lm = load_ngram(self.lm, scorer.vocab) if self.lm and self.gamma > 0 else None
-        beam = BeamSearch(self.beam_size, self.alpha, self.no_repeat_ngram, self.nbest, lm, self.gamma)
+        beam = GraphSearch(self.beam_size, self.alpha, self.no_repeat_ngram, self.nbest, lm, self.gamma)
         graphs = scorer.graphs(memory)
         ends = graphs.begins + graphs.sizes - 1
         words, log_probs = read_words(scorer, graphs.features, ends, self.candidates)

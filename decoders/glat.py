@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nartk.decoders.canvas import CanvasStrategy, Draft, refill
+from nartk.decoders.canvas import Candidate, CanvasStrategy, refill
 from nartk.protocols.guarantee import Guarantee, Promise
 from nartk.protocols.parallel import CanvasScorer
 from nartk.registry import register_decoder
@@ -20,5 +20,5 @@ class Glat(CanvasStrategy):
 
     promise = Promise(Guarantee.APPROXIMATE, "each word is chosen without the others")
 
-    def write(self, scorer: CanvasScorer, drafts: Sequence[Draft]) -> None:
-        refill(scorer, [(draft, range(draft.words)) for draft in drafts], 1)
+    def write(self, scorer: CanvasScorer, candidates: Sequence[Candidate]) -> None:
+        refill(scorer, [(candidate, range(candidate.words)) for candidate in candidates], 1)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nartk.decoders.canvas import CanvasStrategy, Draft, refill
+from nartk.decoders.canvas import Candidate, CanvasStrategy, refill
 from nartk.protocols.guarantee import Guarantee, Promise
 from nartk.protocols.parallel import CanvasScorer
 from nartk.registry import WIDEST, option, register_decoder
@@ -25,13 +25,11 @@ class MaskPredict(CanvasStrategy):
     iterations: int = option(10, "passes at most", low=1)
     length_beam: int = option(5, "lengths that are tried, the likeliest", low=1, high=WIDEST)
 
-    def write(self, scorer: CanvasScorer, drafts: Sequence[Draft]) -> None:
+    def write(self, scorer: CanvasScorer, candidates: Sequence[Candidate]) -> None:
         for t in range(self.iterations):
             worst = []
-            for draft in drafts:
-                count = draft.words * (self.iterations - t) // self.iterations
-                lowest = np.argsort(draft.log_probs[: draft.words], kind="stable")[
-                    :count
-                ]  # of equal ones the first
-                worst.append((draft, np.sort(lowest).tolist()))
+            for candidate in candidates:
+                count = candidate.words * (self.iterations - t) // self.iterations
+                order = np.argsort(candidate.log_probs[:-1], kind="stable")  # of equal ones the first
+                worst.append((candidate, np.sort(order[:count]).tolist()))
             refill(scorer, worst, t + 1)

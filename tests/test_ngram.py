@@ -22,7 +22,7 @@ from support.scripted_passes import (
     random_table,
 )
 
-from nartk.decoders.drafters.ngram_cache import NgramCache, Occurrence, Texts
+from nartk.decoders.drafters.ngram_cache import CachedSentence, NgramCache, Occurrence
 from nartk.decoders.loop.acceptance import Verdict
 from nartk.decoders.loop.rows import Row
 from nartk.protocols.hypothesis import Request
@@ -102,7 +102,7 @@ def test_the_cache_proposes_as_its_twin() -> None:
 class OthersFirst(NgramCache):
     """Known to be wrong: a text of any sentence counts as much as the row's own."""
 
-    def _record(self, texts: Texts, rank: int, text: list[int], position: int) -> None:
+    def _record(self, texts: CachedSentence, rank: int, text: list[int], position: int) -> None:
         super()._record(texts, rank, text, position)
         texts.occurrences.clear()
 
@@ -110,7 +110,7 @@ class OthersFirst(NgramCache):
 class OldestFirst(NgramCache):
     """Known to be wrong: what was found first stays."""
 
-    def _record(self, texts: Texts, rank: int, text: list[int], position: int) -> None:
+    def _record(self, texts: CachedSentence, rank: int, text: list[int], position: int) -> None:
         before: list[dict[Any, Occurrence]] = [dict(texts.occurrences), dict(self.young)]
         super()._record(texts, rank, text, position)
         texts.occurrences.update(before[0])
@@ -136,7 +136,7 @@ def passes(strategy: Any, outputs: Sequence[Sequence[int]]) -> list[int]:
 class Forgets(NgramCache):
     """Known to be wrong: begins anew with each sentence."""
 
-    def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[Texts]:
+    def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[CachedSentence]:
         self.young, self.old = {}, {}
         return super().start(requests, memory)
 

@@ -42,7 +42,7 @@ from nartk.bench.engines import Spec
 from nartk.bench.runner import Series
 from nartk.cli.decode import main
 from nartk.decoders import speculative as module
-from nartk.decoders.drafters.small_model import PickBest, Reader, SmallModel
+from nartk.decoders.drafters.small_model import PickBest, SmallModel, SmallModelRow
 from nartk.decoders.loop.acceptance import DraftOutcome, StepwiseAcceptance, Verified
 from nartk.decoders.loop.drafter import Draft
 from nartk.decoders.loop.rows import Row
@@ -235,7 +235,7 @@ def test_a_reader_keeps_what_is_output_whoever_drafted_it() -> None:
     """It has read the start token, 5 and the drafted 6 7 8."""
 
     def reads(output: Sequence[int]) -> tuple[list[int], int]:
-        reader = Reader((EOS,), [6, 7, 8], memory=0, context=0, cells=5)
+        reader = SmallModelRow((EOS,), [6, 7, 8], memory=0, context=0, cells=5)
         reader.catch_up(output)
         return reader.unread, reader.cells
 
@@ -244,7 +244,7 @@ def test_a_reader_keeps_what_is_output_whoever_drafted_it() -> None:
     assert reads([5, 9, 7, 8]) == ([9, 7, 8], 2)  # of passes in which it did not draft
     assert reads([5, 6, 7, 8, 9]) == ([9], 5)
     assert reads([5, 6, 7]) == ([7], 3)  # its scores after 7 are asked for again
-    new = Reader((EOS,), memory=0, context=0)
+    new = SmallModelRow((EOS,), memory=0, context=0)
     new.catch_up([5, 6])
     assert new.unread == [EOS, 5, 6]
 

@@ -26,7 +26,7 @@ Occurrence: TypeAlias = tuple[int, list[int], int]  # rank of a text among all, 
 
 
 @dataclass(slots=True)
-class Texts:
+class CachedSentence:
     """A sentence's part of the cache.
 
     Attributes:
@@ -76,8 +76,8 @@ class NgramCache(PlainDrafter):
         self.young: dict[Gram, Occurrence] = {}
         self.old: dict[Gram, Occurrence] = {}
 
-    def begin(self, request: Request) -> Texts:
-        texts = Texts(self.texts + 1)
+    def begin(self, request: Request) -> CachedSentence:
+        texts = CachedSentence(self.texts + 1)
         self.texts += 2
         source = [_BEFORE, *(self.targets[word] for word in copied_words(request.source))]
         for position in range(1, len(source)):
@@ -113,7 +113,7 @@ class NgramCache(PlainDrafter):
             texts.output.append(token)
             self._record(texts, texts.rank, texts.output, len(texts.output) - 1)
 
-    def _record(self, texts: Texts, rank: int, text: list[int], position: int) -> None:
+    def _record(self, texts: CachedSentence, rank: int, text: list[int], position: int) -> None:
         """Remembers which n-grams the word at a position follows."""
         if text[position] < 0:
             return

@@ -97,7 +97,7 @@ class PickBest:
 
 
 @dataclass(slots=True, eq=False)
-class Reader(Unread):
+class SmallModelRow(Unread):
     """Tokens that the small model has read for a row: its prompt, the output's tokens, and `drafted`.
 
     Attributes:
@@ -131,7 +131,7 @@ class _Turn:
     """
 
     row: Row
-    reader: Reader
+    reader: SmallModelRow
     most: int
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
@@ -166,7 +166,7 @@ class SmallModel(PlainDrafter):
         passes, costs = min(levels, self.longest), self.costs
         return super().draft_time(rows, passes) + costs.run(2 * rows) + (passes - 1) * costs.run(rows)
 
-    def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[Reader]:
+    def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[SmallModelRow]:
         own = self.scorer.encode([request.source for request in requests]).tolist()
         try:
             prompts = prompts_of(self.scorer, own, [request.prompt for request in requests])
@@ -175,9 +175,11 @@ class SmallModel(PlainDrafter):
             self.scorer.free(own)
             raise
         begun = zip(prompts, own, contexts, strict=True)
-        return [Reader(prompt.tokens, memory=source, context=context) for prompt, source, context in begun]
+        return [
+            SmallModelRow(prompt.tokens, memory=source, context=context) for prompt, source, context in begun
+        ]
 
-    def stop(self, states: Sequence[Reader]) -> None:
+    def stop(self, states: Sequence[SmallModelRow]) -> None:
         self.scorer.close([reader.context for reader in states])
         self.scorer.free([reader.memory for reader in states])
 

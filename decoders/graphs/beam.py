@@ -64,7 +64,7 @@ class WordLattice:
 
 
 @dataclass(frozen=True)
-class Prefixes:
+class GraphPrefixes:
     """k prefixes of t words, best first.
 
     Attributes:
@@ -85,7 +85,7 @@ class Prefixes:
 
 
 @dataclass(frozen=True)
-class BeamSearch:
+class GraphSearch:
     """Finds the outputs of a lattice with the largest (log P(Y|X) + gamma log P_LM(Y)) / |Y|^alpha.
 
     Attributes:
@@ -111,7 +111,7 @@ class BeamSearch:
         mass[0, 0] = 1.0
         none = np.zeros((1, 0))
         start = np.array([0 if self.lm is None else self.lm.start])
-        beam = Prefixes(mass, np.zeros(1), np.zeros(1), start, none.astype(np.int64), none)
+        beam = GraphPrefixes(mass, np.zeros(1), np.zeros(1), start, none.astype(np.int64), none)
         scorer = None if self.lm is None else LanguageScores(self.lm, np.append(lattice.names, eos))
         ended: list[Output] = []
         cut = Output([], -math.inf, [])
@@ -138,7 +138,7 @@ class BeamSearch:
     def _ended(
         self,
         lattice: WordLattice,
-        beam: Prefixes,
+        beam: GraphPrefixes,
         arrived: _Wide,
         penalty: float,
         lm_scores: tuple[_Wide, _Ints] | None,
@@ -164,10 +164,10 @@ class BeamSearch:
     def _extended(
         self,
         lattice: WordLattice,
-        beam: Prefixes,
+        beam: GraphPrefixes,
         moved: _Wide,
         lm_scores: tuple[_Wide, _Ints] | None,
-    ) -> Prefixes:
+    ) -> GraphPrefixes:
         """The best prefixes that are longer by a word; moved [k,L] is where those of the beam go next."""
         probs, count = lattice.probs_of_words(moved), len(lattice.names)
         with np.errstate(divide="ignore"):
@@ -188,7 +188,7 @@ class BeamSearch:
                 lm_scores[1][parents, words],
             )
         scores = np.log(prob)
-        return Prefixes(
+        return GraphPrefixes(
             mass,
             beam.totals[parents] + scores,
             lm_totals,

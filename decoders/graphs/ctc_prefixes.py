@@ -43,7 +43,7 @@ class Frames:
 
 
 @dataclass
-class _Beam:
+class _PrefixBeams:
     """K prefixes of each of B rows, best first. What is none has minus infinity in both scores.
 
     Attributes:
@@ -66,7 +66,7 @@ class _Beam:
     hot: _Ints
 
     @classmethod
-    def empty(cls, rows: int, size: int, start: int) -> _Beam:
+    def empty(cls, rows: int, size: int, start: int) -> _PrefixBeams:
         """The empty prefix of each row, which has the row's number, and K - 1 that are none."""
         numbers = np.full((rows, size), _DEAD, np.int64)
         numbers[:, 0] = np.arange(rows)
@@ -77,8 +77,8 @@ class _Beam:
         none = np.full_like(numbers, _NONE)
         return cls(numbers, none, last, alive, dead, np.zeros((rows, size)), states, hot)
 
-    def rows(self, which: slice) -> _Beam:
-        return _Beam(*(getattr(self, each.name)[which] for each in fields(self)))
+    def rows(self, which: slice) -> _PrefixBeams:
+        return _PrefixBeams(*(getattr(self, each.name)[which] for each in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,8 @@ class PrefixSearch:
         """
         order = np.argsort(-frames.counts, kind="stable")  # rows end from the last on
         counts, begins = frames.counts[order], (np.cumsum(frames.counts) - frames.counts)[order]
-        known = _Known(len(counts))
-        beam = _Beam.empty(len(counts), self.size, 0 if self.lm is None else self.lm.start)
+        known = _PrefixTrie(len(counts))
+        beam = _PrefixBeams.empty(len(counts), self.size, 0 if self.lm is None else self.lm.start)
         found: list[list[tuple[list[int], float]]] = [[] for _ in counts]
         for t in range(int(counts[0]) + 1):
             active = int((counts > t).sum())
@@ -130,7 +130,7 @@ class PrefixSearch:
                 beam = self._advanced(beam, frames, begins[:active] + t, known)
         return found
 
-    def _ended(self, beam: _Beam, known: _Known) -> list[list[tuple[list[int], float]]]:
+    def _ended(self, beam: _PrefixBeams, known: _PrefixTrie) -> list[list[tuple[list[int], float]]]:
         """The outputs of rows whose frames have ended."""
         totals = np.logaddexp(beam.blank, beam.word) + beam.extra
         if self.lm is not None:
@@ -143,7 +143,9 @@ class PrefixSearch:
             for numbers, row, own in zip(beam.numbers.tolist(), totals, best.tolist(), strict=True)
         ]
 
-    def _advanced(self, beam: _Beam, frames: Frames, at: npt.NDArray[Any], known: _Known) -> _Beam:
+    def _advanced(
+        self, beam: _PrefixBeams, frames: Frames, at: npt.NDArray[Any], known: _PrefixTrie
+    ) -> _PrefixBeams:
         """The beam after the frames `at` [B], one of each row."""
         every = at[:, None]
         total = np.logaddexp(beam.blank, beam.word)
@@ -187,7 +189,7 @@ class PrefixSearch:
         numbers, parents = beam.numbers[rows, origin], beam.parents[rows, origin]
         parents = np.where(extended, numbers, parents)
         numbers[extended] = known.extended(parents[extended].tolist(), last[extended].tolist())
-        return _Beam(
+        return _PrefixBeams(
             numbers,
             parents,
             last,
@@ -199,8 +201,8 @@ class PrefixSearch:
         )
 
 
-class _Known:
-    """All prefixes that were ever in a beam, numbered; the first are the empty ones of the rows."""
+class _PrefixTrie:
+    """Trie of all prefixes that were ever in a beam, numbered; the first are the empty ones of the rows."""
 
     def __init__(self, rows: int) -> None:
         self._made = [(_NONE, -1)] * rows  # of each prefix its parent and its last word

@@ -1,6 +1,6 @@
 """Favours given words and phrases in the output of a model whose positions do not depend on each other.
 
-The phrases are an automaton that finds all of them in one reading (Aho and Corasick 1975,
+The phrases are an Aho-Corasick automaton, which finds all of them in one reading (Aho and Corasick 1975,
 https://doi.org/10.1145/360825.360855), as in Kaldi's, k2's and WeNet's context biasing. There a beam search
 gives each token of a phrase that has begun its bonus, and takes it back where the phrase is not completed.
 Here the best output is found exactly, so a phrase has its bonus where it ends. The search may also take the
@@ -24,12 +24,12 @@ _Wide = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Hotwords:
-    """An automaton over phrases: a state is a beginning of one, state 0 the empty one, short ones first.
+    """Aho-Corasick automaton: a state is a beginning of a phrase, state 0 the empty one, short ones first.
 
     Attributes:
         words: [Q] int64, the last word of each; that of state 0 is not read.
         parents: [Q] int64, each without its last word.
-        shorter: [Q] int64, the longest beginning that each ends with, itself aside.
+        shorter: [Q] int64, failure links: the longest beginning that each ends with, itself aside.
         completed: [Q] fp64, the bonus of the phrases that each ends with, all together.
         begun: [Q] fp64, the largest bonus of its tokens that a longer phrase gives that begins so.
         levels: The states of each length, from 1.
@@ -44,9 +44,10 @@ class Hotwords:
 
     @classmethod
     def of(cls, phrases: Sequence[Sequence[int]], weights: Sequence[float]) -> Hotwords:
-        """The automaton of phrases, each at least a word; of one that is given twice the last weight counts.
+        """Builds the Aho-Corasick automaton of phrases, each of at least a word.
 
         Args:
+            phrases: Of one that is given twice the last weight counts.
             weights: Weight of each token of each phrase, at least 0.
         """
         whole = {tuple(phrase): weight for phrase, weight in zip(phrases, weights, strict=True)}
