@@ -47,7 +47,7 @@ class Hotwords:
         """Builds the Aho-Corasick automaton of phrases, each of at least a word.
 
         Args:
-            phrases: Of one that is given twice the last weight counts.
+            phrases: Token ids; of a phrase that is given twice the last weight counts.
             weights: Weight of each token of each phrase, at least 0.
         """
         whole = {tuple(phrase): weight for phrase, weight in zip(phrases, weights, strict=True)}

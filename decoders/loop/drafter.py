@@ -48,7 +48,9 @@ class Drafter(Protocol):
     """Proposes what may follow, never decides.
 
     Where drafts do not pay, passes go by without it: a row may have an output when it is started, and after
-    `draft` or `observe` more may follow than they saw. `Row.tokens` always holds all of it.
+    `draft` or `observe` more may follow than they saw. `Row.tokens` always holds all of it. One that reads
+    hidden states is started with the row and observes every pass, and is asked for drafts from a row's second
+    pass on: it always has the states of the last pass.
 
     Attributes:
         want: Values read of the verifier's passes: `top`, `margin` and `hidden`.
@@ -89,7 +91,10 @@ class Drafter(Protocol):
         """
 
     def observe(self, rows: Sequence[Row], verdicts: Sequence[Verdict], verified: Verified) -> None:
-        """Sees what was verified, accepted and output of the rows that drafted, ended or not."""
+        """Sees what was verified, accepted and output of the rows that drafted, ended or not.
+
+        If `want.hidden` is set, of all rows, whether they drafted or not.
+        """
 
     def stop(self, states: Sequence[State]) -> None:
         """Gives back what rows hold that leave, whatever they leave for."""

@@ -109,13 +109,16 @@ class Loop(RowRun[Row]):
         self.words, self.ends = len(scorer.vocab), scorer.vocab.ends
         self.choice = choice
         self.constraints = None if choice.are_none else choice
+        # What is drafted from hidden states is drafted from the last pass's, even if no row drafted in it.
+        self.sees_all = drafter is not None and drafter.want.hidden
         self._set_wants(trace=False)
 
     def _set_wants(self, *, trace: bool) -> None:
         self.traces = trace
         wants = [self.accept.want, Want(margin=trace)]
-        self.wanted = combined(wants)  # of passes without drafts
-        self.wanted_drafting = self.wanted if self.drafter is None else combined([*wants, self.drafter.want])
+        with_drafts = wants if self.drafter is None else [*wants, self.drafter.want]
+        self.wanted_drafting = combined(with_drafts)
+        self.wanted = self.wanted_drafting if self.sees_all else combined(wants)  # of passes without drafts
 
     def admit(self, request: Request) -> None:
         super().admit(request)
@@ -146,8 +149,8 @@ class Loop(RowRun[Row]):
         self._emit(rows, verdicts, verified.scores)
         self._commit(rows, verdicts, scores)
         self.clock.lap(ACCEPT)
-        if drafting and self.drafter is not None:
-            self.drafter.observe([rows[i] for i in drafting], [verdicts[i] for i in drafting], verified)
+        if self.drafter is not None and (seen := range(len(rows)) if self.sees_all else drafting):
+            self.drafter.observe([rows[i] for i in seen], [verdicts[i] for i in seen], verified)
             self.clock.lap(DRAFT)
 
     def _draft(self, rows: list[Row]) -> list[int]:
@@ -160,14 +163,14 @@ class Loop(RowRun[Row]):
         levels = [_ANY_LEVELS] * len(rows) if self.length is None else self.length.levels(rows)
         for row in rows:
             row.budget, row.draft = 0, NO_DRAFT
-        chosen = [i for i, most in enumerate(levels) if most]
-        if not chosen:
-            return chosen
+        chosen = [i for i, most in enumerate(levels) if most and (rows[i].passes or not self.sees_all)]
         drafting = [rows[i] for i in chosen]
-        if new := [row for row in drafting if not row.is_drafting]:
+        if new := [row for row in (rows if self.sees_all else drafting) if not row.is_drafting]:
             states = self.drafter.start([row.request for row in new], [row.memory for row in new])
             for row, state in zip(new, states, strict=True):
                 row.state, row.is_drafting = state, True
+        if not chosen:
+            return chosen
         budgets = [min(levels[i], self._longest_draft(rows[i])) for i in chosen]
         for row, draft, budget in zip(drafting, self.drafter.draft(drafting, budgets), budgets, strict=True):
             row.budget, row.draft = budget, verifiable(draft, self.words, budget)

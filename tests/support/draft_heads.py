@@ -1,7 +1,7 @@
 """A drafter that reads the verifier's own hidden states, as somebody writes it outside the package.
 
 Head k maps the features behind the last computed token to those that the token k + 1 after it is read from
-(Cai et al. 2024, arXiv:2401.10774). A row's state is its length and the features when it was last verified.
+(Cai et al. 2024, arXiv:2401.10774). A row's state is the features of its last pass, drafts or not.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from nartk.decoders.loop.drafter import NO_DRAFT, Draft, DrafterOptions, PlainDrafter
+from nartk.decoders.loop.drafter import Draft, DrafterOptions, PlainDrafter
 from nartk.decoders.loop.loop import AdaptiveDrafts
 from nartk.protocols.passes import PassScorer, Want
 from nartk.registry import option
@@ -35,15 +35,11 @@ class Heads(PlainDrafter):
         self.scorer, self.matrices = scorer, matrices
 
     def draft(self, rows, budgets):
-        known = [i for i, row in enumerate(rows) if row.state and row.state[0] == len(row.tokens)]
-        if not known:
-            return [NO_DRAFT] * len(rows)
-        features = np.stack([rows[i].state[1] @ matrix for i in known for matrix in self.matrices])
-        words = self.scorer.words(features, Want()).best.reshape(len(known), -1)
-        drafts = dict(zip(known, words.tolist(), strict=True))
-        return [Draft(drafts.get(i, [])[:budget]) for i, budget in enumerate(budgets)]
+        features = np.stack([row.state @ matrix for row in rows for matrix in self.matrices])
+        words = self.scorer.words(features, Want()).best.reshape(len(rows), -1).tolist()
+        return [Draft(found[:budget]) for found, budget in zip(words, budgets, strict=True)]
 
     def observe(self, rows, verdicts, verified):
         for row, verdict in zip(rows, verdicts, strict=True):
             last = row.node + (verdict.accepted[-1] + 1 if verdict.accepted else 0)
-            row.state = len(row.tokens), verified.scores.hidden[last]
+            row.state = verified.scores.hidden[last]
