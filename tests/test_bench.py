@@ -28,10 +28,12 @@ from support.wrong_strategies import swapping, wrong_strategy
 from nartk.bench import report, runner
 from nartk.bench import worker as bench_worker
 from nartk.bench.choose import Given
-from nartk.bench.engines import HuggingFace, NartkEngine, Program, Setup, Spec, parse_spec, program
+from nartk.bench.engines import NartkEngine, parse_spec, program
 from nartk.bench.forced import ForcedPasses
+from nartk.bench.peers import HuggingFacePeer, Program
 from nartk.bench.quality import Quality
 from nartk.bench.runner import Cell, Measurement, Series
+from nartk.bench.specs import Setup, Spec
 from nartk.bench.turns import EngineError, worker
 from nartk.bench.work import Workload, random_job
 from nartk.bench.worker import _Server
@@ -666,7 +668,7 @@ def test_prefixes_and_long_sentences_are_decoded_as_nartk_decode_does(
 def test_a_peer_reads_what_a_strategy_reads(folders: dict[str, str]) -> None:
     large = load(folders["large"])
     line = " ".join(["a b c d"] * large.max_source_len)
-    peer = HuggingFace()
+    peer = HuggingFacePeer()
     peer.checkpoint = large.checkpoint
     assert peer._encode(line, truncate=True) == [*large.encode(line, truncate=True)]
     assert len(peer._encode(line, truncate=False)) > large.max_source_len + 1
@@ -972,8 +974,8 @@ def test_random_models_of_other_architectures_run_beside_forced_outputs(
 def assisted(folders: dict[str, str]) -> Callable[..., Any]:
     pytest.importorskip("transformers", reason="transformers is not installed")
 
-    def start(assistant: str) -> HuggingFace:
-        peer = HuggingFace(assistant=folders[assistant] if assistant else "")
+    def start(assistant: str) -> HuggingFacePeer:
+        peer = HuggingFacePeer(assistant=folders[assistant] if assistant else "")
         peer.start(parse_spec("hf", "fp32"), Setup(folders["large"], "cpu", 1))
         return peer
 

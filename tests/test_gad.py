@@ -50,8 +50,8 @@ from support.scripted_passes import (
 )
 from support.transformers_small import random_requests
 
-from nartk.bench.engines import Spec
 from nartk.bench.runner import Series
+from nartk.bench.specs import Spec
 from nartk.checkpoints.saving import save_checkpoint
 from nartk.cli.decode import main
 from nartk.cli.verify import main as verify

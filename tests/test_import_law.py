@@ -46,7 +46,7 @@ FAIRSEQ_DOORS = {
     "nartk/cli/train.py",
     "nartk/cli/preprocess.py",
     "nartk/cli/generate.py",
-    "nartk/bench/engines.py",
+    "nartk/bench/peers.py",
 }
 
 WITH_TORCH = {"nartk/checkpoints/pickles.py"}  # files of the core that are imported where torch is needed

@@ -18,7 +18,7 @@ import nartk
 from nartk import engine
 from nartk.adapters.fairseq.checkpoint import FairseqCheckpoint
 from nartk.adapters.fairseq.converting import find_dictionary
-from nartk.bench import engines, report
+from nartk.bench import engines, report, specs
 from nartk.cli.convert import main as convert
 from nartk.cli.decode import main as decode
 from nartk.data.readers import Fields, read_records
@@ -284,7 +284,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
         "[plot|--plot] is 'a.jpg'. Fix: end it with .png, .svg or .pdf.",
     ),
     "threads of a benchmark": (
-        lambda folder: engines.require_threads(3, 2),
+        lambda folder: specs.require_threads(3, 2),
         "3 replicas have 3 threads, more than [threads=2|--threads 2]",
     ),
     "program": (lambda folder: engines.program("x", "fp32"), "[peer|--peer] is 'x'. Fix: "),

@@ -38,8 +38,8 @@ from support.small_drafters import shaken
 from support.small_passes import GARBAGE, UNREADABLE, Garbage, Near, drafting, random_small
 from support.transformers_small import random_requests, vocabulary
 
-from nartk.bench.engines import Spec
 from nartk.bench.runner import Series
+from nartk.bench.specs import Spec
 from nartk.cli.decode import main
 from nartk.decoders import speculative as module
 from nartk.decoders.drafters.small_model import PickBest, SmallModel, SmallModelRow

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from nartk.architectures import architecture
-from nartk.bench.engines import Spec
+from nartk.bench.specs import Spec
 from nartk.errors import NartkError, StrategyMismatchError, UsageError, named
 from nartk.registry import named_protocols, options_of, reads_drafts, strategies, strategy_class
 from nartk.serving.loading import load

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import nartk
 from nartk import engine
-from nartk.bench.engines import Setup, Spec
+from nartk.bench.specs import Setup, Spec
 from nartk.bench.turns import EngineError, Worker, turns, worker
 from nartk.bench.work import Workload
 from nartk.files import JsonObject

@@ -52,7 +52,8 @@ class _Server:
 
     def load(self, spec: JsonObject, setup: JsonObject) -> JsonObject:
         """Loads an engine; gives its number and signature."""
-        from nartk.bench.engines import Setup, Spec, open_engine
+        from nartk.bench.engines import open_engine
+        from nartk.bench.specs import Setup, Spec
 
         self.setup = Setup(**setup)
         self.cuda = self.setup.device.startswith("cuda")

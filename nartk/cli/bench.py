@@ -39,9 +39,9 @@ from nartk.registry import METRICS, make_strategy, options_of, reads_drafts, str
 from nartk.serving.scorers import TYPES
 
 if TYPE_CHECKING:
-    from nartk.bench.engines import Spec
     from nartk.bench.quality import Quality
     from nartk.bench.runner import Cell
+    from nartk.bench.specs import Spec
     from nartk.bench.work import Workload
     from nartk.data.readers import Record
     from nartk.protocols.paragraph import Paragraph
@@ -207,7 +207,7 @@ def main(argv: Sequence[str]) -> int:
         return _tune(args)
 
     from nartk.bench import report, runner
-    from nartk.bench.engines import Setup
+    from nartk.bench.specs import Setup
 
     strategies, peers = _named(args)
     if args.plot is not None:
@@ -362,7 +362,8 @@ def _named(args: argparse.Namespace) -> tuple[list[Spec | str], list[Spec | str]
         NartkError: One of them, or an option, does not exist.
     """
     from nartk.bench.choose import ALL
-    from nartk.bench.engines import PEERS, parse_spec, program
+    from nartk.bench.engines import parse_spec, program
+    from nartk.bench.peers import PEERS
 
     dtypes = args.dtype.split(",")
     for dtype in dtypes:
