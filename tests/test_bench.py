@@ -32,7 +32,7 @@ from nartk.bench.engines import NartkEngine, parse_spec, program
 from nartk.bench.forced import ForcedPasses
 from nartk.bench.peers import HuggingFacePeer, Program
 from nartk.bench.quality import Quality
-from nartk.bench.runner import Cell, Measurement, Series
+from nartk.bench.runner import Cell, EngineRuns, Measurement
 from nartk.bench.specs import Setup, Spec
 from nartk.bench.turns import EngineError, worker
 from nartk.bench.work import Workload, random_job
@@ -72,12 +72,12 @@ def sample(seconds: float, tokens: list[list[int]], **values: Any) -> Measuremen
     return Measurement(seconds=seconds, tokens=tokens, **(filled | values))
 
 
-def cell_of(*series: Series, forced: bool = False) -> Cell:
+def cell_of(*series: EngineRuns, forced: bool = False) -> Cell:
     job = Workload(("a", "b"), (9, 9), ("a", "b") if forced else None)
     return Cell(job, 1, None, list(series))
 
 
-GREEDY = Series(
+GREEDY = EngineRuns(
     Spec("greedy", "greedy", {}, "fp32"),
     "signature",
     [
@@ -88,9 +88,9 @@ GREEDY = Series(
 )
 
 
-def series(label: str, seconds: list[float], tokens: list[list[int]], **values: Any) -> Series:
+def series(label: str, seconds: list[float], tokens: list[list[int]], **values: Any) -> EngineRuns:
     spec = parse_spec(label, "fp32")
-    return Series(spec, "", [sample(each, tokens, **values) for each in seconds])
+    return EngineRuns(spec, "", [sample(each, tokens, **values) for each in seconds])
 
 
 def test_ratios_are_paired_by_round() -> None:
@@ -131,7 +131,7 @@ def test_forced_outputs_of_a_peer_are_not_compared() -> None:
 
 
 def test_the_table_lists_what_did_not_run() -> None:
-    absent = Series(parse_spec("fairseq", "fp32"), not_run="it is not installed")
+    absent = EngineRuns(parse_spec("fairseq", "fp32"), not_run="it is not installed")
     summary = report.summarize(cell_of(GREEDY, absent))
     assert report.table([summary]) == (
         "| engine | promise | type | batch | tokens/s | passes | p50 ms | p90 ms | p99 ms | MB | differ |\n"
@@ -146,7 +146,7 @@ def test_the_table_lists_what_did_not_run() -> None:
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
 def test_a_picture_is_drawn(suffix: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    absent = Series(parse_spec("fairseq", "fp32"), not_run="it is not installed")
+    absent = EngineRuns(parse_spec("fairseq", "fp32"), not_run="it is not installed")
     iad = series("iad", [1.0, 2.0, 1.0], [[5, 6, 2], [7, 2]])
     summaries = [report.summarize(cell_of(GREEDY, iad, absent)), report.summarize(cell_of(GREEDY))]
     report.plot(summaries, tmp_path / f"ratios{suffix}")
@@ -406,7 +406,7 @@ def test_references_that_do_not_fit_are_refused(texts: tuple[Path, list[str], li
         Quality("chrf", scorer, range(30), 31, path.with_name("out")).of(first)
 
 
-def scored(path: Path, *series: Series) -> dict[str, Any]:
+def scored(path: Path, *series: EngineRuns) -> dict[str, Any]:
     references = path / "ref"
     references.write_text("5 6 2\n7 2\n")
     scorer = scorer_of("chrf", references=[str(references)], source="")
@@ -485,7 +485,7 @@ def test_costs_are_medians_a_sentence() -> None:
 
 def test_figures_say_how_good_outputs_are(tmp_path: Path) -> None:
     same, worse = (series("iad", [1.0] * 3, row) for row in ([[5, 6, 2], [7, 2]], [[5, 6, 2], [8, 3]]))
-    absent = Series(parse_spec("fairseq", "fp32"), not_run="it is not installed")
+    absent = EngineRuns(parse_spec("fairseq", "fp32"), not_run="it is not installed")
     summary = scored(tmp_path, GREEDY, same, worse, absent)
     greedy, iad, wrong, _ = (entry.get("quality", {}).get("chrf") for entry in summary["engines"])
     assert (greedy["score"], greedy["comparison"]) == (100.0, None)

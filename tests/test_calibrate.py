@@ -30,7 +30,7 @@ from support.small_drafters import shaken
 import nartk
 from nartk.architectures.blockwise import BlockwiseConfig
 from nartk.bench import calibration
-from nartk.bench.calibration import Drop, Point, Sample, Scored, Setting
+from nartk.bench.calibration import Drop, Point, Scored, Setting, TimedOutput
 from nartk.checkpoints import thresholds
 from nartk.checkpoints.saving import save_checkpoint
 from nartk.checkpoints.thresholds import Calibration
@@ -208,14 +208,14 @@ class Twin:
         self.seconds, self.quality = seconds, quality
         self.calls: list[Any] = []
 
-    def measure(self, setting: Setting | None) -> Sample:
+    def measure(self, setting: Setting | None) -> TimedOutput:
         key = None if setting is None else setting["name"]
         turn, sentences = self.calls.count(key), len(self.quality[key])
         self.calls.append(key)
         seconds = self.seconds[key][turn % len(self.seconds[key])] * sentences
         texts = [str(value) for value in self.quality[key]]
         counts = {"tokens": 10, "passes": 4, "drafter_passes": 15, "drafted": 13}
-        return Sample(seconds, texts, **{name: count * sentences for name, count in counts.items()})
+        return TimedOutput(seconds, texts, **{name: count * sentences for name, count in counts.items()})
 
     def score(self, texts: Sequence[str]) -> Scored:
         values = np.array([*map(float, texts)])
@@ -259,7 +259,7 @@ def stopped_and_resumed(path: Path, stop: int) -> tuple[list[Point], list[Any], 
     for slowness, end in ((1.0, stop), (3.0, None)):
         twin = Twin({name: [seconds * slowness] for name, seconds in speed.items()}, quality)
 
-        def measure(setting: Setting | None, end: Any = end, twin: Twin = twin) -> Sample:
+        def measure(setting: Setting | None, end: Any = end, twin: Twin = twin) -> TimedOutput:
             if end is not None and len(twin.calls) == end:
                 raise Later
             return twin.measure(setting)
@@ -662,7 +662,7 @@ def test_the_command_goes_on_with_what_was_decoded(
     stop = 0
     measure = command._Measure.__call__
 
-    def counting(self: Any, setting: Setting | None) -> Sample:
+    def counting(self: Any, setting: Setting | None) -> TimedOutput:
         if stop and len(decoded) == stop:
             raise KeyboardInterrupt
         decoded.append(setting)

@@ -50,7 +50,7 @@ from support.scripted_passes import (
 )
 from support.transformers_small import random_requests
 
-from nartk.bench.runner import Series
+from nartk.bench.runner import EngineRuns
 from nartk.bench.specs import Spec
 from nartk.checkpoints.saving import save_checkpoint
 from nartk.cli.decode import main
@@ -778,8 +778,8 @@ def test_the_commands_refuse_before_they_decode(
 
 
 def test_the_bench_expects_no_more_than_is_promised() -> None:
-    def series(**options: Any) -> Series:
-        return Series(Spec("gad", "gad", {"drafter": "a", **options}, "fp32"))
+    def series(**options: Any) -> EngineRuns:
+        return EngineRuns(Spec("gad", "gad", {"drafter": "a", **options}, "fp32"))
 
     assert series().guarantee is Guarantee.IDENTICAL
     assert series(beta=2).guarantee is Guarantee.APPROXIMATE

@@ -13,7 +13,7 @@ from support.hf_folders import transformers
 from support.recipe_scripts import imported
 
 whisper = imported("speed", "whisper_engines.py")
-ENGINES, PARTS, SIZES = whisper.ENGINES, whisper.PARTS, whisper.SIZES
+LIBRARIES, PARTS, SIZES = whisper.LIBRARIES, whisper.PARTS, whisper.SIZES
 config_of, main, page = whisper.config_of, whisper.main, whisper.page
 save_random_whisper = whisper.save_random_whisper
 
@@ -33,12 +33,12 @@ def frames(seed: int) -> Any:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", LIBRARIES)
 def test_all_libraries_output_what_transformers_computes(engine: str, folder: Path) -> None:
     if engine == "ctranslate2":
         pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
     model = transformers().WhisperForConditionalGeneration.from_pretrained(folder).eval()
-    found = ENGINES[engine](folder, SIZE, "fp32")
+    found = LIBRARIES[engine](folder, "fp32")
     seen = set()
     for seed in range(3):
         features = torch.from_numpy(frames(seed).T[None].copy())
@@ -49,7 +49,7 @@ def test_all_libraries_output_what_transformers_computes(engine: str, folder: Pa
             words.append(int(logits[0, -1].argmax()))
         wanted = words[len(SIZE.prompt) :]
         for count in (1, 2, 3, 9):
-            spent = found.run(frames(seed), count)
+            spent = found.run(frames(seed), SIZE.prompt, count)
             assert spent.tokens == wanted[:count]
             assert min(spent.encoder, spent.decoder) >= 0.0
         seen.add(tuple(wanted))

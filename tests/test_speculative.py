@@ -38,7 +38,7 @@ from support.small_drafters import shaken
 from support.small_passes import GARBAGE, UNREADABLE, Garbage, Near, drafting, random_small
 from support.transformers_small import random_requests, vocabulary
 
-from nartk.bench.runner import Series
+from nartk.bench.runner import EngineRuns
 from nartk.bench.specs import Spec
 from nartk.cli.decode import main
 from nartk.decoders import speculative as module
@@ -559,7 +559,9 @@ def test_what_is_promised_depends_on_the_temperature() -> None:
     greedy, drawing = (make_strategy("speculative", {"temperature": t}) for t in (0.0, 1.0))
     assert greedy.promised.guarantee is Guarantee.IDENTICAL
     assert drawing.promised.guarantee is Guarantee.SAME_DISTRIBUTION
-    measured = [Series(Spec("", "speculative", options, "fp32")) for options in ({}, {"temperature": 1.0})]
+    measured = [
+        EngineRuns(Spec("", "speculative", options, "fp32")) for options in ({}, {"temperature": 1.0})
+    ]
     assert [each.guarantee for each in measured] == [Guarantee.IDENTICAL, Guarantee.SAME_DISTRIBUTION]
 
 

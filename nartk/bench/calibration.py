@@ -29,7 +29,7 @@ LEVEL = 0.95
 
 
 @dataclass(frozen=True)
-class Sample:
+class TimedOutput:
     """One decoding of the sentences: its time, its outputs, and counts summed over sentences.
 
     Attributes:
@@ -49,7 +49,7 @@ class Sample:
 
 
 # Decodes the sentences with a setting, or with greedy search where it is None.
-Measure: TypeAlias = Callable[[Setting | None], Sample]
+Measure: TypeAlias = Callable[[Setting | None], TimedOutput]
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Point:
 
     Attributes:
         speeds: Speed over greedy search's, by round.
-        passes, drafter_passes, drafted: A Sample's counts, an output token.
+        passes, drafter_passes, drafted: A TimedOutput's counts, an output token.
         score: In the metric's own units, as the drop.
         tokens_per_second: Output tokens, median of the rounds.
     """
@@ -142,8 +142,8 @@ def sweep(
             within a round measures greedy search once more: speeds are ratios of times of one run.
         tell: Takes a line after each decoding.
     """
-    held = iter([] if journal is None else [Sample(**json.loads(each)) for each in journal.records()])
-    samples: list[list[Sample]] = [[] for _ in (None, *settings)]
+    held = iter([] if journal is None else [TimedOutput(**json.loads(each)) for each in journal.records()])
+    samples: list[list[TimedOutput]] = [[] for _ in (None, *settings)]
     greedy = None
     for turn in range(rounds):
         for i in (0, *(1 + (turn + step) % len(settings) for step in range(len(settings)))):
@@ -166,7 +166,7 @@ def sweep(
     ]
 
 
-def _point(setting: Setting, samples: Sequence[Sample], scored: Scored, reference: Scored) -> Point:
+def _point(setting: Setting, samples: Sequence[TimedOutput], scored: Scored, reference: Scored) -> Point:
     last = samples[-1]
     tokens = max(1, last.tokens)
     return Point(

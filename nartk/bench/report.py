@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nartk.bench.quality import Quality
-from nartk.bench.runner import GREEDY, Cell, Series
+from nartk.bench.runner import GREEDY, Cell, EngineRuns
 from nartk.errors import UsageError, named, requiring
 from nartk.files import JsonObject, require_storable, writing
 from nartk.protocols.guarantee import Guarantee
@@ -119,7 +119,7 @@ def broken(summaries: Sequence[JsonObject]) -> list[str]:
     ]
 
 
-def _figures(series: Series) -> JsonObject:
+def _figures(series: EngineRuns) -> JsonObject:
     samples = series.samples
     seconds = [sample.seconds for sample in samples]
     last = samples[-1]
@@ -136,7 +136,7 @@ def _figures(series: Series) -> JsonObject:
     }
 
 
-def _costs(series: Series) -> dict[str, float] | None:
+def _costs(series: EngineRuns) -> dict[str, float] | None:
     """Time of a sentence by part, ms; the median of the rounds."""
     reported = [sample.costs for sample in series.samples if sample.costs is not None]
     if not reported:
@@ -151,7 +151,7 @@ def _per(count: float | None, of: float | None) -> float | None:
     return None if count is None or not of else count / of
 
 
-def _ratio(series: Series, base: Series | None) -> dict[str, float] | None:
+def _ratio(series: EngineRuns, base: EngineRuns | None) -> dict[str, float] | None:
     """Speed over that of `base`, round by round."""
     if base is None or base is series:
         return None
@@ -165,7 +165,9 @@ def ratio(base: Sequence[float], mine: Sequence[float]) -> dict[str, float]:
     return {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
 
 
-def _differing(series: Series, greedy: Series, allowed: Collection[tuple[int, tuple[int, ...]]] = ()) -> int:
+def _differing(
+    series: EngineRuns, greedy: EngineRuns, allowed: Collection[tuple[int, tuple[int, ...]]] = ()
+) -> int:
     """Highest number of a round's outputs that are neither greedy search's nor `allowed`."""
     compared = "texts" if series.spec.model else "tokens"  # another model may have other words
     wanted = getattr(greedy.samples[0], compared)
@@ -178,7 +180,7 @@ def _differing(series: Series, greedy: Series, allowed: Collection[tuple[int, tu
     )
 
 
-def _quality(quality: Quality, series: Series, greedy: Series | None) -> JsonObject:
+def _quality(quality: Quality, series: EngineRuns, greedy: EngineRuns | None) -> JsonObject:
     """The score of the first round's outputs, and how it compares with greedy search's."""
     texts, compared = series.samples[0].texts, None
     if greedy is not None and greedy is not series:

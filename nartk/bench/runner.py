@@ -54,7 +54,7 @@ class Measurement:
 
 
 @dataclass
-class Series:
+class EngineRuns:
     """Samples of one engine in one cell, one a round, or the reason why there are none.
 
     Attributes:
@@ -87,9 +87,9 @@ class Cell:
     job: Workload
     batch_size: int
     edits: int | None
-    series: list[Series] = field(default_factory=list)
+    series: list[EngineRuns] = field(default_factory=list)
 
-    def find(self, label: str, dtype: str) -> Series | None:
+    def find(self, label: str, dtype: str) -> EngineRuns | None:
         """The engine of that label and type, if it ran."""
         for series in self.series:
             if (series.spec.label, series.spec.dtype) == (label, dtype) and series.samples:
@@ -118,7 +118,7 @@ def measure(
     with ExitStack() as stack:
         engines: dict[int, tuple[Worker, int]] = {}  # each one's process, and its number there
         process: Worker | None = None
-        loaded = [Series(spec) for spec in specs]
+        loaded = [EngineRuns(spec) for spec in specs]
         for i, series in enumerate(loaded):
             if process is None or not setup.together:
                 process = stack.enter_context(worker(setup.threads))
@@ -177,7 +177,7 @@ def _measure_cell(
                 tell(f"{where}: {_name(series)}: whether it differs by ties alone is not known: {error}")
 
 
-def _find_ties(cell: Cell, series: Series, process: Worker, number: int) -> None:
+def _find_ties(cell: Cell, series: EngineRuns, process: Worker, number: int) -> None:
     """Fills in the ties of an engine that promises greedy search's output."""
     greedy = cell.find(GREEDY, series.spec.dtype)
     if greedy is None:
@@ -198,7 +198,7 @@ def _find_ties(cell: Cell, series: Series, process: Worker, number: int) -> None
         series.ties = frozenset(itertools.compress(found, allowed))
 
 
-def _name(series: Series) -> str:
+def _name(series: EngineRuns) -> str:
     return f"{series.spec.label} {series.spec.dtype}"
 
 

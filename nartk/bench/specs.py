@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from nartk.errors import UsageError, named
@@ -53,7 +53,7 @@ class Setup:
     device: str
     threads: int
     together: bool = False
-    languages: Mapping[str, str | None] = field(default_factory=dict)
+    languages: JsonObject = field(default_factory=dict)
 
     @property
     def clock(self) -> str:

@@ -13,8 +13,8 @@ import resource
 import sys
 import time
 import traceback
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 from typing import IO, Any
 
 from nartk.errors import naming_flags
@@ -99,9 +99,13 @@ class _Server:
 
     def make(self, script: str, function: str, arguments: JsonObject) -> JsonObject:
         """Makes the contender of a recipe by a function of its script."""
-        module = ModuleType("__recipe__")
+        sys.path.insert(0, str(Path(script).parent))  # as for a script that is run
+        found = spec_from_file_location("__recipe__", script)
+        assert found is not None
+        assert found.loader is not None
+        module = module_from_spec(found)
         sys.modules[module.__name__] = module  # where dataclasses look for it
-        exec(compile(Path(script).read_text(encoding="utf-8"), script, "exec"), vars(module))
+        found.loader.exec_module(module)
         self.contender = getattr(module, function)(**arguments)
         return {}
 

@@ -21,9 +21,9 @@ from nartk.bench.calibration import (
     GRIDS,
     REFERENCE,
     Point,
-    Sample,
     Scored,
     Setting,
+    TimedOutput,
     Value,
     front,
     label,
@@ -393,10 +393,10 @@ class _Measure:
         for each in (None, setting):
             self._decode(each, self.records[: self.args.batch_size])
 
-    def __call__(self, setting: Setting | None) -> Sample:
+    def __call__(self, setting: Setting | None) -> TimedOutput:
         return self._decode(setting, self.records)
 
-    def _decode(self, setting: Setting | None, records: Sequence[Record]) -> Sample:
+    def _decode(self, setting: Setting | None, records: Sequence[Record]) -> TimedOutput:
         strategy = self.greedy if setting is None else replace(self.strategy, **setting)
         texts, results = [], []
         start = time.perf_counter()
@@ -408,7 +408,9 @@ class _Measure:
             texts.append(outcome.hypotheses[0].text)
             results.append(outcome)
         stats = summarize(results, time.perf_counter() - start)
-        return Sample(stats.seconds, texts, stats.tokens, stats.passes, stats.drafter_passes, stats.drafted)
+        return TimedOutput(
+            stats.seconds, texts, stats.tokens, stats.passes, stats.drafter_passes, stats.drafted
+        )
 
 
 def _verdict(point: Point) -> str:

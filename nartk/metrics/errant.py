@@ -28,7 +28,7 @@ from nartk.errors import (
     requiring,
 )
 from nartk.files import JsonObject, read_lines
-from nartk.metrics.metric import Comparison, Metric, MetricFiles, Reads, Scorer, Texts
+from nartk.metrics.metric import Comparison, Corpus, Metric, MetricFiles, Reads, Scorer
 from nartk.metrics.result import MetricResult, check_lengths, f_measure
 from nartk.registry import option, register_metric
 from nartk.version import __version__
@@ -366,7 +366,7 @@ class Errant(Metric):
         annotator = ErrantAnnotator(self.spacy or None) if files.hyp_m2 is None else None
         return files.against_gold(gold, self._compare(annotator, gold))
 
-    def against(self, texts: Texts) -> Comparison:
+    def against(self, texts: Corpus) -> Comparison:
         annotator = ErrantAnnotator(self.spacy or None)
         references = [
             [None if line is None else _tokens(line) for line in lines] for lines in texts.references

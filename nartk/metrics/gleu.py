@@ -14,7 +14,7 @@ from typing import ClassVar, TypeVar
 
 import numpy as np
 
-from nartk.metrics.metric import Comparison, Metric, Reads, Texts
+from nartk.metrics.metric import Comparison, Corpus, Metric, Reads
 from nartk.metrics.result import (
     MetricResult,
     References,
@@ -124,11 +124,11 @@ class Gleu(Metric):
 
     iterations: int = option(ITERATIONS, "draws of references", low=1)
 
-    def against(self, texts: Texts) -> Comparison:
+    def against(self, texts: Corpus) -> Comparison:
         tell_unspaced(texts.lines(), texts.tell, self.name, "put spaces between words or characters")
         return lambda outputs: [self._score(texts, outputs)]
 
-    def _score(self, texts: Texts, hypotheses: Sequence[str]) -> MetricResult:
+    def _score(self, texts: Corpus, hypotheses: Sequence[str]) -> MetricResult:
         """The mean over the draws; with a single reference there is nothing to draw, and one says it all."""
         sources, references = texts.sources, texts.references
         check_corpora("GLEU", references, source=sources, hypothesis=hypotheses)

@@ -94,7 +94,7 @@ class MetricFiles:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Texts:
+class Corpus:
     """References and sources by line; each line has a reference.
 
     Attributes:
@@ -132,7 +132,7 @@ class Metric:
     digits: ClassVar[int]
     example: ClassVar[str]
 
-    def against(self, texts: Texts) -> Comparison:
+    def against(self, texts: Corpus) -> Comparison:
         """Returns a function that scores outputs, one for each line of the references.
 
         Raises:
@@ -153,7 +153,7 @@ class Metric:
         Raises:
             NartkError: The texts cannot be scored, or a package is missing.
         """
-        return self.against(Texts(references=references, sources=sources, tell=tell))(outputs)
+        return self.against(Corpus(references=references, sources=sources, tell=tell))(outputs)
 
     def scorer(self, files: MetricFiles) -> Scorer:
         """Reads the references, and returns a function that scores a file of outputs.
@@ -205,7 +205,7 @@ class Metric:
                     f"{blanks} of {len(rows)} lines have an empty reference, against which they are scored; "
                     f"{named('blank', MISSING)} leaves them out"
                 )
-            texts = Texts(
+            texts = Corpus(
                 references=[[lines_of[i] for i in lines] for lines_of in references],
                 sources=() if sources is None else [sources[i] for i in lines],
                 tell=tell,

@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 
 from nartk.errors import InputFileError, UsageError, named, requiring
-from nartk.metrics.metric import Comparison, Metric, Reads, Texts
+from nartk.metrics.metric import Comparison, Corpus, Metric, Reads
 from nartk.metrics.result import MetricResult, References, check_corpora, counted
 from nartk.metrics.scripts import tell_unspaced
 from nartk.registry import option, register_metric
@@ -167,7 +167,7 @@ class Rouge(Metric):
         choices=tuple(TOKENIZERS),
     )
 
-    def against(self, texts: Texts) -> Comparison:
+    def against(self, texts: Corpus) -> Comparison:
         split = TOKENIZERS[self.tokenize]
         if split is not None:
             tell_unspaced(
@@ -183,7 +183,7 @@ class Rouge(Metric):
             )
         return lambda outputs: self._score(texts, outputs)
 
-    def _score(self, texts: Texts, hypotheses: Sequence[str]) -> list[MetricResult]:
+    def _score(self, texts: Corpus, hypotheses: Sequence[str]) -> list[MetricResult]:
         """A result of each type: F, the mean over texts."""
         references = texts.references
         check_corpora("rouge", references, hypothesis=hypotheses)

@@ -11,7 +11,7 @@ import numpy as np
 
 from nartk.errors import MissingDependencyError, UsageError, named, requiring
 from nartk.files import JsonObject
-from nartk.metrics.metric import Comparison, Metric, Reads, Tell, Texts
+from nartk.metrics.metric import Comparison, Corpus, Metric, Reads, Tell
 from nartk.metrics.result import MetricResult, References, check_corpora
 from nartk.metrics.scripts import tell_unspaced
 from nartk.registry import option, register_metric
@@ -42,7 +42,7 @@ def tokenizer(tokenize: str, *, lowercase: bool = False) -> Callable[[str], str]
     return prepare
 
 
-def tell_unspaced_tokens(texts: Texts, metric: str, split: Callable[[str], str], tokenize: str) -> None:
+def tell_unspaced_tokens(texts: Corpus, metric: str, split: Callable[[str], str], tokenize: str) -> None:
     """Tells the user where a tokeniser of sacrebleu leaves words together that no spaces part."""
     tell_unspaced(
         map(split, texts.lines()),
@@ -155,7 +155,7 @@ class Bleu(Metric):
     tokenize: str = option("13a", "sacrebleu's tokeniser; none for text that is tokenised already")
     lowercase: bool = option(False, "ignore case")
 
-    def against(self, texts: Texts) -> Comparison:
+    def against(self, texts: Corpus) -> Comparison:
         metric = _bleu(self.tokenize, lowercase=self.lowercase, force=self.tokenize == "none")
         sentence = _bleu(self.tokenize, lowercase=self.lowercase, effective_order=True)
         tell_unspaced_tokens(texts, self.name, metric._preprocess_segment, self.tokenize)
@@ -178,7 +178,7 @@ class Chrf(Metric):
     word_order: int = option(0, "2 gives chrF++", low=0)
     lowercase: bool = option(False, "ignore case")
 
-    def against(self, texts: Texts) -> Comparison:
+    def against(self, texts: Corpus) -> Comparison:
         metric = _import_sacrebleu().CHRF(word_order=self.word_order, lowercase=self.lowercase)
         return lambda outputs: [_score("chrf", metric, texts.references, outputs)]
 
@@ -202,7 +202,7 @@ class TranslationEditRate(Metric):
     asian: bool = option(False, "with one of these two, each Chinese or Japanese character is a word")
     keep_case: bool = option(False, "do not ignore case")
 
-    def against(self, texts: Texts) -> Comparison:
+    def against(self, texts: Corpus) -> Comparison:
         if self.asian and not (self.normalized or self.no_punct):
             both = f"{named('normalized', True)} or {named('no_punct', True)}"
             raise UsageError(f"{named('asian', True)} changes what {both} does", fix=f"give {both} too")

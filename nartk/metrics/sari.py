@@ -24,7 +24,7 @@ from typing import ClassVar
 import numpy as np
 
 from nartk.metrics.gleu import ORDER, ngrams
-from nartk.metrics.metric import Comparison, Metric, Reads, Texts
+from nartk.metrics.metric import Comparison, Corpus, Metric, Reads
 from nartk.metrics.result import MetricResult, check_corpora, counted, present
 from nartk.metrics.sacre import tell_unspaced_tokens, tokenizer
 from nartk.registry import option, register_metric
@@ -103,12 +103,12 @@ class Sari(Metric):
     tokenize: str = option("13a", "sacrebleu's tokeniser")
     keep_case: bool = option(False, "do not ignore case")
 
-    def against(self, texts: Texts) -> Comparison:
+    def against(self, texts: Corpus) -> Comparison:
         split = tokenizer(self.tokenize, lowercase=not self.keep_case)
         tell_unspaced_tokens(texts, self.name, split, self.tokenize)
         return lambda outputs: [self._score(texts, outputs, split)]
 
-    def _score(self, texts: Texts, hypotheses: Sequence[str], split: Callable[[str], str]) -> MetricResult:
+    def _score(self, texts: Corpus, hypotheses: Sequence[str], split: Callable[[str], str]) -> MetricResult:
         """The score of the corpus. An empty reference deletes all; None is no reference."""
         sources, references, level = texts.sources, texts.references, self.level
         check_corpora("SARI", references, source=sources, hypothesis=hypotheses)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from nartk.errors import InputFileError, UsageError, named, requiring
-from nartk.metrics.metric import EMPTY, Comparison, Metric, Reads, Texts
+from nartk.metrics.metric import EMPTY, Comparison, Corpus, Metric, Reads
 from nartk.metrics.result import MetricResult, check_corpora
 from nartk.metrics.scripts import tell_unspaced
 from nartk.registry import option, register_metric
@@ -115,7 +115,7 @@ class WordErrorRate(Metric):
         True, "punctuation counts; else it parts words, but for apostrophes within one"
     )
 
-    def against(self, texts: Texts) -> Comparison:
+    def against(self, texts: Corpus) -> Comparison:
         if len(texts.references) != 1:
             raise UsageError(
                 f"{self.name} takes one reference, but there are {len(texts.references)}",

@@ -23,57 +23,19 @@ from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch and CTranslate2 are loaded
 
-import torch
-
-import nartk
-from nartk.adapters.ctranslate2 import TYPES, import_ctranslate2
 from nartk.adapters.hf import import_transformers
 from nartk.bench.report import add_outputs, heading, markdown, publish, ratio, times
 from nartk.bench.runner import environment
 from nartk.bench.turns import TimedCall, in_turns
 from nartk.data.audio.sounds import read_sound
 from nartk.metrics.wer import WordErrorRate
+from nartk.protocols.passes import FloatArray
+
+sys.path.append(str(Path(__file__).parents[1]))
+from whisper_libraries import CTranslate2Whisper, Library, NartkWhisper, TransformersWhisper
 
 RATE = 16000
 CHOSEN = ("fp32", "int8")
-transformers, ctranslate2 = import_transformers(), import_ctranslate2()
-
-
-class Nartk:
-    def __init__(self, folder: str, dtype: str) -> None:
-        self.model = nartk.load(folder, dtype=dtype, threads=1)
-
-    def run(self, path: Path, features: Any) -> str:
-        (found,) = self.model.decode([str(path)], "greedy", batch_size=1)
-        return found.text
-
-
-class Transformers:
-    def __init__(self, folder: str, dtype: str) -> None:
-        self.model = transformers.WhisperForConditionalGeneration.from_pretrained(
-            folder, dtype="float32"
-        ).eval()
-        self.tokenizer = transformers.WhisperTokenizerFast.from_pretrained(folder)
-
-    def run(self, path: Path, features: Any) -> str:
-        with torch.inference_mode():
-            found = self.model.generate(torch.from_numpy(features), do_sample=False, num_beams=1)
-        return self.tokenizer.decode(found[0], skip_special_tokens=True)
-
-
-class CTranslate2:
-    def __init__(self, folder: str, dtype: str) -> None:
-        settings = {"compute_type": TYPES[dtype], "inter_threads": 1, "intra_threads": 1}
-        self.model = ctranslate2.models.Whisper(folder, **settings)
-        self.tokenizer = transformers.WhisperTokenizerFast(
-            tokenizer_file=str(Path(folder) / "tokenizer.json")
-        )
-        self.prompt = self.tokenizer.convert_tokens_to_ids(["<|startoftranscript|>", "<|notimestamps|>"])
-
-    def run(self, path: Path, features: Any) -> str:
-        memory = self.model.encode(ctranslate2.StorageView.from_array(features))
-        (found,) = self.model.generate(memory, [self.prompt], beam_size=1)
-        return self.tokenizer.decode(found.sequences_ids[0], skip_special_tokens=True)
 
 
 def read_clips(file: Path) -> list[tuple[Path, str]]:
@@ -82,8 +44,8 @@ def read_clips(file: Path) -> list[tuple[Path, str]]:
         return [(file.parent / row["file"], row["transcript"] or "") for row in rows]
 
 
-def features_of(clips: Sequence[tuple[Path, str]], folder: str) -> list[Any]:
-    extractor = transformers.WhisperFeatureExtractor.from_pretrained(folder)
+def features_of(clips: Sequence[tuple[Path, str]], folder: str) -> list[FloatArray]:
+    extractor = import_transformers().WhisperFeatureExtractor.from_pretrained(folder)
     found = []
     for path, _ in clips:
         samples = read_sound(str(path), rate=RATE)
@@ -92,15 +54,15 @@ def features_of(clips: Sequence[tuple[Path, str]], folder: str) -> list[Any]:
 
 
 def measure(
-    engines: dict[tuple[str, str], Any],
+    engines: dict[tuple[str, str], Library],
     clips: Sequence[tuple[Path, str]],
-    features: Sequence[Any],
+    features: Sequence[FloatArray],
     rounds: int,
 ) -> tuple[dict[tuple[str, str], list[str]], dict[tuple[str, str], list[float]]]:
     """The texts of each engine, and its CPU seconds for all clips by round, after one round to warm up."""
 
-    def timed(engine: Any) -> tuple[list[str], float]:
-        run = TimedCall(engine.run)
+    def timed(engine: Library) -> tuple[list[str], float]:
+        run = TimedCall(engine.text)
         texts = [run(path, frames).strip() for (path, _), frames in zip(clips, features, strict=True)]
         return texts, run.seconds
 
@@ -160,11 +122,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds (default: 5)")
     add_outputs(parser)
     options = parser.parse_args(argv)
-    torch.set_num_threads(1)
-    clips = read_clips(options.clips)
-    engines = {("nartk", dtype): Nartk(options.model, dtype) for dtype in CHOSEN}
-    engines |= {("transformers", "fp32"): Transformers(options.model, "fp32")}
-    engines |= {("CTranslate2", dtype): CTranslate2(options.ctranslate2, dtype) for dtype in CHOSEN}
+    clips, model = read_clips(options.clips), Path(options.model)
+    engines: dict[tuple[str, str], Library] = {
+        ("nartk", dtype): NartkWhisper(model, dtype) for dtype in CHOSEN
+    }
+    engines["transformers", "fp32"] = TransformersWhisper(model, "fp32")
+    for dtype in CHOSEN:
+        engines["CTranslate2", dtype] = CTranslate2Whisper(Path(options.ctranslate2), dtype)
     around = environment("cpu")
     texts, seconds = measure(engines, clips, features_of(clips, options.model), options.rounds)
     counted = [i for i, (_, reference) in enumerate(clips) if reference.strip() and reference.isascii()]
@@ -176,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return WordErrorRate(normalize=normalize).score([references], written)[0].score
 
     found = {
-        "model": Path(options.model).name,
+        "model": model.name,
         "command": ["python", "recipes/asr/whisper_peers.py", *argv],
         "environment": around,
         "clips": len(clips),

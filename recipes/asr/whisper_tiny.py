@@ -36,7 +36,7 @@ _PROJECTIONS = {1: ("out_proj",), 2: ("k_proj", "v_proj"), 3: ("q_proj", "k_proj
 _PLAIN = {"weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
 
 
-class Reader:
+class ModelBinReader:
     """Reads the little-endian numbers and strings of a model.bin, one after the other."""
 
     def __init__(self, data: bytes) -> None:
@@ -62,7 +62,7 @@ def read_variables(file: Path) -> dict[str, Any]:
     A file is its version, the specification's name and revision, the number of variables, and of each its
     name, rank, sizes, type and bytes; then pairs of a name and the one whose array it has.
     """
-    reader = Reader(file.read_bytes())
+    reader = ModelBinReader(file.read_bytes())
     version, spec, _ = reader.number("I"), reader.string(), reader.number("I")
     if (version, spec) != (_VERSION, _SPEC):
         sys.exit(f"{file}: version {version} of {spec!r}, this script reads version {_VERSION} of {_SPEC!r}")

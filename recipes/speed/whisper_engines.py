@@ -28,17 +28,15 @@ from typing import Any
 import numpy as np
 import torch
 
-import nartk
-from nartk.adapters.ctranslate2 import TYPES, import_ctranslate2
 from nartk.adapters.hf import import_transformers
 from nartk.bench.report import add_outputs, heading, markdown, publish, ratio, times
 from nartk.bench.runner import environment
-from nartk.bench.turns import TimedCall, apart, in_turns
+from nartk.bench.turns import apart, in_turns
 from nartk.errors import EXIT_FAILED, EXIT_OK
-from nartk.protocols.hypothesis import Request
-from nartk.protocols.passes import FeatureSource, FloatArray
 
-_SHIFT = 10.0  # ms between two frames
+sys.path.append(str(Path(__file__).parents[1]))
+from whisper_libraries import LIBRARIES, SHIFT
+
 _STEPS = 50  # times a second that words name
 _SPREAD = 0.1  # of the vectors of words, those of positions being 1: larger ones repeat the word before
 _GAIN = 1.5  # of random layers, so that sound and earlier words decide what comes next
@@ -185,88 +183,6 @@ def _tokenizer(library: Any, size: Size) -> Any:
     return made
 
 
-@dataclass(frozen=True)
-class Spent:
-    """CPU seconds of a run, and the words that it output behind the prompt."""
-
-    encoder: float
-    decoder: float
-    tokens: list[int]
-
-
-class Nartk:
-    """nartk's engine, with greedy search."""
-
-    def __init__(self, folder: Path, size: Size, dtype: str) -> None:
-        self.model = nartk.load(folder, dtype=dtype, threads=1)
-        self.encode = self.model.passes.encode
-
-    def run(self, frames: FloatArray, count: int) -> Spent:
-        """Encodes frames [T,F] and outputs so many words."""
-        encoder = self.model.passes.encode = TimedCall(self.encode)
-        greedy = self.model.strategy("greedy", {"max_len": count})
-        request = Request(0, FeatureSource(frames, _SHIFT), count)
-        decoder = TimedCall(lambda: [*greedy.run(self.model.passes, [request], batch_size=1)])
-        (result,) = decoder()
-        return Spent(encoder.seconds, decoder.seconds - encoder.seconds, list(result.hypotheses[0].tokens))
-
-
-class HuggingFace:
-    """transformers' eager model and its `generate`, without Whisper's windows around it."""
-
-    def __init__(self, folder: Path, size: Size, dtype: str) -> None:
-        torch.set_num_threads(1)
-        library = import_transformers()
-        self.model = library.WhisperForConditionalGeneration.from_pretrained(folder).eval()
-        self.generate = library.GenerationMixin.generate
-        self.prompt = torch.tensor([size.prompt])
-
-    def run(self, frames: FloatArray, count: int) -> Spent:
-        features = torch.from_numpy(frames.T[None].copy())
-        with torch.inference_mode():
-            encode, generate = TimedCall(self.model.get_encoder()), TimedCall(self.generate)
-            memory = encode(features)
-            lengths = {"min_new_tokens": count, "max_new_tokens": count, "max_length": None}
-            given = {"encoder_outputs": memory, "decoder_input_ids": self.prompt}
-            found = generate(self.model, **given, do_sample=False, **lengths)
-        return Spent(encode.seconds, generate.seconds, found[0, self.prompt.shape[1] :].tolist())
-
-
-class CTranslate2:
-    """CTranslate2's `Whisper`, which faster-whisper calls."""
-
-    def __init__(self, folder: Path, size: Size, dtype: str) -> None:
-        library = import_ctranslate2()
-        self.library, self.prompt = library, size.prompt
-        with tempfile.TemporaryDirectory() as scratch:
-            converted = str(Path(scratch) / "model")
-            library.converters.TransformersConverter(str(folder)).convert(
-                converted, quantization=TYPES[dtype]
-            )
-            settings = {"compute_type": TYPES[dtype], "inter_threads": 1, "intra_threads": 1}
-            self.model = library.models.Whisper(converted, device="cpu", **settings)
-
-    def run(self, frames: FloatArray, count: int) -> Spent:
-        features = self.library.StorageView.from_array(np.ascontiguousarray(frames.T[None]))
-        encode, generate = TimedCall(self.model.encode), TimedCall(self.model.generate)
-        memory = encode(features, to_cpu=True)
-        (found,) = generate(
-            memory,
-            [self.prompt],
-            beam_size=1,
-            # With the prompt; an output has half at most.
-            max_length=max(2 * count, count + len(self.prompt)),
-            suppress_blank=False,
-            suppress_tokens=[],
-        )
-        return Spent(encode.seconds, generate.seconds, found.sequences_ids[0][:count])
-
-
-ENGINES: dict[str, Callable[[Path, Size, str], Any]] = {
-    "nartk": Nartk,
-    "hf": HuggingFace,
-    "ctranslate2": CTranslate2,
-}
 PARTS = ("encoder", "first", "step", "decoder", "whole")
 _FACTORS = ("encoder", "decoder", "whole")
 _LEGEND = """ms: CPU time, median of the rounds. encoder: the library's own call, nartk's with the keys and
@@ -280,11 +196,11 @@ def contender(engine: str, folder: str, size: str, dtype: str, count: int) -> Ca
     """Loads an engine; a call returns the seconds of each part, and the words of an output."""
     shape = SIZES[size]
     rng = np.random.default_rng(1)
-    frames = rng.normal(size=(round(shape.seconds * 1000 / _SHIFT), shape.bins)).astype(np.float32)
-    made = ENGINES[engine](Path(folder), shape, dtype)
+    frames = rng.normal(size=(round(shape.seconds * 1000 / SHIFT), shape.bins)).astype(np.float32)
+    made = LIBRARIES[engine](Path(folder), dtype)
 
     def run() -> tuple[dict[str, float], list[int]]:
-        one, all_ = (made.run(frames, each) for each in (1, count))
+        one, all_ = (made.run(frames, shape.prompt, each) for each in (1, count))
         encoder = (one.encoder + all_.encoder) / 2
         seconds = {
             "encoder": encoder,
@@ -305,7 +221,7 @@ def measure(
 
     Args:
         size: One of `SIZES`.
-        chosen: Names of `ENGINES`, each with its type; ``("hf", "fp32")`` is among them.
+        chosen: Names of `LIBRARIES`, each with its type; ``("hf", "fp32")`` is among them.
         count: Words of an output.
         halves: Round weights, see `save_random_whisper`.
 
