@@ -7,7 +7,6 @@ every machine, in any order of the lines.
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -35,9 +34,7 @@ from nartk.data.gec.rates import ERROR_TYPES, NoiseRates, load_rates
 def _like(word: str, model: str) -> str:
     """Gives `word` the capitals of `model`."""
     if model[:1].isupper():
-        if len(model) > 1 and model.isupper():
-            return word.upper()
-        return word[:1].upper() + word[1:]
+        return word.upper() if len(model) > 1 and model.isupper() else word[:1].upper() + word[1:]
     return word
 
 
@@ -187,10 +184,8 @@ def annotate(tokens: Sequence[str]) -> Annotated:
 
 def _compound(word: str) -> tuple[str, str] | None:
     """The two words that a compound joins, or None."""
-    for cut in range(2, len(word) - 1):
-        if word[:cut] in PARTS and word[cut:] in PARTS:
-            return word[:cut], word[cut:]
-    return None
+    cuts = ((word[:at], word[at:]) for at in range(2, len(word) - 1))
+    return next((parts for parts in cuts if PARTS.issuperset(parts)), None)
 
 
 class _NoisedSentence:
@@ -209,9 +204,11 @@ class _NoisedSentence:
         """Writes a cell; False where there is nothing to write or it would change nothing."""
         if text is None or text == self.cells[i]:
             return False
-        self.cells[i] = text
-        self.used[i] = 1
+        self.write(i, text)
         return True
+
+    def write(self, i: int, text: str) -> None:
+        self.cells[i], self.used[i] = text, 1
 
     def free(self, i: int) -> bool:
         return 0 <= i < len(self.cells) and not self.used[i]
@@ -225,8 +222,7 @@ class _NoisedSentence:
     def drop(self, i: int) -> bool:
         """Deletes a token; the next one keeps or takes the capital of a sentence's start."""
         if i == 0 and self.free(1) and self.rng.random() < 0.7:
-            self.cells[1] = self.cells[1][:1].upper() + self.cells[1][1:]
-            self.used[1] = 1
+            self.write(1, self.cells[1][:1].upper() + self.cells[1][1:])
         return self.put(i, "")
 
     def insert_before(self, i: int, word: str) -> bool:
@@ -244,9 +240,7 @@ def _spelling(draft: _NoisedSentence, i: int) -> bool:
 
 def _casing(draft: _NoisedSentence, i: int) -> bool:
     word = draft.words[i]
-    if word[0].isupper():
-        return draft.put(i, word.lower())
-    return draft.put(i, word.capitalize())
+    return draft.put(i, word.lower() if word[0].isupper() else word.capitalize())
 
 
 def _punctuation(draft: _NoisedSentence, i: int) -> bool:
@@ -262,33 +256,29 @@ def _punctuation(draft: _NoisedSentence, i: int) -> bool:
                 return False
             at = rng.choice(choices)
             return draft.put(at, f", {draft.words[at]}")
-        before = draft.words[i - 1]
-        return before.isalpha() and draft.insert_before(i, ",")
+        return draft.words[i - 1].isalpha() and draft.insert_before(i, ",")
     if "'" in word:
-        bare = word.replace("'", "")
         if not draft.free(i - 1):
             return False
-        before = draft.words[i - 1]
+        before, bare = draft.words[i - 1], word.replace("'", "")
         if roll < 0.45:
-            draft.used[i - 1] = 1
-            draft.cells[i - 1] = before + bare
+            draft.write(i - 1, before + bare)
             return draft.put(i, "")
         if roll < 0.6:
-            return draft.put(i, bare) if word != "n't" else draft.put(i, rng.choice(["nt", "not"]))
+            return draft.put(i, bare if word != "n't" else rng.choice(["nt", "not"]))
         if roll < 0.75 and word != "'s":
-            draft.used[i - 1] = 1
-            draft.cells[i - 1] = before + word
+            draft.write(i - 1, before + word)
             return draft.put(i, "")
         return word == "'s" and draft.put(i, "")
     if word == ",":
-        return draft.put(i, "") if roll < 0.85 else draft.put(i, rng.choice([".", ";"]))
+        return draft.put(i, "" if roll < 0.85 else rng.choice([".", ";"]))
     if i == len(draft.words) - 1:
         if roll < 0.6:
             return draft.put(i, "")
         other = rng.choice(["..", ",", "!", "?"])
         return draft.put(i, "." if word in ("?", "!") else other)
     if word in (".", ";", ":"):
-        return draft.put(i, ",") if roll < 0.6 else draft.put(i, "")
+        return draft.put(i, "," if roll < 0.6 else "")
     return draft.put(i, "")
 
 
@@ -359,9 +349,7 @@ def _verb_form(draft: _NoisedSentence, i: int) -> bool:
     if lemma is None or not lemma.isalpha():
         return False
     if new == "to":
-        if before == "to":
-            return False
-        return draft.put(i, _like(f"to {lemma}", word))
+        return before != "to" and draft.put(i, _like(f"to {lemma}", word))
     if new == "be":
         main = book.inflect(lemma, "VBG") if rng.random() < 0.5 else lower
         return draft.put(i, f"{'is' if tag == 'VBZ' else 'are'} {main}")
@@ -400,8 +388,7 @@ def _spacing(draft: _NoisedSentence, i: int) -> bool:
         return draft.put(i, _like(" ".join(parts), word))
     if not draft.free(i + 1) or not draft.words[i + 1].isalpha():
         return False
-    draft.used[i + 1] = 1
-    draft.cells[i + 1] = ""
+    draft.write(i + 1, "")
     return draft.put(i, word + draft.words[i + 1])
 
 
@@ -413,8 +400,7 @@ def _order(draft: _NoisedSentence, i: int) -> bool:
         return False
     if "NNP" in (draft.tags[i], draft.tags[i + 1]):
         return False
-    draft.used[i + 1] = 1
-    draft.cells[i + 1] = draft.words[i]
+    draft.write(i + 1, draft.words[i])
     return draft.put(i, draft.words[i + 1])
 
 
@@ -485,10 +471,7 @@ class Noiser:
         draft = _NoisedSentence(sentence, rng)
         made = []
         for _ in range(count):
-            roll = rng.random() * self._cumulative[-1]
-            error_type = self._error_types[
-                bisect.bisect(self._cumulative, roll, hi=len(self._error_types) - 1)
-            ]
+            (error_type,) = rng.choices(self._error_types, cum_weights=self._cumulative)
             spots = sentence.spots[error_type]
             for _try in range(_TRIES if spots else 0):
                 i = spots[int(rng.random() * len(spots))]
