@@ -88,8 +88,8 @@ def format_of(name: str, default: str = "txt") -> str:
 def read_records(file: IO[bytes], name: str, form: str, fields: Fields) -> Iterator[Record]:
     """Yields a record for every sentence, each as soon as its line is there.
 
-    In txt, TSV and JSONL every line is a sentence. In M2 every ``S`` line is one, and so, with an error, is
-    every line that M2 does not know.
+    In txt, TSV and JSONL every line is a sentence. In M2 every ``S`` line is one; a line that is neither
+    ``S``, ``A`` nor blank gives a record with an error.
 
     Args:
         file: Opened in binary mode.

@@ -240,7 +240,7 @@ class WhisperLogMel:
         return found.astype(np.float32, copy=False)
 
     def _log_mel(self, held: FloatArray, count: int) -> FloatArray:
-        """The first frames [count,F] of samples."""
+        """Log-mel spectrogram [count,F] of the first frames of samples."""
         window = self.settings.window_samples
         frames = np.lib.stride_tricks.sliding_window_view(held, window)[:: self.settings.shift_samples]
         shape = 0.5 - 0.5 * np.cos(2 * np.pi / window * np.arange(window))

@@ -13,15 +13,15 @@ from nartk.metrics.result import MetricResult
 
 @dataclass
 class Quality:
-    """A metric of the sentences that are decoded, which may be fewer than it has references of.
+    """Scores decoded lines with a metric; its references may cover more lines than are decoded.
 
     Attributes:
         name: Name of the metric.
-        score: Scores a file of outputs, one for each reference; of several scores the first counts.
-        rows: The references of the sentences that are decoded, by their places among all, from 0.
-        total: Number of references.
-        path: A file to write outputs to.
-        join: Makes the lines that have references of what is decoded.
+        score: Scores a file with one output for each line of the references; its first score counts.
+        rows: Line numbers, from 0, of the references of the decoded lines.
+        total: Number of lines of the references.
+        path: Scratch file for outputs.
+        join: Joins outputs of sentences to lines of the references.
     """
 
     name: str

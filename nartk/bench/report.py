@@ -246,7 +246,7 @@ def tables(summaries: Sequence[JsonObject]) -> str:
 
 
 def legend(summaries: Sequence[JsonObject]) -> str:
-    """The meaning of the columns."""
+    """Explains the columns of the tables."""
     reported = any(entry.get("costs") for summary in summaries for entry in summary["engines"])
     return f"{LEGEND}\n\n{COST_LEGEND}" if reported else LEGEND
 
