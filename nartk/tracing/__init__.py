@@ -56,7 +56,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import IO, Any, NoReturn, TypeGuard
+from typing import IO, Any, NoReturn, TypeAlias, TypeGuard
 
 from nartk.errors import InputEncodingError, InputFileError, InputFormatError, NartkError
 from nartk.files import JsonObject
@@ -68,6 +68,8 @@ _MOST = 2**53  # integers below it are exact in every JSON reader
 _MOST_PASSES = 10**6  # of a sentence
 _ERROR_KEYS = ("code", "name", "where", "message", "fix")
 _SHOWN = 60  # characters of a wrong value that an error shows
+_WRITTEN, _AGAIN = "give what nartk-decode --trace wrote", "write the trace again"  # remedies
+_Check: TypeAlias = Callable[[object], bool]
 
 
 # Writing
@@ -198,78 +200,64 @@ def read_trace(file: IO[bytes], name: str) -> Iterator[Traced | NartkError]:
     Raises:
         InputFileError: The file is empty, no trace, or one of another version.
     """
-    first: NartkError | None = None  # held back until a sound line shows that the file is a trace
-    sound = False
+    first: NartkError | None = None  # held back until a valid line shows that the file is a trace
+    is_trace = False
     for number, raw in enumerate(file, start=1):
         if not raw.strip():
             continue
         found: Traced | NartkError
         try:
-            found = _read(raw, where=f"{name}:{number}", sound=sound)
-        except (InputFormatError, InputEncodingError) as error:
-            if not sound and first is None:
-                first = error
-                continue
-            found = error
-        if isinstance(found, Traced) and not sound:
-            sound = True
-            if first is not None:
+            found = _read(raw, is_trace=is_trace)
+            if not is_trace and first is not None:
                 yield first
-        if sound:
+            is_trace = True
+        except NartkError as error:
+            error.where = f"{name}:{number}"
+            if isinstance(error, InputFileError):
+                raise
+            found = error
+            first = error if first is None else first
+        if is_trace:
             yield found
-    if not sound:
+    if not is_trace:
         raise InputFileError(
             "is empty" if first is None else f"not a trace: {first.message}",
-            fix="give what nartk-decode --trace wrote",
+            fix=_WRITTEN,
             where=name if first is None else first.where,
         )
 
 
-def _read(raw: bytes, *, where: str, sound: bool) -> Traced:
+def _read(raw: bytes, *, is_trace: bool) -> Traced:
+    """Reads a line; raises an InputFileError if the file is no trace or another version's."""
     try:
         values = json.loads(raw.decode("utf-8").strip(), parse_constant=_refuse)
     except UnicodeDecodeError as error:
-        raise InputEncodingError(
-            f"not UTF-8 at byte {error.start + 1}", fix="write the trace again", where=where
-        ) from error
+        raise InputEncodingError(f"not UTF-8 at byte {error.start + 1}", fix=_AGAIN) from error
     except json.JSONDecodeError as error:
-        raise _damaged(f"{error.msg} at character {error.colno}", where) from error
+        raise _damaged(f"{error.msg} at character {error.colno}") from error
     except RecursionError as error:
-        raise _damaged("nested too deeply", where) from error
+        raise _damaged("nested too deeply") from error
     except ValueError as error:  # an integer of too many digits
-        raise _damaged(str(error), where) from error
+        raise _damaged(str(error)) from error
     if not isinstance(values, dict) or "nartk_trace" not in values:
-        if not sound:
-            raise InputFileError(
-                "not a trace: no object with the key 'nartk_trace'",
-                fix="give what nartk-decode --trace wrote",
-                where=where,
-            )
-        raise InputFormatError(
-            "no object with the key 'nartk_trace'", fix="write the trace again", where=where
-        )
+        message = "no object with the key 'nartk_trace'"
+        if not is_trace:
+            raise InputFileError(f"not a trace: {message}", fix=_WRITTEN)
+        raise InputFormatError(message, fix=_AGAIN)
     if values["nartk_trace"] != VERSION:
         raise InputFileError(
             f"a trace of version {_show(values['nartk_trace'])}, this nartk reads version {VERSION}",
             fix="draw it with the nartk that wrote it, or write it again",
-            where=where,
         )
-    try:
-        return _traced(values)
-    except _WrongError as error:
-        raise _damaged(str(error), where) from error
+    return _traced(values)
 
 
-def _damaged(message: str, where: str) -> InputFormatError:
-    return InputFormatError(f"damaged: {message}", fix="write the trace again", where=where)
+def _damaged(message: str) -> InputFormatError:
+    return InputFormatError(f"damaged: {message}", fix=_AGAIN)
 
 
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON")
-
-
-class _WrongError(ValueError):
-    """A key of a line holds what it may not."""
 
 
 def _traced(values: JsonObject) -> Traced:
@@ -280,8 +268,8 @@ def _traced(values: JsonObject) -> Traced:
     found = {key: _get(values, key) for key in _CHECKS if key not in ("line", "signature", "error", "graph")}
     for key in ("origin", "pass", "margin", "lprob"):
         if found[key] is not None and len(found[key]) != len(found["output"]):
-            raise _WrongError(f"{key!r} has {len(found[key])} entries, 'output' has {len(found['output'])}")
-    graph = _get(values, "graph") if values.get("graph") is not None else None
+            raise _damaged(f"{key!r} has {len(found[key])} entries, 'output' has {len(found['output'])}")
+    graph = None if values.get("graph") is None else _get(values, "graph")
     found["passes_at"] = found.pop("pass")
     nbest = tuple((each["text"], each["score"]) for each in found.pop("nbest"))
     lists: JsonObject = {key: tuple(each) if isinstance(each, list) else each for key, each in found.items()}
@@ -290,10 +278,10 @@ def _traced(values: JsonObject) -> Traced:
 
 def _get(values: JsonObject, key: str) -> Any:
     if key not in values:
-        raise _WrongError(f"no key {key!r}")
+        raise _damaged(f"no key {key!r}")
     good, wanted = _CHECKS[key]
     if not good(values[key]):
-        raise _WrongError(f"{key!r} is {_show(values[key])}, not {wanted}")
+        raise _damaged(f"{key!r} is {_show(values[key])}, not {wanted}")
     return values[key]
 
 
@@ -319,35 +307,31 @@ def _is_number_or_null(value: object) -> bool:
     return value is None or _is_number(value)
 
 
-def _list_of(good: Callable[[object], bool]) -> Callable[[object], bool]:
+def _list_of(good: _Check) -> _Check:
     return lambda value: isinstance(value, list) and all(map(good, value))
 
 
-def _is_error(value: object) -> bool:
-    return isinstance(value, dict) and all(isinstance(value.get(key), str) for key in _ERROR_KEYS)
+def _row_of(*goods: _Check) -> _Check:
+    return lambda value: (
+        isinstance(value, list)
+        and len(value) == len(goods)
+        and all(good(each) for good, each in zip(goods, value, strict=True))
+    )
 
 
-def _is_other(value: object) -> bool:
-    return (
-        isinstance(value, dict)
-        and _is_text(value.get("text"))
-        and "score" in value
-        and _is_number_or_null(value["score"])
+def _object_of(**goods: _Check) -> _Check:
+    return lambda value: (
+        isinstance(value, dict) and all(key in value and good(value[key]) for key, good in goods.items())
     )
 
 
 def _is_graph(value: object) -> bool:
     """True if a graph's lists fit each other."""
-    if not isinstance(value, dict) or {*_GRAPH_KEYS} - {*value}:
+    if not isinstance(value, dict) or not _has_graph_lists(value):
         return False
-    size, vertices, words, links, path, emitted = (value[key] for key in _GRAPH_KEYS)
+    size, vertices, words, links, path, emitted = (value[key] for key in _GRAPH)
     return (
-        _is_count(size)
-        and all(_list_of(_is_count)(each) for each in (vertices, path))
-        and _list_of(_is_text)(emitted)
-        and _list_of(_list_of(_is_pair))(words)
-        and _list_of(_is_link)(links)
-        and vertices == sorted({*vertices})
+        vertices == sorted({*vertices})
         and all(vertex < size for vertex in vertices)
         and len(words) == len(vertices)
         and {*path, *(end for link in links for end in link[:2])} <= {*vertices}
@@ -356,26 +340,23 @@ def _is_graph(value: object) -> bool:
     )
 
 
-def _is_pair(value: object) -> bool:
-    return isinstance(value, list) and len(value) == 2 and _is_text(value[0]) and _is_number_or_null(value[1])
-
-
-def _is_link(value: object) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) == 3
-        and _is_count(value[0])
-        and _is_count(value[1])
-        and _is_number_or_null(value[2])
-    )
-
-
-_GRAPH_KEYS = ("size", "vertices", "words", "links", "path", "emitted")
+_GRAPH: dict[str, _Check] = {
+    "size": _is_count,
+    "vertices": _list_of(_is_count),
+    "words": _list_of(_list_of(_row_of(_is_text, _is_number_or_null))),
+    "links": _list_of(_row_of(_is_count, _is_count, _is_number_or_null)),
+    "path": _list_of(_is_count),
+    "emitted": _list_of(_is_text),
+}
+_has_graph_lists = _object_of(**_GRAPH)
 # Of each key, what it may hold, and how an error calls that.
-_CHECKS: dict[str, tuple[Callable[[object], bool], str]] = {
+_CHECKS: dict[str, tuple[_Check, str]] = {
     "line": (_is_count, "a number"),
     "signature": (_is_text, "text"),
-    "error": (_is_error, f"an object of the texts {', '.join(_ERROR_KEYS)}"),
+    "error": (
+        _object_of(**dict.fromkeys(_ERROR_KEYS, _is_text)),
+        f"an object of the texts {', '.join(_ERROR_KEYS)}",
+    ),
     "source_text": (_is_text, "text"),
     "output_text": (_is_text, "text"),
     "source": (_list_of(_is_text), "a list of texts"),
@@ -388,7 +369,7 @@ _CHECKS: dict[str, tuple[Callable[[object], bool], str]] = {
     "margin": (_list_of(_is_number_or_null), "a list of numbers and nulls"),
     "lprob": (lambda value: value is None or _list_of(_is_number_or_null)(value), "a list of numbers"),
     "score": (_is_number_or_null, "a number"),
-    "nbest": (_list_of(_is_other), "a list of texts with scores"),
+    "nbest": (_list_of(_object_of(text=_is_text, score=_is_number_or_null)), "a list of texts with scores"),
     "passes": (_is_count, "a number from 0 on"),
     "drafted": (_is_count, "a number from 0 on"),
     "accepted": (_is_count, "a number from 0 on"),
