@@ -255,7 +255,7 @@ def annotator(tmp_path_factory: pytest.TempPathFactory) -> ErrantAnnotator:
 
 def test_the_example_of_errants_readme(annotator: ErrantAnnotator) -> None:
     case = oracles.expected("gec_metrics")["errant_readme"]
-    [found] = annotator.annotate_all([case["orig"].split()], [[case["cor"].split()], [case["orig"].split()]])
+    [found] = annotator.annotate([case["orig"].split()], [case["cor"].split()], [case["orig"].split()])
     assert "".join(write_m2([found])).splitlines() == [*case["m2"], ""]
 
 
@@ -264,7 +264,7 @@ def test_published_scores(annotator: ErrantAnnotator, which: int) -> None:
     case = oracles.expected("gec_metrics")["errant"]
     expected = case["expected"][which]
     tokens = [[line.split() for line in text] for text in (case["src"], case["hyp"], *case["refs"])]
-    references = annotator.annotate_all(tokens[0], tokens[2:])
+    references = annotator.annotate(tokens[0], *tokens[2:])
     hypotheses = annotator.annotate(tokens[0], tokens[1])
     for reference, hypothesis, score in zip(references, hypotheses, expected["sentence_F"], strict=True):
         one = errant_score([reference], [hypothesis], beta=expected["beta"])
@@ -291,15 +291,15 @@ def test_a_missing_reference_is_no_annotator(
         return found
 
     tokens = [[line.split() for line in lines] for lines in (case["src"], case["hyp"], first, second)]
-    gold = annotator.annotate_all(tokens[0], tokens[2:])
+    gold = annotator.annotate(tokens[0], *tokens[2:])
     gold[0] = M2Sentence(gold[0].source, [edit for edit in gold[0].edits if edit.annotator != 0])
     gold[-1] = M2Sentence(gold[-1].source, [edit for edit in gold[-1].edits if edit.annotator != 1])
     wanted = errant_score(gold, annotator.annotate(tokens[0], tokens[1])).score
     assert score() == pytest.approx(wanted, abs=1e-12)
     assert score("--blank", "empty") == pytest.approx(
         errant_score(
-            annotator.annotate_all(
-                tokens[0], [[line.split() for line in texts[name]] for name in ("ref0", "ref1")]
+            annotator.annotate(
+                tokens[0], *([line.split() for line in texts[name]] for name in ("ref0", "ref1"))
             ),
             annotator.annotate(tokens[0], tokens[1]),
         ).score,

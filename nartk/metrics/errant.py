@@ -29,9 +29,8 @@ from nartk.errors import (
 )
 from nartk.files import JsonObject, read_lines
 from nartk.metrics.metric import Comparison, Corpus, Metric, MetricFiles, Reads, Scorer
-from nartk.metrics.result import MetricResult, check_lengths, f_measure
+from nartk.metrics.result import MetricResult, check_lengths, f_measure, f_of_resamples, signature
 from nartk.registry import option, register_metric
-from nartk.version import __version__
 
 OFFICIAL = "en_core_web_sm"
 TRAINED = Path("~/.cache/nartk/spacy-ewt")  # where recipes/gec/train_spacy.sh puts its pipeline
@@ -99,27 +98,18 @@ class ErrantAnnotator:
         self.signature = f"errant:{version('errant')}|spacy:{meta['lang']}_{meta['name']}-{meta['version']}"
 
     def annotate(
-        self, sources: Sequence[Sequence[str]], targets: Sequence[Sequence[str]]
+        self, sources: Sequence[Sequence[str]], *targets: Sequence[Sequence[str] | None]
     ) -> list[M2Sentence]:
-        """The edits that turn each source into its target, as annotator 0.
+        """The edits that turn each source into its targets; the first corpus of targets is annotator 0's.
 
         Args:
             sources: Tokens of N sentences.
-            targets: Tokens of the N corrected ones.
+            targets: Tokens of the N corrected ones; None: that annotator has not corrected the sentence.
 
         Raises:
             LengthMismatchError: There are not as many corrections as sources.
             InputTooLongError: A sentence is too long to align; the error names it.
             MissingDependencyError: The pipeline gives a tag that ERRANT does not know, such as none.
-        """
-        return self.annotate_all(sources, [targets])
-
-    def annotate_all(
-        self, sources: Sequence[Sequence[str]], targets: Sequence[Sequence[Sequence[str] | None]]
-    ) -> list[M2Sentence]:
-        """Annotates several corrections of each source; the number of one is its annotator's.
-
-        None: that annotator has not corrected the sentence.
         """
         lengths = {f"correction {number}": len(corpus) for number, corpus in enumerate(targets, start=1)}
         check_lengths(len(sources), "source", lengths)
@@ -216,29 +206,16 @@ def _compare(hypothesis: Edits, reference: Edits) -> dict[str, list[int]]:
 
 
 def _report(counts: Sequence[int], beta: float) -> dict[str, float]:
-    tp, fp, fn = (int(count) for count in counts)
-    precision, recall, f = f_measure(tp, tp + fp, tp + fn, beta)
-    return {
-        "tp": tp,
-        "fp": fp,
-        "fn": fn,
-        "precision": float(precision),
-        "recall": float(recall),
-        "f": float(f),
-    }
-
-
-def _f(counts: np.ndarray, beta: float) -> np.ndarray:
-    """F of true positives, false positives and false negatives: [3, N] -> [N]."""
     tp, fp, fn = counts
-    return f_measure(tp, tp + fp, tp + fn, beta)[2]
+    precision, recall, f = map(float, f_measure(tp, tp + fp, tp + fn, beta))
+    return {"tp": tp, "fp": fp, "fn": fn, "precision": precision, "recall": recall, "f": f}
 
 
-def _grouped(types: Mapping[str, Sequence[int]], names: Mapping[str, str], beta: float) -> JsonObject:
-    """Scores of the error types that share a name."""
+def _grouped(types: Mapping[str, Sequence[int]], part: slice, beta: float) -> JsonObject:
+    """Scores of the error types that share a part of their name, such as ``R`` of ``R:VERB:FORM``."""
     groups: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(3, dtype=np.int64))
     for name, counts in types.items():
-        groups[names[name]] += counts
+        groups[":".join(name.split(":")[part]) if ":" in name else name] += counts
     return {name: _report(groups[name].tolist(), beta) for name in sorted(groups)}
 
 
@@ -295,35 +272,23 @@ def errant_score(
         for name, found in row_types.items():
             types[name] = [a + b for a, b in zip(types[name], found, strict=True)]
 
-    counts = np.array(rows, dtype=np.float64)  # [N, 3]
-
-    def resample(weights: np.ndarray) -> np.ndarray:
-        return _f((weights @ counts).T, beta)
-
+    tp, fp, fn = np.array(rows, dtype=np.float64).T
+    counts = np.stack([tp, tp + fp, tp + fn], axis=1)  # [N, 3]
     corpus = _report(totals.tolist(), beta)
-    operations = {name: name.split(":")[0] for name in types}
-    categories = {name: name.split(":", 1)[-1] for name in types}
-    settings = [
-        "metric:errant",
-        f"beta:{beta:g}",
-        f"level:{level}",
-        annotation,
-        f"nartk:{__version__}",
-    ]
     return MetricResult(
         metric="errant",
         score=corpus.pop("f"),
         parts={
             **corpus,
             "beta": beta,
-            "operations": _grouped(types, operations, beta),
-            "categories": _grouped(types, categories, beta),
-            "types": _grouped(types, {name: name for name in types}, beta),
+            "operations": _grouped(types, slice(1), beta),
+            "categories": _grouped(types, slice(1, None), beta),
+            "types": _grouped(types, slice(None), beta),
         },
-        signature="|".join(setting for setting in settings if setting),
+        signature=signature("errant", f"beta:{beta:g}", f"level:{level}", annotation),
         sentences=len(rows),
-        resample=resample,
-        each=lambda: _f(counts.T, beta),
+        resample=f_of_resamples(counts, beta),
+        each=lambda: f_measure(*counts.T, beta=beta)[2],
     )
 
 
@@ -371,7 +336,7 @@ class Errant(Metric):
         references = [
             [None if line is None else _tokens(line) for line in lines] for lines in texts.references
         ]
-        return self._compare(annotator, annotator.annotate_all([*map(_tokens, texts.sources)], references))
+        return self._compare(annotator, annotator.annotate([*map(_tokens, texts.sources)], *references))
 
     def _compare(self, annotator: ErrantAnnotator | None, gold: Sequence[M2Sentence]) -> Comparison:
         """Returns a function that scores outputs, which are M2 or, with an annotator, lines."""

@@ -22,10 +22,10 @@ from nartk.metrics.result import (
     counted,
     present,
     reference_counts,
+    signature,
 )
 from nartk.metrics.scripts import tell_unspaced
 from nartk.registry import option, register_metric
-from nartk.version import __version__
 
 ORDER = 4  # longest n-gram, tokens
 ITERATIONS = 500
@@ -158,7 +158,9 @@ class Gleu(Metric):
             metric="gleu",
             score=float(scores.mean()),
             parts={"std": float(scores.std()), "references": width, "iterations": iterations, "order": ORDER},
-            signature=f"metric:gleu|refs:{counted(references)}|iterations:{iterations}|order:{ORDER}|nartk:{__version__}",
+            signature=signature(
+                "gleu", f"refs:{counted(references)}", f"iterations:{iterations}", f"order:{ORDER}"
+            ),
             sentences=sentences,
             resample=resample,
             each=lambda: sentence_gleu(statistics, counts),

@@ -19,9 +19,8 @@ from nartk.data.m2 import M2Edit, M2Sentence, read_m2
 from nartk.errors import InputTooLongError, NartkError
 from nartk.files import read_lines
 from nartk.metrics.metric import Metric, MetricFiles, Reads, Scorer
-from nartk.metrics.result import MetricResult, check_lengths, f_measure
+from nartk.metrics.result import MetricResult, check_lengths, f_measure, f_of_resamples, signature
 from nartk.registry import option, register_metric
-from nartk.version import __version__
 
 MAX_CELLS = 25_000_000  # of the alignment matrix: 5,000 source tokens against 5,000
 MAX_STEPS = 1_200_000  # of the lattice: 630 tokens against 630 entirely different ones
@@ -290,15 +289,13 @@ def m2_score(
         rows.append(best_row)
         chosen.append(best_annotator)
 
-    table = np.array(rows, dtype=np.float64)  # [N, 3]
     correct, proposed, gold = totals.tolist()
     precision, recall, score = f_measure(correct, proposed, gold, beta)
-
-    def resample(weights: np.ndarray) -> np.ndarray:
-        correct, proposed, gold = (weights @ table).T
-        return f_measure(correct, proposed, gold, beta)[2]
-
-    case = "ignored" if ignore_whitespace_casing else "kept"
+    settings = (
+        f"beta:{beta:g}",
+        f"unchanged:{max_unchanged_words}",
+        f"case:{'ignored' if ignore_whitespace_casing else 'kept'}",
+    )
     return MetricResult(
         metric="m2",
         score=float(score),
@@ -311,9 +308,9 @@ def m2_score(
             "gold": gold,
             "annotators": chosen,
         },
-        signature=f"metric:m2|beta:{beta:g}|unchanged:{max_unchanged_words}|case:{case}|nartk:{__version__}",
+        signature=signature("m2", *settings),
         sentences=len(rows),
-        resample=resample,
+        resample=f_of_resamples(np.array(rows, dtype=np.float64), beta),
     )
 
 

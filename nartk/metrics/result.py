@@ -9,6 +9,7 @@ import numpy as np
 
 from nartk.errors import InputFileError, LengthMismatchError, named, number_of
 from nartk.files import JsonObject
+from nartk.version import __version__
 
 # R corpora of N texts; None: the text has no such reference.
 References = Sequence[Sequence[str | None]]
@@ -28,6 +29,11 @@ def counted(references: References) -> str:
     """The number of references for a signature: ``var`` where texts have more and fewer, as sacrebleu's."""
     counts = {*reference_counts(references)}
     return str(counts.pop()) if len(counts) == 1 else "var"
+
+
+def signature(metric: str, *settings: str) -> str:
+    """The settings that make a score reproducible, with nartk's version; empty ones are left out."""
+    return "|".join([f"metric:{metric}", *filter(None, settings), f"nartk:{__version__}"])
 
 
 @dataclass(frozen=True)
@@ -106,6 +112,11 @@ def f_measure(
     below = beta**2 * precision + recall
     above = (1 + beta**2) * precision * recall
     return precision, recall, np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+
+
+def f_of_resamples(counts: np.ndarray, beta: float) -> Callable[[np.ndarray], np.ndarray]:
+    """The `resample` of a score that is F of summed counts [N, 3]: correct, proposed and gold edits."""
+    return lambda weights: f_measure(*(weights @ counts).T, beta=beta)[2]
 
 
 def check_corpora(metric: str, references: References, **others: Sequence[str]) -> None:

@@ -13,16 +13,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from importlib.metadata import version
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
 
 from nartk.errors import InputFileError, UsageError, named, requiring
 from nartk.metrics.metric import Comparison, Corpus, Metric, Reads
-from nartk.metrics.result import MetricResult, References, check_corpora, counted
+from nartk.metrics.result import MetricResult, References, check_corpora, counted, signature
 from nartk.metrics.scripts import tell_unspaced
 from nartk.registry import option, register_metric
-from nartk.version import __version__
 
 TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 MEASURES = ("precision", "recall", "fmeasure")
@@ -62,13 +62,6 @@ TOKENIZERS: dict[str, Callable[[str], list[str]] | None] = {
     "unicode": unicode_words,
     "char": characters,
 }
-
-
-class _RougeTokenizer:
-    """A tokeniser as rouge-score asks for one."""
-
-    def __init__(self, tokenize: Callable[[str], list[str]]) -> None:
-        self.tokenize = tokenize
 
 
 def ascii_share(texts: Iterable[str]) -> float:
@@ -111,9 +104,8 @@ def rouge_statistics(
         )
     with requiring("rouge needs the package rouge-score", "score"):
         from rouge_score.rouge_scorer import RougeScorer
-    scorer = RougeScorer(
-        list(TYPES), use_stemmer=stem, tokenizer=None if split is None else _RougeTokenizer(split)
-    )
+    tokenizer = None if split is None else SimpleNamespace(tokenize=split)
+    scorer = RougeScorer(list(TYPES), use_stemmer=stem, tokenizer=tokenizer)
 
     def lines(text: str) -> str:
         return text.replace(separator, "\n") if separator else text
@@ -128,20 +120,16 @@ def rouge_statistics(
     return table
 
 
-def _result(name: str, scores: np.ndarray, references: int, signature: str) -> MetricResult:
+def _result(name: str, scores: np.ndarray, references: int, made_by: str) -> MetricResult:
     """The result of one type from its scores [N, 3]."""
     precision, recall, f = scores.mean(0).tolist()
-
-    def resample(weights: np.ndarray) -> np.ndarray:
-        return weights @ scores[:, F] / weights.sum(1)
-
     return MetricResult(
         metric=name,
         score=f,
         parts={"precision": precision, "recall": recall, "references": references},
-        signature=signature,
+        signature=made_by,
         sentences=len(scores),
-        resample=resample,
+        resample=lambda weights: weights @ scores[:, F] / weights.sum(1),
         each=lambda: scores[:, F],
     )
 
@@ -201,17 +189,15 @@ class Rouge(Metric):
         table = rouge_statistics(references, hypotheses, **asdict(self))
         best = table[..., F].argmax(1)  # [N, types]
         scores = np.take_along_axis(table, best[:, None, :, None], 1)[:, 0]  # -> [N, types, 3]
-        settings = [
-            "metric:rouge",
+        made_by = signature(
+            "rouge",
             f"refs:{counted(references)}",
-            *(["best:F"] if len(references) > 1 else []),
+            "best:F" if len(references) > 1 else "",
             f"stem:{int(self.stem)}",
             f"sep:{self.separator or 'none'}",
-            *([] if self.tokenize == ORIGINAL else [f"tok:{self.tokenize}"]),
+            "" if self.tokenize == ORIGINAL else f"tok:{self.tokenize}",
             f"rouge-score:{version('rouge-score')}",
-            f"nartk:{__version__}",
-        ]
+        )
         return [
-            _result(name, scores[:, number], len(references), "|".join(settings))
-            for number, name in enumerate(TYPES)
+            _result(name, scores[:, number], len(references), made_by) for number, name in enumerate(TYPES)
         ]

@@ -25,10 +25,9 @@ import numpy as np
 
 from nartk.metrics.gleu import ORDER, ngrams
 from nartk.metrics.metric import Comparison, Corpus, Metric, Reads
-from nartk.metrics.result import MetricResult, check_corpora, counted, present
+from nartk.metrics.result import MetricResult, check_corpora, counted, present, signature
 from nartk.metrics.sacre import tell_unspaced_tokens, tokenizer
 from nartk.registry import option, register_metric
-from nartk.version import __version__
 
 OPERATIONS = ("add", "keep", "delete")
 LEVELS = ("corpus", "sentence")
@@ -133,26 +132,21 @@ class Sari(Metric):
                 (weights @ rows).reshape(-1, *statistics.shape[1:]), deletion=self.deletion
             )
 
-        def resample(weights: np.ndarray) -> np.ndarray:
-            return operations(weights).mean(1)
-
         scores = operations(np.ones((1, len(sources))))[0].tolist()
-        settings = [
-            "metric:sari",
+        settings = (
             f"level:{level}",
             f"del:{self.deletion}",
             f"refs:{counted(references)}",
             f"case:{'mixed' if self.keep_case else 'lc'}",
             f"tok:{self.tokenize}",
             f"order:{ORDER}",
-            f"nartk:{__version__}",
-        ]
+        )
         return MetricResult(
             metric="sari",
             score=sum(scores) / len(scores),
             parts={**dict(zip(OPERATIONS, scores, strict=True)), "references": len(references)},
-            signature="|".join(settings),
+            signature=signature("sari", *settings),
             sentences=len(sources),
-            resample=resample,
+            resample=lambda weights: operations(weights).mean(1),
             each=lambda: sari_operations(statistics, deletion=self.deletion).mean(-1),
         )

@@ -19,10 +19,9 @@ import numpy as np
 
 from nartk.errors import InputFileError, UsageError, named, requiring
 from nartk.metrics.metric import EMPTY, Comparison, Corpus, Metric, Reads
-from nartk.metrics.result import MetricResult, check_corpora
+from nartk.metrics.result import MetricResult, check_corpora, signature
 from nartk.metrics.scripts import tell_unspaced
 from nartk.registry import option, register_metric
-from nartk.version import __version__
 
 # Normalisers by name: of Whisper's, that of English expands contractions, writes numbers in digits and spells
 # as Americans do; the basic one takes brackets and punctuation away. Source: Radford et al. 2022, appendix C,
@@ -158,19 +157,13 @@ class WordErrorRate(Metric):
             total = weights @ lengths
             return 100 * np.divide(weights @ errors, total, out=np.zeros(len(weights)), where=total > 0)
 
-        settings = [
-            f"metric:{self.name}",
+        settings = (
             f"case:{'lc' if self.lowercase else 'mixed'}",
-            *(
-                []
-                if self.normalize == NONE
-                else [f"norm:{self.normalize}-{version('whisper-normalization')}"]
-            ),
-            *([] if self.punctuation else ["punct:0"]),
-            *([] if self.spaces else ["spaces:0"]),
+            "" if self.normalize == NONE else f"norm:{self.normalize}-{version('whisper-normalization')}",
+            "" if self.punctuation else "punct:0",
+            "" if self.spaces else "spaces:0",
             f"jiwer:{version('jiwer')}",
-            f"nartk:{__version__}",
-        ]
+        )
         return MetricResult(
             metric=self.name,
             score=float(100 * errors.sum() / lengths.sum()),
@@ -179,7 +172,7 @@ class WordErrorRate(Metric):
                 "reference_length": int(lengths.sum()),
                 "wrong_sentences": int((errors > 0).sum()),
             },
-            signature="|".join(settings),
+            signature=signature(self.name, *settings),
             sentences=len(hypotheses),
             resample=resample,
             each=lambda: 100 * np.divide(errors, lengths, out=_without_words(errors), where=lengths > 0),
