@@ -31,6 +31,7 @@ from nartk.cli.noise import main as noise
 from nartk.cli.verify import main as verify
 from nartk.protocols.guarantee import IDENTICAL, Guarantee, Promise
 from nartk.protocols.hypothesis import Hypothesis, Result
+from nartk.protocols.outputs import Text
 from nartk.registry import strategies
 
 COMMAND = [sys.executable, "-c", "import sys; from nartk.cli.decode import main; sys.exit(main())"]
@@ -205,7 +206,7 @@ def test_results_are_written_as_soon_as_their_turn_comes(
 
     def stream(self: object, lines: Sequence[str], *args: object, **options: object) -> object:
         for index in (3, 0, 2, 1):
-            yield index, Result(index, (Hypothesis(tokens=(), text=f"line {index}"),))
+            yield index, Result(index, (Hypothesis(tokens=(), output=Text(f"line {index}")),))
             seen.append(capsysbinary.readouterr().out)
 
     monkeypatch.setattr(nartk.serving.model.Model, "stream", stream)

@@ -341,7 +341,7 @@ assert "load" in dir(nartk)
 nartk.UsageError, nartk.Hypothesis
 assert {name for name in sys.modules if name.startswith("nartk.")} == {
     "nartk.version", "nartk.errors", "nartk.protocols", "nartk.protocols.guarantee",
-    "nartk.protocols.hypothesis"}
+    "nartk.protocols.hypothesis", "nartk.protocols.outputs"}
 assert "numpy" not in sys.modules
 """
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)

@@ -8,6 +8,7 @@ import pytest
 
 from nartk.errors import UsageError
 from nartk.protocols.hypothesis import Hypothesis
+from nartk.protocols.outputs import Text
 from nartk.serving.subtitles import Cue, cues, render
 
 PIECES = ("\u2581new", "\u2581yo", "rk", "\u2581is", "\u2581big", "</s>")
@@ -18,7 +19,7 @@ def write(tokens: Sequence[int]) -> str:
 
 
 def spoken(*times: tuple[float, float]) -> Hypothesis:
-    return Hypothesis((0, 1, 2, 3, 4, 5), text=write(range(5)), pieces=PIECES, times=times)
+    return Hypothesis((0, 1, 2, 3, 4, 5), output=Text(write(range(5))), pieces=PIECES, times=times)
 
 
 def test_srt_and_vtt_are_as_their_formats_say() -> None:
@@ -50,7 +51,10 @@ def test_a_cue_ends_at_a_pause_or_when_it_is_long_and_never_in_a_word() -> None:
 
 def test_segments_of_whisper_are_cues() -> None:
     text = "<|0.00|> Hello there.<|1.52|><|1.52|> Bye.<|30.00|>"
-    assert cues(Hypothesis((9,), text=text), write) == [Cue(0, 1.52, "Hello there."), Cue(1.52, 30, "Bye.")]
+    assert cues(Hypothesis((9,), output=Text(text)), write) == [
+        Cue(0, 1.52, "Hello there."),
+        Cue(1.52, 30, "Bye."),
+    ]
 
 
 def test_no_segment_is_lost_where_windows_meet() -> None:
@@ -59,7 +63,7 @@ def test_no_segment_is_lost_where_windows_meet() -> None:
         "<|0.00|> One <b> two.<|18.80|><|19.36|><|18.80|> Three<|30.00|> four."
         "<|48.64|> Five, six and seven more."
     )
-    assert cues(Hypothesis((9,), text=text), write) == [
+    assert cues(Hypothesis((9,), output=Text(text)), write) == [
         Cue(0, 18.8, "One <b> two."),
         Cue(18.8, 30, "Three"),
         Cue(30, 48.64, "four."),
@@ -68,11 +72,11 @@ def test_no_segment_is_lost_where_windows_meet() -> None:
 
 
 def test_one_word_is_one_cue() -> None:
-    found = Hypothesis((4, 5), text="big", pieces=PIECES[4:], times=((0.5, 0.9),))
+    found = Hypothesis((4, 5), output=Text("big"), pieces=PIECES[4:], times=((0.5, 0.9),))
     assert cues(found, write) == [Cue(0.5, 0.9, "big")]
 
 
 def test_nothing_said_is_no_cue_and_words_without_times_are_refused() -> None:
     assert cues(Hypothesis((5,)), write) == []
     with pytest.raises(UsageError, match="without times"):
-        cues(Hypothesis((0, 5), text="new", pieces=PIECES[:1]), write)
+        cues(Hypothesis((0, 5), output=Text("new"), pieces=PIECES[:1]), write)

@@ -30,6 +30,7 @@ from nartk.decoders.graphs import trace
 from nartk.decoders.graphs.trace import reach_probs
 from nartk.errors import InputFileError, NartkError
 from nartk.protocols.hypothesis import GraphTrace, Hypothesis, Request, Result, TokenTrace
+from nartk.protocols.outputs import Text
 from nartk.protocols.passes import FloatArray
 from nartk.registry import make_strategy
 from nartk.tracing import ORIGINS, Traced, describe, head, plot, read_trace
@@ -49,8 +50,8 @@ def result(**changes: Any) -> Result:
         TokenTrace("verifier", 1, 0.25),
         TokenTrace("verifier", 2, math.inf),
     )
-    best = Hypothesis((4, 5, 2), -0.75, (-0.25, -0.5, 0.0), trace, text="she goes")
-    other = Hypothesis((4, 6, 2), None, None, None, text="she home")
+    best = Hypothesis((4, 5, 2), -0.75, (-0.25, -0.5, 0.0), trace, output=Text("she goes"))
+    other = Hypothesis((4, 6, 2), None, None, None, output=Text("she home"))
     return Result(**{"index": 0, "hypotheses": (best, other), "seconds": 0.5, "passes": 2, "drafted": 3,
                      "accepted": 1, **changes})  # fmt: skip
 

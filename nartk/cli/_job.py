@@ -171,7 +171,7 @@ class Job:
     def _describe(self, hypothesis: Hypothesis) -> dict[str, Any]:
         scores = hypothesis.positional_scores
         described: dict[str, Any] = {
-            "text": hypothesis.text,
+            **hypothesis.output.fields(),
             "tokens": hypothesis.pieces,
             "score": finite(hypothesis.score),
             "positional_scores": None if scores is None else [*map(finite, scores)],

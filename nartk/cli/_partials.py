@@ -15,6 +15,7 @@ from nartk.cli._output import tell
 from nartk.errors import InputFileError, InputFormatError, NartkError, UsageError, number_of
 from nartk.files import STDIN
 from nartk.protocols.hypothesis import DecodeStats, Hypothesis, Result
+from nartk.protocols.outputs import Text
 from nartk.serving.streaming import Partial, StreamStats, buffers_of, stream
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class PartialsJob(Job):
             tell(self.args, f"{record.text!r} holds no speech")
         seconds = time.perf_counter() - start
         tokens = (*last.tokens, vocab.eos)
-        best = Hypothesis(tokens, text=last.text, pieces=tuple(vocab.to_words(tokens)))
+        best = Hypothesis(tokens, output=Text(last.text), pieces=tuple(vocab.to_words(tokens)))
         self.took.add(took)
         self.windows.append(DecodeStats(seconds, 1, len(tokens), passes=took.partials, latencies=(seconds,)))
         return Result(self.lines, (best,), seconds, passes=took.partials)

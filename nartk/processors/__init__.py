@@ -15,6 +15,9 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from nartk.errors import CheckpointError, UnsupportedCheckpointError
 from nartk.files import Folder, JsonObject
+from nartk.protocols.hypothesis import Hypothesis
+from nartk.protocols.outputs import Output
+from nartk.protocols.paragraph import Paragraph
 from nartk.protocols.passes import Source
 from nartk.vocab import SpecialIds, Vocab
 
@@ -42,7 +45,7 @@ class InputProcessor(Protocol):
 
 
 class OutputProcessor(Protocol):
-    """Writes output words as a line, and reads a line as them."""
+    """Makes outputs of hypotheses, and reads text as their words."""
 
     @property
     def vocab(self) -> Vocab:
@@ -52,7 +55,13 @@ class OutputProcessor(Protocol):
         """Ids of a line, without bos or eos: of a forced prefix, or of a draft."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The line of ids; bos, eos and pad are left out."""
+        """The text of ids; bos, eos and pad are left out."""
+
+    def write(self, hypothesis: Hypothesis) -> Output:
+        """The output of a sentence, by its tokens and whatever else the decoder says of it."""
+
+    def join(self, outputs: Sequence[Output], paragraph: Paragraph) -> Output:
+        """The output of a line, by those of its sentences."""
 
 
 # Makes a processor of a model folder, its settings in config.json, and the model's special ids.

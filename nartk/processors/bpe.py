@@ -21,7 +21,7 @@ from typing import Protocol
 from nartk.errors import CheckpointError, NartkError, UnsupportedCheckpointError, requiring
 from nartk.files import Folder, JsonObject, read_file
 from nartk.processors import named_file, register_processor
-from nartk.processors.text import TextInput, load_vocab, spell
+from nartk.processors.text import TextInput, TextOutput, load_vocab, spell
 from nartk.vocab import SpecialIds, Vocab
 
 NAME = "bpe"
@@ -121,7 +121,7 @@ BPE: dict[str, Callable[..., Splitter]] = {
 FILES = {"codes": "bpe.codes", "encoder": "encoder.json"}  # by setting, as a model's folder has them
 
 
-class SplitTokenizer:
+class SplitTokenizer(TextOutput):
     """Words of a dictionary that text is split into in several stages. Implements `OutputProcessor`.
 
     Args:

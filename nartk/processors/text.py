@@ -6,6 +6,7 @@ how many the dictionary has, specials included.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -19,12 +20,27 @@ from nartk.errors import (
 )
 from nartk.files import Folder, JsonObject
 from nartk.processors import InputProcessor, OutputProcessor, named_file, register_processor
+from nartk.protocols.hypothesis import Hypothesis
+from nartk.protocols.outputs import Output, Text
 from nartk.protocols.paragraph import Paragraph, Tokenized
 from nartk.protocols.passes import TextSource
 from nartk.vocab import UNKNOWN, SpecialIds, Vocab
 
 
-class WhitespaceTokenizer:
+class TextOutput(ABC):
+    """Base of the output processors that write text, which implements all but `vocab` and `encode`."""
+
+    @abstractmethod
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+    def write(self, hypothesis: Hypothesis) -> Text:
+        return Text(self.decode(hypothesis.tokens))
+
+    def join(self, outputs: Sequence[Output], paragraph: Paragraph) -> Text:
+        return Text(paragraph.join([*map(str, outputs)]))
+
+
+class WhitespaceTokenizer(TextOutput):
     """Words are what stands between spaces. Implements `OutputProcessor`."""
 
     def __init__(self, vocab: Vocab) -> None:
@@ -37,7 +53,7 @@ class WhitespaceTokenizer:
         return " ".join(spell(ids, self.vocab))
 
 
-class SentencePieceTokenizer:
+class SentencePieceTokenizer(TextOutput):
     """Subword pieces of a sentencepiece model, numbered by a dictionary. Implements `OutputProcessor`.
 
     Raises:

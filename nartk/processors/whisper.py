@@ -18,6 +18,7 @@ from nartk.files import Folder, JsonObject
 from nartk.processors import audio, hugging_face, register_processor
 from nartk.processors.audio import AudioInput
 from nartk.processors.frames import FrameFile
+from nartk.processors.text import TextOutput
 from nartk.protocols.passes import FeatureSource
 from nartk.protocols.prompts import STEP, Prompts
 from nartk.protocols.sources import Recording
@@ -60,7 +61,7 @@ class WhisperInput(AudioInput):
 
 
 @dataclass(frozen=True)
-class WhisperText:
+class WhisperText(TextOutput):
     """Words and times of outputs. Implements `OutputProcessor` and `nartk.protocols.prompts.Prompted`.
 
     Timestamps are written as ``<|1.04|>``, in seconds from the beginning of the sound. An output of several

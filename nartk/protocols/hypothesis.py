@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from nartk.protocols.outputs import NO_TEXT, Output
+
 if TYPE_CHECKING:
     from nartk.errors import NartkError
     from nartk.protocols.passes import Source
@@ -97,7 +99,8 @@ class Hypothesis:
         trace: A TokenTrace for each token, where a trace was asked for.
         spans: Begin and end of each token but eos, positions of the encoder; None: they are not known.
         vertices: The vertex of a DA-Transformer's graph that each token is at; None: there is no one path.
-        text: The tokens as a line of text; the pipeline fills it in, as what follows.
+        output: Form in which it is written, by the model's output processor, text by most; the pipeline fills
+            it in, as what follows.
         pieces: The dictionary's word or piece of a word for each token.
         alternatives: The hypotheses ranked after it, best first, where `Model.decode` gives the best alone.
         times: Begin and end of each token but eos in the recording, seconds; None: they are not known.
@@ -111,12 +114,17 @@ class Hypothesis:
     trace: tuple[TokenTrace, ...] | None = None
     spans: tuple[tuple[float, float], ...] | None = None
     vertices: tuple[int, ...] | None = None
-    text: str = ""
+    output: Output = NO_TEXT
     pieces: tuple[str, ...] = ()
     alternatives: tuple[Hypothesis, ...] = ()
     times: tuple[tuple[float, float], ...] | None = None
     error: NartkError | None = None
     guarded: tuple[Guarded, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The output as text."""
+        return str(self.output)
 
 
 def without_words(hypothesis: Hypothesis, eos: int) -> Hypothesis:

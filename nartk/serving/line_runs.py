@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nartk.errors import (
@@ -16,6 +16,7 @@ from nartk.errors import (
 )
 from nartk.processors.text import AsGiven
 from nartk.protocols.hypothesis import Hypothesis, Request, Result
+from nartk.protocols.outputs import Text
 from nartk.protocols.paragraph import Paragraph, Tokenized
 from nartk.protocols.passes import FeatureSource
 from nartk.protocols.runs import NOTHING, Batching
@@ -106,7 +107,7 @@ class LineRun:
         text = asked.source if isinstance(asked.source, str) else ""
         strategy = self.strategy if asked.strategy is None else asked.strategy
         if isinstance(asked.source, str) and not text.strip() and not asked.targets:
-            self._done.append((asked, Result(asked.index, (Hypothesis(tokens=(), score=None),))))
+            self._end(asked, Text())
             return
         try:
             paragraph, forced = self._read(asked)
@@ -125,7 +126,11 @@ class LineRun:
         elif paragraph.sentences and not made:  # all too long
             self._done.append((asked, line.result()))
         else:  # of characters that nobody sees, no word is left
-            self._done.append((asked, Result(asked.index, (Hypothesis(tokens=(), score=None, text=text),))))
+            self._end(asked, Text(text))
+
+    def _end(self, asked: LineRequest, output: Text) -> None:
+        """Ends a line of which nothing is decoded."""
+        self._done.append((asked, Result(asked.index, (Hypothesis((), output=output),))))
 
     def _read(self, asked: LineRequest) -> tuple[Paragraph, dict[str, Any]]:
         """The sentences of a line, and what is asked for each: prefix, drafts and targets as tokens."""
@@ -225,9 +230,8 @@ class LineRun:
                 break
             tokens += opened.found[number].hypotheses[0].tokens
         output = self.model.checkpoint.output
-        return Hypothesis(
-            tuple(tokens), text=output.decode(tokens), pieces=tuple(output.vocab.to_words(tokens))
-        )
+        found = Hypothesis(tuple(tokens), pieces=tuple(output.vocab.to_words(tokens)))
+        return replace(found, output=output.write(found))
 
     def drop(self, asked: LineRequest) -> None:
         self._done = [(each, outcome) for each, outcome in self._done if each is not asked]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from nartk.protocols.hypothesis import Guarded, Hypothesis, PhaseSeconds, Result, TokenTrace, added
+from nartk.protocols.outputs import Output, Text
 from nartk.protocols.paragraph import Paragraph
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class _Part:
         number: Number of its request in the line.
         text: Text that the model reads.
         clause: Clause that the guard made of it; None: its outputs are taken as they are.
-        taken: Hypotheses that are sound, each with its text and the edits in it that were undone.
+        taken: Hypotheses that are sound, each with its output and the edits in it that were undone.
         kept: The text that stays where none is.
     """
 
@@ -39,11 +40,11 @@ class _Part:
     text: str
     clause: Clause | None = None
     result: Result | None = None
-    taken: list[tuple[Hypothesis, str, tuple[Guarded, ...]]] = field(default_factory=list)
-    kept: str | None = None
+    taken: list[tuple[Hypothesis, Output, tuple[Guarded, ...]]] = field(default_factory=list)
+    kept: Text | None = None
 
-    def output(self, rank: int) -> tuple[Hypothesis | None, str, tuple[Guarded, ...]]:
-        """The hypothesis of that rank, or the last one, its text, and what was undone."""
+    def output(self, rank: int) -> tuple[Hypothesis | None, Output, tuple[Guarded, ...]]:
+        """The hypothesis of that rank, or the last one, its output, and what was undone."""
         if self.kept is None:
             return self.taken[min(rank, len(self.taken) - 1)]
         return (None if self.result is None else self.result.hypotheses[0]), self.kept, ()
@@ -57,7 +58,7 @@ class Line:
 
     Args:
         index: Index of the line.
-        output: Writes tokens as text.
+        output: Makes outputs of hypotheses.
         guard: Judges outputs; None: all are taken.
         whole: True if sentences are first decoded as wholes, whatever they hold.
     """
@@ -135,13 +136,13 @@ class Line:
         refused: list[tuple[str, ...]] = []
         for hypothesis in part.result.hypotheses:
             if self.guard is None or part.clause is None:
-                part.taken.append((hypothesis, self.output.decode(hypothesis.tokens), ()))
+                part.taken.append((hypothesis, self.output.write(hypothesis), ()))
                 continue
             text, undone, reasons = self.guard.judge(part.clause, hypothesis, self.output)
             if reasons:
                 refused.append(reasons)
             else:
-                part.taken.append((hypothesis, text, undone))
+                part.taken.append((hypothesis, Text(text), undone))
         return [part] if part.taken else self._smaller(part, refused[0])
 
     def _smaller(self, part: _Part, reasons: tuple[str, ...]) -> list[_Part]:
@@ -152,7 +153,7 @@ class Line:
         self._guarded.append(Guarded("split" if halves else "kept", source, reasons))
         if halves:
             return [*self._more(halves)]
-        part.kept = source
+        part.kept = Text(source)
         return [part]
 
     def result(self) -> Result:
@@ -182,19 +183,19 @@ class Line:
         )
 
     def _joined(self, parts: Sequence[_Part], rank: int) -> Hypothesis:
-        written = [
-            sentence.written
-            if all(part.kept is not None for part in mine)
-            else " ".join(part.output(rank)[1] for part in mine)
-            for sentence, mine in zip(self.paragraph.sentences, self._sentences, strict=True)
-        ]
+        written: list[Output] = []
+        for sentence, mine in zip(self.paragraph.sentences, self._sentences, strict=True):
+            made = [part.output(rank)[1] for part in mine]
+            if all(part.kept is not None for part in mine):
+                made = [Text(sentence.written)]
+            written.append(made[0] if len(made) == 1 else Text(" ".join(map(str, made))))
         outputs = [part.output(rank) for part in parts]
         guarded = (*self._guarded, *(each for _, _, undone in outputs for each in undone))
         results = [part.result for part in parts if part.result is not None]
         chosen = [hypothesis for hypothesis, _, _ in outputs if hypothesis is not None]
         tokens = tuple(token for each in chosen for token in each.tokens)
         found: dict[str, Any] = {
-            "text": self.paragraph.join(written),
+            "output": self.output.join(written, self.paragraph),
             "pieces": tuple(self.output.vocab.to_words(tokens)),
             "guarded": guarded,
         }

@@ -24,7 +24,7 @@ from nartk.processors import named_file, register_processor
 from nartk.processors.hugging_face.fast import T5, Described, MBart, MBart50, Nllb, Pegasus, Roberta, Whisper
 from nartk.processors.hugging_face.slow import M2M100, Marian
 from nartk.processors.hugging_face.tokenizer import SETTINGS, Tokenizer
-from nartk.processors.text import TextInput
+from nartk.processors.text import TextInput, TextOutput
 from nartk.protocols.passes import TextSource
 from nartk.vocab import MOST_WORDS, SpecialIds, Vocab
 
@@ -108,7 +108,7 @@ def naming_damage(where: str, name: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class HuggingFaceTokenizer:
+class HuggingFaceTokenizer(TextOutput):
     """Text of one side as a tokenizer has it. Implements `OutputProcessor`.
 
     Attributes:
