@@ -14,7 +14,6 @@ from nartk.decoders.search.beam_search import BeamSearch
 from nartk.decoders.search.fusion import AddedScores, Diversity, Fusion, NGramScores
 from nartk.errors import UsageError, named
 from nartk.protocols.guarantee import Guarantee, Promise
-from nartk.protocols.hypothesis import Request
 from nartk.protocols.passes import PassScorer
 from nartk.protocols.runs import Batching, Run
 from nartk.registry import HEAVIEST, WIDEST, option, register_decoder
@@ -107,8 +106,8 @@ class BeamStrategy(WithLanguageModel, Constrained):
                 fix=f"choose what with {named('draft')}: source, recycling or both",
             )
 
-    def owned(self, request: Request, vocab: Vocab) -> Request:
-        return replace(super().owned(request, vocab), nbest=self.nbest)
+    def owned(self, vocab: Vocab) -> dict[str, Any]:
+        return {**super().owned(vocab), "nbest": self.nbest}
 
     def begin(self, scorer: PassScorer, batching: Batching) -> Run:
         """Begins a run. Its `batching` counts sentences, each of which has `beam_size` hypotheses."""

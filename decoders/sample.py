@@ -163,8 +163,8 @@ class Sample(Sampling):
                 f"{named('draft')} is {self.draft!r}", fix=f"choose from {', '.join([NONE, *of_verifier()])}"
             )
 
-    def owned(self, request: Request, vocab: Vocab) -> Request:
-        return replace(super().owned(request, vocab), seed=self.seed, nbest=self.nbest)
+    def owned(self, vocab: Vocab) -> dict[str, Any]:
+        return {**super().owned(vocab), "seed": self.seed, "nbest": self.nbest}
 
     def make_drafter(self, scorer: PassScorer) -> Drafter | None:
         if self.draft == NONE:

@@ -41,6 +41,11 @@ class Decoding:
         """Tokens that outputs begin with, before a prefix or a draft of the user's."""
         return ()
 
+    @property
+    def admits_source(self) -> bool:
+        """Tells whether a guard may put a source in the place of its output: no option forbids its words."""
+        return True
+
     def check_auxiliary(self) -> None:
         """Refuses auxiliary models that are missing or do not fit, before anything is decoded."""
 
@@ -97,11 +102,6 @@ class Strategy(Decoding):
     max_len: int = option(256, "longest output, tokens", low=1)
     max_ratio: float = option(2.0, "longest output per source token; ten tokens are added to it", low=0.0)
 
-    @property
-    def admits_source(self) -> bool:
-        """Tells whether a guard may put a source in the place of its output: no option forbids its words."""
-        return True
-
     def in_pieces(self, output: OutputProcessor) -> Strategy:
         """The strategy with the text in its options as words of the model's dictionary."""
         return self
@@ -112,9 +112,9 @@ class Strategy(Decoding):
         defaults: dict[str, Any] = {name: options[name].default for name in options.keys() & self.own}
         return replace(self, **defaults)
 
-    def owned(self, request: Request, vocab: Vocab) -> Request:
-        """A request that carries its own options, for a run of the `shared` strategy."""
-        return request
+    def owned(self, vocab: Vocab) -> dict[str, Any]:
+        """Fields of requests that carry its own options, for a run of the `shared` strategy."""
+        return {}
 
     def limit(self, source_len: int) -> int:
         return min(self.max_len, int(min(self.max_ratio * source_len, self.max_len)) + 10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -129,7 +130,7 @@ def test_a_model_that_is_unsure_says_nothing(strategy: str, tmp_path: Path) -> N
     with pytest.warns(UserWarning, match="holds no speech"):
         (found,) = model.decode([str(tmp_path / "noise.wav")], strategy)
     assert found.text == ""
-    model.vad = False
+    model = replace(model, vad=False)
     assert model.decode([str(tmp_path / "noise.wav")], strategy)[0].text
 
 
@@ -162,6 +163,6 @@ def test_the_attribute_turns_it_off(sounds: list[str]) -> None:
     with pytest.warns(UserWarning, match="holds no speech"):
         (found,) = model.decode(sounds[2:3])
     assert (found.text, found.tokens) == ("", (model.checkpoint.target_vocab.eos,))
-    model.vad = False
+    model = replace(model, vad=False)
     (found,) = model.decode(sounds[2:3])  # without a warning
     assert found.positional_scores is not None

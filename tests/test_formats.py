@@ -29,6 +29,7 @@ from nartk.cli.convert import main as convert
 from nartk.errors import CheckpointError
 from nartk.models.transformer import Transformer
 from nartk.serving.model import Model
+from nartk.serving.scorers import reference_scorer
 from nartk.vocab import SpecialIds, Vocab
 
 FAIRSEQ = SpecialIds()
@@ -83,7 +84,12 @@ def both(folder: Path) -> dict[str, Model]:
     """A model on the engine, and on the reference scorer."""
     checkpoint = load_checkpoint(folder)
     reference = Model(
-        checkpoint, read_config(checkpoint), device="cpu", dtype="fp32", open_other=lambda model, _: model
+        checkpoint,
+        read_config(checkpoint),
+        device="cpu",
+        dtype="fp32",
+        passes=reference_scorer(checkpoint, "cpu", "fp32"),
+        open_other=lambda model, _: model,
     )
     return {"engine": nartk.load(folder), "reference": reference}
 

@@ -219,8 +219,7 @@ def test_no_guard_is_the_models_own_output() -> None:
     assert best.text != line
     strategy = free.strategy("greedy", {})
     assert "|guard:0" in free.signature(strategy)
-    free.guard = True
-    assert "|guard:1" in free.signature(strategy)
+    assert "|guard:1" in replace(free, guard=True).signature(strategy)
 
 
 @needs_engine
@@ -249,11 +248,8 @@ def test_confidence_out_of_bounds_or_without_a_guard_is_refused(settings: dict[s
 
 @needs_engine
 def test_words_are_read_once_whatever_confidence_is_asked_for(model: nartk.Model) -> None:
-    model.min_edit_confidence = 0.5
-    try:
-        assert model.guarding is model.guarding is not None
-    finally:
-        model.min_edit_confidence = None
+    sure = replace(model, min_edit_confidence=0.5)
+    assert sure.guarding is sure.guarding is not None
 
 
 @needs_engine

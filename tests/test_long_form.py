@@ -6,6 +6,7 @@ The models see only so far to either side; where the context of buffers is as wi
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -349,11 +350,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_model_decodes_a_file_that_is_longer_than_it_reads(model: Path) -> None:
     lines = [str(model / f"{name}.wav") for name in ("long", "short")]
     loaded = nartk.load(model / "model")
-    loaded.vad = False  # the recordings are noise
+    loaded = replace(loaded, vad=False)  # the recordings are noise
     run = loaded.run(lines, "ctc-greedy")
     assert list(run.errors) == [0]
     plain = run.hypotheses[1]
-    loaded.buffers = buffers_for(loaded, 3.2)
+    loaded = replace(loaded, buffers=buffers_for(loaded, 3.2))
     assert loaded.buffers == Buffers(60, 10, 10, 4, 80)
     run = loaded.run(lines, "ctc-greedy")
     assert run.errors == {}
@@ -404,7 +405,7 @@ def test_features_in_a_file_are_those_of_the_sound(model: Path) -> None:
 def test_the_command_decodes_long_files(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [str(model / f"{name}.wav") for name in ("long", "short")]
     loaded = nartk.load(model / "model")
-    loaded.buffers, loaded.vad = buffers_for(loaded, 3.2), False
+    loaded = replace(loaded, buffers=buffers_for(loaded, 3.2), vad=False)
     wanted = [each.text for each in loaded.decode(lines, "ctc-greedy")]
     arguments = [str(model / "model"), *lines, "--strategy", "ctc-greedy", "--quiet", "--no-vad"]
     assert decode_command([*arguments, "--long-form", "3.2"]) == 0
@@ -418,7 +419,7 @@ def test_the_command_decodes_long_files(model: Path, capsys: pytest.CaptureFixtu
 
 def test_strategies_that_read_a_whole_source_are_refused(model: Path) -> None:
     loaded = nartk.load(model / "model")
-    loaded.buffers = buffers_for(loaded)
+    loaded = replace(loaded, buffers=buffers_for(loaded))
     assert loaded.buffers.whole == 99  # no more than the model reads
     strategy = make_strategy("joint-ctc", {})
     with pytest.raises(StrategyMismatchError):
@@ -429,7 +430,7 @@ def test_a_stream_of_a_file_ends_as_its_chunks_at_once(model: Path) -> None:
     loaded = nartk.load(model / "model")
     line = str(model / "long.wav")
     partials = [*stream(loaded, line, chunk_ms=640, left_ms=1280, look_ahead_ms=160)]
-    loaded.buffers = Buffers(16, 32, 4, 4)
+    loaded = replace(loaded, buffers=Buffers(16, 32, 4, 4))
     (wanted,) = loaded.decode([line], "ctc-greedy")
     assert partials[-1].tokens == wanted.tokens[:-1]
     assert partials[-1].text == wanted.text

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +180,7 @@ def test_pretokenized_is_the_model_without_the_setting(tmp_path: Path) -> None:
     assert nartk.load(folder).signature(nartk.load(folder).strategy("greedy", {})).count("text:") == 0
     model = shipped()
     assert model.signature(model.strategy("greedy", {})).endswith("|text:penn")
-    model.pretokenized = True
+    model = replace(model, pretokenized=True)
     assert model.decode(lines, "iad") == older
     assert "text:" not in model.signature(model.strategy("greedy", {}))
 
@@ -192,7 +193,7 @@ def test_sentences_are_decoded_on_their_own_and_joined(corrector: str) -> None:
     run = model.run([TWO, "", "  ", ":)", "he go home."], trace=True)
     texts = [hypotheses[0].text for hypotheses in run.hypotheses]
     assert texts == ["she goes to school.  he goes home!", "", "", ":)", "he goes home."]
-    model.pretokenized = True
+    model = replace(model, pretokenized=True)
     parts = model.run(SENTENCES, trace=True)
     (joined,), apart = run.hypotheses[0], [each[0] for each in parts.hypotheses]
     assert joined.tokens == apart[0].tokens + apart[1].tokens
@@ -211,7 +212,7 @@ def test_the_ith_output_is_of_each_sentences_ith(rambler: str) -> None:
     model = nartk.load(rambler)
     options = {"beam_size": 3, "nbest": 3, "max_len": 6}
     run = model.run([TWO], "beam", options)
-    model.pretokenized = True
+    model = replace(model, pretokenized=True)
     apart = model.run(SENTENCES, "beam", options)
     for rank, found in enumerate(run.hypotheses[0]):
         parts = [each[rank] for each in apart.hypotheses]
@@ -235,7 +236,7 @@ def test_draws_depend_on_the_line_alone(rambler: str, options: dict[str, int]) -
     ((_, later),) = model.stream([TWO], strategy, first=1)
     assert later.hypotheses == one[1]
     # The first sentence's draw is that of a line of one sentence.
-    model.pretokenized = True
+    model = replace(model, pretokenized=True)
     (first,) = model.run(["", SENTENCES[0]], "sample", settings).hypotheses[1][:1]
     assert options or one[1][0].tokens[: len(first.tokens)] == first.tokens
 

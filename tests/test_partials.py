@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def at_once(folder: Path, *lines: str) -> list[str]:
     """Texts of the same chunks, by long-form decoding."""
     model = nartk.load(folder / "model")
-    model.buffers = Buffers(8, 16, 4, 4)
+    model = replace(model, buffers=Buffers(8, 16, 4, 4))
     return [each.text for each in model.decode(lines, STRATEGY[model.checkpoint.architecture])]
 
 
@@ -93,7 +94,7 @@ def test_hotwords_are_favoured(folder: Path, capsys: pytest.CaptureFixture[str])
     """In one chunk they are the strategy's; in several the text changes too."""
     line = str(folder / "short.wav")
     model = nartk.load(folder / "model")
-    model.vad = False  # the random model is sure of nothing
+    model = replace(model, vad=False)  # the random model is sure of nothing
     words = model.decode([line])[0].text.split()
     others = sorted({*model.checkpoint.target_vocab.words[4:]} - {*words})
     hotwords = f"{others[0]}:12 / {others[1]} {others[0]}:9"

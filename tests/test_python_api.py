@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import subprocess
 import sys
@@ -69,6 +70,19 @@ def test_one_line_gives_one_hypothesis(model: Model) -> None:
     assert len(found.alternatives) == 1
     forced = model.decode("she goes .", prefixes=["cat"])
     assert forced.text.startswith("cat")
+
+
+def test_nothing_of_a_model_is_set_after_it_is_made(model: Model) -> None:
+    names = [item.name for item in dataclasses.fields(model)]
+    before = {name: getattr(model, name) for name in names}
+    for name in (*names, "other"):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(model, name, None)
+    changed = dataclasses.replace(model, pretokenized=True, vad=False)
+    assert model.decode(LINES, "beam", nbest=2) == changed.decode(LINES, "beam", nbest=2)
+    model.score(LINES, LINES)
+    assert {name: getattr(model, name) for name in names} == before
+    assert changed.passes is model.passes
 
 
 def test_a_model_says_what_it_is(model: Model) -> None:

@@ -9,6 +9,7 @@ import time
 import wave
 from collections.abc import Callable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ def kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     rng = random.Random(request.param)
     case = CASES[request.param](folder, rng)
     model = nartk.load(folder)
-    model.vad = False
+    model = replace(model, vad=False)
     return model, case, rng
 
 

@@ -7,6 +7,7 @@ import json
 import re
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ def test_long_features_are_decoded_in_buffers_as_their_file_is(
     parts = [soundfile.read(path, dtype="float32") for path in numbers[0][:12]]
     path, rate = str(tmp_path / "long.wav"), parts[0][1]
     soundfile.write(path, np.concatenate([samples for samples, _ in parts]), rate)
-    model.buffers = buffers_for(model, 4.0)
+    model = replace(model, buffers=buffers_for(model, 4.0))
     source = read_long(model.checkpoint.input, path)
     assert len(source) > model.config.max_source_len
     expected = model.decode([path])[0]
@@ -246,7 +247,7 @@ def test_a_pause_takes_no_words_away(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = [each.text for each in model.decode(sounds, strategy)]
-    model.vad = False
+    model = replace(model, vad=False)
     every = model.decode(sounds, strategy)
     sure = [bool(np.mean(each.positional_scores[:-1]) >= -0.9) for each in every]
     assert found == [each.text if is_sure else "" for each, is_sure in zip(every, sure, strict=True)]

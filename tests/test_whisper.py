@@ -659,7 +659,7 @@ def test_sound_to_text_as_transformers(
     paths = write_sounds(tmp_path, (0.4, 1.0, 3.3))
     wanted = [theirs_of_sound(model, folder, path) for path in paths]
     loaded = nartk.load(folder)
-    loaded.vad = False  # the sounds are noise
+    loaded = dataclasses.replace(loaded, vad=False)  # the sounds are noise
     found = loaded.decode(paths, language="de", task="translate")
     for hypothesis, (tokens, text) in zip(found, wanted, strict=True):
         words = [word for word in hypothesis.tokens if word != EOS]

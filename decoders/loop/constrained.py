@@ -5,12 +5,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from nartk.decoders.loop.constraints import Constraints
 from nartk.decoders.strategy import Strategy
 from nartk.errors import UsageError, named
-from nartk.protocols.hypothesis import Request
 from nartk.registry import HEAVIEST, option, options_of
 from nartk.vocab import Vocab
 
@@ -68,8 +67,8 @@ class Constrained(Strategy):
         False, "an output that reaches its longest length ends with eos", does_nothing=True
     )
 
-    def owned(self, request: Request, vocab: Vocab) -> Request:
-        return replace(request, rules=self.constraints(vocab))
+    def owned(self, vocab: Vocab) -> dict[str, Any]:
+        return {"rules": self.constraints(vocab)}
 
     @property
     def beginning(self) -> tuple[int, ...]:

@@ -81,9 +81,7 @@ def tuned(model: Model, lines: Sequence[str], *, rounds: int = 20) -> Tuned:
     sources = [model.encode(line, truncate=True) for line in lines]
     costs = measured(scorer, sources, rounds=rounds)
     times = [round(each, 2) for each in costs.times]
-    return Tuned(
-        **model.cost_setting(scorer), tokens=[*costs.tokens], times=times, encoding=round(costs.encoding, 2)
-    )
+    return Tuned(**model.cost_setting, tokens=[*costs.tokens], times=times, encoding=round(costs.encoding, 2))
 
 
 def _timed(scorer: PassScorer, work: Pass, clock: Callable[[], float]) -> list[float]:

@@ -31,7 +31,7 @@ class NartkEngine:
 
     def __init__(self, spec: Spec, setup: Setup) -> None:
         require_threads(spec.replicas, setup.threads)
-        self.model = _load(
+        model = _load(
             spec.model or setup.model,
             device=setup.device,
             dtype=spec.dtype,
@@ -39,11 +39,10 @@ class NartkEngine:
             replicas=spec.replicas,
             **({} if spec.model else setup.languages),
         )
-        self.model.pretokenized = True  # a job's lines are sentences as the model reads them
-        self.model.guard = False  # and its outputs the model's own, as its peers' are
+        # A job's lines are sentences as the model reads them, its outputs the model's own, as its peers' are.
+        self.model = self._free = dataclasses.replace(model, pretokenized=True, guard=False)
         self.strategy = self.model.strategy(spec.name, spec.options)
         self.signature = self.model.signature(self.strategy)
-        self._passes = self.model.passes  # its own
         self._forced: tuple[str, ...] | None = None
 
     def decode(self, job: Workload, batch_size: int) -> Outcome:
@@ -124,14 +123,14 @@ class NartkEngine:
         """
         if job.forced == self._forced or PassScorer not in protocols(self.strategy):
             return
-        self.model.passes, self._forced = self._passes, job.forced
+        self.model, self._forced = self._free, job.forced
         if job.forced is not None:
             write = self.model.checkpoint.output.encode
             outputs = {
                 tuple(self.model.encode(line)): write(output)  # type: ignore[arg-type]
                 for line, output in zip(job.lines, job.forced, strict=True)
             }
-            self.model.passes = ForcedPasses(self._passes, outputs)
+            self.model = dataclasses.replace(self._free, passes=ForcedPasses(self._free.passes, outputs))
 
     def _given(self, job: Workload) -> tuple[Sequence[str] | None, Sequence[Sequence[str]] | None]:
         """Forced prefixes, and drafts if the strategy takes them."""

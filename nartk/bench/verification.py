@@ -10,7 +10,7 @@ import random
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -204,13 +204,9 @@ class Verifier:
 
         Texts and tokens are compared, and of an exact model the bits of log-probabilities.
         """
-        was, self.model.guard = self.model.guard, True
-        try:
-            every = range(len(self.lines))
-            expected, _ = self._decode(self.reference, batch_size, every)
-            found, stats = self._decode(strategy, batch_size, every)
-        finally:
-            self.model.guard = was
+        guarded, every = replace(self.model, guard=True), range(len(self.lines))
+        expected, _ = self._decode(self.reference, batch_size, every, model=guarded)
+        found, stats = self._decode(strategy, batch_size, every, model=guarded)
         differing = [
             line
             for line, hypothesis in expected.items()
@@ -229,7 +225,13 @@ class Verifier:
         return sorted(margins, key=margins.__getitem__)[:count]
 
     def _decode(
-        self, strategy: Strategy, batch_size: int, chosen: Sequence[int], *, trace: bool = False
+        self,
+        strategy: Strategy,
+        batch_size: int,
+        chosen: Sequence[int],
+        *,
+        model: Model | None = None,
+        trace: bool = False,
     ) -> tuple[dict[int, Hypothesis], DecodeStats]:
         found: dict[int, Hypothesis] = {}
         finished: list[Result] = []
@@ -237,7 +239,7 @@ class Verifier:
         if self.drafts is not None and reads_drafts(strategy):
             drafts = [self.drafts[line] for line in chosen]
         start = time.perf_counter()
-        for index, outcome in self.model.stream(
+        for index, outcome in (self.model if model is None else model).stream(
             [self.lines[line] for line in chosen],
             strategy,
             batch_size=batch_size,

@@ -294,10 +294,13 @@ def load_model(
         **languages(args),
         tell=partial(tell, args),
     )
-    model.pretokenized = are_tokenized(model.checkpoint, args, files)
-    model.guard = not getattr(args, "no_guard", True)  # without these flags, outputs are the model's own
-    model.min_edit_confidence = getattr(args, "min_edit_confidence", None)
-    _ = model.guarding  # refused now, not when it is needed
+    model = replace(
+        model,
+        pretokenized=are_tokenized(model.checkpoint, args, files),
+        guard=not getattr(args, "no_guard", True),  # without these flags, outputs are the model's own
+        min_edit_confidence=getattr(args, "min_edit_confidence", None),
+        vad=not getattr(args, "no_vad", False),
+    )
     input: Any = model.checkpoint.input
     if input.vocab is None:
         input.tell = partial(tell, args)
@@ -307,8 +310,7 @@ def load_model(
     if getattr(args, "long_form", None) is not None:
         from nartk.serving.long_form import buffers_for
 
-        model.buffers = buffers_for(model, args.long_form)
-    model.vad = not getattr(args, "no_vad", False)
+        model = replace(model, buffers=buffers_for(model, args.long_form))
     if args.exact:
         require_exact(model, "--exact")
     return model

@@ -6,6 +6,7 @@ import argparse
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,9 +37,8 @@ class PartialsJob(Job):
 
     def __init__(self, args: argparse.Namespace, model: Model, *rest: Any, **cut: float) -> None:
         self.cut: dict[str, Any] = cut
-        model.buffers = buffers_of(model, **cut)  # the signature is that of the same chunks at once
-        super().__init__(args, model, *rest)
-        self.buffers = model.buffers
+        self.buffers = buffers_of(model, **cut)  # the signature is that of the same chunks at once
+        super().__init__(args, replace(model, buffers=self.buffers), *rest)
         self.took = StreamStats()  # all recordings
         self.partials: list[dict[str, Any]] = []  # of the one that is decoded
 

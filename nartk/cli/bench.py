@@ -279,7 +279,7 @@ def _tune(args: argparse.Namespace) -> int:
     for dtype in args.dtype.split(","):
         for threads in args.thread_counts:
             model = load(name, dtype=dtype, threads=threads, device=args.device, **languages(args))
-            model.pretokenized = are_tokenized(model.checkpoint, args, files)
+            model = replace(model, pretokenized=are_tokenized(model.checkpoint, args, files))
             text = model.tokenization
             sentences = [each.text for line in lines for each in text.paragraph(line).sentences]
             if not sentences:

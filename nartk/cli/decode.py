@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -195,7 +196,7 @@ def main(argv: Sequence[str]) -> int:
         if args.assert_lossless:
             require_exact(model, "--assert-lossless")
         if args.score is not None:
-            model.guard = False  # what is given is not judged
+            model = replace(model, guard=False, min_edit_confidence=None)  # what is given is not judged
             strategy = model.scoring()
         else:
             strategy = model.strategy(args.strategy, options, tell=partial(tell, args))

@@ -8,6 +8,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -114,7 +115,7 @@ def main(argv: Sequence[str]) -> int:
         model = load_model(name, args, dtype, files=files)
         if i == 0:
             cases = [*_sentences(model, cases)]
-        model.pretokenized = True
+        model = replace(model, pretokenized=True)
         strategy = model.strategy(args.strategy, options, tell=partial(tell, args))
         if i == 0:
             cases += _generate(model, strategy, args, [case.text for case in cases])

@@ -6,6 +6,7 @@ A request is its own handle: the object that is admitted names it until it ends.
 from __future__ import annotations
 
 from bisect import insort_left
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -94,6 +95,30 @@ def run_through(run: Steps[T, U], requests: Iterable[T], *, ahead: int = WINDOW)
             if not len(run):
                 return
             yield from run.step()
+    finally:
+        run.close()
+
+
+def run_in_order(
+    run: Steps[T, tuple[T, U]], requests: Iterable[T], *, ahead: int = WINDOW
+) -> Iterator[tuple[T, U]]:
+    """Yields requests and their results, as `step` gives them, in the order of the requests.
+
+    Args:
+        ahead: Most requests that are admitted and not yielded yet.
+    """
+    rest, order, ended = iter(requests), deque[T](), dict[T, U]()
+    try:
+        while True:
+            for request in islice(rest, ahead - len(order)):
+                run.admit(request)
+                order.append(request)
+            if not order:
+                return
+            ended |= run.step()
+            while order and order[0] in ended:
+                request = order.popleft()
+                yield request, ended.pop(request)
     finally:
         run.close()
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from nartk.errors import (
     InputEncodingError,
     InputFileError,
     InputFormatError,
     InputTooLongError,
-    NartkError,
+    LengthMismatchError,
+    number_of,
     require_text,
 )
 from nartk.processors.text import AsGiven
@@ -20,14 +21,16 @@ from nartk.protocols.outputs import Text
 from nartk.protocols.paragraph import Paragraph, Tokenized
 from nartk.protocols.passes import FeatureSource
 from nartk.protocols.runs import NOTHING, Batching
-from nartk.protocols.sources import Given
+from nartk.protocols.sources import Drafts, Given, SourceLike, as_given, lists, several, strings
+from nartk.registry import require_drafts_reader
 from nartk.serving.lines import APART, Line
+from nartk.serving.outcomes import Outcome
 from nartk.serving.recordings import spoken
 
 if TYPE_CHECKING:
+    from nartk.decoders.strategy import Decoding, Strategy
     from nartk.serving.model import Model
 
-Outcome: TypeAlias = Result | NartkError
 _OF_INPUT = (InputTooLongError, InputFileError, InputFormatError, InputEncodingError)
 
 
@@ -54,20 +57,70 @@ class LineRequest:
     targets: tuple[str, ...] = ()
     truncate: bool = False
     trace: bool = False
-    strategy: Any = None
+    strategy: Strategy | None = None
+
+
+def given(model: Model, name: str, items: Iterable[SourceLike], first: int = 0) -> list[Given]:
+    """Sources, `first` the index of the first of them; of text without the ends of lines."""
+    if model.checkpoint.input.vocab is not None:
+        return [*strings(name, items, first)]  # type: ignore[arg-type]
+    found = [as_given(f"{name}[{i}]", each) for i, each in enumerate(several(name, items), start=first)]
+    return [each.rstrip("\r\n") if isinstance(each, str) else each for each in found]
+
+
+def line_requests(
+    model: Model,
+    lines: Iterable[SourceLike],
+    strategy: Decoding,
+    *,
+    prefixes: Iterable[str] | None = None,
+    drafts: Drafts | None = None,
+    targets: Drafts | None = None,
+    truncate: bool = False,
+    trace: bool = False,
+    first: int = 0,
+) -> list[LineRequest]:
+    """Makes requests of lines; arguments and errors as in `Model.stream`."""
+    texts = given(model, "lines", lines, first)
+    forced = [""] * len(texts) if prefixes is None else strings("prefixes", prefixes)
+    none: list[list[str]] = [[] for _ in texts]
+    if drafts is not None:
+        require_drafts_reader(strategy)
+    drafted = none if drafts is None else lists("drafts", drafts)
+    scored = none if targets is None else lists("targets", targets)
+    for name, found in (("drafts", drafted), ("prefixes", forced), ("targets", scored)):
+        if len(found) != len(texts):
+            raise LengthMismatchError(
+                f"{name} for {number_of(len(found), 'line')}, but there are {len(texts)}",
+                fix="give an empty one where a line has none",
+            )
+    if targets is not None and not all(scored):
+        raise LengthMismatchError(
+            f"targets[{scored.index([])}] holds no output", fix="give each line at least one, or leave it out"
+        )
+    return [
+        LineRequest(index, text, prefix, tuple(own), tuple(outputs), truncate=truncate, trace=trace)
+        for index, (text, prefix, own, outputs) in enumerate(
+            zip(texts, forced, drafted, scored, strict=True), start=first
+        )
+    ]
 
 
 @dataclass(eq=False)
-class _Open:
+class _LineState:
     """A line that is decoded.
 
     Attributes:
+        strategy: Strategy with the options that it has.
+        own: Fields of its requests, of options that are its own.
         waiting: Its requests that have not ended, with their numbers in the line.
         found: Results of its requests by their numbers.
     """
 
     asked: LineRequest
     line: Line
+    strategy: Decoding
+    own: dict[str, Any]
     waiting: dict[Request, int] = field(default_factory=dict)
     found: dict[int, Result] = field(default_factory=dict)
 
@@ -82,12 +135,12 @@ class LineRun:
         strategy: Result of `Model.strategy`, or of `Model.scoring`.
     """
 
-    def __init__(self, model: Model, strategy: Any, batching: Batching) -> None:
+    def __init__(self, model: Model, strategy: Decoding, batching: Batching) -> None:
         self.model, self.strategy = model, strategy
         self._tokenization, self._guard = model.tokenization, model.guarding
         self._run = model.begin(strategy, batching)
-        self._open: dict[LineRequest, _Open] = {}
-        self._owners: dict[Request, _Open] = {}
+        self._open: dict[LineRequest, _LineState] = {}
+        self._owners: dict[Request, _LineState] = {}
         self._done: list[tuple[LineRequest, Outcome]] = []  # lines that take no request
 
     def __len__(self) -> int:
@@ -114,7 +167,8 @@ class LineRun:
             free = None if asked.prefix or asked.targets or not strategy.admits_source else self._guard
             whole = any(asked.drafts)
             line = Line(asked.index, paragraph, self.model.checkpoint.output, free, whole=whole)
-            opened = _Open(asked, line)
+            own = {} if asked.strategy is None else asked.strategy.owned(self.model.checkpoint.target_vocab)
+            opened = _LineState(asked, line, strategy, own)
             made = self._requests(opened, **forced)
         except _OF_INPUT as error:
             self._done.append((asked, error))
@@ -135,9 +189,9 @@ class LineRun:
     def _read(self, asked: LineRequest) -> tuple[Paragraph, dict[str, Any]]:
         """The sentences of a line, and what is asked for each: prefix, drafts and targets as tokens."""
         text = self._tokenization
-        for given in (asked.source, asked.prefix, *asked.drafts, *asked.targets):
-            if isinstance(given, str):
-                require_text(given)
+        for each in (asked.source, asked.prefix, *asked.drafts, *asked.targets):
+            if isinstance(each, str):
+                require_text(each)
         if not isinstance(asked.source, str):
             paragraph = Paragraph((Tokenized(str(asked.source)),), ("", ""))
         elif asked.targets:
@@ -149,13 +203,13 @@ class LineRun:
             forced[name] = [*map(text.tokens, getattr(asked, name))]
         return paragraph, forced
 
-    def _admit(self, opened: _Open, made: dict[Request, int]) -> None:
+    def _admit(self, opened: _LineState, made: dict[Request, int]) -> None:
         for request, number in made.items():
             self._run.admit(request)
             opened.waiting[request] = number
             self._owners[request] = opened
 
-    def _requests(self, opened: _Open, **forced: Any) -> dict[Request, int]:
+    def _requests(self, opened: _LineState, **forced: Any) -> dict[Request, int]:
         """Makes the next requests of a line. Where a guard allows it, what is too long is decoded in pieces.
 
         Raises:
@@ -163,17 +217,20 @@ class LineRun:
         """
         made: dict[Request, int] = {}
         line, asked = opened.line, opened.asked
-        strategy = self.strategy if asked.strategy is None else asked.strategy
+        cut = asked.truncate and line.guard is None
         waiting = line.waiting()
         while len(made) < len(waiting):
             number, text = waiting[len(made)]
-            given = text if isinstance(asked.source, str) else asked.source
+            source = text if isinstance(asked.source, str) else asked.source
             try:
-                at = asked.index + number * APART
-                cut = asked.truncate and line.guard is None
-                request = self.model.request(at, given, strategy, truncate=cut, trace=asked.trace, **forced)
-                if asked.strategy is not None:
-                    request = strategy.owned(request, self.model.checkpoint.target_vocab)
+                request = self.model.request(
+                    asked.index + number * APART,
+                    source,
+                    opened.strategy,
+                    truncate=cut,
+                    trace=asked.trace,
+                    **forced,
+                )
             except _OF_INPUT as error:
                 if isinstance(error, InputTooLongError) and line.refuse(number, error.message):
                     waiting = line.waiting()
@@ -181,7 +238,7 @@ class LineRun:
                 if len(line.paragraph.sentences) > 1:
                     error.message = f"sentence {line.sentence_of(number)} of the line: {error.message}"
                 raise
-            made[request] = number
+            made[replace(request, **opened.own)] = number
         return made
 
     def step(self) -> list[tuple[LineRequest, Outcome]]:
@@ -193,7 +250,7 @@ class LineRun:
         return found
 
     def _taken(
-        self, opened: _Open, number: int, request: Request, result: Result
+        self, opened: _LineState, number: int, request: Request, result: Result
     ) -> Iterator[tuple[LineRequest, Outcome]]:
         """Takes a result of a line; its outcome, if this was the last one."""
         asked, source = opened.asked, request.source

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 
 from nartk.architectures import architecture
+from nartk.checkpoints import costs
 from nartk.checkpoints.checkpoint import Checkpoint, read_config
 from nartk.checkpoints.loading import load_checkpoint
 from nartk.checkpoints.names import SHIPPED, model_folder
 from nartk.errors import WITHOUT_TORCH, UsageError, named, require_count, requiring_torch
 from nartk.files import Folder
+from nartk.protocols.prompts import Prompted
 from nartk.serving.model import Model
-from nartk.serving.scorers import TYPES, UNQUANTIZED, WITHOUT_BOTH, words_of
+from nartk.serving.scorers import TYPES, UNQUANTIZED, WITHOUT_BOTH, reference_scorer, words_of
 
 MOST_THREADS = 1024
 
@@ -29,6 +32,7 @@ def load(
     pretokenized: bool = False,
     guard: bool = True,
     min_edit_confidence: float | None = None,
+    vad: bool = True,
     source_lang: str | None = None,
     target_lang: str | None = None,
     source_prefix: str | None = None,
@@ -50,6 +54,7 @@ def load(
         guard: True if the guard of a model that has one judges its outputs.
         min_edit_confidence: The least probability of a single edit, from 0 to 1, below which that guard
             undoes it; None: as the model's folder says.
+        vad: True if recordings in which nobody speaks give no words.
         source_lang, target_lang: Languages of lines and outputs if a folder of transformers leaves them open.
         source_prefix: Put before each line, with such a folder.
         tell: Receives a line on what of a folder is passed over, or taken where nothing is said, and where
@@ -81,9 +86,9 @@ def load(
     for notice in checkpoint.notices:
         tell(notice)
     model = _served(checkpoint, _device(device), dtype, threads=threads, replicas=replicas)
-    model.pretokenized, model.guard = pretokenized, guard
-    model.min_edit_confidence = min_edit_confidence
-    _ = model.guarding  # refused now, not when it is needed
+    model = replace(
+        model, pretokenized=pretokenized, guard=guard, min_edit_confidence=min_edit_confidence, vad=vad
+    )
     if notice := _on_reference(model):
         tell(notice)
     return model
@@ -122,7 +127,8 @@ def _served(
             f"{named('dtype', dtype)} needs a GPU", fix=f"on a CPU choose from {', '.join(types)}"
         )
     on_engine = found.engine_at is not None and device == "cpu" and dtype in engine.TYPES
-    if on_engine and engine.available():
+    is_served = on_engine and engine.available()
+    if is_served:
         scorer = found.engine(
             config,
             checkpoint.tensors,
@@ -131,21 +137,12 @@ def _served(
             type=dtype,
             threads=1 if replicas > 1 else 0 if threads is None else threads,
         )
-        return Model(
-            checkpoint,
-            config,
-            device=device,
-            dtype=dtype,
-            open_other=_open_other,
-            engine=scorer,
-            replicas=replicas,
-        )
-    if replicas > 1:
+    elif replicas > 1:
         raise UsageError(
             f"{named('replicas', replicas)} needs the engine, which does not serve {dtype} on {device} here",
             fix=f"leave {named('replicas')} out",
         )
-    if dtype == "int8":
+    elif dtype == "int8":
         if stored is None:
             fix = f"choose from {', '.join(by_torch)}"
         else:
@@ -155,15 +152,31 @@ def _served(
             f"{device}",
             fix=fix,
         )
-    what = f"a {found.name} model in {dtype}" + (" without the engine" if on_engine else "")
-    if on_engine and engine.LACK:
-        what += f" ({engine.LACK})"
-    with requiring_torch(what, fix=WITHOUT_BOTH if on_engine else WITHOUT_TORCH):
-        import torch
+    else:
+        what = f"a {found.name} model in {dtype}" + (" without the engine" if on_engine else "")
+        if on_engine and engine.LACK:
+            what += f" ({engine.LACK})"
+        with requiring_torch(what, fix=WITHOUT_BOTH if on_engine else WITHOUT_TORCH):
+            import torch
 
-    if threads is not None:
-        torch.set_num_threads(threads)
-    return Model(checkpoint, config, device=device, dtype=dtype, open_other=_open_other)
+        if threads is not None:
+            torch.set_num_threads(threads)
+        scorer = reference_scorer(checkpoint, device, dtype)
+    if isinstance(checkpoint.output, Prompted):
+        scorer.prompts = checkpoint.output.prompts
+    model = Model(
+        checkpoint,
+        config,
+        device=device,
+        dtype=dtype,
+        passes=scorer,
+        open_other=_open_other,
+        is_exact=is_served,
+        replicas=replicas,
+    )
+    if (tuned := costs.stored(checkpoint.folder, **model.cost_setting)) is not None:
+        scorer.costs = tuned
+    return model
 
 
 def _open_other(model: Model, name: str) -> Model:

@@ -7,96 +7,87 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from nartk.architectures import architecture
 from nartk.checkpoints.checkpoint import Checkpoint
 from nartk.checkpoints.names import model_folder
-from nartk.errors import (
-    LengthMismatchError,
-    NartkError,
-    StrategyMismatchError,
-    UsageError,
-    named,
-    number_of,
-    require_count,
-)
+from nartk.errors import NartkError, StrategyMismatchError, UsageError, named, require_count
 from nartk.processors.text import AsGiven
 from nartk.protocols.hypothesis import WINDOW, Hypothesis, Result
 from nartk.protocols.passes import Source
 from nartk.protocols.prompts import Prompted
-from nartk.protocols.runs import Batching, Run, run_through
-from nartk.protocols.sources import Drafts, Given, SourceLike, as_given, is_one, lists, several, strings
-from nartk.registry import require_drafts_reader, require_protocol, signature
+from nartk.protocols.runs import Batching, Run, run_in_order, run_through
+from nartk.protocols.sources import Drafts, SourceLike, is_one, several
+from nartk.registry import require_protocol, signature
 from nartk.serving.activity import Levels
-from nartk.serving.line_runs import LineRequest, LineRun, Outcome
-from nartk.serving.outcomes import Decoded, in_order, summarize, warned
+from nartk.serving.line_runs import LineRun, line_requests
+from nartk.serving.outcomes import Decoded, Outcome, in_order, summarize, warned
 from nartk.serving.requests import made_request
 from nartk.serving.restarting import RestartingRun
-from nartk.serving.scorers import reference_scorer
 from nartk.serving.strategies import made_strategy
 from nartk.version import __version__
 
 if TYPE_CHECKING:
     from nartk.architectures.settings import Config
+    from nartk.decoders.strategy import Decoding
     from nartk.processors.guard import Guard
     from nartk.serving.long_form import Buffers
 
 KEPT = 4  # other models that a model keeps loaded, those used last
-T = TypeVar("T")
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Model:
     """A loaded model: decodes text with any strategy that fits it.
 
-    Args:
-        open_other: Loads another model for this one, by name.
-        engine: Its passes on the engine; None: torch serves it.
+    It does not change. `dataclasses.replace` gives one that reads lines or judges outputs otherwise and
+    shares what has been loaded.
 
     Attributes:
         checkpoint: Checkpoint that it was loaded from, with dictionaries and tokenizers.
         device: ``cpu``, ``cuda`` or ``cuda:1``.
         dtype: Type of its computation: fp32, bf16, fp16 or int8.
+        passes: Scorer for strategies, of `nartk.protocols.passes` or `nartk.protocols.parallel`.
+        open_other: Loads another model for this one, by name.
+        is_exact: True if a sentence's bits depend on it alone, not on its batch: on the engine, always. In
+            torch the order of a sum depends on shapes, so that near ties may fall either way.
         replicas: Engines that decode at the same time.
         pretokenized: True if lines are sentences as the model reads them, tokenised where it was trained on
-            tokens, and outputs are left as it writes them; may be set.
-        guard: True if the guard of a model that has one judges its outputs (`processors.guard`); may be set.
+            tokens, and outputs are left as it writes them.
+        guard: True if the guard of a model that has one judges its outputs (`processors.guard`).
         min_edit_confidence: The least probability of a single edit, below which the guard undoes it; None: as
-            the model's folder says; may be set.
+            the model's folder says.
         buffers: Buffers that recordings of any length are cut into (`buffers_for`); None: a source is read
-            as a whole; may be set.
-        vad: True if words are left out where nobody speaks (`nartk.serving.activity`); may be set.
+            as a whole.
+        vad: True if words are left out where nobody speaks (`nartk.serving.activity`).
+        others: Other models that it keeps loaded, the one used last at the end.
+
+    Raises:
+        UsageError: `min_edit_confidence` is no probability, or there is no guard that heeds it.
     """
+
+    checkpoint: Checkpoint
+    config: Config
+    device: str
+    dtype: str
+    passes: Any
+    open_other: Callable[[Model, str], Model]
+    is_exact: bool = False
+    replicas: int = 1
+    pretokenized: bool = False
+    guard: bool = True
+    min_edit_confidence: float | None = None
+    buffers: Buffers | None = None
+    vad: bool = True
+    others: dict[tuple[str, str, str], Model] = field(default_factory=dict)
 
     strategy, request = made_strategy, made_request  # methods, each in a file of its own
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        config: Config,
-        *,
-        device: str,
-        dtype: str,
-        open_other: Callable[[Model, str], Model],
-        engine: Any = None,
-        replicas: int = 1,
-    ) -> None:
-        self.checkpoint = checkpoint
-        self.config = config
-        self.device = device
-        self.dtype = dtype
-        self.replicas = replicas
-        self.pretokenized = False
-        self.guard = True
-        self.min_edit_confidence: float | None = None
-        self.buffers: Buffers | None = None
-        self.vad = True
-        self._engine, self._open_other = engine, open_other
-        self._others: dict[tuple[str, str, str], Model] = {}  # the one used last is the last
-        self._guards: dict[float, Guard] = {}  # by their `min_edit_confidence`; each has read its words
+    def __post_init__(self) -> None:
+        _ = self.guarding  # refused now, not when it is needed
 
     def __repr__(self) -> str:
         checkpoint = self.checkpoint
@@ -105,31 +96,18 @@ class Model:
             f"device={self.device!r}, dtype={self.dtype!r}, parameters={self.parameters:,})"
         )
 
-    @cached_property
-    def passes(self) -> Any:
-        """Scorer for strategies, by a protocol of `nartk.protocols.passes` or `nartk.protocols.parallel`."""
-        found = self._engine
-        if found is None:
-            found = reference_scorer(self.checkpoint, self.device, self.dtype)
-        from nartk.checkpoints import costs
-
-        if (tuned := costs.stored(self.checkpoint.folder, **self.cost_setting(found))) is not None:
-            found.costs = tuned
-        if isinstance(self.checkpoint.output, Prompted):
-            found.prompts = self.checkpoint.output.prompts
-        return found
-
-    def cost_setting(self, scorer: Any) -> dict[str, Any]:
+    @property
+    def cost_setting(self) -> dict[str, Any]:
         """Settings that the times of its passes depend on, as `nartk.checkpoints.costs` keeps them."""
         return {
             "model": self.checkpoint.fingerprint,
-            "numerics": scorer.numerics,
+            "numerics": self.passes.numerics,
             "device": self.device,
             "dtype": self.dtype,
             "threads": self.threads,
         }
 
-    def scorer_for(self, strategy: Any) -> Any:
+    def scorer_for(self, strategy: Decoding | type[Decoding]) -> Any:
         """The scorer that a strategy, or a class of them, decodes with.
 
         Raises:
@@ -143,18 +121,10 @@ class Model:
         return in_buffers(strategy, found, self.buffers, levels=self.levels)
 
     @property
-    def is_exact(self) -> bool:
-        """Tells whether a sentence's bits depend on it alone, not on its batch: on the engine, always.
-
-        In torch the order of a sum depends on shapes, so that near ties may fall either way.
-        """
-        return self._engine is not None
-
-    @property
     def threads(self) -> int:
         """Most threads that it computes with."""
-        if self._engine is not None:
-            return self._engine.threads
+        if self.is_exact:
+            return self.passes.threads
         import torch
 
         return torch.get_num_threads()
@@ -164,13 +134,9 @@ class Model:
         """Converts lines to sentences as the model reads them, and its outputs to lines."""
         return AsGiven() if self.pretokenized else self.checkpoint.tokenization
 
-    @property
+    @cached_property
     def guarding(self) -> Guard | None:
-        """Guard that judges outputs; None: there is none.
-
-        Raises:
-            UsageError: `min_edit_confidence` is no probability, or there is no guard that heeds it.
-        """
+        """Guard that judges outputs; None: there is none."""
         found, least = self.checkpoint.guard if self.guard else None, self.min_edit_confidence
         if least is None:
             return found
@@ -179,9 +145,7 @@ class Model:
         if found is None:
             why = "the guard is off" if self.checkpoint.guard is not None else "the model has no guard"
             raise UsageError(f"{named('min_edit_confidence', least)}, but {why}", fix="leave it out")
-        if least not in self._guards:
-            self._guards[least] = replace(found, thresholds=replace(found.thresholds, edit=least))
-        return self._guards[least]
+        return replace(found, thresholds=replace(found.thresholds, edit=least))
 
     @property
     def max_source_len(self) -> int:
@@ -206,15 +170,15 @@ class Model:
     def other(self, name: str) -> Model:
         """Another model, on this one's device and in its type: read only if it is not among those kept."""
         key = (os.path.realpath(model_folder(name)), self.device, self.dtype)
-        found = self._others.pop(key, None)
+        found = self.others.pop(key, None)
         if found is None:
-            found = self._open_other(self, name)
-        self._others[key] = found
-        if len(self._others) > KEPT:
-            del self._others[next(iter(self._others))]
+            found = self.open_other(self, name)
+        self.others[key] = found
+        if len(self.others) > KEPT:
+            del self.others[next(iter(self.others))]
         return found
 
-    def signature(self, strategy: Any) -> str:
+    def signature(self, strategy: Decoding) -> str:
         """Signature that reproduces a result of this model with a strategy."""
         model = f"{self.checkpoint.fingerprint}|{self.scorer_for(strategy).numerics}"
         if self.checkpoint.guard is not None:
@@ -348,29 +312,16 @@ class Model:
         """
         require_count("window", window)
         made = self.strategy(strategy, options)
-        rest = enumerate(several("lines", lines))
+        requests = (
+            request
+            for index, line in enumerate(several("lines", lines))
+            for request in line_requests(self, [line], made, truncate=truncate, trace=trace, first=index)
+        )
         run = LineRun(self, made, Batching(batch_size, max_tokens))
 
-        def outcomes() -> Iterator[tuple[int, Outcome]]:
-            read = given = 0
-            early: dict[int, Outcome] = {}
-            try:
-                while True:
-                    for index, line in islice(rest, window - (read - given)):
-                        (source,) = self.given("lines", [line], index)
-                        run.admit(LineRequest(index, source, truncate=truncate, trace=trace))
-                        read += 1
-                    if read == given:
-                        return
-                    early |= {asked.index: outcome for asked, outcome in run.step()}
-                    while given in early:
-                        yield given, early.pop(given)
-                        given += 1
-            finally:
-                run.close()
-
         def decoded() -> Iterator[Hypothesis]:
-            yield from warned(outcomes(), 0)  # a warning names the line that asks for more
+            outcomes = (outcome for _, outcome in run_in_order(run, requests, ahead=window))
+            yield from warned(outcomes)  # a warning names the line that asks for more
 
         return decoded()
 
@@ -407,9 +358,9 @@ class Model:
             targets=targets,
             truncate=truncate,
         )
-        return list(warned(outcomes, 0))
+        return list(warned(in_order(outcomes)))
 
-    def scoring(self) -> Any:
+    def scoring(self) -> Decoding:
         """Makes the scoring of given outputs, for `stream` in a strategy's place.
 
         Raises:
@@ -474,7 +425,7 @@ class Model:
     def stream(
         self,
         lines: Iterable[SourceLike],
-        strategy: Any,
+        strategy: Decoding,
         *,
         batch_size: int = 32,
         max_tokens: int | None = None,
@@ -484,7 +435,7 @@ class Model:
         truncate: bool = False,
         trace: bool = False,
         first: int = 0,
-    ) -> Iterator[tuple[int, Result | NartkError]]:
+    ) -> Iterator[tuple[int, Outcome]]:
         """Yields (line index, result or error) as lines finish, hypotheses with their text.
 
         Ordinary text is decoded sentence by sentence (`Line` joins them), a line with a prefix or
@@ -505,44 +456,23 @@ class Model:
             LengthMismatchError: There are drafts, prefixes or targets for more or fewer lines.
             OutOfMemoryError: Memory runs out with a single sentence.
         """
-        batching = Batching(batch_size, max_tokens)
-        texts = self.given("lines", lines, first)
-        forced = [""] * len(texts) if prefixes is None else strings("prefixes", prefixes)
-        none: list[list[str]] = [[] for _ in texts]
-        if drafts is not None:
-            require_drafts_reader(strategy)
-        given = none if drafts is None else lists("drafts", drafts)
-        scored = none if targets is None else lists("targets", targets)
-        for name, found in (("drafts", given), ("prefixes", forced), ("targets", scored)):
-            if len(found) != len(texts):
-                raise LengthMismatchError(
-                    f"{name} for {number_of(len(found), 'line')}, but there are {len(texts)}",
-                    fix="give an empty one where a line has none",
-                )
-        if targets is not None and not all(scored):
-            raise LengthMismatchError(
-                f"targets[{scored.index([])}] holds no output",
-                fix="give each line at least one, or leave it out",
-            )
-        requests = [
-            LineRequest(
-                index, each[0], each[1], tuple(each[2]), tuple(each[3]), truncate=truncate, trace=trace
-            )
-            for index, each in enumerate(zip(texts, forced, given, scored, strict=True), start=first)
-        ]
-        run = LineRun(self, strategy, batching)
+        requests = line_requests(
+            self,
+            lines,
+            strategy,
+            prefixes=prefixes,
+            drafts=drafts,
+            targets=targets,
+            truncate=truncate,
+            trace=trace,
+            first=first,
+        )
+        run = LineRun(self, strategy, Batching(batch_size, max_tokens))
         return (
             (each.index - first, outcome) for each, outcome in run_through(run, requests, ahead=len(requests))
         )
 
-    def given(self, name: str, items: Iterable[SourceLike], first: int = 0) -> list[Given]:
-        """Sources, `first` the index of the first of them; of text without the ends of lines."""
-        if self.checkpoint.input.vocab is not None:
-            return [*strings(name, items, first)]  # type: ignore[arg-type]
-        found = [as_given(f"{name}[{i}]", each) for i, each in enumerate(several(name, items), start=first)]
-        return [each.rstrip("\r\n") if isinstance(each, str) else each for each in found]
-
-    def begin(self, strategy: Any, batching: Batching) -> Run:
+    def begin(self, strategy: Decoding, batching: Batching) -> Run:
         """Begins a run of requests; where memory runs out, it starts again in smaller batches."""
         scorer = self.scorer_for(strategy)
         if self.replicas == 1:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from nartk.errors import NartkError
 from nartk.protocols.hypothesis import GUARDED, DecodeStats, Hypothesis, Result, added
 
+Outcome: TypeAlias = Result | NartkError
 T = TypeVar("T")
 
 
@@ -46,13 +47,9 @@ def in_order(outcomes: Iterable[tuple[int, T]]) -> Iterator[T]:
             index += 1
 
 
-def warned(outcomes: Iterable[tuple[int, Result | NartkError]], first: int) -> Iterator[Hypothesis]:
-    """The best hypothesis of each line in their order; those that fail warn the caller's caller.
-
-    Args:
-        first: Number of lines before these.
-    """
-    for number, outcome in enumerate(in_order(outcomes), start=first + 1):
+def warned(outcomes: Iterable[Outcome]) -> Iterator[Hypothesis]:
+    """The best hypothesis of each line in their order; those that fail warn the caller's caller."""
+    for number, outcome in enumerate(outcomes, start=1):
         if isinstance(outcome, NartkError):
             outcome.where = f"line {number}"
             warnings.warn(str(outcome), stacklevel=3)

@@ -18,9 +18,9 @@ from nartk.protocols.hypothesis import Hypothesis
 from nartk.protocols.runs import NOTHING, Batching
 from nartk.protocols.sources import SourceLike
 from nartk.registry import require_drafts_reader
-from nartk.serving.line_runs import LineRequest, LineRun, Outcome
+from nartk.serving.line_runs import LineRequest, LineRun, given
 from nartk.serving.model import Model
-from nartk.serving.outcomes import best_of
+from nartk.serving.outcomes import Outcome, best_of
 
 _IDLE = 16  # runs without lines that are kept, and strategies
 T = TypeVar("T")
@@ -82,12 +82,12 @@ class Session:
         for name, text in (("prefix", prefix), *(("drafts", each) for each in drafts)):
             if not isinstance(text, str):
                 raise UsageError(f"{name} is {text!r}, not a string", fix="pass strings alone")
-        given = self.model.given("line", [line])[0]
+        (source,) = given(self.model, "line", [line])
         made = self._strategy(strategy, options)
         if drafts:
             require_drafts_reader(made)
         asked = LineRequest(
-            index, given, prefix, tuple(drafts), truncate=truncate, trace=trace, strategy=made
+            index, source, prefix, tuple(drafts), truncate=truncate, trace=trace, strategy=made
         )
         ticket = Ticket(self, made.shared(), asked)
         self._call(lambda: self._enter(ticket))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -114,7 +115,7 @@ def main() -> None:
             texts = [[*stream(model, path, chunk_ms=chunk, look_ahead_ms=ahead)][-1].text for path in paths]
             show(f"a minute as it comes, chunks of {chunk} ms, {ahead} ms ahead", spoken, texts)
         for seconds in (4, 15):
-            model.buffers = buffers_for(model, seconds)
+            model = replace(model, buffers=buffers_for(model, seconds))
             texts = [each.text for each in model.decode(paths, args.strategy)]
             show(f"a minute in buffers of {seconds} s", spoken, texts)
 

@@ -21,7 +21,7 @@ import random
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -132,7 +132,7 @@ class Case:
 
 def cases(model: nartk.Model, pairs: Sequence[Pair]) -> list[Case]:
     """Outputs of a model for the sources, one by one, without a guard."""
-    model.pretokenized, model.guard = True, False
+    model = replace(model, pretokenized=True, guard=False)
     found = []
     hypotheses = model.decode([" ".join(source) for source, _ in pairs], "greedy")
     for (source, target), hypothesis in zip(pairs, hypotheses, strict=True):

@@ -20,6 +20,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import nartk
@@ -108,7 +109,7 @@ def texts(args: argparse.Namespace) -> Iterator[tuple[str, list[str]]]:
 
 
 def seconds(model: nartk.Model, lines: Sequence[str], *, guard: bool, batch_size: int) -> float:
-    model.guard = guard
+    model = replace(model, guard=guard)
     start = time.process_time()
     model.decode(lines, "iad", batch_size=batch_size)
     return time.process_time() - start
@@ -143,7 +144,7 @@ def main() -> None:
             continue
         row, done = [], ""
         for guard in (False, True):
-            model.guard = guard
+            model = replace(model, guard=guard)
             run = model.run(lines, "greedy")
             outputs = [best.text for best in run.best]
             pairs = [*zip(lines, outputs, strict=True)]
