@@ -17,12 +17,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nartk.architectures.dag import DagConfig
+from nartk.architectures.parts import Group
+from nartk.architectures.settings import Config
 from nartk.models.dag import dag_best_path, dag_log_likelihood, match_scores
 from nartk.models.fuzzy_alignment import fuzzy_alignment
 from nartk.models.glancing import is_best, reveal, same_dropout
+from nartk.models.layers import init_linears
 from nartk.models.lengths import length_loss, pool, predictor
 from nartk.models.losses import Losses, Training
 from nartk.models.nar import ParallelDecoding, uniform_copy
+from nartk.models.parts import PartModule
 from nartk.models.transformer import Encoded
 from nartk.vocab import MASK, SPECIALS
 
@@ -31,26 +35,20 @@ EOS = SPECIALS.index("</s>")
 _NO_EDGE = -1e9  # score of an edge that is none: softmax gives it exactly 0, and no NaN where all are none
 
 
-class Links(nn.Module):
+class Links(PartModule):
     """Transitions from each vertex: attention over later vertices, its heads mixed by gates."""
 
-    def __init__(self, config: DagConfig) -> None:
-        super().__init__()
-        parts = config.link_features.split(":")
-        self.heads = config.link_heads
-        self.longest_link = config.max_transition_length
-        self.by_feature = "feature" in parts
-        self.positions: nn.Embedding | None = None
-        if "position" in parts:
-            self.positions = nn.Embedding(config.max_target_len, config.d_model)
-            nn.init.normal_(self.positions.weight, std=config.d_model**-0.5)
-        width = len(parts) * config.d_model
-        self.query = nn.Linear(width, config.d_model)
-        self.key = nn.Linear(width, config.d_model)
-        self.gate = nn.Linear(width, config.link_heads)
-        for layer in (self.query, self.key, self.gate):
-            nn.init.xavier_uniform_(layer.weight)
-            nn.init.zeros_(layer.bias)
+    positions: nn.Embedding | None
+    query: nn.Linear
+    key: nn.Linear
+    gate: nn.Linear
+
+    def __init__(self, part: Group, config: Config) -> None:
+        super().__init__(part, config)
+        self.heads = part["gate"].outputs
+        self.longest_link: int = part.settings["longest_link"]
+        self.by_feature: bool = part.settings["by_features"]
+        init_linears(self)
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """Log-probabilities of the next vertex: hidden [B,L,D], lengths [B] -> [B,L,L]; see `mix`."""
@@ -128,9 +126,10 @@ class DaTransformer(ParallelDecoding):
 
     def __init__(self, config: DagConfig) -> None:
         super().__init__(config)
-        self.links = Links(config)
-        if config.upsampling == "predict":
-            self.lengths = predictor(config.d_model, config.length_difference)
+        tree = config.tree
+        self.links = Links(tree["links"], config)
+        if "lengths" in tree.parts:
+            self.lengths = predictor(tree["lengths"])
 
     def sizes(self, lengths: Tensor, scale: float) -> Tensor:
         """Vertices [B] of graphs for lengths [B] of what their size goes by; 2 to `max_target_len`."""

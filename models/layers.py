@@ -6,7 +6,6 @@ a head, V words.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -15,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nartk.architectures.decoders import Decoder as DecoderConfig
-from nartk.architectures.encoders import FrameEncoder, TextEncoder
+from nartk.architectures.parts import Group, Positions
 from nartk.architectures.positions import sinusoids
 from nartk.architectures.settings import Config
 from nartk.models import training
+from nartk.models.parts import AnyNorm, PartModule
 from nartk.models.training import Dropout
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -44,7 +43,7 @@ class Cache(Protocol):
         """
 
 
-def init_linears(network: nn.Module, but: str = "") -> None:
+def init_linears(network: nn.Module, but: str | None = None) -> None:
     """Initialises linear layers: weights by Glorot's uniform rule, `but` for one by name, biases by zeros."""
     for name, module in network.named_modules():
         if isinstance(module, nn.Linear):
@@ -59,24 +58,21 @@ def count_positions(tokens: Tensor, pad: int) -> Tensor:
     return (tokens.ne(pad).cumsum(1) - 1).clamp(min=0)
 
 
-class Embedding(nn.Module):
+class Embedding(PartModule):
     """Words plus positions: tokens [...] and positions [...] -> [...,d_model]."""
 
-    table: Tensor  # [max_len,d_model], where positions are sinusoidal
+    words: nn.Embedding
+    positions: nn.Embedding | None
+    norm: AnyNorm | None
+    table: Tensor | None  # [max_len,d_model], where positions are sinusoidal
 
-    def __init__(self, config: Config, words: nn.Embedding, positions: str, max_len: int) -> None:
-        super().__init__()
-        self.words = words
-        self.scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
-        self.positions: nn.Embedding | None = None
-        if positions == "learned":
-            self.positions = nn.Embedding(max_len, config.d_model)
-            nn.init.normal_(self.positions.weight, std=config.d_model**-0.5)
-        elif positions == "sinusoidal":
-            table = torch.from_numpy(sinusoids(max_len, config.d_model).copy())
-            self.register_buffer("table", table, persistent=False)
-        self.position_type = positions
-        self.norm = make_norm(config) if config.norm_embedding else None
+    def __init__(self, part: Group, config: Config, **given: nn.Module) -> None:
+        super().__init__(part, config, **given)
+        self.scale: float = part.settings["scale"]
+        positions, table = part.parts.get("positions"), None
+        if isinstance(positions, Positions) and positions.type == "sinusoidal":
+            table = torch.from_numpy(sinusoids(positions.count, positions.features).copy())
+        self.register_buffer("table", table, persistent=False)
         self.dropout = Dropout(config.dropout)
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
@@ -91,67 +87,26 @@ class Embedding(nn.Module):
         """Adds positions [...] to vectors x [...,d_model] of words, or of whatever stands for them."""
         if self.positions is not None:
             x = x + self.positions(positions)
-        elif self.position_type == "sinusoidal":
+        elif self.table is not None:
             x = x + self.table[positions].to(x.dtype)
         if self.norm is not None:
             x = self.norm(x)
         return self.dropout(x)
 
 
-def make_norm(config: Config) -> Any:
-    """A layer norm, or an RMSNorm, over features [...,d_model]."""
-    norm = nn.LayerNorm if config.norm == "layer" else nn.RMSNorm
-    return norm(config.d_model, config.norm_eps)
-
-
-class RelativePositions(nn.Embedding):
-    """Biases of attention scores by how far a key is from its query, for each head (Raffel et al. 2020)."""
-
-    table: Tensor  # buckets of the distances from -farthest to farthest
-
-    def __init__(self, config: Config, side: str) -> None:
-        super().__init__(config.relative_buckets, getattr(config, f"{side}_heads"))
-        nn.init.normal_(self.weight, std=config.d_model**-0.5)
-        self.farthest = config.relative_distance
-        self.register_buffer("table", torch.from_numpy(config.distance_buckets(side)), persistent=False)
-
-    def mask(self, queries: Tensor, kept: Tensor) -> Tensor:
-        """Biases to add to scores: minus infinity at the keys that are not seen.
-
-        Args:
-            queries: [...,K], positions of queries; those of keys are 0 to T - 1.
-            kept: [...,K or 1,T] bool, which keys a query sees.
-
-        Returns:
-            [...,H,K,T].
-        """
-        distances = torch.arange(kept.shape[-1], device=kept.device) - queries[..., None]
-        at = distances.clamp(-self.farthest, self.farthest) + self.farthest
-        biases = self(self.table[at]).movedim(-1, -3)  # [...,K,T,H] -> [...,H,K,T]
-        return biases.masked_fill(~kept.unsqueeze(-3), -math.inf)
-
-
-def relative_positions(config: Config, side: str) -> RelativePositions | None:
-    """The biases by distance of the side, ``encoder`` or ``decoder``, if it has any."""
-    return RelativePositions(config, side) if getattr(config, f"{side}_positions") == "relative" else None
-
-
-class Attention(nn.Module):
+class Attention(PartModule):
     """Multi-head attention whose projections are fused: one matrix for q, k, v, or q apart from k, v."""
 
-    def __init__(self, config: Config, side: str, *, over_source: bool = False) -> None:
-        super().__init__()
-        self.heads: int = getattr(config, f"{side}_heads")
-        features = config.attention_features(side)
-        self.scale = features**-0.5 if config.scale_attention else 1.0
+    qkv: nn.Linear
+    q: nn.Linear
+    kv: nn.Linear
+    out: nn.Linear
+
+    def __init__(self, part: Group, config: Config) -> None:
+        super().__init__(part, config)
+        self.heads: int = part.settings["heads"]
+        self.scale: float = part.settings["scale"]
         self.dropout = config.attention_dropout
-        d_model, width = config.d_model, self.heads * features
-        if over_source:
-            self.q = nn.Linear(d_model, width, config.bias)
-            self.kv = nn.Linear(d_model, 2 * width, config.bias)
-        else:
-            self.qkv = nn.Linear(d_model, 3 * width, config.bias)
-        self.out = nn.Linear(width, d_model, config.bias)
 
     def split(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
         """[B,K,parts*H*D] -> `parts` times [B,H,K,D]."""
@@ -171,13 +126,14 @@ class Attention(nn.Module):
         return self.out(y.transpose(1, 2).flatten(2))  # [B,H,K,D] -> [B,K,H*D]
 
 
-class FeedForward(nn.Module):
-    def __init__(self, config: Config, inner: int) -> None:
-        super().__init__()
-        self.gate = nn.Linear(config.d_model, inner, config.bias) if config.gated_ffn else None
-        self.up = nn.Linear(config.d_model, inner, config.bias)
-        self.down = nn.Linear(inner, config.d_model, config.bias)
-        self.activation = ACTIVATIONS[config.activation]
+class FeedForward(PartModule):
+    gate: nn.Linear | None
+    up: nn.Linear
+    down: nn.Linear
+
+    def __init__(self, part: Group, config: Config) -> None:
+        super().__init__(part, config)
+        self.activation = ACTIVATIONS[part.settings["activation"]]
         self.dropout = Dropout(config.activation_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -188,16 +144,19 @@ class FeedForward(nn.Module):
         return self.down(self.dropout(y))
 
 
-class EncoderLayer(nn.Module):
-    def __init__(self, config: TextEncoder | FrameEncoder) -> None:
-        super().__init__()
-        self.norm_first = config.encoder_norm_first
-        self.self_attention = Attention(config, "encoder")
-        self.self_norm = make_norm(config)
-        self.ffn = FeedForward(config, config.encoder_ffn)
-        self.ffn_norm = make_norm(config)
+class _Layer(PartModule):
+    self_attention: Attention
+    self_norm: AnyNorm
+    ffn: FeedForward
+    ffn_norm: AnyNorm
+
+    def __init__(self, part: Group, config: Config) -> None:
+        super().__init__(part, config)
+        self.norm_first: bool = part.settings["norm_first"]
         self.dropout = Dropout(config.dropout)
 
+
+class EncoderLayer(_Layer):
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """x [B,S,d_model] -> the same shape."""
 
@@ -209,17 +168,9 @@ class EncoderLayer(nn.Module):
         return _sublayer(x, self.ffn, self.ffn_norm, self.dropout, self.norm_first)
 
 
-class DecoderLayer(nn.Module):
-    def __init__(self, config: DecoderConfig) -> None:
-        super().__init__()
-        self.norm_first = config.decoder_norm_first
-        self.self_attention = Attention(config, "decoder")
-        self.self_norm = make_norm(config)
-        self.cross_attention = Attention(config, "decoder", over_source=True)
-        self.cross_norm = make_norm(config)
-        self.ffn = FeedForward(config, config.decoder_ffn)
-        self.ffn_norm = make_norm(config)
-        self.dropout = Dropout(config.dropout)
+class DecoderLayer(_Layer):
+    cross_attention: Attention
+    cross_norm: AnyNorm
 
     def source_kv(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of the encoded source: memory [B,S,d_model] -> two of [B,H,S,D]."""
@@ -262,14 +213,6 @@ def _sublayer(x: Tensor, f: Any, norm: nn.Module, dropout: Dropout, norm_first: 
     if norm_first:
         return x + dropout(f(norm(x)))
     return norm(x + dropout(f(x)))
-
-
-def word_embedding(count: int, config: Config) -> nn.Embedding:
-    """Vectors of so many words, random but for the padding's."""
-    words = nn.Embedding(count, config.d_model, padding_idx=config.pad)
-    nn.init.normal_(words.weight, std=config.d_model**-0.5)
-    nn.init.zeros_(words.weight[config.pad])
-    return words
 
 
 def pad_lists(lists: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:

@@ -8,14 +8,15 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nartk.architectures.parts import Linear
+from nartk.models.layers import init_linears
 from nartk.models.nar import wide
 
 
-def predictor(features: int, most: int) -> nn.Linear:
-    """The layer that gives logits [B,C] of pooled sources [B,D]; `most` tokens may lengths differ."""
-    layer = nn.Linear(features, 2 * most + 1)
-    nn.init.xavier_uniform_(layer.weight)
-    nn.init.zeros_(layer.bias)
+def predictor(part: Linear) -> nn.Linear:
+    """The layer that gives logits [B,C] of pooled sources [B,D]."""
+    layer = nn.Linear(part.inputs, part.outputs)
+    init_linears(layer)
     return layer
 
 

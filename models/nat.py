@@ -38,7 +38,7 @@ class Nat(ParallelDecoding):
 
     def __init__(self, config: NatConfig) -> None:
         super().__init__(config)
-        self.lengths = predictor(config.d_model, config.length_difference)
+        self.lengths = predictor(config.tree["lengths"])
 
     def decoder_losses(self, source: Encoded, target: Tensor, *, training: Training, update: int) -> Losses:
         """The training loss of encoded sources and targets [B,T] with eos.

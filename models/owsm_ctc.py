@@ -25,23 +25,21 @@ from torch import Tensor, nn
 
 from nartk.architectures.owsm_ctc import OwsmCtcConfig
 from nartk.errors import PassError
-from nartk.models.layers import Embedding, EncoderLayer, init_linears, word_embedding
+from nartk.models.layers import Embedding, EncoderLayer, init_linears
 from nartk.models.losses import Losses, Training, ctc_losses
+from nartk.models.parts import PartModule
 from nartk.models.speech_encoder import SpeechEncoder
 from nartk.models.transformer import Encoded, Network, name_weights
 from nartk.protocols.passes import Source
 from nartk.vocab import MASK
 
 
-class Prompt(nn.Module):
+class PromptEncoder(PartModule):
     """Embeds words in front of the frames, and encodes prompts."""
 
-    def __init__(self, config: OwsmCtcConfig) -> None:
-        super().__init__()
-        words = word_embedding(config.tgt_vocab, config)
-        self.embedding = Embedding(config, words, "sinusoidal", config.max_target_len)
-        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.prompt_layers))
-        self.norm = nn.LayerNorm(config.d_model, config.norm_eps) if config.prompt_layers else None
+    embedding: Embedding
+    layers: Sequence[EncoderLayer]
+    norm: nn.LayerNorm | None
 
     def encode(self, prompt: Tensor, kept: Tensor) -> Tensor:
         """Prompts [B,W], of which `kept` [B,W] counts -> [B,W,d_model]."""
@@ -57,10 +55,7 @@ class OwsmEncoder(SpeechEncoder):
 
     inputs: ClassVar[tuple[str, ...]] = ("frames", "lengths", "words", "prompt")
     config: OwsmCtcConfig
-
-    def __init__(self, config: OwsmCtcConfig) -> None:
-        super().__init__(config)
-        self.prompt = Prompt(config) if config.reads_words else None
+    prompt: PromptEncoder | None
 
     def forward(
         self, frames: Tensor, lengths: Tensor, words: Tensor | None = None, prompt: Tensor | None = None

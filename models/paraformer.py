@@ -19,17 +19,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nartk.architectures.decoders import FireDecoder
+from nartk.architectures.parts import Group
+from nartk.architectures.settings import Config
 from nartk.models.cif import cif, count_fires, integrate, quantity_loss
 from nartk.models.glancing import is_best, reveal, same_dropout
 from nartk.models.losses import Losses, Training, label_smoothed_cross_entropy, with_encoder_ctc
 from nartk.models.mwer import mwer_loss
 from nartk.models.nar import ParallelDecoding
+from nartk.models.parts import DepthwiseModule, PartModule
 from nartk.models.training import Dropout
 from nartk.models.transformer import Encoded
 
 
-class Predictor(nn.Module):
+class Predictor(PartModule):
     """Weighs positions: memory [B,S,D] -> [B,S] in (0, 1), fp32 or wider, 0 where nothing counts.
 
     FunASR has two. In CifPredictorV2, which its large models have, a convolution over all features is all. In
@@ -37,18 +39,20 @@ class Predictor(nn.Module):
     the sum is what ReLU takes. Both see one position before and one after.
     """
 
-    def __init__(self, config: FireDecoder) -> None:
-        super().__init__()
-        d = config.d_model
-        self.is_residual = config.predictor == "depthwise"
-        self.conv = nn.Conv1d(d, d, 3, padding=1, groups=d if self.is_residual else 1)
+    conv: nn.Module
+    out: nn.Linear
+
+    def __init__(self, part: Group, config: Config) -> None:
+        super().__init__(part, config)
         self.dropout = Dropout(config.dropout)
-        self.out = nn.Linear(d, 1)
 
     def forward(self, memory: Tensor, kept: Tensor) -> Tensor:
-        x = memory.masked_fill(~kept[:, :, None], 0.0).transpose(1, 2)
-        y = self.dropout(self.conv(x) + x) if self.is_residual else self.conv(x)
-        logits = self.out(F.relu(y).transpose(1, 2)).squeeze(2)
+        x = memory.masked_fill(~kept[:, :, None], 0.0)
+        if isinstance(self.conv, DepthwiseModule):
+            y = self.dropout(self.conv(x) + x)
+        else:
+            y = self.conv(x.transpose(1, 2)).transpose(1, 2)
+        logits = self.out(F.relu(y)).squeeze(2)
         wide = torch.promote_types(logits.dtype, torch.float32)
         return logits.to(wide).sigmoid().masked_fill(~kept, 0.0)
 
@@ -60,7 +64,7 @@ class Paraformer(ParallelDecoding):
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
-        self.cif = Predictor(config)
+        self.cif = Predictor(config.tree["cif"], config)
 
     def fires(self, memory: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Fires the embeddings of a memory [B,S,D] of which `kept` [B,S] counts.

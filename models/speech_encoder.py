@@ -22,8 +22,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from itertools import pairwise
 from typing import ClassVar
 
 import torch
@@ -31,30 +29,25 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nartk.architectures.encoders import SpeechEncoder as SpeechEncoderConfig
+from nartk.architectures.parts import Group
 from nartk.architectures.positions import interleaved_sinusoids
+from nartk.architectures.settings import Config
 from nartk.errors import PassError
 from nartk.models.layers import Attention, FeedForward
+from nartk.models.parts import BatchNormModule, DepthwiseModule, PartModule
 from nartk.models.training import Dropout
-from nartk.models.transformer import Encoded, SourceEncoder
+from nartk.models.transformer import HEADS, Encoded, SourceEncoder
 from nartk.protocols.passes import Source, features_of
 
-_MOMENTUM = 0.1  # of batch norm's running statistics
 
-
-class Subsampling(nn.Module):
+class Subsampling(PartModule):
     """Convolutions of stride 2 over frames and features: [B,T,F] -> [B,S,d_model].
 
     None is padded, so that no position that counts sees what lies behind its utterance.
     """
 
-    def __init__(self, config: SpeechEncoderConfig) -> None:
-        super().__init__()
-        channels = (1, *[config.channels] * config.convolutions)
-        self.conv = nn.ModuleList(
-            nn.Conv2d(before, after, 3, stride=2) for before, after in pairwise(channels)
-        )
-        left = config.encoded_length(config.input_features)
-        self.out = nn.Linear(config.channels * left, config.d_model)
+    conv: Sequence[nn.Conv2d]
+    out: nn.Linear
 
     def forward(self, frames: Tensor) -> Tensor:
         x = frames[:, None]  # [B,1,T,F]
@@ -65,24 +58,21 @@ class Subsampling(nn.Module):
 
 
 class RelativeAttention(Attention):
-    """Self-attention whose scores know how far a key is (Dai et al. 2019, section 3.3).
+    """Self-attention whose scores may know how far a key is (Dai et al. 2019, section 3.3).
 
     The score of query i and key j is ((q_i + u) k_j + (q_i + v) P r_(i-j)) / sqrt(D), with r the sinusoids of
     the distance, P a projection, and u, v learned of each head.
     """
 
-    def __init__(self, config: SpeechEncoderConfig) -> None:
-        super().__init__(config, "encoder")
-        features = config.attention_features("encoder")
-        self.positions = nn.Linear(config.d_model, self.heads * features, bias=False)
-        self.bias_u = nn.Parameter(torch.empty(self.heads, features))
-        self.bias_v = nn.Parameter(torch.empty(self.heads, features))
-        nn.init.xavier_uniform_(self.bias_u)
-        nn.init.xavier_uniform_(self.bias_v)
+    positions: nn.Linear | None
+    bias_u: nn.Parameter
+    bias_v: nn.Parameter
 
-    def forward(self, x: Tensor, kept: Tensor, distances: Tensor) -> Tensor:
+    def forward(self, x: Tensor, kept: Tensor, distances: Tensor | None) -> Tensor:
         """x [B,S,d_model] -> the same shape; kept [B,1,1,S]; distances [2S-1,d_model], from S - 1 down."""
         q, k, v = self.split(self.qkv(x), 3)  # [B,H,S,D]
+        if self.positions is None:
+            return self.attend(q, k, v, kept)
         r = self.positions(distances).unflatten(1, (self.heads, -1)).transpose(0, 1)  # [H,2S-1,D]
         by_distance = (q + self.bias_v[:, None]) @ r.transpose(1, 2)  # [B,H,S,2S-1]
         scores = _by_key(by_distance) * self.scale
@@ -99,93 +89,32 @@ def _by_key(x: Tensor) -> Tensor:
     return shifted.unflatten(-1, (size, 2 * size - 1))[..., :size]
 
 
-class PlainAttention(Attention):
-    """Self-attention whose scores know no positions."""
-
-    def forward(self, x: Tensor, kept: Tensor, distances: Tensor | None) -> Tensor:
-        q, k, v = self.split(self.qkv(x), 3)
-        return self.attend(q, k, v, kept)
-
-
-class BatchNorm(nn.Module):
-    """Batch norm over positions [B,S,d] of which only those count that are kept.
-
-    Evaluation uses running means and variances, which go `_MOMENTUM` of the way to those of each batch.
-    """
-
-    running_mean: Tensor
-    running_var: Tensor
-
-    def __init__(self, features: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(features))
-        self.bias = nn.Parameter(torch.zeros(features))
-        self.register_buffer("running_mean", torch.zeros(features))
-        self.register_buffer("running_var", torch.ones(features))
-        self.eps = eps
-
-    def forward(self, x: Tensor, kept: Tensor) -> Tensor:
-        mean, var = self.running_mean, self.running_var
-        if self.training:
-            wide = x if x.dtype == torch.float64 else x.float()
-            counted, count = kept[:, :, None].to(wide.dtype), kept.sum()
-            mean = (wide * counted).sum((0, 1)) / count
-            var = ((wide - mean).square() * counted).sum((0, 1)) / count
-            with torch.no_grad():
-                unbiased = var * (count / (count - 1).clamp(min=1))
-                self.running_mean.lerp_(mean.to(self.running_mean.dtype), _MOMENTUM)
-                self.running_var.lerp_(unbiased.to(self.running_var.dtype), _MOMENTUM)
-        scale = self.weight * (var + self.eps).rsqrt()
-        return x * scale.to(x.dtype) + (self.bias - mean * scale).to(x.dtype)
-
-
-class LayerNorm(nn.LayerNorm):
-    """Layer norm, for which nothing but a position itself counts."""
-
-    def forward(self, input: Tensor, kept: Tensor | None = None) -> Tensor:
-        return super().forward(input)
-
-
-class Depthwise(nn.Conv1d):
-    """A convolution of each feature by itself, [B,S,d] -> the same shape; what is not kept is 0 to it."""
-
-    def __init__(self, features: int, kernel: int) -> None:
-        super().__init__(features, features, kernel, padding=kernel // 2, groups=features)
-
-    def forward(self, input: Tensor, kept: Tensor | None = None) -> Tensor:
-        x = input if kept is None else input.masked_fill(~kept[:, :, None], 0.0)
-        return super().forward(x.transpose(1, 2)).transpose(1, 2)
-
-
-class Convolution(nn.Module):
+class ConvolutionModule(PartModule):
     """The Conformer's convolution module, without its first norm."""
 
-    def __init__(self, config: SpeechEncoderConfig) -> None:
-        super().__init__()
-        d = config.d_model
-        self.up = nn.Linear(d, 2 * d)
-        self.depthwise = Depthwise(d, config.conv_kernel)
-        is_batch = config.conv_norm == "batch"
-        self.norm = BatchNorm(d, config.eps_of_batch_norm) if is_batch else LayerNorm(d, config.norm_eps)
-        self.down = nn.Linear(d, d)
+    up: nn.Linear
+    depthwise: DepthwiseModule
+    norm: nn.Module
+    down: nn.Linear
 
     def forward(self, x: Tensor, kept: Tensor) -> Tensor:
         """x [B,S,d_model] -> the same shape; kept [B,S]."""
         x = self.depthwise(F.glu(self.up(x), -1), kept)
-        out: Tensor = self.down(F.silu(self.norm(x, kept)))
+        x = self.norm(x, kept) if isinstance(self.norm, BatchNormModule) else self.norm(x)
+        out: Tensor = self.down(F.silu(x))
         return out
 
 
-class Gating(nn.Module):
+class Gating(PartModule):
     """A feed-forward network of which one half, convolved, gates the other (cgMLP, Sakuma et al. 2021)."""
 
-    def __init__(self, config: SpeechEncoderConfig) -> None:
-        super().__init__()
-        inner = config.gating_features
-        self.up = nn.Linear(config.d_model, inner)
-        self.norm = nn.LayerNorm(inner // 2, config.norm_eps)
-        self.depthwise = Depthwise(inner // 2, config.conv_kernel)
-        self.down = nn.Linear(inner // 2, config.d_model)
+    up: nn.Linear
+    norm: nn.LayerNorm
+    depthwise: DepthwiseModule
+    down: nn.Linear
+
+    def __init__(self, part: Group, config: Config) -> None:
+        super().__init__(part, config)
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, kept: Tensor) -> Tensor:
@@ -195,13 +124,11 @@ class Gating(nn.Module):
         return out
 
 
-class Merge(nn.Module):
+class Merge(PartModule):
     """Joins two branches [B,S,d_model] each: what lies side by side and its convolution, projected."""
 
-    def __init__(self, config: SpeechEncoderConfig) -> None:
-        super().__init__()
-        self.depthwise = Depthwise(2 * config.d_model, config.merge_kernel)
-        self.out = nn.Linear(2 * config.d_model, config.d_model)
+    depthwise: DepthwiseModule
+    out: nn.Linear
 
     def forward(self, one: Tensor, other: Tensor, kept: Tensor) -> Tensor:
         both = torch.cat([one, other], -1)
@@ -209,30 +136,26 @@ class Merge(nn.Module):
         return out
 
 
-class SpeechLayer(nn.Module):
-    """A block of the encoder; `attends_prompt`: it reads a prompt too (Peng et al. 2024, section 3)."""
+class SpeechLayer(PartModule):
+    """A block of the encoder, which may read a prompt too (Peng et al. 2024, section 3)."""
 
-    def __init__(self, config: SpeechEncoderConfig, *, attends_prompt: bool = False) -> None:
-        super().__init__()
+    ffn1_norm: nn.LayerNorm
+    ffn1: FeedForward
+    self_norm: nn.LayerNorm
+    self_attention: RelativeAttention
+    conv_norm: nn.LayerNorm
+    conv: ConvolutionModule | None
+    cgmlp_norm: nn.LayerNorm
+    cgmlp: Gating
+    merge: Merge
+    ffn2_norm: nn.LayerNorm
+    ffn2: FeedForward
+    cross_norm: nn.LayerNorm
+    cross_attention: Attention | None
+    final_norm: nn.LayerNorm
 
-        def norm() -> nn.LayerNorm:
-            return nn.LayerNorm(config.d_model, config.norm_eps)
-
-        self.ffn1_norm, self.ffn1 = norm(), FeedForward(config, config.encoder_ffn)
-        relative = config.encoder_positions == "transformer-xl"
-        self.self_norm = norm()
-        self.self_attention = RelativeAttention(config) if relative else PlainAttention(config, "encoder")
-        self.conv: Convolution | None = None
-        if config.encoder_block == "e-branchformer":
-            self.cgmlp_norm, self.cgmlp, self.merge = norm(), Gating(config), Merge(config)
-        else:
-            self.conv_norm, self.conv = norm(), Convolution(config)
-        self.ffn2_norm, self.ffn2 = norm(), FeedForward(config, config.encoder_ffn)
-        self.cross_attention: Attention | None = None
-        if attends_prompt:
-            self.cross_norm = norm()
-            self.cross_attention = Attention(config, "encoder", over_source=True)
-        self.final_norm = norm()
+    def __init__(self, part: Group, config: Config) -> None:
+        super().__init__(part, config)
         self.dropout = Dropout(config.dropout)
 
     def forward(
@@ -274,21 +197,19 @@ class SpeechEncoder(SourceEncoder):
     """Encodes speech; holds the CTC head, whose predictions its layers may read."""
 
     inputs: ClassVar[tuple[str, ...]] = ("frames", "lengths")
+    subsample: Subsampling
+    layers: Sequence[SpeechLayer]
+    norm: nn.LayerNorm
     ctc: nn.Linear
+    condition: nn.Linear | None
 
     def __init__(self, config: SpeechEncoderConfig) -> None:
-        super().__init__()
+        tree = config.tree
+        heads = {name: tree[name] for name in HEADS if name in tree.parts}
+        prompt = dict(tree["encoder"].parts)
+        own = {name: prompt.pop(name) for name in ("subsample", "layers", "norm")}
+        super().__init__(Group({**own, **heads, **prompt}), config)
         self.config = config
-        # The decoder's activation and gates are not the encoder's.
-        own = replace(config, activation="silu", gated_ffn=False)
-        self.subsample = Subsampling(own)
-        # A ModuleList is a sequence, but does not say of what.
-        self.layers: Sequence[SpeechLayer] = nn.ModuleList(  # type: ignore[assignment]
-            SpeechLayer(own, attends_prompt=i in config.prompted_layers) for i in range(config.encoder_layers)
-        )
-        self.norm = nn.LayerNorm(config.d_model, config.norm_eps)
-        self.ctc = nn.Linear(config.d_model, config.tgt_vocab)
-        self.condition = nn.Linear(config.tgt_vocab, config.d_model) if config.self_conditioning else None
         self.dropout = Dropout(config.dropout)
         self.scale = 1.0 if config.encoder_positions == "none" else math.sqrt(config.d_model)
 

@@ -25,12 +25,10 @@ from nartk.models.layers import (
     EncoderLayer,
     count_positions,
     init_linears,
-    make_norm,
     pad_lists,
-    relative_positions,
-    word_embedding,
 )
 from nartk.models.losses import Losses, Training, label_smoothed_cross_entropy, with_encoder_ctc
+from nartk.models.parts import AnyNorm, DistancesModule, PartModule, layer_of
 from nartk.protocols.contexts import check_sources
 from nartk.protocols.passes import Source, texts_of
 
@@ -69,7 +67,7 @@ class Encoded:
         )
 
 
-class SourceEncoder(nn.Module):
+class SourceEncoder(PartModule):
     """Base of encoders, whatever they read: what serves a model calls nothing but `read`.
 
     Attributes:
@@ -79,10 +77,6 @@ class SourceEncoder(nn.Module):
 
     inputs: ClassVar[tuple[str, ...]]
     ctc: nn.Linear | None
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ctc = None
 
     def read(self, sources: Sequence[Source]) -> Encoded:
         """Encodes sources, at least one.
@@ -99,16 +93,14 @@ class Encoder(SourceEncoder):
 
     inputs: ClassVar[tuple[str, ...]] = ("src_tokens",)
 
+    embedding: Embedding
+    layers: Sequence[EncoderLayer]
+    relative: DistancesModule | None
+    norm: AnyNorm | None
+
     def __init__(self, config: TextEncoder, embedding: Embedding) -> None:
-        super().__init__()
+        super().__init__(config.tree["encoder"], config, embedding=embedding)
         self.pad, self.longest = config.pad, config.max_source_len
-        self.embedding = embedding
-        # A ModuleList is a sequence, but does not say of what.
-        self.layers: Sequence[EncoderLayer] = nn.ModuleList(  # type: ignore[assignment]
-            EncoderLayer(config) for _ in range(config.encoder_layers)
-        )
-        self.relative = relative_positions(config, "encoder")
-        self.norm = make_norm(config) if config.encoder_norm_first else None
 
     def forward(self, src_tokens: Tensor) -> Encoded:
         """Encodes src_tokens [B,S], padded on either side, with the padding moved to the right."""
@@ -149,19 +141,19 @@ def align_left(tokens: Tensor, pad: int) -> Tensor:
     return out
 
 
-class Decoder(nn.Module):
+class Decoder(PartModule):
     """Maps the target so far and a memory, whatever it was encoded from, to features of the next words."""
 
+    embedding: Embedding
+    layers: Sequence[DecoderLayer]
+    relative: DistancesModule | None
+    norm: AnyNorm | None
+
     def __init__(self, config: DecoderConfig, embedding: Embedding) -> None:
-        super().__init__()
+        tree = config.tree
+        super().__init__(tree["decoder"], config, embedding=embedding)
         self.pad = config.pad
-        self.embedding = embedding
-        self.layers: Sequence[DecoderLayer] = nn.ModuleList(  # type: ignore[assignment]
-            DecoderLayer(config) for _ in range(config.decoder_layers)
-        )
-        self.relative = relative_positions(config, "decoder")
-        self.norm = make_norm(config) if config.decoder_norm_first else None
-        self.scale = config.d_model**-0.5 if config.scale_output else 1.0
+        self.scale: float = tree["output"].scale
 
     def forward(self, prev_output_tokens: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
         """A whole target [B,T] padded right, memory [B,S,d_model] and its mask -> [B,T,d_model]."""
@@ -204,18 +196,17 @@ class EncoderDecoder(Network):
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
-        make = imported(config.encoder)
-        source_words = word_embedding(config.src_vocab, config) if config.reads_text else None
-        joint = source_words if config.share_embeddings in JOINT else None
-        target_words = word_embedding(config.tgt_vocab, config) if joint is None else joint
+        make, tree = imported(config.encoder), config.tree
+        source, target = tree["encoder"]["embedding"], tree["decoder"]["embedding"]
+        source_words: Any = layer_of(source["words"], config) if config.reads_text else None
+        joint = config.share_embeddings in JOINT
+        target_words = source_words if joint else layer_of(target["words"], config)
         if source_words is not None:
-            source = Embedding(config, source_words, config.encoder_positions, config.max_source_len)
-            make = partial(make, embedding=source)
-        target = Embedding(config, target_words, config.decoder_positions, config.target_positions)
+            make = partial(make, embedding=Embedding(source, config, words=source_words))
+        embedding = Embedding(target, config, words=target_words)
         self.encoder = make(config)
-        self.decoder = Decoder(config, target)
-        self.output = nn.Linear(config.d_model, config.tgt_vocab, config.output_bias)
-        nn.init.normal_(self.output.weight, std=config.d_model**-0.5)
+        self.decoder = Decoder(config, embedding)
+        self.output = layer_of(tree["output"], config)
         init_linears(self, but="output")
         if TARGET_WORDS[1] in config.shared_weights():
             self.output.weight = self.decoder.embedding.words.weight
@@ -246,7 +237,7 @@ class EncoderDecoder(Network):
         raise NotImplementedError
 
 
-HEADS = ("ctc.", "condition.")  # of an encoder of speech, which configurations name without it
+HEADS = ("ctc", "condition")  # of an encoder of speech, which configurations name without it
 
 
 def name_weights(network: nn.Module) -> None:
@@ -254,11 +245,11 @@ def name_weights(network: nn.Module) -> None:
 
     def stored(module: nn.Module, state: dict[str, Any], prefix: str, metadata: object) -> None:
         sides = {f"{side}.": f"{side}_" for side in ("encoder", "decoder")}
-        _rename(state, prefix, {**{f"encoder.{head}": head for head in HEADS}, **sides})
+        _rename(state, prefix, {**{f"encoder.{head}.": f"{head}." for head in HEADS}, **sides})
 
     def held(module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
         sides = {f"{side}_": f"{side}." for side in ("encoder", "decoder")}
-        _rename(state, prefix, {**{head: f"encoder.{head}" for head in HEADS}, **sides})
+        _rename(state, prefix, {**{f"{head}.": f"encoder.{head}." for head in HEADS}, **sides})
 
     network.register_state_dict_post_hook(stored)
     network.register_load_state_dict_pre_hook(held)
@@ -272,7 +263,7 @@ def _rename(state: dict[str, Any], prefix: str, beginnings: Mapping[str, str]) -
         return name
 
     named = [(renamed(name), state[name]) for name in state]
-    named.sort(key=lambda item: item[0].startswith(tuple(prefix + head for head in HEADS)))
+    named.sort(key=lambda item: item[0].startswith(tuple(f"{prefix}{head}." for head in HEADS)))
     state.clear()
     state.update(named)  # in their order, heads last: of those that are shared, the first name is stored
 

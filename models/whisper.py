@@ -15,28 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nartk.architectures.encoders import WHISPER_KERNEL, WHISPER_STRIDES
 from nartk.architectures.encoders import WhisperEncoder as WhisperEncoderConfig
+from nartk.architectures.parts import Group
 from nartk.errors import PassError
-from nartk.models.layers import EncoderLayer, make_norm
-from nartk.models.training import Dropout
+from nartk.models.layers import Embedding, EncoderLayer
+from nartk.models.parts import AnyNorm
 from nartk.models.transformer import Encoded, SourceEncoder
 from nartk.protocols.passes import Source, features_of
-
-
-class Positions(nn.Module):
-    """Adds the position table to encoded frames: x [B,S,d_model] -> the same shape."""
-
-    def __init__(self, config: WhisperEncoderConfig) -> None:
-        super().__init__()
-        self.positions = nn.Embedding(config.source_positions, config.d_model)
-        nn.init.normal_(self.positions.weight, std=config.d_model**-0.5)
-        self.norm = make_norm(config) if config.norm_embedding else None
-        self.dropout = Dropout(config.dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.positions.weight[: x.shape[1]]
-        return self.dropout(x if self.norm is None else self.norm(x))
 
 
 class WhisperEncoder(SourceEncoder):
@@ -44,20 +29,16 @@ class WhisperEncoder(SourceEncoder):
 
     inputs: ClassVar[tuple[str, ...]] = ("frames", "lengths")
 
+    conv: Sequence[nn.Conv1d]
+    embedding: Embedding
+    layers: Sequence[EncoderLayer]
+    norm: AnyNorm | None
+
     def __init__(self, config: WhisperEncoderConfig) -> None:
-        super().__init__()
+        encoder = config.tree["encoder"]
+        super().__init__(Group({"conv": encoder["conv"], **encoder.parts}), config)
         self.encoded_length = config.encoded_length
         self.features, self.longest = config.input_features, config.max_source_len
-        widths = (config.input_features, config.d_model)
-        self.conv: Sequence[nn.Conv1d] = nn.ModuleList(  # type: ignore[assignment]
-            nn.Conv1d(width, config.d_model, WHISPER_KERNEL, stride, padding=1)
-            for width, stride in zip(widths, WHISPER_STRIDES, strict=True)
-        )
-        self.embedding = Positions(config)
-        self.layers: Sequence[EncoderLayer] = nn.ModuleList(  # type: ignore[assignment]
-            EncoderLayer(config) for _ in range(config.encoder_layers)
-        )
-        self.norm = make_norm(config) if config.encoder_norm_first else None
 
     def forward(self, frames: Tensor, lengths: Tensor) -> Encoded:
         """Encodes frames [B,T,F], zeros behind the lengths [B]."""
@@ -68,7 +49,7 @@ class WhisperEncoder(SourceEncoder):
         x = F.gelu(self.conv[1](x)).transpose(1, 2)  # [B,d_model,S] -> [B,S,d_model]
         positions = torch.tensor([self.encoded_length(length) for length in lengths.tolist()])
         kept = torch.arange(x.shape[1], device=x.device) < positions.to(x.device)[:, None]
-        x = self.embedding(x)
+        x = self.embedding.add_positions(x, torch.arange(x.shape[1], device=x.device))
         for layer in self.layers:
             x = layer(x, kept[:, None, None])
         return Encoded(x if self.norm is None else self.norm(x), kept)

@@ -34,7 +34,7 @@ from nartk.decoders.gad import GeneralizedAggressive
 from nartk.decoders.greedy import Greedy
 from nartk.errors import PassError, SourceMismatchError, UsageError
 from nartk.models.losses import Training
-from nartk.models.speech_encoder import BatchNorm, Depthwise
+from nartk.models.parts import BatchNormModule, DepthwiseModule
 from nartk.models.transformer import Transformer
 from nartk.protocols.hypothesis import Request
 from nartk.protocols.parallel import FrameScorer
@@ -152,19 +152,19 @@ def test_padding_changes_nothing(block: str, device: torch.device, monkeypatch: 
         return max(float((row[kept] - own).abs().max()) for row, kept, own in rows)
 
     assert worst() < 2e-5
-    unmasked = Depthwise.forward
+    unmasked = DepthwiseModule.forward
 
     def careless(self: Any, x: Tensor, kept: Tensor) -> Tensor:
         return unmasked(self, x, torch.ones_like(kept))
 
-    monkeypatch.setattr(Depthwise, "forward", careless)
+    monkeypatch.setattr(DepthwiseModule, "forward", careless)
     assert worst() > 1e-2
 
 
 def test_batch_norm_counts_what_is_kept() -> None:
     """Against torch's over the positions that count, one behind the other."""
     torch.manual_seed(0)
-    mine, theirs = BatchNorm(6, 1e-4), torch.nn.BatchNorm1d(6, 1e-4)
+    mine, theirs = BatchNormModule(6, 1e-4), torch.nn.BatchNorm1d(6, 1e-4)
     kept = torch.arange(9) < torch.tensor([9, 4, 1])[:, None]
     for _ in range(3):
         x = torch.randn(3, 9, 6) * 3 + 1

@@ -100,13 +100,17 @@ def log_sum(values: Any) -> float:
 # Links.
 
 
+def links_of(config: DagConfig) -> Links:
+    return Links(config.tree["links"], config)
+
+
 @pytest.mark.parametrize("features", ["feature:position", "feature", "position"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_links_are_log_probabilities_of_later_vertices(
     features: str, dtype: torch.dtype, device: torch.device
 ) -> None:
     torch.manual_seed(0)
-    layer = Links(DagConfig(**{**SMALL, "link_features": features})).to(device, dtype)
+    layer = links_of(DagConfig(**{**SMALL, "link_features": features})).to(device, dtype)
     lengths = torch.tensor([9, 2, 30, 31], device=device)
     links = layer(3 * torch.randn(4, 31, 16, device=device).to(dtype), lengths)
     assert links.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
@@ -161,7 +165,7 @@ def test_targets_too_short_for_their_links_are_left_out(device: torch.device) ->
 
 
 def test_a_vertex_without_edges_spoils_no_gradient(device: torch.device) -> None:
-    layer = Links(DagConfig(**SMALL)).to(device).double()
+    layer = links_of(DagConfig(**SMALL)).to(device).double()
     hidden = torch.randn(2, 7, 16, dtype=torch.float64, device=device, requires_grad=True)
     links = layer(hidden, torch.tensor([7, 3], device=device))
     links[links.isfinite()].sum().backward()

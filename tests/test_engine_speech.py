@@ -378,7 +378,7 @@ def round_attention(twin: Any) -> None:
             module.attend = partial(fp16_attention, module.attend)
         elif name.endswith("self_attention") and "decoder" not in name and "prompt" not in name:
             module.attend = partial(int16_attention, module)
-            if isinstance(module, RelativeAttention):
+            if isinstance(module, RelativeAttention) and module.positions is not None:
                 _replace(module, partial(int16_relative_attention, module))
 
 

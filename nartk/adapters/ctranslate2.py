@@ -15,6 +15,7 @@ from nartk.adapters.names import position_table
 from nartk.checkpoints.checkpoint import Checkpoint
 from nartk.errors import requiring
 from nartk.models.layers import Embedding
+from nartk.models.parts import AnyNorm
 from nartk.models.transformer import Decoder, Encoder, Transformer
 from nartk.processors.text import SentencePieceTokenizer
 from nartk.serving.scorers import load_network
@@ -159,7 +160,7 @@ def _set_embedding(spec: Any, embedding: Embedding, longest: int) -> None:
     words = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
     words.weight = _own(embedding.words.weight)
     spec.scale_embeddings = embedding.scale
-    if embedding.position_type != "relative":
+    if hasattr(spec, "position_encodings"):
         spec.position_encodings.encodings = _own(position_table(embedding, longest))
     _set_norm(spec, "layernorm_embedding", embedding.norm)
 
@@ -175,12 +176,12 @@ def _set_linear(spec: Any, linear: nn.Linear) -> None:
         spec.bias = _own(linear.bias)
 
 
-def _set_norm(spec: Any, name: str, norm: nn.LayerNorm | None) -> None:
+def _set_norm(spec: Any, name: str, norm: AnyNorm | None) -> None:
     if norm is not None:
         to = getattr(spec, name)
         to.gamma = _own(norm.weight)
         if hasattr(to, "beta"):
-            to.beta = _own(norm.bias)
+            to.beta = _own(norm.get_parameter("bias"))
 
 
 def _own(tensor: Tensor) -> Tensor:

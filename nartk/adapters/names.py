@@ -36,6 +36,6 @@ def position_table(embedding: Embedding, length: int) -> Tensor:
     """Position embeddings [length, d_model] of positions 0 to length-1; zeros if the words have none."""
     if embedding.positions is not None:
         return embedding.positions.weight.detach()[:length]
-    if embedding.position_type == "sinusoidal":
+    if embedding.table is not None:
         return embedding.table[:length]
     return torch.zeros(length, embedding.words.embedding_dim)

@@ -292,7 +292,9 @@ class FireDecoder(Decoder):
 
     def parts(self) -> dict[str, Part]:
         d = self.d_model
-        conv: Part = Convolution(d, d, exact=True) if self.predictor == "convolution" else Depthwise(d, 3)
+        conv: Part = (
+            Convolution(d, d, exact=True, padding=1) if self.predictor == "convolution" else Depthwise(d, 3)
+        )
         cif = Group({"conv": conv, "out": Linear(1, d, exact=True)}, {"tail": self.tail_threshold})
         return {**super().parts(), "cif": cif}
 

@@ -136,12 +136,16 @@ class WhisperEncoder(FrameEncoder):
         return (frames - 1) // WHISPER_STRIDES[1] + 1
 
     def parts(self) -> dict[str, Part]:
-        d, kernel = self.d_model, (WHISPER_KERNEL,)
-        first = Convolution(d, self.input_features, exact=True, kernel=kernel)  # which reads frames
-        conv = Series([first, Convolution(d, d, kernel=kernel)])
+        d = self.d_model
+        conv = [
+            Convolution(d, inputs, exact=i == 0, kernel=(WHISPER_KERNEL,), stride=stride, padding=1)
+            for i, (inputs, stride) in enumerate(zip((self.input_features, d), WHISPER_STRIDES, strict=True))
+        ]
         stack = self.stack_part("encoder", self.source_positions, words=None)
         frames = {"images": False, "activation": "gelu", "strides": WHISPER_STRIDES}
-        encoder = Group({**stack.parts, "conv": conv}, {**stack.settings, "frames": self._read(frames)}, "_")
+        encoder = Group(
+            {**stack.parts, "conv": Series(conv)}, {**stack.settings, "frames": self._read(frames)}, "_"
+        )
         return {"encoder": encoder, **super().parts()}
 
     def _read(self, frames: dict[str, Any]) -> dict[str, Any]:
@@ -315,7 +319,10 @@ class SpeechEncoder(FrameEncoder):
 
     def _subsample(self, scale: float) -> Group:
         c = self.channels
-        conv = [Convolution(c, c if i else 1, exact=i == 0, kernel=(3, 3)) for i in range(self.convolutions)]
+        conv = [
+            Convolution(c, c if i else 1, exact=i == 0, kernel=(3, 3), stride=2)
+            for i in range(self.convolutions)
+        ]
         return Group(
             {
                 "conv": Series(conv),
@@ -334,7 +341,7 @@ class SpeechEncoder(FrameEncoder):
                 **dict.fromkeys(("bias_u", "bias_v"), HeadVectors(heads, features)),
             }
             attends = Group({**attends.parts, **relative}, attends.settings)
-        parts: dict[str, Part] = {"ffn1_norm": norm, "ffn1": half, "ffn2_norm": norm, "ffn2": half}
+        parts: dict[str, Part] = {"ffn1_norm": norm, "ffn1": half}
         parts |= {"self_norm": norm, "self_attention": attends}
         if self.encoder_block != "e-branchformer":
             is_batch = self.conv_norm == "batch"
@@ -356,6 +363,7 @@ class SpeechEncoder(FrameEncoder):
             }
             merge = {"depthwise": Depthwise(2 * d, self.merge_kernel), "out": Linear(d, 2 * d)}
             parts |= {"cgmlp_norm": norm, "cgmlp": Group(layers, {"of_gate": True}), "merge": Group(merge)}
+        parts |= {"ffn2_norm": norm, "ffn2": half}
         if index in self.prompted_layers:
             parts |= {"cross_norm": norm, "cross_attention": self.attention_part("encoder", over_source=True)}
         conditioned = self.self_conditioning and index + 1 in self.intermediate_layers

@@ -193,9 +193,15 @@ class FromImages(Linear):
 
 @dataclass(repr=False, eq=False)
 class Convolution(Linear):
-    """A convolution [outputs,inputs,*kernel] over all channels, as a layer that reads [...,inputs]."""
+    """A convolution [outputs,inputs,*kernel] over all channels, as a layer that reads [...,inputs].
+
+    Attributes:
+        stride, padding: Positions between two that it is read at, and zeros on both sides.
+    """
 
     kernel: Shape = (3,)
+    stride: int = 1
+    padding: int = 0
 
     def shapes(self) -> dict[str, Shape]:
         return {"weight": (self.outputs, self.inputs, *self.kernel), "bias": (self.outputs,)}

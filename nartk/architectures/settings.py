@@ -193,12 +193,13 @@ class Config:
         """A layer of a Transformer's encoder or decoder."""
         inner: int = getattr(self, f"{side}_ffn")
         ffn = feed_forward(self.d_model, inner, self.activation, gated=self.gated_ffn, bias=self.bias)
-        parts: dict[str, Part] = {"self_attention": self.attention_part(side)}
-        norms = dict.fromkeys(("self_norm", "ffn_norm"), self.norm_part())
+        norm = self.norm_part()
+        parts: dict[str, Part] = {"self_attention": self.attention_part(side), "self_norm": norm}
         if side == "decoder":
-            parts["cross_attention"] = self.attention_part(side, over_source=True)
-            norms["cross_norm"] = self.norm_part()
-        return Group({**parts, "ffn": ffn, **norms}, {"norm_first": getattr(self, f"{side}_norm_first")})
+            cross = self.attention_part(side, over_source=True)
+            parts |= {"cross_attention": cross, "cross_norm": norm}
+        parts |= {"ffn": ffn, "ffn_norm": norm}
+        return Group(parts, {"norm_first": getattr(self, f"{side}_norm_first")})
 
     def embedding_part(self, positions: str, count: int, *, words: int | None) -> Group:
         """Embeddings of so many words, None for none, and of positions of a type, if it is one."""
@@ -216,10 +217,10 @@ class Config:
         """A Transformer's encoder or decoder of so many positions, and words, None for none."""
         positions: str = getattr(self, f"{side}_positions")
         parts: dict[str, Part] = {"embedding": self.embedding_part(positions, count, words=words)}
+        parts["layers"] = Series([self.layer_part(side)] * self.layers(side))
         if positions == "relative":
             buckets, heads = self.distance_buckets(side), getattr(self, f"{side}_heads")
             parts["relative"] = Distances(self.relative_buckets, heads, buckets)
-        parts["layers"] = Series([self.layer_part(side)] * self.layers(side))
         if getattr(self, f"{side}_norm_first"):
             parts["norm"] = self.norm_part()
         return Group(parts, {"farthest": self.relative_distance}, joint="_")

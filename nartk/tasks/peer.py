@@ -94,7 +94,7 @@ def to_fairseq(model: Transformer, source: Vocab, target: Vocab) -> Any:
         ("encoder", model.encoder.embedding, config.max_source_len),
         ("decoder", model.decoder.embedding, config.max_target_len),
     ):
-        if embedding.position_type == "learned":
+        if embedding.positions is not None:
             # fairseq's tables have unused rows up to the padding id.
             table = torch.zeros_like(weights[f"{side}.embed_positions.weight"])
             table[config.pad + 1 :] = position_table(embedding, longest)
