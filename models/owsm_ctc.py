@@ -28,7 +28,7 @@ from nartk.errors import PassError
 from nartk.models.layers import Embedding, EncoderLayer, init_linears
 from nartk.models.losses import Losses, Training, ctc_losses
 from nartk.models.parts import PartModule
-from nartk.models.speech_encoder import SpeechEncoder
+from nartk.models.speech_encoder import SpeechEncoderModule
 from nartk.models.transformer import Encoded, Network, name_weights
 from nartk.protocols.passes import Source
 from nartk.vocab import MASK
@@ -50,7 +50,7 @@ class PromptEncoder(PartModule):
         return x if self.norm is None else self.norm(x)
 
 
-class OwsmEncoder(SpeechEncoder):
+class OwsmEncoder(SpeechEncoderModule):
     """Encodes words, prompts and frames."""
 
     inputs: ClassVar[tuple[str, ...]] = ("frames", "lengths", "words", "prompt")

@@ -24,7 +24,7 @@ from nartk.protocols.timestamps import fire_spans, frame_spans
 from nartk.vocab import MASK
 
 
-class HeadFrames(OnTorch):
+class HeadFramesOnTorch(OnTorch):
     """Implements `FrameScorer` by the CTC head of an encoder."""
 
     blank: int | None = MASK
@@ -41,7 +41,7 @@ class HeadFrames(OnTorch):
         return frame_spans(self.frames(memory), [each.front for each in self._rows(memory)])
 
 
-class _Fills(OnTorch):
+class FillsOnTorch(OnTorch):
     """Runs a decoder that sees all its positions at once."""
 
     def _filled(self, x: Tensor, kept: Tensor, sources: Encoded) -> Tensor:
@@ -53,7 +53,7 @@ class _Fills(OnTorch):
         return read_head(self.model.output, self._filled(x, kept, sources), want)
 
 
-class DecoderFrames(_Fills):
+class DecoderFramesOnTorch(FillsOnTorch):
     """Implements `FrameScorer` by a decoder that gives each position of the encoder several frames."""
 
     blank: int | None = MASK
@@ -68,7 +68,7 @@ class DecoderFrames(_Fills):
         return self._read(x, sources.kept.repeat_interleave(self.model.config.upsample, 1), sources, want)
 
 
-class _Canvases(_Fills):
+class _Canvases(FillsOnTorch):
     mask = MASK
 
     def _inputs(self, canvas: Tensor, kept: Tensor, sources: Encoded) -> Tensor:
@@ -87,7 +87,7 @@ class _Canvases(_Fills):
         return self._read(self._inputs(rows, kept, sources), kept, sources, want)
 
 
-class Blocks(_Canvases):
+class BlocksOnTorch(_Canvases):
     """Implements `BlockScorer`."""
 
     @property
@@ -100,7 +100,7 @@ class Blocks(_Canvases):
         return found
 
 
-class Canvases(_Canvases):
+class CanvasesOnTorch(_Canvases):
     """Implements `CanvasScorer`."""
 
     @torch.inference_mode()
@@ -113,7 +113,7 @@ class Canvases(_Canvases):
         return found
 
 
-class Graph(_Fills):
+class GraphOnTorch(FillsOnTorch):
     """Implements `GraphScorer`.
 
     A graph has `upsample_scale` (of a range, the larger) times as many vertices as its source has positions,
@@ -136,7 +136,7 @@ class Graph(_Fills):
         return Graphs(vertices, hidden[kept].float().cpu().numpy(), tuple(each))
 
 
-class Fires(_Fills):
+class FiresOnTorch(FillsOnTorch):
     """Implements `FireScorer`: its frames are the predictor's fires, which each emit a word."""
 
     blank: int | None = None

@@ -25,7 +25,7 @@ _MOMENTUM = 0.1  # of batch norm's running statistics
 class PartModule(nn.Module):
     """The layers of a group of parts, under the names of the parts.
 
-    A subclass annotates them: a group with the subclass that computes it, a series with ``Sequence[...]``
+    A subclass annotates them: a group with the subclass that computes it, numbered ones with ``Sequence[X]``
     of one, a single layer with the class that `layer_of` returns, and what a configuration may lack with
     ``| None``. Layers are made in the order of the parts; parts without weights are left out.
 
@@ -47,7 +47,7 @@ class PartModule(nn.Module):
 
 
 class _Layer(NamedTuple):
-    kind: type  # its class; of a series, that of its items; of several classes, the first
+    kind: type  # its class; of numbered ones, theirs; of several classes, the first
     optional: bool
 
 
@@ -64,7 +64,7 @@ def _layers(module: Hashable) -> Mapping[str, _Layer]:
 
 
 def _made(part: parts.Part, kind: type, config: Config) -> Any:
-    if isinstance(part, parts.Series):
+    if isinstance(part, parts.Numbered):
         return nn.ModuleList(_made(each, kind, config) for each in part.parts)
     return kind(part, config) if isinstance(part, parts.Group) else layer_of(part, config)
 

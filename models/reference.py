@@ -124,7 +124,7 @@ class OnTorch:
         return torch.tensor(values, dtype=torch.int64, device=self.device)
 
 
-class Passes(OnTorch, Contexts):
+class PassesOnTorch(OnTorch, Contexts):
     """Implements `nartk.protocols.passes.PassScorer` for a decoder over any encoder."""
 
     def __init__(self, model: nn.Module, vocab: Vocab, **settings: Any) -> None:
@@ -193,7 +193,7 @@ class Passes(OnTorch, Contexts):
         return model.decoder.finish(x)[:, 0]
 
 
-class Copies(OnTorch):
+class CopiesOnTorch(OnTorch):
     """Implements `nartk.protocols.passes.CopiesSource`."""
 
     @cached_property

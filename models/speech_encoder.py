@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nartk.architectures.encoders import SpeechEncoder as SpeechEncoderConfig
+from nartk.architectures.encoders import SpeechEncoder
 from nartk.architectures.parts import Group
 from nartk.architectures.positions import interleaved_sinusoids
 from nartk.architectures.settings import Config
@@ -193,7 +193,7 @@ class SpeechLayer(PartModule):
         return attention.attend(q, k, v, kept[:, None, None])
 
 
-class SpeechEncoder(SourceEncoder):
+class SpeechEncoderModule(SourceEncoder):
     """Encodes speech; holds the CTC head, whose predictions its layers may read."""
 
     inputs: ClassVar[tuple[str, ...]] = ("frames", "lengths")
@@ -203,7 +203,7 @@ class SpeechEncoder(SourceEncoder):
     ctc: nn.Linear
     condition: nn.Linear | None
 
-    def __init__(self, config: SpeechEncoderConfig) -> None:
+    def __init__(self, config: SpeechEncoder) -> None:
         tree = config.tree
         heads = {name: tree[name] for name in HEADS if name in tree.parts}
         prompt = dict(tree["encoder"].parts)

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nartk.architectures import imported
-from nartk.architectures.decoders import Decoder as DecoderConfig
+from nartk.architectures.decoders import Decoder
 from nartk.architectures.encoders import TextEncoder
 from nartk.architectures.settings import JOINT, TARGET_WORDS
 from nartk.models.layers import (
@@ -88,7 +88,7 @@ class SourceEncoder(PartModule):
         raise NotImplementedError
 
 
-class Encoder(SourceEncoder):
+class TextEncoderModule(SourceEncoder):
     """Maps source words to the memory that a decoder attends to."""
 
     inputs: ClassVar[tuple[str, ...]] = ("src_tokens",)
@@ -141,7 +141,7 @@ def align_left(tokens: Tensor, pad: int) -> Tensor:
     return out
 
 
-class Decoder(PartModule):
+class DecoderModule(PartModule):
     """Maps the target so far and a memory, whatever it was encoded from, to features of the next words."""
 
     embedding: Embedding
@@ -149,7 +149,7 @@ class Decoder(PartModule):
     relative: DistancesModule | None
     norm: AnyNorm | None
 
-    def __init__(self, config: DecoderConfig, embedding: Embedding) -> None:
+    def __init__(self, config: Decoder, embedding: Embedding) -> None:
         tree = config.tree
         super().__init__(tree["decoder"], config, embedding=embedding)
         self.pad = config.pad
@@ -175,7 +175,7 @@ class Decoder(PartModule):
 class Network(nn.Module):
     """Base of the networks: an encoder, and what reads its memory."""
 
-    encoder: Any  # a SourceEncoder, of text an Encoder
+    encoder: Any  # a SourceEncoder, of text a TextEncoderModule
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -197,15 +197,18 @@ class EncoderDecoder(Network):
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         make, tree = imported(config.encoder), config.tree
-        source, target = tree["encoder"]["embedding"], tree["decoder"]["embedding"]
-        source_words: Any = layer_of(source["words"], config) if config.reads_text else None
+        source_words: Any = None
+        if config.reads_text:
+            source = tree["encoder"]["embedding"]
+            source_words = layer_of(source["words"], config)
+        target = tree["decoder"]["embedding"]
         joint = config.share_embeddings in JOINT
         target_words = source_words if joint else layer_of(target["words"], config)
         if source_words is not None:
             make = partial(make, embedding=Embedding(source, config, words=source_words))
         embedding = Embedding(target, config, words=target_words)
         self.encoder = make(config)
-        self.decoder = Decoder(config, embedding)
+        self.decoder = DecoderModule(config, embedding)
         self.output = layer_of(tree["output"], config)
         init_linears(self, but="output")
         if TARGET_WORDS[1] in config.shared_weights():

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nartk.architectures.encoders import WhisperEncoder as WhisperEncoderConfig
+from nartk.architectures.encoders import WhisperEncoder
 from nartk.architectures.parts import Group
 from nartk.errors import PassError
 from nartk.models.layers import Embedding, EncoderLayer
@@ -24,7 +24,7 @@ from nartk.models.transformer import Encoded, SourceEncoder
 from nartk.protocols.passes import Source, features_of
 
 
-class WhisperEncoder(SourceEncoder):
+class WhisperEncoderModule(SourceEncoder):
     """Maps frames to the memory that a decoder attends to, a position for every second frame."""
 
     inputs: ClassVar[tuple[str, ...]] = ("frames", "lengths")
@@ -34,7 +34,7 @@ class WhisperEncoder(SourceEncoder):
     layers: Sequence[EncoderLayer]
     norm: AnyNorm | None
 
-    def __init__(self, config: WhisperEncoderConfig) -> None:
+    def __init__(self, config: WhisperEncoder) -> None:
         encoder = config.tree["encoder"]
         super().__init__(Group({"conv": encoder["conv"], **encoder.parts}), config)
         self.encoded_length = config.encoded_length

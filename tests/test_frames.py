@@ -20,7 +20,7 @@ from support.tiny import random_model as text_model
 
 import nartk
 from nartk.errors import InputFileError, SourceMismatchError, StrategyMismatchError, VocabMismatchError
-from nartk.models.reference import Passes
+from nartk.models.reference import PassesOnTorch
 from nartk.models.transformer import Transformer
 from nartk.protocols.passes import CopiesSource, FeatureSource, TextSource
 from nartk.serving.model import Model
@@ -176,7 +176,7 @@ def test_each_scorer_refuses_the_other_source_by_name() -> None:
 
 def test_features_of_another_shape_are_refused(model: Model) -> None:
     scorer = model.passes
-    assert isinstance(scorer, Passes)
+    assert isinstance(scorer, PassesOnTorch)
     with pytest.raises(SourceMismatchError, match=r"source 0 is text of 2 tokens.* Fix: give it features"):
         scorer.encode([TextSource((5, EOS))])
     for frames, message in (

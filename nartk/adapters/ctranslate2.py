@@ -16,7 +16,7 @@ from nartk.checkpoints.checkpoint import Checkpoint
 from nartk.errors import requiring
 from nartk.models.layers import Embedding
 from nartk.models.parts import AnyNorm
-from nartk.models.transformer import Decoder, Encoder, Transformer
+from nartk.models.transformer import DecoderModule, TextEncoderModule, Transformer
 from nartk.processors.text import SentencePieceTokenizer
 from nartk.serving.scorers import load_network
 from nartk.vocab import Vocab
@@ -121,7 +121,7 @@ def _spec(model: Transformer, specs: Any) -> Any:
             ("decoder", specs.TransformerDecoderSpec),
         )
     )
-    stacks: tuple[tuple[Any, Encoder | Decoder, Sequence[Any]], ...] = (
+    stacks: tuple[tuple[Any, TextEncoderModule | DecoderModule, Sequence[Any]], ...] = (
         (encoder, model.encoder, model.encoder.layers),
         (decoder, model.decoder, model.decoder.layers),
     )

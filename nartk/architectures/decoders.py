@@ -56,7 +56,7 @@ class CausalDecoder(Decoder):
     """Predicts the next word of an output."""
 
     speaks: ClassVar[Speaks | None] = Speaks(
-        (PassScorer,), "nartk.engine.scorer:Passes", "nartk.models.reference:Passes"
+        (PassScorer,), "nartk.engine.scorer:PassesOnEngine", "nartk.models.reference:PassesOnTorch"
     )
     network: ClassVar[str] = "nartk.models.transformer:Transformer"
 
@@ -70,7 +70,7 @@ class CopiesWords(Config):
     """Source words that can be words of the output."""
 
     speaks: ClassVar[Speaks | None] = Speaks(
-        (CopiesSource,), "nartk.engine.scorer:Copies", "nartk.models.reference:Copies"
+        (CopiesSource,), "nartk.engine.scorer:CopiesOnEngine", "nartk.models.reference:CopiesOnTorch"
     )
 
 
@@ -79,7 +79,9 @@ class BlockDecoder(Decoder):
     """Fills the masked positions behind a prefix."""
 
     speaks: ClassVar[Speaks | None] = Speaks(
-        (BlockScorer,), "nartk.engine.parallel_scorer:Blocks", "nartk.models.parallel_reference:Blocks"
+        (BlockScorer,),
+        "nartk.engine.parallel_scorer:BlocksOnEngine",
+        "nartk.models.parallel_reference:BlocksOnTorch",
     )
     network: ClassVar[str] = "nartk.models.blockwise:Blockwise"
 
@@ -118,7 +120,9 @@ class CanvasDecoder(LengthHead, Decoder):
     """
 
     speaks: ClassVar[Speaks | None] = Speaks(
-        (CanvasScorer,), "nartk.engine.parallel_scorer:Canvases", "nartk.models.parallel_reference:Canvases"
+        (CanvasScorer,),
+        "nartk.engine.parallel_scorer:CanvasesOnEngine",
+        "nartk.models.parallel_reference:CanvasesOnTorch",
     )
     network: ClassVar[str] = "nartk.models.nat:Nat"
 
@@ -154,8 +158,8 @@ class FrameDecoder(Decoder):
 
     speaks: ClassVar[Speaks | None] = Speaks(
         (FrameScorer,),
-        "nartk.engine.parallel_scorer:DecoderFrames",
-        "nartk.models.parallel_reference:DecoderFrames",
+        "nartk.engine.parallel_scorer:DecoderFramesOnEngine",
+        "nartk.models.parallel_reference:DecoderFramesOnTorch",
     )
     network: ClassVar[str] = "nartk.models.ctc:CtcNat"
 
@@ -190,7 +194,9 @@ class GraphDecoder(LengthHead, Decoder):
     """
 
     speaks: ClassVar[Speaks | None] = Speaks(
-        (GraphScorer,), "nartk.engine.parallel_scorer:Graph", "nartk.models.parallel_reference:Graph"
+        (GraphScorer,),
+        "nartk.engine.parallel_scorer:GraphOnEngine",
+        "nartk.models.parallel_reference:GraphOnTorch",
     )
     network: ClassVar[str] = "nartk.models.da_transformer:DaTransformer"
 
@@ -274,8 +280,8 @@ class FireDecoder(Decoder):
 
     speaks: ClassVar[Speaks | None] = Speaks(
         (FireScorer, FrameScorer),
-        "nartk.engine.parallel_scorer:Fires",
-        "nartk.models.parallel_reference:Fires",
+        "nartk.engine.parallel_scorer:FiresOnEngine",
+        "nartk.models.parallel_reference:FiresOnTorch",
     )
     network: ClassVar[str] = "nartk.models.paraformer:Paraformer"
 

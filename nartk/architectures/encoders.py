@@ -25,9 +25,9 @@ from nartk.architectures.parts import (
     Linear,
     Norm,
     Normed,
+    Numbered,
     Part,
     Positions,
-    Series,
     feed_forward,
 )
 from nartk.architectures.settings import JOINT, POSITIONS, Config, Speaks, setting
@@ -49,7 +49,7 @@ class TextEncoder(Config):
         UsageError: Same as Config; and source and target share embeddings but not a dictionary.
     """
 
-    encoder: ClassVar[str] = "nartk.models.transformer:Encoder"  # in torch
+    encoder: ClassVar[str] = "nartk.models.transformer:TextEncoderModule"  # in torch
     reads_text: ClassVar[bool] = True
 
     encoder_layers: int = setting(6, "layers of the encoder")
@@ -116,7 +116,7 @@ class FrameEncoder(Config):
 class WhisperEncoder(FrameEncoder):
     """Whisper's encoder; the defaults are its size "base"."""
 
-    encoder: ClassVar[str] = "nartk.models.whisper:WhisperEncoder"
+    encoder: ClassVar[str] = "nartk.models.whisper:WhisperEncoderModule"
 
     activation: str = setting(
         "gelu", "of the feed-forward networks", choices=("relu", "gelu", "gelu_tanh", "silu")
@@ -144,7 +144,7 @@ class WhisperEncoder(FrameEncoder):
         stack = self.stack_part("encoder", self.source_positions, words=None)
         frames = {"images": False, "activation": "gelu", "strides": WHISPER_STRIDES}
         encoder = Group(
-            {**stack.parts, "conv": Series(conv)}, {**stack.settings, "frames": self._read(frames)}, "_"
+            {**stack.parts, "conv": Numbered(conv)}, {**stack.settings, "frames": self._read(frames)}, "_"
         )
         return {"encoder": encoder, **super().parts()}
 
@@ -163,7 +163,7 @@ class SpeechEncoder(FrameEncoder):
         UsageError: Same as Config; and a size is not one of its allowed values.
     """
 
-    encoder: ClassVar[str] = "nartk.models.speech_encoder:SpeechEncoder"
+    encoder: ClassVar[str] = "nartk.models.speech_encoder:SpeechEncoderModule"
 
     norm: str = setting("layer", "of all norms", choices=("layer",))
     bias: bool = setting(True, "biases in the linear layers", choices=(True,))
@@ -302,7 +302,7 @@ class SpeechEncoder(FrameEncoder):
         parts: dict[str, Part] = {
             "embedding": Group(positions, {"scale": 1.0, "count": self.source_positions}),
             "subsample": self._subsample(math.sqrt(d) if scaled else 1.0),
-            "layers": Series([self.speech_layer_part(i) for i in range(self.encoder_layers)]),
+            "layers": Numbered([self.speech_layer_part(i) for i in range(self.encoder_layers)]),
             "norm": self.norm_part(),
             **self.prompt_parts(),
         }
@@ -325,7 +325,7 @@ class SpeechEncoder(FrameEncoder):
         ]
         return Group(
             {
-                "conv": Series(conv),
+                "conv": Numbered(conv),
                 "out": FromImages(self.d_model, c * self._features_left, True, scale, channels=c),
             }
         )
@@ -379,6 +379,6 @@ class CtcHead(Config):
 
     speaks: ClassVar[Speaks | None] = Speaks(
         (FrameScorer,),
-        "nartk.engine.parallel_scorer:HeadFrames",
-        "nartk.models.parallel_reference:HeadFrames",
+        "nartk.engine.parallel_scorer:HeadFramesOnEngine",
+        "nartk.models.parallel_reference:HeadFramesOnTorch",
     )

@@ -14,7 +14,7 @@ from typing import ClassVar
 from nartk.architectures import register_architecture
 from nartk.architectures.decoders import Decoder
 from nartk.architectures.encoders import CtcHead, SpeechEncoder
-from nartk.architectures.parts import Group, Part, Series
+from nartk.architectures.parts import Group, Numbered, Part
 from nartk.architectures.settings import TINY, setting
 from nartk.errors import UsageError
 from nartk.protocols.passes import FeatureSource, Source
@@ -126,7 +126,7 @@ class OwsmCtcConfig(SpeechEncoder, CtcHead):
             return {}
         prompt: dict[str, Part] = {
             "embedding": self.embedding_part("sinusoidal", self.max_target_len, words=self.tgt_vocab),
-            "layers": Series([self.layer_part("encoder")] * self.prompt_layers),
+            "layers": Numbered([self.layer_part("encoder")] * self.prompt_layers),
         }
         if self.prompt_layers:
             prompt["norm"] = self.norm_part()

@@ -27,7 +27,7 @@ PANEL = 32  # outputs of a packed matrix that lie beside each other
 GROUP = 4  # inputs of an output that lie beside each other
 
 
-class Reader(Protocol):
+class WeightReader(Protocol):
     """Gives the weights of a model by name."""
 
     def array(self, name: str) -> FloatArray:
@@ -52,7 +52,7 @@ class Part:
         """Outputs and inputs of its matrix in an int8 folder; None: its weights stay fp32."""
         return None
 
-    def read(self, name: str, reader: Reader) -> Any:
+    def read(self, name: str, reader: WeightReader) -> Any:
         """The layer of that name, as the engine's model holds it."""
         raise NotImplementedError
 
@@ -76,7 +76,7 @@ class Group(Part):
     def _name(self, name: str, part: str) -> str:
         return f"{name}{self.joint}{part}" if name else part
 
-    def read(self, name: str, reader: Reader) -> dict[str, Any]:
+    def read(self, name: str, reader: WeightReader) -> dict[str, Any]:
         found = {key: part.read(self._name(name, key), reader) for key, part in self.parts.items()}
         return {**self.settings, **found}
 
@@ -86,12 +86,12 @@ class Group(Part):
 
 
 @dataclass(repr=False, eq=False)
-class Series(Part):
+class Numbered(Part):
     """Parts that are numbered from 0."""
 
     parts: Sequence[Part]
 
-    def read(self, name: str, reader: Reader) -> list[Any]:
+    def read(self, name: str, reader: WeightReader) -> list[Any]:
         return [part.read(f"{name}.{i}", reader) for i, part in enumerate(self.parts)]
 
     def leaves(self, name: str) -> Iterator[tuple[str, Part]]:
@@ -135,7 +135,7 @@ class Linear(Part):
             )
         return weight, bias
 
-    def read(self, name: str, reader: Reader) -> Any:
+    def read(self, name: str, reader: WeightReader) -> Any:
         return reader.layer(name, self)
 
 
@@ -224,7 +224,7 @@ class Depthwise(Part):
     def shapes(self) -> dict[str, Shape]:
         return {"weight": (self.channels, 1, self.kernel), "bias": (self.channels,)}
 
-    def read(self, name: str, reader: Reader) -> tuple[FloatArray, FloatArray]:
+    def read(self, name: str, reader: WeightReader) -> tuple[FloatArray, FloatArray]:
         return fill(reader.array(f"{name}.weight")[:, 0].T), fill(reader.array(f"{name}.bias"))
 
 
@@ -238,7 +238,7 @@ class BatchNorm(Part):
     def shapes(self) -> dict[str, Shape]:
         return dict.fromkeys(("weight", "bias", "running_mean", "running_var"), (self.features,))
 
-    def read(self, name: str, reader: Reader) -> tuple[Any, Any, Any]:
+    def read(self, name: str, reader: WeightReader) -> tuple[Any, Any, Any]:
         gain, bias, mean, variance = (
             reader.array(f"{name}.{own}").astype(np.float64) for own in self.shapes()
         )
@@ -249,7 +249,7 @@ class BatchNorm(Part):
 class Normed(Group):
     """A group whose batch norm ``norm`` is a part of its convolution ``depthwise`` in the engine."""
 
-    def read(self, name: str, reader: Reader) -> dict[str, Any]:
+    def read(self, name: str, reader: WeightReader) -> dict[str, Any]:
         found = super().read(name, reader)
         taps, bias = found["depthwise"]
         scale, mean, shift = found.pop("norm")
@@ -272,7 +272,7 @@ class Norm(Part):
     def shapes(self) -> dict[str, Shape]:
         return dict.fromkeys(("weight", "bias") if self.bias else ("weight",), (self.features,))
 
-    def read(self, name: str, reader: Reader) -> tuple[FloatArray, FloatArray | None, float]:
+    def read(self, name: str, reader: WeightReader) -> tuple[FloatArray, FloatArray | None, float]:
         return reader.array(f"{name}.weight"), reader.array(f"{name}.bias") if self.bias else None, self.eps
 
 
@@ -290,7 +290,7 @@ class Words(Part):
     def packed(self) -> tuple[int, int] | None:
         return self.count, self.features
 
-    def read(self, name: str, reader: Reader) -> Any:
+    def read(self, name: str, reader: WeightReader) -> Any:
         return reader.words(f"{name}.weight")
 
 
@@ -304,7 +304,7 @@ class OutputWords(Words):
     def shapes(self) -> dict[str, Shape]:
         return super().shapes() | ({"bias": (self.count,)} if self.bias else {})
 
-    def read(self, name: str, reader: Reader) -> dict[str, Any]:
+    def read(self, name: str, reader: WeightReader) -> dict[str, Any]:
         bias = fill(reader.array(f"{name}.bias"), PANEL) if self.bias else None
         return {"words": super().read(name, reader), "bias": bias, "scale": self.scale}
 
@@ -320,7 +320,7 @@ class Positions(Part):
     def shapes(self) -> dict[str, Shape]:
         return {"weight": (self.count, self.features)} if self.type == "learned" else {}
 
-    def read(self, name: str, reader: Reader) -> FloatArray | None:
+    def read(self, name: str, reader: WeightReader) -> FloatArray | None:
         if self.type == "learned":
             return reader.array(f"{name}.weight")
         if self.type == "sinusoidal":
@@ -339,7 +339,7 @@ class Distances(Part):
     def shapes(self) -> dict[str, Shape]:
         return {"weight": (self.buckets, self.heads)}
 
-    def read(self, name: str, reader: Reader) -> FloatArray:
+    def read(self, name: str, reader: WeightReader) -> FloatArray:
         return reader.array(f"{name}.weight")[self.table].T  # [buckets,H] -> [H,distances]
 
 
@@ -353,7 +353,7 @@ class HeadVectors(Part):
     def shapes(self) -> dict[str, Shape]:
         return {"": (self.heads, self.features)}
 
-    def read(self, name: str, reader: Reader) -> FloatArray:
+    def read(self, name: str, reader: WeightReader) -> FloatArray:
         return fill(reader.array(name))  # [H,f] -> [H,F]
 
 

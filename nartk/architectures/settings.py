@@ -14,9 +14,9 @@ from nartk.architectures.parts import (
     Distances,
     Group,
     Norm,
+    Numbered,
     Part,
     Positions,
-    Series,
     Shape,
     Words,
     attention,
@@ -217,7 +217,7 @@ class Config:
         """A Transformer's encoder or decoder of so many positions, and words, None for none."""
         positions: str = getattr(self, f"{side}_positions")
         parts: dict[str, Part] = {"embedding": self.embedding_part(positions, count, words=words)}
-        parts["layers"] = Series([self.layer_part(side)] * self.layers(side))
+        parts["layers"] = Numbered([self.layer_part(side)] * self.layers(side))
         if positions == "relative":
             buckets, heads = self.distance_buckets(side), getattr(self, f"{side}_heads")
             parts["relative"] = Distances(self.relative_buckets, heads, buckets)

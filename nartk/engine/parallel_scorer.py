@@ -19,7 +19,7 @@ from nartk.protocols.timestamps import fire_spans, frame_spans
 from nartk.vocab import MASK
 
 
-class HeadFrames(OnEngine):
+class HeadFramesOnEngine(OnEngine):
     """Implements `FrameScorer` by the CTC head of an encoder."""
 
     blank: int | None = MASK
@@ -54,7 +54,7 @@ class HeadFrames(OnEngine):
         return frame_spans(self.frames(memory), [self._front[int(handle)] for handle in memory])
 
 
-class DecoderFrames(OnEngine):
+class DecoderFramesOnEngine(OnEngine):
     """Implements `FrameScorer` by a decoder that gives each position of the encoder several frames."""
 
     blank: int | None = MASK
@@ -68,7 +68,7 @@ class DecoderFrames(OnEngine):
         return self._read(self._engine.fill, memory, counts, words, want=want)
 
 
-class Fires(OnEngine):
+class FiresOnEngine(OnEngine):
     """Implements `FireScorer`."""
 
     blank: int | None = None
@@ -103,7 +103,7 @@ class Fires(OnEngine):
         return [self._engine.fire_weights(int(handle)) for handle in memory]
 
 
-class _Fills(OnEngine):
+class FillsOnEngine(OnEngine):
     """Implements `nartk.protocols.parallel.Filler`."""
 
     mask = MASK
@@ -116,7 +116,7 @@ class _Fills(OnEngine):
         return self._read(self._engine.fill, canvas.memory, canvas.lengths, words, want=want)
 
 
-class Blocks(_Fills):
+class BlocksOnEngine(FillsOnEngine):
     """Implements `BlockScorer`."""
 
     @property
@@ -125,7 +125,7 @@ class Blocks(_Fills):
         return found
 
 
-class Canvases(_Fills):
+class CanvasesOnEngine(FillsOnEngine):
     """Implements `CanvasScorer`."""
 
     def predict_lengths(self, memory: Sequence[int] | IntArray) -> FloatArray:
@@ -133,7 +133,7 @@ class Canvases(_Fills):
         return spread_lengths(logits, self._engine.source_lengths(memory), self.limits.target)
 
 
-class Graph(OnEngine):
+class GraphOnEngine(OnEngine):
     """Implements `GraphScorer`."""
 
     def sizes(self, memory: Sequence[int] | IntArray) -> IntArray:

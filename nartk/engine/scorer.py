@@ -11,7 +11,7 @@ from nartk.engine.base import OnEngine
 from nartk.protocols.passes import IntArray, Pass, Scores, Want
 
 
-class Passes(OnEngine):
+class PassesOnEngine(OnEngine):
     """Implements `PassScorer`."""
 
     def open(self, count: int) -> IntArray:
@@ -38,7 +38,7 @@ class Passes(OnEngine):
         return self._engine.cells_in_use
 
 
-class Copies(OnEngine):
+class CopiesOnEngine(OnEngine):
     """Implements `CopiesSource`."""
 
     @cached_property

@@ -21,7 +21,7 @@ Arrays: TypeAlias = Mapping[str, npt.NDArray[np.float32]]
 
 
 class Weights:
-    """The weights of a model by name, packed as the engine reads them: a `Reader` of parts.
+    """The weights of a model by name, packed as the engine reads them: a `WeightReader` of parts.
 
     Args:
         arrays: fp32, by the names of the model's parts.

@@ -18,7 +18,7 @@ from torch import nn
 
 from nartk.architectures import _DECLARED, register_architecture
 from nartk.architectures.decoders import CausalDecoder
-from nartk.architectures.parts import Linear, Part
+from nartk.architectures.parts import Group, Linear, Part
 from nartk.architectures.settings import setting
 from nartk.checkpoints.saving import save_checkpoint
 from nartk.errors import InputFileError, InputTooLongError, PassError, VocabMismatchError
@@ -42,7 +42,8 @@ class FrameConfig(CausalDecoder):
     features: int = setting(FEATURES, "numbers of a frame")
 
     def parts(self) -> dict[str, Part]:
-        return {"encoder_project": Linear(self.d_model, self.features), **super().parts()}
+        encoder = Group({"project": Linear(self.d_model, self.features)}, joint="_")
+        return {"encoder": encoder, **super().parts()}
 
 
 @contextmanager
@@ -59,9 +60,10 @@ def declared() -> Iterator[None]:
 
 
 class FrameEncoder(SourceEncoder):
+    project: nn.Linear
+
     def __init__(self, config: FrameConfig) -> None:
-        super().__init__()
-        self.project = nn.Linear(config.features, config.d_model)
+        super().__init__(config.tree["encoder"], config)
         self.longest = config.max_source_len
 
     def read(self, sources: Sequence[Source]) -> Encoded:
